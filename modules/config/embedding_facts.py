@@ -1,4 +1,4 @@
-"""Facts about the embeddings of a config, and about which parts it trains. Torch-free."""
+"""Facts about the embeddings of a config, and about which parts it trains."""
 
 from __future__ import annotations
 

@@ -132,8 +132,7 @@ def _ours(kind: ListKind, path: Path, content: Tree, notes: list[Problem]) -> Fo
 def _theirs(kind: ListKind, path: Path, content: object, family: str, notes: list[Problem]) -> FoundList | None:
     if not isinstance(content, list):
         return None
-    from modules.config.migrations.onetrainer_11.concepts import concepts_from
-    from modules.config.migrations.onetrainer_11.samples import samples_from
+    from modules.config.migrations.onetrainer_11.lists import concepts_from, samples_from
 
     is_concepts = kind.name == "concepts"
     entries, leftovers = concepts_from(content, notes) if is_concepts else samples_from(content, notes, family)

@@ -1,4 +1,4 @@
-"""The parts of a config's model whose weights are quantized. Torch-free."""
+"""The parts of a config's model whose weights are quantized."""
 
 from __future__ import annotations
 

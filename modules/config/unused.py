@@ -1,4 +1,4 @@
-"""The settings that a run does not use because of its training target and method, so that forms hide them. Torch-free.
+"""The settings that a run does not use because of its training target and method, so that forms hide them.
 
 Conditions on single settings are declared with the settings (`applies_when`); here are facts of the method's record.
 """

@@ -15,9 +15,9 @@ import torch
 from hypothesis import find
 
 from modules.config.rules import problems_of
+from modules.config.rules.every_setting import unsupported
 from modules.config.rules.optimizers import weights_that_stay_zero
 from modules.config.schema import Config
-from modules.config.support import unsupported
 from modules.optim.ema import Ema
 from modules.quantization.registry import FORMATS
 from modules.rewards.registry import REWARDS, rewards_using

@@ -11,9 +11,9 @@ from typing import Any, Literal
 import pytest
 import torch
 
+from modules.config.previews import timestep_preview
 from modules.config.rules import problems_of
 from modules.config.schema import Config
-from modules.config.timestep_preview import timestep_preview
 from modules.data.buckets import Size
 from modules.diffusion.flow import FlowProcess
 from modules.diffusion.process_spec import TokenShift, flow_matching

@@ -23,10 +23,9 @@ from tests.builders.runs import Ran, assert_equal_tensors, run
 from trainer.commands import Stop
 from trainer.events import Event, PhaseChanged, RunFailed, StepFinished, WarningRaised
 from trainer.methods import rollouts
-from trainer.methods.policy_batches import PolicyBatch
+from trainer.methods.policy_batches import PolicyBatch, RatioCheck
 from trainer.methods.policy_gradient import PolicyGradient
 from trainer.methods.protocol import StepContext, StepLoss
-from trainer.methods.ratio_check import RatioCheck
 from trainer.rollout_events import RolloutSampled
 from trainer.step.pauses import Pauses
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from modules.config.timestep_preview import timestep_preview
+from modules.config.previews import timestep_preview
 from tests.ui.conftest import Window
 from ui.forms.group_card import GroupCard, Preview
 

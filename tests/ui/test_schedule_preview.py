@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from modules.config.optimizer_preview import optimizer_preview
-from modules.config.schedule_preview import schedule_preview
+from modules.config.previews import optimizer_preview, schedule_preview
 from modules.config.schema import Config
 from tests.ui.conftest import Window
 from ui.forms.fields import Row

@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 
 from modules.config.codec import decode, encode, load_file, save_file
 from modules.config.migrations.chain import NEWEST_DARKROOM
-from modules.config.migrations.darkroom_1 import to_darkroom_2
-from modules.config.migrations.darkroom_3 import to_darkroom_4
-from modules.config.migrations.darkroom_4 import to_darkroom_5
+from modules.config.migrations.darkroom_steps import to_darkroom_2, to_darkroom_4, to_darkroom_5
 from modules.config.rules import problems_of
 from modules.settings.edit import get_path, set_path
 from modules.system.problem import Problem

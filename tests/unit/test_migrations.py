@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modules.config.codec import Loaded, decode, encode, load_file
-from modules.config.migrations.onetrainer_10 import to_11
 from modules.config.migrations.onetrainer_11 import to_darkroom_1
+from modules.config.migrations.onetrainer_steps import to_11
 from modules.config.quantized_parts import quantized_parts
 from modules.config.rules import problems_of
 from modules.config.schema import Config

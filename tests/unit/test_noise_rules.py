@@ -10,12 +10,11 @@ import pytest
 
 from modules.config.codec import decode
 from modules.config.imports.any_file import load_any
-from modules.config.rules.every_setting import settings_without_effect
+from modules.config.previews import timestep_preview
+from modules.config.rules.every_setting import settings_without_effect, unsupported
 from modules.config.rules.noise import noise_without_effect, noising_strengths, timestep_distribution
 from modules.config.schema import Config
 from modules.config.sections.noise import Noise
-from modules.config.support import unsupported
-from modules.config.timestep_preview import timestep_preview
 from modules.settings.field import records_of
 
 

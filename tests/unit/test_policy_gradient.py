@@ -11,9 +11,8 @@ from modules.data.buckets import Size
 from modules.objectives.policy_losses import approx_kl, clip_fraction, clipped_surrogate, log_ratios
 from modules.sampling.ddim_step import DdimStep
 from modules.sampling.step_selection import RandomShare, SlidingWindow
-from trainer.methods.policy_batches import step_weights
+from trainer.methods.policy_batches import PolicyRollout, step_weights, trained_chunks
 from trainer.methods.rollouts import Chunk, PromptBatch, SampledGroup
-from trainer.methods.trained_chunks import PolicyRollout, trained_chunks
 
 
 def surrogate(ratio: float, advantage: float) -> tuple[float, float]:

@@ -10,11 +10,9 @@ from hypothesis import given
 from jsonschema import Draft202012Validator
 
 from modules.config.codec import encode
-from modules.config.json_schema import json_schema
-from modules.config.optimizers_doc import optimizers_document
+from modules.config.documents import json_schema, optimizers_document, settings_document
 from modules.config.presets import list_presets
 from modules.config.schema import Config
-from modules.config.settings_doc import settings_document
 from modules.settings.field import FieldRecord, records_of
 from modules.system.paths import PROGRAM_ROOT
 from tests.unit.strategies import few, valid_configs

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from modules.config.codec import decode
+from modules.config.rules.every_setting import unsupported
 from modules.config.schema import Config
-from modules.config.support import unsupported
 from modules.settings.field import FieldRecord, Section, Setting, When, records_of, variants
 from modules.settings.walk import live_records
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from modules.config.rules.validation import validation
+from modules.config.rules.images import validation
 from modules.config.schema import Config
 from modules.system.problem import Problem
 from tests.builders.configs import laid_over, small_config

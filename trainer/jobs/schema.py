@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 from typing import Annotated
 
-from modules.config.json_schema import json_schema
-from modules.config.optimizers_doc import optimizers_document
-from modules.config.settings_doc import settings_document
+from modules.config.documents import json_schema, optimizers_document, settings_document
 from modules.settings.field import Section, Setting
 from modules.system.atomic import write_text
 from modules.system.errors import DarkroomError

@@ -9,23 +9,30 @@ from typing import Any
 
 import torch
 
+from modules.config.sections.training import Training
 from modules.data.batch import Batch
 from modules.data.buckets import Size
 from modules.data.conditioning import Conditioning, SizeConditioning
 from modules.diffusion.timesteps.drawing import BatchPosition
+from modules.objectives.methods import online_dpo as settings
+from modules.objectives.rollout_fields import size_of
 from modules.rewards.advantage import Combination
 from modules.rewards.composite import CompositeReward
+from modules.sampling.rollout import RolloutSettings
+from modules.sampling.step_selection import RandomShare
 from modules.system.devices import move
 from modules.system.problem import count
 from trainer.events import PhaseChanged
 from trainer.methods import choosing
 from trainer.methods.dpo import LatentPairs, PairLoss, pair_losses
-from trainer.methods.noising import Noising
-from trainer.methods.online_dpo import PairBatch
+from trainer.methods.held_reference import HeldReference
+from trainer.methods.noising import Noising, noising_of
+from trainer.methods.online_dpo import OnlineDpo, PairBatch
 from trainer.methods.pair_rollout import Candidates, PairRollout, best_and_worst, paired
 from trainer.methods.protocol import StepContext
 from trainer.methods.rollout_images import RolloutImages
 from trainer.methods.rollouts import Chunk, SampledGroup, Sampling, encoded, fingerprint_of, sample_group
+from trainer.methods.step_pairs import StepPairs, StepPairSettings
 from trainer.ranks import ALONE
 from trainer.run_folder.choices import Request
 
@@ -160,3 +167,49 @@ class ImagePairs:
         )
         latents = tuple(sampled.samples_of_prompts(last))
         return Candidates(sampled.first_step, latents, sampled.metrics(last)), sampled
+
+
+# Building online DPO from its settings.
+
+
+def build(chosen: settings.OnlineDpo, training: Training, reward: CompositeReward | None) -> OnlineDpo:
+    """Return the method from its settings and the run's noise settings; a person needs no reward."""
+    if reward is None and chosen.chosen_by == "reward":
+        raise ValueError("Online DPO needs a reward, or a person who chooses.")
+    reward = reward or CompositeReward(())
+    reference = HeldReference(chosen.refresh_every if chosen.reference == "refreshed" else 0)
+    pairing = _step_pairs(chosen, reward) if chosen.pairs == "steps" else _image_pairs(chosen, training, reward)
+    return OnlineDpo(pairing, reference, chosen.updates_per_rollout, chosen.pairs_per_update)
+
+
+def _image_pairs(chosen: settings.OnlineDpo, training: Training, reward: CompositeReward) -> ImagePairs:
+    loop = RolloutSettings(chosen.steps, chosen.guidance)
+    return ImagePairs(
+        reward,
+        Sampling(chosen.samples_per_prompt, loop, size=_size(chosen), sampler=chosen.sampler),
+        chosen.reward_sum,
+        PairLoss(chosen.loss, chosen.beta, chosen.label_smoothing, chosen.sft_weight),
+        noising_of(training.noise),
+        wait=choosing.wait_a_moment if chosen.chosen_by == "person" else None,
+    )
+
+
+def _step_pairs(chosen: settings.OnlineDpo, reward: CompositeReward) -> StepPairs:
+    return StepPairs(
+        reward,
+        RolloutSettings(chosen.steps, chosen.guidance, eta=1.0),
+        _size(chosen),
+        StepPairSettings(
+            num_candidates=chosen.candidates,
+            selection=RandomShare(chosen.timestep_share),
+            max_timestep=chosen.max_timestep,
+            beta=chosen.step_beta,
+            ratio_clip=chosen.ratio_clip,
+            reward_sum=chosen.reward_sum,
+        ),
+    )
+
+
+def _size(chosen: settings.OnlineDpo) -> Size | None:
+    sides = size_of(chosen.size)
+    return Size(*sides) if sides else None

@@ -1,4 +1,4 @@
-"""The prompts for measuring the reward, and whether they are trained on. Torch-free."""
+"""The prompts for measuring the reward, and whether they are trained on."""
 
 from __future__ import annotations
 

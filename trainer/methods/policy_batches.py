@@ -1,18 +1,23 @@
-"""The micro-batches of an optimizer step on a rollout: a chunk of images at one of its denoising steps."""
+"""The part of a rollout that a policy is trained on, its micro-batches, and the check of its probability ratios."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from modules.sampling.ddim_step import DdimStep
 from modules.sampling.rollout import trainable_steps
+from modules.system.errors import DarkroomError
 from modules.system.ranks import ONLY_RANK, Rank
 from modules.system.seeds import derive_seed
-from trainer.methods.rollouts import PromptBatch
-from trainer.methods.trained_chunks import PolicyRollout, TrainedChunk
+from trainer.events import WarningRaised
+from trainer.methods.protocol import StepContext
+from trainer.methods.rollouts import Chunk, PromptBatch, SampledGroup
+
+# The micro-batches of an optimizer step on a rollout: a chunk of images at one of its denoising steps.
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,3 +102,186 @@ def step_weights(steps: Sequence[DdimStep], *, equalize: bool) -> dict[int, floa
     inverse = {number: 1 / steps[number].influence for number in trainable}
     mean = sum(inverse.values()) / len(inverse)
     return {number: weight / mean for number, weight in inverse.items()}
+
+
+# The part of a rollout that a policy is trained on: latents, log-probabilities and advantages of its images.
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedChunk:
+    """An image of every prompt of a batch of the loader, as many as its micro-batch, which has that number.
+
+    `states_BCHW` are the states before and after each step that is trained, `log_probs_BN` those of all steps.
+    """
+
+    micro_batch: int
+    states_BCHW: Mapping[int, torch.Tensor]
+    log_probs_BN: torch.Tensor
+    advantages_B: torch.Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class PolicyRollout:
+    """A rollout that is being trained on: its images, and the steps that are trained by the number of their batch."""
+
+    first_step: int
+    chunks: tuple[TrainedChunk, ...]
+    trained_steps: Mapping[int, tuple[int, ...]]
+    metrics: Mapping[str, float]
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether every advantage is 0, so that there is nothing to learn."""
+        return not any(bool(chunk.advantages_B.any()) for chunk in self.chunks)
+
+    @property
+    def num_passes(self) -> int:
+        """The number of images times the number of their trained steps, which an optimizer step is divided by."""
+        return sum(len(c.advantages_B) * len(self.trained_steps[c.micro_batch]) for c in self.chunks)
+
+    def to_state(self) -> dict[str, Any]:
+        """Return it as tensors and JSON-safe values, for a run that is resumed between its optimizer steps."""
+        tensors = {}
+        for number, chunk in enumerate(self.chunks):
+            tensors[f"{number}.log_probs"] = chunk.log_probs_BN
+            tensors[f"{number}.advantages"] = chunk.advantages_B
+            tensors |= {f"{number}.state.{index}": state for index, state in chunk.states_BCHW.items()}
+        return {
+            "first_step": self.first_step,
+            "micro_batches": [chunk.micro_batch for chunk in self.chunks],
+            "trained_steps": [[number, *steps] for number, steps in self.trained_steps.items()],
+            "metrics": dict(self.metrics),
+            **tensors,
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> PolicyRollout:
+        """Return the rollout of a state."""
+        chunks = []
+        for number, micro_batch in enumerate(state["micro_batches"]):
+            prefix = f"{number}.state."
+            states = {int(key[len(prefix) :]): state[key] for key in state if key.startswith(prefix)}
+            chunks.append(
+                TrainedChunk(micro_batch, states, state[f"{number}.log_probs"], state[f"{number}.advantages"])
+            )
+        trained = {number: tuple(steps) for number, *steps in state["trained_steps"]}
+        return cls(state["first_step"], tuple(chunks), trained, state["metrics"])
+
+
+def trained_chunks(sampled: SampledGroup, advantages: Sequence[float], *, best_of: int) -> list[TrainedChunk]:
+    """Return the chunks of a sampled group with the advantages of its images, which are in the group's order.
+
+    With `best_of` above 0 only that many images of each prompt: the better half of them are those with the highest
+    advantages, the others those with the lowest. Each of the new chunks still has an image of every prompt, in the same
+    order, so that it is computed as it was sampled.
+    """
+    values = iter(advantages)
+    by_batch: dict[int, list[TrainedChunk]] = {}
+    for chunk in sampled.chunks:
+        own = torch.tensor([next(values) for _ in chunk.rewards])
+        trained = TrainedChunk(chunk.prompts.micro_batch, _inner_states(chunk), chunk.log_probs_BN, own)
+        by_batch.setdefault(trained.micro_batch, []).append(trained)
+    if not best_of:
+        return [chunk for chunks in by_batch.values() for chunk in chunks]
+    return [chunk for chunks in by_batch.values() for chunk in _best_and_worst(chunks, best_of)]
+
+
+def _inner_states(chunk: Chunk) -> dict[int, torch.Tensor]:
+    """Return the stored states without the finished latents, which no trained step leads to."""
+    last = chunk.log_probs_BN.shape[1]
+    return {number: state for number, state in chunk.states_BCHW.items() if number != last}
+
+
+def _best_and_worst(chunks: Sequence[TrainedChunk], count: int) -> list[TrainedChunk]:
+    """Return `count` chunks with the best and the worst images of each prompt, from those with all of its samples."""
+    advantages_KB = torch.stack([chunk.advantages_B for chunk in chunks])
+    order_KB = advantages_KB.argsort(dim=0, descending=True, stable=True)
+    num_best = (count + 1) // 2
+    picked_NB = torch.cat([order_KB[:num_best], order_KB[len(chunks) - (count - num_best) :]])
+    return [_picked(chunks, picked_B.tolist()) for picked_B in picked_NB]
+
+
+def _picked(chunks: Sequence[TrainedChunk], samples: Sequence[int]) -> TrainedChunk:
+    """Return a chunk whose image of prompt i is that of chunk `samples[i]`."""
+
+    def rows(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+        return torch.stack([tensors[sample][row] for row, sample in enumerate(samples)])
+
+    return TrainedChunk(
+        chunks[0].micro_batch,
+        {number: rows([chunk.states_BCHW[number] for chunk in chunks]) for number in chunks[0].states_BCHW},
+        rows([chunk.log_probs_BN for chunk in chunks]),
+        rows([chunk.advantages_B for chunk in chunks]),
+    )
+
+
+# The check that a policy predicts what it sampled with: before its first update every probability ratio is 1.
+
+_EXACT, _ROUNDED = 1e-5, 1e-3  # how far a ratio may be from 1 in float32 on a CPU, and at most elsewhere
+
+
+@dataclass(eq=False)
+class RatioCheck:
+    """Collects the ratios of the first optimizer step on a rollout; read from the device once, at the step's end."""
+
+    largest_error: torch.Tensor | None = None
+
+    def add(self, log_ratios_B: torch.Tensor, *, is_first: bool) -> None:
+        """Add the ratios of a micro-batch; with the first one of a step, those of earlier steps are forgotten."""
+        error = log_ratios_B.detach().expm1().abs().max()
+        former = None if is_first else self.largest_error
+        self.largest_error = error if former is None else torch.maximum(former, error)
+
+    def finish(self, context: StepContext, *, clip_range: float) -> WarningRaised | None:
+        """Return a warning if a ratio is too far from 1; raises DarkroomError if one is in float32 on a CPU.
+
+        Elsewhere, in 16 bits or on a GPU, whose kernels may differ with and without gradient, that is outside of the
+        clip range: such ratios are not trained.
+
+        Reasons are dropout, other weights or another batch than those that sampled, or random operations in the model.
+        """
+        error = 0.0 if self.largest_error is None else float(self.largest_error)
+        is_exact = context.device.is_cpu and _computes_in_float32(context)
+        if not error > (_EXACT if is_exact else min(_ROUNDED, clip_range)):
+            return None
+        message = (
+            "The model does not predict the same in training as while sampling: before the first step the probability "
+            f"ratio differs from 1 by {error:.2g}."
+        )
+        if is_exact:
+            raise DarkroomError(message, advice="Switch off dropout and everything else that is random in the model.")
+        return WarningRaised(
+            message,
+            f"Ratios outside of the clip range of {clip_range:g} are not trained. Widen it, or choose float32 without "
+            "TF32.",
+        )
+
+
+@dataclass(eq=False)
+class ClipCheck:
+    """Collects whether all ratios of an optimizer step are clipped; read from the device once, at the step's end."""
+
+    are_all_outside: torch.Tensor | None = None
+
+    def add(self, is_outside_B: torch.Tensor, *, is_first: bool) -> None:
+        """Add the ratios of a micro-batch (B); with the first one of a step, those of earlier steps are forgotten."""
+        found = is_outside_B.all()
+        former = None if is_first else self.are_all_outside
+        self.are_all_outside = found if former is None else former & found
+
+    def finish(self, *, clip_range: float) -> WarningRaised | None:
+        """Return a warning if all ratios of the step are outside of the clip range."""
+        if self.are_all_outside is None or not bool(self.are_all_outside):
+            return None
+        return WarningRaised(
+            f"In a step the probability ratios of all images are outside of the clip range of {clip_range:g}: the "
+            "images whose ratio has moved as their reward asks train nothing.",
+            "Widen the clip range, lower the learning rate, or use fewer inner epochs. The metric clip_fraction shows "
+            "how many ratios are outside.",
+        )
+
+
+def _computes_in_float32(context: StepContext) -> bool:
+    denoisers = (p.module for p in context.family.parts.values() if p.spec.role == "denoiser")
+    in_float32 = all(p.dtype == torch.float32 for module in denoisers for p in module.parameters())
+    return in_float32 and not torch.is_autocast_enabled(context.device.type)

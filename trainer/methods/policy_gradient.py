@@ -28,9 +28,15 @@ from modules.system.devices import move
 from modules.system.errors import DarkroomError
 from modules.system.seeds import derive_seed
 from trainer.events import PhaseChanged, WarningRaised
-from trainer.methods.policy_batches import PolicyBatch, policy_batches
+from trainer.methods.policy_batches import (
+    ClipCheck,
+    PolicyBatch,
+    PolicyRollout,
+    RatioCheck,
+    policy_batches,
+    trained_chunks,
+)
 from trainer.methods.protocol import StepContext, StepLoss, TrainingMethod
-from trainer.methods.ratio_check import ClipCheck, RatioCheck
 from trainer.methods.rollout_images import RolloutImages
 from trainer.methods.rollouts import (
     NOTHING_TO_LEARN,
@@ -41,7 +47,6 @@ from trainer.methods.rollouts import (
     prompts_of,
     sample_group,
 )
-from trainer.methods.trained_chunks import PolicyRollout, trained_chunks
 from trainer.ranks import ALONE, Ranks
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from modules.config.rules.validation import too_few_validations
+from modules.config.rules.images import too_few_validations
 from modules.config.schema import Config
 from modules.settings.every import Moment
 from modules.system.problem import Problem

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
-from modules.config.imports.kohya_noise import noise
-from modules.config.imports.kohya_optimizer import optimizer
-from modules.config.imports.kohya_schedule import schedule
-from modules.config.imports.kohya_values import Args, flag_of, number_of, pop_first
+from modules.config.imports.kohya_values import Args, arguments_of, flag_of, number_of, pop_first
+from modules.config.migrations.onetrainer_optimizers import drop_removed
 from modules.config.migrations.tree_moves import Notes, Tree, put
 from modules.objectives.losses import LOSSES, DeltaSettings
+from modules.optim.registry import OPTIMIZERS
 from modules.system.problem import Problem, shown
 
 _PRECISIONS = {"no": "float32", "fp16": "float16", "bf16": "bfloat16"}
@@ -125,3 +125,173 @@ def _elementwise_loss(given: Args, result: Tree, notes: Notes) -> None:
         message = f"huber_scale = {scale:g} is not supported here with the exponential schedule; 1 is used instead."
         notes.append(Problem(f"{path}.delta", message, "warning"))
     put(result, f"{path}.delta", delta)
+
+
+# kohya's noise and timesteps.
+
+_TIMESTEPS = 1000
+_DEFAULT_DISCOUNT = 0.3
+
+
+def noise(given: Args, result: Tree) -> None:
+    """Convert the noise and the range of timesteps.
+
+    kohya_ss has both kinds of noise in its files and uses the one that `noise_offset_type` selects.
+    """
+    selected = str(pop_first(given, "noise_offset_type") or "").lower()
+    _offset(given, result, is_used=selected != "multires")
+    _pyramid(given, result, is_used=selected != "original")
+    gamma = number_of(pop_first(given, "ip_noise_gamma"))
+    is_random = flag_of(pop_first(given, "ip_noise_gamma_random_strength"))
+    if gamma:
+        put(result, "training.noise.input_perturbation", gamma)
+        put(result, "training.noise.input_perturbation_random_strength", is_random)
+    for key, path in (("min_timestep", "min_strength"), ("max_timestep", "max_strength")):
+        timestep = number_of(pop_first(given, key))
+        if timestep is not None and (timestep or key == "min_timestep"):
+            put(result, f"training.noise.{path}", timestep / _TIMESTEPS)
+
+
+def _offset(given: Args, result: Tree, *, is_used: bool) -> None:
+    offset = number_of(pop_first(given, "noise_offset"))
+    is_random = flag_of(pop_first(given, "noise_offset_random_strength"))
+    adaptive = number_of(pop_first(given, "adaptive_noise_scale"))
+    if offset and is_used:
+        put(result, "training.noise.offset_weight", offset)
+        put(result, "training.noise.offset_random_strength", is_random)
+        put(result, "training.noise.offset_adaptive_scale", adaptive or 0.0)
+
+
+def _pyramid(given: Args, result: Tree, *, is_used: bool) -> None:
+    iterations = number_of(pop_first(given, "multires_noise_iterations"))
+    discount = number_of(pop_first(given, "multires_noise_discount"))
+    if iterations and is_used:
+        put(result, "training.noise.pyramid_iterations", int(iterations))
+        put(result, "training.noise.pyramid_discount", _DEFAULT_DISCOUNT if discount is None else discount)
+
+
+# kohya's optimizer and its arguments.
+#
+# sd-scripts knows some optimizers by a name and all others by the path of their class, which usually has our name.
+
+_PATH = "training.optimizer"
+# Names in lower case letters and digits, where they are not ours without its underscores.
+_OTHER_NAMES = {
+    "sgdnesterov": "sgd",
+    "sgdnesterov8bit": "sgd_8bit",
+    "dadaptation": "dadapt_adam",
+    "dadaptadampreprint": "dadapt_adam",
+    "adamwschedulefree": "schedule_free_adamw",
+    "sgdschedulefree": "schedule_free_sgd",
+}
+_MAX_CHARS = 4_000  # of the arguments after a class; the time to split them grows with the square
+_SIMILAR = {"radamschedulefree": "schedule_free_adamw", "dadaptadanip": "dadapt_adan"}
+_NAMES = {**{name.replace("_", ""): name for name in OPTIMIZERS}, **_OTHER_NAMES, **_SIMILAR}
+
+
+def optimizer(given: Args, result: Tree, notes: Notes) -> None:
+    """Convert the optimizer. Arguments that ours does not have stay in `given`, as `optimizer_args.NAME`."""
+    theirs = pop_first(given, "optimizer_type", "optimizer")
+    arguments = arguments_of(pop_first(given, "optimizer_args"))
+    if theirs is None:
+        theirs = "AdamW8bit" if flag_of(given.pop("use_8bit_adam", False)) else "AdamW"
+    text, _, inside = str(theirs).partition("(")
+    if 0 < len(inside) <= _MAX_CHARS:  # metadata contain the arguments after the class
+        arguments |= arguments_of([p.strip() for p in re.split(r",(?![^(\[]*[)\]])", inside.rstrip(")"))])
+    word = re.sub(r"[^a-z0-9]", "", text.rpartition(".")[2].lower())
+    if word.startswith("paged"):
+        arguments["is_paged"] = True
+    word = word.removeprefix("paged").removesuffix("32bit")
+    ours = _ours(theirs, word, notes)
+    if word.startswith("sgdnesterov"):  # sd-scripts' defaults
+        arguments = {"nesterov": True, "momentum": 0.9} | arguments
+    drop_removed(arguments, ours, notes, _PATH)
+    fields = OPTIMIZERS[ours].settings.model_fields
+    settings: dict[str, Any] = {"name": ours}
+    for name, keys in (("betas", ("beta1", "beta2", "beta3")), ("eps", ("eps", "eps2"))):
+        if isinstance(values := arguments.get(name), tuple | list):
+            del arguments[name]
+            settings |= {key: value for key, value in zip(keys, values, strict=False) if key in fields}
+    settings |= {key: arguments.pop(key) for key in list(arguments) if key in fields and key != "name"}
+    if ours == "adafactor":  # sd-scripts and transformers switch the first two on
+        for key, default in (("relative_step", True), ("scale_parameter", True), ("warmup_init", False)):
+            settings[key] = flag_of(settings.get(key, default))
+        settings["relative_step"] |= settings["warmup_init"]
+    if "fused_back_pass" in fields and flag_of(given.get("fused_backward_pass")):
+        settings["fused_back_pass"] = flag_of(given.pop("fused_backward_pass"))
+    put(result, _PATH, settings)
+    given.update({f"optimizer_args.{key}": value for key, value in arguments.items()})
+
+
+def _ours(theirs: object, word: str, notes: Notes) -> str:
+    """Return our name of an optimizer; one that does not exist here is reported."""
+    ours = _NAMES.get(word)
+    if ours is None or word in _SIMILAR:
+        ours = ours or "adamw"
+        message = f"The optimizer {shown(theirs)} is not supported here; {OPTIMIZERS[ours].label} is used instead."
+        notes.append(Problem(_PATH, message, "warning", "Check the learning rate: it may not be suitable for it."))
+    return ours
+
+
+# kohya's learning rate schedule.
+
+_SCHEDULES = {
+    "constant": "constant",
+    "constant_with_warmup": "constant",
+    "linear": "linear",
+    "polynomial": "polynomial",
+    "cosine": "cosine",
+    "cosine_with_min_lr": "cosine",
+    "cosine_with_restarts": "cosine_with_hard_restarts",
+    "inverse_sqrt": "inverse_sqrt",
+    "warmup_stable_decay": "wsd",
+    "adafactor": "adafactor",
+}
+
+
+def schedule(given: Args, result: Tree, notes: Notes) -> None:
+    """Convert the schedule; the optimizer must be converted already, since it may choose its own rate."""
+    theirs = str(pop_first(given, "lr_scheduler") or "constant").partition(":")[0]  # "adafactor:0.0001" in metadata
+    own_class = str(pop_first(given, "lr_scheduler_type") or "")
+    arguments = arguments_of(pop_first(given, "lr_scheduler_args"))
+    cycles, power, min_factor, timescale, decay = (
+        number_of(pop_first(given, key))
+        for key in (
+            "lr_scheduler_num_cycles",
+            "lr_scheduler_power",
+            "lr_scheduler_min_lr_ratio",
+            "lr_scheduler_timescale",
+            "lr_decay_steps",
+        )
+    )
+    ours = _SCHEDULES.get(theirs)
+    settings: dict[str, Any] = {"name": ours or "constant"}
+    if result["training"]["optimizer"].get("relative_step"):
+        settings = {"name": "adafactor"}
+    elif own_class:
+        lines = (f"{name} = {value!r}" for name, value in arguments.items())
+        settings = {"name": "custom", "class_name": own_class, "arguments": "\n".join(lines)}
+    elif ours is None:
+        message = f"The schedule {shown(theirs)} is not supported here; constant is used instead."
+        notes.append(Problem("training.schedule", message, "warning"))
+    own: dict[str, dict[str, Any]] = {
+        "cosine_with_hard_restarts": {"cycles": cycles},
+        "polynomial": {"power": power},
+        "inverse_sqrt": {"timescale_steps": int(timescale or 0)},
+        # sd-scripts: steps, or a fraction below 1
+        "wsd": {"decay_share": decay if decay and decay < 1 else None, "min_factor": min_factor},
+        "cosine": {"min_factor": min_factor},
+    }
+    settings |= {name: value for name, value in own.get(settings["name"], {}).items() if value}
+    if settings["name"] == "wsd" and decay and decay >= 1:
+        message = f"The decay of {decay:g} steps is set as a fraction of the run here; the default is used."
+        notes.append(Problem("training.schedule.decay_share", message, "warning"))
+    put(result, "training.schedule", {**settings, **_warmup(given)})
+
+
+def _warmup(given: Args) -> dict[str, Any]:
+    percent = number_of(pop_first(given, "lr_warmup"))  # kohya_ss: percent of the run
+    steps = number_of(pop_first(given, "lr_warmup_steps"))  # sd-scripts: steps, or a fraction below 1
+    if steps and steps >= 1:
+        return {"warmup_steps": int(steps)}
+    return {"warmup_share": steps or min(1.0, (percent or 0) / 100)} if steps or percent else {}

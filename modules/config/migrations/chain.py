@@ -14,12 +14,15 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-from modules.config.migrations.darkroom_1 import to_darkroom_2
-from modules.config.migrations.darkroom_2 import to_darkroom_3
-from modules.config.migrations.darkroom_3 import to_darkroom_4
-from modules.config.migrations.darkroom_4 import to_darkroom_5
 from modules.config.migrations.darkroom_cloud import with_cloud_set_aside
-from modules.config.migrations.removed_settings import without_debug_dump, without_removed
+from modules.config.migrations.darkroom_steps import (
+    to_darkroom_2,
+    to_darkroom_3,
+    to_darkroom_4,
+    to_darkroom_5,
+    without_debug_dump,
+    without_removed,
+)
 from modules.system.problem import Problem, shown
 
 Tree = dict[str, Any]

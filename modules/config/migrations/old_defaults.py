@@ -14,8 +14,8 @@ from functools import partial
 from typing import Any
 
 from modules.config.migrations.eras import Era
-from modules.config.migrations.onetrainer_08_to_09 import has_prior
 from modules.config.migrations.onetrainer_keys import PARTS
+from modules.config.migrations.onetrainer_steps import has_prior
 from modules.config.migrations.tree_moves import Notes, Tree, number
 from modules.system.problem import Problem
 

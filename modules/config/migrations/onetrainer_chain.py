@@ -11,12 +11,20 @@ from typing import Any
 
 from modules.config.migrations.eras import Era, era_of, first_step_for
 from modules.config.migrations.old_defaults import with_old_defaults
-from modules.config.migrations.onetrainer_00 import to_1
-from modules.config.migrations.onetrainer_01 import to_2
-from modules.config.migrations.onetrainer_02_to_07 import to_3, to_4, to_5, to_6, to_7, to_8
-from modules.config.migrations.onetrainer_08_to_09 import to_9, to_10
-from modules.config.migrations.onetrainer_10 import to_11
 from modules.config.migrations.onetrainer_keys import NEWEST
+from modules.config.migrations.onetrainer_steps import (
+    to_1,
+    to_2,
+    to_3,
+    to_4,
+    to_5,
+    to_6,
+    to_7,
+    to_8,
+    to_9,
+    to_10,
+    to_11,
+)
 from modules.system.problem import Problem, shown
 
 Tree = dict[str, Any]

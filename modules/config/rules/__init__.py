@@ -18,7 +18,7 @@ from modules.config.rules.adapters import (
 from modules.config.rules.concepts import caption_changes, dropped_prompts, pairs, prompts_for_images, roles_of_images
 from modules.config.rules.embeddings import embeddings
 from modules.config.rules.every_setting import file_names, settings_without_effect, unsupported_settings
-from modules.config.rules.images import augmentations, concepts, samples, sizes
+from modules.config.rules.images import augmentations, concepts, samples, sizes, validation
 from modules.config.rules.model import autoencoder, masks_of_variant, model_variant, sample_images
 from modules.config.rules.noise import (
     loss_strengths,
@@ -29,16 +29,18 @@ from modules.config.rules.noise import (
     timestep_distribution,
 )
 from modules.config.rules.optimizers import (
+    falling_schedule,
     fused_backward_pass,
     one_learning_rate,
     optimizer_fields,
     plausible_learning_rate,
+    schedule_fields,
+    schedule_of_optimizer,
+    two_averages,
     weights_that_stay_zero,
 )
 from modules.config.rules.rewards import masked_training, method_settings, reward_limits, reward_models
-from modules.config.rules.schedules import falling_schedule, schedule_fields, schedule_of_optimizer, two_averages
 from modules.config.rules.training import low_precision_updates, something_is_trained, stops
-from modules.config.rules.validation import validation
 from modules.config.rules.weights import (
     compiling,
     mixed_16_bit,

@@ -160,7 +160,7 @@ class Noise(Section):
             f"How often each timestep is trained. {' '.join(spec.help for spec in DISTRIBUTIONS.values())}",
             group="Timesteps",
             level="advanced",
-            preview="modules.config.timestep_preview:timestep_preview",
+            preview="modules.config.previews:timestep_preview",
         ),
     ] = DEFAULT_DISTRIBUTION
     noising_weight: Annotated[

@@ -184,7 +184,7 @@ class Training(Section):
             "Optimizer",
             "The algorithm that updates the weights from gradients.",
             group="Optimizer",
-            preview="modules.config.optimizer_preview:optimizer_preview",
+            preview="modules.config.previews:optimizer_preview",
         ),
     ] = DEFAULT_OPTIMIZER.settings()
     schedule: Annotated[
@@ -195,7 +195,7 @@ class Training(Section):
             "How the learning rate changes over the run.",
             group="Learning rate",
             changeable_on_resume=True,
-            preview="modules.config.schedule_preview:schedule_preview",
+            preview="modules.config.previews:schedule_preview",
         ),
     ] = DEFAULT_SCHEDULE.settings()
     clip_grad_norm: Annotated[

@@ -260,7 +260,7 @@ SPEC = MethodSpec(
     "Online DPO samples images of each prompt and trains the model to prefer the best of them to the worst. Reward "
     "models or a person choose them.",
     OnlineDpo,
-    "trainer.methods.pairings:build",
+    "trainer.methods.image_pairs:build",
     rollout=_rollout,
     held_out_reward=lambda settings: settings.held_out_reward,
     trains_on_reward=lambda settings: settings.chosen_by == "reward",

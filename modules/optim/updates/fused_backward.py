@@ -23,8 +23,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from modules.optim.param_groups import TrainGroup
-from modules.optim.updates.conditional_step import SkippedStep
-from modules.optim.updates.sliced_step import Generators, SlicedStep, gradient_norm, norm_of
+from modules.optim.updates.sliced_step import Generators, SkippedStep, SlicedStep, gradient_norm, norm_of
 
 
 @dataclass(eq=False)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from modules.config.codec import save_file
+from modules.config.rules.every_setting import _refused
 from modules.config.schema import Config
-from modules.config.support import _refused
 from modules.data.buckets import Size
 from modules.settings.field import FieldRecord, Setting
 from modules.system.problem import count

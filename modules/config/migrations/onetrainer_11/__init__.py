@@ -10,15 +10,9 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 
-from modules.config.migrations.onetrainer_11.adapter import adapter_of
-from modules.config.migrations.onetrainer_11.concepts import concepts_of
-from modules.config.migrations.onetrainer_11.data import data_of
-from modules.config.migrations.onetrainer_11.devices import devices_of
-from modules.config.migrations.onetrainer_11.embeddings import embeddings_of
-from modules.config.migrations.onetrainer_11.evaluation import evaluation_of
-from modules.config.migrations.onetrainer_11.model import model_of
-from modules.config.migrations.onetrainer_11.parts import parts_of
-from modules.config.migrations.onetrainer_11.samples import samples_of
+from modules.config.migrations.onetrainer_11.lists import concepts_of, samples_of
+from modules.config.migrations.onetrainer_11.model import adapter_of, model_of, parts_of
+from modules.config.migrations.onetrainer_11.other_topics import data_of, devices_of, embeddings_of, evaluation_of
 from modules.config.migrations.onetrainer_11.training import training_of
 from modules.config.migrations.tree_moves import Notes, Tree, number
 from modules.system.problem import Problem, cut

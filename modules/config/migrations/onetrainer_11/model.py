@@ -1,12 +1,25 @@
-"""OneTrainer's model, output and folders."""
+"""OneTrainer's model with its output and folders, the model's parts, and the adapter."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from modules.config.migrations.onetrainer_11.tables import OUTPUT_DTYPES, move_all
-from modules.config.migrations.tree_moves import Notes, Tree, choose, put
+from modules.adapters.registry import ADAPTERS, DEFAULT_ADAPTER
+from modules.config.migrations.onetrainer_11.tables import (
+    DTYPES,
+    OUTPUT_DTYPES,
+    WEIGHT_DTYPES,
+    choose_layers,
+    every,
+    family_of,
+    move_all,
+    remember,
+)
+from modules.config.migrations.tree_moves import Notes, Tree, choose, move, pop_object, put, put_back
+from modules.families.registry import FAMILIES
 from modules.system.problem import Problem, shown
+
+# OneTrainer's model, output and folders.
 
 # Our family and model variant for each model type. SD 2's prediction type is read from the model, as in OneTrainer.
 _MODELS: Mapping[str, tuple[str, str]] = {
@@ -142,3 +155,115 @@ def _format(rest: Tree, result: Tree, notes: Notes) -> None:
         notes.append(Problem(path, message, "warning"))
         return
     choose(rest, result, "output_model_format", path, names, notes)
+
+
+# OneTrainer's parts of the model, and their quantization.
+
+_PARTS = ("unet", "text_encoder", "text_encoder_2", "vae")
+_OF_PARTS = ("train", "learning_rate", "train_embedding", "offload_fraction")
+
+
+def parts_of(rest: Tree, result: Tree, notes: Notes, steps_per_update: int) -> None:
+    """Convert the settings of single parts, also of parts in the file that the family does not have."""
+    own = [part.name for part in FAMILIES[family_of(result)].parts]
+    for name in _PARTS:
+        if name in own or name in rest:
+            given = pop_object(rest, name, notes, f"parts.{name}")
+            if name == "vae" and result.get("training", {}).get("trains") == "vae":
+                given.pop("train", None)  # FINE_TUNE_VAE trains it whatever this is: the VAE has no such switch there
+            put(result, f"parts.{name}", _part(name, given, result, notes, steps_per_update))
+            put_back(rest, name, given)
+    _second_caption_dropout(result)
+    _quantization(rest, result, notes)
+
+
+def _part(name: str, given: Tree, result: Tree, notes: Notes, steps_per_update: int) -> Tree:
+    where = f"parts.{name}"
+    part: Tree = {}
+    move_all(given, part, {key: key for key in _OF_PARTS})
+    choose(given, part, "weight_dtype", "dtype", WEIGHT_DTYPES, notes, where=f"{where}.dtype")
+    part["checkpointing"] = "block" if given.pop("gradient_checkpointing", True) is not False else "off"
+    part["offload_activations"] = given.pop("activation_offloading", False)
+    default = (30, "EPOCH") if name.startswith("text_encoder") else (0, "NEVER")
+    part["stop_after"] = every(given, "stop_training_after", steps_per_update, default, notes, f"{where}.stop_after")
+    if name == "text_encoder":
+        move(given, result, "dropout_probability", "data.caption_dropout")
+    elif name == "text_encoder_2":
+        move(given, result, "dropout_probability", "data.caption_dropout_2")
+    elif name == "vae":
+        move(given, result, "model_name", "model.vae_file")
+    return part
+
+
+def _second_caption_dropout(result: Tree) -> None:
+    """Theirs is set for each text encoder; ours for the second only if it differs."""
+    data = result["data"]
+    first = data.get("caption_dropout", 0.0)
+    second = data.pop("caption_dropout_2", 0.0 if family_of(result) == "sdxl" else first)
+    if second != first and (family_of(result) == "sdxl" or second):
+        data["caption_dropout_2"] = second
+
+
+def _quantization(rest: Tree, result: Tree, notes: Notes) -> None:
+    given = pop_object(rest, "quantization", notes, "quantization")
+    settings: Tree = {}
+    choose_layers(given, settings, ("layers", "custom_layers", "layers_regex"), notes, where="quantization.layers")
+    svd_dtypes = {**WEIGHT_DTYPES, "NONE": "none"}
+    choose(given, settings, "svd_dtype", "svd_dtype", svd_dtypes, notes, where="quantization.svd_dtype")
+    move(given, settings, "svd_rank", "svd_rank")
+    if given.get("cache_dir") is None:
+        given.pop("cache_dir", None)
+    move(given, settings, "cache_dir", "cache_dir")
+    if settings:
+        put(result, "quantization", settings)
+    put_back(rest, "quantization", given)
+
+
+# OneTrainer's adapters, by the names in their records.
+
+# TF32 is a compute mode, not a dtype of weights.
+_DTYPES = {**DTYPES, "TFLOAT_32": "float32"}
+_AXIS = "decompose_output_axis"
+_OF_ALL = {
+    "dropout_probability": "dropout",
+    "lora_model_name": "start_from",
+    "bundle_additional_embeddings": "bundle_embeddings",
+}
+
+
+def adapter_of(rest: Tree, result: Tree, notes: Notes) -> None:
+    """Convert the adapter settings; those of adapter types that are not selected are remembered."""
+    kind: Tree = {"name": DEFAULT_ADAPTER.name}
+    known = {name: spec.onetrainer for name, spec in ADAPTERS.items() if spec.onetrainer is not None}
+    choose(rest, kind, "peft_type", "name", {o.peft_type: name for name, o in known.items()}, notes, where="adapter")
+    name = kind["name"]
+    settings: Tree = {"name": name, "layers": "all"}
+    chosen = known[name]
+    own = _pop_all(rest, chosen.fields)  # first: adapters can share a key
+    others = {other: _pop_all(rest, names.fields) for other, names in known.items() if other != name}
+    if "alpha" in ADAPTERS[name].settings.model_fields:
+        settings |= _pop_all(rest, {"lora_alpha": "alpha"})
+    rest.pop("lora_alpha", None)
+    settings |= own
+    move_all(rest, settings, _OF_ALL)
+    choose(rest, settings, "lora_weight_dtype", "dtype", _DTYPES, notes, where="adapter.dtype")
+    choose_layers(rest, settings, ("layers", "custom_layers", "layers_regex"), notes, where="adapter.layers")
+    if chosen.dora_on_outputs is not None:
+        settings.setdefault(_AXIS, chosen.dora_on_outputs)
+    settings |= chosen.fixed
+    if chosen.note:
+        path = ".".join(("adapter", *list(chosen.fixed)[:1]))
+        notes.append(Problem(path, chosen.note, "info", chosen.advice))
+    put(result, "adapter", settings)
+    for other, fields in others.items():
+        defaults = ADAPTERS[other].settings().model_dump()
+        kept = {key: value for key, value in fields.items() if value != defaults[key]}
+        if fields.get("decompose"):
+            kept[_AXIS] = fields.get(_AXIS, known[other].dora_on_outputs)
+        remember(result, "adapter", other, kept)
+
+
+def _pop_all(rest: Tree, places: Mapping[str, str]) -> Tree:
+    popped: Tree = {}
+    move_all(rest, popped, places)
+    return popped

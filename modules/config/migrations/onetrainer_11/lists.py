@@ -1,15 +1,56 @@
-"""OneTrainer's concepts, of version 2 or older."""
+"""OneTrainer's lists, of concepts and of samples: each entry is converted on its own, and its unused keys are kept."""
 
 from __future__ import annotations
 
-from modules.config.migrations.onetrainer_11.items import converted, is_key, plain
-from modules.config.migrations.onetrainer_11.tables import move_all, resolution_of
+from collections.abc import Callable, Container, Mapping
+
+from modules.config.migrations.onetrainer_11.tables import family_of, move_all, resolution_of
 from modules.config.migrations.tree_moves import Notes, Tree, choose, number, pop_object, put, put_back
-from modules.system.problem import Problem
+from modules.system.problem import Problem, shown
+
+# OneTrainer's lists: each entry is converted on its own, and its unused keys are kept.
+
+Convert = Callable[[Tree, Notes, str], Tree]
+
+
+def converted(given: object, theirs: str, ours: str, convert: Convert, notes: Notes) -> tuple[list[Tree], list[Tree]]:
+    """Return our entries for their list, and the unused keys of each; invalid entries are reported and left out.
+
+    `theirs` is the name of the entries in messages, `ours` the path of our list.
+    """
+    if not isinstance(given, list):
+        if given is not None:
+            notes.append(Problem(ours, f"{shown(given)} is not a list of {theirs}; it is left out.", "warning"))
+        return [], []
+    entries: list[Tree] = []
+    leftovers: list[Tree] = []
+    for item in given:
+        if not isinstance(item, dict):
+            notes.append(
+                Problem(ours, f"{shown(item)} in the list of {theirs} is not an object; it is left out.", "warning")
+            )
+            continue
+        left = {k: v for k, v in item.items() if not k.startswith("__")}
+        entries.append(convert(left, notes, f"{ours}.{len(entries)}"))
+        leftovers.append(left)
+    return entries, leftovers if any(leftovers) else []
+
+
+def is_key(value: object, names: Container[str]) -> bool:
+    """Return whether a value is a string and one of the names."""
+    return isinstance(value, str) and value in names
+
+
+def plain(value: object) -> str:
+    """Return a short name unchanged, and anything else as messages quote it."""
+    return value if isinstance(value, str) and len(value) < 40 else shown(value)
+
+
+# OneTrainer's concepts, of version 2 or older.
 
 _KINDS = {"STANDARD": "training", "VALIDATION": "validation", "PRIOR_PREDICTION": "prior_prediction"}
 _CAPTION_SOURCES = {"sample": "text_file", "filename": "file_name", "concept": "one_file"}
-_PLAIN = {
+_OF_CONCEPTS = {
     "name": "name",
     "path": "path",
     "seed": "seed",
@@ -72,7 +113,7 @@ def _concept(given: Tree, notes: Notes, where: str) -> Tree:
         "enabled": bool(given.pop("enabled", True)) and is_known,
         "kind": _KINDS[kind] if is_known else "training",
     }
-    move_all(given, concept, _PLAIN)
+    move_all(given, concept, _OF_CONCEPTS)
     _balancing(given, concept, notes, where)
     image, text = (pop_object(given, key, notes, where) for key in ("image", "text"))
     _captions(text, concept, notes, where)
@@ -137,3 +178,72 @@ def _text(given: Tree, notes: Notes, where: str) -> Tree:
         choose(given, text, source, name, names, notes, where=f"{where}.text.{name}")
     move_all(given, text, _TEXT)
     return text
+
+
+# OneTrainer's samples, of version 0.
+
+_SAMPLERS = {
+    "DDIM": "ddim",
+    "EULER": "euler",
+    "EULER_A": "euler_a",
+    "EULER_KARRAS": "euler_karras",
+    "DPMPP": "dpmpp",
+    "DPMPP_SDE": "dpmpp_sde",
+    "DPMPP_KARRAS": "dpmpp_karras",
+    "DPMPP_SDE_KARRAS": "dpmpp_sde_karras",
+    "UNIPC": "unipc",
+    "UNIPC_KARRAS": "unipc_karras",
+}
+_OF_SAMPLES = {
+    "enabled": "enabled",
+    "prompt": "prompt",
+    "negative_prompt": "negative_prompt",
+    "seed": "seed",
+    "random_seed": "random_seed",
+    "sample_inpainting": "inpainting",
+    "base_image_path": "base_image",
+    "mask_image_path": "mask_image",
+}
+# Defaults of missing keys. Those of SD 2 differ, but a list alone does not show which model it is for.
+_SIDES_PX = {"sd": 512, "sdxl": 1024}
+_WITH_DEFAULT: Mapping[str, tuple[str, object]] = {
+    "diffusion_steps": ("steps", 30),
+    "cfg_scale": ("guidance", 7.5),
+}
+# Overwritten by OneTrainer itself before it samples.
+_WITHOUT_EFFECT = (*(f"text_encoder_{n}_layer_skip" for n in (1, 2, 3, 4)), "force_last_timestep")
+
+
+def samples_of(rest: Tree, result: Tree, notes: Notes) -> None:
+    """Convert the samples inside the config itself."""
+    if (given := rest.pop("samples", None)) is None:
+        return
+    entries, leftovers = samples_from(given, notes, family_of(result))
+    put(result, "sampling.prompts", entries)
+    if leftovers:
+        rest["samples"] = leftovers
+
+
+def samples_from(given: object, notes: Notes, family: str) -> tuple[list[Tree], list[Tree]]:
+    """Return our sample prompts for their list, and the unused keys of each; default sizes are the family's."""
+
+    def convert(item: Tree, notes: Notes, where: str) -> Tree:
+        return _sample(item, notes, where, _SIDES_PX[family])
+
+    return converted(given, "samples", "sampling.prompts", convert, notes)
+
+
+def _sample(given: Tree, notes: Notes, where: str, side_px: int) -> Tree:
+    sampler = given.pop("noise_scheduler", "EULER_A")
+    if not is_key(sampler, _SAMPLERS):
+        message = f"The sampler {plain(sampler)} is unknown; DDIM is used instead."
+        notes.append(Problem(f"{where}.sampler", message, "warning"))
+    sample: Tree = {"sampler": _SAMPLERS[sampler] if is_key(sampler, _SAMPLERS) else "ddim"}
+    move_all(given, sample, _OF_SAMPLES)
+    for source, name in (("width", "width_px"), ("height", "height_px")):
+        sample[name] = given.pop(source, side_px)
+    for source, (name, default) in _WITH_DEFAULT.items():
+        sample[name] = given.pop(source, default)
+    for source in _WITHOUT_EFFECT:
+        given.pop(source, None)
+    return sample
