@@ -6,17 +6,21 @@ prompts are encoded and how the UNet receives the conditioning.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import nn
 
 from modules.diffusion.process import DDPMProcess
 from modules.families.parts.clip_text import TextTower
+from modules.families.parts.diffusion_settings import LatentDiffusionSettings
+from modules.families.parts.files import ModelFiles, require_known_denoiser
 from modules.families.parts.latent_model import LatentModel
+from modules.families.parts.noise_process import process_of, scheduler_with
 from modules.families.parts.token_rows import add_words, extended
+from modules.families.spec import FamilySpec, LoraNaming
 
 
 @dataclass(eq=False)
@@ -24,6 +28,27 @@ class LatentDiffusion(LatentModel[DDPMProcess]):
     """A loaded model; `towers` are its text encoders with their tokenizers."""
 
     towers: Mapping[str, TextTower]
+
+    @classmethod
+    def of(
+        cls,
+        spec: FamilySpec,
+        files: ModelFiles,
+        settings: LatentDiffusionSettings,
+        towers: Mapping[str, TextTower],
+        naming_of: Callable[[str], LoraNaming],
+    ) -> Self:
+        """Return the model of files, which were read from any form; `naming_of` a prediction type names its layers.
+
+        Raises DarkroomError for a variant or a noise process that is not supported.
+        """
+        require_known_denoiser(files, spec)
+        scheduler = scheduler_with(
+            files.scheduler, prediction=settings.prediction_type, zero_terminal_snr=settings.zero_terminal_snr
+        )
+        process = process_of(scheduler, name=files.name)
+        naming = naming_of(process.prediction_type)
+        return cls(spec, files.parts, process, scheduler, naming, towers, folder=files.folder)
 
     @property
     def unet(self) -> Any:

@@ -10,10 +10,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from modules.families.parts.single_file.clip_layout import PREFIX as TEXT_PREFIX
+from modules.families.parts.single_file.sizes import configs_to_bring
 from modules.families.parts.single_file.slots import limited
 from modules.families.parts.single_file.unet_layout import unet_layers
 from modules.families.published import Configs, TargetsOf
-from modules.families.registry import published
+from modules.families.registry import FAMILIES, files_of, published
+from modules.families.spec import LoraNaming
 from modules.formats.adapter_targets import AdapterTarget, AdapterTargets
 
 Shape = tuple[int, ...]
@@ -75,6 +77,36 @@ def file_path(part: str, path: str) -> str:
     """Return a layer's path in files: CLIP's text layers with "text_model.", whatever transformers calls them."""
     is_bare = part.startswith("text_encoder") and path.startswith(_CLIP_MODULES)
     return f"{TEXT_PREFIX}{path}" if is_bare else path
+
+
+def naming_of(model: str, parts: Mapping[str, Any], *, prediction: str, version: str = "") -> LoraNaming:
+    """Return the names of a loaded model's layers; `model` is its published model.
+
+    `version` overrides the published model's kohya version. Kohya's names depend on the UNet's config, since the
+    original layout numbers its blocks consecutively.
+    """
+    record = published(model)
+    configs = {name: _config(module) for name, module in parts.items()}
+    denoiser = configs[FAMILIES[record.family].denoiser.name]
+    variant = files_of(record.family).variants.get(int(denoiser["in_channels"]), "")
+    return LoraNaming(
+        kohya_naming(model, configs),
+        peft_name,
+        version or record.kohya_version,
+        record.architecture_of(variant),
+        model,
+        record.adapter_targets(configs),
+        prediction,
+        own_configs=configs_to_bring(model, configs),
+        variant=variant,
+        is_v2=record.is_v2,
+    )
+
+
+def _config(module: Any) -> dict[str, Any]:
+    """Return a part's config: diffusers' is a mapping, transformers' an object."""
+    config = module.config
+    return config.to_dict() if hasattr(config, "to_dict") else dict(config)
 
 
 # The shapes of the weights, from the configs: an adapter file must fit them. They are (out, in), (out, in, height,

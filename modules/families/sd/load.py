@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from modules.families.parts.clip_text import is_open_clip
-from modules.families.parts.files import ModelFiles, require_known_denoiser
-from modules.families.parts.lora_keys import naming_of
-from modules.families.parts.noise_process import process_of, scheduler_with
+from modules.families.parts.files import ModelFiles
+from modules.families.parts.lora_names import naming_of
 from modules.families.parts.read_model import read_model
 from modules.families.protocol import LoadRequest
 from modules.families.sd.forward import StableDiffusion
@@ -27,29 +27,16 @@ def load(request: LoadRequest[SdSettings]) -> StableDiffusion:
 
 def assemble(files: ModelFiles, settings: SdSettings) -> StableDiffusion:
     """Build the model from its files, which were read from any form."""
-    require_known_denoiser(files, SD)
-    scheduler = scheduler_with(
-        files.scheduler, prediction=settings.prediction_type, zero_terminal_snr=settings.zero_terminal_snr
-    )
-    process = process_of(scheduler, name=files.name)
     tower = files.tower(
         "text_encoder",
         skipped_layers=settings.skipped_layers("text_encoder"),
         is_normed=True,
         is_weighted=settings.prompt_weighting,
     )
-    return StableDiffusion(
-        spec=SD,
-        modules=files.parts,
-        towers={"text_encoder": tower},
-        process=process,
-        scheduler=scheduler,
-        folder=files.folder,
-        lora_naming=lora_naming(files.parts, prediction=process.prediction_type),
-    )
+    return StableDiffusion.of(SD, files, settings, {"text_encoder": tower}, partial(_lora_naming, files.parts))
 
 
-def lora_naming(parts: Mapping[str, Any], *, prediction: str) -> LoraNaming:
+def _lora_naming(parts: Mapping[str, Any], prediction: str) -> LoraNaming:
     """Return the names for SD 1.x, or for SD 2.x, whose text encoder is OpenCLIP's.
 
     The versions are kohya's, with "_v" for v-prediction (formats.md 5.3).

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from modules.families.parts.files import ModelFiles, require_known_denoiser
-from modules.families.parts.lora_keys import naming_of
-from modules.families.parts.noise_process import process_of, scheduler_with
+from modules.families.parts.files import ModelFiles
+from modules.families.parts.lora_names import naming_of
 from modules.families.parts.read_model import read_model
 from modules.families.protocol import LoadRequest
 from modules.families.sdxl.forward import StableDiffusionXL
@@ -26,11 +25,6 @@ def assemble(files: ModelFiles, settings: SdxlSettings) -> StableDiffusionXL:
     SDXL always skips the last layer of both encoders; clip skip counts the layers skipped beyond it. The pooled state
     always comes from the last layer, regardless of clip skip. Raises DarkroomError for a variant that is not supported.
     """
-    require_known_denoiser(files, SDXL)
-    scheduler = scheduler_with(
-        files.scheduler, prediction=settings.prediction_type, zero_terminal_snr=settings.zero_terminal_snr
-    )
-    process = process_of(scheduler, name=files.name)
     towers = {
         name: files.tower(
             name,
@@ -40,12 +34,6 @@ def assemble(files: ModelFiles, settings: SdxlSettings) -> StableDiffusionXL:
         )
         for name in SDXL.names_of("text_encoder")
     }
-    return StableDiffusionXL(
-        spec=SDXL,
-        modules=files.parts,
-        towers=towers,
-        process=process,
-        scheduler=scheduler,
-        folder=files.folder,
-        lora_naming=naming_of("sdxl", files.parts, prediction=process.prediction_type),
+    return StableDiffusionXL.of(
+        SDXL, files, settings, towers, lambda prediction: naming_of("sdxl", files.parts, prediction=prediction)
     )

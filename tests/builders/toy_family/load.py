@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from modules.families.parts.files import require_known_denoiser
-from modules.families.parts.lora_keys import naming_of
+from modules.families.parts.lora_names import naming_of
 from modules.families.parts.noise_process import process_of
 from modules.families.parts.read_model import read_model
 from modules.families.protocol import LoadRequest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from modules.diffusion.flow import flow_process_of
 from modules.families.parts.files import require_known_denoiser
-from modules.families.parts.lora_keys import naming_of
+from modules.families.parts.lora_names import naming_of
 from modules.families.parts.read_model import read_model
 from modules.families.protocol import LoadRequest
 from tests.builders.toy_transformer.forward import ToyTransformer
