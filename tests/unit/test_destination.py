@@ -136,7 +136,7 @@ def test_who_wrote_it_is_named(tmp_path: Path, run_dir: Path) -> None:
     taken = taken_by(config)
     assert taken is not None
     assert (taken.is_ours, taken.run) == (True, "one")
-    assert taken.words.startswith(f"{place} is the result of the run one. It is kept; ")
+    assert taken.message.startswith(f"{place} is the result of the run one. It is kept; ")
 
 
 def test_a_model_folder_is_known_by_its_weights(tmp_path: Path) -> None:
