@@ -30,12 +30,21 @@ _FLOW: tuple[PredictionType, ...] = ("flow",)
 
 
 @dataclass(frozen=True, slots=True)
+class GammaLimit:
+    """A gamma above which a weighting is rarely of use: the effect, as the end of a sentence, and the advice."""
+
+    value: float
+    effect: str
+    advice: str
+
+
+@dataclass(frozen=True, slots=True)
 class WeightingSpec:
     """A loss weighting. `help` is a sentence for its list, empty where none is needed.
 
-    `predictions` are the prediction types for which its formula is defined. `uses_gamma` marks a weighting that depends
-    on the gamma setting, `kohya_gamma` names sd-scripts' key for it in a file's metadata, `kohya_flag` its key for the
-    weighting itself.
+    `predictions` are the prediction types for which its formula is defined. `gamma_help` tells what the gamma setting
+    means to it and its usual values; empty if it has no gamma. `onetrainer` is its name in OneTrainer's configs.
+    `kohya_gamma` is sd-scripts' key for gamma in configs and metadata, `kohya_flag` the key for the weighting itself.
     """
 
     name: str
@@ -43,7 +52,9 @@ class WeightingSpec:
     formula: _Formula
     help: str = ""
     predictions: tuple[PredictionType, ...] = _DDPM
-    uses_gamma: bool = False
+    gamma_help: str = ""
+    gamma_limit: GammaLimit | None = None
+    onetrainer: str = ""
     kohya_gamma: str = ""
     kohya_flag: str = ""
 
@@ -154,7 +165,9 @@ def _is_epsilon(prediction_type: PredictionType) -> bool:
 
 
 _RECORDS = (
-    WeightingSpec("none", "None", lambda process, timesteps_B, gamma: None, predictions=(*_DDPM, *_FLOW)),
+    WeightingSpec(
+        "none", "None", lambda process, timesteps_B, gamma: None, predictions=(*_DDPM, *_FLOW), onetrainer="CONSTANT"
+    ),
     WeightingSpec(
         "min_snr",
         "Min-SNR",
@@ -162,7 +175,8 @@ _RECORDS = (
             process.snr(timesteps_B), gamma=gamma, prediction_type=process.prediction_type
         ),
         "Min-SNR keeps the nearly clean timesteps from dominating; many runs converge faster with it.",
-        uses_gamma=True,
+        gamma_help="the clamp, usually 5",
+        onetrainer="MIN_SNR_GAMMA",
         kohya_gamma="min_snr_gamma",
     ),
     WeightingSpec(
@@ -172,7 +186,7 @@ _RECORDS = (
             process.snr(timesteps_B), gamma=gamma, prediction_type=process.prediction_type
         ),
         "Soft-min-SNR is the same without a sudden limit.",
-        uses_gamma=True,
+        gamma_help="4 or 5",
     ),
     WeightingSpec(
         "debiased",
@@ -181,6 +195,7 @@ _RECORDS = (
             process.snr(timesteps_B), prediction_type=process.prediction_type
         ),
         "Debiased estimation does the same more strongly, and increases the weight of the noisiest timesteps.",
+        onetrainer="DEBIASED_ESTIMATION",
         kohya_flag="debiased_estimation",
     ),
     WeightingSpec(
@@ -190,13 +205,19 @@ _RECORDS = (
             process.snr(timesteps_B), gamma=gamma, prediction_type=process.prediction_type
         ),
         "P2 prioritizes the timesteps at which the content of an image appears.",
-        uses_gamma=True,
+        gamma_help="the exponent, usually 1",
+        # With min-SNR's gamma, nearly clean timesteps would not count at all.
+        gamma_limit=GammaLimit(
+            2.0, "trains on little but the noisiest timesteps", "Set gamma to 1, or to 0.5 for a weaker effect."
+        ),
+        onetrainer="P2",
     ),
     WeightingSpec(
         "sigma",
         "Sigma",
         lambda process, timesteps_B, gamma: sigma_weights(process.snr(timesteps_B)),
         "Sigma counts a timestep in proportion to its share of noise.",
+        onetrainer="SIGMA",
         predictions=(*_DDPM, *_FLOW),
     ),
     WeightingSpec(

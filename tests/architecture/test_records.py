@@ -142,10 +142,6 @@ REGISTRIES = {
         "modules.diffusion.weightings:WEIGHTINGS",
         ("modules/diffusion/",),
         words("none None sigma Sigma"),
-        {
-            "modules/config/rules/noise.py": "a limit of one of them",
-            "modules/config/sections/loss.py": "what gamma means",
-        },
     ),
 }
 

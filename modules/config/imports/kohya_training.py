@@ -8,6 +8,7 @@ from typing import Any
 from modules.config.imports.kohya_values import Args, arguments_of, flag_of, number_of, pop_first
 from modules.config.migrations.onetrainer_optimizers import drop_removed
 from modules.config.migrations.tree_moves import Notes, Tree, put
+from modules.diffusion.weightings import WEIGHTINGS
 from modules.objectives.losses import LOSSES, DeltaSettings
 from modules.optim.registry import OPTIMIZERS
 from modules.system.problem import Problem, shown
@@ -92,13 +93,14 @@ def _precision(given: Args, result: Tree) -> None:
 
 def _loss(given: Args, result: Tree, notes: Notes) -> None:
     _elementwise_loss(given, result, notes)
-    gamma = number_of(pop_first(given, "min_snr_gamma"))
-    is_debiased = flag_of(pop_first(given, "debiased_estimation_loss", "debiased_estimation"))
-    if gamma:
-        put(result, "training.loss.weighting", "min_snr")
-        put(result, "training.loss.gamma", gamma)
-    elif is_debiased:
-        put(result, "training.loss.weighting", "debiased")
+    # Metadata and configs have different names for a flag. A weighting with a gamma takes precedence.
+    for name, spec in WEIGHTINGS.items():
+        if spec.kohya_flag and flag_of(pop_first(given, f"{spec.kohya_flag}_loss", spec.kohya_flag)):
+            put(result, "training.loss.weighting", name)
+    for name, spec in WEIGHTINGS.items():
+        if spec.kohya_gamma and (gamma := number_of(pop_first(given, spec.kohya_gamma))):
+            put(result, "training.loss.weighting", name)
+            put(result, "training.loss.gamma", gamma)
 
 
 def _elementwise_loss(given: Args, result: Tree, notes: Notes) -> None:

@@ -25,8 +25,8 @@ from modules.config.rules.noise import (
     noise_process,
     noise_without_effect,
     noising_strengths,
-    p2_gamma,
     timestep_distribution,
+    weighting_gamma,
 )
 from modules.config.rules.optimizers import (
     falling_schedule,
@@ -72,7 +72,7 @@ RULES: tuple[Rule, ...] = (
     dropped_prompts,
     pairs,
     loss_strengths,
-    p2_gamma,
+    weighting_gamma,
     settings_without_effect,
     augmentations,
     caption_changes,

@@ -27,15 +27,16 @@ def loss_strengths(config: Config) -> Iterator[Problem]:
         )
 
 
-def p2_gamma(config: Config) -> Iterator[Problem]:
-    """Yield a warning for P2 weighting with the gamma of min-SNR: nearly clean timesteps would not count at all."""
+def weighting_gamma(config: Config) -> Iterator[Problem]:
+    """Yield a warning for a gamma above the limit of the loss weighting."""
     loss = config.training.loss
-    if loss.weighting == "p2" and loss.gamma > 2 and _uses_loss(config):
+    spec = WEIGHTINGS[loss.weighting]
+    if spec.gamma_limit is not None and loss.gamma > spec.gamma_limit.value and _uses_loss(config):
         yield Problem(
             f"{_SECTION}gamma",
-            f"P2 weighting with a gamma of {loss.gamma:g} trains on little but the noisiest timesteps.",
+            f"{spec.label} weighting with a gamma of {loss.gamma:g} {spec.gamma_limit.effect}.",
             "warning",
-            "Set gamma to 1, or to 0.5 for a weaker effect.",
+            spec.gamma_limit.advice,
         )
 
 

@@ -40,9 +40,9 @@ class Loss(Section):
         Le(100),
         Setting(
             "Gamma",
-            "Min-SNR: the clamp, usually 5; soft-min-SNR: 4 or 5. P2: the exponent, usually 1.",
+            " ".join(f"{spec.label}: {spec.gamma_help}." for spec in WEIGHTINGS.values() if spec.gamma_help),
             group="Loss",
-            applies_when=When("weighting", tuple(name for name, spec in WEIGHTINGS.items() if spec.uses_gamma)),
+            applies_when=When("weighting", tuple(name for name, spec in WEIGHTINGS.items() if spec.gamma_help)),
         ),
     ] = 5.0
     learned_weighting: Annotated[

@@ -12,6 +12,8 @@ from modules.config.migrations.onetrainer_optimizers import (
 )
 from modules.config.migrations.onetrainer_schedules import schedule_from
 from modules.config.migrations.tree_moves import Notes, Tree, choose, number, pop_object, put, put_back
+from modules.diffusion.timesteps.distributions import DISTRIBUTIONS
+from modules.diffusion.weightings import WEIGHTINGS
 from modules.objectives.losses import LOSSES
 
 _METHODS = {"LORA": "adapter", "FINE_TUNE": "full", "EMBEDDING": "embedding", "FINE_TUNE_VAE": "vae"}
@@ -44,14 +46,7 @@ _SCALERS = {
     "BOTH": "both",
     "GLOBAL_BOTH": "global_both",
 }
-_WEIGHTINGS = {
-    "CONSTANT": "none",
-    "MIN_SNR_GAMMA": "min_snr",
-    "DEBIASED_ESTIMATION": "debiased",
-    "P2": "p2",
-    "SIGMA": "sigma",
-}
-_DISTRIBUTIONS = ("UNIFORM", "SIGMOID", "LOGIT_NORMAL", "HEAVY_TAIL", "COS_MAP", "INVERTED_PARABOLA", "BETA")
+_WEIGHTINGS = {spec.onetrainer: name for name, spec in WEIGHTINGS.items() if spec.onetrainer}
 _CHOICES: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "train_dtype": ("training.precision", DTYPES),
     "fallback_train_dtype": ("training.fallback_precision", DTYPES),
@@ -60,7 +55,7 @@ _CHOICES: Mapping[str, tuple[str, Mapping[str, str]]] = {
         {"SDP": "sdpa", "FLASH": "flash", "CUDNN": "cudnn", "FLEX": "flex"},
     ),
     "ema": ("training.ema.mode", {"OFF": "off", "GPU": "train_device", "CPU": "temp_device"}),
-    "timestep_distribution": ("training.noise.distribution", {name: name.lower() for name in _DISTRIBUTIONS}),
+    "timestep_distribution": ("training.noise.distribution", {name.upper(): name for name in DISTRIBUTIONS}),
     "loss_weight_fn": ("training.loss.weighting", _WEIGHTINGS),
     "loss_scaler": ("training.loss.scaler", _SCALERS),
     "learning_rate_scaler": ("training.learning_rate_scaler", _SCALERS),
