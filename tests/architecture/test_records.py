@@ -95,13 +95,10 @@ REGISTRIES = {
     "methods": Registry(
         "modules.objectives.registry:METHODS",
         ("modules/objectives/", "trainer/methods/"),
-        words("reward"),
+        words("reward Denoising"),  # denoising is also what a sampler does
         {
             "modules/config/sections/training.py": _DEFAULT,
-            "modules/config/sections/evaluation.py": "denoising steps",
             "modules/config/rules/model.py": _ADVICE,
-            "modules/data/concept.py": "denoising, as what a model does",
-            "trainer/idle_sampling/axes.py": "denoising steps",
             "trainer/preflight/ranks.py": _ADVICE,
             "trainer/preflight/step_passes.py": "a comparison with the default",
             "trainer/probe/search.py": _ADVICE,
