@@ -99,6 +99,7 @@ REGISTRIES = {
         {
             "modules/config/sections/training.py": _DEFAULT,
             "modules/config/rules/model.py": _ADVICE,
+            "modules/data/concept.py": "pairs of images are for one of them",
             "trainer/preflight/ranks.py": _ADVICE,
             "trainer/preflight/step_passes.py": "a comparison with the default",
             "trainer/probe/search.py": _ADVICE,
