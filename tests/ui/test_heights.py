@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from modules.config.records import record_at
 from modules.config.schema import Config
+from ui.forms.binding import explanation
 from ui.forms.layout import HEADING, ROW, card_height, distributed
-from ui.forms.tips import explanation
 
 
 def test_cards_go_to_the_lowest_column_in_their_order() -> None:

@@ -7,7 +7,7 @@ from modules.config.schema import Config
 from modules.settings.edit import set_path
 from trainer.run_queue.items import Item, RunQueue
 from ui.features.queue.rows import detail_lines, difference_words, length_words, names_of, training_words
-from ui.forms.run_plan import plan_lines
+from ui.loop.wording import plan_lines
 
 
 def config(**training: object) -> Config:

@@ -11,7 +11,7 @@ from modules.settings.edit import set_path
 from tests.ui.conftest import Window
 from tests.unit.test_run_records import started, step, write_run
 from trainer.events import ModelSaved
-from ui.loop.results import newest_results
+from ui.loop.past_runs import newest_results
 
 
 def trained(workspace: Path, day: int, file: str, *, trains: str = "adapter", prompt: str = "a zog") -> Path:

@@ -107,7 +107,7 @@ class BottomBar(Panel):
         self._context.pump.redraw_soon("edits", self._count_edits, at_most_every_seconds=0.3)
 
     def _count_edits(self) -> None:
-        """Count the settings that the current run does not have; on every page they are shown beside its phase."""
+        """Count the settings that the current run does not have; on every page they are shown next to its phase."""
         session = self._context.session
         of_run = session.config if session.is_active else None
         self._num_edits = 0 if of_run is None else len(changes(self._context.form.config, of_run))

@@ -1,4 +1,4 @@
-"""The catalogue of pages in the order of the side bar: those of the settings, then those of the work.
+"""The catalogue of pages in the order of the side bar: settings first, then work.
 
 The class of a page is imported when the page is first opened.
 """

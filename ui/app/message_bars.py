@@ -310,7 +310,7 @@ class NoticeLine(Panel):
     def _add_button(self, label: str, command: Callable[[], object], *, style: Any) -> Button:
         button = Button(
             self._box, self.theme, label, command, style=style, on="card", height=_BUTTON_HEIGHT
-        )  # beside the text, it sets the height of the line
+        )  # next to the text, it sets the height of the line
         button.pack(side="left", padx=(GAP, 0))
         self.buttons[label] = button
         return button

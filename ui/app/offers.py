@@ -1,5 +1,5 @@
-"""What the window offers by itself, as notices: resuming a run or a queue that ended unexpectedly, and forks; and that
-a run trains in another window.
+"""The notices that the window shows by itself: a run or a queue that ended unexpectedly and can be resumed, a fork that
+is prepared, and a run that trains in another window.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which file a window's session is in. Each open window has one of its own, which it locks.
 
-The files lie beside each other: `session.json`, `session-2.json` and so on. A window takes over the newest one that no
+The files lie next to each other: `session.json`, `session-2.json` and so on. A window takes over the newest one that no
 running window has; what remains in the others is offered (`session_offers.py`).
 """
 
@@ -30,7 +30,7 @@ from ui.forms.model import Document, Draft, FormModel, Source
 from ui.forms.preferences import UiSettings
 
 _log = logging.getLogger(__name__)
-_NUMBERED = re.compile(r"-\d{1,4}")  # not that of a file that was moved aside
+_NUMBERED = re.compile(r"-\d{1,4}")  # not the number of a file that was moved aside
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ def lock_of(file: Path) -> Path:
 
 
 def _first_state(file: Path, files: Sequence[Path]) -> Session:
-    """Return what a window starts with that has taken a file."""
+    """Return the session that a window starts with after it has taken a file."""
     own = load_session(file)
     newest = _read(files[0]) if files and files[0] != file else None
     if newest is None:
@@ -171,7 +171,7 @@ _FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class SavedSession:
-    """What a session's file contains: the config with its source, the invalid entries, and the window's settings."""
+    """The content of a session's file: the config with its source, the invalid entries, and the window's settings."""
 
     document: Document
     drafts: Mapping[str, Draft]

@@ -117,7 +117,7 @@ class SessionOffers:
         self._notify = notify
 
     def look(self, first: Path, opened: Document) -> None:
-        """Look for such sessions beside the first window's file, once: when the window opens."""
+        """Look for such sessions next to the first window's file, once: when the window opens."""
         self._background.run(lambda: gone_sessions(first, self._own, opened), self._offer)
 
     def _offer(self, found: Sequence[GoneSession]) -> None:

@@ -186,7 +186,7 @@ class NavEntry(Panel):
 
     @property
     def shown_shortcut(self) -> str:
-        """The shortcut beside the title; empty while the pointer is elsewhere."""
+        """The shortcut next to the title; empty while the pointer is elsewhere."""
         return str(self._key.cget("text")) if self._key is not None else ""
 
     @property

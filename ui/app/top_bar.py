@@ -13,11 +13,10 @@ from modules.config.schema import Config
 from modules.config.unused import why_unused
 from modules.system.problem import count
 from ui.features.presets.menu import add_presets
-from ui.forms.binding import ChoiceBinding
+from ui.forms.binding import ChoiceBinding, tip_of
 from ui.forms.changes import changes
 from ui.forms.context import Context
 from ui.forms.setting_pages import TOP_BAR
-from ui.forms.tips import tip_of
 from ui.widgets.controls import Button, Choice
 from ui.widgets.menu import add_submenu, make_menu
 from ui.widgets.panel import Panel, Text
@@ -134,7 +133,7 @@ class TopBar(Panel):
         return menu
 
     def _add_captions(self, inner: Panel) -> None:
-        """Show the kind above the name, and beside it a link to the list of differences."""
+        """Show the kind above the name, and next to it a link to the list of differences."""
         context = self._context
         box = Panel(inner, context.theme, "bar")
         box.grid(row=0, column=0, columnspan=4, sticky="w")
@@ -211,7 +210,7 @@ class TopBar(Panel):
             self.preset_button.configure(width=width)
 
     def _place_choices(self) -> None:
-        """Place the choices beside the buttons, or below them in a narrow window."""
+        """Place the choices next to the buttons, or below them in a narrow window."""
         gap = self._context.theme.px(GAP)
         if self._is_narrow:
             self._choice_box.grid(row=2, column=0, rowspan=1, columnspan=6, sticky="w", padx=0, pady=(gap, 0))
@@ -219,7 +218,7 @@ class TopBar(Panel):
             self._choice_box.grid(row=0, column=5, rowspan=2, columnspan=1, sticky="e", padx=(gap, 0), pady=0)
 
     def _colour_of(self, path: str) -> str:
-        """Return the colour of a choice's caption: that of the problem with it, if there is one."""
+        """Return the colour of a choice's caption, which shows a problem with it."""
         problem = self._context.field_problems.at(path)
         return problem.severity if problem is not None else "muted"
 

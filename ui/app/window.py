@@ -36,7 +36,6 @@ from ui.loop.run_session import Launch, RunSession
 from ui.widgets.action_button import ActionButtons
 from ui.widgets.actions import ActionTable, sequences_of
 from ui.widgets.dialog import Dialog, Window
-from ui.widgets.dropping import accept_paths
 from ui.widgets.notices import CRASHED_RUN, Notice, Notices, Reply
 from ui.widgets.scroll import bind_wheel
 from ui.widgets.theme import Theme
@@ -44,6 +43,7 @@ from ui.widgets.tk_interaction import FileServices, TkInteraction
 from ui.widgets.tooltip import Tooltips
 from ui.widgets.ttk_style import style_ttk
 from ui.widgets.window import (
+    accept_paths,
     bind_clicks,
     cancel_pending,
     create_root,

@@ -1,1 +1,1 @@
-"""What the window can do, one folder each; the features do not import each other."""
+"""The features of the window, one folder each; the features do not import each other."""

@@ -57,7 +57,7 @@ class RunStarter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FeatureLinks:
-    """What a feature opens of another one. The features do not know each other: the window passes these."""
+    """The windows of features that others open. The features do not know each other: the app passes these."""
 
     edit_captions: Callable[[int], object]  # of the concept at this place in the config
     write_captions: Callable[[Concept | None], object]  # with a model; None: of the first concept
@@ -106,7 +106,7 @@ class Context:
     captions_changed: Signal[[]] = field(default_factory=Signal)  # captions or masks were written: counts are stale
 
     def workspaces(self) -> tuple[Path, ...]:
-        """Return the form's workspace and those of earlier runs."""
+        """Return the workspaces of the form and of earlier runs."""
         names = (self.form.config.general.workspace_dir, *self.preferences.now.workspaces)
         return tuple(dict.fromkeys(from_root(name) for name in names if name.strip()))
 

@@ -291,7 +291,7 @@ class Documents:
         self._notify(f"{self._form.source.name} is back, with its unsaved changes.")
 
     def _unsaved_words(self) -> str:
-        """Return what a load would replace: "#demo with 2 unsaved changes"; empty if everything is saved."""
+        """Return the work that a load would replace: "#demo with 2 unsaved changes"; empty if everything is saved."""
         return unsaved_words(self._form.document, self._form.drafts) if self._form.is_changed else ""
 
     def _own_lists(self, incoming: Config) -> dict[str, tuple[object, ...]]:

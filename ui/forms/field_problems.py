@@ -1,4 +1,4 @@
-"""What is wrong with the settings while they are edited: the rules at once, the files when typing stops."""
+"""The problems of the settings while they are edited: rules are checked at once, files when typing stops."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class FieldProblems:
             self.changed()
 
     def _is_still_empty(self, path: str) -> bool:
-        """Return whether a path is that of a list without entries: it is yet to be filled, which the start reports."""
+        """Return whether a path leads to a list without entries, which is yet to be filled; the start reports it."""
         record = self._form.record(path)
         return record is not None and record.kind == "list" and not self._form.value(path)
 

@@ -14,9 +14,8 @@ from modules.settings.every import Unit
 from modules.settings.field import FieldRecord
 from modules.system.paths import as_config_path, from_root
 from modules.system.problem import Problem
-from ui.forms.binding import Binding, ChoiceBinding, EveryBinding, FlagBinding, TextBinding
+from ui.forms.binding import Binding, ChoiceBinding, EveryBinding, FlagBinding, TextBinding, explanation, tip_of
 from ui.forms.context import Context
-from ui.forms.tips import explanation, tip_of
 from ui.forms.visibility import not_yet_words
 from ui.forms.weighted_files import WeightedFiles
 from ui.widgets.controls import Button, Choice, Switch

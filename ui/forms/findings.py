@@ -55,7 +55,7 @@ class Findings:
 
     @property
     def items(self) -> tuple[Finding, ...]:
-        """All entries: those that were shown, then those of the current settings."""
+        """All entries: first those that were shown, then the current settings' ones."""
         current = () if self._is_current_dismissed else self._current
         known = {(f.problem.path, f.problem.message) for f in self._shown}
         return (*self._shown, *(f for f in current if (f.problem.path, f.problem.message) not in known))

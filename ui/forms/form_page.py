@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from modules.config.schema import Config
 from modules.settings.field import FieldRecord
 from modules.system.problem import count
+from ui.forms.binding import explanation
 from ui.forms.context import Context
 from ui.forms.layout import MAX_COLUMNS, FormView
 from ui.forms.page import PageFrame, form_room
 from ui.forms.records import Group, records_beside
 from ui.forms.setting_pages import PageSpec, groups_on
-from ui.forms.tips import explanation
 from ui.forms.visibility import is_shown
 from ui.widgets.card import Card
 from ui.widgets.controls import Button
@@ -69,7 +69,7 @@ class FormPage:
             self._context.pump.redraw_soon((self, "more"), self._follow)
 
     def _follow(self) -> None:
-        """Show which settings the form hides, below it, or beside a single card, if there is room."""
+        """Show which settings the form hides, below it, or next to a single card, if there is room."""
         px, body, groups = self._context.theme.px, self.scroll.body, groups_on(self._spec, self._context.form.config)
         num_cards = sum(1 for card in self.form_view.cards if card.num_rows_shown())
         is_beside = num_cards == 1 and body.winfo_width() >= px(_WIDE_FROM_PX)

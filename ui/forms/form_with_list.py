@@ -25,7 +25,7 @@ from ui.widgets.theme import PAD
 
 _LIST_HEIGHT = 340  # of a list with some entries
 _WIDE_FROM_PX = 1300  # of the page
-_MOST_CARDS_BESIDE = 2  # of the form, beside the list
+_MOST_CARDS_BESIDE = 2  # of the form, next to the list
 Row = tuple[str, Sequence[str], str]
 
 
@@ -81,7 +81,7 @@ class FormWithList:
             room=self._form_room,
         )
         self.form_view.grid(row=1, column=0, sticky="new")
-        self.scroll.body.rowconfigure(2, weight=1)  # a list beside the form is higher than it
+        self.scroll.body.rowconfigure(2, weight=1)  # a list next to the form is higher than it
         self.more = MoreSettings(self.scroll.body, context, self.show_field)
         self.form_view.bind("<Configure>", lambda _e: self._soon(), add="+")
         for signal in (form.changed, form.loaded, context.preferences.changed):
@@ -145,7 +145,7 @@ class FormWithList:
             self._context.pump.redraw_soon((self, "wide"), self._arrange)
 
     def _arrange(self) -> None:
-        """Put the list beside a short form where the page is wide, and name below the form what it hides."""
+        """Put the list next to a short form if the page is wide, and name below the form what it hides."""
         num_cards = sum(1 for card in self.form_view.cards if card.num_rows_shown())
         applies = self._entries.applies(self._context.form.config)
         is_wide = self.scroll.body.winfo_width() >= self._context.theme.px(_WIDE_FROM_PX)
@@ -161,7 +161,7 @@ class FormWithList:
             self.more.grid_remove()
 
     def _place_list(self) -> None:
-        """Place the list beside the form, or below it."""
+        """Place the list next to the form, or below it."""
         px, body = self._context.theme.px, self.scroll.body
         for column, weight in enumerate((2, 3) if self._is_wide else (1, 0)):
             body.columnconfigure(column, weight=weight, uniform="wide" if self._is_wide else "")

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from modules.settings.field import FieldRecord
+from ui.forms.binding import explanation
 from ui.forms.context import Context
 from ui.forms.fields import Row
 from ui.forms.group_card import GroupCard
 from ui.forms.records import Group
-from ui.forms.tips import explanation
 from ui.widgets.panel import Panel, Text
 from ui.widgets.theme import PAD
 

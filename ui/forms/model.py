@@ -1,6 +1,6 @@
 """The config that the window edits, and all editing that needs no Tk.
 
-The config is frozen and always valid. An invalid entry is kept beside it as a draft, with the reason. A valid edit
+The config is frozen and always valid. An invalid entry is kept next to it as a draft, with the reason. A valid edit
 replaces the config, can be undone, and notifies the watchers of the changed values.
 """
 
@@ -180,7 +180,7 @@ class FormModel:
         self._replace(replace(self._state, config=config), {path})
 
     def reject(self, path: str, text: str, problem: Problem) -> Problem:
-        """Keep an invalid entry beside the config; return the problem."""
+        """Keep an invalid entry next to the config; return the problem."""
         self._drafts[path] = Draft(text, problem)
         self._announce(self._state, {path})
         return problem

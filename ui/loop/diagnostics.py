@@ -89,7 +89,7 @@ class Diagnostics:
             self._crash_file.close()
 
     def on_exception(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        """Log an internal error and show it; the signature is that of Tk's and the interpreter's hooks."""
+        """Log an internal error and show it; the signature is the one of Tk's and the interpreter's hooks."""
         if issubclass(kind, KeyboardInterrupt):
             sys.__excepthook__(kind, error, trace)
             return

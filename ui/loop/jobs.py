@@ -145,6 +145,6 @@ class JobRunner:
 
 
 def has_job(source: object) -> bool:
-    """Return whether a source of the pump is that of a job that runs."""
+    """Return whether a source of the pump belongs to a job that runs."""
     state = getattr(getattr(source, "__self__", None), "state", None)
     return isinstance(state, JobState) and state.is_active

@@ -1,4 +1,4 @@
-"""The curves of what a method reports beside its loss: a thinned course for each reported name."""
+"""The curves of the metrics that a method reports in addition to its loss: a thinned course for each reported name."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def with_metrics(curves: Curves, step: int, metrics: Mapping[str, float]) -> Cur
 
 
 def gradient_norms(step: StepFinished) -> dict[str, float]:
-    """Return the gradient norms of a step as metrics: that of all weights, and those of the trained parts."""
+    """Return the gradient norms of a step as metrics: of all weights, and of each trained part."""
     of_all = {} if step.gradient_norm is None else {"gradient_norm": step.gradient_norm}
     return {**of_all, **{f"gradient_norm/{unit}": norm for unit, norm in step.gradient_norms.items()}}
 
@@ -69,7 +69,7 @@ def rate_metrics(effective_rates: Mapping[str, float]) -> dict[str, float]:
 
 
 def joined(before: Curves, now: Curves) -> Curves:
-    """Return the curves of a resumed run, preceded by those of its history."""
+    """Return the curves of a resumed run, preceded by its history."""
     curves = dict(before)
     for name, curve in now.items():
         found = curves.get(name, MetricCurve())
@@ -101,7 +101,7 @@ def metric_label(name: str) -> str:
 
 
 def metric_tip(name: str, curve: MetricCurve) -> str:
-    """Return what a curve means, in which direction a run goes well, and its range so far."""
+    """Return the meaning of a curve, the direction in which a run goes well, and its range so far."""
     metric = metric_of(name)
     values = [value for _, value in curve.points]
     lines = [metric.help, _direction(metric)] if metric else []

@@ -34,7 +34,7 @@ class _Redraw:
 class Pump:
     """Drains, redraws and continues tasks every 20 ms, for at most 8 ms unless a single step takes longer.
 
-    `background` runs the jobs of the pages and windows, `lasting` those of the models, which stay when the window is
+    `background` runs the jobs of the pages and windows, `lasting` the jobs of the models, which stay when the window is
     built anew.
     """
 
@@ -68,7 +68,7 @@ class Pump:
 
     @property
     def sources(self) -> tuple[Drain, ...]:
-        """What is drained on every turn."""
+        """The sources that are drained on every turn."""
         return tuple(self._drains)
 
     def forget_views(self, sources: Sequence[Drain]) -> None:

@@ -87,7 +87,7 @@ class RunSession:
         self, request: RunRequest, done: Callable[[Report], None], failed: Callable[[Exception], None] | None = None
     ) -> None:
         """Check a request in the background; `done(report)` is called on the Tk thread once the session is idle."""
-        # A fork of weights is a new run: its settings may differ from those of the backup.
+        # A fork of weights is a new run: its settings may differ from the backup's.
         resume_from = None if request.kind == "fork_weights" else request.resume_from
         is_fork = request.kind == "fork"
         self.prepare(partial(self._check, request.config, resume_from=resume_from, is_fork=is_fork), done, failed)

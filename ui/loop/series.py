@@ -90,7 +90,7 @@ class Series:
     def drawn(self, low: float, high: float, num_columns: int) -> list[Point]:
         """Return the points to draw from step `low` to `high`: of many, the least and the greatest of each column.
 
-        The points beside the range are included, so that the line reaches both edges.
+        The points next to the range are included, so that the line reaches both edges.
         """
         first = max(0, bisect_left(self._steps, low, hi=self._length) - 1)
         last = min(self._length, bisect_right(self._steps, high, hi=self._length) + 1)
@@ -144,7 +144,7 @@ def with_values(series: SeriesByName, step: float, values: Iterable[tuple[str, f
 
 
 def joined(before: SeriesByName, now: SeriesByName) -> SeriesByName:
-    """Return the series of a resumed run, preceded by those of its history."""
+    """Return the series of a resumed run, preceded by its history."""
     found = dict(before)
     for name, newer in now.items():
         series = found.get(name, EMPTY)

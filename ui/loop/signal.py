@@ -16,7 +16,7 @@ _signals: WeakSet[Signal[Any]] = WeakSet()
 
 
 def new_key() -> int:
-    """Return a number above those of all listeners so far."""
+    """Return a number above the keys of all listeners so far."""
     return next(_keys)
 
 

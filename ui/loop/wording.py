@@ -1,4 +1,4 @@
-"""Events, durations and numbers as text."""
+"""Events, previews and plans of a run, durations and numbers as text."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
+from modules.config.schema import Config
 from modules.rewards.registry import REWARDS
-from modules.system.paths import as_config_path
+from modules.settings.every import Every
+from modules.system.paths import as_config_path, from_root
 from modules.system.problem import count, describe_data
 from trainer.events import (
     BackupSaved,
@@ -151,7 +153,7 @@ def timestep_rows(event: ValidationFinished) -> list[tuple[str, str]]:
 
 
 def way_on(failed: RunFailed, run_dir: str) -> str:
-    """Return what a failed run can continue from, with its place: its newest backup, or the beginning."""
+    """Return from where a failed run can continue, with the place: its newest backup, or the beginning."""
     if failed.backup_path:
         return f"The newest backup is {failed.backup_path}: Resume continues from it."
     if not run_dir:
@@ -234,3 +236,30 @@ def duration(seconds: float | None) -> str:
             rest = (whole % size) // next_size
             return f"{whole // size} {name}" + (f" {rest} {next_name}" if rest else "")
     return f"{whole} s"
+
+
+def plan_lines(config: Config) -> list[str]:
+    """Return when a run samples, validates and saves, and where its files go, one fact per line."""
+    sampling, backup = config.sampling, config.backup
+    prompts = count(len(sampling.prompts), "prompt")
+    if sampling.prompts_file:
+        prompts = f"prompts of {sampling.prompts_file}"
+    if not sampling.prompts and not sampling.prompts_file:
+        lines = ["No samples: there are no prompts."]
+    else:
+        lines = [_line(f"Samples of {prompts}", sampling.every, at_start=sampling.at_start, at_end=sampling.at_end)]
+    lines.append(_line("Validation", config.validation.every))
+    lines.append(_line("Backups", backup.every, at_end=backup.at_end))
+    if not backup.save_every.is_never:
+        lines.append(_line("Models in addition to the result", backup.save_every))
+    lines.append(f"Result: {config.output.destination}")
+    lines.append(f"All else: a new folder in {as_config_path(from_root(config.general.workspace_dir) / 'runs')}")
+    return lines
+
+
+def _line(what: str, every: Every, *, at_start: bool = False, at_end: bool = False) -> str:
+    when = [str(every)] if not every.is_never else []
+    when += ["at the start"] * at_start + ["at the end"] * at_end
+    if not when:
+        return f"{what}: never"
+    return f"{what}: {', '.join(when[:-1])} and {when[-1]}" if len(when) > 1 else f"{what}: {when[0]}"

@@ -38,7 +38,7 @@ class CardColumns(Panel):
         self._arrange()
 
     def add(self, card: Any, column: int, *, gap_px: int = PAD) -> None:
-        """Add a card below those of its column; in a single column all follow each other as they are added."""
+        """Add a card at the end of its column; in a single column all follow each other as they are added."""
         self._cards.append((card, column, self.theme.px(gap_px)))
         self._arrange()
 

@@ -1,4 +1,4 @@
-"""What a grid of cards shows, and what it calls."""
+"""The cards of a grid, and the handler that it calls."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class GridCard:
 
 
 class Handler(Protocol):
-    """What a grid calls. Cards are given by their number."""
+    """The commands of a grid. Cards are given by their number."""
 
     def open_card(self, number: int) -> object:
         """Open a card."""

@@ -181,7 +181,7 @@ class LogPanel(Panel):
         return LogFilter(self.words.get(), self.level.get())
 
     def show(self, lines: Sequence[LogLine]) -> None:
-        """Show those of the lines that match the filter."""
+        """Show the lines that match the filter."""
         self._all = lines
         self.view.show(self.filter.matching(lines))
 

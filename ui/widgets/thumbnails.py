@@ -63,7 +63,7 @@ def load_covering(path: Path, width_px: int, height_px: int) -> Image.Image:
 def collage(
     paths: Sequence[Path], width_px: int, height_px: int, *, gap_colour: str, cache: ThumbnailCache
 ) -> Image.Image:
-    """Return one image for several: the first large, three others beside it; one alone fills the place.
+    """Return one image for several: the first large, three others next to it; one alone fills the place.
 
     Unreadable images are left out. Raises OSError if none is readable.
     """
@@ -108,12 +108,12 @@ class ThumbnailCache:
         self._writes_until_look = 0
 
     def fitted(self, path: Path, width_px: int, height_px: int, *, enlarge: Enlarge = "no") -> Image.Image:
-        """Return what `load_fitted` returns."""
+        """Return an image as `load_fitted` does, kept on disk."""
         draw = partial(load_fitted, path, width_px, height_px, enlarge=enlarge)
         return self._kept(path, f"fitted {width_px} {height_px} {enlarge}", draw)
 
     def covering(self, path: Path, width_px: int, height_px: int) -> Image.Image:
-        """Return what `load_covering` returns."""
+        """Return an image as `load_covering` does, kept on disk."""
         return self._kept(path, f"covering {width_px} {height_px}", partial(load_covering, path, width_px, height_px))
 
     def _kept(self, path: Path, kind: str, draw: Draw) -> Image.Image:

@@ -29,7 +29,7 @@ _MAX_WARNINGS = 8
 
 
 class FolderMemory(Protocol):
-    """What the file dialogs remember; the window's preferences."""
+    """The memory of the file dialogs; the window's preferences."""
 
     @property
     def recent_folders(self) -> Sequence[str]:
@@ -48,7 +48,7 @@ class FolderMemory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FileServices:
-    """What the dialogs need of the window; `places` returns the labelled folders of the program."""
+    """The services of the window that the dialogs need; `places` returns the labelled folders of the program."""
 
     pump: Pump
     memory: FolderMemory

@@ -1,4 +1,4 @@
-"""One tooltip window for the whole program; it appears beside the pointer after a delay."""
+"""One tooltip window for the whole program; it appears next to the pointer after a delay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the About window and the list of keys say."""
+"""The contents of the About window and of the list of keys."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def about_lines() -> tuple[Fact, ...]:
 
 
 def key_rows(actions: Iterable[Action]) -> tuple[KeyRow, ...]:
-    """Return every key of the window: those of the actions, and those of its lists and dialogs."""
+    """Return every key of the window: of the actions, the lists and the dialogs."""
     with_keys = [a for a in actions if a.shortcut]
     pages = [a for a in with_keys if a.name.startswith("page_")]
     others = [a for a in with_keys if a not in pages]

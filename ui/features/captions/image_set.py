@@ -127,7 +127,7 @@ class ImageSet:
 def read_images(source: Source) -> ImageSet:
     """Return the images of a source, with their captions. Raises OSError for a folder that cannot be listed.
 
-    Images in archives are left out: nothing can be written beside them. So are those whose caption or mask is a link
+    Images in archives are left out: nothing can be written next to them. So are images whose caption or mask is a link
     out of the folder, which editing would change. A caption that cannot be read counts as empty here; the editor
     reports it.
     """

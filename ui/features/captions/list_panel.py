@@ -64,7 +64,7 @@ class ListPanel(Panel):
 
     @property
     def selection(self) -> tuple[Shown, str]:
-        """What is listed: the choice and the words of the search."""
+        """The choice and the words of the search, which decide what is listed."""
         return next(name for name in SHOWN if name == self.shown.get()), self.words.get()
 
     def refresh(self, *, is_reading: bool = False) -> None:

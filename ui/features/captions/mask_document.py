@@ -43,7 +43,7 @@ BLACK, WHITE = 0, 255
 
 
 class MaskDocument:
-    """A mask of the size of its image: white is trained with full weight, black with that of the unmasked area.
+    """A mask of the size of its image: white is trained with full weight, black with the unmasked weight.
 
     An image without a mask is trained as a whole. Its first white stroke starts a black mask, so that only what is
     drawn is trained; its first black stroke starts a white one.
@@ -262,7 +262,7 @@ class MaskDocument:
 
 
 def _neighbours(area: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return the pixels beside those of an area, diagonal ones included, and the area itself."""
+    """Return an area together with its neighbouring pixels, diagonal ones included."""
     grown = area.copy()
     grown[1:] |= area[:-1]
     grown[:-1] |= area[1:]

@@ -96,7 +96,7 @@ class CaptionModel:
             self.open_source(chosen)
 
     def select(self, shown: Shown, words: str) -> None:
-        """List the images of a choice and a search; those of a large folder are found in the background."""
+        """List the images of a choice and a search; a large folder is searched in the background."""
         self._selection = (shown, words)
         if self._selecting is not None:
             self._selecting.cancel()

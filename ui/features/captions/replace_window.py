@@ -55,7 +55,7 @@ class ReplaceWindow(Window):
 
     @property
     def search(self) -> Search:
-        """What is entered."""
+        """The entered search."""
         flags = {name: bool(flag.get()) for name, flag in self.flags.items()}
         return Search(self.find.get(), self.replacement.get(), **flags)
 

@@ -15,7 +15,7 @@ from modules.system.errors import DarkroomError
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What to find and what to put in its place; with `is_regex`, \\1 stands for the first group."""
+    """The text to find and its replacement; with `is_regex`, \\1 stands for the first group."""
 
     find: str
     replacement: str = ""
@@ -75,7 +75,7 @@ class Outcome:
 def changes(
     search: Search, texts: Mapping[Path, str], is_cancelled: Callable[[], bool] = lambda: False
 ) -> tuple[Change, ...]:
-    """Return what a search would change in caption files, given by their texts. Raises DarkroomError."""
+    """Return the changes that a search would make to caption files, given by their texts. Raises DarkroomError."""
     if not search.find:
         return ()
     pattern = search.pattern()

@@ -1,4 +1,4 @@
-"""What the caption editor edits: the list of images, the open image's caption and mask, and when they are saved.
+"""The files that the caption editor edits: the open image's caption and mask, the list of images, and saving.
 
 The rule: caption and mask are saved when another image is opened and when the editor closes. A file that another
 program changed meanwhile is never overwritten without asking.

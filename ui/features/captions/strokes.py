@@ -1,4 +1,4 @@
-"""What the mask tools draw: the coverage of a brush stroke, and the area of a fill."""
+"""The mask tools: the coverage of a brush stroke, and the area of a fill."""
 
 from __future__ import annotations
 

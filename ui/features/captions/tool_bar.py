@@ -28,7 +28,7 @@ _OPACITY_TIP = "How much one stroke changes the mask: gray is trained in part"
 
 
 class ToolBar(Panel):
-    """The tools of a canvas; `undo` and `redo` are those of the editor."""
+    """The tools of a canvas; `undo` and `redo` are the editor's."""
 
     def __init__(
         self,

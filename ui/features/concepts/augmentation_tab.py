@@ -18,7 +18,7 @@ _FOLLOW_SECONDS = 0.3  # while a value is typed
 
 
 class AugmentationTab:
-    """The original with its crop, and beside it the image and the caption that are trained."""
+    """The original with its crop, and next to it the image and the caption that are trained."""
 
     def __init__(self, frame: Panel, editing: Editing) -> None:
         self.frame = frame

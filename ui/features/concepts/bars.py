@@ -70,7 +70,7 @@ class FilterBar(Panel):
 
     @property
     def filter(self) -> CardFilter:
-        """What is searched for and filtered."""
+        """The filter that is entered."""
         return CardFilter(self.text.get().strip(), self.kind.get(), cast(State, self.state.get()))
 
     def clear(self) -> None:

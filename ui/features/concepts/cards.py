@@ -38,9 +38,9 @@ class CardProblem:
 
 @dataclass(frozen=True, slots=True)
 class ConceptCard:
-    """What the card of the concept at an index shows.
+    """The content of the card of the concept at an index.
 
-    `share_captioned` is that of images with a caption; None while it is unknown, or for prompts.
+    `share_captioned` is the share of images with a caption; None while it is unknown, or for prompts.
     """
 
     index: int
@@ -86,7 +86,7 @@ class CardFilter:
 def card_of(
     index: int, concept: Concept, result: Result | None, facts: ScanFacts | None, *, kind_label: str
 ) -> ConceptCard:
-    """Return the card of a concept; `result` and `facts` are those of its scan, None while it is unknown."""
+    """Return the card of a concept; `result` and `facts` come from its scan, None while it is unknown."""
     name = concept.name or Path(concept.path).name or "no folder"
     shared = (index, name, concept.kind, kind_label, concept.path, concept.enabled)
     if facts is None:

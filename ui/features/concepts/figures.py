@@ -66,7 +66,7 @@ def size_points(found: Statistics) -> tuple[Point, ...]:
 
 
 def bucket_bars(found: Statistics) -> tuple[Bar, ...]:
-    """Return the buckets, the most frequent first; those of a single image are marked."""
+    """Return the buckets, the most frequent first; buckets with a single image are marked."""
     return tuple(
         Bar(str(size), number, f"{number:,}", is_marked=number == 1 and found.num_images > 1)
         for size, number in found.buckets.items()
@@ -94,7 +94,7 @@ def token_bars(found: Statistics) -> tuple[Bar, ...]:
 
 
 def token_words(found: Statistics) -> str:
-    """Return what the lengths of the captions mean."""
+    """Explain the lengths of the captions."""
     if not found.token_lengths:
         return "There are no captions."
     if not found.num_long:

@@ -29,7 +29,7 @@ _MAX_PROMPTS = 20
 
 
 class GeneralTab:
-    """The images of the concept in a grid beside its form."""
+    """The images of the concept in a grid next to its form."""
 
     def __init__(self, frame: Panel, editing: Editing) -> None:
         self.frame = frame

@@ -235,7 +235,7 @@ def make_concepts(
 def clone(form: FormModel, indices: Collection[int]) -> list[int]:
     """Insert a copy after each concept, as one undo step; return the indexes of the copies.
 
-    Each copy gets another augmentation seed, so that its augmentations differ from those of the original.
+    Each copy gets another augmentation seed, so that its augmentations differ from the original's.
     """
     result: list[Concept] = []
     copies: list[int] = []

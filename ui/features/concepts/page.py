@@ -20,10 +20,10 @@ from ui.forms.page import PageFrame
 from ui.forms.setting_pages import PageSpec
 from ui.widgets.card_grid import CardGrid
 from ui.widgets.controls import Button
-from ui.widgets.dropping import accept_paths
 from ui.widgets.panel import Panel, Text
 from ui.widgets.theme import GAP, PAD
 from ui.widgets.thumbnails import ThumbnailCache, collage
+from ui.widgets.window import accept_paths
 
 if TYPE_CHECKING:
     from ui.features.concepts.window import ConceptEditor
@@ -238,7 +238,7 @@ class ConceptsPage:
 
 
 class _Handler:
-    """What the grid calls, with the numbers of its cards."""
+    """The commands that the grid calls with the numbers of its cards."""
 
     def __init__(self, page: ConceptsPage, context: Context) -> None:
         self._page, self._context = page, context

@@ -23,7 +23,7 @@ NUM_CAPTIONS = 12  # of the next uses
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What the preview shows: one use of an image, the image itself, and the captions of the next uses."""
+    """The content of the preview: one use of an image, the image itself, and the captions of the next uses."""
 
     seen: Seen
     original: Image.Image | None
@@ -132,7 +132,7 @@ def place_words(shown: Shown, use: int) -> str:
 
 
 def change_words(shown: Shown, *, is_augmented: bool) -> str:
-    """Return what is changed in the image, and how its variations are used."""
+    """Return the changes to the image, and how its variations are used, as text."""
     seen = shown.seen
     if seen.pixels is None:
         return ""

@@ -30,7 +30,7 @@ _ENCODING_FAULTS = ("utf-16", "cp1252", "latin-1")
 
 @dataclass(frozen=True, slots=True)
 class ScanFacts:
-    """What a card shows of a scan. `first` are some of its images, spread over all."""
+    """The facts of a scan that a card shows. `first` are some of its images, spread over all."""
 
     num_images: int
     num_captioned: int
@@ -96,7 +96,7 @@ class Scans:
             self._waiting = first | {k: w for k, w in self._waiting.items() if k not in first}
 
     def keep_only(self, concepts: Iterable[Concept]) -> None:
-        """Cancel the scans of all other concepts, such as those of a path that was being typed."""
+        """Cancel the scans of all other concepts, such as the scan of a path that was being typed."""
         keys = {self._key(c) for c in concepts}
         self._waiting = {key: waiting for key, waiting in self._waiting.items() if key in keys}
         if self._running is not None and self._running[0] not in keys:

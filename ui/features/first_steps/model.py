@@ -13,14 +13,14 @@ from ui.forms.documents import FIRST_PRESET
 from ui.forms.model import Source
 from ui.widgets.files.listing import Counts
 
-CHOOSING, HIDDEN = "choose", ""  # states beside the names of the ways
+CHOOSING, HIDDEN = "choose", ""  # states in addition to the names of the ways
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What the user has done so far. `baseline` is the config as it was loaded.
+    """The user's progress so far. `baseline` is the config as it was loaded.
 
-    The images and captions are those of the user's folders, 0 until they are counted; `skipped` has the titles of steps
+    The images and captions in the user's folders are 0 until they are counted; `skipped` has the titles of steps
     that the user does not want.
     """
 
@@ -48,7 +48,7 @@ class Step:
     can_be_skipped: bool = False
 
     def words(self, progress: Progress) -> str:
-        """Return what to do."""
+        """Return the instruction of the step."""
         return self.text if isinstance(self.text, str) else self.text(progress)
 
 
@@ -67,13 +67,13 @@ def _is_demo(progress: Progress) -> bool:
 
 
 def own_concepts(progress: Progress) -> tuple[Concept, ...]:
-    """Return the concepts with a folder of images; those of the demo are not the user's."""
+    """Return the user's concepts with a folder of images, without the demo's."""
     of_demo = {c.path for c in progress.baseline.concepts} if _is_demo(progress) else set()
     return tuple(c for c in progress.config.concepts if c.enabled and c.path.strip() and c.path not in of_demo)
 
 
 def captioned_concepts(progress: Progress) -> tuple[Concept, ...]:
-    """Return those of the user's concepts whose captions are text files beside the images."""
+    """Return the user's concepts whose captions are text files next to the images."""
     return tuple(c for c in own_concepts(progress) if c.has_images and c.caption_source == "text_file")
 
 
@@ -144,7 +144,7 @@ WAYS: Mapping[str, Way] = {
             ),
             Step(
                 "Images",
-                "Add the folder with your images. A text file beside each image, with the same name, is its caption.",
+                "Add the folder with your images. A text file next to each image, with the same name, is its caption.",
                 "Open Concepts",
                 _has_own_images,
                 page="concepts",
@@ -190,7 +190,7 @@ WAYS: Mapping[str, Way] = {
 
 
 def current_step(way: Way, progress: Progress) -> int:
-    """Return the number of the first step that is not done; that of all steps if everything is."""
+    """Return the number of the first step that is not done; the number of all steps if everything is done."""
     return next((i for i, step in enumerate(way.steps) if not step.is_done(progress)), len(way.steps))
 
 

@@ -42,7 +42,7 @@ class FitRow:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What the first look found: the inputs of the estimates, and the free bytes of the training device."""
+    """The result of the first look: the inputs of the estimates, and the free bytes of the training device."""
 
     budget: Budget | None
     free_bytes: int | None
@@ -66,7 +66,7 @@ def measure(config: Config) -> Measured:
 
 
 def compute(budget: Budget, card_bytes: int, *, is_this_card: bool) -> Fit:
-    """Return what fits a card, for a background thread."""
+    """Return the settings that fit a card; for a background thread."""
     from trainer.preflight.fit import fit_budget
     from trainer.preflight.fit_choices import on_a_gpu
 

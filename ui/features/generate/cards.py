@@ -1,4 +1,4 @@
-"""The cards of the Generate page beside its forms: LoRAs, embeddings and runs; the number of images and the grid."""
+"""The cards of the Generate page other than its forms: LoRAs, embeddings, runs, the number of images and the grid."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainer.jobs.sample_sources import RunModels
 from ui.features.generate.model import SampleSession
 from ui.forms.context import Context
 from ui.forms.weighted_files import WeightedFiles
-from ui.loop.results import Result
+from ui.loop.past_runs import Result
 from ui.widgets.card import Card
 from ui.widgets.controls import Button, Choice
 from ui.widgets.entry import Entry
@@ -31,7 +31,7 @@ _HELP = {record.path: record.setting.help for record in records_of(SampleChoices
 class ModelCard:
     """The LoRAs and the embeddings, and buttons that take the model of the config or of a run.
 
-    `results` are those of earlier runs, the newest first; the newest is offered where it is not in use.
+    `results` are the models of earlier runs, the newest first; the newest is offered unless it is in use.
     """
 
     def __init__(

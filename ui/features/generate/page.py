@@ -24,13 +24,13 @@ from ui.forms.setting_pages import PageSpec
 from ui.loop.jobs import JobState
 from ui.widgets.card import Card, CardColumns
 from ui.widgets.controls import Button
-from ui.widgets.dropping import accept_paths
 from ui.widgets.image_grid import ImageGrid, Tile
 from ui.widgets.image_viewer import ImageViewer
 from ui.widgets.panel import Panel, WrappedText
 from ui.widgets.progress import ThinBar
 from ui.widgets.scroll import ScrollFrame
 from ui.widgets.theme import GAP, PAD
+from ui.widgets.window import accept_paths
 
 _LEFT_WIDTH = 430
 _WIDE_FROM_PX = 1500  # of the page: its cards are in two columns
@@ -40,7 +40,7 @@ _MODEL_FIELDS = ("model.base_model", "model.vae_file")
 
 
 class SamplePage:
-    """What to sample on the left, the images on the right."""
+    """The settings of the samples on the left, the images on the right."""
 
     def __init__(self, master: tk.Misc, context: Context, spec: PageSpec) -> None:
         self.frame = PageFrame(master, context, spec)
@@ -148,7 +148,7 @@ class SamplePage:
         body.add(self.grid_card.card, 1)
 
     def _model_group(self) -> Group:
-        """Return the fields of the model, with those of its family."""
+        """Return the fields of the model and of its family."""
         config = self.session.form.config
         records = top_records(type(config))
         own = variant_records(config, records["model.family"])

@@ -11,7 +11,7 @@ from trainer.jobs.sample_sources import RunModels, saves_of
 from ui.features.generate.cards import ModelCard
 from ui.features.generate.model import SampleSession
 from ui.forms.context import Context
-from ui.loop.results import Result, newest_results
+from ui.loop.past_runs import Result, newest_results
 
 _DEMO = "#demo"
 

@@ -53,7 +53,7 @@ def _is_demo(preset: Preset) -> bool:
 
 
 def _kind(preset: Preset) -> str:
-    """Return what a built-in preset trains, or that it uses a method of its own; one that is unreadable is a LoRA."""
+    """Return the training target of a built-in preset, or that it uses another method; an unreadable one is a LoRA."""
     try:
         training = json.loads(preset.path.read_text(encoding="utf-8")).get("training", {})
         method, trains = training.get("method", {}), training.get("trains", "")

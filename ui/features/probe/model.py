@@ -29,7 +29,7 @@ BATCH, RATE = "batch", "rate"
 
 @dataclass(frozen=True, slots=True)
 class ProbeFindings:
-    """What was measured: the words and the plot of each search, and what can be taken of it; None without it."""
+    """The results of a probe: text and plot of each search, and the value that can be taken over, if any."""
 
     words: tuple[str, ...] = ()
     plots: Mapping[str, Plot] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class ProbeFindings:
 
 
 def read_findings(folder: Path) -> ProbeFindings:
-    """Return what a probe wrote into a folder. Raises OSError and ValueError for an unreadable file."""
+    """Return the results that a probe wrote into a folder. Raises OSError and ValueError for an unreadable file."""
     data: dict[str, dict[str, Any]] = json.loads((folder / "points.json").read_text(encoding="utf-8"))
     of_batch, of_rate = data.get("batch", {}), data.get("learning_rate", {})
     plots = {}

@@ -244,7 +244,7 @@ class QueuePage:
         self._queue.add(path.stem.lstrip("#"), loaded.config)
 
     def _arrange(self) -> None:
-        """Show what the selected item trains beside the list where there is room."""
+        """Show the selected item's training next to the list if there is room."""
         px, body = self._context.theme.px, self.details.master
         is_wide = body.winfo_width() >= px(_WIDE)
         body.columnconfigure(1, minsize=px(_DETAILS_WIDTH) if is_wide else 0)

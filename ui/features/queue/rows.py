@@ -16,8 +16,7 @@ from modules.system.problem import count
 from trainer.run_queue.items import Item
 from ui.features.queue.model import QueueControl
 from ui.forms.changes import changes
-from ui.forms.run_plan import plan_lines
-from ui.loop.wording import rate
+from ui.loop.wording import plan_lines, rate
 
 _MAX_CHANGES, _MAX_NAMES = 3, 4
 
@@ -33,7 +32,7 @@ def names_of(items: Sequence[Item]) -> list[str]:
 
 
 def training_words(item: Item) -> str:
-    """Return what an item trains: the family, the target and the method, from its settings as they are stored."""
+    """Return the training of an item: the family, the target and the method, from its settings as they are stored."""
     training = _section(item, "training")
     family, name = FAMILIES.get(_name(_section(item, "model").get("family"))), _name(training.get("method"))
     target = top_records(Config)["training.trains"].choices.get(str(training.get("trains")), "")
@@ -72,7 +71,7 @@ def difference_words(item: Item, items: Sequence[Item]) -> str:
 
 
 def detail_lines(item: Item) -> list[str]:
-    """Return what an item trains with, and what its run does, one fact per line."""
+    """Return the settings of an item and the plan of its run, one fact per line."""
     config = item.config
     training, record = config.training, top_records(Config)["training.optimizer"]
     optimizer = record.choices.get(training.optimizer.name, training.optimizer.name)

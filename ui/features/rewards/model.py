@@ -1,4 +1,4 @@
-"""What a training method needs, what a step costs, and what to watch, as text.
+"""The guide to a training method as text: its requirements, the cost of a step, and the metrics to watch.
 
 The needs and the metrics come from the method's record, the costs from how it samples with the current settings.
 """

@@ -49,7 +49,7 @@ class Used:
 
     @property
     def words(self) -> str:
-        """What was done, as a text."""
+        """The change that was made, as text."""
         before = f" The model before is kept as {as_config_path(self.kept)}." if self.kept else ""
         return f"Step {self.offer.step:,} is now {as_config_path(self.offer.destination)}.{before}"
 

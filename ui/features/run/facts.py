@@ -65,7 +65,7 @@ def time_lines(state: RunState) -> list[str]:
 
 
 def memory_lines(memory: MemoryMeasured) -> list[str]:
-    """Return the memory of the card and of the machine, a line each; only that of the machine without a card."""
+    """Return the memory of the card and of the machine, a line each; without a card, only of the machine."""
     lines = []
     if memory.card_total:
         most = f", {memory.card_peak / _GB:,.1f} GB at most" if memory.card_peak > memory.card else ""
@@ -100,7 +100,7 @@ _MAX_NAMED = 4
 
 
 def edited_words(changes: Sequence[Change]) -> str:
-    """Return which settings differ from those of the run, as a text; empty if none do."""
+    """Return the settings that differ from the run's, as text; empty if none do."""
     if not changes:
         return ""
     names = [change.place.rpartition("›")[2].strip() for change in changes[:_MAX_NAMED]]

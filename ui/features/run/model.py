@@ -94,7 +94,7 @@ class Starter:
             self._with_config_of(backup, partial(self._resume_with, backup))
 
     def resume_run(self, backup: BackupInfo) -> None:
-        """Resume a run from one of its backups: its settings replace those of the form, which can be undone."""
+        """Resume a run from one of its backups: its settings replace the form's, which can be undone."""
         if not self._is_refused():
             self._with_config_of(backup, partial(self._resume_as_it_was, backup))
 
@@ -106,7 +106,7 @@ class Starter:
         self._with_config_of(backup, partial(self._prepared_fork, backup, prepared))
 
     def cancel_fork(self) -> None:
-        """Let the next start be a new run. The config before comes back, unless that of the fork was edited."""
+        """Let the next start be a new run. The config before comes back, unless the fork's was edited."""
         backup, loaded = self.fork_from, self._fork_document
         self._end_fork()
         if backup is None or loaded is None:
@@ -300,7 +300,7 @@ class Starter:
 
     def _keep_report(self, config: Config, report: Report) -> None:
         self._report_of = config
-        self.report = replace(report, datasets=None)  # not kept: those of large data sets take much memory
+        self.report = replace(report, datasets=None)  # not kept: large data sets take much memory
         self.changed()
 
     def _keep_backup(self, backup: BackupInfo | None) -> None:
@@ -309,7 +309,7 @@ class Starter:
 
 
 def _changed_words(before: Config, now: Config, paths: Sequence[str]) -> str:
-    """Return the places of changed settings; those of another choice with both: "Method (Denoising, now DPO)"."""
+    """Return the places of changed settings; another choice with both names: "Method (Denoising, now DPO)"."""
     found = []
     for path in paths:
         place, words = locate(Problem(path, ""), now).place, (value_words(before, path), value_words(now, path))

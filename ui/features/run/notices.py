@@ -68,7 +68,7 @@ class RunNotices(Panel):
 
     @property
     def edits(self) -> tuple[Change, ...]:
-        """The settings that differ from those of the current run."""
+        """The settings that differ from the current run's."""
         session = self._context.session
         if not session.is_active or session.config is None:
             return ()

@@ -17,12 +17,11 @@ from ui.features.run.notices import RunNotices
 from ui.features.run.samples import RunSamples
 from ui.forms.context import Context
 from ui.forms.page import PageFrame, page_task
-from ui.forms.run_plan import plan_lines
 from ui.forms.setting_pages import PageSpec
 from ui.loop.metric_curves import has_method_metrics, short_number
 from ui.loop.past_runs import last_state
 from ui.loop.run_state import RunState
-from ui.loop.wording import preview_lines
+from ui.loop.wording import plan_lines, preview_lines
 from ui.widgets.card import Card
 from ui.widgets.image_grid import ImageGrid, Tile
 from ui.widgets.image_viewer import ImageViewer
@@ -40,8 +39,8 @@ _ROLLOUT_PX = 84
 _FACTS_SHARE, _MIN_FACTS_PX = 0.36, 54
 _PLAN_SHARE = 0.62  # before a run, when there are no samples
 _REWARD_HEIGHT = 150  # of its card; lower, its scales are unreadable
-_REWARD_ROOM_PX = 460  # of the column, so that curves and log stay readable beside the card
-_LOG_ROOM_PX = 400  # of the column; lower, the log is a tab beside the curves
+_REWARD_ROOM_PX = 460  # of the column, so that curves and log stay readable next to the card
+_LOG_ROOM_PX = 400  # of the column; lower, the log is a tab next to the curves
 _RINGS: Mapping[Mark, str] = {"": "", "best": "good", "worst": "error"}
 
 
@@ -301,7 +300,7 @@ class RunPage:
         else:
             lines = [*preview_lines(report.preview), "", *plan_lines(self._context.form.config)]
             if self._last is not None and self._last.started is not None:
-                lines += ["", f"Beside this: the last run, {Path(self._last.started.run_dir).name}."]
+                lines += ["", f"Shown here: the last run, {Path(self._last.started.run_dir).name}."]
             self.facts.set_text("\n".join(lines))
 
     def _open_rollout(self, index: int) -> None:

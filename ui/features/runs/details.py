@@ -115,14 +115,14 @@ class RunDetails:
         self.card.offer(_SAMPLES, is_offered=bool(state.samples), is_shown=False)
 
     def _open_sample(self, index: int) -> None:
-        """Show a sample large, with those of the same prompt on the slider."""
+        """Show a sample large, with the other samples of its prompt on the slider."""
         chosen = self._newest_first()[index]
         same = [s for s in self.state.samples if (s.index, s.is_without_ema) == (chosen.index, chosen.is_without_ema)]
         context, tiles = self._context, [Tile(Path(s.path), _words(s)) for s in same]
         ImageViewer(context.root, context.theme, context.pump, tiles, same.index(chosen), "Sample")
 
     def _newest_first(self) -> list[SampleReady]:
-        """Return the samples, the newest step first, and those of a step in the order of the prompts."""
+        """Return the samples, the newest step first, within a step in the order of the prompts."""
         return sorted(self.state.samples, key=lambda s: (-s.step, s.index, s.is_without_ema))
 
 

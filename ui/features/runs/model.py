@@ -53,7 +53,7 @@ def model_name(record: RunRecord) -> str:
 
 
 def fact_lines(record: RunRecord) -> list[str]:
-    """Return what is known about a run, one fact per line."""
+    """Return the known facts of a run, one per line."""
     ending = ENDINGS[record.ending]
     lines = [record.message if record.message.startswith(ending) else f"{ending}. {record.message}".strip()]
     if record.total_steps:
@@ -92,7 +92,7 @@ def size_words(size_bytes: int) -> str:
 
 
 def deletion_words(contents: Sequence[Contents], outputs: Sequence[Path]) -> str:
-    """Return what a deletion moves to the trash, and what stays."""
+    """Describe what a deletion moves to the trash, and what stays."""
     total, num_files = sum(c.size_bytes for c in contents), sum(c.num_files for c in contents)
     lines = [f"{size_words(total)} in {count(num_files, 'file')}:"]
     for each in contents[:8]:

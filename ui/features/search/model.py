@@ -64,7 +64,7 @@ class Found:
 
 @dataclass(frozen=True)
 class _Entry:
-    """What is searched of a setting or an option, in lower case, and its cost beside that of the words."""
+    """The searched text of a setting or an option, in lower case, and its cost in addition to the cost of the match."""
 
     match: Match
     label: str
@@ -243,7 +243,7 @@ def _of_entry(field: FieldRecord, page: PageSpec, path: str, *, has_entries: boo
 
 
 def _of_other_variants(config: Config) -> Iterator[_Entry]:
-    """Yield the fields that only other variants of a choice have, such as those of other optimizers."""
+    """Yield the fields that only other variants of a choice have, such as other optimizers."""
     for path, record in top_records(type(config)).items():
         page = page_of(type(config), path)
         if record.kind != "section" or page is None:

@@ -11,7 +11,7 @@ from modules.system.paths import as_config_path
 from trainer.jobs.inspect import Inspection, inspect_file
 from ui.forms.context import Context
 from ui.loop.background import Job
-from ui.loop.results import Result
+from ui.loop.past_runs import Result
 from ui.widgets.controls import Button
 from ui.widgets.link_columns import Link, LinkColumns
 from ui.widgets.panel import Panel, Text, WrappedText

@@ -16,13 +16,13 @@ from ui.forms.context import Context
 from ui.forms.page import PageFrame
 from ui.forms.setting_pages import PageSpec
 from ui.loop.jobs import JobRunner
-from ui.loop.results import newest_results
+from ui.loop.past_runs import newest_results
 from ui.widgets.card import Card
-from ui.widgets.dropping import accept_paths
 from ui.widgets.panel import Panel
 from ui.widgets.scroll import ScrollFrame
 from ui.widgets.tabs import TabbedCard
 from ui.widgets.theme import PAD
+from ui.widgets.window import accept_paths
 
 _INSPECT = "Inspect"
 _WIDE = 1150

@@ -150,7 +150,7 @@ class Browser:
     # -- answers
 
     def activated(self) -> Outcome | None:
-        """Return what a double click or Return on the entry at the cursor means."""
+        """Return the meaning of a double click or Return on the entry at the cursor."""
         if not 0 <= self.cursor < len(self.shown):
             return None
         entry = self.shown[self.cursor]
@@ -159,7 +159,7 @@ class Browser:
         return self.answer() if self._can_choose(entry) else None
 
     def answer(self) -> Outcome:
-        """Return what the button of the dialog means with the current selection and name."""
+        """Return the meaning of the dialog's button with the current selection and name."""
         chosen = tuple(self.shown[i].path for i in sorted(self.selected))
         match self.purpose:
             case "folder" | "folders":
@@ -174,7 +174,7 @@ class Browser:
                 return self._save_answer()
 
     def typed(self, text: str) -> Outcome:
-        """Return what a path that was typed means: a folder is opened, a file is the answer."""
+        """Return the meaning of a path that was typed: a folder is opened, a file is the answer."""
         path = self.path_of(text)
         if path.is_dir():
             return Enter(path)
