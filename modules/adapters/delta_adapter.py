@@ -16,7 +16,6 @@ from modules.adapters.changes import does_not_fit
 from modules.adapters.decomposition import NAME as DORA
 from modules.adapters.decomposition import Decomposition, attach_decomposition, magnitudes_in
 from modules.adapters.layer_dropout import ModuleDropout, dropped_channels
-from modules.adapters.layer_input import layer_input
 from modules.adapters.spec import FileForm
 from modules.families.spec import LoraNaming
 from modules.formats.adapter_layers import AdapterLayer
@@ -326,3 +325,18 @@ class FactorDelta(nn.Module):
         axis = 1 if isinstance(layer, nn.Conv2d) else output.ndim - 1
         change = dropped_channels(change, self._rank_dropout, training=self.training, channel_axis=axis)
         return output + (change if dropout is None else dropout.kept(change)).to(output.dtype)
+
+
+def layer_input(x: torch.Tensor, dtype: torch.dtype, *, keeps_cast: bool) -> torch.Tensor:
+    """Return a layer's input for a product with adapter weights of this dtype.
+
+    `keeps_cast` is for inputs whose cast does change something: with dropout before the product, because its random
+    numbers depend on the dtype, and for several products, whose gradients are added before they are rounded.
+    """
+    if dtype == torch.float32 and not keeps_cast and _is_autocast(x):
+        return x
+    return x.to(dtype)
+
+
+def _is_autocast(x: torch.Tensor) -> bool:
+    return not x.is_meta and torch.is_autocast_enabled(x.device.type)

@@ -11,7 +11,6 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from modules.adapters.rank_settings import Alpha, ConvAlpha, ConvRank, LayerRanksText, Rank, RankStabilized
 from modules.adapters.ranks import ALL_ALIKE
 from modules.adapters.settings import (
     AN_ADAPTER,
@@ -25,12 +24,18 @@ from modules.adapters.settings import (
 )
 from modules.adapters.spec import AdapterSpec, NetworkFacts, OneTrainerNames, Shape
 from modules.adapters.training_settings import (
+    Alpha,
+    ConvAlpha,
+    ConvRank,
     Decompose,
     DecomposeEps,
     DecomposeOutputAxis,
     Dropout,
+    LayerRanksText,
     ModuleDropout,
+    Rank,
     RankDropout,
+    RankStabilized,
     WeightType,
 )
 from modules.formats.adapter_types import DORA_SCALE, AdapterType, Product, Shapes, lacking_factor, product_size

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Ge, Le
 
-from modules.adapters.rank_settings import Alpha, ConvAlpha, ConvRank, LayerRanksText, Rank, RankStabilized
 from modules.adapters.ranks import ALL_ALIKE, factorization
 from modules.adapters.settings import (
     AN_ADAPTER,
@@ -26,12 +25,18 @@ from modules.adapters.settings import (
 )
 from modules.adapters.spec import AdapterSpec, NetworkFacts, OneTrainerNames, Shape
 from modules.adapters.training_settings import (
+    Alpha,
+    ConvAlpha,
+    ConvRank,
     Decompose,
     DecomposeEps,
     DecomposeOutputAxis,
     Dropout,
+    LayerRanksText,
     ModuleDropout,
+    Rank,
     RankDropout,
+    RankStabilized,
     WeightType,
 )
 from modules.formats.adapter_types import DORA_SCALE, AdapterType, Product, Shapes, product_size

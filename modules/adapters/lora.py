@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from modules.adapters.max_norm import MaxNorm
-from modules.adapters.rank_settings import Alpha, ConvAlpha, ConvRank, LayerRanksText, Rank, RankStabilized
 from modules.adapters.ranks import ALL_ALIKE
 from modules.adapters.settings import (
     AN_ADAPTER,
@@ -20,13 +18,20 @@ from modules.adapters.settings import (
 )
 from modules.adapters.spec import AdapterSpec, NetworkFacts, OneTrainerNames, Shape
 from modules.adapters.training_settings import (
+    Alpha,
+    ConvAlpha,
+    ConvRank,
     Decompose,
     DecomposeEps,
     DecomposeOutputAxis,
     Dropout,
+    LayerRanksText,
     LoraPlusRatio,
+    MaxNorm,
     ModuleDropout,
+    Rank,
     RankDropout,
+    RankStabilized,
     WeightType,
 )
 from modules.formats.adapter_names import DOWN, MID, UP

@@ -1,24 +1,252 @@
-"""LoRA as a kind of adapter: from its settings or a file to its layers (`lora_adapter`), and to a file."""
+"""LoRA (Hu et al. 2021, eq. 3): `h = W x + (alpha / rank) B A x`, through peft's layers.
+
+peft's layers are what diffusers itself loads a LoRA into, so what is trained here runs the same code there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import torch
+from peft import LoraConfig, inject_adapter_in_model
+from peft.tuners.lora import LoraLayer
 from torch import nn
 
 from modules.adapters.changes import plain_lora, weight_shape
-from modules.adapters.decomposition import magnitudes_in
+from modules.adapters.decomposition import NAME as DORA
+from modules.adapters.decomposition import Decomposition, attach_decomposition, magnitudes_in
+from modules.adapters.delta_adapter import layer_input, strength_ratio
+from modules.adapters.layer_dropout import attach_module_dropout
 from modules.adapters.lora import Lora
-from modules.adapters.lora_adapter import LoraAdapter, LoraShape, attach_lora
+from modules.adapters.lora_product import Product, begin_as_principal_part, initial_product
+from modules.adapters.protocol import LowRankProduct
 from modules.adapters.ranks import is_convolution, ranks_of
 from modules.adapters.spec import FileForm
+from modules.families.parts.circular_padding import pad_as
 from modules.families.spec import LoraNaming
 from modules.formats.adapter_layers import AdapterLayer, lora_layer
-from modules.formats.lora_files import to_kohya, to_peft
+from modules.formats.adapter_names import DOWN, UP
+from modules.formats.adapter_types import DORA_SCALE
+from modules.formats.lora_files import to_kohya, to_peft, with_one_alpha
 from modules.formats.safetensors_io import Writable
-from modules.system.devices import dtype_of
+from modules.quantization.linear import weights_without_values
+from modules.system.devices import CPU, dtype_of, seeded_global_rng
 from modules.system.errors import DarkroomError
+
+ADAPTER = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class LoraShape:
+    """What decides a LoRA's layers."""
+
+    rank: int
+    alpha: float
+    dropout: float
+    dtype: torch.dtype
+    rank_dropout: float = 0.0
+    module_dropout: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class LoraAdapter:
+    """The LoRA layers of one part: trainable, while the part itself is frozen."""
+
+    part: str
+    module: nn.Module
+    shape: LoraShape
+
+    def layers(self) -> Iterator[tuple[str, Any]]:
+        """Yield the dotted name and the LoRA layer of every layer that has one."""
+        for name, layer in self.module.named_modules():
+            if isinstance(layer, LoraLayer):
+                yield name, layer
+
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """Return the trainable parameters by the part's name and their dotted name in it."""
+        own = (f".{ADAPTER}.", f".{DORA}.")
+        return {f"{self.part}.{n}": p for n, p in self.module.named_parameters() if any(name in n for name in own)}
+
+    def fixed(self) -> dict[str, torch.Tensor]:
+        """Return the product that each layer began with, which is subtracted, by full name; none without PiSSA."""
+        products = {path: initial_product(layer) for path, layer in self.layers()}
+        return {
+            f"{self.part}.{path}.initial_product.{name}": factor
+            for path, product in products.items()
+            if product is not None
+            for name, factor in zip(("down", "up"), product.factors, strict=True)
+        }
+
+    def stored_layers(self, values: Mapping[str, torch.Tensor]) -> list[AdapterLayer]:
+        """Return A (down) and B (up) of every layer out of `values`, which are named as `parameters` names them.
+
+        What a layer began with (`lora_product`) is subtracted by more ranks. All layers have the same alpha, whatever
+        their strength: diffusers ignores some of those that are not the most common one.
+        """
+        return with_one_alpha([self._stored_weight(path, layer, values) for path, layer in self.layers()])
+
+    def _stored_weight(self, path: str, layer: Any, values: Mapping[str, torch.Tensor]) -> AdapterLayer:
+        down_name, up_name = self._names(path)
+        down, up, alpha = values[down_name], values[up_name], layer.lora_alpha[ADAPTER]
+        if (initial := initial_product(layer)) is not None:
+            first = [factor.to(down) for factor in initial.factors]
+            down, up, alpha = torch.cat([down, first[0]]), torch.cat([up, -first[1]], dim=1), 2 * alpha
+        stored = lora_layer(self.part, path, down, up, alpha)
+        if _decomposition(layer) is None:
+            return stored
+        return replace(stored, factors={**stored.factors, DORA_SCALE: values[self._magnitudes(path)]})
+
+    def products(self) -> list[LowRankProduct]:
+        """Return the product of each layer (`LowRankAdapter`)."""
+        return [LowRankProduct(*self._names(path), layer.scaling[ADAPTER]) for path, layer in self.layers()]
+
+    def load(self, layers: Sequence[AdapterLayer]) -> None:
+        """Take the weights of layers, all of which the adapter has, in the shapes that it has.
+
+        The strength stays what it was: where alpha by rank is another, the up matrix is scaled.
+        """
+        parameters, own = self.parameters(), dict(self.layers())
+        with torch.no_grad():
+            for layer in layers:
+                down, up = (parameters[n] for n in self._names(layer.path))
+                down.copy_(layer.factors[DOWN])
+                up.copy_(layer.factors[UP].float() * strength_ratio(layer.scale, own[layer.path].scaling[ADAPTER]))
+
+    def decompose(self, magnitudes: Mapping[str, torch.Tensor], *, on_outputs: bool, has_eps: bool) -> None:
+        """Train magnitudes of all layers beside them (DoRA). Those of a file are given by layer.
+
+        The others are the norms of the weights as they are changed now, so that the function stays what it is.
+        """
+        for path, layer in list(self.layers()):
+            attach_decomposition(
+                layer,
+                layer.get_base_layer(),
+                partial(_change, layer),
+                on_outputs=on_outputs,
+                has_eps=has_eps,
+                dropout=layer.lora_variant[ADAPTER].module_dropout if ADAPTER in layer.lora_variant else None,
+                magnitudes=magnitudes.get(path),
+            )
+
+    def _magnitudes(self, path: str) -> str:
+        """Return the full name of DoRA's magnitudes of a layer."""
+        return f"{self.part}.{path}.{DORA}.magnitudes"
+
+    def _names(self, path: str) -> tuple[str, str]:
+        """Return the full names of A and B of a layer."""
+        layer = f"{self.part}.{path}"
+        return f"{layer}.lora_A.{ADAPTER}.weight", f"{layer}.lora_B.{ADAPTER}.weight"
+
+    def changes_nothing(self) -> bool:
+        """Return whether B is zero in every layer, and no layer has magnitudes, which round its weights."""
+        parameters = self.parameters()
+        return all(
+            _decomposition(layer) is None and not bool(parameters[self._names(path)[1]].any())
+            for path, layer in self.layers()
+        )
+
+    @contextlib.contextmanager
+    def disabled(self) -> Iterator[None]:
+        """Be without the adapter for a while, for a reference prediction; it is back also after an exception.
+
+        No gradient is recorded inside: a backward pass through a disabled adapter would give it none, silently.
+        """
+        layers = [layer for _, layer in self.layers()]
+        decompositions = [own for layer in layers if (own := _decomposition(layer)) is not None]
+        were_trained = {p: p.requires_grad for p in self.parameters().values()}
+        with torch.no_grad():
+            for layer in layers:
+                layer.enable_adapters(False)
+            for own in decompositions:
+                own.is_enabled = False
+            try:
+                yield
+            finally:
+                for own in decompositions:
+                    own.is_enabled = True
+                for layer in layers:
+                    layer.enable_adapters(True)
+                for parameter, was_trained in were_trained.items():  # peft would train a frozen adapter again
+                    parameter.requires_grad_(was_trained)
+
+
+def attach_lora(
+    part: str,
+    module: nn.Module,
+    targets: list[str],
+    shape: LoraShape,
+    *,
+    seed: int,
+    own: Mapping[str, tuple[int, float]] | None = None,
+    principal: Collection[str] = (),
+) -> LoraAdapter:
+    """Put a LoRA beside the target layers of a frozen module, in place, and return it.
+
+    A is drawn as in Hu et al. (Kaiming uniform) from `seed` alone, B is zero: at first the model is what it was. `own`
+    contains the rank and the alpha of the layers that do not have those of `shape`, by their names. The layers in
+    `principal` begin as the principal part of their weight (PiSSA).
+    """
+    own = own or {}
+    config = LoraConfig(
+        r=shape.rank,
+        lora_alpha=shape.alpha,  # annotated int, but only ever divided by the rank
+        lora_dropout=shape.dropout,
+        target_modules=targets,
+        bias="none",
+        rank_pattern=_pattern({path: rank for path, (rank, _) in own.items() if rank != shape.rank}),
+        alpha_pattern=_pattern({path: alpha for path, (_, alpha) in own.items() if alpha != shape.alpha}),
+    )
+    module.requires_grad_(False)
+    with seeded_global_rng(seed, CPU):
+        with weights_without_values():
+            inject_adapter_in_model(config, module, adapter_name=ADAPTER)
+        adapter = LoraAdapter(part, module, shape)
+        for parameter in adapter.parameters().values():
+            parameter.data = parameter.data.to(shape.dtype)
+            parameter.requires_grad_(True)
+        for path, layer in adapter.layers():
+            pad_as(layer.get_base_layer(), layer.lora_A[ADAPTER])
+            if path in principal:
+                begin_as_principal_part(layer, ADAPTER)
+    for path, layer in list(adapter.layers()):
+        keeps_cast = path in principal or not isinstance(layer.lora_dropout[ADAPTER], nn.Identity)
+        layer._cast_input_dtype = partial(layer_input, keeps_cast=keeps_cast)  # in place of peft's own
+        if path in principal or shape.rank_dropout or shape.module_dropout:
+            dropout = attach_module_dropout(layer, shape.module_dropout)
+            layer.lora_variant[ADAPTER] = Product(shape.rank_dropout, dropout)
+    return adapter
+
+
+def _change(layer: Any) -> torch.Tensor:
+    """Return what a LoRA adds to the weight of its layer, in float32."""
+    down, up = layer.lora_A[ADAPTER].weight.float(), layer.lora_B[ADAPTER].weight.float()
+    product = up.flatten(1) @ down.flatten(1)
+    if (initial := initial_product(layer)) is not None:
+        first_down, first_up = (factor.float().flatten(1) for factor in initial.factors)
+        product = product - first_up @ first_down
+    change: torch.Tensor = product.reshape(weight_shape(layer.get_base_layer())) * layer.scaling[ADAPTER]
+    return change
+
+
+def _decomposition(layer: Any) -> Decomposition | None:
+    found = getattr(layer, DORA, None)
+    return found if isinstance(found, Decomposition) else None
+
+
+def _pattern(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values by layer as peft's `rank_pattern` takes them: one regular expression for all layers of a value.
+
+    peft tries every expression on every layer, and matches the end of a name; "^" makes it the whole name.
+    """
+    paths: dict[Any, list[str]] = {}
+    for path, value in values.items():
+        paths.setdefault(value, []).append(re.escape(path))
+    return {f"^(?:{'|'.join(of_value)})": value for value, of_value in paths.items()}
 
 
 class LoraKind:

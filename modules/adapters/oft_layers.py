@@ -19,10 +19,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from modules.adapters.delta_adapter import AdaptedLayer, DeltaKind, applied, attribute_of
+from modules.adapters.delta_adapter import AdaptedLayer, DeltaKind, applied, attribute_of, layer_input
 from modules.adapters.kept_layers import kept_bias
 from modules.adapters.layer_dropout import ModuleDropout, attach_module_dropout
-from modules.adapters.layer_input import layer_input
 from modules.adapters.oft import (
     NO_LIMIT,
     OFT,

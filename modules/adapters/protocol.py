@@ -1,8 +1,8 @@
-"""What an adapter offers once it is built, and what its kind can do with models and files."""
+"""What an adapter offers once it is built, what its kind can do with models and files, and which layers get one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, cast, runtime_checkable
@@ -11,9 +11,10 @@ import torch
 from torch import nn
 
 from modules.adapters.spec import AdapterSpec, FileForm
-from modules.families.spec import LoraNaming
+from modules.families.spec import LoraNaming, Role
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.safetensors_io import Writable
+from modules.settings.layer_filter import LayerFilter, select_layers
 from modules.system.factories import load_factory
 
 
@@ -121,3 +122,17 @@ class AdapterKind(Protocol):
 def kind_of(spec: AdapterSpec) -> AdapterKind:
     """Import what builds, reads and writes an adapter. Raises ValueError for one that is not supported yet."""
     return cast(AdapterKind, load_factory(spec.factory))
+
+
+def target_layers(module: nn.Module, role: Role, *, layers: LayerFilter, reaches: Callable[[str], bool]) -> list[str]:
+    """Return the dotted names of the layers that get an adapter, in the module's own order.
+
+    Linear and convolution layers that the filter takes; a text encoder has no filter, but its
+    numbered layers alone count: a projection behind them has no name in LoRA files that every program reads. What no
+    gradient can reach (layers left out by clip skip) is never taken. Raises DarkroomError where an entry of the
+    filter takes no layer.
+    """
+    candidates = [n for n, m in module.named_modules() if isinstance(m, nn.Linear | nn.Conv2d) and reaches(n)]
+    if role == "text_encoder":
+        return [name for name in candidates if "layers" in name.split(".")]
+    return select_layers(layers, candidates, page="LoRA / Adapter")

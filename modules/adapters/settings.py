@@ -1,6 +1,6 @@
 """The settings that adapters share: their layers, the file to start from, and what all of them have.
 
-Those of the rank are in `rank_settings`, those of how it is trained in `training_settings`. Each adapter's own ones are
+Those of the rank and of how it is trained are in `training_settings`. Each adapter's own ones are
 in its file, which puts them all together.
 """
 

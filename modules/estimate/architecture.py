@@ -10,8 +10,7 @@ from typing import Any
 
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.identify import identify_header
-from modules.families.parts.single_file.models import configs_of_file, shipped_configs
-from modules.families.parts.single_file.names import original_names
+from modules.families.parts.single_file.models import configs_of_file, original_names, shipped_configs
 from modules.families.registry import FAMILIES, files_of
 from modules.formats.checkpoint_header import read_checkpoint_header
 from modules.formats.headers import UnreadableFileError

@@ -168,7 +168,7 @@ class Walk:
         if adapter.decomposes:
             x = self._decomposed(path, x, weight, adapter.decomposes)
         is_cast = adapter.has_dropout or not self.plan.compute_bytes or adapter.item_bytes != FLOAT32_BYTES
-        taken = self.to(x, adapter.item_bytes) if is_cast else x  # (`modules/adapters/layer_input.py`)
+        taken = self.to(x, adapter.item_bytes) if is_cast else x  # (`modules/adapters/delta_adapter.py`)
         if adapter.has_dropout and self._records:
             self._keep(self.new(taken.shape, item_bytes=1))
             taken = self._like(taken)

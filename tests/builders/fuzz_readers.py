@@ -40,7 +40,7 @@ def _write(folder: Path, name: str, content: bytes) -> Path:
 
 
 def _inspect(path: Path) -> None:
-    from modules.families.kinds.programs import who_loads_file
+    from modules.families.kinds.identify import who_loads_file
 
     kind, loads = who_loads_file(path)
     text = json.dumps({**kind.to_json(), "loads": [x.to_json() for x in loads]})

@@ -10,8 +10,8 @@ import torch
 
 from benchmarks.gguf_file import write_gguf
 from modules.estimate.passes import Passes
+from modules.families.parts.single_file.layouts import unet_slots
 from modules.families.parts.single_file.models import UNET_PREFIX, shipped_configs
-from modules.families.parts.single_file.unet_layout import unet_slots
 from modules.families.registry import FAMILIES, published
 from modules.formats.gguf_header import _TYPES
 from modules.memory.tape import PartPlan

@@ -20,8 +20,8 @@ import psutil
 import torch
 from torch import nn
 
-from modules.adapters.lora_adapter import LoraShape, attach_lora
-from modules.adapters.targets import target_layers
+from modules.adapters.lora_layers import LoraShape, attach_lora
+from modules.adapters.protocol import target_layers
 from modules.config.schema import Config
 from modules.families.protocol import ModelFamily
 from modules.formats import safetensors_io

@@ -11,7 +11,7 @@ import torch
 from diffusers import StableDiffusionPipeline, StableDiffusionXLPipeline
 from peft.tuners.lora import LoraLayer
 
-from modules.families.kinds.programs import who_loads_file
+from modules.families.kinds.identify import who_loads_file
 from modules.families.kinds.record import Loads
 from tests.builders import lora_keys as by
 from tests.builders.lora_keys import Keys, Which

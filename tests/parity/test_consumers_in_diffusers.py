@@ -16,7 +16,7 @@ from peft.tuners.lora import LoraLayer
 from safetensors.torch import load_file, save_file
 from transformers.utils import logging as transformers_logging
 
-from modules.families.kinds.programs import who_loads_file
+from modules.families.kinds.identify import who_loads_file
 from modules.families.published import ALL_PROGRAMS
 from modules.formats.adapter_names import tensors_by_layer
 from tests.builders import lora_keys as by

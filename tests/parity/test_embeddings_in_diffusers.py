@@ -15,8 +15,7 @@ from torch import nn
 from modules.config.schema import Config
 from modules.config.sections.evaluation import SamplePrompt
 from modules.families.embeddings import Word
-from modules.families.kinds.identify import identify
-from modules.families.kinds.programs import who_loads_file
+from modules.families.kinds.identify import identify, who_loads_file
 from modules.formats.embedding_file import read_embedding
 from modules.system.errors import DarkroomError
 from tests.builders.configs import laid_over

@@ -12,7 +12,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from modules.adapters.lora_adapter import LoraAdapter, LoraShape, attach_lora
+from modules.adapters.lora_layers import LoraAdapter, LoraShape, attach_lora
 from modules.config.schema import Config
 from modules.families.kinds.identify import identify
 from modules.families.protocol import ModelFamily

@@ -12,8 +12,8 @@ from peft.tuners.lora import LoraLayer
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from modules.adapters.lora_adapter import LoraAdapter, LoraShape, attach_lora
-from modules.adapters.targets import target_layers
+from modules.adapters.lora_layers import LoraAdapter, LoraShape, attach_lora
+from modules.adapters.protocol import target_layers
 from modules.config.schema import Config
 from modules.config.sections.evaluation import SamplePrompt
 from modules.data.dataset import Dataset

@@ -13,7 +13,7 @@ import torch
 from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
-from modules.adapters.targets import target_layers
+from modules.adapters.protocol import target_layers
 from modules.families.parts.files import ModelFiles
 from modules.families.parts.single_file.models import shipped_configs
 from modules.families.registry import FAMILIES

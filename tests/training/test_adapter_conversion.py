@@ -13,7 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from modules.families.kinds.identify import identify
-from modules.families.kinds.lora_metadata import converted_metadata
+from modules.families.kinds.lora_conversion import converted_metadata
 from modules.families.parts.single_file.models import CONFIGS_KEY
 from modules.families.registry import published
 from modules.formats.adapter_file import AdapterFile, read_adapter_file

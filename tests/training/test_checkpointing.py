@@ -15,11 +15,10 @@ from torch.utils._pytree import tree_leaves
 from modules.adapters.loha import Loha
 from modules.adapters.lokr import Lokr
 from modules.adapters.lora import Lora
-from modules.adapters.lora_adapter import LoraAdapter, LoraShape, attach_lora
+from modules.adapters.lora_layers import LoraAdapter, LoraShape, attach_lora
 from modules.adapters.oft import Oft
-from modules.adapters.protocol import kind_of
+from modules.adapters.protocol import kind_of, target_layers
 from modules.adapters.registry import ADAPTERS
-from modules.adapters.targets import target_layers
 from modules.data.buckets import Size
 from modules.data.conditioning import Conditioning, SizeConditioning
 from modules.families.protocol import ModelFamily, PartMemory

@@ -9,10 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from modules.adapters.lora_adapter import LoraShape, attach_lora
-from modules.adapters.protocol import Adapter, kind_of
+from modules.adapters.lora_layers import LoraShape, attach_lora
+from modules.adapters.protocol import Adapter, kind_of, target_layers
 from modules.adapters.registry import ADAPTERS
-from modules.adapters.targets import target_layers
 from modules.families.parts.circular_padding import is_circular, pad_circularly
 from modules.families.protocol import ModelFamily
 from modules.settings.layer_filter import EVERYTHING

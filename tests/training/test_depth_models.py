@@ -18,8 +18,8 @@ from modules.config.schema import Config
 from modules.config.sections.evaluation import SamplePrompt
 from modules.data.batch import Batch
 from modules.data.depth import latent_depth
+from modules.families.kinds.conversion import open_folder, write_model
 from modules.families.kinds.identify import identify
-from modules.families.kinds.model_conversion import open_folder, write_model
 from modules.formats.lazy_tensors import lazy_state
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder

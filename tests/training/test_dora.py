@@ -18,8 +18,7 @@ from modules.adapters.kept_layers import attach_kept
 from modules.adapters.lokr import Lokr
 from modules.adapters.lokr_layers import LOKR_KIND
 from modules.adapters.lora import Lora
-from modules.adapters.lora_adapter import LoraAdapter
-from modules.adapters.lora_layers import LORA_KIND
+from modules.adapters.lora_layers import LORA_KIND, LoraAdapter
 from modules.adapters.registry import ADAPTERS
 from modules.config.rules import problems_of
 from modules.config.schema import Config

@@ -18,8 +18,7 @@ from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.estimate.architecture import architecture_of
 from modules.estimate.passes import Passes
-from modules.families.kinds.identify import identify
-from modules.families.kinds.programs import who_loads_file
+from modules.families.kinds.identify import identify, who_loads_file
 from modules.families.protocol import ModelFamily
 from modules.families.registry import FAMILIES
 from modules.formats.gguf_header import _TYPES, READABLE, BlockType, read_gguf_header

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from modules.adapters.kept_layers import attach_kept, kept_fingerprint
-from modules.adapters.lora_adapter import LoraShape, attach_lora
+from modules.adapters.lora_layers import LoraShape, attach_lora
 from modules.families.protocol import PartMemory
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.adapter_types import can_act

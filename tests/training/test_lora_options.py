@@ -15,8 +15,7 @@ from modules.adapters.changes import weight_change
 from modules.adapters.lokr import Lokr
 from modules.adapters.lokr_layers import LOKR_KIND
 from modules.adapters.lora import LORA, Lora
-from modules.adapters.lora_adapter import LoraAdapter
-from modules.adapters.lora_layers import LORA_KIND
+from modules.adapters.lora_layers import LORA_KIND, LoraAdapter
 from modules.adapters.lora_product import initial_product
 from modules.config.rules import problems_of
 from modules.config.schema import Config

@@ -14,15 +14,13 @@ from safetensors.torch import load_file, save_file
 
 from modules.adapters.stack import AdapterStack
 from modules.adapters.tools.blocks import scaled_by_block
-from modules.adapters.tools.combine import combined
+from modules.adapters.tools.combine import combined, resized
 from modules.adapters.tools.extract import extracted
 from modules.adapters.tools.low_rank import LowRank, RankChoice, reduced_matrix, reduced_product
 from modules.adapters.tools.merge import merged
 from modules.adapters.tools.opening import WeightedFile, open_adapter
-from modules.adapters.tools.resize import resized
 from modules.adapters.tools.results import TOOL_KEY, LoraResult, tool_metadata, write_result
-from modules.families.kinds.conversion import convert, open_source
-from modules.families.kinds.source import Source
+from modules.families.kinds.conversion import Source, convert, open_source
 from modules.families.parts.single_file.models import CONFIGS_KEY
 from modules.families.registry import published
 from modules.formats.adapter_file import AdapterFile, read_adapter_file

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from modules.adapters.lora_adapter import LoraShape, attach_lora
+from modules.adapters.lora_layers import LoraShape, attach_lora
 from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.optim.param_groups import TrainGroup

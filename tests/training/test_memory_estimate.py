@@ -20,13 +20,11 @@ from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProject
 from modules.adapters.loha import Loha
 from modules.adapters.lokr import Lokr
 from modules.adapters.lora import Lora
-from modules.adapters.lora_adapter import LoraShape, attach_lora
-from modules.adapters.lora_layers import LORA_KIND
+from modules.adapters.lora_layers import LORA_KIND, LoraShape, attach_lora
 from modules.adapters.oft import Oft
-from modules.adapters.protocol import kind_of
+from modules.adapters.protocol import kind_of, target_layers
 from modules.adapters.ranks import layers_with_rank, settings_by_layer
 from modules.adapters.registry import ADAPTERS
-from modules.adapters.targets import target_layers
 from modules.estimate.architecture import architecture_of
 from modules.estimate.passes import Passes, count
 from modules.estimate.run import RunPlan, estimate

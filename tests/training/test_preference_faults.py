@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from modules.adapters.lora_adapter import LoraAdapter
+from modules.adapters.lora_layers import LoraAdapter
 from modules.memory import checkpointing
 from modules.optim.param_groups import named_parameters
 from tests.builders.preference import PLAIN_NAMES, SHORT, draw_both, needs_reference, preference_config

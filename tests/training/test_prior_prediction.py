@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from modules.adapters.lora_adapter import LoraShape, attach_lora
+from modules.adapters.lora_layers import LoraShape, attach_lora
 from modules.config.schema import Config
 from modules.data.batch import Batch
 from modules.data.buckets import Size

@@ -17,9 +17,8 @@ from modules.adapters.loha import Loha
 from modules.adapters.lokr import Lokr
 from modules.adapters.lora import Lora
 from modules.adapters.oft import Oft
-from modules.adapters.protocol import Adapter, kind_of
+from modules.adapters.protocol import Adapter, kind_of, target_layers
 from modules.adapters.registry import ADAPTERS
-from modules.adapters.targets import target_layers
 from modules.config.quantized_parts import quantized_parts
 from modules.config.rules import problems_of
 from modules.config.sections.model import Part

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from modules.adapters.lora_adapter import LoraShape, attach_lora
+from modules.adapters.lora_layers import LoraShape, attach_lora
 from modules.memory.frozen_copy import FrozenCopy
 from modules.system.devices import CPU
 from tests.builders.configs import small_config

@@ -14,7 +14,7 @@ import psutil
 import pytest
 import torch
 
-from modules.adapters.lora_adapter import LoraAdapter
+from modules.adapters.lora_layers import LoraAdapter
 from modules.config.schema import Config
 from modules.data.cache.store import CacheStore
 from modules.families.sd.forward import StableDiffusion

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from modules.adapters.lora_adapter import LoraShape, attach_lora
-from modules.adapters.targets import target_layers
+from modules.adapters.lora_layers import LoraShape, attach_lora
+from modules.adapters.protocol import target_layers
 from modules.config.sections.evaluation import SamplePrompt
 from modules.data.buckets import Size
 from modules.data.conditioning import SizeConditioning

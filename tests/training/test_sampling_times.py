@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from modules.adapters.lora_adapter import LoraAdapter
+from modules.adapters.lora_layers import LoraAdapter
 from modules.memory.guard import DeviceMixError
 from modules.memory.placement import ParkedPartError
 from tests.builders.configs import small_config

@@ -17,8 +17,7 @@ from PIL import Image
 from modules.config.rules import RULES
 from modules.config.schema import Config
 from modules.data.buckets import Size
-from modules.families.kinds.identify import identify
-from modules.families.kinds.programs import who_loads_file
+from modules.families.kinds.identify import identify, who_loads_file
 from modules.families.registry import FAMILIES, registered
 from modules.formats.safetensors_io import read_safetensors
 from modules.system.hardware import GpuMemory

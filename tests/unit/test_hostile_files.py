@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from modules.families.kinds.identify import identify, identify_with_header
-from modules.families.kinds.programs import who_loads_file
+from modules.families.kinds.identify import identify, identify_with_header, who_loads_file
 from modules.families.parts.single_file.models import CONFIGS_KEY
 from modules.formats import headers, pickle_header, pickle_machine
 from modules.formats.checkpoint_header import read_checkpoint_header, read_values

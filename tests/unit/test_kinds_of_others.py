@@ -12,8 +12,7 @@ from lycoris.modules.ia3 import IA3Module
 from safetensors.torch import save_file
 from torch import nn
 
-from modules.families.kinds.identify import identify
-from modules.families.kinds.programs import who_loads_file
+from modules.families.kinds.identify import identify, who_loads_file
 from modules.families.parts.single_file.checkpoint import empty_part, open_checkpoint, part_state
 from modules.families.parts.single_file.models import layouts, shipped_configs
 from modules.families.registry import FAMILIES, family_of

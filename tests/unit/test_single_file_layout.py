@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from modules.families.parts.single_file.checkpoint import empty_part
+from modules.families.parts.single_file.layouts import unet_layers
 from modules.families.parts.single_file.models import layouts, shipped_configs
 from modules.families.parts.single_file.moves import from_original, to_original
 from modules.families.parts.single_file.sizes import configs_to_bring
-from modules.families.parts.single_file.unet_layout import unet_layers
 from modules.families.parts.single_file.write import CheckpointTraits, file_state, original_tensors
 from modules.families.registry import published_models
 from modules.formats.lazy_tensors import LazyTensor, lazy_state

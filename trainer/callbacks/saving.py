@@ -11,7 +11,7 @@ from typing import Literal, get_args
 
 import torch
 
-from modules.families.kinds.programs import who_loads_file
+from modules.families.kinds.identify import who_loads_file
 from modules.settings.every import Every
 from trainer.callbacks.side_output import SideOutput, discarded_write, end_write
 from trainer.commands import BackupNow, CommandDesk, SaveNow

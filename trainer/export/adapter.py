@@ -10,11 +10,10 @@ from typing import Protocol
 
 import torch
 
-from modules.adapters.kept_files import written, written_of
 from modules.adapters.protocol import Adapter, AdapterKind, kind_of
 from modules.adapters.registry import ADAPTERS
 from modules.adapters.spec import NetworkFacts
-from modules.adapters.start import Start
+from modules.adapters.start import Start, written, written_of
 from modules.config.schema import Config
 from modules.data.dataset import Dataset
 from modules.families.embeddings import Word, bundled_words

@@ -1,7 +1,10 @@
-"""Exporting a fine-tuned model: all of its parts with the trained weights, as a single file or a folder."""
+"""Exporting a fine-tuned model: all of its parts with the trained weights, as a single file or a folder; or a trained
+VAE alone.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,11 +15,14 @@ import torch
 
 from modules.config.schema import Config
 from modules.families.parts.folder_model import write_folder
-from modules.families.parts.single_file.write import CheckpointTraits, write_checkpoint
+from modules.families.parts.single_file.layouts import vae_slots
+from modules.families.parts.single_file.moves import to_original
+from modules.families.parts.single_file.write import CheckpointTraits, file_state, require_keys, write_checkpoint
 from modules.families.protocol import ModelFamily, Part
 from modules.formats.float8 import matrices_in_float8, rest_in_float16
 from modules.formats.lazy_tensors import LazyTensor, lazy
-from modules.formats.safetensors_io import OnWritten
+from modules.formats.safetensors_io import OnWritten, write_safetensors
+from modules.system.atomic import atomic_folder
 from modules.system.devices import dtype_of
 from trainer.export.embedded_config import embedded_config
 
@@ -107,3 +113,56 @@ def config_of(part: Part) -> dict[str, Any]:
     config: Any = part.module.config  # diffusers' is a mapping, transformers' an object
     settings = config.to_dict() if hasattr(config, "to_dict") else dict(config)
     return {key: value for key, value in settings.items() if key != "_name_or_path"}
+
+
+_WEIGHTS = "diffusion_pytorch_model.safetensors"
+
+
+@dataclass(frozen=True, eq=False)
+class AutoencoderExporter:
+    """Exports the run's VAE in the format of its config."""
+
+    part: Part
+    config: Config
+
+    @property
+    def suffix(self) -> str:
+        """The suffix of a save's name; empty for a folder."""
+        return ".safetensors" if self.config.output.model_format == "single_file" else ""
+
+    def save(
+        self,
+        path: Path,
+        values: Mapping[str, torch.Tensor],
+        *,
+        now: datetime,
+        step: int,
+        epoch: int,
+        on_written: OnWritten | None = None,
+    ) -> None:
+        """Write the VAE with its trained weights `values` (by full parameter name) in the config's format and dtype.
+
+        Streamed and atomic: on any error an existing VAE stays. Raises DarkroomError if a weight is not finite.
+        """
+        settings = config_of(self.part)
+        state = file_state(self.part.spec.role, state_of(self.part.spec.name, self.part, values))
+        slots = vae_slots(settings)
+        require_keys(self.part.spec.label, {s.key for s in slots}, state)
+        dtype = dtype_of(self.config.output.dtype)
+        metadata = {
+            "darkroom_config": embedded_config(self.config),
+            "modelspec.title": path.stem if self.suffix else path.name,
+            "modelspec.date": now.isoformat(timespec="seconds"),
+            "ss_steps": str(step),
+            "ss_num_epochs": str(epoch),
+            "software": "Darkroom",
+        }
+        metadata = {key: text for key, text in metadata.items() if text}
+        if self.suffix:
+            write_safetensors(path, to_original(slots, state), metadata, dtype=dtype, on_written=on_written)
+            return
+        with atomic_folder(path) as folder:
+            written = {**metadata, "format": "pt"}
+            write_safetensors(folder / _WEIGHTS, state, written, dtype=dtype, on_written=on_written)
+            text = json.dumps({**settings, "_class_name": self.part.spec.class_name}, indent=2, ensure_ascii=False)
+            (folder / "config.json").write_text(f"{text}\n", encoding="utf-8", newline="\n")

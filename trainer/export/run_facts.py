@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
-from modules.adapters.max_norm import max_norm_of
+from modules.adapters.training_settings import max_norm_of
 from modules.config.method_facts import method_of, rate_factor_of
 from modules.config.schema import Config
 from modules.config.sections.noise import Noise

@@ -11,19 +11,16 @@ from typing import Any, get_args
 import torch
 
 from modules.adapters.tools.blocks import scaled_by_block
-from modules.adapters.tools.combine import combined
+from modules.adapters.tools.combine import combined, resized
 from modules.adapters.tools.extract import extracted
 from modules.adapters.tools.low_rank import RankChoice
 from modules.adapters.tools.merge import merged
 from modules.adapters.tools.opening import WeightedFile, content_of, open_adapter, widest_dtype
-from modules.adapters.tools.resize import resized
 from modules.adapters.tools.results import LoraResult, tool_metadata, write_result
-from modules.families.kinds.conversion import conversion_notes, convert, open_source, target_form
+from modules.families.kinds.conversion import Source, as_inpainting, conversion_notes, convert, open_source, target_form
 from modules.families.kinds.identify import identify
-from modules.families.kinds.inpainting_conversion import as_inpainting
+from modules.families.kinds.other_files import BROKEN
 from modules.families.kinds.record import Form
-from modules.families.kinds.source import Source
-from modules.families.kinds.unrecognised import BROKEN
 from modules.system.devices import dtype_of
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root

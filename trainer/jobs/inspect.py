@@ -11,10 +11,9 @@ from typing import Annotated
 
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.folder import folder_metadata
-from modules.families.kinds.identify import identify_with_header
-from modules.families.kinds.programs import who_loads
+from modules.families.kinds.identify import identify_with_header, who_loads
+from modules.families.kinds.other_files import BROKEN
 from modules.families.kinds.record import Loads
-from modules.families.kinds.unrecognised import BROKEN
 from modules.settings.field import Section, Setting
 from modules.system.paths import from_root
 from trainer.job import Job

@@ -26,9 +26,8 @@ from trainer.callbacks.side_output import SideOutput
 from trainer.callbacks.tensorboard_log import TensorBoardLog
 from trainer.callbacks.validation import ValidationCallback
 from trainer.export.adapter import AdapterExporter, Exporter
-from trainer.export.autoencoder import AutoencoderExporter
 from trainer.export.embeddings import EmbeddingExporter, with_words_beside
-from trainer.export.model import ModelExporter
+from trainer.export.model import AutoencoderExporter, ModelExporter
 from trainer.export.thumbnail import thumbnail_of
 from trainer.methods.measured_prompts import measured_prompts
 from trainer.methods.reward_models import RewardModels

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from modules.adapters.kept_files import copies_in, lost_in
 from modules.adapters.spec import FileForm
+from modules.adapters.start import copies_in, lost_in
 from modules.adapters.start_notes import OtherLayers
 from modules.config.codec import load_file
 from modules.config.method_facts import data_in_use, method_of, uses_perceptual_distance

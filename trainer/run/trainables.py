@@ -8,13 +8,12 @@ from pathlib import Path
 import torch
 
 from modules.adapters.kept_layers import attach_kept
-from modules.adapters.protocol import Adapter, kind_of
+from modules.adapters.protocol import Adapter, kind_of, target_layers
 from modules.adapters.ranks import layers_with_rank, require_used_ranks
 from modules.adapters.registry import ADAPTERS
 from modules.adapters.settings import AdapterSettings, adapter_layers
 from modules.adapters.start import Start, divided, read_content, write_content
 from modules.adapters.stored import read_adapter
-from modules.adapters.targets import target_layers
 from modules.config.embedding_facts import trained_parts
 from modules.config.method_facts import trains_on_pixels
 from modules.config.schema import Config

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from modules.adapters.max_norm import max_norm_of
 from modules.adapters.protocol import Adapter
+from modules.adapters.training_settings import max_norm_of
 from modules.config.codec import export_file
 from modules.config.method_facts import updates_in_backward
 from modules.config.schema import Config

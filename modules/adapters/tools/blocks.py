@@ -18,7 +18,7 @@ import torch
 from modules.adapters.start import changes_weight
 from modules.adapters.tools.opening import content_of, depends_on_weight, require_linear
 from modules.adapters.tools.results import LoraResult
-from modules.families.kinds.source import Source
+from modules.families.kinds.conversion import Source
 from modules.families.registry import published
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.adapter_targets import AdapterTarget

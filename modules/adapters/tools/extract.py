@@ -6,7 +6,7 @@ import torch
 
 from modules.adapters.tools.low_rank import RankChoice, Reduced, reduced_matrix
 from modules.adapters.tools.results import LoraResult, Losses, OnLayer
-from modules.families.kinds.source import Source
+from modules.families.kinds.conversion import Source
 from modules.families.registry import FAMILIES, published
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.adapter_targets import AdapterTarget

@@ -15,7 +15,7 @@ from modules.adapters.changes import bias_change, does_not_fit, weight_change
 from modules.adapters.start import changes_weight
 from modules.adapters.tools.opening import WeightedFile, left_over_notes, names_of, read_for_model
 from modules.adapters.tools.results import tool_metadata
-from modules.families.kinds.source import Source
+from modules.families.kinds.conversion import Source
 from modules.families.registry import published
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.lazy_tensors import LazyTensor

@@ -10,9 +10,9 @@ import torch
 
 from modules.adapters.changes import does_not_fit
 from modules.adapters.stored_header import reason_if_broken, reason_to_refuse
+from modules.families.kinds.conversion import Source
 from modules.families.kinds.identify import identify
 from modules.families.kinds.lora_conversion import open_lora
-from modules.families.kinds.source import Source
 from modules.families.registry import FAMILIES
 from modules.formats.adapter_file import AdapterFile, read_adapter_file
 from modules.formats.adapter_layers import AdapterLayer

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from modules.adapters.tools.low_rank import Reduced
+from modules.families.kinds.conversion import Source
 from modules.families.kinds.lora_conversion import write_lora
-from modules.families.kinds.source import Source
 from modules.families.parts.single_file.models import CONFIGS_KEY
 from modules.families.parts.single_file.sizes import configs_to_bring
 from modules.formats.adapter_file import AdapterFile

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from modules.adapters.max_norm import max_norm_of
 from modules.adapters.ranks import parse_ranks
 from modules.adapters.registry import ADAPTERS
 from modules.adapters.settings import adapter_layers, decomposed_axis
+from modules.adapters.training_settings import max_norm_of
 from modules.config.schema import Config
 from modules.config.sections.training import filtered_layers
 from modules.optim.registry import optimizer_spec

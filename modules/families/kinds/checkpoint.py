@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.record import FileKindSpec, Loads, loads_whole
-from modules.families.parts.single_file.models import configs_of_file, layouts
-from modules.families.parts.single_file.names import missing_names, original_names
+from modules.families.parts.single_file.models import configs_of_file, layouts, missing_names, original_names
 from modules.families.parts.single_file.record import PartLayout
 from modules.families.parts.single_file.sizes import has_published_size
 from modules.families.registry import all_files, published
@@ -71,8 +70,8 @@ CHECKPOINT = FileKindSpec(
     detect=checkpoint_kind,
     uses=frozenset({"base model", "denoiser", "VAE"}),
     forms=("single", "folder"),
-    opener="modules.families.kinds.model_conversion:open_single_file",
-    writer="modules.families.kinds.model_conversion:write_model",
-    notes="modules.families.kinds.model_conversion:notes",
+    opener="modules.families.kinds.conversion:open_single_file",
+    writer="modules.families.kinds.conversion:write_model",
+    notes="modules.families.kinds.conversion:notes",
     loads=_loads,
 )

@@ -3,26 +3,172 @@
 model   diffusers folder, .safetensors or .ckpt in the original layout -> folder or .safetensors
 LoRA    any form -> kohya or diffusers/PEFT form; other adapters -> kohya form
 
-The record of each kind of file names the functions that open and write it.
+The record of each kind of file names the functions that open and write it. A base model can also become an inpainting
+model that predicts the same: its UNet gets five more input channels whose weights are zero, so the mask and the latents
+of the conditioning image have no effect at first. RunwayML's inpainting model began like this (the model card of
+stable-diffusion-inpainting).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
 import torch
 
 from modules.families.kinds.file_kind import FileKind
+from modules.families.kinds.folder import folder_metadata
 from modules.families.kinds.identify import identify
 from modules.families.kinds.record import Form
 from modules.families.kinds.registry import FILE_KINDS
-from modules.families.kinds.source import Source
-from modules.families.registry import FAMILIES
-from modules.formats.safetensors_io import OnWritten
+from modules.families.parts.folder_model import folder_configs, folder_states, parts_in, traits_of, write_folder
+from modules.families.parts.single_file.checkpoint import open_checkpoint, part_state
+from modules.families.parts.single_file.models import CONFIGS_KEY
+from modules.families.parts.single_file.record import Configs
+from modules.families.parts.single_file.write import States, needs_beside, write_checkpoint
+from modules.families.registry import FAMILIES, published
+from modules.formats.adapter_file import AdapterFile
+from modules.formats.lazy_tensors import LazyTensor
+from modules.formats.safetensors_io import CONVERTED, OnWritten
 from modules.system.errors import DarkroomError
 from modules.system.factories import load_factory
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """An opened source: the model's parts, or the content of an adapter file.
+
+    `uses_ema`: the EMA weights were opened in place of those beside them. `beside` are the tensors of networks beside
+    the model, such as a depth estimator, by their names in its file.
+    """
+
+    path: Path
+    kind: FileKind
+    configs: Configs
+    states: States
+    adapter: AdapterFile | None = None
+    metadata: Mapping[str, str] | None = None
+    uses_ema: bool = False
+    beside: Mapping[str, LazyTensor] = field(default_factory=dict)
+
+
+def open_folder(path: Path, kind: FileKind, *, use_ema: bool = False) -> Source:
+    """Open a model in diffusers' folder layout; it contains no EMA weights."""
+    parts = parts_in(traits_of(kind))
+    metadata = folder_metadata(path, kind)
+    return Source(path, kind, folder_configs(path, parts), folder_states(path, parts), metadata=metadata)
+
+
+def open_single_file(path: Path, kind: FileKind, *, use_ema: bool = False) -> Source:
+    """Open a single-file checkpoint. Raises DarkroomError where a part is missing."""
+    traits_of(kind)
+    checkpoint = open_checkpoint(path, kind)
+    states = {part: part_state(checkpoint, part, use_ema=use_ema) for part in checkpoint.layouts}
+    configs = {**checkpoint.configs, "scheduler": checkpoint.scheduler_config()}
+    return Source(path, kind, configs, states, metadata=checkpoint.metadata, uses_ema=use_ema, beside=checkpoint.beside)
+
+
+def notes(source: Source, form: Form) -> tuple[str, ...]:
+    """Return what a conversion leaves out: a file or folder of ours has one set of weights."""
+    if source.kind.facts.get("ema") != "beside the weights":
+        return ()
+    if source.uses_ema:
+        return (f"The weights of {source.path.name} that are not EMA weights are left out, as chosen.",)
+    return (f"The EMA weights of {source.path.name} are left out: use --ema to convert them instead of the others.",)
+
+
+def write_model(
+    source: Source,
+    out: Path,
+    form: Form,
+    *,
+    dtype: torch.dtype | None,
+    created: datetime,
+    on_written: OnWritten | None = None,
+) -> list[Path]:
+    """Write a model as a folder or as one file and return the paths written.
+
+    Its metadata are kept, also by way of a folder, except for the hashes of the old file. `created` is the time of the
+    conversion, not that of the model, so it is not in its metadata.
+    """
+    traits, metadata = traits_of(source.kind), {**(source.metadata or {})}
+    if form == "single" and not source.beside and needs_beside(traits):
+        raise DarkroomError(
+            f"A single file of a {traits.variant} model also contains its depth estimator, and {source.path.name} has "
+            "none.",
+            advice="Use --to folder.",
+        )
+    if form == "folder":
+        metadata.pop(CONFIGS_KEY, None)  # the folder has its configs
+        tokenizers = source.path if source.path.is_dir() else None
+        write_folder(
+            out,
+            source.states,
+            source.configs,
+            traits,
+            dtype=dtype,
+            tokenizers_from=tokenizers,
+            metadata=metadata,
+            on_written=on_written,
+            advice=CONVERTED,
+        )
+        return [out]
+    return write_checkpoint(
+        out,
+        source.states,
+        source.configs,
+        traits,
+        dtype=dtype,
+        title=out.stem,
+        created=None,
+        metadata=metadata,
+        on_written=on_written,
+        advice=CONVERTED,
+        beside=source.beside,
+    )
+
+
+_VARIANT = "inpainting"
+_FIRST = "conv_in.weight"
+
+
+def as_inpainting(source: Source) -> Source:
+    """Return an opened base model as an inpainting model. Raises DarkroomError for any other file."""
+    kind = source.kind
+    supported = kind.is_model and _VARIANT in published(kind.model).pipelines
+    if not supported or _VARIANT not in FAMILIES[kind.family].variants:
+        raise DarkroomError(
+            f"{source.path.name} cannot become an inpainting model. {kind.sentence}",
+            advice="Choose a base model of SD 1.x, SD 2.x or SDXL.",
+        )
+    if kind.variant:
+        raise DarkroomError(
+            f"{source.path.name} is no base model. {kind.sentence}",
+            advice="Convert it without --to-inpainting." if kind.variant == _VARIANT else "Choose a base model.",
+        )
+    [name] = FAMILIES[kind.family].names_of("denoiser")
+    more = FAMILIES[kind.family].variants[_VARIANT]
+    weight = source.states[name][_FIRST]
+    state = {**source.states[name], _FIRST: _widened(weight, more)}
+    return replace(
+        source,
+        kind=replace(kind, variant=_VARIANT),
+        configs={**source.configs, name: {**source.configs[name], "in_channels": weight.shape[1] + more}},
+        states={**source.states, name: state},
+    )
+
+
+def _widened(weight: LazyTensor, more: int) -> LazyTensor:
+    """Return a convolution's weight with `more` input channels of zeros behind its own."""
+    rows, columns, *kernel = weight.shape
+
+    def widened(tensor: torch.Tensor) -> torch.Tensor:
+        return torch.cat([tensor, tensor.new_zeros(rows, more, *kernel)], dim=1)
+
+    return weight.then((rows, columns + more, *kernel), widened)
+
 
 _ADVICE: dict[Form, str] = {"kohya": "Use --to kohya or --to peft.", "single": "Use --to single or --to folder."}
 

@@ -164,7 +164,7 @@ DIFFUSERS_FOLDER = FileKindSpec(
     help="A whole model as a folder in diffusers' layout.",
     uses=frozenset({"base model"}),
     forms=("single", "folder"),
-    opener="modules.families.kinds.model_conversion:open_folder",
-    writer="modules.families.kinds.model_conversion:write_model",
+    opener="modules.families.kinds.conversion:open_folder",
+    writer="modules.families.kinds.conversion:write_model",
     loads=_loads,
 )

@@ -1,17 +1,20 @@
-"""Identifies a file or folder from its headers, in a fraction of a second. Torch-free.
+"""Identifies a file or folder from its headers, in a fraction of a second, and names the programs that load it.
 
 Weights are not read, pickles are not run, and nothing raises: the sentence of a broken or unknown file explains what is
-wrong. Each kind has its own file beside this one; each family describes its files.
+wrong. Each kind has its own record in this folder; each family describes its files.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 from pathlib import Path
 
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.folder import folder_kind
+from modules.families.kinds.record import Loads, loads_whole
 from modules.families.kinds.registry import FILE_KINDS
+from modules.families.published import ALL_PROGRAMS
 from modules.formats.checkpoint_header import CheckpointHeader, read_checkpoint_header
 from modules.formats.headers import UnreadableFileError
 from modules.formats.pickle_header import unsafe_sentence
@@ -64,3 +67,32 @@ def _unknown(header: CheckpointHeader) -> FileKind:
 
 def _unreadable(error: UnreadableFileError) -> FileKind:
     return FileKind("broken", str(error), facts={"defect": error.defect})
+
+
+_NOT_MEASURED = "not measured"
+_OF_GGUF = {
+    "A1111": "does not read GGUF",
+    "ComfyUI": "with the nodes of ComfyUI-GGUF; not measured",
+    "diffusers": "by from_single_file, with a GGUFQuantizationConfig; not measured",
+}
+
+
+def who_loads_file(path: Path) -> tuple[FileKind, tuple[Loads, ...]]:
+    """Return the kind of a file or folder and which programs load it, for the report after a save. Never raises."""
+    kind, header = identify_with_header(path)
+    return kind, who_loads(header, kind)
+
+
+def who_loads(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads, ...]:
+    """Return, for each program, whether it loads a file; empty where nothing is known about such files.
+
+    `header` is None for a folder.
+    """
+    if header is not None and header.container == "gguf" and kind.family:
+        return tuple(
+            loads_whole(p, False if p == "A1111" else None, _OF_GGUF.get(p, _NOT_MEASURED)) for p in ALL_PROGRAMS
+        )
+    loads = FILE_KINDS[kind.kind].loads(header, kind)
+    if header is not None and header.code:
+        return tuple(replace(x, loads="none", note="not safe to load") for x in loads)
+    return loads

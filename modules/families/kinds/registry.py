@@ -9,10 +9,8 @@ from modules.families.kinds.embedding import EMBEDDING
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.folder import DIFFUSERS_FOLDER
 from modules.families.kinds.lora import LORA
-from modules.families.kinds.other_model import OTHER_MODEL
-from modules.families.kinds.part import PART
+from modules.families.kinds.other_files import BROKEN, OTHER_MODEL, PART, UNKNOWN
 from modules.families.kinds.record import FileKindSpec, Use
-from modules.families.kinds.unrecognised import BROKEN, UNKNOWN
 from modules.families.kinds.vae import VAE
 
 # The order matters: an adapter's names contain those of its model, and a model's names contain those of its parts.

@@ -17,13 +17,20 @@ import torch
 
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.identify import identify
-from modules.families.parts.single_file.clip_layout import PREFIX as TEXT_PREFIX
-from modules.families.parts.single_file.models import VAE_PREFIX, configs_of_file, layouts
+from modules.families.parts.single_file.layouts import PREFIX as TEXT_PREFIX
+from modules.families.parts.single_file.layouts import modern_key, vae_slots
+from modules.families.parts.single_file.models import (
+    VAE_PREFIX,
+    averaged_names,
+    configs_of_file,
+    layouts,
+    left_over_names,
+    missing_names,
+    original_names,
+)
 from modules.families.parts.single_file.moves import from_original
-from modules.families.parts.single_file.names import averaged_names, left_over_names, missing_names, original_names
 from modules.families.parts.single_file.record import Configs, PartLayout
 from modules.families.parts.single_file.unet_file import packed_layers, unet_names
-from modules.families.parts.single_file.vae_layout import modern_key, vae_slots
 from modules.families.registry import published
 from modules.formats.lazy_tensors import LazyTensor
 from modules.formats.stored_tensors import read_stored

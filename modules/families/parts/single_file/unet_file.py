@@ -10,10 +10,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from modules.families.parts.single_file.models import UNET_PREFIX
-from modules.families.parts.single_file.names import left_over_names, missing_names, original_names
+from modules.families.parts.single_file.layouts import unet_slots
+from modules.families.parts.single_file.models import UNET_PREFIX, left_over_names, missing_names, original_names
 from modules.families.parts.single_file.record import PartLayout
-from modules.families.parts.single_file.unet_layout import unet_slots
 from modules.formats.checkpoint_header import read_checkpoint_header
 from modules.formats.gguf_header import GgufTensor
 from modules.system.errors import DarkroomError

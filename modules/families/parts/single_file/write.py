@@ -16,13 +16,13 @@ from typing import Any
 
 import torch
 
-from modules.families.parts.single_file.clip_layout import PREFIX as TEXT_PREFIX
+from modules.families.parts.single_file.layouts import PREFIX as TEXT_PREFIX
+from modules.families.parts.single_file.layouts import modern_key
 from modules.families.parts.single_file.models import CONFIGS_KEY, layouts
 from modules.families.parts.single_file.moves import to_original
 from modules.families.parts.single_file.prediction import SIDECAR_START, ZERO_SNR_LINE, is_own_sidecar
 from modules.families.parts.single_file.record import Configs, PartLayout, SingleFile
 from modules.families.parts.single_file.sizes import configs_to_bring
-from modules.families.parts.single_file.vae_layout import modern_key
 from modules.families.registry import published
 from modules.formats.lazy_tensors import LazyTensor, lazy
 from modules.formats.metadata import CheckpointFacts, checkpoint_metadata
