@@ -67,6 +67,8 @@ class Statistics:
     num_long: int
     chunk_tokens: int
     tags: tuple[tuple[str, int], ...]
+    is_truncated: bool = False
+    """Whether the model does not read what is beyond `chunk_tokens`."""
 
 
 def spread_of(values: Sequence[tuple[float, str]]) -> Spread | None:
@@ -138,6 +140,7 @@ def statistics_of(
     texts: Sequence[tuple[str, str]],
     count_tokens: Callable[[str], int],
     chunk_tokens: int,
+    is_truncated: bool = False,
 ) -> Statistics:
     """Return the statistics of some images. `texts` are all their captions as trained, each with its image's name."""
     sizes = Counter(Size(i.width_px, i.height_px) for i in images if i.has_image)
@@ -157,5 +160,6 @@ def statistics_of(
         token_lengths=tuple(sorted(int(n) for n, _ in lengths)),
         num_long=sum(n > chunk_tokens for n, _ in lengths),
         chunk_tokens=chunk_tokens,
+        is_truncated=is_truncated,
         tags=tags,
     )

@@ -7,7 +7,8 @@ the program knows of it: the last test fails if another file names it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from tests.builders.runs import Ran, assert_equal_tensors, run
 from tests.builders.toy_transformer.build import PAD, write_toy_transformer_folder
 from tests.builders.toy_transformer.forward import ToyTransformer
 from tests.builders.toy_transformer.spec import TOY_TRANSFORMER
+from trainer.__main__ import main
 from trainer.events import BackupSaved, SampleReady, StepFinished, ValidationFinished
 from trainer.preflight import check
 from ui.forms.records import groups_of, records_beside
@@ -181,6 +183,68 @@ def test_a_fine_tune_is_a_folder_that_loads_again(config: Config, tmp_path: Path
     assert losses(run(again))
 
 
+def test_captions_beyond_the_tokens_that_are_read_are_reported(config: Config, images: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "images"
+    shutil.copytree(images, folder)
+    (folder / "000.txt").write_text("a" * 60)
+    problems = check(laid_over(config, {"concepts": [{"path": str(folder)}]})).problems
+    [long] = [p for p in problems if "longer than the 48 tokens that the model reads" in p.message]
+    assert (long.path, long.severity) == ("concepts", "warning")
+    assert long.message.startswith("1 of")
+
+
+def test_a_single_file_is_refused_before_the_run(config: Config) -> None:
+    """The folder is the only form that the program knows for it."""
+    single = laid_over(config, {"training": {"trains": "full"}, "output": {"model_format": "single_file"}})
+    assert [p.path for p in check(single).errors] == ["output.model_format"]
+
+
+@pytest.mark.daily(1)
+@pytest.mark.parametrize("adapter", [{"name": "loha"}, {"name": "oft"}, {"name": "lora", "decompose": True}])
+def test_other_adapters_train_on_every_layer(config: Config, tmp_path: Path, adapter: dict[str, Any]) -> None:
+    output = {"format": "kohya", "destination": str(tmp_path / "other.safetensors")}
+    tree = encode(laid_over(config, {"training": {"epochs": 1}, "output": output}))
+    ran = run(decode({**tree, "adapter": {**adapter, "layers": "all"}}).config)
+    names = {name.partition(".")[0] for name in read_safetensors(Path(ran.finished.model_path))[0]}
+    assert {"lora_unet_cap_embedder_1", "lora_unet_noise_refiner_0_attention_to_q"} <= names
+
+
+def test_masked_training_and_prior_preservation(config: Config, images: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "images"
+    shutil.copytree(images, folder)
+    for file in folder.glob("*.png"):
+        mask = Image.new("L", Image.open(file).size)
+        mask.paste(255, (0, 0, 32, 32))
+        mask.save(folder / f"{file.stem}-masklabel.png")
+    masks = {"enabled": True, "prior_preservation_weight": 0.5}
+    assert losses(run(laid_over(config, {"masks": masks, "concepts": [{"path": str(folder)}]})))
+
+
+def test_its_lora_is_resized_merged_and_extracted(ran: Ran, model: Path, tmp_path: Path) -> None:
+    small, merged, back = (tmp_path / name for name in ("small.safetensors", "merged", "back.safetensors"))
+    lora = Path(ran.finished.model_path)
+    assert main(["lora-resize", str(lora), str(small), "--rank", "1"]) == 0
+    assert main(["lora-merge", str(model), str(merged), str(lora)]) == 0
+    assert main(["lora-extract", str(model), str(merged), str(back), "--rank", "2"]) == 0
+    assert {identify(file).family for file in (small, merged, back)} == {TOY_TRANSFORMER.name}
+
+
+@torch.no_grad()
+def test_its_lora_is_loaded_by_diffusers(ran: Ran, model: Path, family: ToyTransformer, tmp_path: Path) -> None:
+    """diffusers' own loader and a merged model give the same prediction."""
+    merged = tmp_path / "merged"
+    assert main(["lora-merge", str(model), str(merged), ran.finished.model_path]) == 0
+    ours: ToyTransformer = load_tiny(merged, TOY_TRANSFORMER.name)
+    text = ours.encode_prompts(["a disc"])
+    noisy = torch.randn(1, 16, 8, 8, generator=torch.Generator().manual_seed(5))
+    plain = family.predict(noisy, torch.tensor([500.0]), text)
+    pipe = stock_pipeline(model, family)
+    pipe.load_lora_weights(ran.finished.model_path)
+    theirs = family.predict(noisy, torch.tensor([500.0]), text)
+    torch.testing.assert_close(ours.predict(noisy, torch.tensor([500.0]), text), theirs, rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(plain, theirs, atol=1e-3)
+
+
 @pytest.mark.daily(2)
 @pytest.mark.parametrize("dtype", ["int8", "nfloat4", "float8"])
 def test_it_trains_on_quantized_weights(config: Config, dtype: str) -> None:
@@ -224,9 +288,16 @@ def test_gradients_are_those_of_a_plain_pass(family: ToyTransformer, memory: Par
     assert_equal_tensors(gradients(family, memory), gradients(family, PartMemory()))
 
 
-def test_compiled_blocks_have_the_same_gradients(family: ToyTransformer) -> None:
+class LastBlock(Compilation):
+    """Compiles one main block, which takes a second."""
+
+    def compile_in_place(self, blocks: Sequence[torch.nn.Module]) -> None:
+        super().compile_in_place(blocks[-1:])
+
+
+def test_a_compiled_block_has_the_same_gradients(family: ToyTransformer) -> None:
     plain = gradients(family, PartMemory())
-    compilation = Compilation(iter(range(1_000_000)).__next__, backend="aot_eager")
+    compilation = LastBlock(iter(range(1_000_000)).__next__, backend="aot_eager")
     compiled = gradients(family, PartMemory("block", compilation=compilation))
     assert not compilation.failure
     torch.testing.assert_close(compiled, plain, rtol=1e-4, atol=1e-6)

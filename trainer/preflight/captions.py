@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from modules.config.schema import Config
 from modules.data.captions.operations import has_single_brace
@@ -16,8 +17,8 @@ from modules.data.captions.settings import lines_in_use
 from modules.data.dataset import Dataset
 from modules.data.doctor.caption_checks import USUAL_LIMIT_CHUNKS
 from modules.data.scan import ENCODINGS, SourceImage, fault_of_caption
-from modules.families.parts.clip_tokens import ClipTokenizer
 from modules.families.parts.prompt_weights import without_weights
+from modules.families.spec import TextSpec
 from modules.system.errors import DarkroomError
 from modules.system.problem import Problem, count, cut
 from trainer.preflight.tokenizer import read_tokenizer
@@ -49,7 +50,8 @@ def report_on_captions(config: Config, training: Dataset, validation: Dataset) -
     """Return the captions that are missing, empty, in another encoding, or longer than one chunk of tokens, and
     those whose wildcards are not closed.
 
-    Nothing is truncated: a longer caption is encoded in chunks (`modules/families/parts/clip_tokens.py`).
+    A longer caption is encoded in chunks (`modules/families/parts/clip_tokens.py`), or truncated by a family that reads
+    no more.
     Missing and empty ones are counted with the images (`problems_of_images`).
     """
     images = [e.image for d in (training, validation) for e in d.examples]
@@ -64,9 +66,9 @@ def report_on_captions(config: Config, training: Dataset, validation: Dataset) -
             problems.append(Problem("model.base_model", error.message, advice=error.advice))
         else:
             lengths = {text: tokenizer.count(text) for text in sorted(texts)}
-            chunk_tokens = config.family.text.chunk_tokens
-            problems += _long_ones(list(lengths.values()), tokenizer, list(lengths), chunk_tokens)
-            findings += _cut_texts(texts, lengths, tokenizer, chunk_tokens)
+            text = config.family.text
+            problems += _long_ones(list(lengths.values()), tokenizer, list(lengths), text)
+            findings += _cut_texts(texts, lengths, tokenizer, text.chunk_tokens)
     return CaptionsReport(tuple(problems), tuple(findings))
 
 
@@ -132,20 +134,28 @@ def _shortened(text: str) -> str:
 
 
 def _cut_texts(
-    texts: dict[str, Path], lengths: dict[str, int], tokenizer: ClipTokenizer, chunk_tokens: int
+    texts: dict[str, Path], lengths: dict[str, int], tokenizer: Any, chunk_tokens: int
 ) -> Iterator[CaptionFinding]:
-    """Yield the texts of more than one chunk, with the part that programs limited to one chunk do not see."""
+    """Yield the texts of more than one chunk, with the part that is not read if there is only one."""
     for text, file in texts.items():
         if lengths[text] > chunk_tokens:
             rest = _shortened(tokenizer.beyond(text, chunk_tokens))
             yield str(file), f"{lengths[text]} tokens; beyond the first {chunk_tokens}: {rest}"
 
 
-def _long_ones(
-    lengths: Sequence[int], tokenizer: ClipTokenizer, captions: Sequence[str], chunk_tokens: int
-) -> Iterator[Problem]:
-    longest = max(lengths)
+def _long_ones(lengths: Sequence[int], tokenizer: Any, captions: Sequence[str], text: TextSpec) -> Iterator[Problem]:
+    longest, chunk_tokens = max(lengths), text.chunk_tokens
     if longest <= chunk_tokens:
+        return
+    if text.truncates:
+        num_long = sum(n > chunk_tokens for n in lengths)
+        yield Problem(
+            "concepts",
+            f"{num_long:,} of {count(len(lengths), 'caption')} {'is' if num_long == 1 else 'are'} longer than the "
+            f"{chunk_tokens} tokens that the model reads. The longest has {longest:,}; what is beyond is not learned.",
+            "warning",
+            "Put the important words first, or shorten the captions.",
+        )
         return
     usual_limit_tokens = USUAL_LIMIT_CHUNKS * chunk_tokens
     num_long, num_too_long = (sum(n > limit for n in lengths) for limit in (chunk_tokens, usual_limit_tokens))

@@ -210,7 +210,7 @@ def _bucket_samples(training: Dataset, run_seed: int) -> dict[Size, int]:
 def _long_captions(config: Config, datasets: Sequence[Dataset]) -> Iterator[LongCaption]:
     """Yield the captions of more than one chunk of tokens, each with all of its images."""
     files: dict[str, list[Path]] = defaultdict(list)
-    chunk_tokens = config.family.text.chunk_tokens
+    chunk_tokens, truncates = config.family.text.chunk_tokens, config.family.text.truncates
     for dataset in datasets:
         for example in dataset.examples:
             for given in dataset.longest_texts(example, run_seed=config.general.seed):
@@ -224,4 +224,4 @@ def _long_captions(config: Config, datasets: Sequence[Dataset]) -> Iterator[Long
     for text, paths in files.items():
         if lengths[text] > chunk_tokens:
             unique = tuple(dict.fromkeys(paths))
-            yield LongCaption(unique, lengths[text], tokenizer.beyond(text, chunk_tokens), chunk_tokens)
+            yield LongCaption(unique, lengths[text], tokenizer.beyond(text, chunk_tokens), chunk_tokens, truncates)

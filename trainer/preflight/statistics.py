@@ -54,6 +54,7 @@ def concept_statistics(
         texts=_texts(alone, dataset, settings.run_seed),
         count_tokens=_counter(alone, progress, sum(len(i.captions) for i in images)),
         chunk_tokens=alone.family.text.chunk_tokens,
+        is_truncated=alone.family.text.truncates,
     )
 
 

@@ -19,7 +19,13 @@ from modules.config.rules.concepts import caption_changes, dropped_prompts, pair
 from modules.config.rules.embeddings import embeddings
 from modules.config.rules.every_setting import file_names, settings_without_effect, unsupported_settings
 from modules.config.rules.images import augmentations, concepts, samples, sizes, validation
-from modules.config.rules.model import autoencoder, masks_of_variant, model_variant, sample_images
+from modules.config.rules.model import (
+    autoencoder,
+    masks_of_variant,
+    model_variant,
+    sample_images,
+    single_file_of_family,
+)
 from modules.config.rules.noise import (
     loss_strengths,
     noise_process,
@@ -77,6 +83,7 @@ RULES: tuple[Rule, ...] = (
     augmentations,
     caption_changes,
     masks_of_variant,
+    single_file_of_family,
     samples,
     sample_images,
     optimizer_fields,

@@ -8,6 +8,7 @@ from modules.config.embedding_facts import trained_parts
 from modules.config.method_facts import learns_from, method_of, trains_on_pixels
 from modules.config.schema import Config
 from modules.config.variant_facts import inpaints, is_variant, reads_depth
+from modules.families.registry import files_of
 from modules.families.spec import BASE_VARIANT
 from modules.system.problem import Problem
 
@@ -33,6 +34,18 @@ def model_variant(config: Config) -> Iterator[Problem]:
         yield Problem(
             "output.model_format",
             "A single file of a depth model also contains its depth estimator, which a run does not load.",
+            advice="Save the model as a diffusers folder.",
+        )
+
+
+def single_file_of_family(config: Config) -> Iterator[Problem]:
+    """Yield an error if a fine-tune is to be a single file of a family that has no such form."""
+    if config.training.trains != "full" or config.output.model_format != "single_file":
+        return
+    if all(model.single_file is None for model in files_of(config.family.name).models):
+        yield Problem(
+            "output.model_format",
+            f"{config.family.label} models cannot be saved as a single file.",
             advice="Save the model as a diffusers folder.",
         )
 

@@ -159,12 +159,14 @@ def _rare_tags(examined: Examination) -> Iterator[Finding]:
 
 def _long(examined: Examination) -> Iterator[Finding]:
     for caption in examined.long_captions:
-        is_too_long = caption.num_tokens > USUAL_LIMIT_CHUNKS * caption.chunk_tokens
+        is_too_long = caption.is_truncated or caption.num_tokens > USUAL_LIMIT_CHUNKS * caption.chunk_tokens
+        chunks = "It is encoded in chunks; programs limited to one do not see"
+        reader = "The model does not read" if caption.is_truncated else chunks
         yield Finding(
             "long_caption",
             caption.files,
-            f"The caption is longer than {caption.chunk_tokens} tokens. It is encoded in chunks; programs limited to "
-            f"one do not see: {cut(caption.beyond, max_chars=_MAX_CHARS)}",
+            f"The caption is longer than {caption.chunk_tokens} tokens. {reader}: "
+            f"{cut(caption.beyond, max_chars=_MAX_CHARS)}",
             caption.num_tokens,
             "tokens",
             "Put the important words first, or shorten it.",

@@ -81,6 +81,7 @@ class LongCaption:
     num_tokens: int
     beyond: str
     chunk_tokens: int
+    is_truncated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

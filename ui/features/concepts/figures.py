@@ -99,10 +99,10 @@ def token_words(found: Statistics) -> str:
         return "There are no captions."
     if not found.num_long:
         return f"No caption is longer than {found.chunk_tokens} tokens, so none is truncated anywhere."
-    return (
-        f"{count(found.num_long, 'caption')} of {len(found.token_lengths):,} exceed {found.chunk_tokens} tokens. They "
-        f"are encoded in chunks here; programs limited to one chunk truncate them."
-    )
+    numbers = f"{count(found.num_long, 'caption')} of {len(found.token_lengths):,} exceed {found.chunk_tokens} tokens."
+    if found.is_truncated:
+        return f"{numbers} The model does not read the rest."
+    return f"{numbers} They are encoded in chunks here; programs limited to one chunk truncate them."
 
 
 def found_tags(found: Statistics, search: str) -> list[tuple[str, int]]:
