@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from modules.adapters import layer_input
+from modules.adapters import delta_adapter
 
 
 class LiveBytes(TorchDispatchMode):
@@ -78,14 +78,14 @@ def cuda_autocast(dtype: torch.dtype) -> Iterator[Callable[[], None]]:
     halves = dict.fromkeys(("linear", "conv2d", "scaled_dot_product_attention"), dtype)
     table = {**halves, "group_norm": torch.float32, "layer_norm": torch.float32}
     plain = {name: getattr(functional, name) for name in table}
-    is_autocast = layer_input._is_autocast
+    is_autocast = delta_adapter._is_autocast
     for name, to in table.items():
         setattr(functional, name, casting(plain[name], to))
-    layer_input._is_autocast = lambda x: True
+    delta_adapter._is_autocast = lambda x: True
     try:
         yield end
     finally:
-        layer_input._is_autocast = is_autocast
+        delta_adapter._is_autocast = is_autocast
         for name, function in plain.items():
             setattr(functional, name, function)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from modules.adapters import layer_input
+from modules.adapters import delta_adapter
 from modules.adapters.protocol import kind_of
 from modules.adapters.registry import ADAPTERS
 from tests.builders.matrix import matrix
@@ -70,7 +70,7 @@ def test_without_the_cast_every_bit_is_the_same(
     name: str, dtype: str, autocast: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours = trained(name, DTYPES[dtype], DTYPES[autocast])
-    monkeypatch.setattr(layer_input, "_is_autocast", lambda x: False)
+    monkeypatch.setattr(delta_adapter, "_is_autocast", lambda x: False)
     plain = trained(name, DTYPES[dtype], DTYPES[autocast])
     assert [n for n in plain if not torch.equal(ours[n], plain[n])] == []
 
