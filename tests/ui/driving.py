@@ -14,7 +14,7 @@ from ui.forms.values import to_text
 from ui.forms.visibility import name_of, offered
 from ui.widgets.controls import Choice, Switch
 from ui.widgets.entry import Entry
-from ui.widgets.file_dialog import FileDialog
+from ui.widgets.files.dialog import FileDialog
 from ui.widgets.textarea import TextArea
 
 W = TypeVar("W", bound=tk.Misc)

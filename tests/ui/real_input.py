@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from tkinter import ttk
 
 from tests.ui.conftest import Window
-from ui.widgets.file_dialog import FileDialog
+from ui.widgets.files.dialog import FileDialog
 from ui.widgets.focus import focused_widget
 
 _POLL_MS = 20

@@ -14,8 +14,8 @@ from ui.widgets.files import listing
 from ui.widgets.files.board_layout import rows_layout, tiles_layout
 from ui.widgets.files.browser import Browser, Chosen, Enter, Purpose, Rejected, common_start, completions
 from ui.widgets.files.listing import Contents, Counts, Entry, count_images, folder_of, natural_order, read_folder
+from ui.widgets.files.new_folder import create_folder
 from ui.widgets.files.places import mounted_disks, places, with_recent
-from ui.widgets.new_folder_bar import create_folder
 
 JSON = (("Config", "*.json"),)
 

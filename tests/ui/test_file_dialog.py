@@ -22,7 +22,7 @@ from ui.forms.fields import Row
 from ui.widgets.controls import Button
 from ui.widgets.dialog import Dialog
 from ui.widgets.entry import Entry
-from ui.widgets.file_dialog import FileDialog
+from ui.widgets.files.dialog import FileDialog
 from ui.widgets.files.listing import Contents, Counts, read_folder
 from ui.widgets.focus import focused_widget
 from ui.widgets.tk_interaction import TkInteraction
@@ -289,7 +289,7 @@ def test_what_is_typed_while_a_folder_is_read_stays(
         return read_folder(folder, **options)
 
     def type_a_path(dialog: FileDialog) -> Callable[[], bool]:
-        monkeypatch.setattr("ui.widgets.file_dialog.read_folder", read_slowly)
+        monkeypatch.setattr("ui.widgets.files.dialog.read_folder", read_slowly)
         dialog.open(images / "cats")
         press(dialog, "Control-l")
         dialog.path.set("sub.js")

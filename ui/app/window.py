@@ -41,7 +41,6 @@ from ui.widgets.scroll import bind_wheel
 from ui.widgets.theme import Theme
 from ui.widgets.tk_interaction import FileServices, TkInteraction
 from ui.widgets.tooltip import Tooltips
-from ui.widgets.ttk_style import style_ttk
 from ui.widgets.window import (
     accept_paths,
     bind_clicks,
@@ -52,6 +51,7 @@ from ui.widgets.window import (
     place,
     set_icon,
     set_scale,
+    style_ttk,
     switch_mode,
 )
 

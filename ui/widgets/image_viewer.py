@@ -11,11 +11,10 @@ from PIL import ImageTk
 
 from ui.loop.background import Job
 from ui.loop.pump import Pump
-from ui.widgets.controls import Button
+from ui.widgets.controls import Button, Slider
 from ui.widgets.dialog import Window
 from ui.widgets.image_grid import Tile
 from ui.widgets.panel import Panel, Text
-from ui.widgets.slider import Slider
 from ui.widgets.theme import GAP, PAD, Theme
 from ui.widgets.thumbnails import load_fitted
 

@@ -14,7 +14,7 @@ from ui.widgets.auto_bar import AutoBar
 from ui.widgets.focus import focused_widget
 from ui.widgets.panel import Panel
 from ui.widgets.theme import Theme
-from ui.widgets.ttk_style import style_ttk
+from ui.widgets.window import style_ttk
 
 _MIN_WIDTH = 60
 

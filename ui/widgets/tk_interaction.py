@@ -87,7 +87,7 @@ class TkInteraction:
         return next(iter(self._paths(purpose, title, start, kinds)), None)
 
     def _paths(self, purpose: Purpose, title: str, start: Path, kinds: Sequence[FileKind] = ()) -> tuple[Path, ...]:
-        from ui.widgets.file_dialog import FileDialog  # a fifth of the window's own modules
+        from ui.widgets.files.dialog import FileDialog  # a fifth of the window's own modules
 
         assert self._files is not None, "call serve_files first"
         return FileDialog(self._root, self._theme, self._files, purpose, title, start, kinds).ask_paths()

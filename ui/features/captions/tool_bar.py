@@ -10,9 +10,8 @@ from functools import partial
 from ui.features.captions.mask_canvas import MaskCanvas, MaskView, Tool
 from ui.features.captions.mask_document import BLACK, WHITE
 from ui.forms.context import Context
-from ui.widgets.controls import Button, Choice
+from ui.widgets.controls import Button, Choice, Slider
 from ui.widgets.panel import Flow, Panel, Text
-from ui.widgets.slider import Slider
 from ui.widgets.variables import TextVar
 
 _TOOLS: dict[Tool, tuple[str, str]] = {
