@@ -42,8 +42,8 @@ class GammaLimit:
 class WeightingSpec:
     """A loss weighting. `help` is a sentence for its list, empty where none is needed.
 
-    `predictions` are the prediction types for which its formula is defined. `gamma_help` tells what the gamma setting
-    means to it and its usual values; empty if it has no gamma. `onetrainer` is its name in OneTrainer's configs.
+    `predictions` are the prediction types for which its formula is defined. `gamma_help` describes the gamma setting
+    and its usual values; empty if it has no gamma. `onetrainer` is its name in OneTrainer's configs.
     `kohya_gamma` is sd-scripts' key for gamma in configs and metadata, `kohya_flag` the key for the weighting itself.
     """
 
