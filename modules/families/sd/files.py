@@ -8,11 +8,14 @@ from modules.families.kinds.file_kind import FileKind
 from modules.families.parts.lora_names import unet_clip_targets
 from modules.families.parts.single_file.detect import VARIANTS, checkpoint_of
 from modules.families.parts.single_file.record import PredictionMark, SingleFile, TextPlace
+from modules.families.parts.single_file.sidecar import Sidecar
 from modules.families.published import FamilyFiles, FolderFacts, PublishedModel
-from modules.families.sd.sidecar import first_sidecar, second_sidecar
 from modules.formats.checkpoint_header import CheckpointHeader, read_values
 
 _CONFIGS = Path(__file__).parent / "configs"
+# SD 1 needs a sidecar for v-prediction alone, SD 2 always.
+_FIRST_SIDECAR = Sidecar(Path(__file__).parent / "sidecars" / "sd1.yaml")
+_SECOND_SIDECAR = Sidecar(Path(__file__).parent / "sidecars" / "sd2.yaml", is_always_needed=True)
 _TARGETS = unet_clip_targets({"text_encoder": "lora_te"}, writes_sgm=False)
 _NORM = "model.diffusion_model.output_blocks.11.1.transformer_blocks.0.norm1.bias"
 _VELOCITY_SPREAD = 0.09
@@ -73,7 +76,7 @@ _SD1 = PublishedModel(
     single_file=SingleFile(
         text=(TextPlace("text_encoder", "cond_stage_model.transformer."),),
         markers=("cond_stage_model.transformer.",),
-        sidecar=first_sidecar,
+        sidecar=_FIRST_SIDECAR,
     ),
     text_width=768,
     embedding_width=768,
@@ -102,7 +105,7 @@ _SD2 = PublishedModel(
         velocity_model="sd2_v",
         is_ambiguous=True,
         prediction_from_weights=second_prediction,
-        sidecar=second_sidecar,
+        sidecar=_SECOND_SIDECAR,
         beside=_BESIDE,
     ),
     is_v2=True,
@@ -122,7 +125,7 @@ _SD2_V = PublishedModel(
     pipelines=_PIPELINES,
     index=_INDEX,
     variant_index=_VARIANT_INDEX,
-    single_file=SingleFile(text=_SECOND, markers=(), is_ambiguous=True, sidecar=second_sidecar, beside=_BESIDE),
+    single_file=SingleFile(text=_SECOND, markers=(), is_ambiguous=True, sidecar=_SECOND_SIDECAR, beside=_BESIDE),
     is_v2=True,
     text_width=1024,
     prediction_note=_note,

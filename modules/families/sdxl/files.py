@@ -14,11 +14,12 @@ from modules.families.parts.lora_names import unet_clip_targets
 from modules.families.parts.single_file.detect import VARIANTS, checkpoint_of
 from modules.families.parts.single_file.prediction import VELOCITY_TENSOR
 from modules.families.parts.single_file.record import SingleFile, TextPlace
+from modules.families.parts.single_file.sidecar import Sidecar
 from modules.families.published import FamilyFiles, FolderFacts, PublishedModel
-from modules.families.sdxl.sidecar import base_sidecar, refiner_sidecar
 from modules.formats.program_table import velocity_note
 
 _CONFIGS = Path(__file__).parent / "configs"
+_SIDECARS = Path(__file__).parent / "sidecars"
 _TARGETS = unet_clip_targets(
     {"text_encoder": "lora_te1", "text_encoder_2": "lora_te2"}, writes_sgm=True, projections=("text_encoder_2",)
 )
@@ -60,7 +61,7 @@ _BASE = PublishedModel(
         ),
         markers=("conditioner.embedders.1.model.", "conditioner.embedders.0.transformer."),
         has_labels=True,
-        sidecar=base_sidecar,
+        sidecar=Sidecar(_SIDECARS / "base.yaml"),
         velocity_tensors=True,
     ),
     text_width=2048,
@@ -86,7 +87,7 @@ _REFINER = PublishedModel(
     single_file=SingleFile(
         text=(TextPlace("text_encoder_2", "conditioner.embedders.0.model.", is_open_clip=True, has_projection=True),),
         markers=("conditioner.embedders.0.model.",),
-        sidecar=refiner_sidecar,
+        sidecar=Sidecar(_SIDECARS / "refiner.yaml"),
         velocity_tensors=True,
     ),
     text_width=1280,
