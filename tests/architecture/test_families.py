@@ -45,6 +45,28 @@ def test_a_familys_name_is_said_in_its_own_folder_alone() -> None:
     assert all(any(path.startswith(namer) for path in sayers) for namer in NAMERS), "an exception nobody needs"
 
 
+# Who may name a part of a family, and why: elsewhere parts have roles.
+PART_NAMERS = {
+    "modules/families/sd/": "its own folder",
+    "modules/families/sdxl/": "its own folder",
+    "modules/families/parts/": "the code of the models with a UNet and CLIP",
+    "modules/config/migrations/": "keys of OneTrainer's files",
+    "modules/config/imports/": "keys of kohya's files",
+    "modules/formats/adapter_forms.py": "prefixes of the names in adapter files",
+    "modules/formats/program_table.py": "layers of which programs lose the alpha",
+    "modules/adapters/tools/blocks.py": "a group of layers in the notation of block weights",
+    "modules/optim/terms/muon.py": "OneTrainer's rates of its first and second text encoder",
+    "ui/features/search/synonyms.py": "a word that people search for",
+}
+
+
+def test_parts_have_roles_outside_of_their_family() -> None:
+    parts = {"unet", "text_encoder_2", "UNet2DConditionModel", "CLIPTextModel", "AutoencoderKL"}
+    sayers = {path for path, file in sources() if strings(file, parts)}
+    assert not [path for path in sayers if not path.startswith(tuple(PART_NAMERS))]
+    assert all(any(path.startswith(namer) for path in sayers) for namer in PART_NAMERS), "an exception nobody needs"
+
+
 def test_formats_hold_containers_alone() -> None:
     pattern = re.compile(r"^\s*(from|import) modules\.(families|config|estimate|data)\b", re.MULTILINE)
     formats = [(path, file) for path, file in sources() if path.startswith("modules/formats/")]

@@ -14,7 +14,7 @@ from typing import Any
 
 from modules.families.parts.single_file.models import CONFIGS_KEY, configs_of_file
 from modules.families.published import PublishedModel
-from modules.families.registry import files_of, published, published_models
+from modules.families.registry import FAMILIES, files_of, published, published_models
 from modules.formats.adapter_names import DOWN
 from modules.formats.adapter_targets import AdapterTargets, Name, fits, name_of
 from modules.formats.adapter_types import Shapes
@@ -134,16 +134,18 @@ def targets_of(record: PublishedModel, metadata: Mapping[str, str]) -> AdapterTa
     if CONFIGS_KEY in metadata:
         with suppress(*INVALID_CONFIGS):
             brought = json.loads(metadata[CONFIGS_KEY])
-            if not record.configs or _structure(brought) == _structure(record.shipped_configs()):
+            denoiser = FAMILIES[record.family].denoiser.name
+            published_structure = _structure(record.shipped_configs(), denoiser) if record.configs else ()
+            if not record.configs or _structure(brought, denoiser) == published_structure:
                 return record.adapter_targets(configs_of_file(record.name, {}, metadata))
     return _shipped_targets(record.name) if record.configs else None
 
 
-def _structure(configs: Mapping[str, Mapping[str, Any]]) -> tuple[Any, ...]:
-    """Return what models of one family of any size have in common: the text encoders, and the UNet's kind."""
-    unet = configs["unet"]
+def _structure(configs: Mapping[str, Mapping[str, Any]], denoiser: str) -> tuple[Any, ...]:
+    """Return the facts that models of one family of any size share: the text encoders, and the kind of the denoiser."""
+    config = configs[denoiser]
     encoders = frozenset(part for part in configs if part.startswith("text_encoder"))
-    return encoders, unet.get("addition_embed_type"), bool(unet.get("use_linear_projection"))
+    return encoders, config.get("addition_embed_type"), bool(config.get("use_linear_projection"))
 
 
 @cache
