@@ -126,9 +126,11 @@ def validated(section: type[SectionT], values: Mapping[str, Any]) -> SectionT:
     except ValidationError as error:
         name = str(error.errors(include_url=False)[0]["loc"][0])
         record = next((record for record in records_of(section) if record.path == name), None)
-        allowed = f"Allowed: {record.allowed}." if record is not None and record.allowed else ""
-        label = name if record is None else record.label
-        raise DarkroomError(f"{label}: {describe(error)}", advice=allowed) from error
+        if record is None:
+            names = ", ".join(section.model_fields)
+            raise DarkroomError(f"There is no setting {name!r}.", advice=f"The settings are: {names}.") from error
+        allowed = f"Allowed: {record.allowed}." if record.allowed else ""
+        raise DarkroomError(f"{record.label}: {describe(error)}", advice=allowed) from error
 
 
 def request_line(spec: JobSpec, settings: Section) -> str:

@@ -1,0 +1,69 @@
+"""Every job is one record: its options, its request and its function follow from it."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from modules.adapters.tools.blocks import PRESETS
+from modules.settings.field import records_of
+from modules.system.errors import DarkroomError
+from modules.system.factories import load_factory
+from trainer.cli.options import add_options, settings_of
+from trainer.jobs.files import BlockSettings
+from trainer.jobs.registry import JOBS
+from trainer.jobs.spec import JobSpec, argument_of, request_in, request_line, validated
+
+EACH = pytest.mark.parametrize("spec", JOBS.values(), ids=JOBS)
+
+
+@EACH
+def test_a_record_is_complete(spec: JobSpec) -> None:
+    assert JOBS[spec.name] is spec
+    assert callable(load_factory(spec.function))
+    assert not spec.server or callable(load_factory(spec.server))
+    assert spec.help.endswith(".")
+    assert not spec.input or spec.input in spec.settings.model_fields
+    labels = [record.label for record in records_of(spec.settings)]
+    assert len(set(labels)) == len(labels)
+    assert all(record.setting.help.endswith(".") for record in records_of(spec.settings))
+
+
+@EACH
+def test_the_options_give_the_defaults_and_paths_of_the_caller(
+    spec: JobSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DARKROOM_CALLER_DIR", str(tmp_path))
+    parser = argparse.ArgumentParser()
+    add_options(parser, spec.settings)
+    records = records_of(spec.settings)
+    required = [r for r in records if argument_of(spec.settings, r.path).is_required]
+    words = ["some" for r in required if argument_of(spec.settings, r.path).is_positional]
+    words += [w for r in required if not argument_of(spec.settings, r.path).is_positional for w in ("--out", "some")]
+    settings = validated(spec.settings, settings_of(parser.parse_args(words), spec.settings))
+    assert request_in(request_line(spec, settings), JOBS) == (spec, settings)
+    for record in records:
+        value = getattr(settings, record.path)
+        if record in required:
+            is_path = bool(record.setting.path_kind)
+            assert record.kind == "list" or value == (str(tmp_path / "some") if is_path else "some")
+        elif record.setting.path_kind and record.default:
+            assert value in (str(tmp_path / str(record.default)), record.default)
+        else:
+            assert value == record.default
+
+
+def test_a_request_with_an_unknown_job_or_setting_is_refused_by_name() -> None:
+    assert request_in('{"command": "Stop"}', JOBS) is None
+    assert request_in("no JSON", JOBS) is None
+    with pytest.raises(DarkroomError, match="There is no job 'paint'"):
+        request_in('{"job": "paint", "settings": {}}', JOBS)
+    with pytest.raises(DarkroomError, match="no setting 'sorce'"):
+        request_in('{"job": "convert", "settings": {"sorce": "x"}}', JOBS)
+
+
+def test_the_presets_of_strengths_are_those_that_the_tool_reads() -> None:
+    offered = next(r for r in records_of(BlockSettings) if r.path == "preset").choices
+    assert set(offered) - {""} == set(PRESETS) - {"all"}
