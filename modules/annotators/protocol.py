@@ -1,4 +1,4 @@
-"""What captioners and maskers are, and the settings of their models."""
+"""The protocols of captioners and maskers, and the settings of their models."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class MaskSettings(Section):
     ] = 0.3
 
 
-def listed(text: str) -> tuple[str, ...]:
+def split_list(text: str) -> tuple[str, ...]:
     """Return the parts of a text that are separated by commas, without empty ones."""
     return tuple(part for piece in text.split(",") if (part := piece.strip()))
 

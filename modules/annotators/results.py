@@ -66,14 +66,16 @@ MASK_MODES: Mapping[MaskMode, str] = {
 }
 
 
-def draw_mask(found: SoftMask, *, threshold: float, expand_px: int, smooth_px: int, is_inverted: bool = False) -> Mask:
+def draw_mask(
+    probabilities: SoftMask, *, threshold: float, expand_px: int, smooth_px: int, is_inverted: bool = False
+) -> Mask:
     """Return the mask of some probabilities: white where they reach the threshold, grown, and with soft edges.
 
     `expand_px` grows the white on all sides, or shrinks it where it is negative; `smooth_px` is the radius of a blur.
     """
     from scipy.ndimage import distance_transform_edt  # takes a third of a second to import
 
-    is_white = found >= threshold
+    is_white = probabilities >= threshold
     if is_inverted:
         is_white = ~is_white
     if expand_px > 0 and is_white.any():

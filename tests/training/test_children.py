@@ -22,7 +22,7 @@ from trainer.events import RunFinished
 from trainer.job_events import JobEvent, JobFailed, JobFinished
 from trainer.jobs.registry import JOBS
 from trainer.jobs.sample import SampleChoices, SampleRequest, sample_line
-from trainer.jobs.spec import AdapterChoice, request_line, validated
+from trainer.jobs.spec import AdapterChoice, request_line, validate_settings
 from trainer.launch import RunRequest
 from ui.features.tensorboard.model import TensorBoardServer
 
@@ -71,7 +71,7 @@ def end_of(child: ChildJob) -> JobFinished:
 
 def done_by(name: str, **values: Any) -> JobFinished:
     """Do a job as the window does, and return its result."""
-    return end_of(send_job(request_line(JOBS[name], validated(JOBS[name].settings, values))))
+    return end_of(send_job(request_line(JOBS[name], validate_settings(JOBS[name].settings, values))))
 
 
 def test_an_image_is_generated_with_the_lora_of_a_run(trained: Trained, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from trainer.__main__ import main
 from trainer.child.run import launch_child
 from trainer.commands import Pause, Resume
 from trainer.events import Event, PhaseChanged, RunFinished, StepFinished
-from trainer.jobs.config import changed
+from trainer.jobs.config import apply_changes
 from trainer.launch import RunRequest
 from trainer.run_folder.backup import find_backup
 from trainer.run_folder.event_log import read_events
@@ -146,7 +146,7 @@ def test_a_wrong_command_gets_a_sentence(
 )
 def test_several_values_are_set_as_the_window_shows_them(text: str, resolutions: tuple[int | str, ...]) -> None:
     """Only JSON lists were accepted; the docs and the window write 512, 768."""
-    assert changed(Config(), [f"data.resolution_px={text}"]).data.resolution_px == resolutions
+    assert apply_changes(Config(), [f"data.resolution_px={text}"]).data.resolution_px == resolutions
 
 
 def test_paths_are_resolved_against_where_the_user_stood(

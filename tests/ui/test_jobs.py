@@ -20,11 +20,11 @@ from trainer.child.job import JobEnded
 from trainer.job_events import ImageAnnotated, ImageSampled, JobFailed, JobFinished, JobProgress, JobStopped
 from trainer.jobs.registry import JOBS
 from trainer.jobs.sample import sample_in
-from trainer.jobs.spec import AdapterChoice, JobSpec, argument_of, request_in, request_line, validated
+from trainer.jobs.spec import AdapterChoice, JobSpec, argument_of, request_in, request_line, validate_settings
 from ui.features.generate.model import SampleSession
 from ui.features.tools.model import place_for, proposed_output, tools
 from ui.loop.background import Background
-from ui.loop.jobs import JobRunner, JobState, reduced
+from ui.loop.jobs import JobRunner, JobState, apply_event
 
 
 def filled(spec: JobSpec, **values: Any) -> Section:
@@ -32,7 +32,7 @@ def filled(spec: JobSpec, **values: Any) -> Section:
     texts = {"files": [{"path": "/l/one.safetensors", "strength": 0.5}], "rank": 32, "strengths": "down=1"}
     own = {"source": "/l/one.safetensors", "model": "/m/base", "base": "/m/base", "tuned": "/m/other", "out": "/o/out"}
     known = {name: value for name, value in (texts | own).items() if name in spec.settings.model_fields}
-    return validated(spec.settings, known | values)
+    return validate_settings(spec.settings, known | values)
 
 
 @pytest.mark.parametrize("spec", tools(), ids=lambda spec: spec.name)
@@ -68,7 +68,7 @@ def test_the_name_of_a_result_and_the_place_of_a_dropped_file() -> None:
     assert proposed_output(merge, merge.settings()) == ""
 
     def place(name: str, *, is_lora: bool, **values: Any) -> str:
-        record = place_for(JOBS[name], validated(JOBS[name].settings, values), is_lora=is_lora)
+        record = place_for(JOBS[name], validate_settings(JOBS[name].settings, values), is_lora=is_lora)
         return record.path if record is not None else ""
 
     assert [place("lora-merge", is_lora=lora) for lora in (True, False)] == ["files", "model"]
@@ -79,19 +79,19 @@ def test_the_name_of_a_result_and_the_place_of_a_dropped_file() -> None:
 
 def test_the_states_of_a_job() -> None:
     state = JobState("running", "Resize")
-    state = reduced(state, JobProgress("layers", 5, 10, 62.0))
+    state = apply_event(state, JobProgress("layers", 5, 10, 62.0))
     assert (state.share, state.status) == (0.5, "layers: 5 of 10, 0:01:02 left")
-    assert reduced(state, JobProgress("reading", 0, 1)).status == "reading"
-    done = reduced(state, JobFinished("Resized.", ("/o/x",), ("A note.",)))
+    assert apply_event(state, JobProgress("reading", 0, 1)).status == "reading"
+    done = apply_event(state, JobFinished("Resized.", ("/o/x",), ("A note.",)))
     assert (done.stage, done.status, done.paths) == ("finished", "Resized.", (Path("/o/x"),))
-    assert reduced(done, JobEnded(0, "")) is done
-    failed = reduced(state, JobFailed("It does not fit.", "Choose another."))
+    assert apply_event(done, JobEnded(0, "")) is done
+    failed = apply_event(state, JobFailed("It does not fit.", "Choose another."))
     assert failed.failure is not None
     assert failed.failure.advice == "Choose another."
-    annotated = reduced(state, ImageAnnotated("x/a.png", True, "a cat"))
-    annotated = reduced(annotated, ImageAnnotated("x/b.png", False, problem="an empty file"))
-    assert reduced(annotated, ImageAnnotated("x/c.png", False)).lines == ("a.png: a cat", "▲ b.png: an empty file")
-    broken = reduced(state, JobEnded(-9, "first\nlast words\n"))
+    annotated = apply_event(state, ImageAnnotated("x/a.png", True, "a cat"))
+    annotated = apply_event(annotated, ImageAnnotated("x/b.png", False, problem="an empty file"))
+    assert apply_event(annotated, ImageAnnotated("x/c.png", False)).lines == ("a.png: a cat", "▲ b.png: an empty file")
+    broken = apply_event(state, JobEnded(-9, "first\nlast words\n"))
     assert broken.stage == "failed"
     assert broken.failure is not None
     assert broken.failure.advice == "last words"

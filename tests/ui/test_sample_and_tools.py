@@ -36,7 +36,7 @@ def test_tools_from_a_dropped_file_to_its_result(window: Window, lora: Path, tmp
     spawn = Spawner()
     page.runner._spawn = spawn
     page.drop([lora])
-    window.wait_until(lambda: page.inspect.found, "the inspection")
+    window.wait_until(lambda: page.inspect.inspection, "the inspection")
     assert page.inspect.sentence.cget("text").startswith("A LoRA of rank 4 for Stable Diffusion 1.x")
     page._open_in("lora-resize", lora)
     form = page.form("lora-resize")

@@ -6,7 +6,7 @@ import pytest
 
 from modules.config.schema import Config
 from modules.system.errors import DarkroomError
-from trainer.jobs.config import changed
+from trainer.jobs.config import apply_changes
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,6 @@ from trainer.jobs.config import changed
 )
 def test_a_setting_that_is_not_there_is_guessed(change: str, guess: str) -> None:
     with pytest.raises(DarkroomError) as caught:
-        changed(Config(), [change])
+        apply_changes(Config(), [change])
     assert caught.value.message.startswith(f"--set {change}: There is no setting ")
     assert caught.value.advice == f"{guess}All settings are listed by python -m trainer schema --markdown."

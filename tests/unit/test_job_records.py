@@ -14,7 +14,7 @@ from modules.system.factories import load_factory
 from trainer.cli.options import add_options, settings_of
 from trainer.jobs.files import BlockSettings
 from trainer.jobs.registry import JOBS
-from trainer.jobs.spec import JobSpec, argument_of, request_in, request_line, validated
+from trainer.jobs.spec import JobSpec, argument_of, request_in, request_line, validate_settings
 
 EACH = pytest.mark.parametrize("spec", JOBS.values(), ids=JOBS)
 
@@ -42,7 +42,7 @@ def test_the_options_give_the_defaults_and_paths_of_the_caller(
     required = [r for r in records if argument_of(spec.settings, r.path).is_required]
     words = ["some" for r in required if argument_of(spec.settings, r.path).is_positional]
     words += [w for r in required if not argument_of(spec.settings, r.path).is_positional for w in ("--out", "some")]
-    settings = validated(spec.settings, settings_of(parser.parse_args(words), spec.settings))
+    settings = validate_settings(spec.settings, settings_of(parser.parse_args(words), spec.settings))
     assert request_in(request_line(spec, settings), JOBS) == (spec, settings)
     for record in records:
         value = getattr(settings, record.path)

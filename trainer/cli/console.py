@@ -273,6 +273,6 @@ def _step_words(event: StepFinished) -> str:
     smoothed = "" if event.smoothed_loss is None else f" smooth {event.smoothed_loss:.4f}"
     reward = f" reward {event.metrics['reward']:.4f}" if "reward" in event.metrics else ""
     rates = list(dict.fromkeys(f"{rate:.3g}" for rate in event.effective_rates.values()))
-    found = f" effective rate {'/'.join(rates)}" if rates else ""
+    effective = f" effective rate {'/'.join(rates)}" if rates else ""
     speed = f"{event.images_per_second:.1f} images/s"
-    return f"epoch {event.epoch}/{event.epochs} loss {loss}{smoothed}{reward}{found} {speed}"
+    return f"epoch {event.epoch}/{event.epochs} loss {loss}{smoothed}{reward}{effective} {speed}"

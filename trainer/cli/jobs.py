@@ -21,7 +21,7 @@ from trainer.event_lines import to_line
 from trainer.job import Job
 from trainer.job_events import ImageAnnotated, JobEvent, JobFailed, JobFinished, JobNotes, JobProgress, JobStopped
 from trainer.jobs.registry import JOBS
-from trainer.jobs.spec import JobSpec, request_in, validated
+from trainer.jobs.spec import JobSpec, request_in, validate_settings
 
 _TEXT_CHARS = 1_000_000  # written at once: the metadata of a model may be as large as a file
 
@@ -45,7 +45,7 @@ def verb_of(spec: JobSpec) -> Verb:
         if spec.server and options.serve:
             load_factory(spec.server)()
             return 0
-        settings = validated(spec.settings, settings_of(options, spec.settings))
+        settings = validate_settings(spec.settings, settings_of(options, spec.settings))
         if spec.shows == "text":
             end = spec.run(settings, Job(lambda _event: None))
             return _print_text(end) if isinstance(end, JobFinished) else 0

@@ -30,7 +30,7 @@ def settings_of(options: argparse.Namespace, section: type[Section]) -> dict[str
 
     Raises DarkroomError for a file whose strength is not a number.
     """
-    return {record.path: _resolved(record, getattr(options, record.path)) for record in records_of(section)}
+    return {record.path: _resolve(record, getattr(options, record.path)) for record in records_of(section)}
 
 
 def split_strength(word: str) -> tuple[str, float]:
@@ -104,7 +104,7 @@ def _help_of(record: FieldRecord) -> str:
     return f"{text}{shown}".replace("%", "%%")
 
 
-def _resolved(record: FieldRecord, value: Any) -> Any:
+def _resolve(record: FieldRecord, value: Any) -> Any:
     """Return the value of an option as that of its setting."""
     if record.kind == "list":
         item: Any = record.item  # of the records of a list a dataclass, too

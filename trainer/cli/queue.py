@@ -21,7 +21,7 @@ from trainer.cli.signals import on_signal, restore
 from trainer.commands import Stop
 from trainer.events import Event, RunFailed, RunFinished
 from trainer.jobs.config import AllowCode, AllowCodeHash, Changes, PresetName, allowed_code, describe, read_config
-from trainer.jobs.spec import positional, validated
+from trainer.jobs.spec import positional, validate_settings
 from trainer.run_queue.file import QueueFile
 from trainer.run_queue.items import Item, State
 from trainer.run_queue.running import QueueRun, continues_after, ending_of, request_of
@@ -52,7 +52,7 @@ class QueueRunSettings(Section):
 
 
 def _add(options: argparse.Namespace) -> int:
-    settings = validated(AddSettings, settings_of(options, AddSettings))
+    settings = validate_settings(AddSettings, settings_of(options, AddSettings))
     for name in settings.configs:
         loaded = read_config(name, settings.changes, preset=settings.preset)
         for problem in errors_in(loaded.problems):
@@ -90,10 +90,10 @@ def _move(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    settings, file = validated(QueueRunSettings, settings_of(options, QueueRunSettings)), _file()
+    settings, file = validate_settings(QueueRunSettings, settings_of(options, QueueRunSettings)), _file()
     if wanted := settings.after_failure:
         file.change(lambda now: now.with_after_failure(wanted))
-    return run_queue(file, JsonLines() if settings.json_lines else Console(), launch=_launched(settings))
+    return run_queue(file, JsonLines() if settings.json_lines else Console(), launch=_launcher(settings))
 
 
 def run_queue(file: QueueFile, listener: Listener, *, launch: Callable[[Item], ChildRun]) -> int:
@@ -154,7 +154,7 @@ def _stopping(child: ChildRun) -> Iterator[None]:
         restore(before)
 
 
-def _launched(settings: QueueRunSettings) -> Callable[[Item], ChildRun]:
+def _launcher(settings: QueueRunSettings) -> Callable[[Item], ChildRun]:
     return lambda item: launch_child(request_of(item, allowed_code=allowed_code(item.config, settings)))
 
 

@@ -35,13 +35,13 @@ from trainer.jobs.config import (
     Changes,
     ConfigSettings,
     allowed_code,
-    changed,
+    apply_changes,
     describe,
     read_config,
     with_hashes,
 )
-from trainer.jobs.fit import FitSettings, fitted
-from trainer.jobs.spec import Argument, positional, validated
+from trainer.jobs.fit import FitSettings, fit_config
+from trainer.jobs.spec import Argument, positional, validate_settings
 from trainer.launch import RunRequest, import_engine, module_arguments, num_processes
 from trainer.preflight import check
 from trainer.run_folder.backup import find_backup
@@ -89,7 +89,7 @@ class CacheSettings(RunSettings, ConfigSettings):
     yes: Annotated[bool, Setting("Confirmed", "With --prune: remove them without asking.")] = False
     keep_for: Annotated[
         tuple[str, ...],
-        Setting("Keep for", "With --prune: keep those of other configs, too."),
+        Setting("Keep for", "With --prune: also keep the entries of other configs."),
         Argument(metavar="CONFIG", takes_several=True),
     ] = ()
 
@@ -125,14 +125,14 @@ def _train(settings: TrainSettings) -> int:
     loaded = settings.load()
     _report(loaded.problems)
     allowed = allowed_code(loaded.config, settings)
-    config = _fitted(loaded.config, settings) if settings.fit else loaded.config
+    config = _fit_to_card(loaded.config, settings) if settings.fit else loaded.config
     request = RunRequest(config, in_window=False, allowed_code=allowed, replaces=settings.overwrite)
     return _run(request, settings)
 
 
-def _fitted(config: Config, settings: TrainSettings) -> Config:
+def _fit_to_card(config: Config, settings: TrainSettings) -> Config:
     """Return the config that fits, with its table on standard error. Raises DarkroomError if nothing fits."""
-    fit, table = fitted(config, settings, is_run=True)
+    fit, table = fit_config(config, settings, is_run=True)
     sys.stderr.write(table)
     if not fit.fits:
         raise DarkroomError(
@@ -172,7 +172,7 @@ def _from_backup(settings: ResumeSettings, kind: Literal["resume", "fork", "fork
     if settings.config:
         config = read_config(settings.config, settings.changes).config
     else:
-        config = changed(load_file(backup.path / "config.json").config, settings.changes)
+        config = apply_changes(load_file(backup.path / "config.json").config, settings.changes)
     allowed = allowed_code(config, settings)
     return RunRequest(config, kind, backup.path, in_window=False, allowed_code=allowed, replaces=settings.overwrite)
 
@@ -259,7 +259,7 @@ def _report(problems: list[Problem]) -> None:
 def _prune(configs: Sequence[Config], *, names: Sequence[str], is_confirmed: bool) -> int:
     """Show the entries of the first config's cache folder that none of the configs uses, and remove them if confirmed.
 
-    `names` are those of the configs in messages. On a terminal the user is asked; elsewhere nothing is removed unless
+    `names` are the configs' names for messages. On a terminal the user is asked; elsewhere nothing is removed unless
     `is_confirmed`.
     """
     if configs[0].data.cache_location == "memory":
@@ -300,7 +300,7 @@ def _verb(summary: str, section: type[_Settings], run: Callable[[_Settings], int
     return Verb(
         summary,
         lambda parser: add_options(parser, section),
-        lambda options: run(validated(section, settings_of(options, section))),
+        lambda options: run(validate_settings(section, settings_of(options, section))),
     )
 
 

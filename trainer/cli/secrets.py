@@ -17,7 +17,7 @@ from trainer.jobs.config import describe
 
 
 def _list(_options: argparse.Namespace) -> int:
-    secrets = _stored()
+    secrets = _load()
     width = max(len(name) for name in SECRET_NAMES)
     for field in SECRET_FIELDS:
         state = "set" if secret(secrets, field.name) else "-"
@@ -39,13 +39,13 @@ def _set(options: argparse.Namespace) -> int:
         raise DarkroomError("No value was entered.", advice=f"To remove it: secrets remove {options.name}.")
     if error := secret_error(options.name, value):
         raise DarkroomError(error)
-    _save(with_secret(_stored(), options.name, value))
+    _save(with_secret(_load(), options.name, value))
     sys.stdout.write(f"{options.name} is set.\n")
     return 0
 
 
 def _remove(options: argparse.Namespace) -> int:
-    stored = _stored()
+    stored = _load()
     if not secret(stored, options.name):
         sys.stdout.write(f"{options.name} was not set.\n")
         return 0
@@ -56,13 +56,13 @@ def _remove(options: argparse.Namespace) -> int:
 
 def _import(options: argparse.Namespace) -> int:
     source = from_caller(options.file)
-    secrets, names = import_secrets(source, _stored())
+    secrets, names = import_secrets(source, _load())
     _save(secrets)
     sys.stdout.write(f"Imported: {', '.join(names)}.\n{source} still contains them; delete them there if possible.\n")
     return 0
 
 
-def _stored() -> Secrets:
+def _load() -> Secrets:
     loaded = load_secrets()
     for problem in loaded.problems:
         sys.stderr.write(describe(problem) + "\n")

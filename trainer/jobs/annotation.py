@@ -1,4 +1,4 @@
-"""What captions and masks share: the loop over the images of a folder, the model, and copies of replaced files."""
+"""Shared by captions and masks: the loop over the images of a folder, the model, and copies of replaced files."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Originals:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What was done with an image: whether a file was written, and the text in it."""
+    """The result for an image: whether a file was written, and the text in it."""
 
     has_written: bool
     text: str = ""
@@ -65,7 +65,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What is done with the images of a folder.
+    """The work on the images of a folder.
 
     `is_left(image)` returns None for an image to work on, "" for one that stays as it is, else why it cannot be done;
     `do(image)` works on it, and raises OSError where that fails.

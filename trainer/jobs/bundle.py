@@ -17,7 +17,7 @@ from trainer.run_folder.event_log import EVENTS_FILE
 
 
 class BundleSettings(Section):
-    """What the bundle contains, and its file."""
+    """The contents of the bundle, and its file."""
 
     config: Annotated[
         str, Setting("Config", "A config to include."), Argument(metavar="CONFIG", is_positional=True)

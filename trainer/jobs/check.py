@@ -20,7 +20,7 @@ from modules.system.problem import Problem, count, describe_data
 from trainer.job import Job
 from trainer.job_events import JobFinished
 from trainer.jobs.config import AllowCode, AllowCodeHash, ConfigSettings, allowed_code, describe
-from trainer.jobs.fit import FitSettings, fit_as_json, fitted
+from trainer.jobs.fit import FitSettings, fit_as_json, fit_config
 from trainer.jobs.spec import Argument, JobSpec
 from trainer.preflight import Report
 from trainer.preflight import check as check_config
@@ -66,7 +66,7 @@ def check(settings: CheckSettings, _job: Job) -> JobFinished:
         resume_from=from_root(settings.resume) if settings.resume else None,
         approved_code=approved_hashes() | allowed_code(loaded.config, settings),
     )
-    fit, table = fitted(loaded.config, settings) if settings.fit else (None, "")
+    fit, table = fit_config(loaded.config, settings) if settings.fit else (None, "")
     code = 2 if report.errors else 0
     if settings.json_text:
         data = {
@@ -111,12 +111,12 @@ def _preview(report: Report) -> str:
     return (
         f"{model}{images}, {preview.num_validation_images} for validation.\n"
         f"{count(preview.steps_first_epoch, 'step')} in the first epoch, {preview.total_steps:,} in total.\n"
-        f"{trained}{passes}{memory}{_listed('Skipped files', preview.skipped, _MAX_SKIPPED)}"
-        f"{_listed('Captions', preview.captions, _MAX_CAPTIONS)}"
+        f"{trained}{passes}{memory}{_list_under('Skipped files', preview.skipped, _MAX_SKIPPED)}"
+        f"{_list_under('Captions', preview.captions, _MAX_CAPTIONS)}"
     )
 
 
-def _listed(title: str, findings: Sequence[tuple[str, str]], max_lines: int) -> str:
+def _list_under(title: str, findings: Sequence[tuple[str, str]], max_lines: int) -> str:
     """Return files and their problems, one per line under a title; nothing without any."""
     lines = [f"  {printable(file)}: {printable(what)}\n" for file, what in findings[:max_lines]]
     more = len(findings) - max_lines

@@ -57,7 +57,7 @@ class ConfigSettings(Section):
     changes: Changes = ()
 
     def load(self) -> Loaded:
-        """Return the config, with what was found in its file. Raises DarkroomError."""
+        """Return the config with the problems of its file. Raises DarkroomError if it cannot be read."""
         return read_config(self.config, self.changes, preset=self.preset)
 
 
@@ -72,7 +72,7 @@ class MayAllowCode(Protocol):
 
 
 def allowed_code(config: Config, settings: MayAllowCode) -> frozenset[str]:
-    """Return the hashes of the code files that may run: those given, and with --allow-code those of the files now."""
+    """Return the hashes of the code files that may run: the given ones, and with --allow-code the current ones."""
     current = frozenset(code.digest for code in code_of(config)) if settings.allow_code else frozenset()
     return current | frozenset(settings.allow_code_hash)
 
@@ -97,7 +97,7 @@ def read_config(name: str, changes: Sequence[str] = (), *, preset: str = "") -> 
     fatal = [p for p in loaded.problems if p.severity == "error" and not p.path]
     if fatal:
         raise DarkroomError(str(fatal[0]))
-    return Loaded(changed(loaded.config, changes), loaded.problems, loaded.was_migrated)
+    return Loaded(apply_changes(loaded.config, changes), loaded.problems, loaded.was_migrated)
 
 
 def _preset(name: str, path: Path | None = None) -> Preset:
@@ -110,7 +110,7 @@ def _preset(name: str, path: Path | None = None) -> Preset:
     return preset
 
 
-def changed(config: Config, changes: Sequence[str]) -> Config:
+def apply_changes(config: Config, changes: Sequence[str]) -> Config:
     """Return the config with `path=value` changes; a list may be written without brackets, as in 512, 768.
 
     Raises DarkroomError for a change that is not valid.

@@ -63,7 +63,7 @@ def convert_file(settings: ConvertSettings, job: Job) -> JobFinished:
 
 def merge_loras(settings: MergeSettings, job: Job) -> JobFinished:
     """Write a model with LoRAs merged into its weights, as one file or, without ".safetensors", as a folder."""
-    model, out, files = from_root(settings.model), from_root(settings.out), _weighted(settings.files)
+    model, out, files = from_root(settings.model), from_root(settings.out), _weighted_files(settings.files)
     require_free([model, *(f.path for f in files)], out, overwrite=settings.overwrite)
     form: Form = "single" if out.suffix.lower() == ".safetensors" else "folder"
     if form == "single":
@@ -80,7 +80,7 @@ def merge_loras(settings: MergeSettings, job: Job) -> JobFinished:
 
 def combine_loras(settings: CombineSettings, job: Job) -> JobFinished:
     """Write the weighted sum of LoRAs as one LoRA: exact, or reduced to a rank by SVD."""
-    out, files, choice = from_root(settings.out), _weighted(settings.files), _rank_choice(settings)
+    out, files, choice = from_root(settings.out), _weighted_files(settings.files), _rank_choice(settings)
     sources = [_open(job, file.path, out, overwrite=settings.overwrite) for file in files]
     result = combined(sources, files, choice, _layers(job))
     inputs = [{"file": file.path.name, "strength": file.strength} for file in files]
@@ -160,7 +160,7 @@ def _form(name: str) -> Form | None:
     return next((form for form in get_args(Form) if form == name), None)
 
 
-def _weighted(files: Sequence[AdapterChoice]) -> list[WeightedFile]:
+def _weighted_files(files: Sequence[AdapterChoice]) -> list[WeightedFile]:
     if not files:
         raise DarkroomError("No LoRA is given.", advice="Choose at least one LoRA file.")
     return [WeightedFile(from_root(file.path), file.strength) for file in files]

@@ -71,7 +71,7 @@ Adapters = Annotated[
 
 
 class ConvertSettings(Section):
-    """What to convert, and to which form and dtype."""
+    """The file or folder to convert, its new form and its dtype."""
 
     source: Annotated[
         str,
@@ -82,7 +82,7 @@ class ConvertSettings(Section):
     to: Annotated[
         str,
         *one_of(_forms),
-        Setting("Format", "The output format. By default that of the output's name; of a LoRA the other one."),
+        Setting("Format", "The output format. By default the one of the output's name, or the other one of a LoRA."),
     ] = ""
     dtype: Dtype = ""
     use_ema: Annotated[

@@ -48,8 +48,8 @@ class FitSettings(Section):
     ] = False
 
 
-def fitted(config: Config, settings: FitSettings, *, is_run: bool = False) -> tuple[Fit, str]:
-    """Return what fits the card of --fit, and the table of changes; save the changed config in the file of --save.
+def fit_config(config: Config, settings: FitSettings, *, is_run: bool = False) -> tuple[Fit, str]:
+    """Return the settings that fit the card of --fit, and the table of changes; save the config as --save demands.
 
     `is_run`: the run is to start on this machine, so its device counts whatever the size.
     Raises DarkroomError for an invalid size, without an estimate, and if a file cannot be written.
@@ -57,20 +57,20 @@ def fitted(config: Config, settings: FitSettings, *, is_run: bool = False) -> tu
     card_bytes, is_here = card_of(settings.fit, config)
     datasets = datasets_of(with_local_folders(config))
     sizes = sizes_of(datasets.training, datasets.validation)
-    found = fit(config, sizes, card_bytes=card_bytes, is_this_card=is_here or is_run)
-    if found is None:
+    result = fit(config, sizes, card_bytes=card_bytes, is_this_card=is_here or is_run)
+    if result is None:
         raise DarkroomError(
             "The memory of this run cannot be estimated, so --fit has nothing to choose by.",
             advice="It needs images and a base model whose shapes are known. check lists what is wrong.",
         )
-    lines = list(fit_lines(found))
+    lines = list(fit_lines(result))
     if settings.save:
-        lines.append(_saved(found.config, from_root(settings.save), writes_lists=settings.save_lists))
-    return found, "".join(f"{line}\n" for line in lines)
+        lines.append(_save(result.config, from_root(settings.save), writes_lists=settings.save_lists))
+    return result, "".join(f"{line}\n" for line in lines)
 
 
 def card_of(text: str, config: Config) -> tuple[int, bool]:
-    """Return the bytes of a size such as "8GB", and whether it is what is free on this machine ("auto").
+    """Return the bytes of a size such as "8GB", and whether it is the free memory of this machine ("auto").
 
     Raises DarkroomError for anything else.
     """
@@ -88,39 +88,39 @@ def card_of(text: str, config: Config) -> tuple[int, bool]:
     return size, False
 
 
-def fit_lines(found: Fit) -> Iterator[str]:
+def fit_lines(choice: Fit) -> Iterator[str]:
     """Yield the changes as a table, then the outcome."""
-    if found.changes:
+    if choice.changes:
         rows = [("Change", "Memory", "Time of a step")]
-        for change in found.changes:
+        for change in choice.changes:
             words = f"{change.move.words[:1].upper()}{change.move.words[1:]} ({change.move.path})"
             rows.append((words, bytes_words(change.saved_bytes), factor_words(change.time_factor)))
-        total = ("All of them", bytes_words(found.before_bytes - found.after_bytes), factor_words(found.time_factor))
+        total = ("All of them", bytes_words(choice.before_bytes - choice.after_bytes), factor_words(choice.time_factor))
         widths = [max(len(row[i]) for row in [*rows, total]) for i in range(3)]
         for row in (*rows, total):
             yield "  ".join((row[0].ljust(widths[0]), row[1].rjust(widths[1]), row[2].rjust(widths[2])))
-    yield describe_fit(found)
+    yield describe_fit(choice)
 
 
-def fit_as_json(found: Fit) -> dict[str, Any]:
+def fit_as_json(choice: Fit) -> dict[str, Any]:
     """Return a fit as JSON values: the new values by path, and what each change saves and costs."""
     return {
-        "fits": found.fits,
-        "card_bytes": found.card_bytes,
-        "limit_bytes": found.limit_bytes,
-        "before_bytes": found.before_bytes,
-        "after_bytes": found.after_bytes,
-        "time_factor": found.time_factor,
-        "words": describe_fit(found),
+        "fits": choice.fits,
+        "card_bytes": choice.card_bytes,
+        "limit_bytes": choice.limit_bytes,
+        "before_bytes": choice.before_bytes,
+        "after_bytes": choice.after_bytes,
+        "time_factor": choice.time_factor,
+        "words": describe_fit(choice),
         "changes": [
             {"values": dict(c.move.values), "saved_bytes": c.saved_bytes, "time_factor": c.time_factor}
-            for c in found.changes
+            for c in choice.changes
         ],
     }
 
 
-def _saved(config: Config, file: Path, *, writes_lists: bool) -> str:
-    confirmed = [found.path for found in lists_to_confirm(config, file)] if writes_lists else []
+def _save(config: Config, file: Path, *, writes_lists: bool) -> str:
+    confirmed = [problem.path for problem in lists_to_confirm(config, file)] if writes_lists else []
     try:
         kept = save_file(config, file, confirmed=confirmed)
     except UnconfirmedListError as error:

@@ -20,17 +20,17 @@ from modules.system.factories import load_factory
 from modules.system.paths import from_caller
 from trainer.job import Job
 from trainer.job_events import JobFinished
-from trainer.jobs.config import Changes, PresetName, changed, read_config
+from trainer.jobs.config import Changes, PresetName, apply_changes, read_config
 from trainer.jobs.sample_grid import AXES
 from trainer.jobs.sample_sources import config_of_run, with_model
-from trainer.jobs.spec import LORA_FILE, AdapterChoice, Argument, JobSpec, validated
+from trainer.jobs.spec import LORA_FILE, AdapterChoice, Argument, JobSpec, validate_settings
 from trainer.launch import import_engine
 
 _FIELDS = ("prompt", "negative_prompt", "seed", "steps", "guidance", "sampler", "width_px", "height_px")
 
 
 class SampleChoices(Section):
-    """What is sampled besides the model and the prompt of a config: adapters, embeddings, and the axes of a grid.
+    """Choices besides the model and the prompt of a config: adapters, embeddings, and the axes of a grid.
 
     Image n of `num_images` has the prompt's seed plus n. `backup` is the backup of a run whose weights replace those of
     the config; the axis of saves takes them from `run`. An axis is its name and its values, as in "steps=10-50 (+10)".
@@ -136,7 +136,7 @@ SAMPLE = JobSpec(
 
 @dataclass(frozen=True, slots=True)
 class SampleRequest:
-    """What to sample: a config's base model and the first of its prompts, with choices; `number` counts requests."""
+    """A config's base model and the first of its prompts, with choices; `number` counts requests."""
 
     config: Config
     choices: SampleChoices = field(default_factory=SampleChoices)
@@ -144,7 +144,7 @@ class SampleRequest:
 
     @property
     def prompt(self) -> SamplePrompt:
-        """The prompt to sample. Raises DarkroomError if there is none."""
+        """The prompt to sample. Raises DarkroomError without one."""
         prompts = self.config.sampling.prompts
         if not prompts:
             raise DarkroomError("There is no prompt.", advice="Write a prompt.")
@@ -179,7 +179,7 @@ def sample_in(line: str) -> SampleRequest | None:
         data = json.loads(line)
         if not isinstance(data, dict) or not isinstance(data.get("choices"), dict):
             return None
-        choices = validated(SampleChoices, data["choices"])
+        choices = validate_settings(SampleChoices, data["choices"])
         return SampleRequest(decode(data["config"]).config, choices, int(data["request"]))
     except (ValueError, KeyError, TypeError, RecursionError, DarkroomError):
         return None
@@ -194,7 +194,7 @@ def _requests(settings: SampleSettings) -> list[SampleRequest]:
         raise DarkroomError(
             "The config has no sample prompts.", advice="Add some on the Sampling page, or use --prompt."
         )
-    choices = validated(SampleChoices, {name: getattr(settings, name) for name in SampleChoices.model_fields})
+    choices = validate_settings(SampleChoices, {name: getattr(settings, name) for name in SampleChoices.model_fields})
     requests = []
     for prompt in prompts:
         sampling = config.sampling.model_copy(update={"prompts": (prompt,)})
@@ -205,13 +205,13 @@ def _requests(settings: SampleSettings) -> list[SampleRequest]:
 
 
 def _config(settings: SampleSettings) -> Config:
-    """Return the named config, the one of the run, or the defaults, with the named model."""
+    """Return the named config, the config of the run, or the defaults, with the named model."""
     if settings.config:
         config = read_config(settings.config, settings.changes, preset=settings.preset).config
     elif settings.run or settings.backup:
-        config = changed(config_of_run(from_caller(settings.run or settings.backup)), settings.changes)
+        config = apply_changes(config_of_run(from_caller(settings.run or settings.backup)), settings.changes)
     elif settings.model:
-        config = changed(Config(), settings.changes)
+        config = apply_changes(Config(), settings.changes)
     else:
         raise DarkroomError("No model is given.", advice="Name a config, or use --model, --run or --backup.")
     if not settings.model:

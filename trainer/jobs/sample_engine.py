@@ -94,7 +94,7 @@ class SamplingEngine:
             write_image(image, path, settings)
             paths.append(str(path))
             images.setdefault(cell.number, {})[cell.column, cell.row] = image
-            job.emit(_sampled(path, index, plan, cell, request))
+            job.emit(_sample_event(path, index, plan, cell, request))
         job.progress("sampling", plan.num_steps, plan.num_steps)
         if plan.is_grid:
             paths += self._write_grids(folder, start + len(plan.cells), plan, images, request, job)
@@ -156,11 +156,12 @@ class SamplingEngine:
 
 
 def _config_of(request: SampleRequest, weights: Weights) -> Config:
-    """Return the config of the model of an image: that of the request, of a backup, or with another base model."""
+    """Return the config of an image's model: from the request, from a backup, or with another base model."""
     if weights.backup:
         stored = load_file(from_root(weights.backup) / "config.json").config
-        own = request.config.general.model_copy(update={"seed": stored.general.seed})  # which its weights may depend on
-        return stored.model_copy(update={"general": own})
+        # Its weights may depend on the seed.
+        general = request.config.general.model_copy(update={"seed": stored.general.seed})
+        return stored.model_copy(update={"general": general})
     config = request.config
     if weights.model:
         config = config.model_copy(update={"model": with_model(config, weights.model).model})
@@ -217,7 +218,7 @@ def _first_free(folder: Path) -> int:
     return max((int(name) for name in names if name.isdigit()), default=0)
 
 
-def _sampled(path: Path, index: int, plan: SamplePlan, cell: Cell, request: SampleRequest) -> ImageSampled:
+def _sample_event(path: Path, index: int, plan: SamplePlan, cell: Cell, request: SampleRequest) -> ImageSampled:
     caption = ", ".join(label for label in cell.labels if label) or f"Seed {cell.prompt.seed}"
     return ImageSampled(
         str(path),

@@ -54,7 +54,7 @@ def grid_values(name: str, text: str, request: SampleRequest) -> Sequence[AxisVa
     return values
 
 
-def listed(text: str) -> list[str]:
+def split_list(text: str) -> list[str]:
     """Return the values of a text: separated by commas, quoted where a value contains one."""
     return [
         value.strip()
@@ -65,10 +65,10 @@ def listed(text: str) -> list[str]:
 
 def numbers(text: str, label: str) -> list[float]:
     """Return numbers: single ones, and ranges as in 1-5, 10-50 (+10), 0-1 [5]. Raises DarkroomError for others."""
-    found: list[float] = []
-    for word in listed(text):
+    values: list[float] = []
+    for word in split_list(text):
         try:
-            found += [float(word)]
+            values += [float(word)]
             continue
         except ValueError:
             pass
@@ -86,8 +86,8 @@ def numbers(text: str, label: str) -> list[float]:
                 f"{label}: the range {word!r} has no values, or too many.", advice="Write it as 10-50 (+10)."
             )
         step = (last - first) / (count - 1) if match[4] and count > 1 else step
-        found += [round(first + n * step, 10) for n in range(count)]
-    return found
+        values += [round(first + n * step, 10) for n in range(count)]
+    return values
 
 
 def _field(name: str, label: str, *, is_whole: bool) -> Callable[[str, SampleRequest], Sequence[AxisValue]]:
@@ -131,13 +131,13 @@ def _strengths(text: str, request: SampleRequest) -> Sequence[AxisValue]:
 def _samplers(text: str, request: SampleRequest) -> Sequence[AxisValue]:
     labels = sampler_labels()
     by_word = {word.lower(): name for name, label in labels.items() for word in (name, label)}
-    found = []
-    for word in listed(text):
+    values = []
+    for word in split_list(text):
         if word.lower() not in by_word:
             raise DarkroomError(f"There is no sampler {word!r}.", advice=f"Samplers are: {', '.join(labels)}.")
         name = by_word[word.lower()]
-        found.append(AxisValue(labels[name], _sets({"sampler": name})))
-    return found
+        values.append(AxisValue(labels[name], _sets({"sampler": name})))
+    return values
 
 
 def _sets(values: Mapping[str, object]) -> Callable[[Cell], Cell]:
@@ -146,7 +146,7 @@ def _sets(values: Mapping[str, object]) -> Callable[[Cell], Cell]:
 
 def _prompts(text: str, request: SampleRequest) -> Sequence[AxisValue]:
     """Return the values of a search and replace: the first is searched for, and is itself the first value."""
-    words = listed(text)
+    words = split_list(text)
     if not words:
         return ()
     wanted = words[0]
@@ -168,7 +168,7 @@ def _saves(text: str, request: SampleRequest) -> Sequence[AxisValue]:
     if not request.choices.run:
         raise DarkroomError("The axis Save needs a run.", advice="Choose a run's folder, or another axis.")
     run = saves_of(Path(request.choices.run))
-    words = listed(text) or ["all"]
+    words = split_list(text) or ["all"]
     chosen = [save for save in run.saves if "all" in words or save.label in words or str(save.step) in words]
     unknown = [
         w for w in words if w != "all" and w not in {s.label for s in run.saves} | {str(s.step) for s in run.saves}
@@ -258,10 +258,10 @@ def _cell(first: Cell, number: int, x: tuple[int, AxisValue], y: tuple[int, Axis
     # The axis of saves puts an adapter before the others, so that a strength is that of the save.
     for value in sorted((x_value, y_value), key=lambda v: not v.is_first):
         cell = value.apply(cell)
-    return _expanded(cell, request)
+    return _expand_prompts(cell, request)
 
 
-def _expanded(cell: Cell, request: SampleRequest) -> Cell:
+def _expand_prompts(cell: Cell, request: SampleRequest) -> Cell:
     folder = from_root(request.choices.wildcards) if request.choices.wildcards.strip() else None
     missing: Sequence[str] = ()
     texts = {}

@@ -1,4 +1,4 @@
-"""What is sampled from: a base model, and the saves and backups of a run."""
+"""The models that can be sampled: a base model, and the saves and backups of a run."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Cell:
 def with_model(config: Config, base_model: str) -> Config:
     """Return a config with another base model, with the family and the variant that its file or folder has.
 
-    A name on the Hugging Face Hub keeps those of the config.
+    A name on the Hugging Face Hub keeps the family and the variant of the config.
     """
     path = from_root(base_model)
     if path.exists():
@@ -106,7 +106,7 @@ def saves_of(run_dir: Path) -> RunModels:
 
 
 def config_of_run(path: Path) -> Config:
-    """Return the config of a run's folder or of one of its backups. Raises DarkroomError if there is none."""
+    """Return the config of a run's folder or of one of its backups. Raises DarkroomError without one."""
     file = path / "config.json"
     if not file.is_file():
         raise DarkroomError(f"{path} has no config.json.", advice="Choose the folder of a run, or one of its backups.")

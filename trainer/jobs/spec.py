@@ -119,7 +119,7 @@ def argument_of(section: type[Section], name: str) -> Argument:
     return next((m for m in metadata if isinstance(m, Argument)), Argument())
 
 
-def validated(section: type[SectionT], values: Mapping[str, Any]) -> SectionT:
+def validate_settings(section: type[SectionT], values: Mapping[str, Any]) -> SectionT:
     """Return settings of plain values. Raises DarkroomError for a value or a name that is not valid."""
     try:
         return section.model_validate(dict(values))
@@ -152,4 +152,4 @@ def request_in(line: str, jobs: Mapping[str, JobSpec]) -> tuple[JobSpec, Section
     name = data.get("job")
     if not isinstance(name, str) or name not in jobs:
         raise DarkroomError(f"There is no job {name!r}.", advice=f"The jobs are: {', '.join(jobs)}.")
-    return jobs[name], validated(jobs[name].settings, data["settings"])
+    return jobs[name], validate_settings(jobs[name].settings, data["settings"])

@@ -53,7 +53,7 @@ class JobState:
                 return self.message
 
 
-def reduced(state: JobState, event: JobEvent | JobEnded) -> JobState:
+def apply_event(state: JobState, event: JobEvent | JobEnded) -> JobState:
     """Return the state after an event."""
     match event:
         case JobProgress(what=what, done=done, total=total, seconds_left=left) if state.is_active:
@@ -115,7 +115,7 @@ class JobRunner:
         try:
             self._process = send_job(request_line(spec, settings), spawn=self._spawn)
         except OSError as error:
-            self.state = reduced(self.state, JobFailed(f"The process could not be started: {error}."))
+            self.state = apply_event(self.state, JobFailed(f"The process could not be started: {error}."))
         self.changed()
 
     def stop(self) -> None:
@@ -131,7 +131,7 @@ class JobRunner:
             return False
         before = self.state
         for event in self._process.waiting():
-            self.state = reduced(self.state, event)
+            self.state = apply_event(self.state, event)
             if isinstance(event, JobEnded):
                 self._process = None
         if self.state is not before:

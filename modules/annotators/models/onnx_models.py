@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from modules.annotators.protocol import Captioner, CaptionSettings, Masker, MaskSettings, SoftMask, listed
+from modules.annotators.protocol import Captioner, CaptionSettings, Masker, MaskSettings, SoftMask, split_list
 from modules.annotators.spec import ONNX
 from modules.system.errors import DarkroomError
 
@@ -127,7 +127,7 @@ class WdTagger:
         self._session = session
         self._tags = tags
         self._settings = settings
-        self._excluded = {_plain(tag) for tag in listed(settings.exclude_tags)}
+        self._excluded = {_plain(tag) for tag in split_list(settings.exclude_tags)}
         first = session.get_inputs()[0]
         self._input = first.name
         self._side_px = first.shape[1] if isinstance(first.shape[1], int) else _SIDE_PX

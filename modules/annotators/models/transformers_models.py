@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 from modules.annotators.models.onnx_models import resize_mask
-from modules.annotators.protocol import Captioner, CaptionSettings, Detail, Masker, MaskSettings, SoftMask, listed
+from modules.annotators.protocol import Captioner, CaptionSettings, Detail, Masker, MaskSettings, SoftMask, split_list
 from modules.formats.stored_tensors import read_stored
 from modules.system.devices import resolve_device
 from modules.system.errors import DarkroomError
@@ -144,7 +144,7 @@ class ClipSeg:
 def make_clipseg(folder: Path | None, settings: MaskSettings, device: str) -> Masker:
     """Return the masker in a folder. Raises DarkroomError without a text, or where it cannot be loaded."""
     assert folder is not None
-    prompts = listed(settings.prompts)
+    prompts = split_list(settings.prompts)
     if not prompts:
         raise DarkroomError("CLIPSeg needs a text that describes what to mask.", advice="Enter one, such as: a face.")
     model, processor, place = load_pretrained(folder, "CLIPSegForImageSegmentation", device)

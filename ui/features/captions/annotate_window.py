@@ -12,7 +12,7 @@ from modules.annotators.spec import CaptionerSpec, MaskerSpec, find_place
 from modules.settings.field import Section
 from modules.system.errors import DarkroomError
 from trainer.jobs.registry import JOBS
-from trainer.jobs.spec import validated
+from trainer.jobs.spec import validate_settings
 from ui.features.captions.image_set import Source
 from ui.forms.context import Context
 from ui.forms.section_form import SectionForm
@@ -98,7 +98,7 @@ class AnnotateWindow(Window):
             values["extension"] = source.extension
         elif source.masks_folder is not None:
             values["masks_folder"] = str(source.masks_folder)
-        return validated(self.job.settings, values)
+        return validate_settings(self.job.settings, values)
 
     @property
     def spec(self) -> CaptionerSpec | MaskerSpec:

@@ -22,10 +22,10 @@ from trainer.jobs.sample import SampleChoices, SampleRequest, sample_in, sample_
 from trainer.jobs.sample_grid import plan_of
 from trainer.jobs.sample_images import read_settings
 from trainer.jobs.sample_sources import with_model
-from trainer.jobs.spec import validated
+from trainer.jobs.spec import validate_settings
 from ui.forms.model import FormModel
 from ui.loop.background import Background, Job
-from ui.loop.jobs import JobState, reduced
+from ui.loop.jobs import JobState, apply_event
 from ui.loop.signal import Signal
 
 _WORKER = ("sample", "--serve")
@@ -74,7 +74,7 @@ class SampleSession:
         """Change some of the choices; one that is not valid is reported at the start."""
         values = {name: getattr(self.choices, name) for name in SampleChoices.model_fields} | updates
         try:
-            self.choices, self._bad_choice = validated(SampleChoices, values), None
+            self.choices, self._bad_choice = validate_settings(SampleChoices, values), None
         except DarkroomError as error:
             self._bad_choice = error
 
@@ -178,16 +178,16 @@ class SampleSession:
 
     def _not_sent(self, error: Exception) -> None:
         advice = error.advice if isinstance(error, DarkroomError) else ""
-        self.state = reduced(self.state, JobFailed(str(getattr(error, "message", error)), advice))
+        self.state = apply_event(self.state, JobFailed(str(getattr(error, "message", error)), advice))
         self.changed()
 
     def _take(self, event: JobEvent | JobEnded) -> None:
-        own = getattr(event, "request", self._num_requests)
+        number = getattr(event, "request", self._num_requests)
         if isinstance(event, ImageSampled):
-            found = Sampled(Path(event.path), event.caption, event.prompt, event.is_grid)
-            self.images = (found, *self.images[: _MOST_SHOWN - 1])
-        elif not isinstance(event, JobFinished | JobFailed | JobStopped) or own == self._num_requests:
-            self.state = reduced(self.state, event)
+            image = Sampled(Path(event.path), event.caption, event.prompt, event.is_grid)
+            self.images = (image, *self.images[: _MOST_SHOWN - 1])
+        elif not isinstance(event, JobFinished | JobFailed | JobStopped) or number == self._num_requests:
+            self.state = apply_event(self.state, event)
 
     def _restore(self) -> None:
         """Take the last request of an earlier session, if there is one."""
@@ -203,9 +203,9 @@ class SampleSession:
 
 
 def _with_prompt(config: Config, prompt: SamplePrompt | None = None) -> Config:
-    """Return a config with one prompt: that, or its own first one."""
-    own = prompt or next(iter(config.sampling.prompts), None) or SamplePrompt()
-    sampling = config.sampling.model_copy(update={"prompts": (own,)})
+    """Return a config with one prompt: the given one, or the first of the config."""
+    kept = prompt or next(iter(config.sampling.prompts), None) or SamplePrompt()
+    sampling = config.sampling.model_copy(update={"prompts": (kept,)})
     return config.model_copy(update={"sampling": sampling})
 
 

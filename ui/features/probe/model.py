@@ -16,7 +16,7 @@ from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from trainer.child.process import Spawn, spawn_trainer
 from trainer.jobs.registry import JOBS
-from trainer.jobs.spec import JobSpec, validated
+from trainer.jobs.spec import JobSpec, validate_settings
 from trainer.probe.curve import RatePoint
 from trainer.probe.plot import Plot, batch_plot, rate_plot
 from ui.forms.model import FormModel
@@ -103,7 +103,7 @@ class Probing:
         try:
             if not what:
                 raise DarkroomError("Choose what to measure.")
-            settings = validated(probe.settings, wanted)
+            settings = validate_settings(probe.settings, wanted)
             if not self._may_start():
                 raise DarkroomError(
                     "A run is training. Wait until it has ended, or stop it: both need the whole device."

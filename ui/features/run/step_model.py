@@ -10,7 +10,7 @@ from modules.system.paths import PROGRAM_ROOT, as_config_path
 from trainer.child.process import Spawn, spawn_trainer
 from trainer.commands import SaveNow
 from trainer.jobs.registry import JOBS
-from trainer.jobs.spec import validated
+from trainer.jobs.spec import validate_settings
 from trainer.run_folder.backup import list_backups
 from trainer.run_folder.result import copy_model
 from ui.forms.context import Context
@@ -83,7 +83,7 @@ def export_backup(
     runner.changed.subscribe(draw)
     export = JOBS["export"]
     values = {"run_path": str(backup), "out": str(destination), "overwrite": True}
-    runner.start(export, validated(export.settings, values), title=title)
+    runner.start(export, validate_settings(export.settings, values), title=title)
 
 
 def _save_now(context: Context, step: int) -> None:

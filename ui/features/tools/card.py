@@ -50,7 +50,7 @@ class ToolForm(Panel):
         self.problem.pack(side="left", padx=px(12))
 
     def add_files(self, paths: Sequence[Path]) -> None:
-        """Put dropped files where they fit: LoRAs into the LoRA fields, models into those of models."""
+        """Put dropped files where they fit: LoRAs into the LoRA fields, models into the model fields."""
         background = self._context.pump.background
         background.run(lambda: [(path, identify(path).kind == "lora") for path in paths], self._place)
 
@@ -79,9 +79,9 @@ class ToolForm(Panel):
         message = f"{out} already exists."
         return self._context.interaction.choose("Replace the file?", message, answers, "warning") == "replace"
 
-    def _place(self, found: Sequence[tuple[Path, bool]]) -> None:
+    def _place(self, kinds: Sequence[tuple[Path, bool]]) -> None:
         """Put identified files into the fields; a file without a place of its own replaces the first one."""
-        for path, is_lora in found:
+        for path, is_lora in kinds:
             field = place_for(self.tool, self.form.model.config, is_lora=is_lora)
             if field is None:
                 self._context.notify(f"{path.name} is not a file for this tool.")

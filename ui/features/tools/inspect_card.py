@@ -32,7 +32,7 @@ class InspectView(Panel):
 
     def __init__(self, master: tk.Misc, context: Context, use: Callable[[str, Path], None]) -> None:
         super().__init__(master, context.theme, "card")
-        self.found: Inspection | None = None
+        self.inspection: Inspection | None = None
         self._context = context
         self._use = use
         self._job: Job | None = None
@@ -80,7 +80,12 @@ class InspectView(Panel):
         px, width = self.theme.px, self.winfo_width()
         links = [Link(str(r.path), r.words, as_config_path(r.path.parent)) for r in self._results]
         groups = [("Results of your runs", links)]
-        if links and self.found is None and width > 1 and self.results.show(groups, width - px(32), px(_RESULTS_PX)):
+        if (
+            links
+            and self.inspection is None
+            and width > 1
+            and self.results.show(groups, width - px(32), px(_RESULTS_PX))
+        ):
             self.results.pack(fill="x", padx=(px(12), px(GAP)), pady=(px(16), 0))
         else:
             self.results.pack_forget()
@@ -97,28 +102,28 @@ class InspectView(Panel):
             self.open(path)
 
     def _copy(self) -> None:
-        if self.found is not None:
+        if self.inspection is not None:
             self.clipboard_clear()
-            self.clipboard_append("\n".join(f"{k}: {v}" for k, v in sorted(self.found.metadata.items())))
+            self.clipboard_append("\n".join(f"{k}: {v}" for k, v in sorted(self.inspection.metadata.items())))
             self._context.notify("The metadata are on the clipboard.")
 
-    def _show(self, found: Inspection) -> None:
-        self.found = found
+    def _show(self, inspection: Inspection) -> None:
+        self.inspection = inspection
         self._draw_results()
         px = self.theme.px
-        self.name.set_text(found.path.name)
+        self.name.set_text(inspection.path.name)
         self.name.pack(anchor="w", padx=(px(12), px(GAP)), pady=(px(14), px(2)))
-        self.sentence.set_text(found.kind.sentence)
-        self.sentence.recolour("text" if found.is_sound else "error")
+        self.sentence.set_text(inspection.kind.sentence)
+        self.sentence.recolour("text" if inspection.is_sound else "error")
         self.sentence.pack(fill="x", padx=(px(12), px(GAP)))
-        self._show_uses(found)
+        self._show_uses(inspection)
         for old in self.table.winfo_children():
             old.destroy()
         self.table.pack(fill="x", padx=(px(12), px(GAP)), pady=(px(10), 0))
-        row = self._section(0, "Facts", found.facts)
-        loads = [(x.program, f"{x.answer}   {x.note}".rstrip()) for x in found.shown_loads]
+        row = self._section(0, "Facts", inspection.facts)
+        loads = [(x.program, f"{x.answer}   {x.note}".rstrip()) for x in inspection.shown_loads]
         row = self._section(row, "Loaded completely by", loads)
-        metadata = sorted(found.metadata.items())
+        metadata = sorted(inspection.metadata.items())
         more = [("…", f"{len(metadata) - _MAX_METADATA} more: copy them")] if len(metadata) > _MAX_METADATA else []
         self._section(row, "Metadata", [*((k, _short(v)) for k, v in metadata[:_MAX_METADATA]), *more])
         if metadata:
@@ -126,12 +131,12 @@ class InspectView(Panel):
         else:
             self.copy.pack_forget()
 
-    def _show_uses(self, found: Inspection) -> None:
+    def _show_uses(self, inspection: Inspection) -> None:
         for old in self.uses.winfo_children():
             old.destroy()
-        uses = _USES["lora"] if found.kind.kind == "lora" else _USES["model"] if found.kind.is_model else ()
+        uses = _USES["lora"] if inspection.kind.kind == "lora" else _USES["model"] if inspection.kind.is_model else ()
         for verb, label in uses:
-            button = Button(self.uses, self.theme, label, partial(self._use, verb, found.path), on="card")
+            button = Button(self.uses, self.theme, label, partial(self._use, verb, inspection.path), on="card")
             button.pack(side="left", padx=(0, GAP))
         if uses:
             self.uses.pack(fill="x", padx=(self.theme.px(12), self.theme.px(GAP)), pady=(self.theme.px(10), 0))
