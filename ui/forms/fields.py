@@ -99,7 +99,8 @@ def _path(master: tk.Misc, context: Context, record: FieldRecord) -> Control:
     entry.pack(side="left", fill="x", expand=True)
     kinds = {"File…": "file", "Folder…": "folder"} if record.setting.path_kind == "model" else {"…": ""}
     for label, kind in kinds.items():
-        browse = Button(frame, context.theme, label, partial(_browse, context, record, kind), on="card", width=36)
+        press, width = partial(_browse, context, record, kind), 36 if label == "…" else 64
+        browse = Button(frame, context.theme, label, press, on="card", width=width)
         browse.pack(side="left", padx=(6, 0))
     return _typed_control(frame, context, record, entry, variable)
 
