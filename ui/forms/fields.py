@@ -20,6 +20,7 @@ from ui.forms.visibility import not_yet_words
 from ui.forms.weighted_files import WeightedFiles
 from ui.widgets.controls import Button, Choice, Switch
 from ui.widgets.entry import Entry, hint_width
+from ui.widgets.menu import make_menu
 from ui.widgets.panel import Panel, Text, WrappedText
 from ui.widgets.textarea import TextArea
 from ui.widgets.variables import FlagVar, TextVar
@@ -96,13 +97,26 @@ def _path(master: tk.Misc, context: Context, record: FieldRecord) -> Control:
     frame = Panel(master, context.theme, "card")
     variable = TextVar(master=frame)
     entry = Entry(frame, context.theme, variable, placeholder=record.setting.empty_means, shows_end=True)
+    browse = Button(frame, context.theme, "…", lambda: press(), on="card", width=36)
     entry.pack(side="left", fill="x", expand=True)
-    kinds = {"File…": "file", "Folder…": "folder"} if record.setting.path_kind == "model" else {"…": ""}
-    for label, kind in kinds.items():
-        press, width = partial(_browse, context, record, kind), 36 if label == "…" else 64
-        browse = Button(frame, context.theme, label, press, on="card", width=width)
-        browse.pack(side="left", padx=(6, 0))
+    browse.pack(side="left", padx=(6, 0))
+
+    def press() -> None:
+        if record.setting.path_kind == "model":
+            menu = browse_menu(browse, context, record)
+            menu.tk_popup(browse.winfo_rootx(), browse.winfo_rooty() + browse.winfo_height())
+        else:
+            _browse(context, record)
+
     return _typed_control(frame, context, record, entry, variable)
+
+
+def browse_menu(button: tk.Misc, context: Context, record: FieldRecord) -> tk.Menu:
+    """Return the menu of a model's path, which may be a file or a folder."""
+    menu = make_menu(button, context.theme)
+    menu.add_command(label="File…", command=partial(_browse, context, record, "file"))
+    menu.add_command(label="Folder…", command=partial(_browse, context, record, "folder"))
+    return menu
 
 
 def _browse(context: Context, record: FieldRecord, kind: str = "") -> None:
