@@ -9,7 +9,7 @@ memory-bound anyway (Ren et al. 2021, "ZeRO-Offload", section 4). An adapter's w
 
 The backward pass needs the copies as well. Where each block is checkpointed, its recomputation fetches them again and
 they live until the block's gradients are computed. Without that, autograd holds the copies of every layer until the
-end of the backward pass: correct, but nothing is saved, so `modules/config/rules/weights.py` rejects it.
+end of the backward pass: correct, but nothing is saved, so `modules/config/rules/training.py` rejects it.
 """
 
 from __future__ import annotations

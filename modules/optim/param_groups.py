@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from modules.optim.spec import EffectiveRate
 from modules.optim.updates.master_weights import MasterWeight, Rounding
 from modules.settings.every import Every
 
@@ -241,3 +243,30 @@ def _owner(group: Mapping[str, Any]) -> str:
     """Return the first half of a group's keys; the first group of a unit has the name of the unit alone."""
     number = group.get("number", 0)
     return f"{_GROUP}{group['unit']}{f' {number}' if number else ''}"
+
+
+# The learning rates that adaptive optimizers arrive at, as opposed to the ones that are set.
+
+
+def effective_rates(
+    groups: Iterable[Mapping[str, Any]], effective_rate: EffectiveRate | None
+) -> tuple[dict[str, float], dict[str, torch.Tensor]]:
+    """Return the effective learning rates of an optimizer's parameter groups by unit: known numbers, and tensors.
+
+    The tensors, of shape (), are on an accelerator: reading one waits for it, so the step reads them together with its
+    loss. Of several groups of a unit, the first that has a rate counts. Groups without a rate are left out.
+    """
+    numbers: dict[str, float] = {}
+    tensors: dict[str, torch.Tensor] = {}
+    if effective_rate is None:
+        return {}, {}
+    for group in groups:
+        unit = str(group["unit"])
+        if unit in numbers or unit in tensors:
+            continue
+        value = effective_rate(group)
+        if isinstance(value, torch.Tensor) and value.device.type != "cpu":
+            tensors[unit] = value.detach().float().reshape(())
+        elif value is not None:
+            numbers[unit] = float(value)
+    return {unit: rate for unit, rate in numbers.items() if math.isfinite(rate)}, tensors

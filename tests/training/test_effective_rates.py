@@ -13,9 +13,8 @@ from torch import nn
 from transformers import optimization
 
 from modules.optim.build import build_optimizer
-from modules.optim.effective_rates import effective_rates
 from modules.optim.optimizers.factored import Adafactor
-from modules.optim.param_groups import TrainGroup, optimizer_groups
+from modules.optim.param_groups import TrainGroup, effective_rates, optimizer_groups
 from modules.optim.registry import optimizer_spec
 from tests.builders.configs import small_config
 from tests.builders.runs import run

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from modules.config.rules import problems_of
-from modules.config.rules.weights import mixed_16_bit
+from modules.config.rules.training import mixed_16_bit
 from modules.config.schema import Config
 from tests.builders.configs import small_config
 

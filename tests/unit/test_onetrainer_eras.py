@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from modules.config.migrations.chain import is_onetrainer
-from modules.config.migrations.eras import Era, era_of, first_step_for
-from modules.config.migrations.onetrainer_chain import to_onetrainer_11
+from modules.config.migrations.onetrainer_chain import Era, era_of, first_step_for, to_onetrainer_11
 from modules.config.migrations.onetrainer_keys import FIRST_VERSION, KEYS, LAST_VERSION, NEWEST, PARTS, STEP_OF
 from modules.system.problem import Problem
 from tests.builders.for_each import for_each

@@ -12,9 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modules.config.codec import decode
-from modules.config.migrations.eras import era_of
-from modules.config.migrations.old_defaults import with_old_defaults
-from modules.config.migrations.onetrainer_chain import ONETRAINER_STEPS, Step, to_onetrainer_11
+from modules.config.migrations.onetrainer_chain import (
+    ONETRAINER_STEPS,
+    Step,
+    era_of,
+    to_onetrainer_11,
+    with_old_defaults,
+)
 from modules.config.migrations.onetrainer_keys import KEYS, STEP_OF
 from modules.config.migrations.onetrainer_steps import (
     to_1,

@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modules.config.codec import decode
+from modules.config.migrations.onetrainer_11.training import schedule_from
 from modules.config.migrations.onetrainer_optimizers import (
     low_precision_updates_from,
     optimizer_from,
     remembered_optimizers,
 )
-from modules.config.migrations.onetrainer_schedules import schedule_from
 from modules.config.rules.optimizers import optimizer_fields
 from modules.config.schema import Config
 from modules.optim.registry import OPTIMIZERS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from modules.config.codec import decode
-from modules.config.rules.weights import residual_without_effect
+from modules.config.rules.training import residual_without_effect
 
 
 @pytest.mark.parametrize(("dtype", "svd_dtype", "is_said"), [

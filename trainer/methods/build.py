@@ -1,14 +1,22 @@
-"""Building the training method of a config by the factory that its record names."""
+"""Building the training method of a config by the factory that its record names, and what a VAE's needs."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from modules.config.schema import Config
 from modules.config.sections.training import Training, method_in_use
 from modules.diffusion.process import NoiseProcess
-from modules.objectives.perceptual import PerceptualDistance
+from modules.formats.hub_files import Downloads, local_file
+from modules.objectives.perceptual import PerceptualDistance, read_perceptual_distance
+from modules.objectives.perceptual_files import NEEDED_BY, wanted_of
 from modules.objectives.spec import OTHER_METHOD
 from modules.rewards.composite import CompositeReward
+from modules.system.devices import Device
 from modules.system.errors import DarkroomError
 from modules.system.factories import load_factory
+from modules.system.secrets import hub_access
+from modules.system.secrets_file import load_secrets
 from trainer.methods.protocol import TrainingMethod
 
 
@@ -28,3 +36,19 @@ def build_method(training: Training, measure: CompositeReward | PerceptualDistan
     spec, settings = method_in_use(training)
     method: TrainingMethod = load_factory(spec.factory)(settings, training, measure)
     return method
+
+
+# The perceptual distance in the loss of a VAE's reconstructions: its files, found or downloaded.
+
+
+def load_perceptual(
+    config: Config, device: Device, on_bytes: Callable[[float, float], None] | None
+) -> PerceptualDistance:
+    """Return the perceptual distance of a config on a device.
+
+    Raises DarkroomError for a file that is missing and cannot be downloaded, or contains something else.
+    """
+    access = hub_access(load_secrets().secrets)
+    downloads = Downloads(config.model.offline, config.model.hub_cache_dir, access, on_bytes)
+    vgg, lpips = (local_file(wanted, downloads, needed_by=NEEDED_BY) for wanted in wanted_of(config.training.vae))
+    return read_perceptual_distance(vgg, lpips, device)

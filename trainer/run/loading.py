@@ -21,7 +21,7 @@ from modules.system.ranks import ONLY_RANK
 from trainer import phases
 from trainer.data.datasets import up_to_date
 from trainer.events import PhaseChanged, WarningRaised
-from trainer.methods.perceptual import load_perceptual
+from trainer.methods.build import load_perceptual
 from trainer.methods.reward_models import RewardModels, load_reward_models
 from trainer.preflight.estimates import sizes_of
 from trainer.preflight.room import parts_that_stay
@@ -91,7 +91,7 @@ def compilation_of(config: Config, clock: Callable[[], float]) -> Compilation | 
     """Return the compilation of the blocks of a run's denoiser; None if they are not compiled.
 
     Debug checks switch it off: the guard must see every operation, and torch compiles nothing that is observed like
-    that. `modules/config/rules/weights.py` warns of it.
+    that. `modules/config/rules/training.py` warns of it.
     """
     return Compilation(clock) if config.model.compile and not config.general.debug_checks else None
 

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import nn
 
-from modules.optim.effective_rates import effective_rates
 from modules.optim.ema import Ema
-from modules.optim.param_groups import TrainGroup, rate_of
+from modules.optim.param_groups import TrainGroup, effective_rates, rate_of
 from modules.optim.spec import EffectiveRate
 from modules.optim.updates.fused_backward import FusedBackward
 from modules.optim.updates.master_weights import MasterWeight

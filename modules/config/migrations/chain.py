@@ -35,10 +35,10 @@ NEWEST_DARKROOM = max(_DARKROOM_STEPS) + 1
 
 
 def is_onetrainer(tree: Tree) -> bool:
-    """Return whether a tree is OneTrainer's. Its migrations are imported for such a tree alone, not at each start."""
+    """Return whether a tree is OneTrainer's. The migrations are imported for a tree without our version alone."""
     if "darkroom_version" in tree:
         return False
-    from modules.config.migrations.eras import has_onetrainer_keys
+    from modules.config.migrations.onetrainer_chain import has_onetrainer_keys
 
     return has_onetrainer_keys(tree)
 

@@ -46,14 +46,16 @@ from modules.config.rules.optimizers import (
     weights_that_stay_zero,
 )
 from modules.config.rules.rewards import masked_training, method_settings, reward_limits, reward_models
-from modules.config.rules.training import low_precision_updates, something_is_trained, stops
-from modules.config.rules.weights import (
+from modules.config.rules.training import (
     compiling,
+    low_precision_updates,
     mixed_16_bit,
     offloaded_layers,
     quantized_layer_names,
     quantized_weights,
     residual_without_effect,
+    something_is_trained,
+    stops,
 )
 from modules.config.schema import Config
 from modules.system.problem import Problem

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 from annotated_types import Ge, Gt, Le
 
 from modules.config.sections.loss import Loss
-from modules.config.sections.method import MethodSettings
 from modules.config.sections.noise import Noise
 from modules.families.attention import attention_labels
 from modules.objectives.methods.reconstruction import Reconstruction
@@ -19,9 +18,17 @@ from modules.optim.schedule_registry import DEFAULT_SCHEDULE, SCHEDULES
 from modules.optim.schedule_spec import ScheduleSettings
 from modules.optim.spec import OptimizerSettings
 from modules.settings.conditions import USES_DENOISER
-from modules.settings.field import Section, Setting, When, one_of, variants
+from modules.settings.field import Section, Setting, Variant, When, one_of, variants
 from modules.settings.layer_filter import PRESET_LABELS, LayerFilter, LayerPresets, Preset, layer_filter
 from modules.settings.lazy_variants import lazy_variants
+
+# The training method: one of the methods in `modules/objectives/`, whose records contain their settings.
+
+if TYPE_CHECKING:
+    MethodSettings = Variant
+else:
+    MethodSettings = Union[tuple(spec.settings for spec in METHODS.values())]  # noqa: UP007 - built at run time
+
 
 _FULL = When("trains", ("full",))
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from modules.config.own_presets import (
+from modules.config.presets import (
+    Preset,
     Trashed,
     delete_preset,
     describe_preset,
@@ -13,7 +14,6 @@ from modules.config.own_presets import (
     rename_preset,
     restore_preset,
 )
-from modules.config.presets import Preset
 from modules.system.errors import DarkroomError
 from modules.system.problem import count
 from ui.features.presets.model import PresetRow, compared_rows, first_line, matching, preset_groups, preset_rows
