@@ -112,8 +112,8 @@ def lists_to_confirm(config: Config, path: Path) -> tuple[UnconfirmedList, ...]:
     folder = path.parent.absolute()
     places = ((kind, folder / str(get_path(config, kind.name_path)).strip()) for kind in LISTS)
     named = ((kind, place) for kind, place in places if place != folder and "\0" not in str(place))
-    found = ((kind.name, place, reason_to_confirm(kind, place, folder)) for kind, place in named)
-    return tuple(UnconfirmedList(*entry) for entry in found if entry[2])
+    candidates = ((kind.name, place, reason_to_confirm(kind, place, folder)) for kind, place in named)
+    return tuple(UnconfirmedList(*entry) for entry in candidates if entry[2])
 
 
 def save_file(
@@ -185,23 +185,23 @@ def _with_list(loaded: Loaded, kind: ListKind, raw: dict[str, Any], folder: Path
     if kind.is_inside(raw, is_onetrainer=is_theirs):
         return replace(loaded, config=_set(config, kind.name_path, ""))
     notes: list[Problem] = []
-    found = read_list(kind, name, folder, notes, family=config.model.family.name, is_onetrainer=is_theirs)
-    if found is None:
+    entries_file = read_list(kind, name, folder, notes, family=config.model.family.name, is_onetrainer=is_theirs)
+    if entries_file is None:
         return replace(loaded, problems=[*loaded.problems, *notes])
-    part: dict[str, Any] = {"darkroom_version": found.version}
-    put(part, kind.list_path, found.entries)
+    part: dict[str, Any] = {"darkroom_version": entries_file.version}
+    put(part, kind.list_path, entries_file.entries)
     fitted = decode(part)
     unknown = {**config.unknown, **fitted.config.unknown}
-    if found.leftovers:
+    if entries_file.leftovers:
         theirs = unknown.get("onetrainer")
-        names = ", ".join(sorted({key for item in found.leftovers for key in item}))
+        names = ", ".join(sorted({key for item in entries_file.leftovers for key in item}))
         message = f"These settings have no effect here and are kept unchanged: {cut(names, max_chars=200)}."
         notes.append(Problem(kind.list_path, message, "info"))
-        kept = {kind.name: _storable(found.leftovers)}
+        kept = {kind.name: _storable(entries_file.leftovers)}
         unknown["onetrainer"] = {**(theirs if isinstance(theirs, dict) else {}), **kept}
     config = _set(config, kind.list_path, get_path(fitted.config, kind.list_path))
-    if found.path != folder.absolute() / name:
-        config = _set(config, kind.name_path, str(found.path))
+    if entries_file.path != folder.absolute() / name:
+        config = _set(config, kind.name_path, str(entries_file.path))
     config = config.model_copy(update={"unknown": unknown})
     return replace(loaded, config=config, problems=[*loaded.problems, *notes, *fitted.problems])
 

@@ -36,7 +36,7 @@ def fixed_on_resume(one: Config, other: Config) -> list[str]:
     """Return the paths that differ and that may not change when a run is resumed.
 
     Unknown settings and settings remembered for choices that are not selected do not count. Another choice, such as
-    another training method, is one path, that of its section: the settings of both cannot be compared.
+    another training method, is one path, the path of its section: the settings of both cannot be compared.
     """
     free = {"unknown", "remembered"} | {r.path for r in records_of(Config) if r.setting.changeable_on_resume}
     free |= {

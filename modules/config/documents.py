@@ -193,8 +193,8 @@ def _optimizer_row(spec: OptimizerSpec[Any]) -> tuple[str, ...]:
 
 def _packages(spec: OptimizerSpec[Any], settings: OptimizerSettings) -> str:
     packages = [f"{p.distribution or p.name}{f' ({p.extra})' if p.extra else ''}" for p in spec.packages_of(settings)]
-    own = [spec.library] if spec.library else []
-    return ", ".join(own + packages) or spec.factory.partition(":")[0].partition(".")[0]
+    library = [spec.library] if spec.library else []
+    return ", ".join(library + packages) or spec.factory.partition(":")[0].partition(".")[0]
 
 
 def _yes(is_so: bool) -> str:

@@ -41,5 +41,5 @@ def word_rates(config: Config) -> Mapping[str, float]:
 
 
 def key_of_word(word: EmbeddingWord) -> str:
-    """Return what identifies an embedding in backups: its UUID, so that its placeholder may change, or that."""
+    """Return the key of an embedding in backups: its UUID, so that the placeholder may change, or the placeholder."""
     return word.uuid.strip() or word.placeholder

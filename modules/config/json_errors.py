@@ -17,7 +17,7 @@ _PYTHON_LITERAL = re.compile(r"True|False|None")
 
 
 def describe_error(text: str, error: json.JSONDecodeError) -> str:
-    """Return what is wrong and in which line, as half a sentence. An extra comma is reported at its own line."""
+    """Return the mistake and its line, as half a sentence. An extra comma is reported at its own line."""
     if not text.strip():
         return "it is empty"
     comma = _comma_too_many(text, error)

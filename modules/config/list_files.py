@@ -76,12 +76,12 @@ def read_list(
         notes.append(Problem(kind.list_path, message, "warning"))
         return None
     is_ours = isinstance(content, dict)
-    found = _ours(kind, path, content, notes) if is_ours else _theirs(kind, path, content, family, notes)
-    if found is None:
+    entries = _ours(kind, path, content, notes) if is_ours else _theirs(kind, path, content, family, notes)
+    if entries is None:
         notes.append(Problem(kind.list_path, f"The file {path} does not contain a list of {kind.name}.", "warning"))
     elif is_onetrainer:
         notes.append(Problem(kind.list_path, f"The {kind.name} were read from {path}.", "info"))
-    return found
+    return entries
 
 
 def list_file(kind: ListKind, entries: list[Any]) -> Tree:

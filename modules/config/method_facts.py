@@ -17,7 +17,7 @@ from modules.settings.conditions import USES_DENOISER
 
 
 def method_of(config: Config) -> MethodSpec:
-    """Return the record of a config's method: that of its training target, or the chosen one."""
+    """Return the record of a config's method: its training target's own, or the chosen one."""
     return method_in_use(config.training)[0]
 
 
@@ -61,7 +61,7 @@ def scorers_of(config: Config) -> ScorersInUse | None:
 
 
 def learns_from(config: Config) -> LearnsFrom:
-    """Return what the method needs of a concept: images, pairs of images, or only prompts."""
+    """Return the kind of data that the method needs of a concept: images, pairs of images, or only prompts."""
     return method_of(config).learns_from(settings_of_method(config))
 
 

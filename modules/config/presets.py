@@ -54,8 +54,8 @@ def list_presets(*, user_dir: Path | None = None) -> list[Preset]:
     Files without the suffix of a config are skipped, and so is a folder that cannot be read.
     """
     built_in = [Preset(file.stem, file.parent.name, file) for file in _files(BUILT_IN_DIR, "*/#*.json")]
-    own = [Preset(file.stem, "yours", file) for file in _own_files(user_dir or user_presets_dir())]
-    return built_in + own
+    users = [Preset(file.stem, "yours", file) for file in _own_files(user_dir or user_presets_dir())]
+    return built_in + users
 
 
 def save_preset(config: Config, name: str, *, user_dir: Path | None = None) -> Preset:
@@ -170,7 +170,7 @@ def describe_preset(preset: Preset, text: str) -> None:
 
 
 def delete_preset(preset: Preset) -> Trashed:
-    """Move a preset of the user into the trash folder beside it. Raises OSError."""
+    """Move a preset of the user into the trash folder next to it. Raises OSError."""
     _refuse_built_in(preset)
     trash = preset.path.parent / TRASH
     trash.mkdir(exist_ok=True)

@@ -41,7 +41,7 @@ def optimizer_preview(config: Config, total_steps: int = 0) -> BarPreview:
     return BarPreview((), 1.0, "", "", " ".join(fact for fact in facts if fact))
 
 
-# The learning rate over a run for the window, from the function that the run uses. Torch-free.
+# The learning rate over a run for the window, from the function that the run uses.
 
 _NUM_POINTS = 240
 _EXAMPLE_STEPS = 1000
@@ -88,7 +88,7 @@ def _caption(config: Config, factors: tuple[float, ...], length: int, *, is_know
     return f"Learning rate: {highest} at its highest, {last} at the end{where}."
 
 
-# The histogram of a config's timesteps for the window, from the table that the draws use. Torch-free.
+# The histogram of a config's timesteps for the window, from the table that the draws use.
 
 _NUM_BARS = 50
 _NUM_TIMESTEPS = 1000

@@ -19,7 +19,7 @@ _SIXTEEN_BITS = ("bfloat16", "float16")
 class QuantizedParts:
     """The formats of the quantized parts by name, and the dtype of their other weights.
 
-    `cache_dir` keeps weights with a low-rank product beside them; `denoiser_file` is the file of a denoiser that is
+    `cache_dir` keeps weights together with their low-rank product; `denoiser_file` is the file of a denoiser that is
     packed in it.
     """
 

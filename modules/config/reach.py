@@ -27,7 +27,7 @@ def is_reachable(config: Section, record: FieldRecord) -> bool:
 
 
 def needs_words(config: Section, record: FieldRecord) -> str:
-    """Return what a field needs in order to apply, or why it is not used; empty if it applies."""
+    """Return the conditions that a field needs in order to apply, or why it is not used; empty if it applies."""
     if why := why_unused(config, record.path):
         return f"not used: {why}"
     needs = _needs(config, record)
@@ -41,17 +41,17 @@ def variants_words(record: FieldRecord, names: tuple[str, ...]) -> str:
 
 def _needs(config: Section, record: FieldRecord) -> list[str]:
     condition = record.setting.applies_when
-    found = []
+    needs = []
     if condition is not None and not is_relevant(config, record):
-        found.append(" or ".join(_words(config, record, one) for one in condition.alternatives))
+        needs.append(" or ".join(_words(config, record, one) for one in condition.alternatives))
     above = [record.path.rpartition(".")[0]]
     if condition is not None and condition.otherwise is None:
         above.append(condition_path(record, condition))
     for path in above:
         switch = record_at(config, path) if path else None
         if switch is not None:
-            found += _needs(config, switch)
-    return found
+            needs += _needs(config, switch)
+    return needs
 
 
 def _words(config: Section, record: FieldRecord, condition: When) -> str:

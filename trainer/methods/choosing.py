@@ -77,14 +77,14 @@ class Candidates:
 
 def requests_of(run_dir: Path, names: Sequence[str]) -> list[Request] | None:
     """Return the requests of a rollout by their names; None if some do not exist any more."""
-    found = [request_named(run_dir, name) for name in names]
-    return None if None in found else [request for request in found if request is not None]
+    requests = [request_named(run_dir, name) for name in names]
+    return None if None in requests else [request for request in requests if request is not None]
 
 
 def wait_for_choices(
     requests: Sequence[Request], step: int, context: StepContext, *, wait: Callable[[], None]
 ) -> list[Extremes | None]:
-    """Wait until all requests are answered, and return the best and the worst image of each; None if there is none.
+    """Wait until all requests are answered, and return the best and the worst image of each; None without one.
 
     An answer may be changed or taken back until the last one is there; then every choice is kept as a pair. The run can
     be paused or stopped while it waits: then the requests and their answers stay. A request whose folder was removed

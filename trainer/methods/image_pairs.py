@@ -56,7 +56,7 @@ class ImagePairs:
 
     @property
     def size(self) -> Size | None:
-        """The size of the images; None for that of the images whose captions are the prompts."""
+        """The size of the images; None for the size of the images whose captions are the prompts."""
         return self.sampling.size
 
     @property

@@ -59,7 +59,7 @@ class Pairing(Protocol):
 
     @property
     def size(self) -> Size | None:
-        """The size of the sampled images; None for that of the images whose captions are the prompts."""
+        """The size of the sampled images; None for the size of the images whose captions are the prompts."""
         ...
 
     @property
@@ -87,7 +87,7 @@ class Pairing(Protocol):
         ...
 
     def trial(self) -> Pairing:
-        """Return what samples the smallest rollout, for the dry run."""
+        """Return a method that samples the smallest rollout, for the dry run."""
         ...
 
     def state_dict(self, step: int) -> dict[str, Any]:
@@ -172,15 +172,15 @@ class OnlineDpo:
     def _micro_batches(
         self, rollout: PairRollout, group: Sequence[Batch], update: int, *, run_seed: int, rank: Rank
     ) -> Iterator[PairBatch]:
-        """Yield the pairs of an optimizer step, those of each batch of the loader together.
+        """Yield the pairs of an optimizer step; the pairs of one batch of the loader are together.
 
         Several processes take these in turn, at least one each.
         """
         seed = derive_seed(run_seed, "order of pairs", rollout.first_step)
         together = rollout.places_of(update, self.pairs_per_update, seed=seed)
         num_pairs = sum(len(places) for places in together)
-        own = range(rank.index, len(together), rank.world_size) or range(1)
-        for number in own:
+        indices = range(rank.index, len(together), rank.world_size) or range(1)
+        for number in indices:
             places = together[number]
             batch, rows = group[places[0][0]], [row for _, row, _ in places]
             prompts = prompts_of(batch, self.pairing.size)
@@ -194,7 +194,7 @@ class OnlineDpo:
                 micro_batch=number,
                 update=update,
                 group_samples=num_pairs,
-                is_last_micro_batch=number == own[-1],
+                is_last_micro_batch=number == indices[-1],
                 is_silent=rollout.is_silent,
                 counts=rank.index < len(together),
             )

@@ -141,8 +141,8 @@ def extremes_of(values: Sequence[float]) -> Extremes | None:
 
 def paired(candidates: Candidates, chosen: Sequence[Extremes | None], batch_sizes: Sequence[int]) -> PairRollout:
     """Return the pairs of candidates by the best and the worst image of each prompt; prompts without are left out."""
-    found = zip(rows_of(batch_sizes), candidates.latents_KCHW, chosen, strict=True)
-    pairs = {(*row, 0): latents[list(extremes)] for row, latents, extremes in found if extremes is not None}
+    groups = zip(rows_of(batch_sizes), candidates.latents_KCHW, chosen, strict=True)
+    pairs = {(*row, 0): latents[list(extremes)] for row, latents, extremes in groups if extremes is not None}
     metrics = {**candidates.metrics, "equal_rewards": sum(c is None for c in chosen) / len(chosen)}
     if pairs:
         return PairRollout(candidates.first_step, pairs, metrics)

@@ -68,8 +68,8 @@ def policy_batches(
     generator = torch.Generator().manual_seed(derive_seed(run_seed, "order of a rollout", step))
     order = [passes[index] for index in torch.randperm(len(passes), generator=generator).tolist()]
     first_uses = {id(chunk): micro_batch for micro_batch, (chunk, _) in reversed(list(enumerate(order)))}
-    own = range(rank.index, len(order), rank.world_size) or range(1)
-    for micro_batch in own:
+    indices = range(rank.index, len(order), rank.world_size) or range(1)
+    for micro_batch in indices:
         chunk, number = order[micro_batch]
         yield PolicyBatch(
             prompts=prompts[chunk.micro_batch],
@@ -83,10 +83,10 @@ def policy_batches(
             micro_batch=micro_batch,
             inner_epoch=inner_epoch,
             group_samples=rollout.num_passes,
-            is_last_micro_batch=micro_batch == own[-1],
+            is_last_micro_batch=micro_batch == indices[-1],
             is_first_use=first_uses[id(chunk)] == micro_batch,
             is_silent=rollout.is_silent,
-            is_first_micro_batch=micro_batch == own[0],
+            is_first_micro_batch=micro_batch == indices[0],
             counts=rank.index < len(order),
         )
 
@@ -178,8 +178,8 @@ def trained_chunks(sampled: SampledGroup, advantages: Sequence[float], *, best_o
     values = iter(advantages)
     by_batch: dict[int, list[TrainedChunk]] = {}
     for chunk in sampled.chunks:
-        own = torch.tensor([next(values) for _ in chunk.rewards])
-        trained = TrainedChunk(chunk.prompts.micro_batch, _inner_states(chunk), chunk.log_probs_BN, own)
+        advantages_B = torch.tensor([next(values) for _ in chunk.rewards])
+        trained = TrainedChunk(chunk.prompts.micro_batch, _inner_states(chunk), chunk.log_probs_BN, advantages_B)
         by_batch.setdefault(trained.micro_batch, []).append(trained)
     if not best_of:
         return [chunk for chunks in by_batch.values() for chunk in chunks]
@@ -202,7 +202,7 @@ def _best_and_worst(chunks: Sequence[TrainedChunk], count: int) -> list[TrainedC
 
 
 def _picked(chunks: Sequence[TrainedChunk], samples: Sequence[int]) -> TrainedChunk:
-    """Return a chunk whose image of prompt i is that of chunk `samples[i]`."""
+    """Return a chunk that takes its image of prompt i from chunk `samples[i]`."""
 
     def rows(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         return torch.stack([tensors[sample][row] for row, sample in enumerate(samples)])
@@ -227,7 +227,7 @@ class RatioCheck:
     largest_error: torch.Tensor | None = None
 
     def add(self, log_ratios_B: torch.Tensor, *, is_first: bool) -> None:
-        """Add the ratios of a micro-batch; with the first one of a step, those of earlier steps are forgotten."""
+        """Add the ratios of a micro-batch; with the first one of a step, the ratios of earlier steps are forgotten."""
         error = log_ratios_B.detach().expm1().abs().max()
         former = None if is_first else self.largest_error
         self.largest_error = error if former is None else torch.maximum(former, error)
@@ -264,10 +264,10 @@ class ClipCheck:
     are_all_outside: torch.Tensor | None = None
 
     def add(self, is_outside_B: torch.Tensor, *, is_first: bool) -> None:
-        """Add the ratios of a micro-batch (B); with the first one of a step, those of earlier steps are forgotten."""
-        found = is_outside_B.all()
+        """Add the ratios of a micro-batch (B); the first one of a step replaces the ratios of earlier steps."""
+        all_outside = is_outside_B.all()
         former = None if is_first else self.are_all_outside
-        self.are_all_outside = found if former is None else former & found
+        self.are_all_outside = all_outside if former is None else former & all_outside
 
     def finish(self, *, clip_range: float) -> WarningRaised | None:
         """Return a warning if all ratios of the step are outside of the clip range."""

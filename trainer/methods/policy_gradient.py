@@ -51,14 +51,14 @@ from trainer.ranks import ALONE, Ranks
 
 
 class Comparison(Protocol):
-    """What the scores of a rollout's images are compared with."""
+    """The baseline with which the scores of a rollout's images are compared."""
 
     def advantages(self, name: str, scores: Sequence[float], sampled: SampledGroup) -> list[float]:
         """Return the advantages of the scores of a reward model, in the order of the images."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what it remembers of earlier rollouts, JSON-safe."""
+        """Return the memory of earlier rollouts, JSON-safe."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

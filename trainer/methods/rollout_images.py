@@ -58,7 +58,7 @@ class RolloutImages:
         self._by_prompt: dict[tuple[int, int], list[_Small]] = {}  # by the batch's number and the row in it
 
     def add(self, chunk: Chunk, images_B3PP: torch.Tensor) -> None:
-        """Add the images of a chunk (`OnImages`); those of prompts beyond the limit are left out."""
+        """Add the images of a chunk (`OnImages`); prompts beyond the limit are left out."""
         for row, prompt in enumerate(chunk.prompts.captions):
             key = (chunk.prompts.micro_batch, row)
             if key not in self._by_prompt and len(self._by_prompt) == self._most_prompts:
@@ -100,8 +100,8 @@ class RolloutImages:
         """Collect the images of all processes, in the order in which one process would have sampled them."""
         shares = ranks.gather(self._by_prompt)
         keys = sorted({key for share in shares for key in share})[: self._most_prompts]
-        found = {key: [small for share in shares for small in share.get(key, [])] for key in keys}
-        self._by_prompt = {key: sorted(samples, key=lambda small: small.sample) for key, samples in found.items()}
+        by_key = {key: [small for share in shares for small in share.get(key, [])] for key in keys}
+        self._by_prompt = {key: sorted(samples, key=lambda small: small.sample) for key, samples in by_key.items()}
 
 
 def _by_reward(samples: Sequence[_Small]) -> Extremes | None:
@@ -129,7 +129,7 @@ def _event_of(small: _Small, path: Path, mark: Mark) -> SampledImage:
 
 
 def _remove_old(newest: Path) -> None:
-    """Remove all but the newest rollouts; those of later steps are left by a run that was resumed earlier."""
+    """Remove all but the newest rollouts, and rollouts of later steps, which a run left that was resumed earlier."""
     others = sorted(path for path in newest.parent.glob("step-*") if path.is_dir() and path != newest)
     later = [path for path in others if path.name > newest.name]
     earlier = [path for path in others if path.name < newest.name]

@@ -1,4 +1,4 @@
-"""What methods that train on their own samples share: sampling images for the prompts of an accumulation group.
+"""Shared by methods that train on their own samples: sampling images for the prompts of an accumulation group.
 
 For a batch of P prompts from the loader, K images of each are sampled in chunks of P: chunk j contains sample j of
 every prompt. So a chunk is as large as a micro-batch of training, and a forward pass of training on it computes the
@@ -70,7 +70,7 @@ class Chunk:
 
     `states_BCHW` are the stored latents by the number of denoising steps behind them, `log_probs_BN` the
     log-probabilities of the steps (see `Rollout`), both on the offload device. `rewards` and the scores by reward model
-    have a value for each image, NaN where there is none.
+    have a value for each image, NaN for an image without one.
     """
 
     prompts: PromptBatch
@@ -164,7 +164,7 @@ def prompts_of(batch: Batch, size: Size | None) -> PromptBatch:
 
 
 def fingerprint_of(group: Sequence[Batch], size: Size | None) -> str:
-    """Return what identifies the prompts of an accumulation group, their order and the sizes of their images.
+    """Return a fingerprint of the prompts of an accumulation group, their order and the sizes of their images.
 
     Images or captions may change before a run is resumed; what was sampled for others must not be trained then.
     """

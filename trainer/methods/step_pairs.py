@@ -40,7 +40,7 @@ _Scores = dict[int, list[Chunk]]  # the scored candidates of each denoising step
 
 @dataclass(frozen=True, slots=True)
 class _Compared:
-    """What a batch of an accumulation group, by its number there, adds to a rollout.
+    """The share of a batch of an accumulation group, by its number there, in a rollout.
 
     These are its pairs, how many there could be, its finished images, and a pair of any two candidates.
     """
@@ -99,17 +99,17 @@ class StepPairs:
             num_images = sum(batch.num_samples for batch in group)
             context.emit(PhaseChanged("sampling", f"{count(num_images, 'image')} with candidates"))
         ranks = ALONE if self.is_trial else context.ranks
-        own = [
+        local_pairs = [
             self._compared(number, batch, first_step, context, images)
             for number, batch in list(enumerate(group))[ranks.rank.index :: ranks.rank.world_size]
         ]
-        found = own if ranks.rank.is_alone else _of_all(own, context, ranks)
+        all_pairs = local_pairs if ranks.rank.is_alone else _of_all(local_pairs, context, ranks)
         if not self.is_trial:
             images.report(context, first_step)
-        pairs = {place: pair for compared in found for place, pair in compared.pairs.items()}
-        rewards = SampledGroup(first_step, tuple(compared.finished for compared in found)).rewards_metrics()
-        metrics = {**rewards, "equal_rewards": 1 - len(pairs) / sum(compared.num_compared for compared in found)}
-        return PairRollout(first_step, pairs or found[0].spare, metrics, is_silent=not pairs)
+        pairs = {place: pair for compared in all_pairs for place, pair in compared.pairs.items()}
+        rewards = SampledGroup(first_step, tuple(compared.finished for compared in all_pairs)).rewards_metrics()
+        metrics = {**rewards, "equal_rewards": 1 - len(pairs) / sum(compared.num_compared for compared in all_pairs)}
+        return PairRollout(first_step, pairs or all_pairs[0].spare, metrics, is_silent=not pairs)
 
     def losses(
         self, batch: PairBatch, context: StepContext, reference: Callable[[], AbstractContextManager[None]]
@@ -224,10 +224,10 @@ class StepPairs:
 
 
 def _of_all(own: Sequence[_Compared], context: StepContext, ranks: Ranks) -> list[_Compared]:
-    """Return what all processes have compared, in the order of the batches, on this one's offload device."""
+    """Return the comparisons of all processes, in the order of the batches, on this one's offload device."""
     shares = ranks.gather([compared.on(CPU) for compared in own])
-    found = [compared.on(context.temp_device) for share in shares for compared in share]
-    return sorted(found, key=lambda compared: compared.number)
+    comparisons = [compared.on(context.temp_device) for share in shares for compared in share]
+    return sorted(comparisons, key=lambda compared: compared.number)
 
 
 def _pair(branch: Branches, row: int, extremes: tuple[int, int]) -> torch.Tensor:

@@ -59,7 +59,7 @@ def _sizes(given: Args, result: Tree, notes: Notes) -> None:
 def lift_of_datasets(given: Args) -> None:
     """Set the size, the batch and the buckets of the datasets of a dataset config for the whole run, where it has none.
 
-    They are those of the first dataset that has them.
+    The first dataset that has one decides.
     """
     datasets = given.get("datasets")
     for source in (given.get("general"), *(datasets if isinstance(datasets, list) else [])):
@@ -84,14 +84,14 @@ def _from_folders(given: Args, notes: Notes) -> list[dict[str, Any]]:
             repeats = number_of(pop_first(given, "dataset_repeats")) or 1
             concepts.append({"name": path.name, "path": str(path), "repeats": repeats, **_metadata(metadata_file)})
             continue
-        found = _repeated_folders(Path(str(folder)))
-        if not found:
+        subfolders = _repeated_folders(Path(str(folder)))
+        if not subfolders:
             message = f"{shown(folder)} has no sub-folders with repeats (10_name) or is missing; it became one concept."
             notes.append(Problem("concepts", message, "info"))
-            found = [(Path(str(folder)), 1, "")]
+            subfolders = [(Path(str(folder)), 1, "")]
         concepts += [
             {"name": name or path.name, "path": str(path), "repeats": repeats, **shared, **_class_caption(path, name)}
-            for path, repeats, name in found
+            for path, repeats, name in subfolders
         ]
     return concepts
 

@@ -1,6 +1,6 @@
 """kohya's ranks of convolutions and of blocks, DoRA, rsLoRA, LoRA+ and dropouts, of sd-scripts and LyCORIS.
 
-The blocks are those of sd-scripts' `block_dims`: for SD 1.x and 2.x 12 of the way down, 1 in the middle and 12 of the
+The blocks are numbered as in sd-scripts' `block_dims`: for SD 1.x and 2.x 12 down, 1 in the middle and 12 of the
 way up, for SDXL 9, 3 and 9. Each is a resnet with what follows it, so three make one of diffusers' blocks.
 """
 
@@ -22,17 +22,17 @@ _WITHOUT_ATTENTION = {25: ("down_blocks.3.", "up_blocks.0."), 21: ("down_blocks.
 
 
 def ranks_and_more(given: Args, network: Args, result: Tree, notes: Notes, *, name: str, on_resnets: bool) -> None:
-    """Convert what an adapter has beside its rank, alpha and dropout; the settings are popped from both.
+    """Convert an adapter's settings other than rank, alpha and dropout; they are popped from both.
 
     `on_resnets`: it is also on the layers outside of the attention.
     """
     fields = ADAPTERS[name].settings.model_fields
-    found = {
+    settings = {
         **_ranks(given, network, notes, on_resnets=on_resnets),
         **_switches(given, network),
         **_rates(given, network, notes),
     }
-    for field, value in found.items():
+    for field, value in settings.items():
         if value is not None and field in fields:
             put(result, f"adapter.{field}", value)
         elif value:
@@ -72,15 +72,15 @@ def _switches(given: Args, network: Args) -> dict[str, object]:
 def _rates(given: Args, network: Args, notes: Notes) -> dict[str, object]:
     names = ("loraplus_lr_ratio", "loraplus_unet_lr_ratio", "loraplus_text_encoder_lr_ratio")
     ratios = [number_of(_taken(given, network, name)) for name in names]
-    found = {ratio for ratio in ratios if ratio}
-    if len(found) > 1:
-        message = f"LoRA+ had several ratios, {', '.join(f'{r:g}' for r in sorted(found))}; all parts have the first."
+    unique = {ratio for ratio in ratios if ratio}
+    if len(unique) > 1:
+        message = f"LoRA+ had several ratios, {', '.join(f'{r:g}' for r in sorted(unique))}; all parts have the first."
         notes.append(Problem("adapter.lora_plus_ratio", message, "warning"))
     return {"lora_plus_ratio": next((ratio for ratio in ratios if ratio), None)}
 
 
 def _numbers(value: object) -> list[float]:
-    """Return numbers from a list, or from text with commas; empty if any of it is none."""
+    """Return numbers from a list, or from text with commas; empty if any entry is not a number."""
     texts = value if isinstance(value, list | tuple) else str(value).split(",") if value is not None else []
     numbers = [number_of(text) for text in texts]
     return [number for number in numbers if number is not None] if None not in numbers else []

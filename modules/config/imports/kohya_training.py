@@ -54,19 +54,19 @@ def _rates(given: Args, result: Tree) -> None:
     encoders = ("text_encoder", "text_encoder_2") if result["model"]["family"]["name"] == "sdxl" else ("text_encoder",)
     if rate is not None:
         put(result, "training.learning_rate", rate)
-    own = {"unet": number_of(pop_first(given, "unet_lr"))}
+    rates = {"unet": number_of(pop_first(given, "unet_lr"))}
     text = pop_first(given, "text_encoder_lr", "learning_rate_te")
     firsts = [number_of(v) for v in (text if isinstance(text, list) else [text])] or [None]
     singles = (number_of(pop_first(given, "learning_rate_te1")), number_of(pop_first(given, "learning_rate_te2")))
     for index, name in enumerate(encoders):
         shared = firsts[min(index, len(firsts) - 1)]
-        own[name] = shared if singles[index] is None else singles[index]
+        rates[name] = shared if singles[index] is None else singles[index]
     only_unet = flag_of(given.pop("network_train_unet_only", False))
     only_text = flag_of(given.pop("network_train_text_encoder_only", False))
     is_full = result["training"]["trains"] == "full"
     trains_text = flag_of(given.pop("train_text_encoder", False)) or not is_full
     has_checkpointing = flag_of(given.pop("gradient_checkpointing", False))
-    for name, value in own.items():
+    for name, value in rates.items():
         is_text = name != "unet"
         is_trained = value != 0 and not (only_unet and is_text) and not (only_text and not is_text)
         part: dict[str, Any] = {"train": is_trained and (trains_text or not is_text)}

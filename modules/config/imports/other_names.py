@@ -1,6 +1,6 @@
 """The names that OneTrainer and kohya have for our settings, found by converting each of their keys by itself.
 
-There is no table: what the migration and the import do with a key shows which setting it is.
+There is no table: migrating or importing a key shows which setting it is.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from modules.system.problem import Problem
 
 _WORD = "probe of a name"  # passes through as a text, and is reported where a choice is expected
 _PROBES: tuple[object, ...] = (_WORD, 7, True)
-_MAX_PATHS = 3  # a key that changes more than these is no name of any one of them
+_MAX_PATHS = 3  # a key that changes more settings is not a name of any one of them
 # Settings without which others are not read.
 _ONETRAINER_CONTEXT: Tree = {"__version": NEWEST, "rolling_backup": True, "learning_rate_scheduler": "COSINE"}
 _KOHYA_CONTEXT: Tree = {"network_module": "networks.lora"}
@@ -37,7 +37,7 @@ class OtherName:
 
 @cache
 def other_names() -> Mapping[str, tuple[OtherName, ...]]:
-    """Return the other programs' keys by the path of our setting; that of a variant is without the variant's name."""
+    """Return the other programs' keys by the path of our setting, which lacks the name of a variant."""
     found: defaultdict[str, list[OtherName]] = defaultdict(list)
     for program, keys, convert in (
         ("OneTrainer", sorted(KEYS), _from_onetrainer),

@@ -1,4 +1,4 @@
-"""What a run writes while it trains: backups to resume from, and saved models."""
+"""The files that a run writes while it trains: backups to resume from, and saved models."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ class MultiGpu(Section):
         Setting(
             "Multi-GPU training",
             "The GPUs share the images of each step, batch size times accumulation steps in all, and add up their "
-            "gradients. The result is that of one GPU.",
+            "gradients. The result is the same as on one GPU.",
             group="Several GPUs",
             level="advanced",
         ),

@@ -30,7 +30,7 @@ class EmbeddingWord(Section):
         Literal["tokens", "mean", "random"],
         Setting(
             "Initial vectors",
-            "How the vectors start. Token by token: those of the initial text, cut or filled up with * to the token "
+            "How the vectors start. Token by token: as the initial text has them, cut or filled up with * to the token "
             "count. Mean: each is the mean of them. Random: of the same length as the vocabulary's. A file replaces "
             "this.",
             level="advanced",
@@ -59,7 +59,7 @@ class EmbeddingWord(Section):
         Setting(
             "Learning rate",
             "This embedding's own learning rate.",
-            empty_means="that of all embeddings",
+            empty_means="the learning rate of all embeddings",
             applies_when=When("train", (True,)),
             level="advanced",
             changeable_on_resume=True,

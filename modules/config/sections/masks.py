@@ -12,7 +12,7 @@ _MASKED = When("enabled", (True,))
 
 
 class Masks(Section):
-    """Training on regions of images. The mask of cat.jpg is cat-masklabel.png beside it."""
+    """Training on regions of images. The mask of cat.jpg is cat-masklabel.png next to it."""
 
     enabled: Annotated[
         bool,
@@ -75,7 +75,7 @@ class Masks(Section):
         bool,
         Setting(
             "Custom conditioning image",
-            "For inpainting models: cat-condlabel.png beside cat.jpg is the conditioning image, in place of the image "
+            "For inpainting models: cat-condlabel.png next to cat.jpg is the conditioning image, in place of the image "
             "without its masked area.",
             group="Masks",
             level="advanced",

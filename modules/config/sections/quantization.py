@@ -53,7 +53,7 @@ class Quantization(Section):
         Literal["none", "float32", "bfloat16", "float16"],
         Setting(
             "SVD residual",
-            "Keeps the largest singular values of each quantized weight in a low-rank product beside it, in this "
+            "Keeps the largest singular values of each quantized weight in a low-rank product next to it, in this "
             "dtype, and quantizes only the rest (SVDQuant, Li et al. 2024): more precise for a little memory.",
             group="Quantization",
             level="advanced",
@@ -87,7 +87,7 @@ class Quantization(Section):
 
 
 def residual_of(settings: Quantization) -> Residual | None:
-    """Return the low-rank product beside each quantized weight; None without one."""
+    """Return the settings of the low-rank product kept with each quantized weight; None without one."""
     return None if settings.svd_dtype == "none" else Residual(settings.svd_rank, settings.svd_dtype)
 
 

@@ -27,7 +27,7 @@ class Reward(Section):
         Setting(
             "Measure the reward",
             "How often the reward is measured, including the held-out reward. The images are always sampled with the "
-            "same prompts and seeds: those of the samples, or captions of the validation images.",
+            "same prompts and seeds: the prompts of the samples, or captions of the validation images.",
             group="Reward",
             applies_when=_A_REWARD_METHOD,
             changeable_on_resume=True,

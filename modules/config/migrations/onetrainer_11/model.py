@@ -165,9 +165,9 @@ _OF_PARTS = ("train", "learning_rate", "train_embedding", "offload_fraction")
 
 def parts_of(rest: Tree, result: Tree, notes: Notes, steps_per_update: int) -> None:
     """Convert the settings of single parts, also of parts in the file that the family does not have."""
-    own = [part.name for part in FAMILIES[family_of(result)].parts]
+    parts = [part.name for part in FAMILIES[family_of(result)].parts]
     for name in _PARTS:
-        if name in own or name in rest:
+        if name in parts or name in rest:
             given = pop_object(rest, name, notes, f"parts.{name}")
             if name == "vae" and result.get("training", {}).get("trains") == "vae":
                 given.pop("train", None)  # FINE_TUNE_VAE trains it whatever this is: the VAE has no such switch there
@@ -239,12 +239,12 @@ def adapter_of(rest: Tree, result: Tree, notes: Notes) -> None:
     name = kind["name"]
     settings: Tree = {"name": name, "layers": "all"}
     chosen = known[name]
-    own = _pop_all(rest, chosen.fields)  # first: adapters can share a key
+    chosen_fields = _pop_all(rest, chosen.fields)  # first: adapters can share a key
     others = {other: _pop_all(rest, names.fields) for other, names in known.items() if other != name}
     if "alpha" in ADAPTERS[name].settings.model_fields:
         settings |= _pop_all(rest, {"lora_alpha": "alpha"})
     rest.pop("lora_alpha", None)
-    settings |= own
+    settings |= chosen_fields
     move_all(rest, settings, _OF_ALL)
     choose(rest, settings, "lora_weight_dtype", "dtype", _DTYPES, notes, where="adapter.dtype")
     choose_layers(rest, settings, ("layers", "custom_layers", "layers_regex"), notes, where="adapter.layers")
