@@ -24,7 +24,7 @@ def main(arguments: Sequence[str], *, on_visible: Callable[[], None] | None = No
     hide_library_warnings()
     use_no_pydantic_plugins()
     with collection_off():  # until the window is visible, which is a tenth faster
-        app = _opened(from_caller(config) if config else None)
+        app = _open_window(from_caller(config) if config else None)
         if app is None:
             return 1
         app.show(on_visible)
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str], *, on_visible: Callable[[], None] | None = No
     return 0
 
 
-def _opened(path: Path | None) -> App | None:
+def _open_window(path: Path | None) -> App | None:
     """Return the window; None on a machine without a display, which is reported."""
     from ui.app.window import App
 

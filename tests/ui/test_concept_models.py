@@ -18,8 +18,8 @@ from modules.system.paths import as_config_path
 from ui.features.concepts.cards import CardFilter, card_of, summary_of
 from ui.features.concepts.figures import (
     bucket_bars,
-    found_tags,
     rows_of,
+    search_tags,
     size_points,
     size_words,
     tag_words,
@@ -322,8 +322,8 @@ def test_statistics_in_words_and_bars() -> None:
     assert [b.is_marked for b in bars if b.value] == [False, True]
     assert "1 caption of 2 exceed 75 tokens" in token_words(found)
     assert "none is truncated" in token_words(statistics(num_long=0))
-    assert found_tags(found, "CAT") == [("a cat", 3), ("catnip", 1)]
-    assert tag_words(found, found_tags(found, "blue")) == "1 of 3 tags, 1 in a single image"
+    assert search_tags(found, "CAT") == [("a cat", 3), ("catnip", 1)]
+    assert tag_words(found, search_tags(found, "blue")) == "1 of 3 tags, 1 in a single image"
     assert [size_words(n) for n in (12, 1500, 2.5e6, 3e9)] == ["12 B", "1.5 kB", "2.5 MB", "3.00 GB"]
 
 

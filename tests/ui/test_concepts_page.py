@@ -173,7 +173,7 @@ def test_scanning_is_stopped_and_begun_again(
     with monkeypatch.context() as patch:
         patch.setattr(scans, "_background", held)
         concepts.model.add_folders([folders[0].parent])
-        scans._progressed(window.app.form.config.concepts[2], "scanning", 300, 20_000)
+        scans._report_progress(window.app.form.config.concepts[2], "scanning", 300, 20_000)
         window.wait_until(lambda: "300 of 20,000 images" in bar.text.cget("text"), "the progress")
         bar.button.invoke()
         window.wait_until(lambda: "stopped" in bar.text.cget("text"), "the stop")

@@ -311,9 +311,9 @@ def test_what_is_typed_while_a_folder_is_read_stays(
 
     def rename(dialog: FileDialog) -> None:
         dialog.browser.select(next(n for n, e in enumerate(dialog.browser.shown) if e.name == "sub.json"))
-        dialog._selected()
+        dialog._follow_selection()
         dialog.name.set("other.json")
-        dialog._counted(threading.Event(), images / "cats", Counts(3, 1))
+        dialog._show_counts(threading.Event(), images / "cats", Counts(3, 1))
         assert dialog.name.get() == "other.json"
         dialog.buttons["ok"].invoke()
 

@@ -17,7 +17,7 @@ from tests.ui.test_secrets_dialog import click
 from tests.ui.test_widgets import when_open
 from trainer.preflight.fit_choices import on_a_gpu
 from trainer.preflight.run_budget import budget_of
-from ui.features.fit.model import Fitting, Measured, compute
+from ui.features.fit.model import FitMeasurement, Fitting, compute
 from ui.features.fit.window import FitWindow
 from ui.forms.model import FormModel
 from ui.loop.background import Job
@@ -48,10 +48,10 @@ def form() -> FormModel:
     return FormModel(Config.model_validate({"training": {"precision": "bfloat16", "batch_size": 1}}))
 
 
-def measured(config: Config, *, free: int | None = 6 * GB) -> Measured:
+def measured(config: Config, *, free: int | None = 6 * GB) -> FitMeasurement:
     budget = budget_of(config, {Size(512, 512): 8})
     assert budget is not None
-    return Measured(on_a_gpu(budget), free)
+    return FitMeasurement(on_a_gpu(budget), free)
 
 
 def fitting(model: FormModel, background: AtOnce, **changes: Any) -> Fitting:
@@ -99,7 +99,7 @@ def test_without_a_card_its_size_is_asked_for_and_without_shapes_nothing_is_prom
     background.finish()
     assert "No card was found" in fits.detected
     assert fits.card_text == "8.0 GB"
-    other = Fitting(form(), background, measure_config=lambda _c: Measured(None, GB))  # type: ignore[arg-type]
+    other = Fitting(form(), background, measure_config=lambda _c: FitMeasurement(None, GB))  # type: ignore[arg-type]
     background.finish()
     assert other.stage == "failed"
     assert "cannot be estimated" in other.message

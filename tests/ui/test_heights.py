@@ -7,13 +7,13 @@ from dataclasses import replace
 from modules.config.records import record_at
 from modules.config.schema import Config
 from ui.forms.binding import explanation
-from ui.forms.layout import HEADING, ROW, card_height, distributed
+from ui.forms.layout import HEADING, ROW, card_height, distribute
 
 
 def test_cards_go_to_the_lowest_column_in_their_order() -> None:
-    assert distributed([100, 60, 30, 50], 2) == ([0, 1, 1, 1], 140)
-    assert distributed([100, 0, 60], 3) == ([0, 0, 1], 100)
-    assert distributed([], 2) == ([], 0)
+    assert distribute([100, 60, 30, 50], 2) == ([0, 1, 1, 1], 140)
+    assert distribute([100, 0, 60], 3) == ([0, 0, 1], 100)
+    assert distribute([], 2) == ([], 0)
 
 
 def test_a_card_is_as_high_as_its_rows_and_the_lines_of_its_explanations() -> None:
@@ -28,7 +28,7 @@ def test_a_card_is_as_high_as_its_rows_and_the_lines_of_its_explanations() -> No
 
 
 def test_a_high_last_card_does_not_make_one_column_much_higher() -> None:
-    assert distributed([190, 370, 470, 190, 260, 420, 190, 430], 3) == ([0, 1, 2, 0, 2, 0, 2, 1], 920)
+    assert distribute([190, 370, 470, 190, 260, 420, 190, 430], 3) == ([0, 1, 2, 0, 2, 0, 2, 1], 920)
 
 
 def test_an_explanation_is_a_whole_sentence() -> None:

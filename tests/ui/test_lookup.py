@@ -13,7 +13,7 @@ from modules.settings.field import Setting
 from tests.ui.conftest import Window
 from ui.features.about.window import Keys
 from ui.features.search.finder import open_finder
-from ui.features.search.model import Found, Index
+from ui.features.search.model import Index, SearchResult
 from ui.widgets.actions import Action
 
 ACTIONS = Index(
@@ -125,7 +125,7 @@ def test_the_nearest_is_found_and_no_hit_finds_nothing() -> None:
     assert near.matches[0].path == "training.optimizer"
     assert index.find("no such thing at all").matches
     for text in ("zzzz", "?!?! xqzjv"):
-        assert index.find(text) == Found((), is_nearest=True), text
+        assert index.find(text) == SearchResult((), is_nearest=True), text
 
 
 @pytest.mark.parametrize(

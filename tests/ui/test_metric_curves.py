@@ -22,7 +22,7 @@ from ui.loop.metric_curves import (
     rate_metrics,
     short_number,
     shown_names,
-    smoothed,
+    smooth,
     with_metrics,
 )
 from ui.loop.run_state import RunState, after, fold, history_before
@@ -77,8 +77,8 @@ def test_a_tip_says_what_a_curve_means_which_way_is_good_and_its_limits() -> Non
 
 
 def test_the_moving_average_follows_a_long_course_only() -> None:
-    assert smoothed([(n, 1.0) for n in range(5)]) == []
-    course = smoothed([(n, float(n % 2)) for n in range(200)])
+    assert smooth([(n, 1.0) for n in range(5)]) == []
+    course = smooth([(n, float(n % 2)) for n in range(200)])
     assert [number for number, _ in course] == list(range(200))
     assert abs(course[-1][1] - 0.5) < 0.1
 

@@ -24,7 +24,7 @@ from trainer.run_folder.records import RunRecord
 from trainer.run_queue.file import QueueFile
 from ui.app.offers import EDITED, ELSEWHERE, FORK, QUEUE, Offers
 from ui.features.queue.model import QueueControl
-from ui.features.run.resuming import named, proposed_name
+from ui.features.run.resuming import proposed_name, with_name
 from ui.forms.preferences import Preferences, UiSettings
 from ui.widgets.notices import CRASHED_RUN, Notices
 
@@ -298,8 +298,8 @@ def test_the_name_of_a_fork_is_that_of_its_result(
     monkeypatch.setattr("trainer.run_folder.destination.is_taken", lambda path: path.name in names)
     config = Config.model_validate({"output": {"destination": destination}})
     assert proposed_name(config) == proposed
-    assert named(config, "x").output.destination == named_x
-    assert named(config, " ").output.destination != destination
+    assert with_name(config, "x").output.destination == named_x
+    assert with_name(config, " ").output.destination != destination
 
 
 def test_an_edited_item_of_the_queue_is_saved_or_discarded(desk: Desk) -> None:

@@ -18,7 +18,7 @@ from trainer.run_folder.fork import Origin, write_origin
 from trainer.run_folder.records import read_record
 from trainer.run_folder.run_lock import RunLock
 from trainer.run_folder.trash import contents_of
-from ui.features.runs.comparison import ComparedRun, compared, comparison_lines, figure_rows, setting_rows
+from ui.features.runs.comparison import ComparedRun, compare_runs, comparison_lines, figure_rows, setting_rows
 from ui.features.runs.model import RunList, deletion_words, fact_lines, row_of, size_words
 from ui.loop.background import Background
 from ui.loop.past_runs import past_state
@@ -178,7 +178,7 @@ def test_runs_are_compared_by_figures_settings_and_curves(tmp_path: Path) -> Non
     config, _ = set_path(Config(), "training.epochs", 7)
     save_file(config, other / "config.json")
     (third / "config.json").unlink()
-    runs = compared([read_record(path) for path in (one, other, third)])
+    runs = compare_runs([read_record(path) for path in (one, other, third)])
     lines = [(line.curve, line.token, list(line.series)) for line in comparison_lines(runs)]
     assert [(curve, series) for curve, _, series in lines] == [
         ("smoothed", [(1, 0.3)]),

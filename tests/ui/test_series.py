@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from ui.loop.series import EMPTY, Series, joined, with_values
+from ui.loop.series import EMPTY, Series, join_series, with_values
 
 
 def test_adding_leaves_the_shorter_series_as_it_was() -> None:
@@ -27,7 +27,7 @@ def test_a_step_that_is_trained_again_replaces_what_followed() -> None:
     series = Series((n, float(n)) for n in range(1, 6))
     assert list(series.add(3, 9.0)) == [(1, 1.0), (2, 2.0), (3, 9.0)]
     assert len(series) == 5
-    joint = joined({"loss": series}, {"loss": Series([(4, 8.0)]), "rate": Series([(4, 1.0)])})
+    joint = join_series({"loss": series}, {"loss": Series([(4, 8.0)]), "rate": Series([(4, 1.0)])})
     assert list(joint["loss"])[-2:] == [(3, 3.0), (4, 8.0)]
     assert list(joint["rate"]) == [(4, 1.0)]
     assert set(with_values(joint, 5, [("loss", 1.0)])) == {"loss", "rate"}

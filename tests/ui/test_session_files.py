@@ -16,7 +16,7 @@ from tests.ui.conftest import Window
 from tests.ui.driving import inside
 from tests.ui.test_pages import form_of
 from ui.app.session_files import (
-    OwnSession,
+    HeldSession,
     gone_sessions,
     load_session,
     lock_of,
@@ -43,7 +43,7 @@ def write(file: Path, *, epochs: int = 0, minutes_ago: int = 0, page: str = "gen
     return form
 
 
-def epochs_of(session: OwnSession) -> int | None:
+def epochs_of(session: HeldSession) -> int | None:
     form = session.last.form
     return form.config.training.epochs if form is not None else None
 

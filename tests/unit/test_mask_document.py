@@ -15,7 +15,7 @@ from modules.data.transforms.geometry import Box
 from ui.features.captions.document import ConflictError
 from ui.features.captions.mask_document import MaskDocument
 from ui.features.captions.strokes import Brush, area_around
-from ui.features.captions.viewport import ScaledImage, Viewport, shaded
+from ui.features.captions.viewport import ScaledImage, Viewport, shade_mask
 
 POINTS = st.tuples(st.floats(-40, 340), st.floats(-40, 340))
 STEPS = st.one_of(
@@ -202,5 +202,5 @@ def test_any_part_of_a_view_is_the_part_of_the_whole(tmp_path: Path) -> None:
         assert np.abs(whole[60:300, 120:260] - part).max() <= 12
     white, black = Image.new("L", (4, 4), 255), Image.new("L", (4, 4))
     small = image.crop((0, 0, 4, 4))
-    assert shaded(small, white, (9, 9, 9)).tobytes() == small.tobytes()
-    assert shaded(small, black, (9, 9, 9)).tobytes() != small.tobytes()
+    assert shade_mask(small, white, (9, 9, 9)).tobytes() == small.tobytes()
+    assert shade_mask(small, black, (9, 9, 9)).tobytes() != small.tobytes()

@@ -9,7 +9,7 @@ from typing import Any
 
 from modules.system.problem import Severity, cut
 from ui.forms.context import Context
-from ui.forms.findings import SEVERITIES, Finding, counted
+from ui.forms.findings import SEVERITIES, Finding, count_words
 from ui.widgets.auto_bar import AutoBar
 from ui.widgets.controls import Button
 from ui.widgets.fitted_text import FittedText
@@ -107,7 +107,7 @@ class FindingsBar(Panel):
         box.pack(side="left", padx=(px(12), 0))
         for severity in SEVERITIES:
             self.kinds[severity] = self._small_button(box, "", partial(context.findings.toggle, severity))
-            tip = f"Shows or hides the {counted(severity, 2)[2:]}."
+            tip = f"Shows or hides the {count_words(severity, 2)[2:]}."
             context.tips.attach(self.kinds[severity], lambda tip=tip: tip)  # type: ignore[misc]
         self.close_button = self._small_button(header, "Dismiss", context.findings.dismiss)
         self.copy_button = self._small_button(header, "Copy all", self.copy_all)
@@ -158,7 +158,7 @@ class FindingsBar(Panel):
             if number:
                 is_hidden = severity in findings.hidden
                 button.configure(
-                    text=f"{_SIGNS[severity]}  {counted(severity, number)}",
+                    text=f"{_SIGNS[severity]}  {count_words(severity, number)}",
                     text_color=self._context.theme.pair("faint" if is_hidden else _TOKENS[severity]),
                     fg_color=self._context.theme.pair("card" if is_hidden else "field"),
                 )

@@ -34,7 +34,7 @@ _NUMBERED = re.compile(r"-\d{1,4}")  # not the number of a file that was moved a
 
 
 @dataclass(frozen=True, slots=True)
-class OwnSession:
+class HeldSession:
     """The session of this window: its file, the lock, and what it starts with."""
 
     file: Path
@@ -62,7 +62,7 @@ class GoneSession:
         return unsaved_words(self.document, self.drafts)
 
 
-def take_session(first: Path) -> OwnSession:
+def take_session(first: Path) -> HeldSession:
     """Take over the newest session that no running window has. `first` is the file of a first window.
 
     Where all are in use, the window starts a new file with the newest config, as that was last saved. The window's
@@ -79,8 +79,8 @@ def take_session(first: Path) -> OwnSession:
             continue
         except OSError:
             _log.warning("The session %s could not be locked", file, exc_info=True)
-            return OwnSession(file, None, load_session(file))
-        return OwnSession(file, lock, _first_state(file, files))
+            return HeldSession(file, None, load_session(file))
+        return HeldSession(file, lock, _first_state(file, files))
     raise AssertionError("there is always another name")
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from modules.system.file_lock import FileLock, LockTaken
 from ui.app.session_files import (
     GoneSession,
-    OwnSession,
+    HeldSession,
     gone_sessions,
     lock_of,
     read_gone,
@@ -42,7 +42,7 @@ class SessionSaver:
 
     def follow_edits(self) -> None:
         """Save after each edit from now on."""
-        self._form.changed.subscribe(self._edited)
+        self._form.changed.subscribe(self._follow_edit)
 
     def save_soon(self, done: Callable[[bool], None] = lambda _is_saved: None) -> None:
         """Save in the background: flushing to a busy disk takes a quarter of a second.
@@ -63,7 +63,7 @@ class SessionSaver:
         (document, drafts), (saved, saved_drafts) = self._state(), self._saved
         return document is not saved or drafts != saved_drafts
 
-    def _edited(self) -> None:
+    def _follow_edit(self) -> None:
         if self._is_edited:
             self._pump.redraw_soon("session", self._save_edit, quiet_seconds=QUIET_SECONDS)
 
@@ -99,7 +99,7 @@ class SessionOffers:
 
     def __init__(
         self,
-        own: OwnSession,
+        own: HeldSession,
         notices: Notices,
         interaction: Interaction,
         background: Background,

@@ -92,19 +92,19 @@ class SideBar(Panel):
         menu = make_menu(self, context.theme)
         for mode, label in (("dark", "Dark"), ("light", "Light")):
             menu.add_command(
-                label=_ticked(label, now.appearance == mode),
+                label=_with_tick(label, now.appearance == mode),
                 command=lambda mode=mode: context.preferences.change(appearance=mode),  # type: ignore[misc]
             )
         menu.add_separator()
         for percent in SCALES:
             label = f"Scale {percent} %" if percent else "Scale as the screen"
             menu.add_command(
-                label=_ticked(label, now.scale_percent == percent),
+                label=_with_tick(label, now.scale_percent == percent),
                 command=lambda percent=percent: context.preferences.change(scale_percent=percent),  # type: ignore[misc]
             )
         menu.add_separator()
         for name in ("first_steps", *WINDOW_MENU):
-            label = _ticked(context.actions[name].label, is_ticked=False)
+            label = _with_tick(context.actions[name].label, is_ticked=False)
             menu.add_command(label=label, command=lambda name=name: context.actions.run(name))  # type: ignore[misc]
         return menu
 
@@ -239,5 +239,5 @@ class NavEntry(Panel):
             text.recolour(text.token, on=token)
 
 
-def _ticked(label: str, is_ticked: bool) -> str:
+def _with_tick(label: str, is_ticked: bool) -> str:
     return f"{'✓' if is_ticked else '   '}  {label}"

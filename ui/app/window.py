@@ -247,7 +247,7 @@ class App:
         style_ttk(self.root, self.theme)
         shell = Shell(self.context)
         shell.pack(fill="both", expand=True)
-        accept_paths(self.root, shell, self._dropped)
+        accept_paths(self.root, shell, self._open_dropped)
         return shell
 
     def _places(self) -> Sequence[tuple[str, Path]]:
@@ -265,7 +265,7 @@ class App:
         context = self.context
         for action in context.actions:
             for sequence in sequences_of(action.shortcut) if action.shortcut else ():
-                self.root.bind_all(sequence, partial(self._pressed, action.name))
+                self.root.bind_all(sequence, partial(self._run_shortcut, action.name))
         bind_wheel(self.root)
         bind_clicks(self.root)
         self.root.protocol("WM_DELETE_WINDOW", self.ask_to_close)
@@ -315,14 +315,14 @@ class App:
 
     # -- reacting
 
-    def _dropped(self, paths: Sequence[Path]) -> None:
+    def _open_dropped(self, paths: Sequence[Path]) -> None:
         if not self.context.documents.open_dropped(paths):
             self._notify("Drop configs here; drop folders of images on the Concepts page.")
 
     def _notify(self, text: str) -> None:
         self.shell.bottom_bar.notify(text)
 
-    def _pressed(self, name: str, event: tk.Event[Any]) -> str | None:
+    def _run_shortcut(self, name: str, event: tk.Event[Any]) -> str | None:
         widget = event.widget  # menus have widgets that tkinter does not know
         if not isinstance(widget, tk.Misc) or isinstance(widget.winfo_toplevel(), Dialog):
             return None  # a modal dialog is open

@@ -68,7 +68,7 @@ class Documents:
             config = config.model_copy(update={"sampling": sampling})
         source = Source(preset.name, preset.path, "built_in" if preset.is_built_in else "preset")
         self._take(Loaded(config, loaded.problems, loaded.was_migrated), source)
-        self._notify(f"Loaded {preset.name}. Your {_listed(kept)} are kept." if kept else f"Loaded {preset.name}.")
+        self._notify(f"Loaded {preset.name}. Your {_list_words(kept)} are kept." if kept else f"Loaded {preset.name}.")
 
     def open_demo(self) -> None:
         """Load the preset of the demo, if it is shipped."""
@@ -339,6 +339,6 @@ def _demo_preset() -> Preset | None:
     return next((p for p in list_presets() if p.name == FIRST_PRESET), None)
 
 
-def _listed(kept: dict[str, tuple[object, ...]]) -> str:
+def _list_words(kept: dict[str, tuple[object, ...]]) -> str:
     words = {"concepts": "concepts", "prompts": "sample prompts"}
     return " and ".join(words[name] for name in kept)

@@ -31,7 +31,7 @@ class FieldProblems:
         self._by_path: dict[str, Problem] = {}
         self._rules = _Check(_RULES, pump, self._merge)
         self._files = _Check(_FILES, pump, self._merge)
-        form.changed.subscribe(self._edited)
+        form.changed.subscribe(self._follow_edit)
 
     @property
     def is_current(self) -> bool:
@@ -60,7 +60,7 @@ class FieldProblems:
     def _check_files(self) -> None:
         self._files.run(self._form.config)
 
-    def _edited(self) -> None:
+    def _follow_edit(self) -> None:
         self._pump.redraw_soon(self, self._check_rules)
         self._files_soon()
 

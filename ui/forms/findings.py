@@ -73,8 +73,8 @@ class Findings:
     @property
     def counts(self) -> dict[Severity, int]:
         """The number of entries of each kind, most severe first; kinds without entries are left out."""
-        counted = Counter(f.problem.severity for f in self.items)
-        return {severity: counted[severity] for severity in SEVERITIES if counted[severity]}
+        counts = Counter(f.problem.severity for f in self.items)
+        return {severity: counts[severity] for severity in SEVERITIES if counts[severity]}
 
     @property
     def text(self) -> str:
@@ -83,7 +83,7 @@ class Findings:
 
     def show(self, title: str, problems: Iterable[Problem], config: Config) -> None:
         """Show problems, most severe first, then in page order; an empty list clears the findings."""
-        self._shown = _sorted(problems, config)
+        self._shown = _sort_findings(problems, config)
         self._title = title if self._shown else ""
         self.hidden = frozenset()
         self._dismissed = ("", ())
@@ -91,7 +91,7 @@ class Findings:
 
     def show_current(self, problems: Iterable[Problem], config: Config) -> None:
         """Show what is wrong with the current settings. Dismissed entries come back only with a new one."""
-        found, before = _sorted(problems, config), self._current
+        found, before = _sort_findings(problems, config), self._current
         if found == before:
             return
         self._current = found
@@ -160,12 +160,12 @@ def entry_name(path: str, config: Config) -> str:
     return ""
 
 
-def counted(severity: Severity, number: int) -> str:
+def count_words(severity: Severity, number: int) -> str:
     """Return the number of entries of a kind as text."""
     return f"{number:,} {_WORDS[severity]}{'' if number == 1 else 's'}"
 
 
-def _sorted(problems: Iterable[Problem], config: Config) -> tuple[Finding, ...]:
+def _sort_findings(problems: Iterable[Problem], config: Config) -> tuple[Finding, ...]:
     return tuple(sorted((locate(problem, config) for problem in problems), key=_rank))
 
 

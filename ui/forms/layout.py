@@ -55,7 +55,7 @@ class FormView(Panel):
         self._note = empty_note
         self.empty_note = Text(self, context.theme, "", colour="muted")
         self._unsubscribe = (
-            context.form.changed.subscribe(self._changed),
+            context.form.changed.subscribe(self._follow_change),
             context.form.loaded.subscribe(self._show_by_level),
             context.preferences.changed.subscribe(self._show_by_level),
             context.field_problems.changed.subscribe(self._refresh_problems),
@@ -118,13 +118,13 @@ class FormView(Panel):
         for row in self.rows():
             row.refresh_problem()
 
-    def _changed(self) -> None:
+    def _follow_change(self) -> None:
         self._context.pump.redraw_soon(self, self._follow)
 
     def _show_by_level(self) -> None:
         for card in self.cards:
             card.show_by_level()
-        self._changed()
+        self._follow_change()
 
     def _follow(self) -> None:
         """Update the form to the config: parts, variants, relevant fields."""
@@ -169,7 +169,7 @@ class FormView(Panel):
         column_width = (width / scale - PAD * (num_columns - 1)) / num_columns
 
         def places(*, is_explained: bool) -> tuple[list[int], float]:
-            return distributed(
+            return distribute(
                 (self._height(c, column_width, is_explained=is_explained) for c in self.cards), num_columns
             )
 
@@ -240,7 +240,7 @@ def card_height(
     return HEADING + GAP + rows + num_preview_rows * ROW + lines
 
 
-def distributed(heights: Iterable[float], num_columns: int) -> tuple[list[int], float]:
+def distribute(heights: Iterable[float], num_columns: int) -> tuple[list[int], float]:
     """Return the column of each card, and the height of the highest column.
 
     Each card is in the column that is lowest when it comes; then cards leave the highest one as long as that makes it

@@ -63,7 +63,7 @@ class ListCard:
                 "<<TreeviewSelect>>": self._enable_buttons,
             }
         )
-        self.table.tree.bind("<Button-1>", self._clicked, add="+")
+        self.table.tree.bind("<Button-1>", self._on_click, add="+")
         self.table.tree.bind("<Double-Button-1>", self._double_clicked, add="+")
         self.table.tree.bind("<Control-a>", lambda _e: self.table.select(range(len(self.items))))
         self._switches = SwitchImages(self.table, context.theme) if has_switches else None
@@ -171,7 +171,7 @@ class ListCard:
             return column == ENABLED_COLUMN
         return event.x < self._context.theme.px(WIDTH + GAP)
 
-    def _clicked(self, event: tk.Event[Any]) -> str | None:
+    def _on_click(self, event: tk.Event[Any]) -> str | None:
         place = self.table.row_and_column_at(event)
         if place is not None and self._is_switch(event, place[1]):
             self._toggle([place[0]])
@@ -184,7 +184,7 @@ class ListCard:
         if place is None:
             return None
         if self._is_switch(event, place[1]):
-            return self._clicked(event)
+            return self._on_click(event)
         self._edit(place[0])
         return "break"
 

@@ -123,7 +123,7 @@ class Background:
         while True:
             job = self._jobs.get()
             if not job.is_cancelled:
-                self._results.put(_finished(job))
+                self._results.put(_finish(job))
             del job  # keeps nothing of the last job alive while waiting for the next
 
 
@@ -150,7 +150,7 @@ class JobScope(Background):
         return self._background._submit(job)
 
 
-def _finished(job: Job) -> Callable[[], None]:
+def _finish(job: Job) -> Callable[[], None]:
     """Do the work and return the function that the Tk thread calls."""
     try:
         result = job.work()

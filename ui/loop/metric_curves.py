@@ -68,7 +68,7 @@ def rate_metrics(effective_rates: Mapping[str, float]) -> dict[str, float]:
     return {f"effective_rate/{unit}": rate for unit, rate in effective_rates.items()}
 
 
-def joined(before: Curves, now: Curves) -> Curves:
+def join_curves(before: Curves, now: Curves) -> Curves:
     """Return the curves of a resumed run, preceded by its history."""
     curves = dict(before)
     for name, curve in now.items():
@@ -118,7 +118,7 @@ def _direction(metric: Metric) -> str:
     return f"{words} Always between {low:g} and {high:g}."
 
 
-def smoothed(points: Sequence[Point]) -> list[Point]:
+def smooth(points: Sequence[Point]) -> list[Point]:
     """Return the moving average of a long course (over a tenth of it, from its past); empty for a short one."""
     if len(points) < _MIN_SMOOTHED:
         return []

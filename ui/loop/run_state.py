@@ -31,9 +31,8 @@ from trainer.events import (
 )
 from trainer.rollout_events import ChoicesWanted, RolloutSampled
 from trainer.run_folder.event_log import outlasts
-from ui.loop.metric_curves import Curves, gradient_norms, joined, rate_metrics, with_metrics
-from ui.loop.series import EMPTY, Series, SeriesByName, with_values
-from ui.loop.series import joined as joined_series
+from ui.loop.metric_curves import Curves, gradient_norms, join_curves, rate_metrics, with_metrics
+from ui.loop.series import EMPTY, Series, SeriesByName, join_series, with_values
 from ui.loop.wording import LogLine, line_of
 
 
@@ -204,10 +203,10 @@ def fold(state: RunState, event: Event, at_seconds: float) -> RunState:
         timing = timing.after_step(event.step, at_seconds)
     elif isinstance(event, PhaseChanged):
         timing = timing.after_phase(event.phase, at_seconds)
-    return replace(_folded(state, event), log=log, timing=timing)
+    return replace(_fold_event(state, event), log=log, timing=timing)
 
 
-def _folded(state: RunState, event: Event) -> RunState:  # noqa: C901 - one arm for each kind of event
+def _fold_event(state: RunState, event: Event) -> RunState:  # noqa: C901 - one arm for each kind of event
     match event:
         case RunStarted():
             return replace(state, started=event)
@@ -281,7 +280,7 @@ def history_before(events: Iterable[Event], *, until_step: int) -> RunState:
             found[type(event), event.step, _place(event)] = event
     state = RunState()
     for _, event in sorted(found.items(), key=lambda item: item[0][1:]):
-        state = _folded(state, event)
+        state = _fold_event(state, event)
     return state
 
 
@@ -300,8 +299,8 @@ def after(before: RunState, now: RunState) -> RunState:
     """Return the state of a resumed run, preceded by its history."""
     return replace(
         now,
-        series=joined_series(before.series, now.series),
-        metrics=joined(before.metrics, now.metrics),
+        series=join_series(before.series, now.series),
+        metrics=join_curves(before.metrics, now.metrics),
         rollout=now.rollout or before.rollout,
         validations=(*_not_repeated(before.validations, now.validations), *now.validations),
         rewards=(*_not_repeated(before.rewards, now.rewards), *now.rewards),

@@ -97,9 +97,9 @@ class Series:
         if last - first <= 2 * num_columns:
             points = zip(self._steps[first:last], self._values[first:last], strict=True)
             return [(step, value) for step, value in points if math.isfinite(value)]
-        return self._thinned(first, last, low, (high - low) / num_columns)
+        return self._thin(first, last, low, (high - low) / num_columns)
 
-    def _thinned(self, first: int, last: int, low: float, column_steps: float) -> list[Point]:
+    def _thin(self, first: int, last: int, low: float, column_steps: float) -> list[Point]:
         import numpy as np
 
         steps = np.frombuffer(self._steps, count=last)[first:]
@@ -143,7 +143,7 @@ def with_values(series: SeriesByName, step: float, values: Iterable[tuple[str, f
     return {**series, **{name: series.get(name, EMPTY).add(step, value) for name, value in values}}
 
 
-def joined(before: SeriesByName, now: SeriesByName) -> SeriesByName:
+def join_series(before: SeriesByName, now: SeriesByName) -> SeriesByName:
     """Return the series of a resumed run, preceded by its history."""
     found = dict(before)
     for name, newer in now.items():

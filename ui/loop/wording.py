@@ -76,7 +76,7 @@ def line_of(event: Event, at_seconds: float) -> LogLine | None:
 def _words(event: Event) -> tuple[str, Tone] | None:
     match event:
         case RunStarted():
-            return _started(event), "plain"
+            return _start_words(event), "plain"
         case PhaseChanged(phase=phase, detail=detail):
             words = PHASE_WORDS.get(phase, phase)
             return f"{words}: {detail}" if detail else words, "plain"
@@ -173,7 +173,7 @@ def _closing_words(event: Event) -> tuple[str, Tone] | None:
             return None
 
 
-def _started(event: RunStarted) -> str:
+def _start_words(event: RunStarted) -> str:
     images = describe_data(event.num_images, event.num_prompts, event.num_pairs)
     start = f", resuming at step {event.first_step:,}" if event.first_step else ""
     weights = f"{event.num_trainable_parameters:,} trainable parameters"

@@ -39,12 +39,12 @@ class GridInput:
 
     def _bind(self) -> None:
         canvas = self._canvas
-        canvas.bind("<ButtonPress-1>", self._pressed)
-        canvas.bind("<B1-Motion>", self._dragged)
-        canvas.bind("<ButtonRelease-1>", self._released)
+        canvas.bind("<ButtonPress-1>", self._on_press)
+        canvas.bind("<B1-Motion>", self._on_drag)
+        canvas.bind("<ButtonRelease-1>", self._on_release)
         canvas.bind("<Double-Button-1>", self._double_clicked)
         canvas.bind("<Button-2>" if canvas.tk.call("tk", "windowingsystem") == "aqua" else "<Button-3>", self._menu)
-        canvas.bind("<Motion>", self._moved)
+        canvas.bind("<Motion>", self._on_move)
         canvas.bind("<Leave>", self._left)
         for key in ("Left", "Right", "Up", "Down", "Home", "End", "Prior", "Next"):
             canvas.bind(f"<{key}>", partial(self._arrow, key, False))
@@ -56,7 +56,7 @@ class GridInput:
         canvas.bind("<Delete>", lambda _e: self._on_selection(self._handler.remove))
         canvas.bind("<Control-a>", self._select_all)
 
-    def _pressed(self, event: tk.Event[Any]) -> None:
+    def _on_press(self, event: tk.Event[Any]) -> None:
         self._canvas.focus_set()
         number = self._grid.card_at(event.x, event.y)
         state = int(event.state)
@@ -78,7 +78,7 @@ class GridInput:
         self._grid.draw_soon()
         self._handler.selected()
 
-    def _dragged(self, event: tk.Event[Any]) -> None:
+    def _on_drag(self, event: tk.Event[Any]) -> None:
         press = self._press
         if press is None:
             return
@@ -93,7 +93,7 @@ class GridInput:
             press.target = self._grid.drop_before = self._grid.gap_at(event.x, event.y)
             self._grid.draw_soon()
 
-    def _released(self, event: tk.Event[Any]) -> None:
+    def _on_release(self, event: tk.Event[Any]) -> None:
         press, self._press = self._press, None
         self._grid.drop_before = None
         if press is None:
@@ -121,7 +121,7 @@ class GridInput:
                 self._grid.select([number], is_seen=False)
             self._handler.open_menu(number, event)
 
-    def _moved(self, event: tk.Event[Any]) -> None:
+    def _on_move(self, event: tk.Event[Any]) -> None:
         number = self._grid.card_at(event.x, event.y)
         if number != self._grid.hovered:
             self._grid.hovered = number

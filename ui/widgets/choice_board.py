@@ -62,8 +62,8 @@ class ChoiceBoard(tk.Canvas):
         self._hovered: int | None = None
         self._photos = Photos(self, pump, lambda: pump.redraw_soon(self, self.draw), most=_MAX_KEPT)
         self.bind("<Configure>", lambda _e: pump.redraw_soon(self, self.draw))
-        self.bind("<Button-1>", self._clicked)
-        self.bind("<Motion>", self._moved)
+        self.bind("<Button-1>", self._on_click)
+        self.bind("<Motion>", self._on_move)
         self.bind("<Leave>", lambda _e: self._hover(None))
         self.apply_theme()
 
@@ -147,12 +147,12 @@ class ChoiceBoard(tk.Canvas):
             return None
         return next((n for n, place in enumerate(self.places()) if place.has(event.x, event.y)), None)
 
-    def _clicked(self, event: tk.Event[Any]) -> None:
+    def _on_click(self, event: tk.Event[Any]) -> None:
         number = self._number_at(event)
         if number is not None:
             self._on_pick(number)
 
-    def _moved(self, event: tk.Event[Any]) -> None:
+    def _on_move(self, event: tk.Event[Any]) -> None:
         self._hover(self._number_at(event))
 
     def _hover(self, number: int | None) -> None:

@@ -64,7 +64,7 @@ class ImageGrid(ImageCanvas):
         self._num_columns = 1
         self._empty_text = empty_text
         self._on_open = on_open
-        self.canvas.bind("<Button-1>", self._clicked)
+        self.canvas.bind("<Button-1>", self._on_click)
 
     def show(self, tiles: Sequence[Tile]) -> None:
         """Show other tiles; images that are already loaded are reused. The sequence must not change."""
@@ -158,7 +158,7 @@ class ImageGrid(ImageCanvas):
         last = ((self._top + height) // row_px + 1) * columns
         return range(first, min(len(self.tiles), last))
 
-    def _clicked(self, event: tk.Event[Any]) -> None:
+    def _on_click(self, event: tk.Event[Any]) -> None:
         for index in self._indices_in_sight(self.canvas.winfo_height()):
             x, y = self._corner(index)
             if x <= event.x < x + self._tile_px and y <= event.y < y + self._tile_px and self._on_open is not None:

@@ -84,9 +84,9 @@ class ImageViewer(Window):
         if width <= 1:
             return
         work = partial(load_fitted, self.tiles[self.index].path, width, height, enlarge="pixels")
-        self._job = self._pump.background.run(work, self._loaded, self._could_not_load)
+        self._job = self._pump.background.run(work, self._show_image, self._could_not_load)
 
-    def _loaded(self, image: PIL.Image.Image) -> None:
+    def _show_image(self, image: PIL.Image.Image) -> None:
         self._photo = ImageTk.PhotoImage(image, master=self)
         self.image.configure(image=self._photo, text="")
 

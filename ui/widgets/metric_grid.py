@@ -15,7 +15,7 @@ from ui.loop.metric_curves import (
     metric_tip,
     short_number,
     shown_names,
-    smoothed,
+    smooth,
 )
 from ui.widgets.plotting import course_range
 from ui.widgets.scroll import ScrollFrame
@@ -147,7 +147,7 @@ class Sparkline(tk.Canvas):
         bottom = self.winfo_height() - 1
         self.create_line(0, bottom, width, bottom, fill=colour("chart_grid"))
         self._scale = _Scale.over(points, self, self.theme)
-        firm = smoothed(points)
+        firm = smooth(points)
         self._draw_line(points, "chart_raw" if firm else "chart_smooth", 1 if firm else 2)
         self._draw_line(firm, "chart_smooth", 2)
         if len(points) == 1 or self._pointed:

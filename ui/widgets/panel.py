@@ -119,7 +119,7 @@ class Flow(Panel):
         super().__init__(master, theme, colour, height=1)
         self._groups: list[list[tk.Widget]] = []
         self._width = 0
-        self.bind("<Configure>", self._resized)
+        self.bind("<Configure>", self._follow_size)
 
     def add(self, widget: tk.Widget, *, joined: bool = False) -> None:
         """Add a widget at the end."""
@@ -153,7 +153,7 @@ class Flow(Panel):
         if int(self.cget("height")) != needed:
             self.configure(height=needed)
 
-    def _resized(self, event: tk.Event[Any]) -> None:
+    def _follow_size(self, event: tk.Event[Any]) -> None:
         if event.width != self._width:
             self._width = event.width
             self.lay_out()

@@ -60,7 +60,7 @@ class SampleGrid(ImageCanvas):
         canvas.bind("<Leave>", lambda _e: self._hover(None))
         for key, (rows, columns) in _MOVES.items():
             canvas.bind(key, lambda _e, rows=rows, columns=columns: self._choose(rows, columns))  # type: ignore[misc]
-        canvas.bind("<FocusIn>", lambda _e: self._focused(), add="+")
+        canvas.bind("<FocusIn>", lambda _e: self._on_focus(), add="+")
         canvas.bind("<Return>", lambda _e: self._with_chosen(self._on_open))
         canvas.bind("<s>", lambda _e: self._with_chosen(self._on_star))
 
@@ -226,7 +226,7 @@ class SampleGrid(ImageCanvas):
             self._see(self.chosen)
         return "break"
 
-    def _focused(self) -> None:
+    def _on_focus(self) -> None:
         """Show where the keys begin, unless a click chooses."""
         if self.chosen is None and self._pressed is None:
             self._choose(0, 0)

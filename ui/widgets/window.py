@@ -57,10 +57,10 @@ def switch_mode(root: tk.Tk, theme: Theme, mode: Mode) -> Iterator[None]:
         ctk.set_appearance_mode(mode)
     finally:
         ctk.AppearanceModeTracker.callback_list = callbacks
-    return _switched(root, theme)
+    return _switching_mode(root, theme)
 
 
-def _switched(root: tk.Tk, theme: Theme) -> Iterator[None]:
+def _switching_mode(root: tk.Tk, theme: Theme) -> Iterator[None]:
     of_widgets = {id(callback.__self__): callback for callback in ctk.AppearanceModeTracker.callback_list}
     hidden: list[tk.Misc] = []
 

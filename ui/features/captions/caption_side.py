@@ -113,7 +113,7 @@ class CaptionPanel(Panel):
         )  # fmt: skip
         self.text.pack(fill="both", expand=True, padx=1, pady=1)
         edit_as_usual(self.text)
-        self.text.bind("<<Modified>>", self._typed)
+        self.text.bind("<<Modified>>", self._follow_typing)
         for sequence in ("<KeyRelease>", "<ButtonRelease-1>"):
             self.text.bind(sequence, lambda _e: self._show_tags(), add="+")
         self.text.bind("<Tab>", lambda _e: self._focus_entry())
@@ -195,7 +195,7 @@ class CaptionPanel(Panel):
     def _line_number(self) -> int:
         return int(self.text.index("insert").split(".")[0]) - 1
 
-    def _typed(self, _event: object) -> None:
+    def _follow_typing(self, _event: object) -> None:
         if not self.text.edit_modified():
             return
         self.text.edit_modified(False)
@@ -214,7 +214,7 @@ class CaptionPanel(Panel):
         self.text.replace(f"{number}.0", f"{number}.end", new)
         self.text.edit_separator()
         self.text.mark_set("insert", f"{number}.end")
-        self._typed(None)
+        self._follow_typing(None)
 
     # -- tags
 

@@ -59,7 +59,7 @@ class CaptionEditor(Window):
         for card in self._sides:
             card.pack_propagate(False)
         self._share_width(px(_SIZE[0]))
-        self.bind("<Configure>", self._resized)
+        self.bind("<Configure>", self._follow_size)
         left, middle, right = (Panel(card, theme, "card") for card in cards)
         for inner in (left, middle, right):
             inner.pack(fill="both", expand=True, padx=px(10), pady=px(10))
@@ -76,7 +76,7 @@ class CaptionEditor(Window):
         self.canvas.pack(fill="both", expand=True)
         self._build_caption(right)
 
-    def _resized(self, event: tk.Event[Any]) -> None:
+    def _follow_size(self, event: tk.Event[Any]) -> None:
         if event.widget is self:
             self._share_width(event.width)
 
@@ -212,10 +212,10 @@ class CaptionEditor(Window):
                 self.annotate_window.close()
             source = self.model.session.set.source
             self.annotate_window = AnnotateWindow(
-                self, self._context, source, is_for_masks=is_for_masks, done=self._annotated
+                self, self._context, source, is_for_masks=is_for_masks, done=self._show_annotations
             )
 
-    def _annotated(self) -> None:
+    def _show_annotations(self) -> None:
         if self.winfo_exists():
             self.model.look_at_files()
             self.model.read_again()

@@ -12,7 +12,7 @@ from modules.data.decode import colour_of
 from modules.data.transforms.geometry import Box
 from ui.features.captions.mask_document import BLACK, WHITE, MaskDocument
 from ui.features.captions.strokes import Brush
-from ui.features.captions.viewport import ScaledImage, Viewport, drawn_part, shaded
+from ui.features.captions.viewport import ScaledImage, Viewport, drawn_part, shade_mask
 from ui.loop.pump import Pump
 from ui.widgets.theme import Theme
 
@@ -55,11 +55,11 @@ class MaskCanvas(tk.Canvas):
         self.is_drawing = False
         self._message = ""
         self.configure(takefocus=True)
-        self.bind("<Configure>", lambda event: self._resized(event.width, event.height))
+        self.bind("<Configure>", lambda event: self._follow_size(event.width, event.height))
         for number in (1, 2, 3):
-            self.bind(f"<Button-{number}>", self._pressed)
-            self.bind(f"<B{number}-Motion>", self._moved)
-            self.bind(f"<ButtonRelease-{number}>", self._released)
+            self.bind(f"<Button-{number}>", self._on_press)
+            self.bind(f"<B{number}-Motion>", self._on_move)
+            self.bind(f"<ButtonRelease-{number}>", self._on_release)
         self.bind("<Motion>", self._show_brush)
         self.bind("<Leave>", lambda _e: self.delete("brush"))
         for sequence in ("<MouseWheel>", "<Button-4>", "<Button-5>"):
@@ -187,11 +187,11 @@ class MaskCanvas(tk.Canvas):
         gray = drawn_part(Image.fromarray(mask.pixels), self.image.size, self.viewport, box, WHITE)
         if self.mask_view == "mask":
             return gray.convert("RGB")
-        return shaded(base, gray, (28, 34, 96))
+        return shade_mask(base, gray, (28, 34, 96))
 
     # -- events
 
-    def _resized(self, width: int, height: int) -> None:
+    def _follow_size(self, width: int, height: int) -> None:
         self.viewport.resize((width, height))
         for key, (_photo, item) in list(self._photos.items()):
             if key[0] * _TILE_PX >= width or key[1] * _TILE_PX >= height:
@@ -204,7 +204,7 @@ class MaskCanvas(tk.Canvas):
         is_white = (self.tool != "eraser") == (button == 1)
         return WHITE if is_white else BLACK
 
-    def _pressed(self, event: tk.Event[Any]) -> None:
+    def _on_press(self, event: tk.Event[Any]) -> None:
         self.focus_set()
         if self.image is None:
             return
@@ -223,7 +223,7 @@ class MaskCanvas(tk.Canvas):
         changed = self.mask.begin_stroke(brush, at)
         self.refresh(changed if had_mask else self.mask.box)
 
-    def _moved(self, event: tk.Event[Any]) -> None:
+    def _on_move(self, event: tk.Event[Any]) -> None:
         if self._drag is not None:
             self.viewport.pan(event.x - self._drag[0], event.y - self._drag[1])
             self._drag = (event.x, event.y)
@@ -232,7 +232,7 @@ class MaskCanvas(tk.Canvas):
             self.refresh(self.mask.stroke_to(self.viewport.to_image(event.x, event.y)))
         self._show_brush(event)
 
-    def _released(self, _event: object) -> None:
+    def _on_release(self, _event: object) -> None:
         self._drag = None
         if self.is_drawing and self.mask is not None:
             self.is_drawing = False

@@ -24,7 +24,7 @@ from ui.features.captions.strokes import (
     box_of,
     line_box,
     line_coverage,
-    mixed,
+    mix_stroke,
 )
 from ui.features.captions.tiles import (
     History,
@@ -117,7 +117,7 @@ class MaskDocument:
                 continue
             so_far = self._coverage.get(key)
             self._coverage[key] = drawn if so_far is None else np.maximum(so_far, drawn)
-            self.pixels[here] = mixed(before, brush.value, self._coverage[key], brush.opacity)
+            self.pixels[here] = mix_stroke(before, brush.value, self._coverage[key], brush.opacity)
             changed.append(tile)
         self._last = at
         return around(changed)
@@ -151,7 +151,7 @@ class MaskDocument:
         # The smooth edge of an outline lies between the area and the outline: without it a thin seam would remain.
         edge = _neighbours(inside) & ~inside
         before = self.pixels[here].copy()
-        filled = mixed(before, value, np.full(before.shape, 255, np.uint8), opacity)
+        filled = mix_stroke(before, value, np.full(before.shape, 255, np.uint8), opacity)
         stronger = np.maximum(before, filled) if value >= 128 else np.minimum(before, filled)
         return self._change(grown, np.where(inside, filled, np.where(edge, stronger, before)))
 

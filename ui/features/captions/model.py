@@ -12,7 +12,7 @@ from pathlib import Path
 
 from modules.data.transforms.geometry import Box
 from ui.features.captions.image_set import ImageSet, Shown, Source, read_images
-from ui.features.captions.session import EditorSession, Loaded, Unsaved, ask_about, load_image
+from ui.features.captions.session import EditorSession, LoadedImage, Unsaved, ask_about, load_image
 from ui.features.captions.viewport import ScaledImage
 from ui.loop.background import Background, Job
 from ui.loop.interaction import Interaction
@@ -187,7 +187,7 @@ class CaptionModel:
             work = partial(load_image, image, self.session.set.source.mask_of(image))
             self._loading = self._background.run(work, self._show_image, self._not_loaded)
 
-    def _show_image(self, loaded: Loaded) -> None:
+    def _show_image(self, loaded: LoadedImage) -> None:
         self._loading = None
         self.session.attach(loaded)
         self.image, self.message = loaded.image, ""

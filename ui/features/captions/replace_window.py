@@ -143,7 +143,7 @@ class ReplaceWindow(Window):
         files = [session.set.captions[image] for image in session.images]
         texts = {file: session.set.texts[file] for file in files if file in session.set.texts}
         work = partial(changes, self.search, texts)
-        self._job = self._context.pump.background.run(work, partial(self._show, before, len(texts)), self._failed)
+        self._job = self._context.pump.background.run(work, partial(self._show, before, len(texts)), self._show_failure)
 
     def _show(self, before: str, num_files: int, found: tuple[Change, ...]) -> None:
         self._job = None
@@ -161,7 +161,7 @@ class ReplaceWindow(Window):
         self.replace_button.configure(text=f"Replace in {count(len(found), 'file')}" if found else "Replace")
         self.replace_button.set_enabled(bool(found))
 
-    def _failed(self, error: Exception) -> None:
+    def _show_failure(self, error: Exception) -> None:
         self._job = None
         self.found = ()
         self.table.set_rows([])

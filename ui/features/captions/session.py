@@ -36,7 +36,7 @@ class Unsaved:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedImage:
     """An image as it is shown, and its mask; `problem` is why the mask cannot be edited."""
 
     image: ScaledImage
@@ -44,15 +44,15 @@ class Loaded:
     problem: str = ""
 
 
-def load_image(image: Path, mask: Path) -> Loaded:
+def load_image(image: Path, mask: Path) -> LoadedImage:
     """Return an image with its mask; for a background thread. Raises BrokenImageError where it cannot be read."""
     with open_image(image) as raw:
         rgb: Image.Image = flatten(upright(raw))
     scaled = ScaledImage(rgb)
     try:
-        return Loaded(scaled, MaskDocument(mask, *rgb.size))
+        return LoadedImage(scaled, MaskDocument(mask, *rgb.size))
     except OSError as error:
-        return Loaded(scaled, None, str(error))
+        return LoadedImage(scaled, None, str(error))
 
 
 class EditorSession:
@@ -95,10 +95,10 @@ class EditorSession:
         """Save what was edited; return what could not be saved."""
         unsaved = []
         if self.caption is not None:
-            unsaved += self._saved("caption", self.caption)
+            unsaved += self._save_document("caption", self.caption)
         if self.mask is not None:
             self.mask.end_stroke()
-            unsaved += self._saved("mask", self.mask)
+            unsaved += self._save_document("mask", self.mask)
         self._note_files()
         return tuple(unsaved)
 
@@ -122,7 +122,7 @@ class EditorSession:
         if not self.caption.file.is_editable:
             self.caption_problem = f"{path.name} is not valid text; it is shown, but cannot be edited here."
 
-    def attach(self, loaded: Loaded) -> None:
+    def attach(self, loaded: LoadedImage) -> None:
         """Add the mask of the open image; one that was edited before comes with its history."""
         self.mask = loaded.mask
         kept = self._masks.pop(loaded.mask.path, None) if loaded.mask is not None else None
@@ -202,7 +202,7 @@ class EditorSession:
         if self.mask is not None and self.mask.path.is_file() and self.current not in self.set.masked:
             self.set = self.set.with_mask(self.current)
 
-    def _saved(self, part: Part, document: CaptionDocument | MaskDocument) -> list[Unsaved]:
+    def _save_document(self, part: Part, document: CaptionDocument | MaskDocument) -> list[Unsaved]:
         try:
             document.save()
         except ConflictError:

@@ -48,7 +48,7 @@ def line_coverage(start: Point, end: Point, radius_px: float, box: Box) -> NDArr
     return (np.clip(radius_px + 0.5 - distance, 0, 1) * 255 + 0.5).astype(np.uint8)
 
 
-def mixed(before: Mask, value: int, coverage: NDArray[np.uint8], opacity: float) -> Mask:
+def mix_stroke(before: Mask, value: int, coverage: NDArray[np.uint8], opacity: float) -> Mask:
     """Return values of a mask under a brush of some opacity, where it covers them."""
     share = coverage.astype(np.float32) * (opacity / 255)
     return (before + (value - before.astype(np.float32)) * share + 0.5).astype(np.uint8)

@@ -79,11 +79,11 @@ class Viewport:
 
     def _keep_in_view(self) -> None:
         """Centre an image that is smaller than the view; keep a larger one over all of it."""
-        self.left = _kept(self.left, self.image_px[0] * self.zoom, self.view_px[0])
-        self.top = _kept(self.top, self.image_px[1] * self.zoom, self.view_px[1])
+        self.left = _clamp_start(self.left, self.image_px[0] * self.zoom, self.view_px[0])
+        self.top = _clamp_start(self.top, self.image_px[1] * self.zoom, self.view_px[1])
 
 
-def _kept(start: float, length: float, room: float) -> float:
+def _clamp_start(start: float, length: float, room: float) -> float:
     if length <= room:
         return (room - length) / 2
     return min(0.0, max(room - length, start))
@@ -138,7 +138,7 @@ def drawn_part(
     return result
 
 
-def shaded(image: Image.Image, mask: Image.Image, colour: tuple[int, int, int]) -> Image.Image:
+def shade_mask(image: Image.Image, mask: Image.Image, colour: tuple[int, int, int]) -> Image.Image:
     """Return an image with a colour over the black of a mask of the same size."""
     alpha = mask.point([round((255 - value) * _SHADE) for value in range(256)])
     return Image.composite(Image.new("RGB", image.size, colour), image, alpha)

@@ -161,9 +161,9 @@ class Choosing:
             return
         self._is_busy = True
         work, done = self._waiting.popleft()
-        self._background.run(work, partial(self._finished, done), self._broken)
+        self._background.run(work, partial(self._finish_job, done), self._broken)
 
-    def _finished(self, done: _Done, result: Any) -> None:
+    def _finish_job(self, done: _Done, result: Any) -> None:
         self._is_busy = False
         try:
             done(result)

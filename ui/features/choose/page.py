@@ -95,7 +95,7 @@ class ChoosePage:
         self.prompt.bind("<Configure>", lambda e: self.prompt.configure(wraplength=max(100, e.width)))
         self.question = Text(self.body, context.theme, colour="accent")
         self.question.grid(row=1, column=0, sticky="w", pady=(px(6), px(10)))
-        self.board = ChoiceBoard(self.body, context.theme, context.pump, self._picked)
+        self.board = ChoiceBoard(self.body, context.theme, context.pump, self._pick_image)
         self.board.grid(row=2, column=0, sticky="nsew")
 
     def _add_nothing(self) -> None:
@@ -164,7 +164,7 @@ class ChoosePage:
         if press == self.choosing.undo or self.board.is_loaded:
             press()
 
-    def _picked(self, number: int) -> None:
+    def _pick_image(self, number: int) -> None:
         self.frame.focus_set()
         self._when_seen(lambda: self.choosing.pick(number))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tkinter as tk
 from functools import partial
 
-from ui.features.concepts.preview import PreviewModel, Shown, change_words, place_words
+from ui.features.concepts.preview import PreviewContent, PreviewModel, change_words, place_words
 from ui.features.concepts.window import Editing
 from ui.widgets.card import Card
 from ui.widgets.controls import Button, Switch
@@ -109,7 +109,7 @@ class AugmentationTab:
         self.caption.set_text(caption_words(shown))
 
 
-def caption_words(shown: Shown) -> str:
+def caption_words(shown: PreviewContent) -> str:
     """Return the caption that is trained, or why there is none."""
     if shown.seen.caption:
         return f"Caption: {shown.seen.caption}"

@@ -104,7 +104,7 @@ class ScanBar(Panel):
         self._scans, self._scan_again = scans, scan_again
         self.bar = ThinBar(self, context.theme, on="window", width_px=160)
         self.text = Text(self, context.theme, role="small", colour="muted")
-        self.button = Button(self, context.theme, "Stop", self._pressed)
+        self.button = Button(self, context.theme, "Stop", self._press)
         self.text.pack(side="left")
         self.button.pack(side="right")
         self.bar.pack(side="right", padx=(GAP, GAP))
@@ -128,7 +128,7 @@ class ScanBar(Panel):
         self.bar.set(progress.done / progress.total if progress.total else 0)
         self.button.configure(text="Stop")
 
-    def _pressed(self) -> None:
+    def _press(self) -> None:
         if self._scans.progress is None:
             self._scan_again()
         else:

@@ -148,7 +148,7 @@ def _sentence(concept: Concept, reason: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
+class _CardEntry:
     concept: Concept
     result: Result | None
     card: ConceptCard
@@ -164,7 +164,7 @@ class CardList:
         self.shown: list[ConceptCard] = []
         self._scans = scans
         self._kind_labels = kind_labels
-        self._made: dict[int, _Made] = {}
+        self._entries: dict[int, _CardEntry] = {}
 
     def follow(self, concepts: Sequence[Concept]) -> None:
         """Take the concepts and what is known of their scans."""
@@ -174,15 +174,15 @@ class CardList:
     def choose(self, wanted: CardFilter) -> list[GridCard]:
         """Return the cards that a filter leaves, as the grid draws them."""
         self.shown = list(self.cards) if wanted.is_open else [card for card in self.cards if wanted.shows(card)]
-        return [self._made[card.index].drawn for card in self.shown]
+        return [self._entries[card.index].drawn for card in self.shown]
 
     def make(self, index: int, concept: Concept) -> ConceptCard:
         """Return the card of a concept; it is made anew for another scan."""
-        result, known = self._scans.of(concept), self._made.get(index)
+        result, known = self._scans.of(concept), self._entries.get(index)
         if known is None or known.concept is not concept or known.result is not result:
             label = self._kind_labels.get(concept.kind, concept.kind)
             card = card_of(index, concept, result, self._scans.facts_of(concept), kind_label=label)
-            self._made[index] = known = _Made(concept, result, card, grid_card_of(card))
+            self._entries[index] = known = _CardEntry(concept, result, card, grid_card_of(card))
         return known.card
 
     @property

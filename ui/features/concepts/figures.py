@@ -42,8 +42,8 @@ def rows_of(found: Statistics) -> tuple[tuple[str, str], ...]:
         ("Folders", f"{files.num_folders:,}"),
         ("With a caption", f"{found.num_captioned:,} of {found.num_images:,}"),
         ("Captions", f"{found.num_captions:,}"),
-        ("Caption files", _paired(files.num_caption_files, files.num_unpaired_captions)),
-        ("Masks", _paired(files.num_masks, files.num_unpaired_masks)),
+        ("Caption files", _pair_words(files.num_caption_files, files.num_unpaired_captions)),
+        ("Masks", _pair_words(files.num_masks, files.num_unpaired_masks)),
         ("Images without a mask", f"{files.num_images_without_mask:,}"),
         ("Conditioning images", f"{files.num_conditioning_images:,}"),
     ]
@@ -105,7 +105,7 @@ def token_words(found: Statistics) -> str:
     return f"{numbers} They are encoded in chunks here; programs limited to one chunk truncate them."
 
 
-def found_tags(found: Statistics, search: str) -> list[tuple[str, int]]:
+def search_tags(found: Statistics, search: str) -> list[tuple[str, int]]:
     """Return the tags that contain all words of a search, the most frequent first; not more than a table can show."""
     words = search.casefold().split()
     matching = (tag for tag in found.tags if all(word in tag[0].casefold() for word in words))
@@ -132,7 +132,7 @@ def _pixel_words(pixels: float) -> str:
     return f"{pixels / 1e6:.2f} MP" if pixels >= 100_000 else f"{pixels:,.0f} px"
 
 
-def _paired(total: int, unpaired: int) -> str:
+def _pair_words(total: int, unpaired: int) -> str:
     return f"{total:,}" + (f", {unpaired:,} without an image" if unpaired else "")
 
 

@@ -145,7 +145,7 @@ class LazyTiles(Sequence[Tile]):
     def __init__(self, images: Sequence[SourceImage], caption: Callable[[SourceImage], str]) -> None:
         self._images = images
         self._caption = caption
-        self._tile = lru_cache(_MAX_KEPT)(self._made)
+        self._tile = lru_cache(_MAX_KEPT)(self._make_tile)
 
     def __len__(self) -> int:
         return len(self._images)
@@ -159,6 +159,6 @@ class LazyTiles(Sequence[Tile]):
             return [self._tile(n) for n in range(len(self))[index]]
         return self._tile(range(len(self))[index])
 
-    def _made(self, index: int) -> Tile:
+    def _make_tile(self, index: int) -> Tile:
         image = self._images[index]
         return Tile(image.path, partial(self._caption, image))

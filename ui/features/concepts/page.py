@@ -46,7 +46,7 @@ class ConceptsPage:
         self._summary = Text(self.frame.buttons, context.theme, colour="muted")
         self._summary.pack(side="right", padx=(context.theme.px(GAP), 0))
         self._add_body()
-        accept_paths(context.root, self.frame, self._dropped)
+        accept_paths(context.root, self.frame, self._add_dropped)
         context.captions_changed.subscribe(self.model.scan_again)
         self.model.changed.subscribe(self._show)
         self.model.added.subscribe(self.select)
@@ -226,7 +226,7 @@ class ConceptsPage:
         for index in self.selected[:1]:
             self._context.interaction.open_path(self.model.folder_of(index))
 
-    def _dropped(self, paths: Sequence[Path]) -> None:
+    def _add_dropped(self, paths: Sequence[Path]) -> None:
         """Load a dropped config, as everywhere in the window; anything else is a concept."""
         if not self._context.documents.open_dropped(paths):
             self.model.add_folders(paths)

@@ -22,7 +22,7 @@ NUM_CAPTIONS = 12  # of the next uses
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class PreviewContent:
     """The content of the preview: one use of an image, the image itself, and the captions of the next uses."""
 
     seen: Seen
@@ -36,7 +36,7 @@ class PreviewModel:
 
     def __init__(self, background: Background, scans: Scans, thumbnails: ThumbnailCache) -> None:
         self.changed: Signal[[]] = Signal()
-        self.shown: Shown | None = None
+        self.shown: PreviewContent | None = None
         self.message = ""  # why nothing is shown
         self.image = 0
         self.use = 0
@@ -56,7 +56,7 @@ class PreviewModel:
         scans = self._known_scans(config)
         work = partial(_build, config, number, scans)
         self._cancel()
-        self._job = self._background.run_reporting(work, self._built, self._failed, progress=_unseen)
+        self._job = self._background.run_reporting(work, self._built, self._report_failure, progress=_unseen)
 
     def step_image(self, by: int) -> None:
         """Show another image."""
@@ -101,9 +101,9 @@ class PreviewModel:
             return
         work = partial(_show, self._preview, self.image, self.use, self._thumbnails, is_augmented=self.is_augmented)
         self._cancel()
-        self._job = self._background.run(work, self._have, self._failed)
+        self._job = self._background.run(work, self._have, self._report_failure)
 
-    def _have(self, shown: Shown | None) -> None:
+    def _have(self, shown: PreviewContent | None) -> None:
         if shown is None:
             self._fail("A run does not use this image: its repeats are 0.")
             return
@@ -111,7 +111,7 @@ class PreviewModel:
         self.use = min(self.use, shown.num_uses - 1)
         self.changed()
 
-    def _failed(self, error: Exception) -> None:
+    def _report_failure(self, error: Exception) -> None:
         self._fail(f"This cannot be shown: {error}")
 
     def _fail(self, message: str) -> None:
@@ -123,7 +123,7 @@ class PreviewModel:
             self._job.cancel()
 
 
-def place_words(shown: Shown, use: int) -> str:
+def place_words(shown: PreviewContent, use: int) -> str:
     """Return which use of its image is shown."""
     index = shown.seen.sample_index
     repeat = f", repeat {index.repeat + 1}" if index.repeat else ""
@@ -131,7 +131,7 @@ def place_words(shown: Shown, use: int) -> str:
     return f"use {use + 1}{most}: epoch {index.epoch + 1}{repeat}"
 
 
-def change_words(shown: Shown, *, is_augmented: bool) -> str:
+def change_words(shown: PreviewContent, *, is_augmented: bool) -> str:
     """Return the changes to the image, and how its variations are used, as text."""
     seen = shown.seen
     if seen.pixels is None:
@@ -165,7 +165,7 @@ def _key(concept: Concept) -> tuple[Any, ...]:
 
 def _show(
     preview: ConceptPreview, image: int, use: int, thumbnails: ThumbnailCache, *, is_augmented: bool
-) -> Shown | None:
+) -> PreviewContent | None:
     uses = preview.uses(image)
     if not uses:
         return None
@@ -173,4 +173,4 @@ def _show(
     seen = preview.seen(uses[chosen], is_augmented=is_augmented)
     original = thumbnails.fitted(seen.path, ORIGINAL_PX, ORIGINAL_PX) if seen.pixels is not None else None
     captions = tuple(preview.caption(u) for u in uses[chosen : chosen + NUM_CAPTIONS])
-    return Shown(seen, original, len(uses), captions)
+    return PreviewContent(seen, original, len(uses), captions)

@@ -50,7 +50,7 @@ class ScanProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class _Scanned:
+class _ScanRecord:
     result: Result
     facts: ScanFacts | None = None
     fingerprint: str = ""
@@ -63,7 +63,7 @@ class Scans:
         self.progressed: Signal[[]] = Signal()
         self.progress: ScanProgress | None = None
         self._background = background
-        self._known: dict[Key, _Scanned] = {}
+        self._known: dict[Key, _ScanRecord] = {}
         self._outdated: set[Key] = set()
         self._index = image_index(None)  # so that scanning again opens new and changed images only
         self._waiting: dict[Key, tuple[Concept, list[Callable[[], None]]]] = {}
@@ -118,7 +118,7 @@ class Scans:
             self._running = None
         waiting, self._waiting = self._waiting, {}
         for key, (_, callbacks) in waiting.items():
-            self._known.setdefault(key, _Scanned(STOPPED))
+            self._known.setdefault(key, _ScanRecord(STOPPED))
             self._outdated.discard(key)
             for done in callbacks:
                 notify(done)
@@ -147,16 +147,16 @@ class Scans:
         if self.progress is None and len(self._waiting) == 1:
             self._busy_since = time.perf_counter()
         elif time.perf_counter() - self._busy_since > _REPORTED_AFTER_SECONDS:
-            self._progressed(concept, "", 0, 0)
+            self._report_progress(concept, "", 0, 0)
         job = self._background.run_reporting(
             partial(_scan, concept, self._index, known),
             partial(self._keep, key),
             partial(self._could_not_scan, key),
-            progress=partial(self._progressed, concept),
+            progress=partial(self._report_progress, concept),
         )
         self._running = (key, job)
 
-    def _progressed(self, concept: Concept, _what: str, done: int, total: int) -> None:
+    def _report_progress(self, concept: Concept, _what: str, done: int, total: int) -> None:
         self._report(ScanProgress(concept.name or Path(concept.path).name, done, total, len(self._waiting)))
 
     def _report(self, progress: ScanProgress | None) -> None:
@@ -164,10 +164,10 @@ class Scans:
         self.progressed()
 
     def _could_not_scan(self, key: Key, error: Exception) -> None:
-        self._keep(key, _Scanned("cannot be scanned"))
+        self._keep(key, _ScanRecord("cannot be scanned"))
         raise error  # reported by the window
 
-    def _keep(self, key: Key, scanned: _Scanned) -> None:
+    def _keep(self, key: Key, scanned: _ScanRecord) -> None:
         self._known[key] = scanned
         self._outdated.discard(key)
         self._running = None
@@ -179,12 +179,12 @@ class Scans:
         self._start_next()
 
 
-def _scan(concept: Concept, index: StatIndex, known: _Scanned | None, report: Report) -> _Scanned:
+def _scan(concept: Concept, index: StatIndex, known: _ScanRecord | None, report: Report) -> _ScanRecord:
     """Return the scan of a concept: the known one if no file has changed since."""
     if not concept.path.strip():
-        return _Scanned("no folder chosen" if concept.has_images else "no file chosen")
+        return _ScanRecord("no folder chosen" if concept.has_images else "no file chosen")
     if concept.path.strip().startswith(HUB_SCHEME):
-        return _Scanned("on the Hugging Face hub")
+        return _ScanRecord("on the Hugging Face hub")
     source, report_images = from_root(concept.path.strip()), partial(report, "scanning")
     try:
         report_images(0, 0)
@@ -199,10 +199,10 @@ def _scan(concept: Concept, index: StatIndex, known: _Scanned | None, report: Re
             return known
         scan = scan_concept(concept, source, index=index, watch=report_images)
     except FileNotFoundError:
-        return _Scanned("not found")
+        return _ScanRecord("not found")
     except OSError as error:
-        return _Scanned(error.strerror or "cannot be read")
-    return _Scanned(scan, _facts(scan), fingerprint)
+        return _ScanRecord(error.strerror or "cannot be read")
+    return _ScanRecord(scan, _facts(scan), fingerprint)
 
 
 def _facts(scan: Scan) -> ScanFacts:

@@ -13,8 +13,8 @@ from modules.system.problem import count
 from ui.features.concepts.figures import (
     aspect_bars,
     bucket_bars,
-    found_tags,
     rows_of,
+    search_tags,
     size_points,
     tag_words,
     token_bars,
@@ -147,7 +147,7 @@ class StatisticsTab:
     def _show_tags(self) -> None:
         found = self.task.result
         if found is not None:
-            shown = found_tags(found, self.search.get())
+            shown = search_tags(found, self.search.get())
             self.tags.set_rows([(tag, (f"{number:,}",), "") for tag, number in shown])
             self.tag_text.set_text(tag_words(found, shown))
 

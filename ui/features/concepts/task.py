@@ -32,7 +32,7 @@ class Task(Generic[T]):
         """Start a job; the last result stays until it is done."""
         self._cancel()
         self.failure, self.words, self.share = None, "", 0.0
-        self._job = self._background.run_reporting(work, self._done, self._failed, progress=self._progressed)
+        self._job = self._background.run_reporting(work, self._done, self._show_failure, progress=self._show_progress)
         self.changed()
 
     def stop(self) -> None:
@@ -45,7 +45,7 @@ class Task(Generic[T]):
             self._job.cancel()
             self._job = None
 
-    def _progressed(self, what: str, done: int, total: int) -> None:
+    def _show_progress(self, what: str, done: int, total: int) -> None:
         self.words = f"{what[:1].upper()}{what[1:]}: {done:,} of {total:,}" if total else what
         self.share = done / total if total else 0.0
         self.changed()
@@ -54,6 +54,6 @@ class Task(Generic[T]):
         self.result, self._job = result, None
         self.changed()
 
-    def _failed(self, error: Exception) -> None:
+    def _show_failure(self, error: Exception) -> None:
         self.failure, self.result, self._job = error, None, None
         self.changed()

@@ -181,10 +181,10 @@ class ConceptEditor(Window):
             return
         concept = self._editing.concept
         self.title(f"Concept {concept.name or concept.path}")
-        self._scans.want(concept, self._scanned)
+        self._scans.want(concept, self._show_scan)
         self.tabs[self.shown].follow()
 
-    def _scanned(self) -> None:
+    def _show_scan(self) -> None:
         if self.winfo_exists():
             self._context.pump.redraw_soon(self, self._follow)
 

@@ -66,7 +66,7 @@ def _is_demo(progress: Progress) -> bool:
     return progress.source.name == FIRST_PRESET
 
 
-def own_concepts(progress: Progress) -> tuple[Concept, ...]:
+def user_concepts(progress: Progress) -> tuple[Concept, ...]:
     """Return the user's concepts with a folder of images, without the demo's."""
     of_demo = {c.path for c in progress.baseline.concepts} if _is_demo(progress) else set()
     return tuple(c for c in progress.config.concepts if c.enabled and c.path.strip() and c.path not in of_demo)
@@ -74,11 +74,11 @@ def own_concepts(progress: Progress) -> tuple[Concept, ...]:
 
 def captioned_concepts(progress: Progress) -> tuple[Concept, ...]:
     """Return the user's concepts whose captions are text files next to the images."""
-    return tuple(c for c in own_concepts(progress) if c.has_images and c.caption_source == "text_file")
+    return tuple(c for c in user_concepts(progress) if c.has_images and c.caption_source == "text_file")
 
 
-def _has_own_images(progress: Progress) -> bool:
-    return bool(own_concepts(progress))
+def _has_user_images(progress: Progress) -> bool:
+    return bool(user_concepts(progress))
 
 
 def _has_captions(progress: Progress) -> bool:
@@ -98,7 +98,7 @@ def _has_prompts(progress: Progress) -> bool:
 
 def _has_preset(progress: Progress) -> bool:
     """Return whether a preset or a config is loaded. The demo's is one for those who add their images to it."""
-    return _has_own_images(progress) if _is_demo(progress) else progress.source != Source()
+    return _has_user_images(progress) if _is_demo(progress) else progress.source != Source()
 
 
 def _is_opened(progress: Progress) -> bool:
@@ -146,7 +146,7 @@ WAYS: Mapping[str, Way] = {
                 "Images",
                 "Add the folder with your images. A text file next to each image, with the same name, is its caption.",
                 "Open Concepts",
-                _has_own_images,
+                _has_user_images,
                 page="concepts",
             ),
             Step(

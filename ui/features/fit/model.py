@@ -41,14 +41,14 @@ class FitRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class FitMeasurement:
     """The result of the first look: the inputs of the estimates, and the free bytes of the training device."""
 
     budget: Budget | None
     free_bytes: int | None
 
 
-def measure(config: Config) -> Measured:
+def measure(config: Config) -> FitMeasurement:
     """Return the inputs of the estimates, for a background thread: scans the images, asks the driver."""
     # Imported here: the window is drawn without the estimate's code.
     from trainer.data.datasets import datasets_of
@@ -62,7 +62,7 @@ def measure(config: Config) -> Measured:
         budget = budget_of(config, sizes_of(found.training, found.validation))
     except (*MALFORMED_CONFIG, OSError):
         budget = None
-    return Measured(budget, free_here(config))
+    return FitMeasurement(budget, free_here(config))
 
 
 def compute(budget: Budget, card_bytes: int, *, is_this_card: bool) -> Fit:
@@ -81,7 +81,7 @@ class Fitting:
         form: FormModel,
         background: Background,
         *,
-        measure_config: Callable[[Config], Measured] = measure,
+        measure_config: Callable[[Config], FitMeasurement] = measure,
         compute_fit: Callable[..., Fit] = compute,
     ) -> None:
         self.stage: Stage = "measuring"
@@ -95,10 +95,10 @@ class Fitting:
         self._background = background
         self._compute = compute_fit
         self._config = form.config
-        self._measured: Measured | None = None
+        self._measured: FitMeasurement | None = None
         self._own_text = ""
         config = form.config
-        self._job: Job = background.run(lambda: measure_config(config), self._keep, self._failed)
+        self._job: Job = background.run(lambda: measure_config(config), self._keep, self._report_failure)
 
     @property
     def can_apply(self) -> bool:
@@ -125,7 +125,7 @@ class Fitting:
         self._job.cancel()
         self._enter("computing", "Estimating the choices…")
         self._job = self._background.run(
-            lambda: self._compute(budget, size, is_this_card=is_this_card), self._show, self._failed
+            lambda: self._compute(budget, size, is_this_card=is_this_card), self._show, self._report_failure
         )
 
     def apply(self) -> str:
@@ -139,7 +139,7 @@ class Fitting:
         """Drop what is still being computed."""
         self._job.cancel()
 
-    def _keep(self, measured: Measured) -> None:
+    def _keep(self, measured: FitMeasurement) -> None:
         self._measured = measured
         if measured.budget is None:
             self._enter("failed", _NO_ESTIMATE)
@@ -155,7 +155,7 @@ class Fitting:
         self.rows = tuple(_rows(self._config, found))
         self._enter("ready", describe_fit(found))
 
-    def _failed(self, error: Exception) -> None:
+    def _report_failure(self, error: Exception) -> None:
         self._enter("failed", f"The memory could not be estimated: {error}")
         raise error
 

@@ -34,7 +34,7 @@ _MOST_SEEDS = 2**32
 
 
 @dataclass(frozen=True, slots=True)
-class Sampled:
+class SampledFile:
     """A sampled image, and whether it is a grid."""
 
     path: Path
@@ -53,7 +53,7 @@ class SampleSession:
         self._bad_choice: DarkroomError | None = None
         self.form = FormModel(_with_prompt(config))
         self.state = JobState()
-        self.images: tuple[Sampled, ...] = ()  # the newest first
+        self.images: tuple[SampledFile, ...] = ()  # the newest first
         self.changed: Signal[[]] = Signal()
         self._background = background
         self._state_file = state_file
@@ -94,7 +94,7 @@ class SampleSession:
             return f"{error.message} {error.advice}".strip()
         self.state = JobState("running", "Samples")
         self.changed()
-        self._background.run(lambda: _checked(request), self._send, self._not_sent)
+        self._background.run(lambda: _check_request(request), self._send, self._not_sent)
         return ""
 
     def stop(self) -> None:
@@ -158,9 +158,9 @@ class SampleSession:
         if self._job is not None:
             self._job.cancel()
         config = self.form.config
-        self._job = self._background.run(lambda: with_model(config, name), self._identified, lambda _error: None)
+        self._job = self._background.run(lambda: with_model(config, name), self._use_found_model, lambda _error: None)
 
-    def _identified(self, found: Config) -> None:
+    def _use_found_model(self, found: Config) -> None:
         config = self.form.config
         if found.model.base_model == config.model.base_model and found.model != config.model:
             self.form.replace(with_kind(config, found.model.family.name, found.model.variant))
@@ -184,7 +184,7 @@ class SampleSession:
     def _take(self, event: JobEvent | JobEnded) -> None:
         number = getattr(event, "request", self._num_requests)
         if isinstance(event, ImageSampled):
-            image = Sampled(Path(event.path), event.caption, event.prompt, event.is_grid)
+            image = SampledFile(Path(event.path), event.caption, event.prompt, event.is_grid)
             self.images = (image, *self.images[: _MOST_SHOWN - 1])
         elif not isinstance(event, JobFinished | JobFailed | JobStopped) or number == self._num_requests:
             self.state = apply_event(self.state, event)
@@ -209,7 +209,7 @@ def _with_prompt(config: Config, prompt: SamplePrompt | None = None) -> Config:
     return config.model_copy(update={"sampling": sampling})
 
 
-def _checked(request: SampleRequest) -> SampleRequest:
+def _check_request(request: SampleRequest) -> SampleRequest:
     """Return a request with the family of its base model's files. Raises DarkroomError for a bad model or grid."""
     plan_of(request)
     if request.choices.backup:

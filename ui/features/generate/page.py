@@ -59,7 +59,7 @@ class SamplePage:
         self._was_training = context.session.is_active
         context.session.changed.subscribe(self._run_changed)
         context.pump.add_source(self.session.drain)
-        self.frame.bind("<Destroy>", self._destroyed, add="+")
+        self.frame.bind("<Destroy>", self._on_destroy, add="+")
         self.frame.bind_all("<Control-Return>", self._by_key, add="+")
         accept_paths(context.root, self.frame, self.sources.drop)
         self._is_shown = False
@@ -233,7 +233,7 @@ class SamplePage:
             self._shown = images
             self.grid.show([Tile(i.path, f"{i.caption}\n{i.prompt}", "Grid" if i.is_grid else "") for i in images])
 
-    def _destroyed(self, event: tk.Event[tk.Misc]) -> None:
+    def _on_destroy(self, event: tk.Event[tk.Misc]) -> None:
         if event.widget is self.frame:
             self.session.close()
             self._context.pump.forget((self, "state"))

@@ -73,7 +73,7 @@ class Presets(Window):
                 "<Double-Button-1>": self.load,
                 "<Delete>": self.delete,
                 "<F2>": self.rename,
-                "<<TreeviewSelect>>": self._selected,
+                "<<TreeviewSelect>>": self._follow_selection,
             }
         )
         self.read()
@@ -96,7 +96,7 @@ class Presets(Window):
 
     def describe(self) -> None:
         """Change the description of the selected preset."""
-        row = self._only_own()
+        row = self._selected_user_preset()
         if row is None:
             return
         text = self._context.interaction.ask_text("Describe the preset", row.preset.name, row.notes)
@@ -111,7 +111,7 @@ class Presets(Window):
 
     def rename(self) -> None:
         """Rename the selected preset; a config loaded from it is saved to the new name from now on."""
-        row = self._only_own()
+        row = self._selected_user_preset()
         if row is None:
             return
         name = self._context.interaction.ask_text("Rename the preset", "Preset name", row.preset.name)
@@ -181,7 +181,7 @@ class Presets(Window):
         if self.shown:
             self._wanted = None
             self.table.select([index])
-        self._selected()
+        self._follow_selection()
 
     def _do(self, work: Callable[[], object], said: str, keep: Preset | None = None) -> None:
         """Carry out a change, say so, and list the presets again; a failure is shown."""
@@ -203,13 +203,13 @@ class Presets(Window):
         chosen = self._chosen()
         return chosen[0] if len(chosen) == 1 else None
 
-    def _only_own(self) -> PresetRow | None:
+    def _selected_user_preset(self) -> PresetRow | None:
         row = self._only()
         return row if row is not None and not row.preset.is_built_in else None
 
-    def _selected(self) -> None:
+    def _follow_selection(self) -> None:
         chosen = self._chosen()
-        row, own = self._only(), self._only_own()
+        row, own = self._only(), self._selected_user_preset()
         self.notes.set_text((row.problem or row.notes) if row is not None else "")
         for name, is_possible in (
             ("Load", row is not None and row.config is not None),

@@ -239,7 +239,7 @@ class QueueControl:
                 self._follow()
 
         if self._leaves and state == "stopped":
-            self._write(partial(self._file.change, partial(_interrupted, item)), recorded)
+            self._write(partial(self._file.change, partial(_mark_interrupted, item)), recorded)
         else:
             self._write(partial(self._run.note, item, ended), recorded)
 
@@ -286,7 +286,7 @@ class QueueControl:
         self.changed()
 
 
-def _interrupted(item: Item, queue: RunQueue) -> RunQueue:
+def _mark_interrupted(item: Item, queue: RunQueue) -> RunQueue:
     return queue.ended(item.number, "interrupted", "The window was closed during this run.")
 
 

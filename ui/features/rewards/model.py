@@ -68,17 +68,17 @@ def _passes(config: Config, facts: RolloutFacts, num_images: int) -> str:
         num_pairs = config.training.batch_size * config.training.accumulation_steps
         guidance = " (guidance doubles them)" if doubled == 2 else ""
         return (
-            f"{_rounded(sampled)} passes through the denoiser to sample{guidance}. Each step then trains on up to "
+            f"{_round_number(sampled)} passes through the denoiser to sample{guidance}. Each step then trains on up to "
             f"{count(num_pairs, 'pair')}, which the model and the reference model predict."
         )
     num_trained = facts.trained_steps or min(facts.gradient_steps, facts.steps)
     trained = num_images * num_trained * doubled
     again = _has_reference(config) and facts.trained_steps
-    with_reference = f", {_rounded(trained)} by the reference model" if again else ""
+    with_reference = f", {_round_number(trained)} by the reference model" if again else ""
     guidance = " (guidance doubles them)" if doubled == 2 else ""
     up_to = "up to " if not facts.trained_steps else ""
     return (
-        f"{_rounded(sampled)} passes through the denoiser to sample, {up_to}{_rounded(trained)} to train"
+        f"{_round_number(sampled)} passes through the denoiser to sample, {up_to}{_round_number(trained)} to train"
         f"{with_reference}{guidance}."
     )
 
@@ -101,7 +101,7 @@ def _label(name: str) -> str:
     return "Held-out reward" if name == _HELD_OUT else METRICS[name].label
 
 
-def _rounded(number: int) -> str:
+def _round_number(number: int) -> str:
     """Return a number in three digits, with thousands separated."""
     digits = max(0, int(math.log10(number)) - 2) if number > 0 else 0
     return f"{round(number, -digits):,}"

@@ -41,7 +41,7 @@ class BestOffer:
 
 
 @dataclass(frozen=True, slots=True)
-class Used:
+class UsedModel:
     """The best model has become the result; `kept` is where the model that was there before is."""
 
     offer: BestOffer
@@ -79,12 +79,12 @@ def best_offer(state: RunState, config: Config) -> BestOffer | None:
     )
 
 
-def use(offer: BestOffer) -> Used:
+def use(offer: BestOffer) -> UsedModel:
     """Make the best model the result; for a background thread. Raises OSError; the result is then unchanged."""
-    return Used(offer, use_as_result(offer.source, offer.destination, run_dir=offer.run_dir, is_kept=True))
+    return UsedModel(offer, use_as_result(offer.source, offer.destination, run_dir=offer.run_dir, is_kept=True))
 
 
-def undo(used: Used) -> BestOffer:
+def undo(used: UsedModel) -> BestOffer:
     """Put the model back that was the result before. Raises OSError."""
     if used.kept is not None:
         use_as_result(used.kept, used.offer.destination, run_dir=used.offer.run_dir, is_kept=False)

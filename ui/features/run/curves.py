@@ -38,7 +38,7 @@ class RunCurves(Panel):
         self._menu: tk.Menu | None = None
         self.is_log = FlagVar(master=self, value=choices.is_log)
         self._add_tools()
-        self.chart = RunChart(self, context.theme, on_zoom=self._zoomed)
+        self.chart = RunChart(self, context.theme, on_zoom=self._follow_zoom)
         self.chart.pack(fill="both", expand=True)
         self.chart.set_log(is_log=choices.is_log)
         self.chart.set_zoom(choices.zoom)
@@ -106,7 +106,7 @@ class RunCurves(Panel):
     def _reset_zoom(self) -> None:
         self.chart.set_zoom(Zoom())
 
-    def _zoomed(self) -> None:
+    def _follow_zoom(self) -> None:
         self._choices.zoom = self.chart.zoom
         is_zoomed = self.chart.zoom.steps is not None
         self.zoom_button.set_enabled(is_zoomed)

@@ -163,13 +163,13 @@ class Starter:
 
     def _prepared_fork(self, backup: BackupInfo, prepared: Callable[[], object], loaded: Loaded | None) -> None:
         if loaded is not None:
-            from ui.features.run.resuming import named, proposed_name
+            from ui.features.run.resuming import proposed_name, with_name
 
             question = f"Name of the new run's result. That of {backup.run_dir.name} stays as it is."
             name = self._interaction.ask_text("Fork the run", question, proposed_name(loaded.config))
             if name is None:
                 return
-            config = named(loaded.config, name)
+            config = with_name(loaded.config, name)
             self._form.load(config, Source(Path(config.output.destination).stem))
             self._fork_document = self._form.document
         self.fork_from = backup

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from ui.features.run.best_offer import BestOffer, Used, best_offer, undo, use
+from ui.features.run.best_offer import BestOffer, UsedModel, best_offer, undo, use
 from ui.features.run.facts import edited_words
 from ui.forms.changes import Change, changes
 from ui.forms.context import Context
@@ -106,7 +106,7 @@ class RunNotices(Panel):
     def _use(self, offer: BestOffer) -> None:
         self._work(partial(use, offer), self._show_used)
 
-    def _show_used(self, used: Used) -> None:
+    def _show_used(self, used: UsedModel) -> None:
         buttons: list[tuple[str, ButtonStyle, Callable[[], object]]] = [
             ("Close", "plain", partial(self._dismiss, used.offer))
         ]
@@ -115,7 +115,7 @@ class RunNotices(Panel):
         self.best.set_buttons(*buttons)
         self.best.say(used.words)
 
-    def _undo(self, used: Used) -> None:
+    def _undo(self, used: UsedModel) -> None:
         self._work(partial(undo, used), self._show_offer)
 
     def _work(self, work: Callable[[], T], done: Callable[[T], None]) -> None:

@@ -53,7 +53,7 @@ def proposed_name(config: Config) -> str:
     return stem_of(with_free_number(config).output.destination)
 
 
-def named(config: Config, name: str) -> Config:
+def with_name(config: Config, name: str) -> Config:
     """Return the config with another name of the result, in the same folder and of the same kind."""
     from trainer.run_folder.destination import PATH, with_stem
 

@@ -209,9 +209,9 @@ class SampleViewer(Window):
         width, height = self.canvas.winfo_width(), self.canvas.winfo_height()
         if width > 1:
             work = partial(_loaded_images, self._paths(), None if self.is_original else (width, height))
-            self._job = self._context.pump.background.run(work, self._loaded, self._could_not_load)
+            self._job = self._context.pump.background.run(work, self._show_images, self._could_not_load)
 
-    def _loaded(self, images: tuple[PIL.Image.Image, ...]) -> None:
+    def _show_images(self, images: tuple[PIL.Image.Image, ...]) -> None:
         self.images = images
         self._draw()
 

@@ -47,7 +47,7 @@ def _save(context: Context, found: StepModel) -> None:
 def _copy(context: Context, source: Path, step: int) -> None:
     chosen = _ask(context, step, source.suffix, f"Save the model of step {step:,}, from its save")
     if chosen is not None:
-        done, failed = partial(_done, context, chosen, step), partial(_failed, context)
+        done, failed = partial(_done, context, chosen, step), partial(_report_failure, context)
         context.pump.background.run(partial(copy_model, source, chosen), done, failed)
 
 
@@ -116,5 +116,5 @@ def _done(context: Context, chosen: Path, step: int, _result: None) -> None:
     context.notify(f"Saved the model of step {step:,} as {as_config_path(chosen)}.")
 
 
-def _failed(context: Context, error: Exception) -> None:
+def _report_failure(context: Context, error: Exception) -> None:
     context.interaction.show_failure(Failure("The model could not be saved", str(error), ""))

@@ -64,7 +64,7 @@ def comparison_lines(runs: Sequence[ComparedRun]) -> tuple[Line, ...]:
     return tuple(line for run, token in zip(runs, _COLOURS, strict=False) for line in run.lines(token))
 
 
-def compared(records: Sequence[RunRecord]) -> list[ComparedRun]:
+def compare_runs(records: Sequence[RunRecord]) -> list[ComparedRun]:
     """Read the settings and curves of runs: for a background thread."""
     return [ComparedRun(r, config_of(r.run_dir), past_state(r.run_dir)) for r in records[:MAX_RUNS]]
 
@@ -119,7 +119,7 @@ class RunComparison(Window):
         columns = [Column(f"run{n}", "", 150, is_stretched=True) for n in range(len(self._records))]
         self.table = Table(self, context.theme, (Column("#0", "Setting", 280), *columns), num_rows=9)
         self.table.pack(fill="both", expand=True, padx=px(PAD))
-        self._job: Job = context.pump.background.run(partial(compared, self._records), self._show)
+        self._job: Job = context.pump.background.run(partial(compare_runs, self._records), self._show)
         self.appear(*_SIZE)
         self.focus_set()
 

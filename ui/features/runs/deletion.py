@@ -52,9 +52,9 @@ class RunDeletion:
         if self._context.interaction.choose(title, message, answers, "warning") == "delete":
             size_bytes = sum(c.size_bytes for c in contents)
             work = partial(_delete, [r.run_dir for r in records])
-            self._context.pump.background.run(work, partial(self._deleted, size_bytes), self._failed)
+            self._context.pump.background.run(work, partial(self._offer_undo, size_bytes), self._report_failure)
 
-    def _deleted(self, size_bytes: int, deleted: list[DeletedRun]) -> None:
+    def _offer_undo(self, size_bytes: int, deleted: list[DeletedRun]) -> None:
         self._refresh()
         self._context.starter.look_for_backup()
         text = f"Moved {count(len(deleted), 'run')} ({size_words(size_bytes)}) to the trash."
@@ -67,7 +67,7 @@ class RunDeletion:
             self._context.starter.look_for_backup()
             self._refresh()
 
-        self._context.pump.background.run(lambda: [restore_run(d) for d in deleted], restored, self._failed)
+        self._context.pump.background.run(lambda: [restore_run(d) for d in deleted], restored, self._report_failure)
 
     def _confirm_emptying(self, places: Sequence[Path], size_bytes: int) -> None:
         if not size_bytes:
@@ -79,15 +79,15 @@ class RunDeletion:
             self._context.notices.remove(_UNDO)
             self._context.pump.background.run(
                 lambda: empty_trash(places),
-                lambda _done: self._emptied(size_bytes),
-                self._failed,
+                lambda _done: self._report_emptied(size_bytes),
+                self._report_failure,
             )
 
-    def _emptied(self, size_bytes: int) -> None:
+    def _report_emptied(self, size_bytes: int) -> None:
         self._context.notify(f"Freed {size_words(size_bytes)}.")
         self._refresh()
 
-    def _failed(self, error: Exception) -> None:
+    def _report_failure(self, error: Exception) -> None:
         self._refresh()
         advice = error.advice if isinstance(error, DarkroomError) else "Check that the folder is writable."
         message = error.message if isinstance(error, DarkroomError) else str(error)

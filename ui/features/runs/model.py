@@ -170,7 +170,7 @@ class RunList:
             self._job.cancel()
         self.is_reading = True
         places, known = tuple(dict.fromkeys(workspaces)), dict(self._stamps)
-        self._job = self._background.run(partial(_found, places, known), self._take)
+        self._job = self._background.run(partial(_read_new_runs, places, known), self._take)
         self.changed()
 
     def visible(self) -> list[RunRecord]:
@@ -210,7 +210,7 @@ class RunList:
         self._read_on(rest)
 
 
-def _found(
+def _read_new_runs(
     workspaces: Sequence[Path], known: dict[Path, tuple[object, ...]]
 ) -> tuple[list[Path], list[tuple[Path, tuple[object, ...]]]]:
     """Return the runs that exist, the newest first, and those whose stamp is not the known one."""

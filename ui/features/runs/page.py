@@ -167,7 +167,7 @@ class RunsPage:
         keep(self.search, context.view_state.of("runs", dict), "search")
         self.entry = Entry(bar, context.theme, self.search, on="window", width=170, placeholder="Search the runs")
         self.entry.pack(side="left", padx=(0, px(GAP)))
-        self.search.trace_add("write", lambda *_: self._searched())
+        self.search.trace_add("write", lambda *_: self._search())
         for name, label, press, tip in (
             ("reopen", "Reopen", self.reopen, "Load its settings, and show its curves and samples on the Run page"),
             ("resume", "Resume", self.resume, "Continue it from its newest backup, or from the one selected"),
@@ -222,7 +222,7 @@ class RunsPage:
             self.refresh()
         return False
 
-    def _searched(self) -> None:
+    def _search(self) -> None:
         self.runs.search = self.search.get()
         self._follow()
 

@@ -55,7 +55,7 @@ class Match:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """The matches, best first, and whether they are only the nearest ones to what was typed."""
 
     matches: tuple[Match, ...]
@@ -99,20 +99,20 @@ class Index:
             *map(_of_action, actions),
         ]
 
-    def find(self, text: str) -> Found:
+    def find(self, text: str) -> SearchResult:
         """Return the settings with all words of a text, or else the nearest ones, if any; all for an empty text."""
         words = _WORD.findall(text.lower().replace("_", " "))
         if not words:
-            return Found(self._all())
-        if found := self._ranked(words, text):
-            return Found(found)
-        return Found(self._nearest(words, text), is_nearest=True)
+            return SearchResult(self._all())
+        if found := self._rank_matches(words, text):
+            return SearchResult(found)
+        return SearchResult(self._nearest(words, text), is_nearest=True)
 
     def all_matches(self) -> tuple[Match, ...]:
         """Return all settings and options, also those that do not apply now."""
         return tuple(entry.match for entry in self._entries)
 
-    def _ranked(self, words: Sequence[str], text: str) -> tuple[Match, ...]:
+    def _rank_matches(self, words: Sequence[str], text: str) -> tuple[Match, ...]:
         key = text.strip().lower()
         ranked = []
         for order, entry in enumerate(self._entries):
@@ -128,11 +128,11 @@ class Index:
         """Return the matches of the most similar known words; without any, of as many of the words as possible."""
         known = sorted({w for e in self._entries for w in e.words} | SYNONYMS.keys())
         similar = [next(iter(difflib.get_close_matches(w, known, n=1, cutoff=0.6)), w) for w in words]
-        if similar != list(words) and (found := self._ranked(similar, text)):
+        if similar != list(words) and (found := self._rank_matches(similar, text)):
             return found[:_NEAREST]
         partly: dict[Match, float] = {}
         for word in similar:
-            for rank, match in enumerate(self._ranked([word], word)):
+            for rank, match in enumerate(self._rank_matches([word], word)):
                 partly[match] = partly.get(match, 0.0) - 1 + rank / 1000
         best = sorted(partly, key=lambda match: partly[match])[:_NEAREST]
         return tuple(best)

@@ -52,7 +52,7 @@ class TensorBoardControl:
             self._notify("TensorBoard is starting.")
             return
         self._notify("Starting TensorBoard…")
-        self._start(self._opened, asks=True)
+        self._start(self._show_in_browser, asks=True)
 
     def follow_setting(self) -> None:
         """Start the server where it is always on; it keeps running until the window closes."""
@@ -85,7 +85,7 @@ class TensorBoardControl:
 
         self._background.run(lambda: self._server.start(folder, port=port, is_exposed=is_exposed), finished, failed)
 
-    def _opened(self, address: str) -> None:
+    def _show_in_browser(self, address: str) -> None:
         self._notify(f"TensorBoard is at {address}. It ends with this window.")
         self._open_address(address)
 

@@ -70,7 +70,7 @@ class SecretsDialog(Dialog):
         entry.grid(row=row, column=1, sticky="ew", pady=3)
         self.entries[field.name], self._variables[field.name] = entry, variable
 
-    def _typed(self) -> Secrets:
+    def _typed_secrets(self) -> Secrets:
         typed = self._secrets
         for name, variable in self._variables.items():
             typed = with_secret(typed, name, variable.get())
@@ -88,7 +88,7 @@ class SecretsDialog(Dialog):
             self._show_message(" ".join(error_text for error_text in errors.values() if error_text), "error")
             return False
         try:
-            save_secrets(self._typed())
+            save_secrets(self._typed_secrets())
         except OSError as error:
             self._show_message(
                 f"Could not save the tokens: {error.strerror}. The stored tokens are unchanged.", "error"
@@ -103,7 +103,7 @@ class SecretsDialog(Dialog):
         if file is None:
             return
         try:
-            secrets, names = import_secrets(file, self._typed())
+            secrets, names = import_secrets(file, self._typed_secrets())
         except DarkroomError as error:
             self._show_message(str(error), "error")
             return

@@ -54,7 +54,7 @@ class ToolsPage:
         self.scroll.bind("<Configure>", lambda _e: context.pump.redraw_soon((self, "width"), self._arrange), add="+")
         self.runner.changed.subscribe(self._follow)
         context.pump.add_source(self.runner.drain)
-        self.frame.bind("<Destroy>", self._destroyed, add="+")
+        self.frame.bind("<Destroy>", self._on_destroy, add="+")
         accept_paths(context.root, self.frame, self.drop)
         self._follow()
 
@@ -134,7 +134,7 @@ class ToolsPage:
         place = {"row": 0, "column": 1, "padx": (px(PAD), 0)} if is_wide else {"row": 1, "column": 0, "padx": 0}
         tk.Grid.grid_configure(self.job_card, sticky="new", **place)
 
-    def _destroyed(self, event: tk.Event[tk.Misc]) -> None:
+    def _on_destroy(self, event: tk.Event[tk.Misc]) -> None:
         if event.widget is self.frame:
             self.runner.close()
             for key in ("job", "width", *self._views):

@@ -223,29 +223,29 @@ class FileBoard(Panel):
     def _bind(self) -> None:
         canvas = self.canvas
         canvas.bind("<Configure>", lambda _e: self.redraw())
-        canvas.bind("<FocusIn>", self._focused)
+        canvas.bind("<FocusIn>", self._on_focus)
         canvas.bind("<FocusOut>", lambda _e: self.redraw())
-        canvas.bind("<Button-1>", self._clicked)
+        canvas.bind("<Button-1>", self._on_click)
         canvas.bind("<Double-Button-1>", self._double_clicked)
         self.heading.bind("<Button-1>", self._heading_clicked)
         for sequence in ("<MouseWheel>", "<Button-4>", "<Button-5>"):
             canvas.bind(sequence, self._wheel)
         for key in ("Up", "Down", "Left", "Right", "Prior", "Next", "Home", "End"):
             canvas.bind(f"<{key}>", self._arrow)
-        canvas.bind("<Return>", self._returned)
-        canvas.bind("<KP_Enter>", self._returned)
+        canvas.bind("<Return>", self._on_return)
+        canvas.bind("<KP_Enter>", self._on_return)
 
-    def _focused(self, _event: object) -> None:
+    def _on_focus(self, _event: object) -> None:
         if self.browser.cursor < 0 and self.browser.shown:
             self.browser.cursor = 0
         self.redraw()
 
-    def _clicked(self, event: tk.Event[Any]) -> str:
+    def _on_click(self, event: tk.Event[Any]) -> str:
         self.canvas.focus_set()
         state = int(event.state)
         how: Select = "toggle" if state & _CONTROL else "extend" if state & _SHIFT else "only"
         self.browser.select(self.layout().index_at(event.x, event.y + self.top), how)
-        self._changed()
+        self._follow_change()
         return "break"
 
     def _double_clicked(self, event: tk.Event[Any]) -> str:
@@ -269,14 +269,14 @@ class FileBoard(Panel):
             by = 1
         self.browser.move(by, extend=bool(int(event.state) & _SHIFT))
         self.see_cursor()
-        self._changed()
+        self._follow_change()
         return "break"
 
-    def _returned(self, _event: object) -> str:
+    def _on_return(self, _event: object) -> str:
         self._on_activate()
         return "break"
 
-    def _changed(self) -> None:
+    def _follow_change(self) -> None:
         self.redraw()
         self._on_select()
 

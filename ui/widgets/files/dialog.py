@@ -69,7 +69,7 @@ class FileDialog(Dialog):
         self._add_places()
         self.board = FileBoard(
             self.content, theme, services.pump, self.browser,
-            detail_of=self._detail, on_select=self._selected, on_activate=self._activate,
+            detail_of=self._detail, on_select=self._follow_selection, on_activate=self._activate,
         )  # fmt: skip
         self.board.pack(side="left", fill="both", expand=True)
         for part in (self.board.canvas, self.places.canvas):
@@ -190,12 +190,13 @@ class FileDialog(Dialog):
             self._counts[entry.path] = None
             token = self._leaving
             self._services.pump.background.run(
-                lambda: count_images(entry.path, is_cancelled=token.is_set), partial(self._counted, token, entry.path)
+                lambda: count_images(entry.path, is_cancelled=token.is_set),
+                partial(self._show_counts, token, entry.path),
             )
         counts = self._counts[entry.path]
         return counts.words() if counts is not None else ""
 
-    def _counted(self, token: threading.Event, folder: Path, counts: Counts) -> None:
+    def _show_counts(self, token: threading.Event, folder: Path, counts: Counts) -> None:
         if token.is_set():
             self._counts.pop(folder, None)  # perhaps only a part was counted
             return
@@ -209,7 +210,7 @@ class FileDialog(Dialog):
 
     # -- reacting
 
-    def _selected(self) -> None:
+    def _follow_selection(self) -> None:
         browser = self.browser
         if browser.purpose == "save" and browser.name != self.name.get() and browser.selected:
             index = next(iter(browser.selected))
@@ -257,7 +258,7 @@ class FileDialog(Dialog):
         self._found_text += event.char
         if self.browser.find(self._found_text):
             self.board.see_cursor()
-            self._selected()
+            self._follow_selection()
         else:
             self._say(f"Nothing here matches “{self._found_text}”.", "muted")
         return "break"
@@ -272,10 +273,10 @@ class FileDialog(Dialog):
     def _select_all(self, _event: object) -> str:
         self.browser.select_all()
         self.board.redraw()
-        self._selected()
+        self._follow_selection()
         return "break"
 
-    def _filtered(self) -> None:
+    def _follow_filter(self) -> None:
         self.browser.set_filter(kind=int(self.kind.get()), show_hidden=bool(self.hidden.get()))
         self._services.memory.show_hidden_files(self.browser.show_hidden)
         self._refresh_board()
@@ -320,10 +321,12 @@ class FileDialog(Dialog):
         if len(self.browser.kinds) > 1 and self.browser.purpose in ("open", "save"):
             labels = {str(n): label for n, (label, _pattern) in enumerate(self.browser.kinds)}
             self.kind_choice = Choice(
-                bar, theme, self.kind, labels, on="window", width=240, command=lambda _n: self._filtered()
+                bar, theme, self.kind, labels, on="window", width=240, command=lambda _n: self._follow_filter()
             )
             self.kind_choice.pack(side="right", padx=(GAP, 0))
-        Switch(bar, theme, self.hidden, on="window", text="Hidden files", command=self._filtered).pack(side="right")
+        Switch(bar, theme, self.hidden, on="window", text="Hidden files", command=self._follow_filter).pack(
+            side="right"
+        )
         self.status = Text(bar, theme, "", colour="muted", role="small")
         self.status.pack(side="left", fill="x", expand=True)
         if self.browser.purpose == "save":
@@ -371,5 +374,5 @@ class FileDialog(Dialog):
 
     def _toggle_hidden(self) -> str:
         self.hidden.set(not self.hidden.get())
-        self._filtered()
+        self._follow_filter()
         return "break"

@@ -88,7 +88,7 @@ def read_folder(folder: Path, *, is_cancelled: Callable[[], bool] = _never) -> C
                 entries.append(_entry(str(real), entry))
     except (OSError, RuntimeError) as error:
         return Contents(folder, problem=_reason(folder, error))
-    return Contents(real, tuple(_sorted(entries)), counts=counts_of([e.name for e in entries if not e.is_folder]))
+    return Contents(real, tuple(_sort_entries(entries)), counts=counts_of([e.name for e in entries if not e.is_folder]))
 
 
 def count_images(folder: Path, *, is_cancelled: Callable[[], bool] = _never) -> Counts:
@@ -124,7 +124,7 @@ def folder_of(path: Path) -> Path:
     return next((p for p in (path, *path.parents) if p.is_dir()), Path.home())
 
 
-def _sorted(entries: Sequence[Entry]) -> list[Entry]:
+def _sort_entries(entries: Sequence[Entry]) -> list[Entry]:
     """Return entries sorted by name: parts are sorted, then merged."""
     parts = [
         sorted(entries[begin : begin + _SORTED_AT_ONCE], key=attrgetter("order"))
