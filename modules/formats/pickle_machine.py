@@ -56,16 +56,14 @@ class PickleMachine:
         limit = MAX_INSTRUCTIONS if self.max_instructions is None else self.max_instructions
         stream = io.BytesIO(self.data)
         stream.seek(self.position)
-        try:
-            for opcode, argument, _ in pickletools.genops(stream):
-                self.num_instructions += 1
-                if self.num_instructions > limit:
-                    raise PickleLimitError(f"more than {limit:,} instructions")
-                if opcode.name == "STOP":
-                    break
-                _INSTRUCTIONS[opcode.name](self, argument)
-        finally:
-            self.position = stream.tell()
+        for opcode, argument, position in pickletools.genops(stream):
+            self.position = (position or 0) + 1  # behind a STOP, which has no argument
+            self.num_instructions += 1
+            if self.num_instructions > limit:
+                raise PickleLimitError(f"more than {limit:,} instructions")
+            if opcode.name == "STOP":
+                break
+            _INSTRUCTIONS[opcode.name](self, argument)
         return self.stack.pop()
 
     def name(self, name: str) -> None:
