@@ -148,7 +148,7 @@ class OptimizerSpec(Generic[Settings]):
 
     `effective_rate(group)` returns the rate with which a parameter group is updated, where the optimizer finds it
     itself: from the group's entries, such as `group["d"] * group["lr"]`, without reading tensors. It is read after
-    each step and reported (`effective_rates.py`). `chooses_rate(settings)`: it ignores the learning rate and its
+    each step and reported (`param_groups.py`). `chooses_rate(settings)`: it ignores the learning rate and its
     schedule, where it can choose its own.
 
     `removed`: settings of OneTrainer's that do not exist here; files may still contain them.
