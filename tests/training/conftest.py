@@ -2,9 +2,37 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+
+
+@pytest.fixture(scope="session", autouse=True)
+def tiny_parts_read_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Read each part of the session's tiny models from its file once, and copy it from then on.
+
+    The libraries take a fifth of a small run to read a model. Models in other folders are read each time.
+    """
+    from modules.families.parts import files
+
+    read_from_file, of_session = files.read_part, tmp_path_factory.getbasetemp()
+    parts: dict[tuple[Path, str, type, torch.dtype], Any] = {}
+
+    def read_part(folder: Path, name: str, kind: Any, dtype: torch.dtype) -> Any:
+        if not (folder.parent.parent == of_session and folder.parent.name.startswith("models")):
+            return read_from_file(folder, name, kind, dtype)
+        known = (folder, name, kind, dtype)
+        if known not in parts:
+            parts[known] = read_from_file(folder, name, kind, dtype)
+        return copy.deepcopy(parts[known])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "read_part", read_part)
+        yield
 
 
 @pytest.fixture(params=["tiny_sd", "tiny_sdxl"])
