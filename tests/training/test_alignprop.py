@@ -105,18 +105,14 @@ def test_a_mixed_run_trains_on_the_reward_in_some_steps(any_model: Path, images:
         assert (set(step.metrics) == {"reward", "reward/brightness"}) == ("reward" in step.metrics)
 
 
-def test_probabilities_of_0_and_1(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
-    ways = {
-        share: ways_of(run(reward_config(tmp_path / str(share), tiny_sd, images, probability=share)))
-        for share in (0.0, 1.0)
-    }
-    assert set(ways[0.0]) == {False}
-    assert set(ways[1.0]) == {True}
+def test_with_probability_1_every_step_follows_the_reward(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
+    assert set(ways_of(run(reward_config(tmp_path, tiny_sd, images, probability=1.0)))) == {True}
 
 
-def test_probability_0_trains_like_denoising(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
+def test_with_probability_0_it_trains_like_denoising(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
     plain = run(small_config(tmp_path / "plain", model=tiny_sd, images=images))
     never = run(reward_config(tmp_path / "never", tiny_sd, images, probability=0.0))
+    assert set(ways_of(never)) == {False}
     assert_equal_tensors(plain.weights, never.weights)
 
 
