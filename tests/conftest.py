@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import os
 import sqlite3
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ import pytest
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
+from modules.families.spec import FamilySpec
+from modules.system.errors import DarkroomError
 from tests.builders.images import draw_folder
 
 # Always the same examples, as a test that fails now and then is nobody's; more of them in the full suite. Without time
@@ -51,8 +54,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.full)
 
 
+@pytest.fixture(scope="session")
+def recordings(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the recorded passes of the tests' models, kept from run to run for the code that makes them."""
+    root = request.config.rootpath / "modules"
+    makers = [
+        root / "memory" / "trace.py",
+        root / "memory" / "recording.py",
+        root / "families" / "parts" / "traced_passes.py",
+    ]
+    version = hashlib.sha256(b"".join(file.read_bytes() for file in makers)).hexdigest()[:12]
+    cache = getattr(request.config, "cache", None)  # None with `-p no:cacheprovider`
+    return tmp_path_factory.mktemp("recordings") if cache is None else Path(cache.mkdir(f"recordings-{version}"))
+
+
 @pytest.fixture(autouse=True)
-def isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def isolated(tmp_path: Path, recordings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep tests off the network and away from the user's configs, presets and logs.
 
     What a test has patched is undone before its folder is removed, thanks to the order of these two.
@@ -62,6 +79,26 @@ def isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME"):
         monkeypatch.setenv(name, str(tmp_path / "home" / name.lower()))
     monkeypatch.delenv("DARKROOM_CALLER_DIR", raising=False)
+    cache_dir = tmp_path / "home" / "xdg_cache_home" / "darkroom"
+    cache_dir.mkdir(parents=True)
+    (cache_dir / "recordings").symlink_to(recordings, target_is_directory=True)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def traced_here(recordings: Path) -> Iterator[None]:
+    """Trace the passes of models in this process, each once. Children find the recordings in their cache folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("trainer.preflight.passes.trace_in_child", trace_here)
+        patch.setattr("modules.estimate.recordings.recordings_dir", lambda: recordings)
+        yield
+
+
+def trace_here(spec: FamilySpec, configs: Mapping[str, Mapping[str, Any]]) -> None:
+    """Trace the passes of these parts, and keep the recordings; invalid configs have none."""
+    from modules.estimate.tracing import trace_parts
+
+    with suppress(DarkroomError, ValueError, TypeError, KeyError):
+        trace_parts(spec, configs)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -43,8 +43,7 @@ from modules.formats.program_table import UNKNOWN, none, plain_lora_only
 from modules.settings.field import Section, Setting
 
 if TYPE_CHECKING:
-    from modules.memory.tape import Array
-    from modules.memory.walk import Walk
+    from modules.memory.replay import Array, Replay
 
 FACTORS = frozenset(f"hada_{name}" for name in ("w1_a", "w1_b", "w2_a", "w2_b", "t1", "t2"))
 
@@ -99,7 +98,7 @@ def factor_shapes(settings: Loha, weight: Shape) -> dict[str, Shape]:
     return {f"hada_{side.format(n)}": shape for n in (1, 2) for side, shape in sides.items()}
 
 
-def walk(settings: Loha, walk: Walk, path: str, weight: Shape, x: Array, out: Array) -> Array:
+def walk(settings: Loha, walk: Replay, path: str, weight: Shape, x: Array, out: Array) -> Array:
     """Run LoHa on the estimate's tape: each pass computes the product, as large as the weight."""
     shapes = factor_shapes(settings, weight)
     return walk.adapter_product(f"{path}.loha", x, shapes, channels=weight[0], out=out, composed=math.prod(weight))

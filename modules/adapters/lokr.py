@@ -44,8 +44,7 @@ from modules.formats.program_table import Answer, none, plain_lora_only, refuses
 from modules.settings.field import Section, Setting
 
 if TYPE_CHECKING:
-    from modules.memory.tape import Array
-    from modules.memory.walk import Walk
+    from modules.memory.replay import Array, Replay
 
 # Without "lokr_t1", which no program writes.
 FACTORS = frozenset({"lokr_w1", "lokr_w1_a", "lokr_w1_b", "lokr_w2", "lokr_w2_a", "lokr_w2_b", "lokr_t2"})
@@ -149,7 +148,7 @@ def factor_shapes(settings: Lokr, weight: Shape) -> dict[str, Shape]:
     return shapes | {"lokr_w2_a": (rows_2, rank), "lokr_w2_b": (rank, columns_2 * math.prod(kernel))}
 
 
-def walk(settings: Lokr, walk: Walk, path: str, weight: Shape, x: Array, out: Array) -> Array:
+def walk(settings: Lokr, walk: Replay, path: str, weight: Shape, x: Array, out: Array) -> Array:
     """Run LoKr on the estimate's tape: w2 on each block of the inputs, then w1 across the blocks, or their product."""
     out_channels, in_channels, *kernel = weight
     shapes = factor_shapes(settings, weight)

@@ -40,8 +40,7 @@ from modules.formats.program_table import plain_lora_only
 from modules.settings.field import Section, Setting
 
 if TYPE_CHECKING:
-    from modules.memory.tape import Array
-    from modules.memory.walk import Walk
+    from modules.memory.replay import Array, Replay
 
 
 class Lora(Section):
@@ -83,7 +82,7 @@ class Lora(Section):
     bundle_embeddings: Bundle = True
 
 
-def walk(settings: Lora, walk: Walk, path: str, weight: Shape, x: Array, out: Array) -> Array:
+def walk(settings: Lora, walk: Replay, path: str, weight: Shape, x: Array, out: Array) -> Array:
     """Run a LoRA on the estimate's tape: A of (rank, in, ...), then B of (out, rank, 1, ...)."""
     out_channels, in_channels, *kernel = weight
     down = {"weight": (settings.rank, in_channels, *kernel)}

@@ -24,8 +24,7 @@ from modules.settings.field import Section, Setting, When
 from modules.system.problem import Problem
 
 if TYPE_CHECKING:
-    from modules.memory.tape import Array
-    from modules.memory.walk import Walk
+    from modules.memory.replay import Array, Replay
 
 
 OFT_BLOCKS, OFT_VECTORS, RESCALE = "oft_blocks", "oft_R.weight", "rescale"
@@ -185,7 +184,7 @@ def factor_shapes(settings: Oft, weight: Shape) -> dict[str, Shape]:
     return {OFT_VECTORS: (1 if settings.block_share else size // side, side * (side - 1) // 2)}
 
 
-def walk(settings: Oft, walk: Walk, path: str, weight: Shape, x: Array, out: Array) -> Array:
+def walk(settings: Oft, walk: Replay, path: str, weight: Shape, x: Array, out: Array) -> Array:
     """Run OFT on the estimate's tape: the rotation of the outputs, or of the inputs before the weight once more."""
     shapes = factor_shapes(settings, weight)
     size = weight[0] if settings.rotates == "outputs" else math.prod(weight[1:])

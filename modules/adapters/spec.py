@@ -11,8 +11,7 @@ from modules.settings.field import Section
 from modules.system.problem import Problem
 
 if TYPE_CHECKING:  # the window reads this file and never runs the estimate's tape
-    from modules.memory.tape import Array
-    from modules.memory.walk import Walk
+    from modules.memory.replay import Array, Replay
 
 FileForm = Literal["kohya", "diffusers"]
 Shape = tuple[int, ...]
@@ -21,7 +20,7 @@ Shape = tuple[int, ...]
 # `walk(settings, walk, path, weight, x, out)` runs an adapter on the memory estimate's tape beside the layer at `path`,
 # whose weight has the shape `weight` (out, in, and height and width of a kernel), whose input is `x` and whose result
 # is `out`. It returns what is to be added to `out`.
-AdapterWalk = Callable[[Any, "Walk", str, Shape, "Array", "Array"], "Array"]
+AdapterWalk = Callable[[Any, "Replay", str, Shape, "Array", "Array"], "Array"]
 
 
 Trainable = Callable[[Mapping[str, Shape]], frozenset[str]]

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from modules.estimate.passes import PartWeights, Plans, count
 from modules.estimate.run import optimizer_bytes
-from modules.families.walks import TextSize
-from modules.memory.tape import FLOAT32_BYTES
+from modules.memory.part_plan import FLOAT32_BYTES
 from modules.optim.spec import OptimizerSettings
 
 _ENTRY_BYTES = 1024
@@ -41,9 +40,9 @@ def latents_bytes(counts: Mapping[tuple[int, int], int], *, factor: int, channel
     )
 
 
-def text_bytes(num_captions: int, *, size: TextSize, item_bytes: int) -> int:
-    """Return the size of cached text embeddings, one chunk per caption, with those of the empty caption."""
-    return (num_captions + 1) * ((size.tokens * size.width + size.pooled_width) * item_bytes + _ENTRY_BYTES)
+def text_bytes(num_captions: int, *, num_elements: int, item_bytes: int) -> int:
+    """Return the size of cached text embeddings: `num_elements` per caption, and those of the empty caption."""
+    return (num_captions + 1) * (num_elements * item_bytes + _ENTRY_BYTES)
 
 
 def backup_bytes(

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from modules.families.registry import memory_of
+from modules.estimate.recordings import PassesOfPart, perceptual_recording
 from modules.families.spec import FamilySpec, Role
 from modules.memory.offloaded_layers import choose_offloaded
-from modules.memory.tape import FLOAT32_BYTES, Array, Gradients, PartPlan, Shape, Tape
-from modules.memory.walk import Walk
-from modules.objectives.perceptual_files import perceptual_pass
+from modules.memory.part_plan import FLOAT32_BYTES, PartPlan, Shape
+from modules.memory.recording import PassSize
+from modules.memory.replay import Array, Gradients, Replay, Tape
 
-_SMALL_PX = 64  # the weights of a part do not depend on the image size
+_SMALL = PassSize(1, 64, 64, 1)  # the weights of a part do not depend on the size
 
 Plans = Mapping[str, PartPlan]
 
@@ -50,20 +49,18 @@ class PartWeights:
         kept_bytes = plan.num_kept * FLOAT32_BYTES
         return resident + loaded + count(self.adapter.values()) * adapter_bytes + kept_bytes
 
-    def offloaded_blocks(self, pattern: re.Pattern[str], plan: PartPlan) -> tuple[str, ...]:
-        """Return the prefixes of the blocks that a plan offloads; `pattern` matches block prefixes."""
-        found = (pattern.match(name) for name in self.own)
-        blocks = self._blocks(tuple(dict.fromkeys(match[0] for match in found if match)), plan)
+    def offloaded_blocks(self, names: Sequence[str], plan: PartPlan) -> tuple[str, ...]:
+        """Return the prefixes of the blocks, by their names, that a plan offloads."""
+        blocks = self._blocks(_prefixes(names), plan)
         offloaded = choose_offloaded(list(blocks.values()), plan.offload_fraction)
         return tuple(name for name, is_offloaded in zip(blocks, offloaded, strict=True) if is_offloaded)
 
-    def gathered_bytes(self, pattern: re.Pattern[str], plan: PartPlan) -> tuple[int, int]:
-        """Return the bytes of the largest block, and of the weights outside blocks; `pattern` matches block prefixes.
+    def gathered_bytes(self, names: Sequence[str], plan: PartPlan) -> tuple[int, int]:
+        """Return the bytes of the largest of the blocks with these names, and of the weights outside blocks.
 
         Of a sharded part (FSDP2) these weights are gathered: two blocks at a time, and the rest.
         """
-        found = (pattern.match(name) for name in self.own)
-        blocks = self._blocks(tuple(dict.fromkeys(match[0] for match in found if match)), plan)
+        blocks = self._blocks(_prefixes(names), plan)
         total = sum(self._bytes(n, plan) for n in self.own)
         return max(blocks.values(), default=0), total - sum(blocks.values())
 
@@ -77,14 +74,17 @@ class PartWeights:
         return math.prod(self.own[name]) * plan.weight_bytes if own is None else own
 
 
-class Passes:
-    """Walks through the parts of one model, each pass once."""
+def _prefixes(blocks: Iterable[str]) -> tuple[str, ...]:
+    return tuple(f"{name}." for name in blocks)
 
-    def __init__(self, spec: FamilySpec, configs: Mapping[str, Mapping[str, Any]]) -> None:
-        """`configs` by part. An invalid config raises KeyError, TypeError, ValueError or IndexError in a pass."""
+
+class Passes:
+    """Replays the passes of one model, each once."""
+
+    def __init__(self, spec: FamilySpec, recordings: Mapping[str, PassesOfPart]) -> None:
+        """`recordings` by part."""
         self._spec = spec
-        self._memory = memory_of(spec.name)
-        self._configs = configs
+        self._recordings = recordings
         self._known: dict[Hashable, Any] = {}
 
     def role_of(self, part: str) -> Role:
@@ -95,9 +95,16 @@ class Passes:
         """Return the shapes of a part's weights and of its adapter's."""
 
         def find() -> PartWeights:
-            walk = Walk(Tape(), replace(plan, checkpointing="off"), records=False)
-            self._run(walk, part, batch=1, width_px=_SMALL_PX, height_px=_SMALL_PX)
-            return PartWeights(walk.weights, walk.adapter_weights, walk.quantized)
+            found = PartWeights({}, {})
+            for name in self._recordings[part]:
+                replay = self._replay(Tape(), replace(plan, checkpointing="off"), part, name, _SMALL, records=False)
+                replay.run(replay.inputs())
+                found = PartWeights(
+                    {**found.own, **replay.weights},
+                    {**found.adapter, **replay.adapter_weights},
+                    {**found.quantized, **replay.quantized},
+                )
+            return found
 
         found: PartWeights = self._once(("weights", part, plan), find)
         return found
@@ -112,23 +119,26 @@ class Passes:
             plan = replace(plans[part.name], checkpointed_blocks=frozenset())
             if plan.checkpointing != "auto" or (part.role == "text_encoder" and not plan.has_gradient):
                 continue
-            walk = Walk(Tape(), plan, records=True)
-            self._run(walk, part.name, batch=batch, width_px=width_px, height_px=height_px)
-            found |= {(part.name, name): size for name, size in walk.kept_of_blocks.items() if size}
+            name = "decode" if part.role == "vae" else "forward"
+            replay = self._replay(Tape(), plan, part.name, name, self._size(batch, width_px, height_px), records=True)
+            replay.run(replay.inputs())
+            found |= {(part.name, name): size for name, size in replay.kept_of_blocks.items() if size}
         return found
+
+    def text_elements(self) -> int:
+        """Return the number of elements of an encoded chunk of a caption, with its pooled state if it has one."""
+        return self._recordings[self._name_of("denoiser")]["forward"].text_elements(self._size(1, 0, 0))
 
     def with_offloaded(self, part: str, plan: PartPlan) -> PartPlan:
         """Return a plan with the names of the part's offloaded blocks."""
         if not plan.offload_fraction:
             return plan
-        return replace(
-            plan,
-            offloaded_prefixes=self.weights(part, plan).offloaded_blocks(self._memory.blocks[part], plan),
-        )
+        blocks = self.weights(part, plan).offloaded_blocks(self._blocks(part), plan)
+        return replace(plan, offloaded_prefixes=blocks)
 
     def gathered_bytes(self, part: str, plan: PartPlan) -> tuple[int, int]:
         """Return the bytes of a part's largest block, and of its weights outside blocks."""
-        return self.weights(part, plan).gathered_bytes(self._memory.blocks[part], plan)
+        return self.weights(part, plan).gathered_bytes(self._blocks(part), plan)
 
     def inference(self, part: str, plan: PartPlan, *, batch: int, width_px: int, height_px: int) -> int:
         """Return the peak bytes of a pass without gradients, not counting weights; for a VAE, the larger of encoding
@@ -136,9 +146,8 @@ class Passes:
         """
 
         def run() -> int:
-            walk = Walk(Tape(), plan, records=False)
-            self._run(walk, part, batch=batch, width_px=width_px, height_px=height_px)
-            return walk.tape.meter.peak
+            size = self._size(batch, width_px, height_px)
+            return max(self._peak_without_gradient(plan, part, name, size) for name in self._recordings[part])
 
         peak: int = self._once(("inference", part, plan, batch, width_px, height_px), run)
         return peak
@@ -147,11 +156,8 @@ class Passes:
         """Return the peak bytes of encoding or decoding one image with the VAE, not counting weights."""
 
         def run() -> int:
-            walk = Walk(Tape(), plan, records=False)
-            run_vae = self._memory.encode if encodes else self._memory.decode
-            assert run_vae is not None, "only a family with a VAE encodes or decodes"
-            run_vae(walk, self._configs[self._name_of("vae")], width_px=width_px, height_px=height_px)
-            return walk.tape.meter.peak
+            name = "encode" if encodes else "decode"
+            return self._peak_without_gradient(plan, self._name_of("vae"), name, self._size(1, width_px, height_px))
 
         peak: int = self._once(("vae", plan, encodes, width_px, height_px), run)
         return peak
@@ -160,11 +166,10 @@ class Passes:
         """Return the peak bytes of decoding one image with a backward pass to its latents, not counting weights."""
 
         def run() -> int:
-            tape = Tape()
-            walk = Walk(tape, plan, records=True)
-            config = self._configs[self._name_of("vae")]
-            assert self._memory.decode is not None, "only a family with a VAE decodes"
-            self._memory.decode(walk, config, width_px=width_px, height_px=height_px, needs_grad=True)
+            tape, size = Tape(), self._size(1, width_px, height_px)
+            replay = self._replay(tape, plan, self._name_of("vae"), "decode", size, records=True)
+            replay.run(replay.inputs(need_grad=(0,)))
+            tape.end_forward()
             return max(tape.meter.peak, sum(tape.backward_peak("new")))
 
         peak: int = self._once(("decoding with gradient", plan, width_px, height_px), run)
@@ -186,15 +191,19 @@ class Passes:
         """
 
         def run() -> tuple[int, int]:
-            encode, decode, config = self._memory.encode, self._memory.decode, self._configs[self._name_of("vae")]
-            assert encode is not None
-            assert decode is not None
-            sides = {"width_px": width_px, "height_px": height_px, "batch": batch}
+            vae, size = self._name_of("vae"), self._size(batch, width_px, height_px)
             is_whole = plan.is_trained("encoder.conv_in")
             tape, encoding = Tape(), Tape()
-            encode(Walk(tape if is_whole else encoding, plan, records=is_whole), config, **sides)
-            decoded = decode(Walk(tape, plan, records=True), config, **sides, needs_grad=is_whole)
-            kept = perceptual_pass(Walk(tape, PartPlan(), records=True), decoded) if is_perceptual else []
+            encoder_plan = replace(plan, checkpointing="off") if plan.checkpointing == "whole" else plan
+            encode = self._replay(tape if is_whole else encoding, encoder_plan, vae, "encode", size, records=is_whole)
+            encode.run(encode.inputs())
+            decode = self._replay(tape, plan, vae, "decode", size, records=True)
+            [decoded] = decode.run(decode.inputs(need_grad=(0,) if is_whole else ()))
+            kept: list[Array] = []
+            if is_perceptual:
+                distance = Replay(tape, PartPlan(), perceptual_recording(), size, records=True)
+                [_, images] = distance.inputs()
+                kept = distance.run([decoded, images])
             before = tape.trained_bytes if gradients == "accumulated" else 0
             forward = (max(tape.meter.peak, encoding.meter.peak), before)
             del kept
@@ -232,18 +241,22 @@ class Passes:
         self, plans: Plans, batch: int, width_px: int, height_px: int, gradients: Gradients, num_passes: int
     ) -> tuple[int, int, int]:
         def run() -> tuple[int, int, int]:
-            tape, text = Tape(), None
+            tape, size, has_trained_text = Tape(), self._size(batch, width_px, height_px), False
+            states = []
             for part in self._spec.parts:
                 plan = plans[part.name]
                 if part.role == "text_encoder" and plan.has_gradient:
-                    walk = Walk(tape, plan, records=True)
-                    text = self._run(walk, part.name, batch=batch, width_px=width_px, height_px=height_px)
+                    replay = self._replay(tape, plan, part.name, "forward", size, records=True)
+                    states = replay.run(replay.inputs())
+                    has_trained_text = any(s.needs_grad for s in states)
             name = self._name_of("denoiser")
             text_bytes = tape.trained_bytes
             for _ in range(num_passes):
                 tape.trained_bytes = text_bytes  # the weights of all passes are the same
-                walk = Walk(tape, plans[name], records=True)
-                self._run(walk, name, batch=batch, width_px=width_px, height_px=height_px, text=text)
+                replay = self._replay(tape, plans[name], name, "forward", size, records=True)
+                text = self._recordings[name]["forward"].text if has_trained_text else ()
+                replay.run(replay.inputs(need_grad=text))
+            del states
             forward = (tape.meter.peak, tape.trained_bytes if gradients == "accumulated" else 0)
             tape.end_forward()
             return *max(forward, tape.backward_peak(gradients), key=sum), tape.kept_bytes
@@ -257,20 +270,19 @@ class Passes:
         found: tuple[int, int, int] = self._once(key, run)
         return found
 
-    def _run(
-        self, walk: Walk, part: str, *, batch: int, width_px: int, height_px: int, text: Array | None = None
-    ) -> Array:
-        config, memory = self._configs[part], self._memory
-        match self.role_of(part):
-            case "text_encoder":
-                return memory.text(walk, part, config, chunks=batch)
-            case "vae":
-                assert memory.encode is not None
-                assert memory.decode is not None
-                memory.encode(walk, config, width_px=width_px, height_px=height_px)
-                return memory.decode(walk, config, width_px=width_px, height_px=height_px)
-            case "denoiser":
-                return memory.denoise(walk, config, batch=batch, width_px=width_px, height_px=height_px, text=text)
+    def _peak_without_gradient(self, plan: PartPlan, part: str, name: str, size: PassSize) -> int:
+        replay = self._replay(Tape(), plan, part, name, size, records=False)
+        replay.run(replay.inputs())
+        return replay.tape.meter.peak
+
+    def _replay(self, tape: Tape, plan: PartPlan, part: str, name: str, size: PassSize, *, records: bool) -> Replay:
+        return Replay(tape, plan, self._recordings[part][name], size, records=records)
+
+    def _size(self, batch: int, width_px: int, height_px: int) -> PassSize:
+        return PassSize(batch, width_px, height_px, self._spec.text.chunk_tokens + 2)
+
+    def _blocks(self, part: str) -> tuple[str, ...]:
+        return next(iter(self._recordings[part].values())).blocks
 
     def _name_of(self, role: Role) -> str:
         return next(p.name for p in self._spec.parts if p.role == role)

@@ -9,7 +9,8 @@ from typing import Literal
 
 from modules.estimate.passes import Passes, Plans, count
 from modules.families.spec import Role
-from modules.memory.tape import FLOAT32_BYTES, Gradients, Shape
+from modules.memory.part_plan import FLOAT32_BYTES, Shape
+from modules.memory.replay import Gradients
 from modules.objectives.perceptual_files import perceptual_bytes
 from modules.optim.registry import optimizer_spec
 from modules.optim.spec import OptimizerSettings

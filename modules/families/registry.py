@@ -14,7 +14,6 @@ from modules.system.factories import load_factory
 
 if TYPE_CHECKING:  # the window needs neither until it inspects a file
     from modules.families.published import FamilyFiles, PublishedModel
-    from modules.families.walks import FamilyMemory
 
 _FAMILIES: dict[str, FamilySpec] = {
     SD.name: SD,
@@ -64,12 +63,6 @@ def files_of(family: str) -> FamilyFiles:
 def all_files() -> Iterator[FamilyFiles]:
     """Yield the record of each family's files, in the order of the registry."""
     yield from (files_of(name) for name in tuple(FAMILIES))
-
-
-def memory_of(family: str) -> FamilyMemory:
-    """Return the family's memory walks for the estimate."""
-    memory: FamilyMemory = load_factory(FAMILIES[family].memory)
-    return memory
 
 
 def load_tokenizer(family: str) -> Callable[..., Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from modules.settings.conditions import USES_DENOISER
 from modules.settings.field import Section, When
@@ -21,6 +22,10 @@ class FamilySettings(Section):
     def skipped_layers(self, encoder: str) -> int:
         """Return how many of a text encoder's last layers are skipped, beyond those that the family always skips."""
         return 0
+
+    def unreached_layers(self, part: str, config: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the layers of a part that no gradient reaches, by the beginnings of their names."""
+        return ()
 
     @property
     def reads_weights(self) -> bool:

@@ -32,10 +32,14 @@ class ModelClass:
     `attention` names the function that puts an implementation into the attention layers, as "module:name"
     (`modules.families.parts.attention_processor`); without it the class keeps its own. `layers` are the presets of
     layer filters, by name; `never_quantized` the steps of dotted names whose layers keep their weights.
+
+    `passes` names the function that returns the passes of a module of the class, "forward", or "encode" and "decode",
+    with their inputs (`modules.families.parts.traced_passes`): the memory estimate traces them.
     """
 
     reference: str
     transformer_blocks: tuple[str, ...]
+    passes: str
     other_blocks: tuple[str, ...] = ()
     attention: str = ""
     layers: LayerPresets = field(default_factory=dict, hash=False)
@@ -129,8 +133,7 @@ class FamilySpec:
     `LoadRequest`, as "module:function"; it is imported inside the training thread. Widths and heights must be multiples
     of `size_step_px`; `pipelines` are the classes in the index of this family's diffusers folders.
 
-    `files` names the record of its files (`FamilyFiles`), `memory` its memory walks for the estimate (`FamilyMemory`),
-    as "module:name" and torch-free. A family without the latter has no estimate.
+    `files` names the record of its files (`FamilyFiles`) as "module:name", torch-free.
 
     `variants` are the model variants (`model.variant`) besides the base model, each with the number of channels that
     its denoiser gets after the noisy latents. `inputs` are the names of the further inputs (`modules.data.inputs`) of
@@ -151,7 +154,6 @@ class FamilySpec:
     latents: LatentSpec
     text: TextSpec
     files: str
-    memory: str = ""
     pipelines: tuple[str, ...] = ()
     variants: Mapping[str, int] = field(default_factory=dict)
     inputs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -12,10 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import nn
 from torch.nn import functional
 
 from modules.formats.stored_tensors import read_stored
-from modules.objectives.perceptual_files import lpips_names, refusal_of_lpips, refusal_of_vgg, vgg_names
+from modules.memory.recording import PassSize
+from modules.memory.trace import TracedPass
+from modules.objectives.perceptual_files import STAGES, WIDTHS, lpips_names, refusal_of_lpips, refusal_of_vgg, vgg_names
 from modules.system.devices import Device, move
 from modules.system.errors import DarkroomError
 
@@ -48,18 +51,21 @@ class PerceptualDistance:
         pass to `decoded`. Images need at least 16 pixels on each side.
         """
         with torch.autocast(decoded_B3PP.device.type, enabled=False):
-            with torch.no_grad():
-                targets = self._features(images_B3PP.float())
-            distances_B = torch.zeros(len(decoded_B3PP), device=decoded_B3PP.device)
-            for features, target, weights in zip(
-                self._features(decoded_B3PP.float()), targets, self.weights, strict=True
-            ):
-                errors_B1HW = (weights * (features - target).square()).sum(dim=1, keepdim=True)
-                if area_weights_B1HW is not None:
-                    errors_B1HW = errors_B1HW * functional.interpolate(
-                        area_weights_B1HW.float(), size=errors_B1HW.shape[2:], mode="area"
-                    )
-                distances_B = distances_B + errors_B1HW.flatten(1).mean(dim=1)
+            return self._distances(decoded_B3PP, images_B3PP, area_weights_B1HW)
+
+    def _distances(
+        self, decoded_B3PP: torch.Tensor, images_B3PP: torch.Tensor, area_weights_B1HW: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        with torch.no_grad():
+            targets = self._features(images_B3PP.float())
+        distances_B = torch.zeros(len(decoded_B3PP), device=decoded_B3PP.device)
+        for features, target, weights in zip(self._features(decoded_B3PP.float()), targets, self.weights, strict=True):
+            errors_B1HW = (weights * (features - target).square()).sum(dim=1, keepdim=True)
+            if area_weights_B1HW is not None:
+                errors_B1HW = errors_B1HW * functional.interpolate(
+                    area_weights_B1HW.float(), size=errors_B1HW.shape[2:], mode="area"
+                )
+            distances_B = distances_B + errors_B1HW.flatten(1).mean(dim=1)
         return distances_B
 
     def _features(self, images_B3PP: torch.Tensor) -> list[torch.Tensor]:
@@ -74,6 +80,28 @@ class PerceptualDistance:
             squares_B1HW = x.square().sum(dim=1, keepdim=True)
             features.append(x * (squares_B1HW + _LEAST_SQUARE).rsqrt())  # finite gradients where all features are 0
         return features
+
+
+def traced_distance() -> tuple[nn.Module, TracedPass]:
+    """Return the pass of a distance with the published VGG16, for the memory estimate to trace, and its weights."""
+
+    def empty(*shape: int) -> nn.Parameter:
+        return nn.Parameter(torch.empty(shape, device="meta"))
+
+    stages, width_in = [], 3
+    for stage, width in zip(STAGES, WIDTHS, strict=True):
+        widths = [width_in, *[width] * (len(stage) - 1)]
+        stages.append([(empty(width, n, 3, 3), empty(width)) for n in widths])
+        width_in = width
+    distance = PerceptualDistance(stages, [empty(1, n, 1, 1) for n in WIDTHS], (empty(1, 3, 1, 1), empty(1, 3, 1, 1)))
+    weights = [w for stage in stages for layer in stage for w in layer]
+    module = nn.ParameterList([*weights, *distance.weights, *distance.scaling])
+
+    def inputs(size: PassSize) -> dict[str, torch.Tensor]:
+        images_B3PP = torch.empty(size.batch, 3, size.height_px, size.width_px)
+        return {"decoded_B3PP": images_B3PP, "images_B3PP": images_B3PP.clone()}
+
+    return module, TracedPass(distance._distances, inputs)
 
 
 def image_scaling(device: Device) -> tuple[torch.Tensor, torch.Tensor]:

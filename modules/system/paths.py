@@ -82,6 +82,11 @@ def log_dir() -> Path:
     return platformdirs.user_log_path(_APP, appauthor=False)
 
 
+def recordings_dir() -> Path:
+    """Return the folder of the recorded passes of models, for the memory estimate, in the platform's cache folder."""
+    return platformdirs.user_cache_path(_APP, appauthor=False) / "recordings"
+
+
 def thumbnails_dir() -> Path:
     """Return the folder of the window's cached thumbnails, in the platform's cache folder."""
     return platformdirs.user_cache_path(_APP, appauthor=False) / "thumbnails"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from modules.families.kinds.registry import FILE_KINDS
-from modules.families.registry import FAMILIES, files_of, memory_of, published_models
+from modules.families.registry import FAMILIES, files_of, published_models
 from modules.families.spec import FamilySpec
 from modules.system.factories import load_factory
 from modules.system.paths import PROGRAM_ROOT
@@ -76,13 +76,12 @@ def test_formats_hold_containers_alone() -> None:
 
 @pytest.mark.parametrize("spec", FAMILIES.values(), ids=list(FAMILIES))
 def test_a_familys_records_fit_its_parts(spec: FamilySpec) -> None:
-    files, memory = files_of(spec.name), memory_of(spec.name)
+    files = files_of(spec.name)
     names = {p.name for p in spec.parts}
-    assert memory.blocks.keys() == names
-    assert (memory.encode is not None) == (memory.decode is not None) == bool(spec.names_of("vae"))
     assert set(spec.pipelines) <= files.pipelines.keys()
     for part in spec.parts:
         assert load_factory(part.model_class).__name__ == part.class_name
+        assert callable(load_factory(part.model.passes))
     for model in files.models:
         assert model.family == spec.name
         assert model.shipped_configs().keys() - {"scheduler"} <= names

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from modules.adapters.lora import Lora, walk
-from modules.memory.tape import AdapterPlan
+from modules.memory.part_plan import AdapterPlan
 from modules.settings.layer_filter import LayerFilter
 
 

@@ -14,7 +14,7 @@ from modules.families.parts.single_file.layouts import unet_slots
 from modules.families.parts.single_file.models import UNET_PREFIX, shipped_configs
 from modules.families.registry import FAMILIES, published
 from modules.formats.gguf_header import _TYPES
-from modules.memory.tape import PartPlan
+from modules.memory.part_plan import PartPlan
 from tests.builders.pipelines import load_tiny
 
 

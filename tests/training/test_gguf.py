@@ -17,7 +17,6 @@ from modules.config.quantized_parts import quantized_parts
 from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.estimate.architecture import architecture_of
-from modules.estimate.passes import Passes
 from modules.families.kinds.identify import identify, who_loads_file
 from modules.families.protocol import ModelFamily
 from modules.families.registry import FAMILIES
@@ -25,7 +24,7 @@ from modules.formats.gguf_header import _TYPES, READABLE, BlockType, read_gguf_h
 from modules.formats.gguf_tensors import block_function, gguf_tensors, unpacked_blocks
 from modules.formats.headers import UnreadableFileError, read_header
 from modules.formats.stored_tensors import read_stored
-from modules.memory.tape import PartPlan
+from modules.memory.part_plan import PartPlan
 from modules.quantization.linear import QuantizedLinear
 from modules.quantization.registry import FORMATS
 from modules.system.errors import DarkroomError
@@ -37,6 +36,7 @@ from tests.builders.runs import run
 from tests.builders.single_files import write_tiny
 from trainer.preflight import check
 from trainer.preflight.budget import memory_estimate
+from trainer.preflight.passes import passes_of
 from trainer.preflight.unet_file import problems_of_unet_file, with_stored_bytes
 from trainer.run.model import load_family
 
@@ -229,7 +229,7 @@ def test_a_lora_trains_on_a_gguf_unet_and_the_estimate_knows_its_bytes(tiny_sd: 
     chosen = with_stored_bytes(config, quantized_parts(config).formats["unet"], architecture.configs["unet"])
     plan = PartPlan(quantized=chosen)
     own = sum(p.nbytes for p in loaded(config).parts["unet"].module.parameters())
-    assert Passes(FAMILIES["sd"], architecture.configs).weights("unet", plan).num_bytes(plan) == own
+    assert passes_of(FAMILIES["sd"], architecture.configs).weights("unet", plan).num_bytes(plan) == own
 
 
 @pytest.mark.parametrize("name", STORED)

@@ -26,19 +26,19 @@ from modules.adapters.protocol import kind_of, target_layers
 from modules.adapters.ranks import layers_with_rank, settings_by_layer
 from modules.adapters.registry import ADAPTERS
 from modules.estimate.architecture import architecture_of
-from modules.estimate.passes import Passes, count
+from modules.estimate.passes import count
+from modules.estimate.recordings import recordings_of
 from modules.estimate.run import RunPlan, estimate
-from modules.families.parts.clip_walk import clip_pass
 from modules.families.parts.forwards import block_types, transformer_types
 from modules.families.parts.part_classes import CLIP_TEXT, KL_VAE, UNET, UNET_LAYERS
 from modules.families.parts.single_file.models import shipped_configs
-from modules.families.parts.unet_walk import unet_pass
 from modules.families.registry import FAMILIES
 from modules.families.spec import Role
 from modules.formats.gguf_header import BlockType
 from modules.memory.checkpointing import create_checkpointed_forward
-from modules.memory.tape import AdapterPlan, PartPlan, Tape
-from modules.memory.walk import Walk
+from modules.memory.part_plan import AdapterPlan, PartPlan
+from modules.memory.recording import PassSize
+from modules.memory.replay import Replay, Tape
 from modules.objectives.perceptual import PerceptualDistance, image_scaling
 from modules.objectives.perceptual_files import STAGES, WIDTHS, perceptual_bytes
 from modules.optim.optimizers.factored import Adafactor
@@ -57,6 +57,7 @@ from tests.builders.runs import run
 from tests.builders.single_files import write_tiny
 from trainer.data.datasets import datasets_of
 from trainer.preflight.budget import disk_need
+from trainer.preflight.passes import passes_of
 
 FACTOR = 0.15
 RANK = 8
@@ -82,7 +83,7 @@ def meta_part(model: str, part: str) -> Any:
 @pytest.mark.parametrize("model", ["sd1", "sd2", "sdxl"])
 def test_every_published_weight_is_counted(model: str) -> None:
     spec = FAMILIES[FAMILY[model]]
-    passes = Passes(spec, shipped_configs(model))
+    passes = passes_of(spec, shipped_configs(model))
     for part in spec.parts:
         real = meta_part(model, part.name)
         found = passes.weights(part.name, PartPlan()).own
@@ -91,7 +92,7 @@ def test_every_published_weight_is_counted(model: str) -> None:
 
 @pytest.mark.parametrize(("model", "millions"), [("sd1", 859.5), ("sd2", 865.9), ("sdxl", 2567.5)])
 def test_the_known_sizes_of_unets(model: str, millions: float) -> None:
-    passes = Passes(FAMILIES[FAMILY[model]], shipped_configs(model))
+    passes = passes_of(FAMILIES[FAMILY[model]], shipped_configs(model))
     assert count(passes.weights("unet", PartPlan()).own.values()) / 1e6 == pytest.approx(millions, abs=0.1)
 
 
@@ -102,7 +103,7 @@ def test_weights_of_a_folder_are_counted_from_its_configs(name: str, request: py
     architecture = architecture_of(str(folder), family.spec.name)
     assert architecture is not None
     assert not architecture.is_published
-    passes = Passes(family.spec, architecture.configs)
+    passes = passes_of(family.spec, architecture.configs)
     for part_name, part in family.parts.items():
         found = passes.weights(part_name, PartPlan()).own
         assert count(found.values()) == sum(p.numel() for p in part.module.parameters()), part_name
@@ -114,7 +115,7 @@ def test_weights_of_a_single_file_are_counted_from_its_header(model: str, tmp_pa
     family = "sdxl" if model == "sdxl" else "sd"
     architecture = architecture_of(str(tmp_path / "model.safetensors"), family)
     assert architecture is not None
-    passes = Passes(FAMILIES[family], architecture.configs)
+    passes = passes_of(FAMILIES[family], architecture.configs)
     for name, part in parts.items():
         found = passes.weights(name, PartPlan()).own
         assert count(found.values()) == sum(p.numel() for p in part.parameters()), name
@@ -153,7 +154,7 @@ def test_a_lora_is_counted_from_shapes_and_the_filter(layers: str) -> None:
         layers, ("attn2", "ff.net.2")
     )
     plan = PartPlan(trains="adapter", adapter=lora_plan(RANK, 4, entries))
-    found = Passes(FAMILIES["sd"], shipped_configs("sd1")).weights("unet", plan).adapter
+    found = passes_of(FAMILIES["sd"], shipped_configs("sd1")).weights("unet", plan).adapter
     assert sorted(found.values()) == sorted(tuple(p.shape) for p in adapter.parameters().values())
 
 
@@ -176,7 +177,7 @@ def test_an_adapter_of_another_kind_is_counted_from_shapes(settings: Lokr | Loha
         adapter = kind_of(spec).attach("unet", unet, names, settings, seed=0)
     assert spec.walk is not None
     plan = PartPlan(trains="adapter", adapter=AdapterPlan(settings, spec.walk, 4, EVERYTHING))
-    found = Passes(FAMILIES["sd"], shipped_configs("sd1")).weights("unet", plan).adapter
+    found = passes_of(FAMILIES["sd"], shipped_configs("sd1")).weights("unet", plan).adapter
     assert sorted(found.values()) == sorted(tuple(p.shape) for p in adapter.parameters().values())
 
 
@@ -195,7 +196,9 @@ def test_ranks_by_layer_and_magnitudes_are_counted_from_shapes() -> None:
         adapter = LORA_KIND.attach("unet", unet, [name for name in names if has_own(name)], lora, seed=0)
     own = {"settings_at": settings_by_layer(lora, "unet"), "has_own": has_own}
     by_layer = replace(dora_plan(lora, "outputs"), layers=EVERYTHING, **own)
-    found = Passes(FAMILIES["sd"], shipped_configs("sd1")).weights("unet", PartPlan(trains="adapter", adapter=by_layer))
+    found = passes_of(FAMILIES["sd"], shipped_configs("sd1")).weights(
+        "unet", PartPlan(trains="adapter", adapter=by_layer)
+    )
     assert sorted(found.adapter.values()) == sorted(tuple(p.shape) for p in adapter.parameters().values())
 
 
@@ -297,24 +300,31 @@ def test_a_training_pass_needs_the_estimated_memory(case: Case, monkeypatch: pyt
     if case.quantized and case.is_mixed:  # the autocast here is emulated
         monkeypatch.setattr(linear, "_compute_dtype", lambda x: BF16)
     kept, peak = measured(case)
-    tape = Tape()
-    walk = Walk(tape, case.plan, records=True)
-    config = shipped_configs(case.model)["unet"]
     # The gradient of an embedding passes through the whole UNet, from its conditioning on.
-    shape = (case.batch, 77, int(config["cross_attention_dim"]))
-    text = walk.new(shape, needs_grad=True) if case.trains == "embedding" else None
-    unet_pass(walk, config, batch=case.batch, latents=latents(case), tokens=77, text=text)
-    del text
-    estimated_kept, forward = tape.kept_bytes, tape.meter.peak
-    tape.end_forward()
-    estimated = max(forward, sum(tape.backward_peak("new")))
+    estimated_kept, estimated = replayed(
+        case.model, "unet", case.plan, case.batch, case.side_px, has_trained_text=case.trains == "embedding"
+    )
     if case.mode != "selective":  # torch keeps those results without asking the hooks that are counted here
         assert estimated_kept == pytest.approx(kept, rel=0.05, abs=4_000_000)
     assert estimated == pytest.approx(peak, rel=FACTOR)
 
 
+def replayed(
+    model: str, part: str, plan: PartPlan, batch: int, side_px: int, *, has_trained_text: bool = False
+) -> tuple[int, int]:
+    """What the replay of a part's pass keeps, and its peak."""
+    recording = recordings_of(FAMILIES[FAMILY[model]], shipped_configs(model))[part]["forward"]
+    tape = Tape()
+    replay = Replay(tape, plan, recording, PassSize(batch, side_px, side_px, 77), records=True)
+    results = replay.run(replay.inputs(need_grad=recording.text[:1] if has_trained_text else ()))
+    kept, forward = tape.kept_bytes, tape.meter.peak
+    del results
+    tape.end_forward()
+    return kept, max(forward, sum(tape.backward_peak("new")))
+
+
 class AllInQ4K(dict[str, int]):
-    """The bytes of the layers of a file of which every layer is in Q4_K; the shapes of a walk decide them."""
+    """The bytes of the layers of a file of which every layer is in Q4_K; the shapes of the recording decide them."""
 
     def __contains__(self, path: object) -> bool:
         return True
@@ -435,15 +445,9 @@ def test_a_trained_text_encoder_needs_the_estimated_memory(part: str, mode: str)
         ids_BL = torch.zeros(4, 77, dtype=torch.long)
         kept, peak = passed(encoder, lambda: forward(input_ids=ids_BL).last_hidden_state, is_mixed=True)
     plan = PartPlan(2, 2, "adapter", lora_plan(RANK, 4, ("layers.",)), checkpointing=mode)
-    tape = Tape()
-    clip_pass(
-        Walk(tape, plan, records=True),
-        shipped_configs("sdxl")[part],
-        prompts=4,
-        has_projection=part == "text_encoder_2",
-    )
-    assert tape.kept_bytes == pytest.approx(kept, rel=FACTOR)
-    assert max(tape.meter.peak, sum(tape.backward_peak("new"))) == pytest.approx(peak, rel=FACTOR)
+    estimated_kept, estimated = replayed("sdxl", part, plan, 4, 64)
+    assert estimated_kept == pytest.approx(kept, rel=FACTOR)
+    assert estimated == pytest.approx(peak, rel=FACTOR)
 
 
 # -- passes without gradients
@@ -460,7 +464,7 @@ def test_the_vae_needs_the_estimated_memory(side_px: int, encodes: bool) -> None
                 vae.encode(torch.empty(1, 3, side_px, side_px)).latent_dist.mode()
             else:
                 vae.decode(torch.empty(1, 4, side_px // 8, side_px // 8))
-    passes = Passes(FAMILIES["sdxl"], shipped_configs("sdxl"))
+    passes = passes_of(FAMILIES["sdxl"], shipped_configs("sdxl"))
     found = passes.vae_half(PartPlan(), encodes=encodes, width_px=side_px, height_px=side_px)
     assert found == pytest.approx(live.peak, rel=FACTOR)
 
@@ -473,7 +477,7 @@ def test_decoding_with_a_reward_gradient_needs_the_estimated_memory(model: str, 
         latents_1CHW = torch.empty(1, 4, 64, 64, dtype=dtype, requires_grad=True)
         with LiveBytes() as live:
             vae.decode(latents_1CHW).sample.float().mean().backward()
-    passes = Passes(FAMILIES[FAMILY[model]], shipped_configs(model))
+    passes = passes_of(FAMILIES[FAMILY[model]], shipped_configs(model))
     found = passes.decoding_with_gradient(PartPlan(weight_bytes=dtype.itemsize), width_px=512, height_px=512)
     assert found == pytest.approx(live.peak, rel=FACTOR)
 
@@ -504,7 +508,7 @@ def test_training_the_vae_needs_the_estimated_memory(decoder_only: bool, mode: s
         unreached=("encoder.", "quant_conv") if decoder_only else (),
         checkpointing=mode,
     )
-    passes = Passes(FAMILIES["sd"], shipped_configs("sd1"))
+    passes = passes_of(FAMILIES["sd"], shipped_configs("sd1"))
     found = passes.reconstructing(plan, batch=2, width_px=256, height_px=256, gradients="new")
     assert sum(found) == pytest.approx(peak, rel=FACTOR)
 
@@ -529,7 +533,7 @@ def test_the_perceptual_loss_needs_the_estimated_memory(is_mixed: bool) -> None:
         assert perceptual_bytes() == sum(t.numel() * 4 for t in tensors)
         _, peak = passed(vae, lambda: distance(forwards(latents).sample, images), is_mixed=is_mixed)
     plan = PartPlan(compute_bytes=2 if is_mixed else 0, trains="full", unreached=("encoder.", "quant_conv"))
-    passes = Passes(FAMILIES["sd"], shipped_configs("sd1"))
+    passes = passes_of(FAMILIES["sd"], shipped_configs("sd1"))
     sides = {"batch": 2, "width_px": 256, "height_px": 256, "gradients": "new"}
     found = passes.reconstructing(plan, **sides, is_perceptual=True)
     assert sum(found) > 1.05 * sum(passes.reconstructing(plan, **sides))
@@ -545,7 +549,7 @@ def test_consecutive_backprop_steps_need_the_estimated_memory(mode: str) -> None
     case = Case("sd1", 512, 2, "adapter", BF16, True, mode)
     plans = {"text_encoder": PartPlan(), "vae": PartPlan(), "unet": case.plan}
     size: dict[str, Any] = {"batch": 2, "width_px": 512, "height_px": 512, "gradients": "new"}
-    passes = Passes(FAMILIES["sd"], shipped_configs("sd1"))
+    passes = passes_of(FAMILIES["sd"], shipped_configs("sd1"))
     for num_passes in (1, 2, 3) if mode == "off" else (2,):
         kept, peak = measured(case, num_passes=num_passes)
         activations, gradients, found = passes.consecutive(plans, **size, num_passes=num_passes)
@@ -564,12 +568,11 @@ def test_a_frozen_unet_keeps_activations_for_a_trained_text_encoder(mode: str) -
         states = torch.empty(1, 77, 768, dtype=BF16, requires_grad=True)
         noisy, timestep = torch.empty(1, 4, 64, 64, dtype=BF16), torch.empty(1, dtype=torch.long)
         kept, peak = passed(unet, lambda: forward(noisy, timestep, states, return_dict=False)[0], is_mixed=True)
-    tape = Tape()
-    walk = Walk(tape, PartPlan(2, 2, checkpointing=mode), records=True)
-    text = walk.new((1, 77, 768), needs_grad=True)
-    unet_pass(walk, shipped_configs("sd1")["unet"], batch=1, latents=(64, 64), tokens=77, text=text)
-    assert tape.kept_bytes == pytest.approx(kept, rel=0.05, abs=4_000_000)
-    assert max(tape.meter.peak, sum(tape.backward_peak("new"))) == pytest.approx(peak, rel=FACTOR)
+    estimated_kept, estimated = replayed(
+        "sd1", "unet", PartPlan(2, 2, checkpointing=mode), 1, 512, has_trained_text=True
+    )
+    assert estimated_kept == pytest.approx(kept, rel=0.05, abs=4_000_000)
+    assert estimated == pytest.approx(peak, rel=FACTOR)
 
 
 @pytest.mark.daily(1)
@@ -578,7 +581,7 @@ def test_a_denoising_step_of_a_sample_needs_the_estimated_memory(model: str) -> 
     case = Case(model, 1024, 2, "nothing", BF16, True, "off")
     with torch.no_grad():
         peak = looked(case)
-    passes = Passes(FAMILIES[FAMILY[model]], shipped_configs(model))
+    passes = passes_of(FAMILIES[FAMILY[model]], shipped_configs(model))
     found = passes.inference("unet", case.plan, batch=2, width_px=1024, height_px=1024)
     assert found == pytest.approx(peak, rel=FACTOR)
 
@@ -604,7 +607,7 @@ def looked(case: Case) -> int:
 
 def test_offloaded_activations_are_not_on_the_device() -> None:
     plan = Case("sd1", 512, 1, "adapter", BF16, True, "block").plan
-    passes = Passes(FAMILIES["sd"], shipped_configs("sd1"))
+    passes = passes_of(FAMILIES["sd"], shipped_configs("sd1"))
     plans = {"unet": plan, "text_encoder": PartPlan(), "vae": PartPlan()}
     size = {"batch": 1, "width_px": 512, "height_px": 512, "gradients": "new"}
     kept_here, _ = passes.training(plans, **size)
@@ -614,7 +617,7 @@ def test_offloaded_activations_are_not_on_the_device() -> None:
 
 def test_gradients_of_earlier_batches_are_counted() -> None:
     plan = Case("sd1", 512, 1, "full", F32, False, "off").plan
-    passes = Passes(FAMILIES["sd"], shipped_configs("sd1"))
+    passes = passes_of(FAMILIES["sd"], shipped_configs("sd1"))
     plans = {"unet": plan, "text_encoder": PartPlan(), "vae": PartPlan()}
     size = {"batch": 1, "width_px": 512, "height_px": 512}
     once = sum(passes.training(plans, **size, gradients="new"))
@@ -652,7 +655,7 @@ def test_a_run_needs_the_estimated_disk_space(trains: str, any_model: Path, imag
 
 def test_16_bit_weights_update_in_slices_and_a_fused_pass_keeps_no_gradients() -> None:
     """A fine-tune of SDXL's UNet in bfloat16: the step's float32 is that of a slice, not of 2.6 billion weights."""
-    passes = Passes(FAMILIES["sdxl"], shipped_configs("sdxl"))
+    passes = passes_of(FAMILIES["sdxl"], shipped_configs("sdxl"))
     tuned = PartPlan(weight_bytes=2, compute_bytes=2, trains="full", checkpointing="block")
     rest = dict.fromkeys(("text_encoder", "text_encoder_2", "vae"), PartPlan(weight_bytes=2))
     plain = RunPlan(

@@ -12,7 +12,7 @@ from benchmarks.saving_memory import peak_of
 from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.estimate.architecture import architecture_of
-from modules.estimate.passes import Passes, count
+from modules.estimate.passes import count
 from modules.estimate.run import PhaseMemory, estimate
 from modules.families.registry import FAMILIES
 from modules.system.paths import PROGRAM_ROOT
@@ -20,6 +20,7 @@ from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
 from trainer.preflight.budget import memory_estimate
 from trainer.preflight.memory_plan import run_plan
+from trainer.preflight.passes import passes_of
 
 MODEL = PROGRAM_ROOT / "demo" / "model"
 FACTOR = 0.05
@@ -128,7 +129,7 @@ def test_a_refreshed_reference_is_a_copy_of_the_trained_weights(tmp_path: Path) 
     plan = run_plan(config, architecture, [Size(SIDE_PX, SIDE_PX)])
     assert plan is not None
     assert plan.sampled is not None
-    passes = Passes(FAMILIES["sd"], architecture.configs)
+    passes = passes_of(FAMILIES["sd"], architecture.configs)
     plain = estimate(passes, plan).phase("training")
     kept = estimate(passes, replace(plan, sampled=replace(plan.sampled, copies_weights=True))).phase("training")
     assert plain is not None

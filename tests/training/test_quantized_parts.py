@@ -23,13 +23,12 @@ from modules.config.quantized_parts import quantized_parts
 from modules.config.rules import problems_of
 from modules.config.sections.model import Part
 from modules.estimate.architecture import architecture_of
-from modules.estimate.passes import Passes
 from modules.families.parts.part_classes import UNET
 from modules.families.protocol import ModelFamily, PartMemory
 from modules.memory import checkpointing
 from modules.memory.checkpointing import offloaded_weights
 from modules.memory.guard import DeviceGuard
-from modules.memory.tape import PartPlan
+from modules.memory.part_plan import PartPlan
 from modules.quantization.linear import QuantizedLinear
 from modules.quantization.packing import NF4_BLOCKS
 from modules.quantization.registry import COMPUTED, FORMATS
@@ -49,6 +48,7 @@ from tests.training.test_compile import One, compilation
 from tests.training.test_layer_offload import placed
 from trainer.events import BackupSaved
 from trainer.preflight.devices import problems_of_devices
+from trainer.preflight.passes import passes_of
 from trainer.run.machine import machine_of
 from trainer.run.model import encoder_identities, load_family
 from trainer.run.quantized import quantize_parts
@@ -282,7 +282,7 @@ def test_the_estimate_counts_the_bytes_of_a_quantized_part(tiny_sd: Path) -> Non
     assert architecture is not None
     for name in (*COMPUTED, f"nfloat4{RESIDUAL}"):
         family = quantized(tiny_sd, name)
-        passes = Passes(family.spec, architecture.configs)
+        passes = passes_of(family.spec, architecture.configs)
         for part in trained_parts(family):
             residual = Residual(4, "bfloat16") if name.endswith(RESIDUAL) else None
             chosen = ChosenFormat(FORMATS[name.removesuffix(RESIDUAL)], EVERYTHING, residual)

@@ -42,6 +42,7 @@ from tests.builders.toy_transformer.spec import TOY_TRANSFORMER
 from trainer.__main__ import main
 from trainer.events import BackupSaved, SampleReady, StepFinished, ValidationFinished
 from trainer.preflight import check
+from trainer.preflight.budget import memory_estimate
 from ui.forms.records import groups_of, records_beside
 
 BASE: dict[str, Any] = {
@@ -261,6 +262,14 @@ def test_it_is_shown_in_the_forms(config: Config) -> None:
 
 
 # -- gradients
+
+
+def test_the_memory_of_a_run_is_estimated(config: Config) -> None:
+    one, four = (memory_estimate(laid_over(config, {"training": {"batch_size": n}}), {Size(64, 64): 4}) for n in (1, 4))
+    assert one is not None
+    assert four is not None
+    activations = [estimate.peak.bytes_of("activations") for estimate in (one, four)]
+    assert 0 < 3 * activations[0] < activations[1] < 5 * activations[0]
 
 
 def gradients(family: ToyTransformer, memory: PartMemory) -> dict[str, torch.Tensor]:

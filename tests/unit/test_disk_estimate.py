@@ -22,8 +22,7 @@ from modules.estimate.disk import (
     text_bytes,
 )
 from modules.estimate.passes import PartWeights
-from modules.families.walks import TextSize
-from modules.memory.tape import PartPlan
+from modules.memory.part_plan import PartPlan
 from modules.optim.optimizers.adam import AdamW
 from modules.optim.optimizers.sums import Sgd
 from tests.builders.adapter_plans import lora_plan
@@ -82,9 +81,9 @@ def test_latents_need_at_least_the_bytes_of_their_values(counts: dict[tuple[int,
 
 
 def test_the_empty_caption_is_cached_too() -> None:
-    assert text_bytes(0, size=TextSize(77, 768), item_bytes=4) > 77 * 768 * 4
-    one = text_bytes(1, size=TextSize(77, 768), item_bytes=4)
-    assert one == 2 * text_bytes(0, size=TextSize(77, 768), item_bytes=4)
+    assert text_bytes(0, num_elements=77 * 768, item_bytes=4) > 77 * 768 * 4
+    one = text_bytes(1, num_elements=77 * 768, item_bytes=4)
+    assert one == 2 * text_bytes(0, num_elements=77 * 768, item_bytes=4)
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def spawn_trainer(arguments: Sequence[str], errors: IO[bytes]) -> Child:
     return spawn_python(["-m", "trainer", *arguments], errors)
 
 
-def spawn_python(arguments: Sequence[str], errors: IO[bytes]) -> subprocess.Popen[str]:
+def spawn_python(arguments: Sequence[str], errors: IO[bytes] | int) -> subprocess.Popen[str]:
     """Start Python with these arguments; its standard error goes to a file. Raises OSError."""
     return subprocess.Popen(
         [sys.executable, "-s", *arguments],

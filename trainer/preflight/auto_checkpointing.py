@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from modules.config.schema import Config
-from trainer.preflight.run_budget import MALFORMED_CONFIG, Budget, Counts, budget_of
+from trainer.preflight.passes import MALFORMED_CONFIG
+from trainer.preflight.run_budget import Budget, Counts, budget_of
 
 RESERVE = 0.1  # of the free bytes: for the estimate's error and the allocator
 Block = tuple[str, str]  # a part, and the name of the block in it

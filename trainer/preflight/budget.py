@@ -25,15 +25,15 @@ from modules.estimate.disk import (
     text_bytes,
 )
 from modules.estimate.run import MemoryEstimate, in_gb
-from modules.families.registry import memory_of
-from modules.memory.tape import FLOAT32_BYTES
+from modules.memory.part_plan import FLOAT32_BYTES
 from modules.settings.every import Every
 from modules.system.errors import DarkroomError
 from modules.system.hardware import GpuMemory, free_memory, gpu_memory
 from modules.system.paths import from_root
 from modules.system.problem import Problem
 from trainer.preflight.memory_plan import ITEM_BYTES
-from trainer.preflight.run_budget import MALFORMED_CONFIG, TIGHT, Budget, budget_of
+from trainer.preflight.passes import MALFORMED_CONFIG
+from trainer.preflight.run_budget import TIGHT, Budget, budget_of
 from trainer.preflight.savings import peak_with_all, worthwhile_savings
 from trainer.preflight.start_from import notes_on_start, trained_layers
 from trainer.preflight.trained_layers import TrainedPart, idle_layer_names, of_all_ranks, parts_trained
@@ -213,7 +213,7 @@ def _sentence(text: str) -> str:
 
 
 def _disk_need(budget: Budget, sizes: Counts, num_captions: int) -> DiskNeed:
-    config, run, configs = budget.config, budget.run, budget.architecture.configs
+    config, run = budget.config, budget.run
     spec = config.family
     weights = {name: budget.passes.weights(name, plan) for name, plan in run.plans.items()}
     kept_bytes = ITEM_BYTES.get(config.data.cache_dtype, FLOAT32_BYTES)
@@ -228,7 +228,7 @@ def _disk_need(budget: Budget, sizes: Counts, num_captions: int) -> DiskNeed:
     latents *= 1 + sum(i.delivery == "latents" for i in inputs_of(config))
     if config.masks.enabled or inpaints(config):
         latents += latents_bytes(counts, factor=spec.latents.factor, channels=1, item_bytes=FLOAT32_BYTES)
-    text = text_bytes(num_captions, size=memory_of(config.model.family.name).text_size(configs), item_bytes=kept_bytes)
+    text = text_bytes(num_captions, num_elements=budget.passes.text_elements(), item_bytes=kept_bytes)
     on_disk = config.data.cache_location == "disk"
     return DiskNeed(
         backup_bytes=backup_bytes(

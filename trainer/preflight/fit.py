@@ -17,7 +17,8 @@ from modules.estimate.run import in_gb
 from modules.settings.edit import get_path
 from trainer.preflight.fit_choices import Candidate, Option, candidates, kept_rank, on_a_gpu, relative_time
 from trainer.preflight.moves import Move
-from trainer.preflight.run_budget import MALFORMED_CONFIG, TIGHT, Budget, budget_of
+from trainer.preflight.passes import MALFORMED_CONFIG
+from trainer.preflight.run_budget import TIGHT, Budget, budget_of
 from trainer.preflight.savings import Worth, worthwhile_savings
 
 _SLOW = 2.0  # times as long: then changes of what is learned are listed, too

@@ -13,7 +13,7 @@ from modules.estimate.passes import count
 from modules.estimate.run import RUNTIME_BYTES
 from modules.estimate.step_time import StepFacts, step_time
 from modules.families.spec import PartSpec
-from modules.memory.tape import PartPlan
+from modules.memory.part_plan import PartPlan
 from modules.optim.registry import optimizer_spec
 from modules.optim.spec import is_fused
 from modules.quantization.registry import FORMATS, INT8, NFLOAT4

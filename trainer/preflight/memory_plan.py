@@ -30,9 +30,8 @@ from modules.data.buckets import Size
 from modules.data.order import shares_of_step
 from modules.estimate.architecture import Architecture
 from modules.estimate.run import RUNTIME_BYTES, Average, Phase, RunPlan, Sample, Sampled
-from modules.families.registry import memory_of
 from modules.families.spec import PartSpec
-from modules.memory.tape import FLOAT32_BYTES, AdapterPlan, PartPlan, Trains
+from modules.memory.part_plan import FLOAT32_BYTES, AdapterPlan, PartPlan, Trains
 from modules.objectives.spec import RolloutFacts
 from modules.rewards.registry import REWARDS
 from modules.settings.layer_filter import EVERYTHING, LayerFilter, invalid_entry
@@ -62,7 +61,7 @@ _TEXT_LAYERS = LayerFilter(("layers.",))
 def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) -> RunPlan | None:
     """Return the plan that determines a run's memory; None for a config that the estimate does not support."""
     spec = config.family
-    if config.training.trains not in ("adapter", "full", "embedding", "vae") or not spec.memory:
+    if config.training.trains not in ("adapter", "full", "embedding", "vae"):
         return None
     presets, trains_adapter = spec.denoiser.model.layers, config.training.trains == "adapter"
     chosen = adapter_layers(config.adapter, presets) if trains_adapter else filtered_layers(config.training, presets)
@@ -222,9 +221,8 @@ def _adapter_plan(settings: AdapterSettings, part: PartSpec) -> AdapterPlan | No
 
 
 def _unreached(config: Config, part: PartSpec, settings: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the layers of a part that no gradient reaches, from the family's record."""
-    skipped_layers = config.model.family.skipped_layers(part.name)
-    return memory_of(config.family.name).unreached(part.name, settings, skipped_layers)
+    """Return the layers of a part that no gradient reaches, as the family's settings know."""
+    return config.model.family.unreached_layers(part.name, settings)
 
 
 def _on_device(config: Config, *, has_samples: bool) -> dict[Phase, frozenset[str]]:

@@ -13,7 +13,8 @@ from modules.config.schema import Config
 from modules.estimate.run import MemoryEstimate, Phase
 from trainer import phases
 from trainer.preflight.memory_plan import PHASES
-from trainer.preflight.run_budget import MALFORMED_CONFIG, Counts, budget_of
+from trainer.preflight.passes import MALFORMED_CONFIG
+from trainer.preflight.run_budget import Counts, budget_of
 
 RESERVE = 0.2  # of the free bytes: what stays is not worth running out of memory, also when other programs need more
 _BESIDE = (phases.SAMPLE_IMAGES, phases.SAMPLE_ENCODE)  # phases of samples that the estimate does not have

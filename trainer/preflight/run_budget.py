@@ -12,14 +12,12 @@ from modules.estimate.architecture import Architecture, architecture_of
 from modules.estimate.passes import Passes
 from modules.estimate.run import MemoryEstimate, RunPlan, estimate
 from trainer.preflight.memory_plan import run_plan
+from trainer.preflight.passes import passes_of
 from trainer.preflight.start_from import StartHeader, plans_with_start, start_header
 
 Counts = Mapping[Size, int]
 
 TIGHT = 0.95  # of the free bytes: the estimate is within a few percent, and the allocator needs some reserve
-# Errors while reading shapes from a malformed config.json: a missing key, a string or null instead of a number, a list
-# instead of an object. Used only for that.
-MALFORMED_CONFIG = (KeyError, TypeError, ValueError, IndexError, AttributeError)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,7 +61,7 @@ def budget_of(config: Config, sizes: Counts, start_copy: Path | None = None) -> 
     run = run_plan(config, architecture, sizes) if architecture and sizes else None
     if architecture is None or run is None:
         return None
-    passes = Passes(config.family, architecture.configs)
+    passes = passes_of(config.family, architecture.configs)
     start = start_header(config, architecture, passes, run.plans, start_copy=start_copy)
     run = replace(run, plans=plans_with_start(run.plans, start, config.adapter))
     return Budget(config, sizes, architecture, passes, run, start)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from modules.families.spec import PartSpec
-from modules.memory.tape import PartPlan
+from modules.memory.part_plan import PartPlan
 from modules.optim.registry import memory_saver, optimizer_spec
 from modules.optim.spec import is_fused
 from modules.quantization.registry import INT8, NFLOAT4

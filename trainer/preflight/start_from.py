@@ -32,7 +32,7 @@ from modules.formats.adapter_targets import AdapterTargets, fits
 from modules.formats.adapter_types import DORA_SCALE, can_act
 from modules.formats.checkpoint_header import read_checkpoint_header
 from modules.formats.headers import UnreadableFileError
-from modules.memory.tape import AdapterPlan, PartPlan
+from modules.memory.part_plan import AdapterPlan, PartPlan
 from modules.system.paths import from_root
 from modules.system.problem import Problem, cut, with_article
 from modules.system.problem import count as count_of

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from modules.config.schema import Config
 from modules.estimate.passes import Passes, Plans, count
-from modules.memory.tape import PartPlan
+from modules.memory.part_plan import PartPlan
 from modules.settings.layer_filter import EVERYTHING, EXAMPLES
 from modules.system.problem import Problem
 from modules.system.problem import count as count_of

@@ -10,7 +10,6 @@ from typing import Any
 from modules.config.quantized_parts import denoiser_source, quantized_parts
 from modules.config.schema import Config
 from modules.estimate.architecture import architecture_of
-from modules.estimate.passes import Passes
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.identify import identify_with_header
 from modules.families.kinds.registry import serves_as
@@ -19,14 +18,14 @@ from modules.families.spec import PartSpec
 from modules.formats.checkpoint_header import CheckpointHeader
 from modules.formats.gguf_header import READABLE
 from modules.formats.headers import UnreadableFileError
-from modules.memory.tape import PartPlan
+from modules.memory.part_plan import PartPlan
 from modules.quantization.spec import ChosenFormat
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from modules.system.problem import Problem, cut
+from trainer.preflight.passes import MALFORMED_CONFIG, passes_of
 
 _PATH = "model.denoiser_file"
-_MALFORMED_CONFIG = (KeyError, TypeError, ValueError, IndexError, AttributeError)
 
 
 def problems_of_unet_file(config: Config) -> Iterator[Problem]:
@@ -91,11 +90,11 @@ def _misfit(
     if architecture is None:
         return None
     try:
-        own = Passes(config.family, architecture.configs).weights(part.name, PartPlan()).own
+        own = passes_of(config.family, architecture.configs).weights(part.name, PartPlan()).own
         names = unet_names(header.shapes, architecture.configs[part.name], where=Path(name).name)
     except DarkroomError as error:
         return Problem(_PATH, error.message, advice=error.advice)
-    except _MALFORMED_CONFIG:  # the check of the model reports it
+    except MALFORMED_CONFIG:  # the check of the model reports it
         return None
     wrong = [n for n, shape in own.items() if n in names and header.shapes[names[n]] != shape]
     if not wrong:

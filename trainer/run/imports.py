@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 def modules_of(config: Config) -> Iterator[str]:
     """Yield the names of the modules of a config's family, its parts, adapter, method, optimizer and log."""
     family, training = config.family, config.training
-    references = [family.factory, family.files, family.memory, *(part.model_class for part in family.parts)]
+    references = [family.factory, family.files, *(part.model_class for part in family.parts)]
     if training.trains == "adapter":
         references.append(ADAPTERS[config.adapter.name].factory)
     references += [method_of(config).factory, optimizer_spec(training.optimizer).factory]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
 
@@ -63,7 +64,17 @@ class LatentDiffusionSettings(FamilySettings):
         """Return the clip skip."""
         return self.clip_skip
 
+    def unreached_layers(self, part: str, config: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the layers of a text encoder that clip skip leaves out (`TextTower.reaches`)."""
+        return last_layers(config, self.skipped_layers(part)) if part == "text_encoder" else ()
+
     @property
     def reads_weights(self) -> bool:
         """Whether brackets in prompts are weights."""
         return self.prompt_weighting
+
+
+def last_layers(config: Mapping[str, Any], number: int) -> tuple[str, ...]:
+    """Return the last layers of a CLIP text encoder, by the beginnings of their names."""
+    num_layers = int(config["num_hidden_layers"])
+    return tuple(f"encoder.layers.{i}." for i in range(num_layers - number, num_layers))

@@ -6,6 +6,7 @@ from modules.families.spec import DistilledSpec, ModelClass, TextSpec
 from modules.settings.layer_filter import LayerFilter, LayerPresets
 
 _RESNET = "diffusers.models.resnet:ResnetBlock2D"
+_PASSES = "modules.families.parts.traced_passes"
 _CLIP_LAYER = ("transformers.models.clip.modeling_clip:CLIPEncoderLayer",)
 
 # The presets mean what OneTrainer's of like name mean.
@@ -17,6 +18,7 @@ UNET_LAYERS: LayerPresets = {
 UNET = ModelClass(
     "diffusers.models.unets.unet_2d_condition:UNet2DConditionModel",
     ("diffusers.models.attention:BasicTransformerBlock",),
+    f"{_PASSES}:unet_passes",
     (_RESNET,),
     attention="modules.families.parts.attention_processor:set_processors",
     layers=UNET_LAYERS,
@@ -26,12 +28,14 @@ UNET = ModelClass(
 KL_VAE = ModelClass(
     "diffusers.models.autoencoders.autoencoder_kl:AutoencoderKL",
     ("diffusers.models.attention_processor:Attention",),
+    f"{_PASSES}:vae_passes",
     (_RESNET,),
 )
-CLIP_TEXT = ModelClass("transformers.models.clip.modeling_clip:CLIPTextModel", _CLIP_LAYER)
+CLIP_TEXT = ModelClass("transformers.models.clip.modeling_clip:CLIPTextModel", _CLIP_LAYER, f"{_PASSES}:text_passes")
 CLIP_TEXT_WITH_PROJECTION = ModelClass(
     "transformers.models.clip.modeling_clip:CLIPTextModelWithProjection",
     _CLIP_LAYER,
+    f"{_PASSES}:text_passes",
     never_quantized=frozenset({"text_projection"}),
 )
 

@@ -22,7 +22,6 @@ SD = FamilySpec(
     latents=LatentSpec(channels=4, factor=8),
     text=clip_prompts(text_encoder="emp_params"),
     files="modules.families.sd.files:FILES",
-    memory="modules.families.sd.memory:MEMORY",
     pipelines=(
         "StableDiffusionPipeline",
         "StableDiffusionImg2ImgPipeline",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
 
-from modules.families.parts.diffusion_settings import LatentDiffusionSettings
+from modules.families.parts.diffusion_settings import LatentDiffusionSettings, last_layers
 from modules.settings.field import Setting
 
 
@@ -33,3 +34,12 @@ class SdxlSettings(LatentDiffusionSettings):
         if encoder == "text_encoder_2" and self.clip_skip_2 is not None:
             return self.clip_skip_2
         return self.clip_skip
+
+    def unreached_layers(self, part: str, config: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the last layer and the norm of the first encoder, and the layers that clip skip leaves out.
+
+        The pooled state of the second encoder reaches all of its layers.
+        """
+        if part != "text_encoder":
+            return ()
+        return (*last_layers(config, self.skipped_layers(part) + 1), "final_layer_norm")

@@ -30,7 +30,6 @@ SDXL = FamilySpec(
     latents=LatentSpec(channels=4, factor=8, overflows_in_float16=True),
     text=clip_prompts(text_encoder="clip_l", text_encoder_2="clip_g"),
     files="modules.families.sdxl.files:FILES",
-    memory="modules.families.sdxl.memory:MEMORY",
     pipelines=(
         "StableDiffusionXLPipeline",
         "StableDiffusionXLImg2ImgPipeline",

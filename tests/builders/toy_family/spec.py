@@ -29,6 +29,5 @@ TOY = FamilySpec(
     latents=LatentSpec(channels=3, factor=1),
     text=clip_prompts(),
     files="tests.builders.toy_family.files:FILES",
-    memory="tests.builders.toy_family.memory:MEMORY",
     pipelines=("ToyPixelPipeline",),
 )

@@ -12,6 +12,7 @@ _HOME = "tests.builders.toy_transformer"
 TRANSFORMER = ModelClass(
     "diffusers.models.transformers.transformer_z_image:ZImageTransformer2DModel",
     ("diffusers.models.transformers.transformer_z_image:ZImageTransformerBlock",),
+    f"{_HOME}.traced_passes:transformer_passes",
     attention="modules.families.parts.attention_processor:set_backend",
     layers={
         "attention_mlp": LayerFilter((r"^layers\.\d+\.(attention|feed_forward)\.",), is_regex=True),
@@ -23,6 +24,7 @@ TRANSFORMER = ModelClass(
 QWEN3 = ModelClass(
     "transformers.models.qwen3.modeling_qwen3:Qwen3Model",
     ("transformers.models.qwen3.modeling_qwen3:Qwen3DecoderLayer",),
+    "modules.families.parts.traced_passes:text_passes",
 )
 CONVENTION = FlowConvention(output_sign=-1, time_input="1 - sigma", shift=ConstantShift(3.0), token_px=8)
 TOY_TRANSFORMER = FamilySpec(

@@ -55,7 +55,8 @@ def measure(config: Config) -> FitMeasurement:
     from trainer.data.hub_datasets import with_local_folders
     from trainer.preflight.card import free_here
     from trainer.preflight.estimates import sizes_of
-    from trainer.preflight.run_budget import MALFORMED_CONFIG, budget_of
+    from trainer.preflight.passes import MALFORMED_CONFIG
+    from trainer.preflight.run_budget import budget_of
 
     try:
         found = datasets_of(with_local_folders(config))

@@ -1,0 +1,105 @@
+"""The recordings of a model's passes: shipped for published models, and kept for the shapes that were traced here."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from modules.families.spec import FamilySpec, PartSpec
+from modules.memory.recording import Recording, from_text, to_text
+from modules.system.atomic import write_text
+from modules.system.paths import PROGRAM_ROOT, recordings_dir
+
+PassesOfPart = Mapping[str, Recording]
+"""The recordings of a part's passes: "forward", or "encode" and "decode"."""
+
+_SHIPPED = PROGRAM_ROOT / "modules" / "estimate" / "shipped"
+_FORMAT = 1  # of the recordings; a change of the tracer or of the file must raise it
+_PACKAGES = ("torch", "diffusers", "transformers")
+# What does not change a pass: where a config comes from, and numbers that only scale values.
+_OTHER_KEYS = frozenset(
+    [
+        "architectures",
+        "attention_dropout",
+        "bos_token_id",
+        "dropout",
+        "dtype",
+        "eos_token_id",
+        "force_upcast",
+        "initializer_factor",
+        "initializer_range",
+        "latents_mean",
+        "latents_std",
+        "mid_block_add_attention",
+        "model_type",
+        "pad_token_id",
+        "sample_size",
+        "scaling_factor",
+        "shift_factor",
+        "torch_dtype",
+        "transformers_version",
+        "upcast_attention",
+    ]
+)
+
+
+def recordings_of(spec: FamilySpec, configs: Mapping[str, Mapping[str, Any]]) -> dict[str, PassesOfPart]:
+    """Return the recordings of the parts whose shape is known, by part."""
+    known = {part.name: _known(spec, part, configs[part.name]) for part in spec.parts}
+    return {name: recordings for name, recordings in known.items() if recordings is not None}
+
+
+def perceptual_recording() -> Recording:
+    """Return the recording of the perceptual distance LPIPS."""
+    return _read(perceptual_file())["forward"]
+
+
+def perceptual_file() -> Path:
+    """Return where the recording of the perceptual distance is shipped."""
+    return _SHIPPED / "perceptual.json"
+
+
+def shipped_file(spec: FamilySpec, part: PartSpec, config: Mapping[str, Any]) -> Path:
+    """Return where the recordings of a part of this shape are shipped, if they are."""
+    return _SHIPPED / f"{part.class_name}-{shape_key(spec, part, config)}.json"
+
+
+def kept_file(spec: FamilySpec, part: PartSpec, config: Mapping[str, Any]) -> Path:
+    """Return where the recordings of a part of this shape are kept, for the versions of the libraries."""
+    versions = "-".join(version(package) for package in _PACKAGES)
+    return recordings_dir() / versions / f"{part.class_name}-{shape_key(spec, part, config)}.json"
+
+
+def keep(file: Path, recordings: PassesOfPart) -> None:
+    """Write the recordings of a part."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_text(file, to_text(recordings))
+
+
+def shape_key(spec: FamilySpec, part: PartSpec, config: Mapping[str, Any]) -> str:
+    """Return a hash of everything that the passes of a part depend on besides the libraries."""
+    own = {k: v for k, v in config.items() if not k.startswith("_") and k not in _OTHER_KEYS and v is not None}
+    model = part.model
+    facts = [_FORMAT, model.reference, model.passes, model.transformer_blocks, model.other_blocks]
+    of_family = [spec.latents.factor, spec.latents.channels]
+    return hashlib.sha256(json.dumps([facts, of_family, own], sort_keys=True).encode()).hexdigest()[:20]
+
+
+def _known(spec: FamilySpec, part: PartSpec, config: Mapping[str, Any]) -> PassesOfPart | None:
+    for file in (shipped_file(spec, part, config), kept_file(spec, part, config)):
+        if file.is_file():
+            try:
+                return _read(file)
+            except (OSError, ValueError, KeyError, TypeError, IndexError):
+                continue  # damaged: it is traced again
+    return None
+
+
+@lru_cache(maxsize=64)
+def _read(file: Path) -> PassesOfPart:
+    return from_text(file.read_text(encoding="utf-8"))

@@ -1,0 +1,67 @@
+"""The passes of the parts that families share, with the inputs that they get, for the memory estimate to trace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from modules.families.spec import FamilySpec
+from modules.memory.recording import PassSize
+from modules.memory.trace import TracedPass
+
+_NUM_SIZES = 6  # height, width, crop and target size of an image: SDXL's size conditioning
+
+
+def unet_passes(unet: Any, spec: FamilySpec) -> Mapping[str, TracedPass]:
+    """Return the forward pass of a `UNet2DConditionModel`."""
+    config = unet.config
+
+    def inputs(size: PassSize) -> dict[str, Any]:
+        factor = spec.latents.factor
+        sides = (size.height_px // factor, size.width_px // factor)
+        made: dict[str, Any] = {
+            "sample": torch.empty(size.batch, config.in_channels, *sides),
+            "timestep": torch.empty(size.batch, dtype=torch.long),
+            "encoder_hidden_states": torch.empty(size.batch, size.tokens, config.cross_attention_dim),
+        }
+        if config.addition_embed_type == "text_time":
+            of_sizes = _NUM_SIZES * config.addition_time_embed_dim
+            pooled = torch.empty(size.batch, config.projection_class_embeddings_input_dim - of_sizes)
+            time_ids = torch.empty(size.batch, _NUM_SIZES, dtype=torch.float32)
+            made["added_cond_kwargs"] = {"text_embeds": pooled, "time_ids": time_ids}
+        return made
+
+    return {"forward": TracedPass(unet, inputs, frozenset({"encoder_hidden_states", "text_embeds"}))}
+
+
+def text_passes(encoder: Any, spec: FamilySpec) -> Mapping[str, TracedPass]:
+    """Return the forward pass of a text encoder of transformers."""
+
+    def inputs(size: PassSize) -> dict[str, Any]:
+        return {"input_ids": torch.empty(size.batch, size.tokens, dtype=torch.long)}
+
+    return {"forward": TracedPass(encoder, inputs)}
+
+
+def vae_passes(vae: Any, spec: FamilySpec) -> Mapping[str, TracedPass]:
+    """Return the encoding and decoding of an `AutoencoderKL`."""
+
+    def images(size: PassSize) -> dict[str, Any]:
+        return {"x": torch.empty(size.batch, vae.config.in_channels, size.height_px, size.width_px)}
+
+    def latents(size: PassSize) -> dict[str, Any]:
+        factor = 2 ** (len(vae.config.block_out_channels) - 1)
+        sides = (size.height_px // factor, size.width_px // factor)
+        return {"z": torch.empty(size.batch, vae.config.latent_channels, *sides)}
+
+    def encode(x: torch.Tensor) -> torch.Tensor:
+        mean: torch.Tensor = vae.encode(x).latent_dist.mean
+        return mean
+
+    def decode(z: torch.Tensor) -> torch.Tensor:
+        image: torch.Tensor = vae.decode(z).sample
+        return image
+
+    return {"encode": TracedPass(encode, images), "decode": TracedPass(decode, latents)}

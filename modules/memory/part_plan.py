@@ -1,0 +1,96 @@
+"""The settings of a part that the memory of its passes depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from modules.quantization.spec import ChosenFormat, QuantizedFormat
+from modules.settings.layer_filter import EVERYTHING, LayerFilter
+from modules.settings.shared_types import CheckpointMode
+
+if TYPE_CHECKING:
+    from modules.memory.replay import Array
+
+Trains = Literal["nothing", "full", "adapter"]
+Shape = tuple[int, ...]
+
+FLOAT32_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterPlan:
+    """An adapter on every linear and convolution layer that `layers` takes.
+
+    `walk` runs it beside a layer, by its `settings` (`modules/adapters/spec.py`) or those that `settings_at(path,
+    shape)` returns for the layer, from its name and the shape of its weight. `decomposes`: DoRA's magnitudes are
+    trained beside it, of the outputs or of the inputs of each layer. `has_own` takes the layers that get an adapter of
+    those that `layers` takes; None if all do.
+    """
+
+    settings: Any
+    walk: Callable[..., Array]
+    item_bytes: int
+    layers: LayerFilter
+    has_dropout: bool = False
+    settings_at: Callable[[str, Shape], Any] | None = None
+    decomposes: Literal["", "outputs", "inputs"] = ""
+    has_own: Callable[[str], bool] | None = None
+
+    def takes(self, path: str) -> bool:
+        """Whether a layer gets the adapter."""
+        return self.layers.takes(path) and (self.has_own is None or self.has_own(path))
+
+
+@dataclass(frozen=True, slots=True)
+class PartPlan:
+    """The dtypes, training and memory settings of a part.
+
+    `weight_bytes` and `compute_bytes` are item sizes, the latter of autocast, 0 without; `trains` selects what is
+    trained, and `adapter` is the adapter, if it is one. Layers with a prefix in `unreached` are never trained: they get
+    no gradient; a fine-tune only trains those of `layers`. `offloads` moves activations to the offload device.
+    `offload_fraction` of the weights of its blocks stay there; the selection depends on the sizes: the layers with a
+    prefix in `offloaded_prefixes`. `num_kept` is the number of values in float32 of an adapter that the part has and
+    that is not trained. `quantized` is the format of the linear layers that it takes, whose weights are then frozen.
+    `has_words`: embeddings are trained, so that a gradient passes through the text encoder. With the checkpointing
+    "auto", `checkpointed_blocks` has the names of the blocks that are checkpointed.
+    """
+
+    weight_bytes: int = FLOAT32_BYTES
+    compute_bytes: int = 0
+    trains: Trains = "nothing"
+    adapter: AdapterPlan | None = None
+    unreached: tuple[str, ...] = ()
+    layers: LayerFilter = EVERYTHING
+    checkpointing: CheckpointMode = "off"
+    offloads: bool = False
+    offload_fraction: float = 0.0
+    offloaded_prefixes: tuple[str, ...] = ()
+    num_kept: int = 0
+    quantized: ChosenFormat | None = None
+    has_words: bool = False
+    checkpointed_blocks: frozenset[str] = frozenset()
+
+    @property
+    def has_gradient(self) -> bool:
+        """Whether a gradient passes through a text encoder: its weights are trained, or embeddings before them."""
+        return self.trains != "nothing" or self.has_words
+
+    def format_of(self, path: str) -> QuantizedFormat | None:
+        """Return the format of a linear layer's weight, None where it is not quantized."""
+        return self.quantized.format if self.quantized is not None and self.quantized.takes(path) else None
+
+    def is_trained(self, path: str) -> bool:
+        """Whether a layer's own weights are trained."""
+        return self.trains == "full" and self.layers.takes(path) and not path.startswith(self.unreached)
+
+    def is_trained_here(self, path: str) -> bool:
+        """Whether a layer's own weights are trained on the training device."""
+        return self.is_trained(path) and not path.startswith(self.offloaded_prefixes)
+
+    def adapter_on(self, path: str) -> AdapterPlan | None:
+        """Return the adapter that a layer has, or None."""
+        if self.trains != "adapter" or self.adapter is None or path.startswith(self.unreached):
+            return None
+        return self.adapter if self.adapter.takes(path) else None

@@ -1,0 +1,484 @@
+"""The memory of a recorded pass under a plan: the bytes that torch would hold at each moment.
+
+An `Array` is a number of elements and their size; like a tensor's, its bytes count as long as it is referenced. Arrays
+that autograd saves for the backward pass are referenced by the tape. Autocast is CUDA's: matrix products and
+convolutions in 16 bits, norms in float32, others in the dtype of their inputs (PyTorch's "Autocast Op Reference"). A
+trained weight's cast is cached once per pass, a frozen one's is made each time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from modules.memory.part_plan import FLOAT32_BYTES, PartPlan, Shape
+from modules.memory.recording import Call, Operation, PassSize, Program, Recording, Result
+from modules.quantization.spec import QuantizedFormat
+from modules.settings.shared_types import LEAST_KEPT_LENGTH
+
+Gradients = Literal["new", "accumulated", "fused"]
+"""Weight gradients in the backward pass. "new": allocated one by one and kept; "accumulated": already allocated by an
+earlier micro-batch; "fused": freed as soon as they are used, as in a fused backward pass.
+"""
+
+_HALF = frozenset({"linear", "conv", "attention", "half"})
+
+
+class Meter:
+    """The bytes in use, and their peak."""
+
+    __slots__ = ("live", "peak")
+
+    def __init__(self) -> None:
+        self.live = 0
+        self.peak = 0
+
+    def take(self, num_bytes: int) -> None:
+        """Count bytes as in use."""
+        self.live += num_bytes
+        if self.live > self.peak:
+            self.peak = self.live
+
+
+class Storage:
+    """Some bytes, in use until they are no longer referenced."""
+
+    __slots__ = ("meter", "num_bytes")
+
+    def __init__(self, meter: Meter, num_bytes: int) -> None:
+        self.meter = meter
+        self.num_bytes = num_bytes
+        meter.take(num_bytes)
+
+    def __del__(self) -> None:
+        self.meter.live -= self.num_bytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Array:
+    """A tensor without its data; `channels` are those of a layer's input or output, 0 if not known."""
+
+    numel: int
+    item_bytes: int
+    needs_grad: bool
+    storage: Storage
+    is_float: bool = True
+    channels: int = 0
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of the array."""
+        return self.numel * self.item_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A moment of the backward pass: bytes in use beside weights and their gradients, and the gradients still missing.
+
+    `later` counts the trained weights' bytes of the layers before this one, whose gradients are not computed yet.
+    """
+
+    in_use: int
+    later: int
+
+
+@dataclass(slots=True)
+class Tape:
+    """One pass through one or more parts: the bytes in use during the forward pass and the later backward pass."""
+
+    meter: Meter = field(default_factory=Meter)
+    kept: dict[int, Storage] = field(default_factory=dict)
+    kept_bytes: int = 0
+    casts: dict[str, Array] = field(default_factory=dict)
+    moments: list[Moment] = field(default_factory=list)
+    trained_bytes: int = 0
+
+    def keep(self, array: Array) -> None:
+        """Reference an array until the backward pass. The arrays of another tape are counted there."""
+        storage = array.storage
+        if id(storage) not in self.kept:
+            self.kept[id(storage)] = storage
+            self.kept_bytes += storage.num_bytes if storage.meter is self.meter else 0
+
+    def mark(self, more_bytes: int) -> None:
+        """Record a moment of the backward pass, with everything kept so far and `more_bytes` in use."""
+        self.moments.append(Moment(self.kept_bytes + more_bytes, self.trained_bytes))
+
+    def take_over(self, inner: Tape, *, gradient_bytes: int) -> None:
+        """Record that a checkpointed block, whose tape is `inner`, is recomputed in the backward pass.
+
+        `gradient_bytes` is the size of its output's gradient, which is held meanwhile.
+        """
+        held_bytes = self.kept_bytes + gradient_bytes
+        for moment in (Moment(inner.meter.peak, inner.trained_bytes), *inner.moments):
+            self.moments.append(Moment(held_bytes + moment.in_use, self.trained_bytes + moment.later))
+        self.trained_bytes += inner.trained_bytes
+
+    def end_forward(self) -> None:
+        """Free the casts of trained weights that autocast caches until the end of the forward pass."""
+        self.casts.clear()
+
+    def backward_peak(self, gradients: Gradients) -> tuple[int, int]:
+        """Return the bytes in use and the bytes of weight gradients at the peak moment of the backward pass."""
+        everything = self.trained_bytes
+        coming = 1 if gradients == "new" else 0
+        there = 0 if gradients == "fused" else everything
+        moments = ((m.in_use, there - coming * m.later) for m in self.moments)
+        return max(moments, key=sum, default=(0, there))
+
+
+class Replay:
+    """Runs a recorded pass on a tape."""
+
+    def __init__(self, tape: Tape, plan: PartPlan, recording: Recording, size: PassSize, *, records: bool) -> None:
+        """`records`: gradients are needed, as in training; otherwise it is a pass under no_grad."""
+        self.tape = tape
+        self.plan = plan
+        self.weights: dict[str, Shape] = dict(recording.weights)
+        self.adapter_weights: dict[str, Shape] = {}
+        self.quantized: dict[str, int] = {}  # bytes by the name of the weight
+        self.kept_of_blocks: dict[str, int] = {}  # what each block keeps for the backward pass, by its name
+        self._programs = recording.programs
+        self._inputs = recording.inputs
+        monomials = size.monomials()
+        self._counts = [count.at(monomials) for count in recording.counts]
+        self._records = records
+        self._is_inside = False
+        self._selected: list[Array] | None = None  # results that selective checkpointing keeps of the current block
+        self._is_again = False  # that block is being computed again, and takes them from the list
+
+    def inputs(self, *, need_grad: Sequence[int] = ()) -> list[Array]:
+        """Return new inputs of the pass, of which those with an index in `need_grad` need a gradient."""
+        made = [self._result(result, 0) for result in self._inputs]
+        return [replace(array, needs_grad=i in need_grad and array.is_float) for i, array in enumerate(made)]
+
+    def run(self, inputs: Sequence[Array]) -> list[Array]:
+        """Run the pass and return its results."""
+        root = self._programs[-1]
+        if self.plan.checkpointing == "whole":
+            return self._checkpointed(root, "", inputs)
+        return self._run(root, "", inputs)
+
+    # -- programs
+
+    def _run(self, program: Program, prefix: str, inputs: Sequence[Array]) -> list[Array]:
+        values = dict(enumerate(inputs))
+        number = program.num_inputs
+        for step in program.steps:
+            operands = [values[i] for i in step.operands]
+            if isinstance(step, Call):
+                results = self._block(self._programs[step.program], f"{prefix}{step.path}", operands)
+            else:
+                results = self._operate(step, prefix, operands)
+                if step.changes >= 0:
+                    values[step.operands[step.changes]] = results.pop(0)
+            for result in results:
+                values[number] = result
+                number += 1
+            del operands
+            results.clear()
+            for value in step.frees:
+                values.pop(value, None)
+        return [values[i] for i in program.results]
+
+    def _block(self, program: Program, path: str, inputs: Sequence[Array]) -> list[Array]:
+        """Run one of the blocks that checkpointing per block applies to."""
+        modes = ("block", "selective", "transformer") if program.is_transformer else ("block", "selective")
+        if self.plan.checkpointing in modes or path in self.plan.checkpointed_blocks:
+            return self._checkpointed(program, f"{path}.", inputs)
+        before = self.tape.kept_bytes
+        results = self._run(program, f"{path}.", inputs)
+        self.kept_of_blocks[path] = self.tape.kept_bytes - before
+        return results
+
+    def _checkpointed(self, program: Program, prefix: str, inputs: Sequence[Array]) -> list[Array]:
+        """Save only the inputs, and record the memory for recomputing the block in the backward pass."""
+        if not self._records:
+            return self._run(program, prefix, inputs)
+        self._keep(*inputs)
+        self._records = False
+        self._selected = [] if self.plan.checkpointing == "selective" else None
+        results = self._run(program, prefix, inputs)
+        self._records = True
+        # The recomputation in the backward pass: on a tape of its own, besides everything saved so far.
+        outer, was_inside = self.tape, self._is_inside
+        self.tape, self._is_inside, self._is_again = Tape(), True, True
+        again = self._run(program, prefix, inputs)
+        outer.take_over(self.tape, gradient_bytes=sum(a.num_bytes for a in again if a.is_float))
+        self.tape, self._is_inside, self._is_again, self._selected = outer, was_inside, False, None
+        return [replace(result, needs_grad=result.is_float) for result in results]
+
+    # -- operations
+
+    def _operate(self, step: Operation, prefix: str, operands: list[Array]) -> list[Array]:
+        """Return the results of an operation, after the operand that it changes in place."""
+        names = [f"{prefix}{name}" for name in step.weights]
+        path = names[0].removesuffix(".weight") if step.kind in ("linear", "conv") else ""
+        if path:
+            operands = [replace(operands[0], channels=self.weights[names[0]][1]), *operands[1:]]
+        if step.kind == "linear" and (form := self.plan.format_of(path)) is not None:
+            num_out = self._counts[step.results[0].count]
+            results = [self._quantized(path, operands[0], num_out, form)]
+        else:
+            results = self._computed(step, names, operands)
+        if not path:
+            return results
+        out = replace(results[0], channels=self.weights[names[0]][0])
+        return [self._with_adapter(path, operands[0], out, self.weights[names[0]])]
+
+    def _computed(self, step: Operation, names: Sequence[str], operands: Sequence[Array]) -> list[Array]:
+        is_trained = [self.plan.is_trained(name.rpartition(".")[0]) for name in names]
+        taken = [self._cast(step.kind, x) for x in operands]
+        target = self._target_bytes(step.kind, taken, has_weights=bool(names))
+        is_cast = step.kind in ("weights", "compute", "float32") and bool(taken) and taken[0].is_float
+        if is_cast and taken[0].item_bytes == target:  # a cast to the same dtype returns the tensor itself
+            return [taken[0]]
+        weights = [self._cast_weight(step.kind, n, trained=t) for n, t in zip(names, is_trained, strict=True)]
+        needs = [x.needs_grad for x in operands] + [
+            t or (step.kind == "embedding" and self.plan.has_words) for t in is_trained
+        ]
+        needs_grad = self._records and any(needs)
+        length = LEAST_KEPT_LENGTH if step.kind == "attention" else step.length
+        results = [self._result(r, target, length=length, needs_grad=needs_grad) for r in step.results]
+        self._count_trained(names)
+        if step.changes >= 0:
+            results.insert(0, replace(operands[step.changes], needs_grad=needs_grad))
+        if needs_grad:
+            self._save(step, [*taken, *weights, *results[-len(step.results) or len(results) :]], needs, target)
+            self._mark(step, operands, results, names, is_trained)
+        return results
+
+    def _save(self, step: Operation, known: Sequence[Array | None], needs: Sequence[bool], item_bytes: int) -> None:
+        places = dict.fromkeys(p for saves, need in zip(step.saves, needs, strict=True) if need for p in saves)
+        for place in places:
+            if place < len(known):
+                if (array := known[place]) is not None:
+                    self._keep(array)
+            else:
+                self._keep(self._result(step.extras[place - len(known)], item_bytes))
+
+    def _mark(
+        self,
+        step: Operation,
+        operands: Sequence[Array],
+        results: Sequence[Array],
+        names: Sequence[str],
+        is_trained: Sequence[bool],
+    ) -> None:
+        """Record the moment of the backward pass with the gradients of the results and of the operands."""
+        if not any(step.saves):  # its gradient is passed on
+            return
+        of_weights = sum(math.prod(self.weights[n]) for n, t in zip(names, is_trained, strict=True) if t)
+        in_use = sum(a.num_bytes for a in results if a.is_float)
+        in_use += sum(a.num_bytes for a in operands if a.needs_grad)
+        self.tape.mark(in_use + of_weights * self.plan.weight_bytes)
+
+    def _target_bytes(self, kind: str, taken: Sequence[Array], *, has_weights: bool) -> int:
+        """Return the bytes of an element of an operation's results."""
+        compute, weight = self.plan.compute_bytes, self.plan.weight_bytes
+        if kind in ("float32", "complex") or (kind == "single" and compute):
+            return FLOAT32_BYTES
+        if kind == "weights":
+            return weight
+        if kind == "compute":
+            return compute or weight
+        if kind in _HALF and compute:
+            return compute
+        floats = [x.item_bytes for x in taken if x.is_float]
+        return max([*floats, *([weight] if has_weights or not floats else [])])
+
+    def _cast(self, kind: str, x: Array) -> Array:
+        """Return an operand as autocast casts it."""
+        if not x.is_float or not self.plan.compute_bytes:
+            return x
+        return self.to(
+            x, self.plan.compute_bytes if kind in _HALF else FLOAT32_BYTES if kind == "single" else x.item_bytes
+        )
+
+    def _cast_weight(self, kind: str, name: str, *, trained: bool) -> Array | None:
+        """Return the copy that autocast makes of a weight, or None where it uses the weight itself."""
+        if not self.plan.compute_bytes or kind not in _HALF:
+            return None
+        return self._half_copy(name, math.prod(self.weights[name]), self.plan.weight_bytes, trained=trained)
+
+    def _half_copy(self, name: str, num_weights: int, item_bytes: int, *, trained: bool) -> Array | None:
+        if not self.plan.compute_bytes or item_bytes == self.plan.compute_bytes:
+            return None
+        if name in self.tape.casts:
+            return self.tape.casts[name]
+        copy = self.new(num_weights, self.plan.compute_bytes)
+        if trained:
+            self.tape.casts[name] = copy
+        return copy
+
+    def _count_trained(self, names: Sequence[str]) -> None:
+        if self._records:
+            here = (name for name in names if self.plan.is_trained_here(name.rpartition(".")[0]))
+            self.tape.trained_bytes += sum(math.prod(self.weights[n]) for n in here) * self.plan.weight_bytes
+
+    def _result(self, result: Result, item_bytes: int, *, length: int = 0, needs_grad: bool = False) -> Array:
+        numel = self._counts[result.count]
+        if result.item_bytes:
+            return replace(self.new(numel, result.item_bytes), is_float=False)
+        return self._product(numel, length, item_bytes=item_bytes or self.plan.weight_bytes, needs_grad=needs_grad)
+
+    def _product(self, numel: int, length: int, *, item_bytes: int, needs_grad: bool) -> Array:
+        """Return the result of a product of vectors of this length, which selective checkpointing may keep."""
+        if self._selected is None or length < LEAST_KEPT_LENGTH:
+            return self.new(numel, item_bytes, needs_grad=needs_grad)
+        if self._is_again:
+            return replace(self._selected.pop(0), needs_grad=needs_grad)
+        result = self.new(numel, item_bytes)
+        self._selected.append(result)
+        self.tape.keep(result)  # never offloaded
+        return result
+
+    # -- arrays
+
+    def new(self, numel: int, item_bytes: int, *, needs_grad: bool = False) -> Array:
+        """Return a new array."""
+        return Array(numel, item_bytes, needs_grad, Storage(self.tape.meter, numel * item_bytes))
+
+    def to(self, x: Array, item_bytes: int) -> Array:
+        """Return x in another item size; unchanged if it already has it."""
+        if x.item_bytes == item_bytes:
+            return x
+        return replace(self.new(x.numel, item_bytes, needs_grad=x.needs_grad), channels=x.channels)
+
+    def _like(self, x: Array) -> Array:
+        return replace(self.new(x.numel, x.item_bytes, needs_grad=x.needs_grad), channels=x.channels)
+
+    def _taken(self, x: Array) -> Array:
+        return self.to(x, self.plan.compute_bytes or x.item_bytes)
+
+    def _keep(self, *arrays: Array) -> None:
+        if self.plan.offloads and not self._is_inside:
+            return
+        for array in arrays:
+            self.tape.keep(array)
+
+    # -- quantized layers
+
+    def _quantized(self, path: str, x: Array, num_out: int, form: QuantizedFormat) -> Array:
+        """Return the product with a quantized weight (`modules/quantization/linear.py`), which saves nothing.
+
+        The weight is unpacked in both passes. Rounded inputs are there in float32 and in 8 bits, and the product in
+        float32; a weight that a file has packed is rounded, too.
+        """
+        shape = self.weights[f"{path}.weight"]
+        assert self.plan.quantized is not None
+        self.quantized[f"{path}.weight"] = self.plan.quantized.stored_bytes(path, shape)
+        taken = self._taken(x)
+        num_weights, item = math.prod(shape), taken.item_bytes
+        if form.rounds_inputs:
+            working = [3 * FLOAT32_BYTES * x.numel, x.numel + 3 * FLOAT32_BYTES * num_out]
+            if form.is_stored:
+                working = [num_weights * form.working_bytes, *(num_weights + size for size in working)]
+        else:
+            working = [num_weights * form.unpacking_bytes(item)]
+        for num_bytes in working:
+            self.new(num_bytes, 1)
+        unpacked = self.new(0 if form.rounds_inputs else num_weights, item)
+        out = self._product(num_out, shape[1], item_bytes=item, needs_grad=self._records and x.needs_grad)
+        del unpacked
+        if out.needs_grad:
+            in_product = num_weights * item + taken.num_bytes
+            self.tape.mark(out.num_bytes + max(num_weights * form.unpacking_bytes(item), in_product))
+        return out
+
+    # -- adapters
+
+    def _with_adapter(self, path: str, x: Array, out: Array, weight: Shape) -> Array:
+        """Return a layer's output plus its adapter's, if any (as in peft's `Linear.forward` and `_ConvNd.forward`)."""
+        adapter = self.plan.adapter_on(path)
+        if adapter is None:
+            return out
+        if adapter.decomposes:
+            x = self._decomposed(path, x, weight, adapter.decomposes)
+        is_cast = adapter.has_dropout or not self.plan.compute_bytes or adapter.item_bytes != FLOAT32_BYTES
+        taken = self.to(x, adapter.item_bytes) if is_cast else x  # (`modules/adapters/layer_input.py`)
+        if adapter.has_dropout and self._records:
+            self._keep(self.new(taken.numel, 1))
+            taken = self._like(taken)
+        settings = adapter.settings if adapter.settings_at is None else adapter.settings_at(path, weight)
+        high = adapter.walk(settings, self, path, weight, taken, out)
+        del taken
+        scaled = self._like(high)
+        del high
+        result = self.add(out, scaled)
+        del scaled
+        result = self.to(result, out.item_bytes)
+        return self._scaled(result) if adapter.decomposes == "outputs" else result
+
+    def _scaled(self, x: Array) -> Array:
+        """Return x times trained factors of its channels, which saves x, and what is computed meanwhile."""
+        if self._records:
+            self._keep(x)
+        out = replace(self._like(x), needs_grad=self._records)
+        if self._records:
+            self.tape.mark(3 * out.num_bytes)
+        return out
+
+    def _decomposed(self, path: str, x: Array, weight: Shape, axis: str) -> Array:
+        """Return the input of a layer with DoRA's magnitudes (`modules/adapters/decomposition.py`), after its norms."""
+        is_per_output = axis == "outputs"
+        shape = (weight[0] if is_per_output else 1, 1 if is_per_output else weight[1], *(1 for _ in weight[2:]))
+        self.adapter_weights[f"{path}.dora.magnitudes"] = shape
+        self.tape.trained_bytes += math.prod(shape) * FLOAT32_BYTES if self._records else 0
+        sizes = (math.prod(weight),) * 3  # the weight and its change in float32, and their sum
+        norms = [self.new(size, FLOAT32_BYTES) for size in sizes]
+        del norms
+        return x if is_per_output else self._scaled(x)
+
+    def frozen_product(self, path: str, x: Array, weight: Shape, *, channels: int, out: Array) -> Array:
+        """A matrix product with a frozen matrix of an adapter, named `path`, of the shape `weight`."""
+        assert self.plan.adapter is not None
+        self.weights[path] = weight
+        taken = self._taken(x)
+        copy = self._half_copy(path, math.prod(weight), self.plan.adapter.item_bytes, trained=False)
+        numel, needs_grad = out.numel // out.channels * channels, self._records and x.needs_grad
+        result = self._product(numel, taken.channels, item_bytes=taken.item_bytes, needs_grad=needs_grad)
+        if self._records and copy is not None:
+            self._keep(copy)
+        return replace(result, channels=channels)
+
+    def adapter_product(
+        self, path: str, x: Array, trained: Mapping[str, Shape], *, channels: int, out: Array, composed: int = 0
+    ) -> Array:
+        """A matrix product of an adapter, with `channels` and otherwise the shape of the layer's output `out`.
+
+        `trained` are the shapes of the adapter's trained weights for it, by name below `path`: the weight itself, or
+        the factors of a weight with `composed` elements that each pass computes from them.
+        """
+        assert self.plan.adapter is not None
+        item_bytes = self.plan.adapter.item_bytes
+        num_trained = sum(math.prod(shape) for shape in trained.values())
+        self.adapter_weights |= {f"{path}.{name}": shape for name, shape in trained.items()}
+        self.tape.trained_bytes += num_trained * item_bytes if self._records else 0
+        taken = self._taken(x)
+        if composed:
+            weight: Array | None = self.new(composed, self.plan.compute_bytes or item_bytes)
+        else:
+            weight = self._half_copy(path, num_trained, item_bytes, trained=True)
+        numel = out.numel // out.channels * channels
+        result = self._product(numel, taken.channels, item_bytes=taken.item_bytes, needs_grad=self._records)
+        if self._records:
+            self._keep(taken, *([weight] if weight is not None else []))
+            self.tape.mark(result.num_bytes + taken.num_bytes)
+        return replace(result, channels=channels)
+
+    def add(self, x: Array, y: Array) -> Array:
+        """A sum of two arrays, which saves neither; y may be smaller and is then broadcast."""
+        item_bytes = max(x.item_bytes, y.item_bytes)
+        total = self.new(x.numel, item_bytes, needs_grad=x.needs_grad or y.needs_grad)
+        return replace(total, channels=x.channels)
+
+    def product(self, x: Array, y: Array) -> Array:
+        """A product of two arrays, which saves both."""
+        out = self.add(x, y)
+        if out.needs_grad:
+            self._keep(x, y)
+            self.tape.mark(2 * out.num_bytes)
+        return out

@@ -1,0 +1,63 @@
+"""The recordings of passes: those that ship equal a new trace, and one of any size serves all sizes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modules.estimate.recordings import perceptual_file, shipped_file
+from modules.estimate.tracing import published_parts, traced_part, traced_perceptual
+from modules.families.parts.single_file.models import shipped_configs
+from modules.families.registry import FAMILIES
+from modules.memory.part_plan import PartPlan
+from modules.memory.recording import PassSize, from_text, to_text
+from modules.memory.replay import Replay, Tape
+
+_PARTS = [pytest.param(*part, id=part[0].stem, marks=pytest.mark.full) for part in published_parts()]
+
+
+@pytest.mark.parametrize(("file", "spec", "part", "config"), _PARTS)
+def test_the_shipped_recordings_are_those_of_the_real_modules(file: Path, spec: Any, part: Any, config: Any) -> None:
+    assert file.read_text(encoding="utf-8") == to_text(traced_part(spec, part, config)), _how_to_ship()
+
+
+def test_the_shipped_recording_of_a_text_encoder_is_that_of_the_real_module() -> None:
+    spec, config = FAMILIES["sd"], shipped_configs("sd1")["text_encoder"]
+    part = next(p for p in spec.parts if p.name == "text_encoder")
+    text = shipped_file(spec, part, config).read_text(encoding="utf-8")
+    assert text == to_text(traced_part(spec, part, config)), _how_to_ship()
+    assert to_text(from_text(text)) == text
+
+
+def test_the_shipped_recording_of_the_perceptual_distance_is_that_of_the_real_one() -> None:
+    assert perceptual_file().read_text(encoding="utf-8") == to_text(traced_perceptual()), _how_to_ship()
+
+
+def test_a_part_of_another_shape_has_another_recording() -> None:
+    spec, config = FAMILIES["sd"], shipped_configs("sd1")["unet"]
+    part = spec.denoiser
+    assert shipped_file(spec, part, config).is_file()
+    assert shipped_file(spec, part, {**config, "in_channels": 9}).is_file()
+    assert not shipped_file(spec, part, {**config, "layers_per_block": 3}).is_file()
+    unimportant = {**config, "_name_or_path": "a/b", "sample_size": 96}
+    assert shipped_file(spec, part, unimportant) == shipped_file(spec, part, config)
+
+
+def test_twice_the_images_need_twice_the_activations() -> None:
+    spec, config = FAMILIES["sd"], shipped_configs("sd1")["unet"]
+    recording = from_text(shipped_file(spec, spec.denoiser, config).read_text(encoding="utf-8"))["forward"]
+
+    def kept(batch: int) -> int:
+        tape = Tape()
+        plan = PartPlan(trains="full")
+        replay = Replay(tape, plan, recording, PassSize(batch, 512, 512, 77), records=True)
+        replay.run(replay.inputs())
+        return tape.kept_bytes
+
+    assert kept(4) == pytest.approx(2 * kept(2), rel=1e-3)
+
+
+def _how_to_ship() -> str:
+    return "Run python -m modules.estimate.tracing --ship if the change is meant."
