@@ -13,7 +13,7 @@ from torch import nn
 from modules.config.schema import Config
 from modules.families.protocol import ModelFamily
 from tests.builders.adapter_files import Filled, places
-from tests.builders.configs import laid_over, small_config
+from tests.builders.configs import USUAL_LAYERS, laid_over, small_config
 from tests.builders.runs import Ran, run
 from trainer.events import RunFailed, ValidationFinished, WarningRaised
 from trainer.preflight import check
@@ -29,7 +29,7 @@ def config_of_start(model: Path, images: Path, folder: Path) -> Config:
         small_config(folder, model=model, images=images),
         {
             "training": {"epochs": 1, "learning_rate": 0.02},
-            "adapter": {"rank": 4, "alpha": 4.0},
+            "adapter": {"rank": 4, "alpha": 4.0, **USUAL_LAYERS},
             "validation": {"every": {"n": 1, "unit": "epoch"}},
             "concepts": [{"path": str(images)}, {"path": str(images), "kind": "validation"}],
             "output": {"dtype": "float32"},

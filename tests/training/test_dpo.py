@@ -24,7 +24,7 @@ from modules.objectives.preference import PairErrors
 from modules.settings.edit import set_path
 from modules.system.devices import CPU
 from modules.system.problem import describe_data
-from tests.builders.configs import laid_over, small_config
+from tests.builders.configs import USUAL_LAYERS, laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.pairs import draw_pairs
 from tests.builders.runs import Ran, assert_equal_tensors, run
@@ -299,7 +299,8 @@ def test_a_run_learns_its_own_pairs(tiny_sd: Path, tmp_path: Path) -> None:
     pairs = draw_pairs(tmp_path / "pairs", sizes=[(64, 64)] * 4, captions=["a disc"])
     training = {"epochs": 40, "batch_size": 4, "learning_rate": 3e-3}
     parts = {"text_encoder": {"train": False}}
-    config = laid_over(dpo_config(tmp_path, tiny_sd, pairs, beta=500), {"training": training, "parts": parts})
+    learning = {"training": training, "parts": parts, "adapter": USUAL_LAYERS}
+    config = laid_over(dpo_config(tmp_path, tiny_sd, pairs, beta=500), learning)
     steps = run(config).of(StepFinished)
     last = steps[-15:]
     assert sum(s.loss or 9.0 for s in last) / len(last) < math.log(2) - 0.05

@@ -20,7 +20,7 @@ import torch
 from PIL import Image
 
 from modules.system.paths import PROGRAM_ROOT
-from tests.builders.configs import laid_over, small_config
+from tests.builders.configs import USUAL_LAYERS, laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.models import write_sd_folder
 from tests.builders.more_models import write_sdxl_folder
@@ -115,7 +115,7 @@ RUNS = {
 def numbers_of(golden: Golden, model: Path, folder: Path) -> Tree:
     """Carry the run out and return everything it computed."""
     images = draw_folder(folder / "images", sizes=[(64, 64)] * 5 + [(96, 64)] * 4)
-    config = small_config(folder, model=model, images=images)
+    config = small_config(folder, model=model, images=images, adapter=USUAL_LAYERS)
     if golden.has_validation:
         held_out = draw_folder(folder / "held out", sizes=[(96, 64), (64, 64)])
         concepts = [

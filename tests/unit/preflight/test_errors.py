@@ -154,7 +154,8 @@ BROKEN: dict[str, tuple[Break, str]] = {
     "learning rate 0": (lambda c, tmp: changed(c, training__learning_rate=0.0), "training.learning_rate"),
     "a part's learning rate 0": (
         lambda c, tmp: changed(c, parts__text_encoder__learning_rate=0.0), "parts.text_encoder.learning_rate"),
-    "no layers named": (lambda c, tmp: changed(c, adapter__layers="custom"), "adapter.custom_layers"),
+    "no layers named": (
+        lambda c, tmp: changed(c, adapter__layers="custom", adapter__custom_layers=""), "adapter.custom_layers"),
     "only commas named": (
         lambda c, tmp: changed(c, adapter__layers="custom", adapter__custom_layers=" , ,"), "adapter.custom_layers"),
     "half a fixed size": (lambda c, tmp: changed(c, data__fixed_width_px=512), "data.fixed_height_px"),
