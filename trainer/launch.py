@@ -139,7 +139,7 @@ class QuietPoints:
         self._seconds_between = seconds_between
         self._last = clock()
 
-    def reached(self) -> None:
+    def collect_if_due(self) -> None:
         """Collect, if automatic collection is off and the last time is long enough ago."""
         now = self._clock()
         if not gc.isenabled() and now - self._last >= self._seconds_between:

@@ -259,7 +259,7 @@ class SeveralProcesses:
         try:
             yield
         except RuntimeError as error:
-            raise self._lost() from error
+            raise self._lost_process() from error
 
     def reason_of(self, error: BaseException) -> BaseException:
         """Return the error, or LostProcessError in place of one in one of torch's collectives after a lost process."""
@@ -267,9 +267,9 @@ class SeveralProcesses:
         if isinstance(error, LostProcessError) or not isinstance(inner, RuntimeError):
             return error
         is_of_collective = any(name in str(inner).lower() for name in _BACKENDS)
-        return self._lost() if is_of_collective else error
+        return self._lost_process() if is_of_collective else error
 
-    def _lost(self) -> LostProcessError:
+    def _lost_process(self) -> LostProcessError:
         self._abort()
         return lost_process(self)
 

@@ -85,7 +85,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class ResizeCrop:
-    """How an image is brought to its bucket's size: resized to cover it, then cropped."""
+    """The way of an image to its bucket's size: resized to cover it, then cropped."""
 
     bucket: Size
     scaled: Size
@@ -100,7 +100,7 @@ class ResizeCrop:
 
 @dataclass(frozen=True, slots=True)
 class BucketRules:
-    """How bucket sizes are chosen.
+    """The rules by which bucket sizes are chosen.
 
     A resolution is the side of a square in pixels, or a size such as "1024x768", rounded down to multiples of the
     bucket step, which is then the only one for all images. `fixed` replaces all resolutions by such a size. With

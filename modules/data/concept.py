@@ -246,7 +246,7 @@ class Concept(Section):
 
     @property
     def caption_origin(self) -> CaptionOrigin:
-        """Where its captions come from."""
+        """The origin of its captions."""
         named = {"one_file": self.captions_file, "metadata": self.metadata_file}.get(self.caption_source, "")
         file = from_root(named) if named or self.caption_source == "one_file" else None
         columns = tuple(c.strip() for c in self.caption_columns.split(",") if c.strip())

@@ -77,7 +77,7 @@ class ConceptFacts:
 
 @dataclass(frozen=True, slots=True)
 class WantedCompanions:
-    """Which files next to the images a run uses. Masks are also read for concepts that crop to them.
+    """The files next to the images that a run uses. Masks are also read for concepts that crop to them.
 
     `inputs` are the further inputs of the model; one whose file is not to be read has no suffix.
     """
@@ -115,7 +115,7 @@ class Dataset:
 
     @property
     def bucket_counts(self) -> dict[Size, int]:
-        """How many examples are trained at each size, the most frequent first.
+        """The number of examples that are trained at each size, the most frequent first.
 
         An example counts once at a size that it has at several resolutions.
         """

@@ -1,6 +1,6 @@
 """Data sets on the Hugging Face hub: how a concept names one, and where its files are once downloaded.
 
-The form is that of huggingface_hub's file system, `hf://datasets/owner/name`, also with a revision and a subfolder:
+The form is from huggingface_hub's file system, `hf://datasets/owner/name`, also with a revision and a subfolder:
 `hf://datasets/owner/name@v1/train`.
 """
 

@@ -109,7 +109,7 @@ def sample_indices_of_epoch(
 def sizes_of_epoch(
     concepts: Sequence[ConceptRepeats], buckets: Sequence[Sequence[Size]], *, num_resolutions: int, epoch: int
 ) -> Counter[Size]:
-    """Return how many samples of each size an epoch has: the ones of `sample_indices_of_epoch`, without creating them.
+    """Return how many samples of each size an epoch has, without creating them as `sample_indices_of_epoch` does.
 
     `buckets[example][resolution]` is the size of a sample.
     """

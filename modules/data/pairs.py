@@ -147,7 +147,7 @@ class _Rows:
     num_incomplete: int = 0
     num_same: int = 0
 
-    def skipped(self) -> Iterator[SkippedEntry]:
+    def skipped_entries(self) -> Iterator[SkippedEntry]:
         """Yield what is left out of the file, with the reason."""
         yield from (SkippedEntry(self.file, problem.reason) for problem in self.problems)
         for number, reason, is_normal in (
@@ -172,7 +172,7 @@ def _of_tables(files: Iterable[Path], caption_columns: Sequence[str], skipped: S
         except OSError as error:
             parsed.problems.append(MetadataProblem(error.strerror or str(error)))
         pairs += parsed.pairs
-        left_out += parsed.skipped()
+        left_out += parsed.skipped_entries()
     return PairListing(tuple(pairs), tuple(left_out))
 
 

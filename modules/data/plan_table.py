@@ -61,7 +61,7 @@ def plan_rows(dataset: Dataset, plans: EpochPlans, versions: ImageVersions, *, e
     in_epoch_1 = Counter(place_of(s) for group in plans.accumulation_groups(0) for batch in group for s in batch)
     dropped = Counter(place_of(s) for s in plans.dropped_samples(epochs))
     rows: dict[tuple[int, Size, int], PlanRow] = {}
-    for version in versions.cached() if versions.is_cached else versions.first():
+    for version in versions.all_versions() if versions.is_cached else versions.first_versions():
         number, bucket = version.example, version.recipe.bucket
         concept = dataset.concepts[dataset.examples[number].concept]
         count = num_variations(concept) if versions.is_cached else 1

@@ -74,7 +74,7 @@ class EpochPlans:
         return self._concept_repeats[self._dataset.examples[example].concept].uses_before(example, epoch)
 
     def samples_of(self, example: int, epoch: int) -> list[SampleIndex]:
-        """Return the samples of one example in an epoch: the ones of `sample_indices_of_epoch`, without the others."""
+        """Return only the samples of one example among `sample_indices_of_epoch` of an epoch."""
         before, after = self.uses_before(example, epoch), self.uses_before(example, epoch + 1)
         num_resolutions = self._dataset.num_resolutions
         return [

@@ -59,7 +59,7 @@ class Scan:
 
     @property
     def num_without_caption(self) -> int:
-        """How many images have no caption; they are trained with the empty one."""
+        """The number of images without a caption; they are trained with the empty one."""
         return sum(not p.captions for p in self.images)
 
 

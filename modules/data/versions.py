@@ -86,14 +86,14 @@ class ImageVersions:
     def _concept_repeats(self) -> list[ConceptRepeats]:
         return concept_repeats_of(self.dataset.concepts, run_seed=self.run_seed)
 
-    def cached(self) -> Iterator[ImageVersion]:
+    def all_versions(self) -> Iterator[ImageVersion]:
         """Yield every version that a cached run can use, by example, resolution and variation."""
         for number, example in enumerate(self.dataset.examples):
             for resolution in range(len(example.resize_crops)):
                 for variation in range(num_variations(self.dataset.concepts[example.concept])):
                     yield self._version(number, resolution, variation, 0)
 
-    def first(self) -> Iterator[ImageVersion]:
+    def first_versions(self) -> Iterator[ImageVersion]:
         """Yield the version that each image has in the first epoch at each of its resolutions."""
         for number, example in enumerate(self.dataset.examples):
             for resolution in range(len(example.resize_crops)):
@@ -153,9 +153,9 @@ class RejectedVersions:
         recipe = replace(version.recipe, geometry=geometry, background=example.rejected_background)
         return replace(version, recipe=recipe)
 
-    def cached(self) -> Iterator[ImageVersion]:
+    def all_versions(self) -> Iterator[ImageVersion]:
         """Yield every version that a cached run can use, by example, resolution and variation."""
-        return map(self.of, self.versions.cached())
+        return map(self.of, self.versions.all_versions())
 
 
 def rejected_image(chosen: SourceImage) -> SourceImage:

@@ -135,7 +135,7 @@ def freeze(group: TrainGroup, optimizer: torch.optim.Optimizer) -> None:
         master_weight.moved.requires_grad_(False)
         master_weight.moved.grad = None
         optimizer.state.pop(master_weight.moved, None)
-    group.master_weights = {n: m for n, m in group.master_weights.items() if m.kept is m.moved}
+    group.master_weights = {n: m for n, m in group.master_weights.items() if m.exact is m.moved}
     optimizer.param_groups[:] = [g for g in optimizer.param_groups if g.get("unit") != group.name]
 
 
@@ -159,7 +159,7 @@ def moved_parameters(groups: Iterable[TrainGroup]) -> dict[str, nn.Parameter]:
 def kept_parameters(groups: Iterable[TrainGroup]) -> dict[str, nn.Parameter]:
     """Return, by the same names, the parameters that hold the exact values between steps, for backups and EMA."""
     return {
-        n: g.master_weights[n].kept if n in g.master_weights else p for g in groups for n, p in g.parameters.items()
+        n: g.master_weights[n].exact if n in g.master_weights else p for g in groups for n, p in g.parameters.items()
     }
 
 

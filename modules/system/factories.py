@@ -36,6 +36,6 @@ class Package:
 
     @property
     def install(self) -> str:
-        """How to install it, as the beginning of an advice: "Install NAME (pip install ...)"."""
+        """The way to install it, as the beginning of an advice: "Install NAME (pip install ...)"."""
         name = self.distribution or self.name
         return f'Install {name} (pip install ".[{self.extra}]")' if self.extra else f"Install {name}"

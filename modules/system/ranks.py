@@ -1,4 +1,4 @@
-"""The number of this process among those of a run, from the launcher's environment; nothing else reads that."""
+"""The number of this process among the processes of a run, from the launcher's environment; nothing else reads that."""
 
 from __future__ import annotations
 

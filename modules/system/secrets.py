@@ -31,7 +31,7 @@ class _HiddenText:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CloudSecrets(_HiddenText):
-    """How to reach a rented machine, or one of the user's. An empty text means that the value is not set."""
+    """The access to a rented machine, or one of the user's. An empty text means that the value is not set."""
 
     api_key: str = ""
     id: str = ""

@@ -27,7 +27,7 @@ from trainer.events import Event, PhaseChanged, RunFailed, RunFinished, StepFini
 from trainer.methods import rollout_images
 from trainer.methods.image_pairs import ImagePairs
 from trainer.methods.online_dpo import OnlineDpo, PairBatch
-from trainer.methods.pair_rollout import Candidates, PairRollout, extremes_of, paired
+from trainer.methods.pair_rollout import Candidates, PairRollout, extremes_of, pairs_of
 from trainer.methods.protocol import StepContext, StepLoss
 from trainer.rollout_events import RolloutSampled
 
@@ -197,7 +197,7 @@ def test_the_best_and_the_worst_image_of_each_prompt_are_the_pairs(
 def test_pairs_hold_the_latents_of_the_chosen_images() -> None:
     """Three prompts in batches of two and one; the second has no best image."""
     latents = tuple(torch.full((3, 4, 2, 2), 10.0 * n) + torch.arange(3.0)[:, None, None, None] for n in range(3))
-    rollout = paired(Candidates(6, latents, {"reward": 0.5}), [(2, 0), None, (0, 1)], [2, 1])
+    rollout = pairs_of(Candidates(6, latents, {"reward": 0.5}), [(2, 0), None, (0, 1)], [2, 1])
     values = {place: pair[:, 0, 0, 0].tolist() for place, pair in rollout.latents_NCHW.items()}
     assert values == {(0, 0, 0): [2.0, 0.0], (1, 0, 0): [20.0, 21.0]}
     assert rollout.metrics == {"reward": 0.5, "equal_rewards": pytest.approx(1 / 3)}
@@ -209,7 +209,7 @@ def test_pairs_hold_the_latents_of_the_chosen_images() -> None:
     one, two, three = (rollout.places_of(update, 1, seed=1)[0] for update in range(3))
     assert one == three
     assert sorted([*one, *two]) == [(0, 0, 0), (1, 0, 0)]
-    assert paired(Candidates(6, latents, {}), [None] * 3, [2, 1]).is_silent
+    assert pairs_of(Candidates(6, latents, {}), [None] * 3, [2, 1]).is_silent
 
 
 @pytest.mark.parametrize(

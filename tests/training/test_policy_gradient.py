@@ -436,7 +436,7 @@ def test_the_dry_run_tries_the_largest_rollout_and_leaves_nothing(
     monkeypatch.setattr(rollouts, "roll_out", watched)
     method = {**DDPO, "samples_per_prompt": 3, "size": "96x96", "tracker_min_count": 2}
     states: list[Any] = []
-    plain_sampled = PolicyGradient._sampled
+    plain_sampled = PolicyGradient._sample
 
     def sampled(self: PolicyGradient, *arguments: Any) -> Any:
         if not self.is_trial:

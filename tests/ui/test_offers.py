@@ -134,8 +134,8 @@ def test_nothing_is_offered_after_a_run_that_ended(desk: Desk) -> None:
 def test_an_interrupted_queue_is_offered_instead_of_its_run(desk: Desk) -> None:
     backup = desk.crashed_run()
     for name in ("zog", "next"):
-        desk.file.change(lambda queue, name=name: queue.added(name, desk.form.config))  # type: ignore[misc]
-    desk.file.change(lambda queue: queue.began(1).in_run(1, str(backup.run_dir)))
+        desk.file.change(lambda queue, name=name: queue.add(name, desk.form.config))  # type: ignore[misc]
+    desk.file.change(lambda queue: queue.begin(1).with_run_dir(1, str(backup.run_dir)))
     desk.look()
     assert desk.keys() == [QUEUE]
     assert "while it trained zog" in desk.notices.items[0].text
@@ -303,7 +303,7 @@ def test_the_name_of_a_fork_is_that_of_its_result(
 
 
 def test_an_edited_item_of_the_queue_is_saved_or_discarded(desk: Desk) -> None:
-    desk.file.change(lambda queue: queue.added("zog", Config()))
+    desk.file.change(lambda queue: queue.add("zog", Config()))
     desk.queue.refresh()
     desk.wait_until(lambda: desk.queue.queue.items)
     desk.queue.edit(1)

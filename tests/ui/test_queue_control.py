@@ -35,7 +35,7 @@ class Bench:
         self.file = QueueFile(folder / "queue.json")
         for number, name in enumerate(names, 1):
             config, _ = set_path(Config(), "training.epochs", number)
-            self.file.change(lambda queue, name=name, config=config: queue.added(name, config))  # type: ignore[misc]
+            self.file.change(lambda queue, name=name, config=config: queue.add(name, config))  # type: ignore[misc]
         self.engine = FakeEngine()
         self.pump = Pump(lambda _ms, _callback: None)
         self.session = RunSession(
@@ -209,7 +209,7 @@ def test_a_run_that_is_stopped_to_close_the_window_is_resumed_by_the_next(bench:
 
 def test_a_killed_program_leaves_an_item_that_this_window_resumes(tmp_path: Path) -> None:
     bench = Bench(tmp_path, "one", "two")
-    bench.file.change(lambda queue: queue.began(1))
+    bench.file.change(lambda queue: queue.begin(1))
     bench.control.refresh()
     bench.wait_until(lambda: bench.control.interrupted is not None)
     run = bench.run()
@@ -222,7 +222,7 @@ def test_a_killed_program_leaves_an_item_that_this_window_resumes(tmp_path: Path
 
 def test_a_queue_that_another_program_runs_is_only_shown(bench: Bench) -> None:
     other = QueueRun(bench.file)  # in this process, but with a lock of its own, as another program has
-    bench.file.change(lambda queue: queue.began(1))
+    bench.file.change(lambda queue: queue.begin(1))
     bench.control.refresh()
     bench.wait_until(lambda: bench.control.queue.running is not None)
     assert bench.control.is_run_elsewhere
@@ -281,7 +281,7 @@ def test_the_file_can_be_run_again_by_another_program_afterwards(bench: Bench) -
 def test_a_result_that_arrives_late_does_not_hide_a_newer_queue(bench: Bench) -> None:
     """A slow reading replaced the queue by the older one that it had read, until the file changed again."""
     old = bench.file.read()
-    bench.file.change(lambda queue: queue.added("three", Config()))
+    bench.file.change(lambda queue: queue.add("three", Config()))
     bench.control._keep("", old)
     deadline = time.monotonic() + 10
     while len(bench.control.queue.items) != 3:

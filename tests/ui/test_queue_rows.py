@@ -19,8 +19,8 @@ def config(**training: object) -> Config:
 
 
 def test_copies_are_numbered_and_their_differences_named() -> None:
-    queue = RunQueue().added("zog", config(epochs=10)).added("cat", config())
-    queue = queue.added("zog", config(epochs=30, batch_size=2)).added("zog", config(epochs=30, batch_size=2))
+    queue = RunQueue().add("zog", config(epochs=10)).add("cat", config())
+    queue = queue.add("zog", config(epochs=30, batch_size=2)).add("zog", config(epochs=30, batch_size=2))
     items = queue.items
     assert names_of(items) == ["zog", "cat", "zog (2)", "zog (3)"]
     assert difference_words(items[0], items) == difference_words(items[1], items) == ""
@@ -31,17 +31,17 @@ def test_copies_are_numbered_and_their_differences_named() -> None:
 
 
 def test_many_differences_are_cut() -> None:
-    queue = RunQueue().added("zog", config())
+    queue = RunQueue().add("zog", config())
     other = config(epochs=3, batch_size=2, accumulation_steps=4, learning_rate=1e-3, trains="full")
-    items = queue.added("zog", other).items
+    items = queue.add("zog", other).items
     assert difference_words(items[1], items).endswith("; 2 more settings.")
 
 
 def test_the_target_and_the_length_of_an_item() -> None:
-    items = RunQueue().added("a", config(epochs=1)).added("b", config(batch_size=2, accumulation_steps=4)).items
+    items = RunQueue().add("a", config(epochs=1)).add("b", config(batch_size=2, accumulation_steps=4)).items
     assert training_words(items[0]) == "Stable Diffusion 1 and 2, LoRA, Denoising"
     assert [length_words(item) for item in items] == ["1 epoch, batch 1", "10 epochs, batch 2 x 4"]
-    strange = RunQueue().added("c", config()).items[0]
+    strange = RunQueue().add("c", config()).items[0]
     broken = type(strange)(1, "c", {"training": {"epochs": "many"}, "model": None})
     assert (training_words(broken), length_words(broken)) == ("", "10 epochs, batch 1")
 

@@ -238,7 +238,7 @@ def test_after_a_restart_the_runs_and_the_queue_are_found_again(
     first.app.preferences.note_workspace(workspace)
     backup = crashed(workspace, 1, epochs=55)
     file = QueueFile(queue_file())
-    file.change(lambda queue: queue.added("zog", config_in(workspace)).began(1))
+    file.change(lambda queue: queue.add("zog", config_in(workspace)).begin(1))
     again = open_window()
     line = notice(again, "ended unexpectedly at step 33 of 40")
     interrupted = notice(again, "The queue was interrupted while it trained zog")

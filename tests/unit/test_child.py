@@ -174,7 +174,7 @@ def test_the_config_of_a_child_is_written_and_removed() -> None:
 def test_the_queue_continues_after_a_failure_or_stops(tmp_path: Path, after_failure: str, states: list[str]) -> None:
     file = QueueFile(tmp_path / "queue.json")
     for name in ("killed", "good"):
-        file.change(lambda now, name=name: now.added(name, Config()))  # type: ignore[misc]
+        file.change(lambda now, name=name: now.add(name, Config()))  # type: ignore[misc]
     file.change(lambda now: now.with_after_failure("continue" if after_failure == "continue" else "stop"))
     good = f"print({to_line(RunFinished('finished', 3, 'Finished after 3 steps.'))!r}, flush=True)"
 

@@ -76,7 +76,7 @@ def test_the_preview_is_what_the_run_trains(folder: Path, has_cache: bool) -> No
         number = datasets.training.examples.index(preview.examples[image])
         assert uses[:4] == [s for epoch in range(4) for s in datasets.plans.samples_of(number, epoch)]
         for use in uses[:4]:
-            seen = preview.seen(use)
+            seen = preview.use(use)
             trained = load_pixels(seen.path, versions.of(use).recipe)
             assert np.array_equal(np.asarray(seen.pixels), trained)
             assert seen.bucket == versions.of(use).recipe.bucket
@@ -86,7 +86,7 @@ def test_the_preview_is_what_the_run_trains(folder: Path, has_cache: bool) -> No
 
 def test_the_mask_darkens_what_is_outside(folder: Path) -> None:
     preview = ConceptPreview(config_of(folder, **{"concepts.1.image": {}}), 1)
-    seen, plain = preview.seen(preview.uses(0)[0]), preview.seen(preview.uses(0)[0], is_augmented=False)
+    seen, plain = preview.use(preview.uses(0)[0]), preview.use(preview.uses(0)[0], is_augmented=False)
     assert seen.has_mask
     trained = load_pixels(seen.path, preview._versions.of(seen.sample_index).recipe)
     darker = np.asarray(seen.pixels, dtype=int).sum() / trained.astype(int).sum()
@@ -158,7 +158,7 @@ def test_prompts_have_captions_and_no_image(tmp_path: Path) -> None:
     (tmp_path / "prompts.txt").write_text("a red car\na blue house", encoding="utf-8")
     config = Config(concepts=(Concept(path=str(tmp_path / "prompts.txt"), kind="prompts"),))
     preview = ConceptPreview(config, 0)
-    seen = preview.seen(preview.uses(1)[0])
+    seen = preview.use(preview.uses(1)[0])
     assert (seen.pixels, seen.caption, seen.changes) == (None, "a blue house", ())
     found = concept_statistics(config, 0)
     assert (found.num_captions, found.buckets, found.pixels) == (2, {}, None)

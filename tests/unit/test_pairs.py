@@ -307,7 +307,7 @@ def test_both_images_get_the_same_recipe(tmp_path: Path, changes: ImageChanges, 
         seen.append(load_pixels(dataset.examples[chosen.example].image.path, chosen.recipe))
         other = load_pixels(rejected.dataset.examples[chosen.example].image.path, partner.recipe)
         assert (seen[-1] == other).all()
-    assert len(list(rejected.cached())) == len(list(versions.cached()))
+    assert len(list(rejected.all_versions())) == len(list(versions.all_versions()))
 
 
 def test_a_rejected_image_of_another_size_shows_the_same_part(tmp_path: Path) -> None:
@@ -317,8 +317,8 @@ def test_a_rejected_image_of_another_size_shows_the_same_part(tmp_path: Path) ->
         image.resize((120 * scale, 80 * scale)).save(tmp_path / side / "a.png")
     changes = ImageChanges(flip="always", crop_jitter=True)
     dataset = build_dataset([(Concept(kind="pairs", image=changes), tmp_path)], "training", RULES)
-    [chosen] = ImageVersions(dataset, 3, is_cached=True).cached()
-    [rejected] = RejectedVersions(ImageVersions(dataset, 3, is_cached=True)).cached()
+    [chosen] = ImageVersions(dataset, 3, is_cached=True).all_versions()
+    [rejected] = RejectedVersions(ImageVersions(dataset, 3, is_cached=True)).all_versions()
     assert rejected.size_conditioning == chosen.size_conditioning
     assert rejected.recipe.geometry.crop_box(Size(240, 160)) == pytest.approx(
         [2 * side for side in chosen.recipe.geometry.crop_box(Size(120, 80))], abs=1.0

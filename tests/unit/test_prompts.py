@@ -141,7 +141,7 @@ def test_the_size_of_prompts_is_a_square_or_the_given_size(
 def test_augmentations_of_images_do_not_apply_and_the_size_conditioning_is_whole(prompts: Path) -> None:
     changes = ImageChanges(flip="random", crop_jitter=True, resolution_px=(64, "96x64"))
     dataset = build(Concept(kind="prompts", image=changes, image_variations=4), prompts)
-    versions = list(ImageVersions(dataset, run_seed=1, is_cached=True).cached())
+    versions = list(ImageVersions(dataset, run_seed=1, is_cached=True).all_versions())
     assert len(versions) == 3 * 2
     assert {v.size_conditioning for v in versions} == {SizeConditioning.whole(Size(*s)) for s in ((64, 64), (96, 64))}
 

@@ -42,7 +42,7 @@ def epochs(number: int) -> Config:
 def filled(number: int) -> RunQueue:
     queue = RunQueue()
     for n in range(number):
-        queue = queue.added(f"run {n + 1}", CONFIG)
+        queue = queue.add(f"run {n + 1}", CONFIG)
     return queue
 
 
@@ -63,23 +63,23 @@ changes = st.lists(
 def applied(queue: RunQueue, what: str, number: int, place: int) -> RunQueue:
     match what:
         case "add":
-            return queue.added(f"name {number}", CONFIG)
+            return queue.add(f"name {number}", CONFIG)
         case "remove":
-            return queue.removed([number])
+            return queue.remove([number])
         case "move":
-            return queue.moved(number, place)
+            return queue.move(number, place)
         case "begin":
-            return queue.began(number)
+            return queue.begin(number)
         case "end":
-            return queue.ended(number, "finished", "Finished.")
+            return queue.end(number, "finished", "Finished.")
         case "fail":
-            return queue.ended(number, "failed", "It failed.")
+            return queue.end(number, "failed", "It failed.")
         case "recover":
-            return queue.recovered()
+            return queue.recover()
         case "repeat":
-            return queue.repeated([number])
+            return queue.repeat([number])
         case _:
-            return queue.edited(number, CONFIG)
+            return queue.edit(number, CONFIG)
 
 
 @given(changes)
@@ -112,27 +112,27 @@ def test_a_file_with_anything_in_it_is_a_queue_or_an_error(data: Any) -> None:
 
 
 def test_an_interrupted_item_comes_first_then_the_order_of_the_queue() -> None:
-    queue = filled(3).moved(3, 0).began(2)
+    queue = filled(3).move(3, 0).begin(2)
     assert numbers(queue) == [3, 1, 2]
     assert queue.next == queue.item(3)
-    assert queue.recovered().next == queue.recovered().item(2)
+    assert queue.recover().next == queue.recover().item(2)
 
 
 def test_only_waiting_items_are_edited_and_running_ones_stay() -> None:
-    queue = filled(2).began(1)
-    assert queue.edited(2, epochs(7)).item(2).config.training.epochs == 7
+    queue = filled(2).begin(1)
+    assert queue.edit(2, epochs(7)).item(2).config.training.epochs == 7
     with pytest.raises(DarkroomError, match="running"):
-        queue.edited(1, CONFIG)
+        queue.edit(1, CONFIG)
     with pytest.raises(DarkroomError, match="running"):
-        queue.removed([1])
+        queue.remove([1])
     with pytest.raises(DarkroomError, match="no item 9"):
-        queue.moved(9, 0)
+        queue.move(9, 0)
 
 
 def test_a_removal_is_undone_in_its_place() -> None:
     queue = filled(3)
     item = queue.item(2)
-    assert queue.removed([2]).put_back(item, 1) == queue
+    assert queue.remove([2]).put_back(item, 1) == queue
 
 
 def test_a_config_is_copied_without_secrets_when_it_is_added(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_two_programs_do_not_undo_each_others_changes(tmp_path: Path) -> None:
 
     def add(file: QueueFile) -> None:
         for _ in range(8):
-            file.change(lambda queue: queue.added("one", CONFIG))
+            file.change(lambda queue: queue.add("one", CONFIG))
 
     threads = [threading.Thread(target=add, args=(file,)) for file in files]
     for thread in threads:
@@ -166,7 +166,7 @@ def test_two_programs_do_not_undo_each_others_changes(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read_is_never_overwritten(tmp_path: Path) -> None:
     file = QueueFile(tmp_path / "queue.json")
     file.path.write_text('{"darkroom_queue": 99}')
-    for use in (file.read, lambda: file.change(RunQueue.recovered), file.hold):
+    for use in (file.read, lambda: file.change(RunQueue.recover), file.hold):
         with pytest.raises(DarkroomError, match="cannot be read"):
             use()
     assert file.path.read_text() == '{"darkroom_queue": 99}'
@@ -175,7 +175,7 @@ def test_a_file_that_cannot_be_read_is_never_overwritten(tmp_path: Path) -> None
 
 def test_one_program_runs_the_queue_and_a_killed_one_leaves_interrupted_items(tmp_path: Path) -> None:
     file = QueueFile(tmp_path / "queue.json")
-    file.change(lambda queue: filled(2).began(1))
+    file.change(lambda queue: filled(2).begin(1))
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(file.path)],
         cwd=PROGRAM_ROOT,
@@ -188,13 +188,13 @@ def test_one_program_runs_the_queue_and_a_killed_one_leaves_interrupted_items(tm
         with pytest.raises(DarkroomError, match=f"process {process.pid}"):
             QueueRun(file)
         assert file.runner is not None
-        file.change(lambda queue: queue.began(1))
+        file.change(lambda queue: queue.begin(1))
         process.kill()
     assert [item.state for item in file.read().items] == ["interrupted", "waiting"]
     run = QueueRun(file)
     assert [item.state for item in file.read().items] == ["interrupted", "waiting"]
     run.close()
-    assert numbers(file.change(lambda queue: queue.removed([1]))) == [2], "it is not running any more"
+    assert numbers(file.change(lambda queue: queue.remove([1]))) == [2], "it is not running any more"
     assert file.runner is None
 
 

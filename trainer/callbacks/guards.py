@@ -1,7 +1,7 @@
 """Guards against overoptimization: they end a run whose images still gain reward but lose what they had before.
 
 A model that follows a reward too far moves away from the original one (KL), samples the same image again and again
-(diversity), or exceeds the reward that was wanted. Gao et al. 2022 (arXiv 2210.10760) measure this for language models,
+(diversity), or exceeds the target reward. Gao et al. 2022 (arXiv 2210.10760) measure this for language models,
 Fan et al. 2023 (arXiv 2305.16381) and Black et al. 2023 (arXiv 2305.13301) for diffusion models.
 """
 

@@ -1,7 +1,7 @@
 """Profiles a few steps of a run on request: what the devices and the host do, and which functions take the time.
 
 First torch's profiler: two steps of warmup, then ten, written as a Chrome trace (trace.json, for chrome://tracing or
-Perfetto), a table of operators, and one of what a GPU waited for. Then Python's profiler over ten more steps: the
+Perfetto), a table of operators, and one of the waits of a GPU. Then Python's profiler over ten more steps: the
 host's time by function. It changes no number of the run.
 """
 
@@ -213,7 +213,7 @@ class _Span:
 def device_time(events: Iterable[Mapping[str, Any]]) -> DeviceTime:
     """Return a device's time from the events of a Chrome trace of torch's profiler.
 
-    Each gap between operations on the device is put down to what the thread that started the next one did for most of
+    Each gap between operations on the device is attributed to what the thread that started the next one did for most of
     the gap: the outermost operation, or Python between operations.
     """
     complete = [e for e in events if e.get("ph") == "X"]

@@ -106,7 +106,7 @@ class ReconstructionSamples:
         """
         self._settings = settings
         self._loader = loader
-        self._versions = list(islice((v for v in loader.versions.first() if v.resolution == 0), NUM_SAMPLES))
+        self._versions = list(islice((v for v in loader.versions.first_versions() if v.resolution == 0), NUM_SAMPLES))
         self._family = family
         self._placement = placement
         self._evaluation = evaluation
@@ -159,7 +159,7 @@ class ReconstructionSamples:
         return images
 
     def _evaluations(self) -> list[Evaluation]:
-        return self._evaluation.shown(also_without_ema=self._settings.also_without_ema)
+        return self._evaluation.variants(also_without_ema=self._settings.also_without_ema)
 
     def dry_run_checks(self, state: DryRunState) -> list[DryRunCheck]:
         """Return the check of the largest image, if the settings make samples without a request."""

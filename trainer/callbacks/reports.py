@@ -155,8 +155,8 @@ class CompileReport:
 class DroppedImages:
     """Emits `ImagesDropped` in each epoch that drops samples, after its first step.
 
-    Merged batches drop samples in the last epoch only. The file has the rows of all epochs so far, also of those before
-    the run was resumed.
+    Merged batches drop samples in the last epoch only. The file has the rows of all epochs so far, also from before the
+    run was resumed.
     """
 
     def __init__(

@@ -47,7 +47,7 @@ class SamplingCallback:
         meeting: Meeting | None = None,
         adapters: Sequence[Adapter] = (),
     ) -> None:
-        """The processes of a `meeting` share the samples; the main one writes them. `adapters` are those trained."""
+        """The processes of a `meeting` share the samples; the main one writes them. `adapters` are the trained ones."""
         self._settings = settings
         self._image_sampler = image_sampler
         self._evaluation = evaluation
@@ -118,7 +118,7 @@ class SamplingCallback:
             return self._image_sampler.sample([self._expand(p) for p in prompts], on_step=self._progress.next)
 
     def _evaluations(self) -> list[Evaluation]:
-        return self._evaluation.shown(also_without_ema=self._settings.also_without_ema)
+        return self._evaluation.variants(also_without_ema=self._settings.also_without_ema)
 
     def _with_seed(self, index: int, prompt: SamplePrompt, step: int) -> SamplePrompt:
         """Return a prompt with its seed at this step: the same at each step, or another one for each."""

@@ -141,7 +141,7 @@ class ValidationCallback:
         return losses
 
     def _measure_share(self, _given: None) -> tuple[Losses, Metrics]:
-        """Measure this process's share: whole batches, so that each loss is bit-equal to that of a single process."""
+        """Measure this process's share: whole batches, so that each loss is bit-equal to a single process's."""
         losses: Losses = defaultdict(list)
         self._metrics = defaultdict(list)
         with self._evaluation.active(), self._placement.phase(phases.VALIDATE):

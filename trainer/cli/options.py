@@ -94,7 +94,7 @@ def _number_reader(record: FieldRecord) -> Callable[[str], float]:
 
 
 def _help_of(record: FieldRecord) -> str:
-    """Return the help of an option: that of the setting, with its choices and its default."""
+    """Return the help of an option: the help of its setting, with the choices and the default."""
     text = f"{record.setting.help[:1].lower()}{record.setting.help[1:]}".removesuffix(".")
     if record.choices:
         text = f"{text}: {', '.join(name for name in record.choices if name)}"
@@ -105,7 +105,7 @@ def _help_of(record: FieldRecord) -> str:
 
 
 def _resolve(record: FieldRecord, value: Any) -> Any:
-    """Return the value of an option as that of its setting."""
+    """Return the value of an option as its setting needs it."""
     if record.kind == "list":
         item: Any = record.item  # of the records of a list a dataclass, too
         if item is AdapterChoice:

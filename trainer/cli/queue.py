@@ -35,13 +35,13 @@ class AddSettings(Section):
     configs: Annotated[
         tuple[str, ...], Setting("Configs", "A config file, or the name of a preset."), positional("CONFIG")
     ] = ()
-    name: Annotated[str, Setting("Name", "The name in the queue; by default that of the file.")] = ""
+    name: Annotated[str, Setting("Name", "The name in the queue; by default the name of the file.")] = ""
     preset: PresetName = ""
     changes: Changes = ()
 
 
 class QueueRunSettings(Section):
-    """How the queue is run."""
+    """The settings of running the queue."""
 
     after_failure: Annotated[
         Literal["", "continue", "stop"], Setting("After a failure", "What to do after a failed run.")
@@ -58,7 +58,7 @@ def _add(options: argparse.Namespace) -> int:
         for problem in errors_in(loaded.problems):
             sys.stderr.write(f"{describe(problem)}\n")
         title = settings.name or name.lstrip("#")
-        changed = _file().change(lambda now, title=title, config=loaded.config: now.added(title, config))  # type: ignore[misc]
+        changed = _file().change(lambda now, title=title, config=loaded.config: now.add(title, config))  # type: ignore[misc]
         sys.stdout.write(f"{changed.items[-1].number}: {title}\n")
     return 0
 
@@ -80,12 +80,12 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _remove(options: argparse.Namespace) -> int:
-    _file().change(lambda now: now.removed(options.numbers))
+    _file().change(lambda now: now.remove(options.numbers))
     return 0
 
 
 def _move(options: argparse.Namespace) -> int:
-    _file().change(lambda now: now.moved(options.number, options.place - 1))
+    _file().change(lambda now: now.move(options.number, options.place - 1))
     return 0
 
 

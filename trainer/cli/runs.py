@@ -265,7 +265,7 @@ def _prune(configs: Sequence[Config], *, names: Sequence[str], is_confirmed: boo
     if configs[0].data.cache_location == "memory":
         raise DarkroomError(
             "The caches of this config are in memory, so there are no entries to remove.",
-            advice="Set data.cache_location to disk to remove those of the cache folder.",
+            advice="Set data.cache_location to disk to remove the entries of the cache folder.",
         )
     import_engine(in_window=False)
     from trainer.run.prune import unused_by

@@ -1,4 +1,4 @@
-"""The signals that ask the program to end: Ctrl-C, the system's request, and a terminal that was closed."""
+"""The signals to end the program: Ctrl-C, the system's request, and a terminal that was closed."""
 
 from __future__ import annotations
 

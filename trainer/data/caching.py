@@ -138,7 +138,7 @@ class Caches:
                     threads=threads,
                     batch_size=self.encoders.batch_size,
                     encode_in_float32=self.encoders.latents_in_float32,
-                    stage=self.encoders.staged,
+                    stage=self.encoders.pin_for_gpu,
                 )
                 built = self._drive(build, what, len(share))
         if needed_label and (problem := next((b.problem for b in built if b.problem), "")):
@@ -287,7 +287,7 @@ def image_jobs(
         by_example.append(digests.digest(path, size_bytes=size_bytes, mtime_ns=mtime_ns, verify=verify))
     digests.save()
     jobs: ImageJobs = {}
-    for version in versions.cached():
+    for version in versions.all_versions():
         image = versions.dataset.examples[version.example].image
         key = image_key(
             digest=by_example[version.example],

@@ -29,7 +29,7 @@ class Encoders:
 
     @property
     def batch_size(self) -> int:
-        """How many images are encoded before their latents are copied to the CPU; on a CPU one, to stop early."""
+        """The number of images that are encoded before their latents go to the CPU; one on a CPU, to stop early."""
         return 1 if self.device.is_cpu else _GPU_BATCH_SIZE
 
     def encode(self, images_B3PP: torch.Tensor) -> torch.Tensor:
@@ -37,7 +37,7 @@ class Encoders:
         with torch.no_grad():
             return self.family.encode_images(move(images_B3PP, self.device))
 
-    def staged(self, images_B3PP: torch.Tensor) -> torch.Tensor:
+    def pin_for_gpu(self, images_B3PP: torch.Tensor) -> torch.Tensor:
         """Return images in memory from which a GPU copies them without waiting; on another thread."""
         return pin(images_B3PP, self.device)
 

@@ -69,7 +69,7 @@ class InpaintingMasks:
 
     def deliver(self, versions: Sequence[ImageVersion], prepared: Sequence[Prepared]) -> torch.Tensor:
         """Return the masks of versions of one size, (B, 1, H, W), 1 for the latents that are inpainted, else 0."""
-        masks = [self.masks.rebuilt(v) if p is None else p for v, p in zip(versions, prepared, strict=True)]
+        masks = [self.masks.rebuild(v) if p is None else p for v, p in zip(versions, prepared, strict=True)]
         return move_async(torch.stack([inpainting_mask(m) for m in masks]).to(self.dtype), self.device)
 
 
@@ -156,9 +156,9 @@ def input_jobs(
 ) -> dict[Place, EncodingJob]:
     """Return the encoding jobs of an input of a dataset's images by example, resolution and variation.
 
-    `image_keys` and `mask_keys` are those of the versions' latents and mask files, `encoder` is the identity of the
-    VAE. `with_blank` adds the blank ones of uses that ignore the mask. `check` is called for each image and may raise
-    to stop.
+    `image_keys` and `mask_keys` are the keys of the versions' latents and mask files, `encoder` is the VAE's identity.
+    `with_blank` adds the blank ones of uses that ignore the mask. `check` is called for each image and may raise to
+    stop.
     """
     file_digests: dict[int, str] = {}
     for number, example in enumerate(versions.dataset.examples):
@@ -170,14 +170,14 @@ def input_jobs(
     digests.save()
     reader, known = reader_of(record, latent_factor), KnownKeys(image_keys, mask_keys, file_digests, encoder)
     jobs: dict[Place, EncodingJob] = {}
-    for version in _with_blank(versions) if with_blank else versions.cached():
+    for version in _with_blank(versions) if with_blank else versions.all_versions():
         example = versions.dataset.examples[version.example]
         jobs[version.place] = EncodingJob(reader.key(example, version, known), reader.image(example, version))
     return jobs
 
 
 def _with_blank(versions: ImageVersions) -> Iterator[ImageVersion]:
-    for version in versions.cached():
+    for version in versions.all_versions():
         yield version
         if version.variation == 0:
             yield replace(version, variation=BLANK)

@@ -88,13 +88,13 @@ class _Texts:
         return tuple(d.empty_for for d in self.drawn) if any(d.empty_for for d in self.drawn) else ()
 
     @property
-    def encoded(self) -> tuple[str, ...]:
+    def encoded_captions(self) -> tuple[str, ...]:
         """The captions whose embeddings the batch contains: with `empty_for`, also the empty one."""
         return (*self.captions, "") if self.empty_for else self.captions
 
 
 @dataclass(frozen=True, slots=True)
-class _Pending:
+class _PendingBatch:
     """A micro-batch as it is being prepared."""
 
     images: list[Future[_Image]]
@@ -179,9 +179,9 @@ class Loader:
                 start = group_starts[share.number] + share.first_row
                 yield _Position(share, first_step, start, group_samples, is_last_micro_batch=share is shares[-1])
 
-    def _submit(self, pool: ThreadPoolExecutor, position: _Position) -> _Pending:
+    def _submit(self, pool: ThreadPoolExecutor, position: _Position) -> _PendingBatch:
         images = [pool.submit(self._image, s) for s in position.share.sample_indices]
-        return _Pending(images, pool.submit(self._texts, position.share))
+        return _PendingBatch(images, pool.submit(self._texts, position.share))
 
     def _image(self, sample_index: SampleIndex) -> _Image:
         """Read one use of an image; on a loader thread."""
@@ -203,7 +203,7 @@ class Loader:
                 advice="Remove or replace the image, or switch on the latent cache, which leaves such images out.",
             ) from error
 
-    def _batch(self, epoch: int, position: _Position, pending: _Pending) -> Batch:
+    def _batch(self, epoch: int, position: _Position, pending: _PendingBatch) -> Batch:
         images, whole_texts = [self._result(image) for image in pending.images], pending.texts.result()
         share, samples = position.share, position.share.sample_indices
         versions = [image.version for image in images]
@@ -255,20 +255,20 @@ class Loader:
         )
 
     def _conditioning(self, texts: _Texts, share: Share, *, has_empty: bool) -> DeliveredConditioning:
-        """Return the conditioning of a share, padded like that of its micro-batch.
+        """Return the conditioning of a share, padded to the same length as its micro-batch.
 
         With `has_empty`, the empty prompt's conditioning is at its end.
         """
-        delivered = self.conditioning.deliver(texts.encoded, texts.prepared)
+        delivered = self.conditioning.deliver(texts.encoded_captions, texts.prepared)
         if share.is_whole or delivered is None:
             return delivered
-        empty = [len(texts.encoded) - 1] if has_empty else []
+        empty = [len(texts.encoded_captions) - 1] if has_empty else []
         return delivered.select([*range(share.first_row, share.first_row + share.num_rows), *empty])
 
     def _texts(self, share: Share) -> _Texts:
         """Draw the captions of a micro-batch and read their embeddings; on a loader thread."""
         drawn = _Texts(tuple(self._caption(s) for s in share.whole), None)
-        return replace(drawn, prepared=self.conditioning.prepare(drawn.encoded))
+        return replace(drawn, prepared=self.conditioning.prepare(drawn.encoded_captions))
 
     def _caption(self, sample_index: SampleIndex) -> DrawnCaption:
         """Return the caption of one use of an image."""

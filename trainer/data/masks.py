@@ -30,8 +30,9 @@ KeyedFiles = dict[tuple[int, int, int], tuple[str, MaskFile]]
 
 @dataclass(frozen=True, slots=True)
 class MaskRules:
-    """How masks weigh the loss. Each use of an image ignores its mask with the probability `unmasked_probability`.
+    """The rules by which masks weigh the loss.
 
+    Each use of an image ignores its mask with the probability `unmasked_probability`.
     `preservation_weight` weighs the errors against the original model's prediction in the unmasked area.
     """
 
@@ -79,7 +80,7 @@ class MaskReader:
         except (BrokenEntryError, KeyError):
             return None
 
-    def rebuilt(self, version: ImageVersion) -> torch.Tensor:
+    def rebuild(self, version: ImageVersion) -> torch.Tensor:
         """Return a mask whose entry is broken, read from its file again."""
         assert self.cache is not None, "only a cache has broken entries"
         return self.cache.rebuild(self.cache.keys[version.place], self.file_of(version))
@@ -111,7 +112,7 @@ class MaskSource:
         samples: Sequence[SampleIndex],
     ) -> BatchMasks:
         """Return the masks of samples, and their weights, on the training device."""
-        masks = [self._reader.rebuilt(v) if p is None else p for v, p in zip(versions, prepared, strict=True)]
+        masks = [self._reader.rebuild(v) if p is None else p for v, p in zip(versions, prepared, strict=True)]
         probability = self.rules.unmasked_probability
         ignored = [ignores_mask(self.run_seed, sample, probability=probability) for sample in samples]
         on_cpu = torch.stack([torch.ones_like(m) if i else m for m, i in zip(masks, ignored, strict=True)])
@@ -153,7 +154,7 @@ def mask_files(
             )
     digests.save()
     files: KeyedFiles = {}
-    for version in versions.cached():
+    for version in versions.all_versions():
         if version.example in by_example:
             file = mask_file(versions.dataset.examples[version.example], version.recipe, latent_factor)
             key = mask_key(

@@ -35,13 +35,13 @@ _MAX_EPOCHS = 10_000  # searched for them: with few repeats, most epochs use an 
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ImageUse:
     """One use of an image by a run.
 
-    `corners` are those of the crop, in pixels of the upright image of `size`. `pixels` is the image as it is trained,
-    with the black area of its mask darkened; None for a prompt. `changes` are the augmentations in words, `captions`
-    the captions as they are written, `caption` the one that is trained. `is_dropped`: the empty prompt is trained.
-    `variation` counts from 0; `num_variations` is None where every use is augmented anew.
+    `corners` are the corners of the crop, in pixels of the upright image of `size`. `pixels` is the image as it is
+    trained, with the black area of its mask darkened; None for a prompt. `changes` are the augmentations in words,
+    `captions` the captions as they are written, `caption` the one that is trained. `is_dropped`: the empty prompt is
+    trained. `variation` counts from 0; `num_variations` is None where every use is augmented anew.
     """
 
     path: Path
@@ -105,7 +105,7 @@ class ConceptPreview:
             return []
         return list(islice(self._uses(self._facts.first_example + image), MAX_USES))
 
-    def seen(self, sample_index: SampleIndex, *, is_augmented: bool = True) -> Seen:
+    def use(self, sample_index: SampleIndex, *, is_augmented: bool = True) -> ImageUse:
         """Return one use of an image; without `is_augmented`, what it would be without image augmentation.
 
         Raises BrokenImageError, an OSError, for an image or a mask that cannot be decoded.
@@ -117,13 +117,13 @@ class ConceptPreview:
         if not is_augmented:
             recipe = plain_recipe(example.resize_crops[sample_index.resolution], example.background)
         drawn = self._caption(sample_index)
-        return Seen(
+        return ImageUse(
             example.image.path,
             sample_index,
             size,
             recipe.bucket,
             recipe.geometry.crop_corners(size),
-            seen_pixels(example, recipe) if example.image.has_image else None,
+            trained_pixels(example, recipe) if example.image.has_image else None,
             example.mask is not None,
             changes_of(recipe) if example.image.has_image else (),
             example.image.captions,
@@ -152,7 +152,7 @@ class ConceptPreview:
             yield from self._plans.samples_of(number, epoch)
 
 
-def seen_pixels(example: Example, recipe: Recipe) -> Image.Image:
+def trained_pixels(example: Example, recipe: Recipe) -> Image.Image:
     """Return an image as it is trained, with the black area of its mask darkened. Raises BrokenImageError."""
     image = Image.fromarray(load_pixels(example.image.path, recipe))
     if example.mask is None:

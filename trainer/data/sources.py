@@ -103,7 +103,7 @@ class EncodedLatents:
 
     def deliver(self, versions: Sequence[ImageVersion], prepared: Sequence[Prepared]) -> torch.Tensor:
         """Encode the images."""
-        images_B3PP = self.encoders.staged(torch.stack([p for p in prepared if p is not None]))
+        images_B3PP = self.encoders.pin_for_gpu(torch.stack([p for p in prepared if p is not None]))
         latents_BCHW = self.encoders.encode(images_B3PP)
         if latents_BCHW.dtype.itemsize == 2:
             latents_BCHW = self._finite(latents_BCHW, images_B3PP, versions)
@@ -190,27 +190,27 @@ class CachedConditioning:
     def prepare(self, captions: Sequence[str]) -> PreparedTexts:
         """Read the entries and pad the shorter ones; None if one is broken."""
         try:
-            return self._joined(captions, self._stored)
+            return self._join(captions, self._from_store)
         except BrokenEntryError:
             return None
 
     def deliver(self, captions: Sequence[str], prepared: PreparedTexts = None) -> Conditioning:
         """Move the entries to the device together; broken ones are encoded again."""
-        joined = self._joined(captions, self._read) if prepared is None else prepared
+        joined = self._join(captions, self._read) if prepared is None else prepared
         return joined.to(self.device)
 
-    def _joined(self, captions: Sequence[str], read: Callable[[str], Mapping[str, torch.Tensor]]) -> Conditioning:
+    def _join(self, captions: Sequence[str], read: Callable[[str], Mapping[str, torch.Tensor]]) -> Conditioning:
         """Return the entries of captions as one, ready to be moved: in the training dtype, and pinned for a GPU."""
         entries = {c: self.family.conditioning_from(read(c)) for c in dict.fromkeys((*captions, ""))}
         joined = self.family.join([entries[c] for c in captions], entries[""]).to(CPU, self.dtype)
         return self.family.conditioning_from({n: pin(t, self.device) for n, t in joined.tensors().items()})
 
-    def _stored(self, caption: str) -> Mapping[str, torch.Tensor]:
+    def _from_store(self, caption: str) -> Mapping[str, torch.Tensor]:
         return self.store.read(self.key_of(caption))
 
     def _read(self, caption: str) -> Mapping[str, torch.Tensor]:
         try:
-            return self._stored(caption)
+            return self._from_store(caption)
         except BrokenEntryError:
             return self.rebuild(caption)
 

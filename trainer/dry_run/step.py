@@ -65,7 +65,7 @@ class DryRunStep:
     def room_for_state(self, device: Device) -> Iterator[None]:
         """On a GPU, reserve as much memory as the optimizer state will need from the first step on.
 
-        Later checks, such as a sample, must fit beside it.
+        Later checks, such as a sample, must fit next to it.
         """
         size = 0 if device.is_cpu else expected_state_bytes(self.state, self._groups, self._training.stepper, device)
         reserved = torch.empty(size, dtype=torch.uint8, device=device.torch)
@@ -141,7 +141,7 @@ class DryRunStep:
                 )
 
     def _copy_gradients(self) -> bool:
-        """Set the gradients of the copies to those of the real parameters; return whether there is any."""
+        """Copy the gradients of the real parameters to their copies; return whether there is any."""
         real = named_parameters(self._groups)
         has_any = False
         for name, copy in named_parameters(self.state.groups).items():

@@ -114,7 +114,7 @@ class AdapterExporter:
         return kind_of(ADAPTERS[self.config.adapter.name])
 
     def _rank_and_alpha(self, trained: Sequence[AdapterLayer], network: NetworkFacts) -> tuple[int, float]:
-        """Return those of the written layers: a file that the run started from may have others than the settings."""
+        """Return rank and alpha of the written layers, which differ from the settings if the start file has others."""
         if rank_and_alpha(trained) is None:  # not a LoRA
             return network.rank, network.alpha
         kept = written_of(self.start, self.config.output.format)

@@ -43,7 +43,7 @@ def _hide_paths(section: Section, tree: dict[str, Any]) -> None:
             continue
         value = getattr(holder, record.name)
         if record.setting.path_kind:
-            place[record.name] = _shown(str(value), record)
+            place[record.name] = _public_path(str(value), record)
         elif isinstance(value, Section):
             _hide_paths(value, place[record.name])
         elif record.kind == "list" and record.item:
@@ -68,7 +68,7 @@ def _holder_in(tree: dict[str, Any], path: str) -> dict[str, Any] | None:
     return node if isinstance(node, dict) else None
 
 
-def _shown(value: str, record: FieldRecord) -> str:
+def _public_path(value: str, record: FieldRecord) -> str:
     """Return a path as it may be shared: a file's name, a Hugging Face repository, or a folder's default."""
     default = str(record.default)
     if not value or value == default:

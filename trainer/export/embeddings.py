@@ -1,4 +1,4 @@
-"""Exporting trained embeddings: as the result of a run, or beside its result."""
+"""Exporting trained embeddings: as the result of a run, or next to it."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ class EmbeddingExporter:
 
 
 @dataclass(frozen=True, eq=False)
-class WithWordsBeside:
-    """Exports a result, and embeddings in a folder of files beside it."""
+class ExporterWithEmbeddings:
+    """Exports a result, and embeddings in a folder of files next to it."""
 
     main: Exporter
     words: Sequence[EmbeddingExporter]
@@ -96,12 +96,12 @@ class WithWordsBeside:
             exporter.save(file, values, now=now, step=step, epoch=epoch)
 
 
-def with_words_beside(
+def with_embeddings(
     main: Exporter, words: Sequence[Word], family: ModelFamily, config: Config, thumbnail: Callable[[], str]
 ) -> Exporter:
-    """Return an exporter that also writes embeddings beside the result; the given one without any."""
-    beside = [EmbeddingExporter(w, family, config, thumbnail) for w in words]
-    return WithWordsBeside(main, beside) if beside else main
+    """Return an exporter that also writes embeddings next to the result; `main` without any."""
+    exporters = [EmbeddingExporter(w, family, config, thumbnail) for w in words]
+    return ExporterWithEmbeddings(main, exporters) if exporters else main
 
 
 def file_name_of(placeholder: str) -> str:

@@ -79,7 +79,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """How the work ended. `kept_in` is the folder with copies of the replaced files, if there are any."""
+    """The outcome of the work. `kept_in` is the folder with copies of the replaced files, if there are any."""
 
     outcome: Literal["finished", "stopped"]
     num_written: int
@@ -88,7 +88,7 @@ class Summary:
     kept_in: str = ""
 
     def words(self, what: str) -> str:
-        """Return how it ended, as sentences; `what` is "captions" or "masks"."""
+        """Return the outcome as sentences; `what` is "captions" or "masks"."""
         parts = [f"{count(self.num_written, what.removesuffix('s'))} written"]
         if self.num_left:
             parts.append(f"{count(self.num_left, 'image')} left as they are")

@@ -25,7 +25,7 @@ from trainer.jobs.spec import JobSpec
 
 
 class CaptionJob(CaptionSettings):
-    """Which captions to write: for the images of a folder, by a model."""
+    """The captions to write: for the images of a folder, by a model."""
 
     folder: Folder = ""
     model: Annotated[

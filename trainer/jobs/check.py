@@ -127,7 +127,7 @@ def _list_under(title: str, findings: Sequence[tuple[str, str]], max_lines: int)
 def plan_lines(datasets: Datasets, *, is_cached: bool, epochs: int, every_image: bool) -> list[str]:
     """Return a line for each bucket of the training images, and with `every_image` one for each version of an image.
 
-    The numbers are those of a run of `epochs` epochs.
+    The numbers count a run of `epochs` epochs.
     """
     versions = ImageVersions(datasets.training, datasets.settings.run_seed, is_cached=is_cached)
     rows = plan_rows(datasets.training, datasets.plans, versions, epochs=epochs)

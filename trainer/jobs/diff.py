@@ -54,10 +54,10 @@ def diff(settings: DiffSettings, _job: Job) -> JobFinished:
 
 def differences(one: Config, other: Config) -> list[tuple[str, str, str]]:
     """Return each path in which two configs differ, with both values as JSON."""
-    return [(path, _shown(one, path), _shown(other, path)) for path in differing_paths(one, other)]
+    return [(path, _value_text(one, path), _value_text(other, path)) for path in differing_paths(one, other)]
 
 
-def _shown(config: Config, path: str) -> str:
+def _value_text(config: Config, path: str) -> str:
     try:
         value = get_path(config, path)
     except KeyError:

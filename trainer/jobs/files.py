@@ -82,7 +82,10 @@ class ConvertSettings(Section):
     to: Annotated[
         str,
         *one_of(_forms),
-        Setting("Format", "The output format. By default the one of the output's name, or the other one of a LoRA."),
+        Setting(
+            "Format",
+            "The output format. By default it follows from the output's name; a LoRA gets its other form.",
+        ),
     ] = ""
     dtype: Dtype = ""
     use_ema: Annotated[

@@ -31,7 +31,7 @@ from trainer.jobs.spec import Argument, JobSpec
 
 
 class MaskJob(MaskSettings):
-    """Which masks to write: for the images of a folder, by a model."""
+    """The masks to write: for the images of a folder, by a model."""
 
     folder: Folder = ""
     model: Annotated[

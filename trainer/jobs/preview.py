@@ -23,7 +23,7 @@ from modules.system.atomic import write_bytes
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from trainer.data.datasets import datasets_of
-from trainer.data.preview import seen_pixels
+from trainer.data.preview import trained_pixels
 from trainer.job import Job
 from trainer.job_events import JobFinished
 from trainer.jobs.config import ConfigSettings
@@ -111,7 +111,7 @@ def _row(
         repeat = f", repeat {use.repeat + 1}" if is_repeated else ""
         size_of_use = f", {recipe.bucket}" if dataset.num_resolutions > 1 else ""
         tiles.append((f"epoch {use.epoch + 1}{repeat}{size_of_use}", recipe))
-    return [(label, seen_pixels(example, recipe)) for label, recipe in tiles]
+    return [(label, trained_pixels(example, recipe)) for label, recipe in tiles]
 
 
 def _alone(settings: ImageChanges, example: Example, size: Size) -> Iterator[Tile]:

@@ -32,8 +32,8 @@ _FIELDS = ("prompt", "negative_prompt", "seed", "steps", "guidance", "sampler", 
 class SampleChoices(Section):
     """Choices besides the model and the prompt of a config: adapters, embeddings, and the axes of a grid.
 
-    Image n of `num_images` has the prompt's seed plus n. `backup` is the backup of a run whose weights replace those of
-    the config; the axis of saves takes them from `run`. An axis is its name and its values, as in "steps=10-50 (+10)".
+    Image n of `num_images` has the prompt's seed plus n. `backup` is the backup of a run whose weights replace the
+    config's; the axis of saves takes them from `run`. An axis is its name and its values, as in "steps=10-50 (+10)".
     """
 
     folder: Annotated[
@@ -111,7 +111,7 @@ class SampleSettings(SampleChoices):
         Argument(metavar="MODEL"),
     ] = ""
     prompt: Annotated[
-        str | None, Setting("Prompt", "The prompt, instead of those of the config; may have wildcards.")
+        str | None, Setting("Prompt", "The prompt, instead of the config's prompts; may have wildcards.")
     ] = None
     negative_prompt: Annotated[str | None, Setting("Negative prompt", "The negative prompt.")] = None
     seed: Annotated[int | None, Setting("Seed", "The seed of the first image.")] = None

@@ -53,7 +53,7 @@ _FIELDS = ("model", "parts", "quantization", "embeddings", "general", "training"
 
 
 @dataclass(frozen=True, eq=False)
-class _Loaded:
+class _LoadedModel:
     """A loaded model, and what it was loaded from."""
 
     key: str
@@ -66,7 +66,7 @@ class SamplingEngine:
     """Samples requests one after another; a model is loaded when a request has another one than the last."""
 
     def __init__(self) -> None:
-        self._loaded: _Loaded | None = None
+        self._loaded: _LoadedModel | None = None
         self.num_loads = 0
 
     def sample(self, request: SampleRequest, job: Job) -> JobFinished:
@@ -174,13 +174,13 @@ def _config_of(request: SampleRequest, weights: Weights) -> Config:
     return config.model_copy(update={"embeddings": embeddings, "training": training})
 
 
-def _load(config: Config, backup: str, key: str) -> _Loaded:
+def _load(config: Config, backup: str, key: str) -> _LoadedModel:
     machine = machine_of(config.general, config.training.precision)
     family, placement = _of_backup(config, machine, from_root(backup)) if backup else _of_config(config, machine)
     for part in family.parts.values():
         part.module.eval().requires_grad_(False)
     stack = AdapterStack({name: part.module for name, part in family.parts.items()}, family.lora_naming)
-    return _Loaded(key, family, ImageSampler(family, placement, machine.train_device, machine.precision), stack)
+    return _LoadedModel(key, family, ImageSampler(family, placement, machine.train_device, machine.precision), stack)
 
 
 def _of_config(config: Config, machine: Machine) -> tuple[ModelFamily, Placement]:

@@ -255,7 +255,7 @@ def _cell(first: Cell, number: int, x: tuple[int, AxisValue], y: tuple[int, Axis
     (column, x_value), (row, y_value) = x, y
     prompt = first.prompt.model_copy(update={"seed": (first.prompt.seed + number) % 2**63})
     cell = replace(first, prompt=prompt, number=number, column=column, row=row, labels=(x_value.label, y_value.label))
-    # The axis of saves puts an adapter before the others, so that a strength is that of the save.
+    # The axis of saves puts an adapter before the others, so that a strength applies to the save.
     for value in sorted((x_value, y_value), key=lambda v: not v.is_first):
         cell = value.apply(cell)
     return _expand_prompts(cell, request)

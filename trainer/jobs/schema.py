@@ -16,7 +16,7 @@ from trainer.jobs.spec import Argument, JobSpec
 
 
 class SchemaSettings(Section):
-    """Which document to write, and where."""
+    """The document to write, and its file."""
 
     markdown: Annotated[bool, Setting("Settings", "Print a Markdown document of every setting instead.")] = False
     optimizers: Annotated[bool, Setting("Optimizers", "Print a Markdown table of the optimizers instead.")] = False

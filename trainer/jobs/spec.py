@@ -27,7 +27,7 @@ NOTHING_WRITTEN = "Stopped. Nothing was written."
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """How a setting is written on the command line, attached to its annotation.
+    """The form of a setting on the command line, attached to its annotation.
 
     Without one, the setting `to_inpainting` is the option --to-inpainting, and a switch that is on by default is
     --no-NAME. `flag` is another name of the option. `metavar` stands for its value in the help. With `is_positional`

@@ -31,7 +31,7 @@ _SEEDS = 2**63  # the number of different seeds of `derive_seed`
 
 @dataclass(frozen=True, slots=True)
 class RewardLoss:
-    """How a reward becomes a loss: "mean", "target" or "hinge", the target of the last two, and a factor."""
+    """The loss of a reward: "mean", "target" or "hinge", the target of the last two, and a factor."""
 
     kind: Literal["mean", "target", "hinge"] = "mean"
     target: float = 10.0
@@ -68,7 +68,7 @@ class AlignProp:
         # A probability of 1 includes every seed, a probability of 0 none.
         if derive_seed(context.run_seed, "alignprop", batch.step) >= self.probability * _SEEDS:
             return self.denoise.loss(batch, context)
-        rollout = self._sampled(batch, context)
+        rollout = self._sample(batch, context)
         scores = self.reward(rollout.images_B3PP, batch.captions)
         settings = self.reward_loss
         is_scored = num_scored(scores.total_B) > 0
@@ -87,11 +87,11 @@ class AlignProp:
             metrics=_metrics(scores) if is_scored else {},
         )
 
-    def _sampled(self, batch: Batch, context: StepContext) -> Rollout:
+    def _sample(self, batch: Batch, context: StepContext) -> Rollout:
         seed_parts = (batch.step, batch.micro_batch)
         factor, (height, width) = context.family.spec.latents.factor, batch.latents_BCHW.shape[-2:]
-        # Encoded together, so that the embedding of the empty prompt is as long as those of the captions. Of several
-        # processes each takes its rows of the micro-batch.
+        # Encoded together, so that the embedding of the empty prompt is as long as the embeddings of the captions. Of
+        # several processes each takes its rows of the micro-batch.
         captions = batch.padded_like or batch.captions
         texts, first = context.encode([*captions, ""]), batch.first_row
         rows = range(first, first + batch.num_samples)

@@ -37,11 +37,11 @@ from trainer.run_folder.choices import (
     wrong_answer,
 )
 
-_SECONDS = 0.25  # between two looks at the folder
+_SECONDS = 0.25  # between two checks of the folder
 
 
 def wait_a_moment() -> None:
-    """Wait until the folder is looked at again."""
+    """Wait until the next check of the folder."""
     time.sleep(_SECONDS)
 
 

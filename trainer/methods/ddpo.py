@@ -16,7 +16,7 @@ from trainer.methods.rollouts import SampledGroup
 
 
 @dataclass(frozen=True, slots=True)
-class WithAll:
+class RolloutComparison:
     """Compares an image with all images of the rollout."""
 
     def advantages(self, name: str, scores: Sequence[float], sampled: SampledGroup) -> list[float]:
@@ -32,7 +32,7 @@ class WithAll:
 
 
 @dataclass(frozen=True, slots=True)
-class WithSamePrompt:
+class PromptComparison:
     """Compares an image with the latest images of the same prompt."""
 
     tracker: PromptTracker
@@ -63,5 +63,5 @@ def build(chosen: Ddpo, training: Training, reward: CompositeReward | None) -> P
 
 def _comparison(chosen: Ddpo) -> Callable[[], Comparison]:
     if chosen.advantage == "batch":
-        return WithAll
-    return lambda: WithSamePrompt(PromptTracker(chosen.tracker_size, chosen.tracker_min_count))
+        return RolloutComparison
+    return lambda: PromptComparison(PromptTracker(chosen.tracker_size, chosen.tracker_min_count))

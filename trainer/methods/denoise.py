@@ -52,7 +52,7 @@ class Denoise:
         target_BCHW = process.target(batch.latents_BCHW, noise.target_BCHW, timesteps_B)
         errors = self.mix.at(process, timesteps_B)
         errors_BCHW = weighted_errors(output_BCHW, target_BCHW, batch.area_weights_B1HW, prior, errors)
-        loss, metrics = self._reduced(errors_BCHW, timesteps_B, batch, process)
+        loss, metrics = self._reduce(errors_BCHW, timesteps_B, batch, process)
         return StepLoss(
             loss=loss,
             num_samples=batch.num_counted,
@@ -62,7 +62,7 @@ class Denoise:
             metrics=metrics,
         )
 
-    def _reduced(
+    def _reduce(
         self, errors_BCHW: torch.Tensor, timesteps_B: torch.Tensor, batch: Batch, process: NoiseProcess
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Return the loss of a batch, of shape (), from its errors with all weights, and its metrics."""

@@ -36,7 +36,7 @@ _MAPO_SCALE = 0.5  # of the errors, as in the authors' code
 
 @dataclass(frozen=True, slots=True)
 class PairLoss:
-    """How the errors of pairs become a loss; "mapo" needs no reference model."""
+    """The loss of the errors of pairs; "mapo" needs no reference model."""
 
     kind: Literal["sigmoid", "ipo", "mapo"] = "sigmoid"
     beta: float = 2000.0
@@ -120,8 +120,8 @@ class Dpo:
 class LatentPairs:
     """The latents of B pairs, (B, C, H, W) each, on the training device.
 
-    `conditioning()` returns that of their captions, B entries with size conditioning, from the model as it is then.
-    `position` selects the timesteps and the noise.
+    `conditioning()` returns the conditioning of their captions, B entries with size conditioning, from the current
+    model. `position` selects the timesteps and the noise.
     """
 
     chosen_BCHW: torch.Tensor

@@ -16,7 +16,7 @@ from trainer.methods.rollouts import SampledGroup
 
 
 @dataclass(frozen=True, slots=True)
-class WithinGroup:
+class GroupComparison:
     """Compares an image with the others of its prompt in the rollout."""
 
     def advantages(self, name: str, scores: Sequence[float], sampled: SampledGroup) -> list[float]:
@@ -36,7 +36,7 @@ def build(chosen: Grpo, training: Training, reward: CompositeReward | None) -> P
     return build_policy_gradient(
         chosen,
         reward,
-        WithinGroup,
+        GroupComparison,
         samples_per_prompt=chosen.group_size,
         selection=_selection(chosen),
         shares_noise=chosen.first_noise == "shared",

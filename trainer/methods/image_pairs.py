@@ -28,10 +28,10 @@ from trainer.methods.dpo import LatentPairs, PairLoss, pair_losses
 from trainer.methods.held_reference import HeldReference
 from trainer.methods.noising import Noising, noising_of
 from trainer.methods.online_dpo import OnlineDpo, PairBatch
-from trainer.methods.pair_rollout import Candidates, PairRollout, best_and_worst, paired
+from trainer.methods.pair_rollout import Candidates, PairRollout, best_and_worst, pairs_of
 from trainer.methods.protocol import StepContext
 from trainer.methods.rollout_images import RolloutImages
-from trainer.methods.rollouts import Chunk, SampledGroup, Sampling, encoded, fingerprint_of, sample_group
+from trainer.methods.rollouts import Chunk, SampledGroup, Sampling, encode_prompts, fingerprint_of, sample_group
 from trainer.methods.step_pairs import StepPairs, StepPairSettings
 from trainer.ranks import ALONE
 from trainer.run_folder.choices import Request
@@ -71,14 +71,14 @@ class ImagePairs:
         """Sample the images of an accumulation group and return their pairs. Raises StopRequested, also in a wait."""
         sizes = [batch.num_samples for batch in group]
         if self.wait is not None:
-            return self._chosen_by_person(group, sizes, self.wait, context)
+            return self._let_person_choose(group, sizes, self.wait, context)
         images = RolloutImages(self.sampling.samples_per_prompt)
         candidates, sampled = self._sample(group, context, images.add)
         if self.is_trial:
-            return paired(candidates, [(0, 1)] * sum(sizes), sizes)
+            return pairs_of(candidates, [(0, 1)] * sum(sizes), sizes)
         chosen = best_and_worst(sampled, self.reward, self.reward_sum)
         images.report(context, candidates.first_step, chosen)
-        return paired(candidates, chosen, sizes)
+        return pairs_of(candidates, chosen, sizes)
 
     def losses(
         self, batch: PairBatch, context: StepContext, reference: Callable[[], AbstractContextManager[None]]
@@ -87,7 +87,7 @@ class ImagePairs:
         chosen_BCHW, rejected_BCHW = move(batch.latents_BNCHW, context.device).unbind(1)
 
         def conditioning() -> Conditioning:
-            texts, _ = encoded(batch.prompts, context)
+            texts, _ = encode_prompts(batch.prompts, context)
             whole = SizeConditioning.whole(batch.prompts.size)
             return context.family.with_size_conditioning(texts, [whole] * len(texts))
 
@@ -114,7 +114,7 @@ class ImagePairs:
         """Restore a state."""
         self._waiting = Candidates.from_state(state) if "candidates" in state else None
 
-    def _chosen_by_person(
+    def _let_person_choose(
         self, group: Sequence[Batch], sizes: Sequence[int], wait: Callable[[], None], context: StepContext
     ) -> PairRollout:
         """Sample, or restore what a resumed run has sampled, and return the pairs when all choices are made."""
@@ -131,7 +131,7 @@ class ImagePairs:
         chosen = choosing.wait_for_choices(requests, first_step, context, wait=wait)
         if images is not None:
             images.report(context, first_step, chosen)
-        rollout = paired(self._waiting, chosen, sizes)
+        rollout = pairs_of(self._waiting, chosen, sizes)
         self._waiting = None
         return rollout
 

@@ -19,7 +19,7 @@ from trainer.methods.protocol import StepContext
 
 @dataclass(frozen=True, slots=True)
 class Noising:
-    """How clean latents become noisy ones in training: the timesteps' distribution, and the kinds of noise."""
+    """The noising of clean latents in training: the timesteps' distribution, and the kinds of noise."""
 
     timesteps: TimestepSampling = field(default_factory=TimestepSampling)
     noise: NoiseSettings = field(default_factory=NoiseSettings)

@@ -36,8 +36,8 @@ class PairBatch:
     """A micro-batch: the latents of B pairs (`PairRollout`), with their prompts, (B, N, C, H, W) on the offload device.
 
     `denoising_step` is the number of the step whose pairs they are, 0 for images. `update` counts the optimizer steps
-    that were made on the same rollout before. One that does not count repeats that of another process, which has
-    nothing to train in the step.
+    that were made on the same rollout before. A micro-batch that does not count repeats one of another
+    process, because this process has nothing to train in the step.
     """
 
     prompts: PromptBatch
@@ -55,7 +55,7 @@ class PairBatch:
 
 
 class Pairing(Protocol):
-    """How pairs are sampled and what their loss is."""
+    """The sampling of pairs, and their loss."""
 
     @property
     def size(self) -> Size | None:

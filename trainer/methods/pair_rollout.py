@@ -23,8 +23,8 @@ Place = tuple[int, int, int]
 class Candidates:
     """The finished latents of a rollout, (K, C, H, W) for each prompt in order, on the offload device.
 
-    `requests` are the names of the choices that a person is asked to make, one for each prompt; `fingerprint` is that
-    of the prompts.
+    `requests` are the names of the choices that a person is asked to make, one for each prompt; `fingerprint`
+    identifies the prompts.
     """
 
     first_step: int
@@ -58,9 +58,9 @@ class Candidates:
 class PairRollout:
     """A rollout that is being trained on: the latents of its pairs by place, on the offload device.
 
-    Those of a pair are (2, C, H, W), the chosen image first; or (3, C, H, W) for a denoising step, with the latents
+    A pair has (2, C, H, W), the chosen image first; or (3, C, H, W) for a denoising step, with the latents
     before it, and the chosen and the rejected ones after it. Without any choice the rollout is silent: then it has one
-    pair of any two, which is trained with a weight of 0. `fingerprint` is that of the prompts.
+    pair of any two, which is trained with a weight of 0. `fingerprint` identifies the prompts.
     """
 
     first_step: int
@@ -139,7 +139,7 @@ def extremes_of(values: Sequence[float]) -> Extremes | None:
     return (best, worst) if values[best] - values[worst] > _SMALLEST_GAP else None
 
 
-def paired(candidates: Candidates, chosen: Sequence[Extremes | None], batch_sizes: Sequence[int]) -> PairRollout:
+def pairs_of(candidates: Candidates, chosen: Sequence[Extremes | None], batch_sizes: Sequence[int]) -> PairRollout:
     """Return the pairs of candidates by the best and the worst image of each prompt; prompts without are left out."""
     groups = zip(rows_of(batch_sizes), candidates.latents_KCHW, chosen, strict=True)
     pairs = {(*row, 0): latents[list(extremes)] for row, latents, extremes in groups if extremes is not None}

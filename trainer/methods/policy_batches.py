@@ -24,8 +24,8 @@ from trainer.methods.rollouts import Chunk, PromptBatch, SampledGroup
 class PolicyBatch:
     """A micro-batch: a chunk of images, and the denoising step to train, with its number and weight.
 
-    `inner_epoch` counts the optimizer steps that were made on the same rollout before. One that does not count repeats
-    that of another process, which has nothing to train in the step.
+    `inner_epoch` counts the optimizer steps that were made on the same rollout before. A micro-batch that does not
+    count repeats one of another process, because this process has nothing to train in the step.
     """
 
     prompts: PromptBatch
@@ -59,8 +59,8 @@ def policy_batches(
 ) -> Iterator[PolicyBatch]:
     """Yield each chunk of a rollout at each of its trained denoising steps, in the random order of an optimizer step.
 
-    `steps` are those of the rollout; `prompts` and the weights of their losses are by the number of the loader's batch.
-    Several processes take them in turn, at least one each.
+    `steps` are the rollout's denoising steps; `prompts` and the weights of their losses are by the number of the
+    loader's batch. Several processes take them in turn, at least one each.
     """
     step = rollout.first_step + inner_epoch
     weights = step_weights(steps, equalize=equalize_steps)
@@ -111,7 +111,7 @@ def step_weights(steps: Sequence[DdimStep], *, equalize: bool) -> dict[int, floa
 class TrainedChunk:
     """An image of every prompt of a batch of the loader, as many as its micro-batch, which has that number.
 
-    `states_BCHW` are the states before and after each step that is trained, `log_probs_BN` those of all steps.
+    `states_BCHW` are the states before and after each trained step, `log_probs_BN` the log-probabilities of all steps.
     """
 
     micro_batch: int
@@ -198,10 +198,10 @@ def _best_and_worst(chunks: Sequence[TrainedChunk], count: int) -> list[TrainedC
     order_KB = advantages_KB.argsort(dim=0, descending=True, stable=True)
     num_best = (count + 1) // 2
     picked_NB = torch.cat([order_KB[:num_best], order_KB[len(chunks) - (count - num_best) :]])
-    return [_picked(chunks, picked_B.tolist()) for picked_B in picked_NB]
+    return [_pick_samples(chunks, picked_B.tolist()) for picked_B in picked_NB]
 
 
-def _picked(chunks: Sequence[TrainedChunk], samples: Sequence[int]) -> TrainedChunk:
+def _pick_samples(chunks: Sequence[TrainedChunk], samples: Sequence[int]) -> TrainedChunk:
     """Return a chunk that takes its image of prompt i from chunk `samples[i]`."""
 
     def rows(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -275,7 +275,7 @@ class ClipCheck:
             return None
         return WarningRaised(
             f"In a step the probability ratios of all images are outside of the clip range of {clip_range:g}: the "
-            "images whose ratio has moved as their reward asks train nothing.",
+            "images whose ratio has moved in the direction of their reward train nothing.",
             "Widen the clip range, lower the learning rate, or use fewer inner epochs. The metric clip_fraction shows "
             "how many ratios are outside.",
         )

@@ -43,7 +43,7 @@ from trainer.methods.rollouts import (
     SampledGroup,
     Sampling,
     accumulation_groups,
-    encoded,
+    encode_prompts,
     prompts_of,
     sample_group,
 )
@@ -116,7 +116,7 @@ class PolicyGradient:
             first_step = group[0].step
             if self._rollout is None or self._rollout.first_step != first_step:
                 self._rollout = None  # frees its memory
-                self._rollout = self._sampled(group, context)
+                self._rollout = self._sample(group, context)
             prompts = {batch.micro_batch: prompts_of(batch, self.sampling.size) for batch in group}
             loss_weights = {batch.micro_batch: batch.loss_weights_B for batch in group}
             steps = steps_of(context.family, self._loop(first_step))
@@ -205,11 +205,11 @@ class PolicyGradient:
         loop = self.sampling.loop
         return replace(loop, stochastic_steps=self.settings.selection.stochastic_steps(loop.num_steps, step))
 
-    def _sampled(self, group: Sequence[Batch], context: StepContext) -> PolicyRollout:
+    def _sample(self, group: Sequence[Batch], context: StepContext) -> PolicyRollout:
         """Sample and score images for an accumulation group; keep what its optimizer steps train on."""
         first_step = group[0].step
         loop = self._loop(first_step)
-        selected = self._selected(group, trainable_steps(steps_of(context.family, loop)), context)
+        selected = self._select_steps(group, trainable_steps(steps_of(context.family, loop)), context)
         images = RolloutImages(self.sampling.samples_per_prompt)
         num_images = sum(batch.num_samples for batch in group) * self.sampling.samples_per_prompt
         self._report(context, PhaseChanged("sampling", f"{num_images} images to train on"))
@@ -239,7 +239,7 @@ class PolicyGradient:
             self._warn_once(context, NOTHING_TO_LEARN)
         return rollout
 
-    def _selected(
+    def _select_steps(
         self, group: Sequence[Batch], trainable: Sequence[int], context: StepContext
     ) -> dict[int, tuple[int, ...]]:
         """Return the steps to train for the images of each batch, by its number."""
@@ -259,7 +259,7 @@ class PolicyGradient:
 
     def _mean(self, batch: PolicyBatch, latents_BCHW: torch.Tensor, context: StepContext) -> torch.Tensor:
         """Return the mean of the next latents as the model has it now, computed exactly as it was sampled."""
-        conditioning, empty = encoded(batch.prompts, context)
+        conditioning, empty = encode_prompts(batch.prompts, context)
         predict = guided_prediction(
             context.family, conditioning, empty, size=batch.prompts.size, guidance=self.sampling.loop.guidance
         )

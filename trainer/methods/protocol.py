@@ -23,7 +23,7 @@ from trainer.ranks import ALONE, Ranks
 class StepContext:
     """The context of a method: the model, its devices, and the seed that all its random numbers derive from.
 
-    `encode(prompts)` returns their conditioning like that of a batch: from the cache, or from the encoders if they are
+    `encode(prompts)` returns their conditioning like a batch's: from the cache, or from the encoders if they are
     trained or nothing is cached. A method with long work calls `check()` in between, which waits while the run is
     paused and raises StopRequested. Within `rollout(step)` the model samples with its current weights: without gradient
     and dropout, in the run's precision; `loss` does not need it, because the loop calls it in the run's precision.
@@ -69,13 +69,13 @@ class StepBatch(Protocol):
 class StepLoss:
     """The loss of a micro-batch: the mean over its samples, shape ().
 
-    The optimizer step is divided by `group_samples`, so that each sample counts the same however the accumulation
-    group is split. `is_last_micro_batch` marks the micro-batch after which the weights are updated;
-    `zero_gradient_is_legal` means that a step without any gradient is not an error (a hinge that is reached, an empty
-    mask), for the watchdog. `metrics` are means over the samples, by name (`modules/objectives/metrics.py`); those of a
-    step are weighted by the samples of its micro-batches. Tensors of shape () are read when the step ends, so that no
-    micro-batch waits for the device. `num_images` is how many images it adds to those that the run has trained on;
-    None: as many as samples. A method that trains on an image in several passes counts it once.
+    The optimizer step is divided by `group_samples`, so that each sample counts the same however the accumulation group
+    is split. `is_last_micro_batch` marks the micro-batch after which the weights are updated; `zero_gradient_is_legal`
+    means that a step without any gradient is not an error (a hinge that is reached, an empty mask), for the watchdog.
+    `metrics` are means over the samples, by name (`modules/objectives/metrics.py`); the metrics of a step are weighted
+    by the samples of its micro-batches. Tensors of shape () are read when the step ends, so that no micro-batch waits
+    for the device. `num_images` is how many images it adds to those that the run has trained on; None: as many as
+    samples. A method that trains on an image in several passes counts it once.
     """
 
     loss: torch.Tensor

@@ -71,9 +71,9 @@ class RolloutImages:
     def report(self, context: StepContext, step: int, chosen: Sequence[Extremes | None] | None = None) -> None:
         """Write the images into the run's folder and emit them, with the best and the worst of each prompt marked.
 
-        `chosen` has those of each prompt of the rollout, None for a prompt without; by default they are those with the
-        highest and the lowest reward. If the files cannot be written, that is a warning and the run continues. Of
-        several processes, which all call it, the main one writes the images of all.
+        `chosen` has the numbers of both for each prompt of the rollout, None for a prompt without; by default they are
+        the images with the highest and the lowest reward. If the files cannot be written, that is a warning and the run
+        continues. Of several processes, which all call it, the main one writes the images of all.
         """
         if not context.ranks.rank.is_alone:
             self._gather(context.ranks)

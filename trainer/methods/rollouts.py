@@ -41,11 +41,11 @@ OnImages = Callable[["Chunk", torch.Tensor], None]
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How images are sampled for training.
+    """The settings with which images are sampled for training.
 
-    `size` is theirs; None: that of the images whose captions are the prompts. `sampler` names one of the registry,
-    without log-probabilities; empty: DDIM with `loop`'s eta. With `shares_noise` the images of a prompt start from the
-    same noise.
+    `size` is their size; None: the size of the images whose captions are the prompts. `sampler` names one of the
+    registry, without log-probabilities; empty: DDIM with `loop`'s eta. With `shares_noise` the images of a prompt start
+    from the same noise.
     """
 
     samples_per_prompt: int
@@ -86,7 +86,7 @@ class Chunk:
 class SampledGroup:
     """The images sampled for an accumulation group whose first optimizer step is `first_step`.
 
-    The order of all images is that of the chunks: all samples of the first batch, then those of the next.
+    All images are in the order of the chunks: all samples of the first batch, then all of the next.
     """
 
     first_step: int
@@ -159,7 +159,7 @@ def accumulation_groups(loader: Iterable[Batch]) -> Iterator[list[Batch]]:
 
 
 def prompts_of(batch: Batch, size: Size | None) -> PromptBatch:
-    """Return the prompts of a batch; `size` is that of the images to sample, None for the size of the batch's."""
+    """Return the prompts of a batch; `size` is the size of the images to sample, None for the batch's own size."""
     return PromptBatch(batch.captions, size or batch.size_conditionings[0].target, batch.micro_batch)
 
 
@@ -172,7 +172,7 @@ def fingerprint_of(group: Sequence[Batch], size: Size | None) -> str:
     return hashlib.blake2b(repr(prompts).encode(), digest_size=12).hexdigest()
 
 
-def encoded(prompts: PromptBatch, context: StepContext) -> tuple[Conditioning, Conditioning]:
+def encode_prompts(prompts: PromptBatch, context: StepContext) -> tuple[Conditioning, Conditioning]:
     """Return the conditioning of prompts and of the empty prompt.
 
     They are encoded together, so that the embedding of the empty prompt is as long as the others; with a gradient where
@@ -199,24 +199,24 @@ def sample_group(
     Raises StopRequested between denoising steps. Several processes (`ranks`) sample chunks in turn; each gets all of
     them, but only its own images.
     """
-    own: list[Chunk] = []
+    local: list[Chunk] = []
     first_step, rank = group[0].step, ranks.rank
-    wanted = [
+    chunks = [
         (prompts_of(batch, sampling.size), sample) for batch in group for sample in range(sampling.samples_per_prompt)
     ]
-    for prompts, sample in wanted[rank.index :: rank.world_size]:
+    for prompts, sample in chunks[rank.index :: rank.world_size]:
         with context.rollout(first_step):
-            rollout = _rolled_out(prompts, sample, first_step, context, sampling, stored_states(prompts))
-            chunk = _scored(prompts, sample, rollout, reward)
+            rollout = _roll_out_chunk(prompts, sample, first_step, context, sampling, stored_states(prompts))
+            chunk = _score_rollout(prompts, sample, rollout, reward)
             if on_images is not None:
                 on_images(chunk, rollout.images_B3PP)
-        own.append(chunk)
-    return SampledGroup(first_step, tuple(own if rank.is_alone else _of_all(own, len(wanted), context, ranks)))
+        local.append(chunk)
+    return SampledGroup(first_step, tuple(local if rank.is_alone else _of_all(local, len(chunks), context, ranks)))
 
 
-def _of_all(own: Sequence[Chunk], count: int, context: StepContext, ranks: Ranks) -> list[Chunk]:
+def _of_all(local: Sequence[Chunk], count: int, context: StepContext, ranks: Ranks) -> list[Chunk]:
     """Return the chunks that the processes have sampled in turn, in order, on this one's offload device."""
-    shares = ranks.gather([_on(chunk, CPU) for chunk in own])
+    shares = ranks.gather([_on(chunk, CPU) for chunk in local])
     size = ranks.rank.world_size
     return [_on(shares[index % size][index // size], context.temp_device) for index in range(count)]
 
@@ -226,7 +226,7 @@ def _on(chunk: Chunk, device: Device) -> Chunk:
     return replace(chunk, states_BCHW=states, log_probs_BN=move(chunk.log_probs_BN, device))
 
 
-def _rolled_out(
+def _roll_out_chunk(
     prompts: PromptBatch,
     sample: int,
     step: int,
@@ -234,7 +234,7 @@ def _rolled_out(
     sampling: Sampling,
     stored_states: Collection[int],
 ) -> Rollout:
-    conditioning, empty = encoded(prompts, context)
+    conditioning, empty = encode_prompts(prompts, context)
     rows, position = range(len(prompts.captions)), (step, prompts.micro_batch)
     seeds = [derive_seed(context.run_seed, "rollout", *position, row, sample) for row in rows]
     noise_seeds = [derive_seed(context.run_seed, "rollout noise", *position, row) for row in rows]
@@ -274,14 +274,14 @@ def score_images(
     reward: CompositeReward, images_B3PP: torch.Tensor, prompts: Sequence[str]
 ) -> tuple[tuple[float, ...], dict[str, tuple[float, ...]]]:
     """Return the reward of each image (NaN if a score is missing), and its scores by reward model."""
-    given = reward(images_B3PP, prompts)
+    result = reward(images_B3PP, prompts)
     # One synchronization with the device for all reward models.
-    rows = torch.stack([t.detach().float() for t in (given.complete_totals, *given.by_name.values())]).tolist()
+    rows = torch.stack([t.detach().float() for t in (result.complete_totals, *result.by_name.values())]).tolist()
     rewards, *by_name = (tuple(row) for row in rows)
-    return rewards, dict(zip(given.by_name, by_name, strict=True))
+    return rewards, dict(zip(result.by_name, by_name, strict=True))
 
 
-def _scored(prompts: PromptBatch, sample: int, rollout: Rollout, reward: CompositeReward | None) -> Chunk:
+def _score_rollout(prompts: PromptBatch, sample: int, rollout: Rollout, reward: CompositeReward | None) -> Chunk:
     rewards: tuple[float, ...] = (math.nan,) * len(prompts.captions)
     scores: dict[str, tuple[float, ...]] = {}
     if reward is not None:

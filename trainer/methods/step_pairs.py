@@ -1,7 +1,7 @@
 """Pairs of candidates for the next latents of a denoising step, chosen by reward models (SPO).
 
 Liang et al. 2024 (arXiv 2406.04314). Unlike a pair of images, such a pair differs only by the noise of one step, so it
-teaches details. The reward is that of the clean images that the candidates are predicted to lead to.
+teaches details. The reward models score the clean images that the candidates are predicted to lead to.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from trainer.methods.online_dpo import PairBatch
 from trainer.methods.pair_rollout import PairRollout, Place, extremes_of
 from trainer.methods.protocol import StepContext
 from trainer.methods.rollout_images import RolloutImages
-from trainer.methods.rollouts import Chunk, PromptBatch, SampledGroup, encoded, prompts_of, score_images
+from trainer.methods.rollouts import Chunk, PromptBatch, SampledGroup, encode_prompts, prompts_of, score_images
 from trainer.ranks import ALONE, Ranks
 
 _Scores = dict[int, list[Chunk]]  # the scored candidates of each denoising step
 
 
 @dataclass(frozen=True, slots=True)
-class _Compared:
+class _BatchComparison:
     """The share of a batch of an accumulation group, by its number there, in a rollout.
 
     These are its pairs, how many there could be, its finished images, and a pair of any two candidates.
@@ -51,7 +51,7 @@ class _Compared:
     finished: Chunk
     spare: Mapping[Place, torch.Tensor]
 
-    def on(self, device: Device) -> _Compared:
+    def on(self, device: Device) -> _BatchComparison:
         """Return it with its tensors on a device."""
         pairs, spare = ({place: move(t, device) for place, t in some.items()} for some in (self.pairs, self.spare))
         return replace(self, pairs=pairs, spare=spare)
@@ -73,7 +73,7 @@ class StepPairSettings:
 class StepPairs:
     """Samples one image of each prompt, and compares candidates at some of its denoising steps.
 
-    The loss is that of DPO on the probability ratios of the model and the reference, with the guidance of the rollout:
+    The loss is DPO's on the probability ratios of the model and the reference, with the guidance of the rollout:
     it is a part of the model that sampled. In a trial, for the dry run, the first two candidates are the pair.
     """
 
@@ -100,7 +100,7 @@ class StepPairs:
             context.emit(PhaseChanged("sampling", f"{count(num_images, 'image')} with candidates"))
         ranks = ALONE if self.is_trial else context.ranks
         local_pairs = [
-            self._compared(number, batch, first_step, context, images)
+            self._compare_batch(number, batch, first_step, context, images)
             for number, batch in list(enumerate(group))[ranks.rank.index :: ranks.rank.world_size]
         ]
         all_pairs = local_pairs if ranks.rank.is_alone else _of_all(local_pairs, context, ranks)
@@ -119,7 +119,7 @@ class StepPairs:
         step = steps_of(context.family, self.loop)[batch.denoising_step]
 
         def log_probs() -> torch.Tensor:
-            conditioning, empty = encoded(batch.prompts, context)
+            conditioning, empty = encode_prompts(batch.prompts, context)
             predict = guided_prediction(
                 context.family, conditioning, empty, size=batch.prompts.size, guidance=self.loop.guidance
             )
@@ -154,21 +154,21 @@ class StepPairs:
     def _branching(self, context: StepContext) -> tuple[int, ...]:
         return branching_steps(steps_of(context.family, self.loop), max_timestep=self.settings.max_timestep)
 
-    def _compared(
+    def _compare_batch(
         self, number: int, batch: Batch, first_step: int, context: StepContext, images: RolloutImages
-    ) -> _Compared:
+    ) -> _BatchComparison:
         """Return the pairs of a batch, which is that number of its accumulation group."""
         branches, scores, finished = self._branch_out(batch, first_step, context, images)
         pairs: dict[Place, torch.Tensor] = {}
         num_compared = 0
         for step, branch in branches.items():
-            chosen = self._chosen(scores[step])
+            chosen = self._choose_extremes(scores[step])
             num_compared += len(chosen)
             for row, extremes in enumerate(chosen):
                 if extremes is not None:
                     pairs[number, row, step] = _pair(branch, row, extremes)
         step, branch = next(iter(branches.items()))  # every batch branches at least once
-        return _Compared(number, pairs, num_compared, finished, {(number, 0, step): _pair(branch, 0, (0, 1))})
+        return _BatchComparison(number, pairs, num_compared, finished, {(number, 0, step): _pair(branch, 0, (0, 1))})
 
     def _branch_out(
         self, batch: Batch, first_step: int, context: StepContext, images: RolloutImages
@@ -178,12 +178,12 @@ class StepPairs:
         rows = range(len(prompts.captions))
         scores: _Scores = {}
 
-        def scored(step: int, images_B3PP: torch.Tensor) -> None:
-            scores.setdefault(step, []).append(self._scored(prompts, images_B3PP))
+        def score_candidates(step: int, images_B3PP: torch.Tensor) -> None:
+            scores.setdefault(step, []).append(self._score(prompts, images_B3PP))
 
         seed = derive_seed(context.run_seed, "branching steps", *position)
         with context.rollout(first_step):
-            conditioning, empty = encoded(prompts, context)
+            conditioning, empty = encode_prompts(prompts, context)
             branches, images_B3PP = branch_out(
                 context.family,
                 conditioning,
@@ -196,19 +196,19 @@ class StepPairs:
                 device=context.device,
                 temp_device=context.temp_device,
                 on_step=context.check,
-                on_candidate=scored,
+                on_candidate=score_candidates,
             )
-            finished = self._scored(prompts, images_B3PP)
+            finished = self._score(prompts, images_B3PP)
         if not self.is_trial:
             images.add(finished, images_B3PP)
         return branches, scores, finished
 
-    def _scored(self, prompts: PromptBatch, images_B3PP: torch.Tensor) -> Chunk:
+    def _score(self, prompts: PromptBatch, images_B3PP: torch.Tensor) -> Chunk:
         rewards, scores = score_images(self.reward, images_B3PP, prompts.captions)
         empty = torch.empty(len(prompts.captions), 0)
         return Chunk(prompts, 0, (), {}, empty, rewards, scores)
 
-    def _chosen(self, candidates: Sequence[Chunk]) -> list[tuple[int, int] | None]:
+    def _choose_extremes(self, candidates: Sequence[Chunk]) -> list[tuple[int, int] | None]:
         """Return the numbers of the best and the worst candidate of each row; None if their rewards are equal."""
         rows = range(len(candidates[0].rewards))
         if self.is_trial:
@@ -223,9 +223,9 @@ class StepPairs:
         return [extremes_of(advantages[row :: len(rows)]) for row in rows]
 
 
-def _of_all(own: Sequence[_Compared], context: StepContext, ranks: Ranks) -> list[_Compared]:
+def _of_all(local: Sequence[_BatchComparison], context: StepContext, ranks: Ranks) -> list[_BatchComparison]:
     """Return the comparisons of all processes, in the order of the batches, on this one's offload device."""
-    shares = ranks.gather([compared.on(CPU) for compared in own])
+    shares = ranks.gather([compared.on(CPU) for compared in local])
     comparisons = [compared.on(context.temp_device) for share in shares for compared in share]
     return sorted(comparisons, key=lambda compared: compared.number)
 

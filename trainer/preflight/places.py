@@ -14,7 +14,7 @@ from modules.settings.field import FieldRecord, Section, records_of
 from modules.system.paths import from_root
 from modules.system.problem import Problem
 from trainer.preflight.model import kind_of
-from trainer.run_folder.destination import Taken, chosen_destination, is_taken, taken_by
+from trainer.run_folder.destination import TakenDestination, chosen_destination, is_taken, taken_by
 
 _MAX_NAME_BYTES = 230  # most systems allow 255, and a file has a longer name while it is written
 _MIN_FREE_BYTES = 16 * 2**20  # less is not enough for a small LoRA and its log
@@ -70,7 +70,7 @@ def _unusable_output(config: Config, *, tries_writing: bool) -> Problem | None:
     return Problem("output.destination", f"{name} cannot be written: {reason}.", advice=advice)
 
 
-def _existing(config: Config, taken: Taken | None, *, replaces: bool) -> Problem:
+def _existing(config: Config, taken: TakenDestination | None, *, replaces: bool) -> Problem:
     """Return the problem of a destination at which something exists."""
     path, name = "output.destination", config.output.destination
     if config.output.never_replace:

@@ -26,7 +26,7 @@ from trainer.callbacks.side_output import SideOutput
 from trainer.callbacks.tensorboard_log import TensorBoardLog
 from trainer.callbacks.validation import ValidationCallback
 from trainer.export.adapter import AdapterExporter, Exporter
-from trainer.export.embeddings import EmbeddingExporter, with_words_beside
+from trainer.export.embeddings import EmbeddingExporter, with_embeddings
 from trainer.export.model import AutoencoderExporter, ModelExporter
 from trainer.export.thumbnail import thumbnail_of
 from trainer.methods.measured_prompts import measured_prompts
@@ -221,7 +221,7 @@ def exporter_of(config: Config, run_dir: Path, model: LoadedModel, dataset: Data
     words = tuple(w for w in model.embeddings if w.trained)
     if config.training.trains == "embedding":
         main: Exporter = EmbeddingExporter(words[0], model.family, config, thumbnail)
-        return with_words_beside(main, words[1:], model.family, config, thumbnail)
+        return with_embeddings(main, words[1:], model.family, config, thumbnail)
     if not model.adapters:
         main = ModelExporter(model.family, config, thumbnail)
     else:
@@ -237,4 +237,4 @@ def exporter_of(config: Config, run_dir: Path, model: LoadedModel, dataset: Data
             bundled=words if getattr(config.adapter, "bundle_embeddings", False) else (),
             embedding_tensors=model.family.spec.text.embedding_tensors,
         )
-    return with_words_beside(main, words, model.family, config, thumbnail)
+    return with_embeddings(main, words, model.family, config, thumbnail)

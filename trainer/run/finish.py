@@ -36,7 +36,7 @@ logger = logging.getLogger("darkroom.run")
 
 _SHARDED_STATE = "sharded state"
 _STEP = "full step"
-_GUARDS = "guards"  # a key in the state of the rewards, next to those of the search
+_GUARDS = "guards"  # a key in the state of the rewards, next to the keys of the search
 
 
 @dataclass(eq=False)
@@ -124,7 +124,7 @@ class Backups:
         return all(last_step == step for last_step in self.meeting.share(_STEP))
 
     def offer_step(self, training: Training) -> None:
-        """Let the main process ask for the last full step of this one."""
+        """Let the main process query the last full step of this one."""
         self.meeting.offer(_STEP, lambda _: None if self.stepper.is_moving else training.counters.step)
 
     def __post_init__(self) -> None:
@@ -266,7 +266,7 @@ def _why_stopped_early(callbacks: RunCallbacks) -> str:
     is_by_reward = rewards is not None and rewards.search.should_stop and not callbacks.validation.search.should_stop
     best = rewards.search.best if rewards is not None and is_by_reward else callbacks.validation.search.best
     what = "reward evaluations" if is_by_reward else "validations"
-    reason = f"did not improve on that of step {best.step}." if best.step is not None else "were NaN or infinite."
+    reason = f"did not improve on step {best.step}." if best.step is not None else "were NaN or infinite."
     return f"{best.num_bad_evaluations} {what} in a row {reason}"
 
 

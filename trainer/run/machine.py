@@ -20,7 +20,7 @@ from trainer.step.precision import Precision
 class Machine:
     """The devices and the precision of a run, and its processes.
 
-    `assumed_free_bytes` takes the place of the free memory of the training device where a run adapts to it.
+    `assumed_free_bytes` replaces the free memory of the training device where a run adapts to it.
     """
 
     train_device: Device

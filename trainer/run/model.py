@@ -102,7 +102,7 @@ def load_family(
     """Load a base model through the factory its family names.
 
     `part_of(name)` returns the settings of a part; `on_bytes(done, total)` is called during a download. The weights of
-    the parts in `without_weights` are not read; these parts are on the meta device. `fallback_dtype` is that of a VAE
+    the parts in `without_weights` are not read; these parts are on the meta device. `fallback_dtype` is for a VAE
     that overflows in float16; the weights of the `quantized` parts are quantized here.
     """
     spec = FAMILIES[model.family.name]

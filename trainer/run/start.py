@@ -62,7 +62,7 @@ def take_start_weights(setup: RunSetup, model: LoadedModel, stepper: Stepper) ->
 
 @dataclass(frozen=True, eq=False)
 class Original:
-    """How the original model differs from the trained one: it is without some adapters, and has copies of weights.
+    """The original model's differences from the trained one: adapters that it is without, and copies of weights.
 
     With `is_prepared` False nothing was copied, since the run stated that no step needs it.
     """
@@ -129,7 +129,7 @@ def _kept_by_older_version(run_dir: Path, ending: str, step: int) -> Path | None
 
 
 def _step_of(model: Path) -> int | None:
-    """Return after which step a model was saved, from its metadata; None if it is not there or does not say."""
+    """Return after which step a model was saved, from its metadata; None if it is not there or lacks it."""
     for file in sorted(model.rglob("*.safetensors")) if model.is_dir() else [model]:
         with suppress(OSError, UnreadableFileError, KeyError, ValueError):
             metadata = read_checkpoint_header(file).metadata

@@ -67,10 +67,10 @@ def measure_once(most: int, measure: Callable[[], int], *, file: Path | None = N
     """
     file = file or machine_choices_file()
     key = f"CPU threads | 1 or {most} | {machine_identity()}"
-    if (stored := _stored(file, key)) is not None:
+    if (stored := _stored_number(file, key)) is not None:
         return stored
     measured = measure()
-    if (stored := _stored(file, key)) is not None:
+    if (stored := _stored_number(file, key)) is not None:
         return stored
     entries = {name: value for name, value in _read(file).items() if name != key}
     newest = dict(list({**entries, key: measured}.items())[-_MAX_ENTRIES:])
@@ -126,7 +126,7 @@ def _torch_version() -> str:
         return ""
 
 
-def _stored(file: Path, key: str) -> int | None:
+def _stored_number(file: Path, key: str) -> int | None:
     """Return the stored number under a key; None for a missing one, or a value of another type."""
     number = _read(file).get(key)
     return number if type(number) is int and number > 0 else None  # in Python a bool is an int as well

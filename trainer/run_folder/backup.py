@@ -34,7 +34,7 @@ class BackupInfo:
     """A complete backup: its folder, and the step and epoch of the run.
 
     `created` is the time it was written, to the second. `written_us` orders the backups of a run: microseconds since
-    1970, always greater than that of the previous backup, even if the clock was set back.
+    1970, always greater than the previous backup's, even if the clock was set back.
     """
 
     path: Path

@@ -37,8 +37,8 @@ Stamp = tuple[tuple[str, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """Files at a destination that a run did not write: a name of theirs, and the free destination with a number.
+class TakenDestination:
+    """Files at a destination that a run did not write: one of their names, and the free destination with a number.
 
     `run` is the name of the run in the workspace whose result it is, if any; `is_ours` is whether this program wrote
     it.
@@ -64,7 +64,7 @@ class Taken:
         return f"{self.reason} It is kept; the result of this run will be {self.free}."
 
 
-def taken_by(config: Config, run_dir: Path | None = None) -> Taken | None:
+def taken_by(config: Config, run_dir: Path | None = None) -> TakenDestination | None:
     """Return the files at the destination of a config that must stay; None if a run may write there.
 
     `run_dir` is the folder of a run that resumes: it may replace what it wrote itself.
@@ -76,7 +76,7 @@ def taken_by(config: Config, run_dir: Path | None = None) -> Taken | None:
     existing = _existing(place)[0]
     shown = name if existing == place else f"{_folder_of(name)}{existing.name}"
     run = _run_of(place, from_root(config.general.workspace_dir)) if existing == place else ""
-    return Taken(
+    return TakenDestination(
         shown, with_free_number(config, run_dir).output.destination, run, is_ours=bool(run) or _is_ours(existing)
     )
 

@@ -97,7 +97,7 @@ def _copy_start(run_dir: Path, backup: BackupInfo) -> None:
 def _copy_history(run_dir: Path, backup: BackupInfo) -> None:
     """Copy the curves up to the backup, without what was lost when the run was resumed from an earlier step.
 
-    A history that cannot be read is no reason not to fork.
+    A history that cannot be read does not prevent the fork.
     """
     try:
         lines = (backup.run_dir / EVENTS_FILE).read_text(encoding="utf-8", errors="replace").splitlines()

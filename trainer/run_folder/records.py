@@ -44,7 +44,7 @@ _ENDINGS: dict[str, Ending] = {"stopped": "stopped"}  # of other outcomes: "fini
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """A run: its folder and the facts in its log. `seconds` is the time that it ran, without that between attempts.
+    """A run: its folder and the facts in its log. `seconds` is the time that it ran, without the time between attempts.
 
     `ending` is "crashed" if neither an ending was logged nor a process holds the folder. `best_loss` is the lowest
     validation loss. `outputs` are the saved models, `size_bytes` is the size of the folder without them.
@@ -236,7 +236,7 @@ class _Log:
 
     @property
     def num_samples(self) -> int:
-        """How many samples there are."""
+        """The number of samples."""
         return len(self._samples)
 
     def add(self, line: bytes) -> None:

@@ -31,7 +31,7 @@ class QueueFile:
         """
         try:
             queue = from_json(json.loads(self.path.read_text(encoding="utf-8")))
-            return queue if self.runner is not None else queue.recovered()
+            return queue if self.runner is not None else queue.recover()
         except FileNotFoundError:
             return RunQueue()
         except OSError as error:
@@ -47,7 +47,7 @@ class QueueFile:
         """Change the queue on disk and return it. Raises DarkroomError, and OSError if it cannot be written."""
         make_folder(self.path.parent)
         try:
-            lock = locked_soon(self._beside(".lock"), patience_seconds=_PATIENCE_SECONDS)
+            lock = locked_soon(self._sibling(".lock"), patience_seconds=_PATIENCE_SECONDS)
         except LockTaken:
             raise DarkroomError(
                 f"The queue in {self.path} is in use by another program.", advice="Try again in a moment."
@@ -75,7 +75,7 @@ class QueueFile:
         """
         make_folder(self.path.parent)
         try:
-            lock = FileLock(self._beside(".running"))
+            lock = FileLock(self._sibling(".running"))
         except LockTaken as taken:
             process = f" (process {taken.holder.pid})" if taken.holder else ""
             raise DarkroomError(
@@ -83,7 +83,7 @@ class QueueFile:
                 advice="Items that you add here are trained by it, too. Stop it there to run the queue here.",
             ) from None
         try:
-            self.change(RunQueue.recovered)
+            self.change(RunQueue.recover)
         except BaseException:
             lock.release()
             raise
@@ -92,7 +92,7 @@ class QueueFile:
     @property
     def runner(self) -> Holder | None:
         """The process that runs the queue; None if none does."""
-        return living_holder(self._beside(".running"))
+        return living_holder(self._sibling(".running"))
 
-    def _beside(self, suffix: str) -> Path:
+    def _sibling(self, suffix: str) -> Path:
         return self.path.with_name(self.path.name + suffix)

@@ -68,12 +68,12 @@ class RunQueue:
             raise DarkroomError(f"The queue has no item {number}.", advice="List the queue to see the numbers.")
         return item
 
-    def added(self, name: str, config: Config) -> RunQueue:
+    def add(self, name: str, config: Config) -> RunQueue:
         """Add a copy of a config at the end."""
         item = Item(self.next_number, name, encode(packed(config)))
         return replace(self, items=(*self.items, item), next_number=self.next_number + 1)
 
-    def removed(self, numbers: Collection[int]) -> RunQueue:
+    def remove(self, numbers: Collection[int]) -> RunQueue:
         """Remove items. Raises DarkroomError for the running one."""
         for number in numbers:
             if self.item(number).state == "running":
@@ -86,15 +86,15 @@ class RunQueue:
         others.insert(max(0, min(place, len(others))), item)
         return replace(self, items=tuple(others), next_number=max(self.next_number, item.number + 1))
 
-    def moved(self, number: int, place: int) -> RunQueue:
+    def move(self, number: int, place: int) -> RunQueue:
         """Move an item to a place, counted from 0; a place beyond the ends is the first or the last."""
         return self.put_back(self.item(number), place)
 
-    def moved_by(self, number: int, by: int) -> RunQueue:
+    def move_by(self, number: int, by: int) -> RunQueue:
         """Move an item up (negative) or down by some places."""
-        return self.moved(number, self.items.index(self.item(number)) + by)
+        return self.move(number, self.items.index(self.item(number)) + by)
 
-    def edited(self, number: int, config: Config) -> RunQueue:
+    def edit(self, number: int, config: Config) -> RunQueue:
         """Replace the config of an item that is still to be trained. Raises DarkroomError for another."""
         item = self.item(number)
         if item.state != "waiting":
@@ -103,7 +103,7 @@ class RunQueue:
             )
         return self._with(replace(item, settings=encode(packed(config))))
 
-    def repeated(self, numbers: Collection[int]) -> RunQueue:
+    def repeat(self, numbers: Collection[int]) -> RunQueue:
         """Let items that have ended wait again, to be trained anew."""
         queue = self
         for number in numbers:
@@ -112,19 +112,19 @@ class RunQueue:
                 queue = queue._with(replace(item, state="waiting", message="", run_dir=""))
         return queue
 
-    def began(self, number: int) -> RunQueue:
+    def begin(self, number: int) -> RunQueue:
         """Mark an item as running."""
         return self._with(replace(self.item(number), state="running", message=""))
 
-    def in_run(self, number: int, run_dir: str) -> RunQueue:
+    def with_run_dir(self, number: int, run_dir: str) -> RunQueue:
         """Record the folder of the item's run."""
         return self._with(replace(self.item(number), run_dir=run_dir))
 
-    def ended(self, number: int, state: State, message: str) -> RunQueue:
+    def end(self, number: int, state: State, message: str) -> RunQueue:
         """Record how the item's run ended."""
         return self._with(replace(self.item(number), state=state, message=message))
 
-    def recovered(self) -> RunQueue:
+    def recover(self) -> RunQueue:
         """Mark items as interrupted that were running when their program ended; they resume from their backups."""
         message = "The program that ran the queue ended."
         items = (replace(i, state="interrupted", message=message) if i.state == "running" else i for i in self.items)

@@ -35,7 +35,7 @@ class QueueRun:
             if item is None:
                 return queue
             taken.append(item)
-            return queue.began(item.number)
+            return queue.begin(item.number)
 
         self._file.change(take)
         return taken[0] if taken else None
@@ -44,10 +44,10 @@ class QueueRun:
         """Record what an event of an item's run means for the queue; None for events that mean nothing."""
         match event:
             case RunStarted():
-                return self._file.change(lambda queue: queue.in_run(item.number, event.run_dir))
+                return self._file.change(lambda queue: queue.with_run_dir(item.number, event.run_dir))
             case RunFinished() | RunFailed():
                 state, message = ending_of(event)
-                return self._file.change(lambda queue: queue.ended(item.number, state, message))
+                return self._file.change(lambda queue: queue.end(item.number, state, message))
             case _:
                 return None
 

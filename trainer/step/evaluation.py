@@ -37,7 +37,7 @@ class Evaluation:
                 stack.enter_context(module.whole())
             yield
 
-    def shown(self, *, also_without_ema: bool) -> list[Evaluation]:
+    def variants(self, *, also_without_ema: bool) -> list[Evaluation]:
         """Return the evaluations to show samples of: this one and, if asked for and different, the plain weights."""
         return [self, replace(self, ema=None)] if also_without_ema and self.ema is not None else [self]
 

@@ -31,7 +31,7 @@ Precision = Literal["float32", "float32_stochastic", "weights", "weights_stochas
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """How gradients are summed.
+    """The way in which gradients are summed.
 
     `starts_early`: during the last backward pass of a step; otherwise after it. `is_async`: the backward pass continues
     meanwhile, with at most `most_bytes` in transfer, or a single bucket. `precision`: 16-bit gradients are summed in

@@ -89,7 +89,7 @@ def train_epoch(training: Training) -> None:
         if not step_loss.is_last_micro_batch:
             continue
         finish_step(training, epoch_steps, started + training.pauses.take_seconds())
-        training.quiet_points.reached()
+        training.quiet_points.collect_if_due()
         if not training_parts(training.groups) or training.should_stop():
             return
         training.is_in_step = True
@@ -121,7 +121,9 @@ def finish_step(training: Training, epoch_steps: int, started: float) -> None:
     outcome = training.stepper.finish(before.step)
     training.is_in_step = False
     seconds = training.clock() - started
-    if any(group.stop_after.is_of_time for group in training.groups):  # then all processes count those of the main one
+    if any(
+        group.stop_after.is_of_time for group in training.groups
+    ):  # then all processes count the seconds of the main one
         (seconds,) = training.ranks.sums([seconds if training.ranks.rank.is_main else 0.0])
     trained_parts = training_parts(training.groups)
     training.counters = before.after_step(

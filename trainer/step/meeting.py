@@ -18,7 +18,7 @@ from trainer.ranks import ALONE, LostProcessError, Ranks, lost_process
 from trainer.step.failures import explain
 
 Task = Callable[[Any], Any]
-"""Takes what the main process gives it, and returns what that needs of this process; both must be picklable."""
+"""Gets a value from the main process, and returns this process's part of the result; both must be picklable."""
 
 
 class _MeetingResult(NamedTuple):
@@ -79,7 +79,7 @@ class Meeting:
         """Carry out a task in all processes and return their results in order; called by the main process alone.
 
         The others carry it out at their next meeting. Raises what its own part raises, StopRequested if another part
-        was stopped, and DarkroomError with the words of another part that failed.
+        was stopped, and DarkroomError with the message of another part that failed.
         """
         if self.rank.is_alone:
             return [self._tasks[name](given)]
@@ -168,11 +168,11 @@ class _FailureText:
 
     @classmethod
     def of(cls, error: BaseException | None) -> _FailureText | None:
-        """Return the words of an error; None without one."""
+        """Return the text of an error; None without one."""
         return None if error is None else cls(error)
 
     def throw(self) -> None:
-        """Raise StopRequested, OSError if it is one, such as a full disk, or DarkroomError with the words."""
+        """Raise StopRequested, OSError if it is one, such as a full disk, or DarkroomError with the message."""
         if self._is_stop:
             raise StopRequested
         if self._system:

@@ -44,7 +44,7 @@ class Precision:
 
     @property
     def tf32(self) -> Literal["none", "convolutions", "all"]:
-        """Which operations `process_settings` allows to use TF32 when the device computes in float32."""
+        """The operations that `process_settings` allows to use TF32 when the device computes in float32."""
         if self.name == "tfloat32":
             return "all"
         return "none" if self.name == "float32" or self.device.is_cpu else "convolutions"

@@ -14,7 +14,7 @@ def step_batches(
     """Yield a method's batches of the steps from `first_step` up to, but not including, `end_step`.
 
     A run that is resumed within a rollout begins with its accumulation group: the finished steps are skipped.
-    Raises ValueError if the steps are not those of the method's record, on which schedules and epochs depend.
+    Raises ValueError if the steps differ from the method's record, on which schedules and epochs depend.
     """
     newest = first_step - 1
     for batch in method.batches(loader, context):

@@ -85,7 +85,7 @@ class Watchdog:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state: what had been updated before a backup is not asked for again, and idle steps count on."""
+        """Restore a state: what was updated before a backup is not checked again, and idle steps continue to count."""
         for unit, watched in list(self._watched.items()):
             if unit not in state:
                 del self._watched[unit]

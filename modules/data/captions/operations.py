@@ -87,7 +87,7 @@ _CLINGS = tuple(".,;:!?)")
 
 @dataclass(frozen=True, slots=True)
 class CaptionRules:
-    """How the captions of a concept are chosen and changed; the defaults change nothing.
+    """The rules by which the captions of a concept are chosen and changed; the defaults change nothing.
 
     `variations` is the number of variants of each caption when they are cached; `seed` replaces the run's for the
     operations. A probability of None switches an operation off.
@@ -115,7 +115,7 @@ class CaptionRules:
 
     @property
     def changes_tags(self) -> bool:
-        """Whether a caption is taken apart into tags and joined again."""
+        """Whether a caption is split into tags and joined again."""
         is_changed = self.drop_probability is not None or self.capitalization_probability is not None
         return is_changed or self.shuffle
 

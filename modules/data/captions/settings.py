@@ -106,7 +106,7 @@ class CaptionChanges(Section):
         str,
         Setting(
             "Tag group separator",
-            "A mark in captions, such as ;;;, between tags that stay together. It becomes the tag delimiter at last.",
+            "A mark in captions, such as ;;;, between tags that stay together. The tag delimiter replaces it.",
             group=CAPTION_AUGMENTATION,
             level="advanced",
             empty_means="none",

@@ -73,7 +73,7 @@ class CaptionTexts:
 
 @dataclass(frozen=True, slots=True)
 class CaptionOrigin:
-    """Where the captions of a concept come from.
+    """The origin of the captions of a concept.
 
     With the source "text_file" they are in a file next to the image, with the image's name and `extension`. With
     "one_file" they are the texts of `file`, the same for every image; with "fixed_text" the lines of `fixed_text`. With

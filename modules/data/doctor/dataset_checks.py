@@ -70,7 +70,7 @@ def _find_cropped(examined: Examination) -> Iterator[Finding]:
         if image.example.mask_box is not None:  # it is cropped on purpose
             continue
         fits = examined.fits_of(image)
-        lost, bucket, is_fixed = max((_lost(f.scaled, f.bucket), f.bucket, fixed) for f, fixed in fits)
+        lost, bucket, is_fixed = max((_cropped_share(f.scaled, f.bucket), f.bucket, fixed) for f, fixed in fits)
         if lost > MAX_CROPPED:
             yield Finding(
                 "bucket_waste",
@@ -110,7 +110,7 @@ def _name(size: Size, is_fixed: bool) -> str:
     return f"{'fixed size' if is_fixed else 'bucket'} {size}"
 
 
-def _lost(scaled: Size, bucket: Size) -> float:
+def _cropped_share(scaled: Size, bucket: Size) -> float:
     return 1 - bucket.width_px * bucket.height_px / (scaled.width_px * scaled.height_px)
 
 

@@ -37,7 +37,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """How the pixels of an upright image become the pixels of its bucket, in this order.
+    """The way of the pixels of an upright image to the pixels of its bucket, in this order.
 
     1. Only `cut` of the image is used; None is all of it.
     2. It is resized to `resize_crop.scaled`.

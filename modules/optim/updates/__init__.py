@@ -1,1 +1,1 @@
-"""How a step updates weights: sliced, through master weights, inside the backward pass, limited in norm."""
+"""The updates of weights in a step: sliced, through master weights, inside the backward pass, limited in norm."""

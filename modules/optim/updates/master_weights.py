@@ -36,7 +36,7 @@ class MasterWeight:
         return cls(weight, nn.Parameter(value), rounding)
 
     @property
-    def kept(self) -> nn.Parameter:
+    def exact(self) -> nn.Parameter:
         """The parameter that holds the exact value between steps: backups and EMA use it."""
         return self.moved if self.rounding == "master" else self.weight
 

@@ -87,8 +87,8 @@ def _give_values(layers: Sequence[LoraWeights]) -> None:
     groups: dict[int, TrainGroup] = {id(layer.group): layer.group for layer in layers}
     for group in groups.values():
         for master_weight in group.master_weights.values():
-            kept: nn.Parameter = master_weight.kept
-            if id(kept) in changed and kept is not master_weight.weight:
+            parameter: nn.Parameter = master_weight.exact
+            if id(parameter) in changed and parameter is not master_weight.weight:
                 master_weight.give_value()
 
 
@@ -113,6 +113,6 @@ class RowNorms:
                     continue
                 rows_ND.copy_(nn.functional.normalize(rows_ND.float(), dim=-1) * self.norms[name])
                 master_weight = group.master_weights.get(name)
-                if master_weight is not None and master_weight.kept is not master_weight.weight:
+                if master_weight is not None and master_weight.exact is not master_weight.weight:
                     master_weight.give_value()
         return {}

@@ -11,7 +11,7 @@ from PIL import Image
 from modules.config.schema import Config
 from modules.data.concept import Concept
 from modules.data.scan import Scan
-from trainer.data.preview import MAX_USES, ConceptPreview, Seen
+from trainer.data.preview import MAX_USES, ConceptPreview, ImageUse
 from ui.features.concepts.scanning import Scans
 from ui.loop.background import Background, Job, Report
 from ui.loop.signal import Signal
@@ -25,7 +25,7 @@ NUM_CAPTIONS = 12  # of the next uses
 class PreviewContent:
     """The content of the preview: one use of an image, the image itself, and the captions of the next uses."""
 
-    seen: Seen
+    seen: ImageUse
     original: Image.Image | None
     num_uses: int
     captions: tuple[str, ...]
@@ -170,7 +170,7 @@ def _show(
     if not uses:
         return None
     chosen = min(use, len(uses) - 1)
-    seen = preview.seen(uses[chosen], is_augmented=is_augmented)
+    seen = preview.use(uses[chosen], is_augmented=is_augmented)
     original = thumbnails.fitted(seen.path, ORIGINAL_PX, ORIGINAL_PX) if seen.pixels is not None else None
     captions = tuple(preview.caption(u) for u in uses[chosen : chosen + NUM_CAPTIONS])
     return PreviewContent(seen, original, len(uses), captions)

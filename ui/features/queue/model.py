@@ -122,14 +122,14 @@ class QueueControl:
 
     def add(self, name: str, config: Config) -> None:
         """Add a copy of a config."""
-        self.change(lambda queue: queue.added(name, config), f"Added {name} to the queue.")
+        self.change(lambda queue: queue.add(name, config), f"Added {name} to the queue.")
 
     def save_edited(self, config: Config) -> None:
         """Replace the config of the item being edited."""
         number = self.editing
         if number is not None:
             self.editing = None
-            self.change(lambda queue: queue.edited(number, config), f"Saved item {number} of the queue.")
+            self.change(lambda queue: queue.edit(number, config), f"Saved item {number} of the queue.")
 
     def edit(self, number: int | None) -> None:
         """Begin editing an item, or end it."""
@@ -287,7 +287,7 @@ class QueueControl:
 
 
 def _mark_interrupted(item: Item, queue: RunQueue) -> RunQueue:
-    return queue.ended(item.number, "interrupted", "The window was closed during this run.")
+    return queue.end(item.number, "interrupted", "The window was closed during this run.")
 
 
 _ENDED = {"failed": "failed", "stopped": "was stopped", "finished": "finished"}

@@ -138,7 +138,7 @@ class QueuePage:
             return
         queue = self._queue
         numbers = [item.number for _, item in removed]
-        queue.change(lambda now: now.removed(numbers))
+        queue.change(lambda now: now.remove(numbers))
 
         def bring_back() -> None:
             for place, item in removed:
@@ -152,12 +152,12 @@ class QueuePage:
         """Move the selected item up or down."""
         item = self._one()
         if item is not None:
-            self._queue.change(lambda now: now.moved_by(item.number, by))
+            self._queue.change(lambda now: now.move_by(item.number, by))
 
     def repeat(self) -> None:
         """Let the selected items that have ended wait again."""
         numbers = [item.number for item in self.selected if not item.is_open and item.state != "running"]
-        self._queue.change(lambda now: now.repeated(numbers))
+        self._queue.change(lambda now: now.repeat(numbers))
 
     def show_run(self) -> None:
         """Show the run of the selected item on the Run history page."""
