@@ -61,18 +61,24 @@ def forms_of(value: str) -> set[bytes]:
     return {form for t in texts for form in (t.encode(), t.encode("utf-16-le"), base64.b64encode(t.encode()))}
 
 
+def files_in(folder: Path) -> list[Path]:
+    """The files in a folder and in the user's home folder, where the window's log and the presets are."""
+    home = Path(os.environ["XDG_STATE_HOME"]).parent
+    return [f for place in (folder, home) for f in place.rglob("*") if f.is_file()]
+
+
 def leaks(folder: Path, *secrets: str) -> list[str]:
-    """The files that hold a secret in their bytes, or in an image's metadata; the secrets file excepted."""
+    """The names of files that hold a secret in their bytes, or in an image's metadata; the secrets file excepted."""
     wanted = {form for value in secrets for form in forms_of(value)}
     found = []
-    for file in (f for f in folder.rglob("*") if f.is_file() and f != secrets_file()):
+    for file in (f for f in files_in(folder) if f != secrets_file()):
         content = file.read_bytes()
         if file.suffix == ".png":
             with Image.open(file) as image:
                 image.load()
                 content += json.dumps(image.info, default=str).encode()
         if any(form in content for form in wanted):
-            found.append(str(file.relative_to(folder)))
+            found.append(file.name)
     return found
 
 
@@ -115,7 +121,7 @@ def test_no_artefact_of_a_run_holds_a_secret(
     assert ran.of(BackupSaved)
     assert ran.of(SampleReady)
     assert [e for e in ran.of(ModelSaved) if e.is_final]
-    written = {f.suffix for f in tmp_path.rglob("*") if f.is_file()}
+    written = {f.suffix for f in files_in(tmp_path)}
     assert {".safetensors", ".jsonl", ".txt", ".json", ".png", ".log"} <= written
     assert list(tmp_path.rglob("events.out.tfevents*"))
     [log] = tmp_path.rglob("log.txt")
@@ -150,7 +156,7 @@ def test_the_search_finds_what_is_not_taken_out(
     save_secrets(Secrets(unguarded))
     fails_with(monkeypatch, unguarded, at_step=2)
     assert isinstance(run(config).ending, RunFailed)
-    assert {Path(name).name for name in leaks(tmp_path, unguarded)} == {"events.jsonl", "log.txt", "error.txt"}
+    assert set(leaks(tmp_path, unguarded)) == {"events.jsonl", "log.txt", "error.txt"}
 
 
 def test_the_search_looks_into_images_and_escapes(tmp_path: Path) -> None:
