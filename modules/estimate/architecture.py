@@ -57,5 +57,5 @@ def _of_file(path: Path) -> Architecture | None:
     kind: FileKind = identify_header(header)
     if not kind.is_model:
         return None
-    shapes = {original: header.shapes[name] for original, name in original_names(header.shapes).items()}
+    shapes = {original: header.shapes[name] for original, name in original_names(kind.model, header.shapes).items()}
     return Architecture(configs_of_file(kind.model, shapes, header.metadata))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.families.kinds.file_kind import FileKind
-from modules.families.parts.single_file.record import SingleFile
+from modules.families.parts.single_file.record import DenoiserFile, SingleFile
 from modules.formats.adapter_targets import AdapterTargets
 from modules.formats.checkpoint_header import CheckpointHeader
 
@@ -84,15 +84,16 @@ class FamilyFiles:
     """How the files of a family are detected.
 
     `pipelines` maps the classes that a folder's index may name to the variant; `folder_model` returns the published
-    model of a folder. `checkpoint` detects a single-file model. Where the layers of a LoRA fit several models, the
-    `lora_words` in its metadata decide, each paired with its model. `repository_model` returns the published model of a
-    repository's name.
+    model of a folder. `checkpoint` detects a single-file model or a denoiser alone, and `denoiser_file` is how files
+    contain the denoiser. Where the layers of a LoRA fit several models, the `lora_words` in its metadata decide, each
+    paired with its model. `repository_model` returns the published model of a repository's name.
     """
 
     models: tuple[PublishedModel, ...]
     pipelines: Mapping[str, str]
     folder_model: Callable[[FolderFacts], str]
     checkpoint: Callable[[CheckpointHeader], FileKind | None] = _no_checkpoint
+    denoiser_file: DenoiserFile | None = None
     lora_words: tuple[tuple[str, str], ...] = ()
     variants: Mapping[int, str] = field(default_factory=dict)
     """The variants by how many channels the denoiser's first layer reads."""

@@ -35,6 +35,9 @@ class ModelClass:
 
     `passes` names the function that returns the passes of a module of the class, "forward", or "encode" and "decode",
     with their inputs (`modules.families.parts.traced_passes`): the memory estimate traces them.
+
+    `file_key` names the function from the key of a tensor in the module to the one in files, empty for a tensor that
+    files do not have, as "module:function"; without it both are the same.
     """
 
     reference: str
@@ -44,6 +47,7 @@ class ModelClass:
     attention: str = ""
     layers: LayerPresets = field(default_factory=dict, hash=False)
     never_quantized: frozenset[str] = frozenset()
+    file_key: str = ""
 
 
 @dataclass(frozen=True, slots=True)

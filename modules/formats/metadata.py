@@ -81,7 +81,8 @@ class CheckpointFacts:
     """The facts that a checkpoint's metadata describes.
 
     `architecture` is ModelSpec's id, `implementation` the code base whose layout the file has, `dtypes` the plain names
-    of its denoiser's and its VAE's dtype. `created` is when the model was made, None where that is not known.
+    of its denoiser's and its VAE's dtype, empty for a file of the denoiser alone. `created` is when the model was made,
+    None where that is not known.
     """
 
     title: str
@@ -117,8 +118,8 @@ def checkpoint_metadata(
         "format": "pt",
         "modelspec.architecture": facts.architecture,
         **({"modelspec.prediction_type": prediction, "modelspec.predict_key": prediction} if prediction else {}),
-        "modelspec.unet_dtype": unet_dtype,
-        "modelspec.vae_dtype": vae_dtype,
+        **({"modelspec.unet_dtype": unet_dtype} if unet_dtype else {}),
+        **({"modelspec.vae_dtype": vae_dtype} if vae_dtype else {}),
         "modelspec.hash_sha256": f"0x{payload_sha256}",
     }
     lasting = lasting_metadata(kept or {})

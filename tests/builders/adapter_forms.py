@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from modules.families.parts.single_file.layouts import unet_layers
+from modules.families.parts.unet_clip_file.unet import unet_layers
 from modules.families.registry import published
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.adapter_names import DOWN, MID, UP

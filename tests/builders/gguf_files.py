@@ -9,13 +9,14 @@ from pathlib import Path
 import torch
 
 from benchmarks.gguf_file import write_gguf
-from modules.estimate.passes import Passes
-from modules.families.parts.single_file.layouts import unet_slots
-from modules.families.parts.single_file.models import UNET_PREFIX, shipped_configs
+from modules.families.parts.single_file.models import shipped_configs
+from modules.families.parts.unet_clip_file.layout import UNET_PREFIX
+from modules.families.parts.unet_clip_file.unet import unet_slots
 from modules.families.registry import FAMILIES, published
 from modules.formats.gguf_header import _TYPES
 from modules.memory.part_plan import PartPlan
 from tests.builders.pipelines import load_tiny
+from trainer.preflight.passes import passes_of
 
 
 def write_unet(path: Path, model: Path, *, kind: str = "Q8_0", layout: str = "original") -> dict[str, torch.Tensor]:
@@ -36,7 +37,7 @@ def write_hollow_unet(path: Path, model: str, *, kind: str = "Q4_K", in_channels
     spec = FAMILIES[published(model).family]
     configs = shipped_configs(model)
     configs["unet"]["in_channels"] = in_channels
-    shapes = Passes(spec, configs).weights("unet", PartPlan()).own
+    shapes = passes_of(spec, configs).weights("unet", PartPlan()).own
     number, packed = next((n, t) for n, t in _TYPES.items() if t.name == kind)
     entries, pairs, offset = b"", b"", 0
     num_pairs = 0

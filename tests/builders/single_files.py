@@ -14,6 +14,8 @@ from transformers import CLIPTextModel, CLIPTextModelWithProjection
 
 from modules.families.parts.single_file.models import shipped_configs
 from modules.families.parts.single_file.write import CheckpointTraits, write_checkpoint
+from modules.families.registry import FAMILIES, published
+from modules.families.spec import ModelClass
 from modules.formats.lazy_tensors import lazy_state
 
 CLASSES: Mapping[str, Any] = {
@@ -57,6 +59,11 @@ def tiny_configs(model: str, *, in_channels: int = 4) -> dict[str, dict[str, Any
 def part_names(configs: Mapping[str, Any]) -> list[str]:
     """The parts that have weights."""
     return [n for n in configs if n != "scheduler"]
+
+
+def model_class(model: str, part: str) -> ModelClass:
+    """The record of the class of a published model's part."""
+    return next(p.model for p in FAMILIES[published(model).family].parts if p.name == part)
 
 
 def build_parts(configs: Mapping[str, Any], *, seed: int = 0) -> dict[str, Any]:

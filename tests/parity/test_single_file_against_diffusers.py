@@ -33,7 +33,7 @@ from modules.formats.adapter_layers import AdapterLayer, lora_layer
 from modules.formats.adapter_names import DOWN, UP
 from modules.formats.lazy_tensors import lazy_state
 from modules.formats.lora_files import to_kohya, to_peft
-from tests.builders.single_files import CLASSES, build_parts, part_names, tiny_configs, write_tiny
+from tests.builders.single_files import CLASSES, build_parts, model_class, part_names, tiny_configs, write_tiny
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -100,11 +100,11 @@ def test_diffusers_converters_find_every_weight_of_the_full_models(model: str) -
             converted = convert_ldm_unet_checkpoint(dict(original), configs["unet"])
         elif name == "vae":
             converted = convert_ldm_vae_checkpoint(dict(original), configs["vae"])
-        elif layout.is_open_clip:
+        elif any(len(slot.shares) > 1 for slot in layout.slots):
             converted = convert_open_clip_checkpoint(modules[name], dict(original), prefix=layout.prefix)
         else:
             converted = convert_ldm_clip_checkpoint(dict(original))
-        wanted = {k: t.shape for k, t in file_state(name, states[name]).items()}
+        wanted = {k: t.shape for k, t in file_state(model_class(model, name), states[name]).items()}
         found = {k: tuple(t.shape) for k, t in converted.items() if not k.endswith("position_ids")}
         assert found == wanted
 

@@ -36,8 +36,8 @@ from tests.builders.runs import run
 from tests.builders.single_files import write_tiny
 from trainer.preflight import check
 from trainer.preflight.budget import memory_estimate
+from trainer.preflight.denoiser_file import problems_of_denoiser_file, with_stored_bytes
 from trainer.preflight.passes import passes_of
-from trainer.preflight.unet_file import problems_of_unet_file, with_stored_bytes
 from trainer.run.model import load_family
 
 BF16 = {"precision": "bfloat16"}
@@ -269,7 +269,7 @@ def test_a_published_unet_is_recognised_and_estimated(model: str, label: str, tm
     }
     base |= {"base_model": "stable-diffusion-v1-5/stable-diffusion-v1-5"} if model == "sd1" else {}
     config = Config.model_validate({"model": base, "parts": {"unet": {"dtype": "gguf"}}, "training": BF16})
-    assert list(problems_of_unet_file(config)) == []
+    assert list(problems_of_denoiser_file(config)) == []
     weights = []
     for own in (config, laid_over(config, {"parts": {"unet": {"dtype": "bfloat16"}}})):
         estimated = memory_estimate(own, {Size(512, 512): 4})
@@ -278,7 +278,7 @@ def test_a_published_unet_is_recognised_and_estimated(model: str, label: str, tm
     # Linear layers have 9 instead of 32 bits for two weights; convolutions stay in 16 bits.
     assert 0.35 < weights[0] / weights[1] < 0.85
     write_hollow_unet(file, model, in_channels=9)
-    [problem] = problems_of_unet_file(config)
+    [problem] = problems_of_denoiser_file(config)
     assert "9" in problem.message
     assert "conv_in" in problem.message
 

@@ -194,12 +194,6 @@ def test_captions_beyond_the_tokens_that_are_read_are_reported(config: Config, i
     assert long.message.startswith("1 of")
 
 
-def test_a_single_file_is_refused_before_the_run(config: Config) -> None:
-    """The folder is the only form that the program knows for it."""
-    single = laid_over(config, {"training": {"trains": "full"}, "output": {"model_format": "single_file"}})
-    assert [p.path for p in check(single).errors] == ["output.model_format"]
-
-
 @pytest.mark.daily(1)
 @pytest.mark.parametrize("adapter", [{"name": "loha"}, {"name": "oft"}, {"name": "lora", "decompose": True}])
 def test_other_adapters_train_on_every_layer(config: Config, tmp_path: Path, adapter: dict[str, Any]) -> None:

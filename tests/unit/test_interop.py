@@ -11,8 +11,8 @@ from diffusers import StableDiffusionDepth2ImgPipeline
 
 from modules.families.kinds.identify import identify, who_loads
 from modules.families.kinds.record import Loads
-from modules.families.parts.single_file.layouts import unet_layers
 from modules.families.parts.single_file.models import shipped_configs
+from modules.families.parts.unet_clip_file.unet import unet_layers
 from modules.formats.checkpoint_header import read_checkpoint_header
 from tests.unit.test_kinds import Shapes, kohya, model_shapes, write_header
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.identify import identify
-from modules.families.parts.single_file.layouts import unet_layers
 from modules.families.parts.single_file.models import layouts, shipped_configs
+from modules.families.parts.unet_clip_file.unet import unet_layers
 from modules.system.paths import PROGRAM_ROOT
 
 Shapes = dict[str, tuple[int, ...]]

@@ -169,7 +169,7 @@ def real_shapes(model: str) -> Shapes:
         own = {n: tuple(t.shape) for n, t in module.state_dict().items()}
         for slot in layout.slots:
             shape = own.get(slot.key) or own[slot.key.removeprefix("text_model.")]
-            shape = (shape[0] * slot.pieces, *shape[1:])
+            shape = (shape[0] * len(slot.shares), *shape[1:])
             shape = tuple(reversed(shape)) if slot.transposed else (*shape, 1, 1) if slot.conv else shape
             found[f"{layout.prefix}{slot.original}"] = shape
     return found

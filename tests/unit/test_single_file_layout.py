@@ -10,14 +10,14 @@ import pytest
 import torch
 
 from modules.families.parts.single_file.checkpoint import empty_part
-from modules.families.parts.single_file.layouts import unet_layers
 from modules.families.parts.single_file.models import layouts, shipped_configs
 from modules.families.parts.single_file.moves import from_original, to_original
 from modules.families.parts.single_file.sizes import configs_to_bring
 from modules.families.parts.single_file.write import CheckpointTraits, file_state, original_tensors
+from modules.families.parts.unet_clip_file.unet import unet_layers
 from modules.families.registry import published_models
 from modules.formats.lazy_tensors import LazyTensor, lazy_state
-from tests.builders.single_files import CLASSES, part_names
+from tests.builders.single_files import CLASSES, model_class, part_names
 
 MODELS = sorted(m.name for m in published_models())
 
@@ -31,7 +31,7 @@ def empty(model: str, part: str) -> Any:
 def meta_states(model: str) -> dict[str, dict[str, LazyTensor]]:
     """The published model's tensors, without memory behind them."""
     return {
-        name: file_state(name, lazy_state(empty(model, name).state_dict()))
+        name: file_state(model_class(model, name), lazy_state(empty(model, name).state_dict()))
         for name in part_names(shipped_configs(model))
     }
 

@@ -22,6 +22,7 @@ from trainer.data.hub_datasets import with_local_folders
 from trainer.preflight.budget import describe_memory, trained_parts
 from trainer.preflight.captions import CaptionsReport, problems_of_caption_settings, report_on_captions
 from trainer.preflight.companions import problems_of_companions
+from trainer.preflight.denoiser_file import problems_of_denoiser_file
 from trainer.preflight.devices import problems_of_devices
 from trainer.preflight.embeddings import problems_of_words
 from trainer.preflight.estimates import problems_of_estimates, sizes_of
@@ -41,7 +42,6 @@ from trainer.preflight.sample_images import problems_of_sample_images
 from trainer.preflight.speed import problems_of_speed
 from trainer.preflight.start_from import problems_of_start
 from trainer.preflight.step_passes import describe_choices, describe_passes
-from trainer.preflight.unet_file import problems_of_unet_file
 from trainer.preflight.validation import problems_of_validation
 from trainer.run_folder.backup import find_backup
 from trainer.run_folder.run_dir import existing_start_copy
@@ -82,7 +82,7 @@ def check(
     problems += problems_of_captions_files(config)
     model = found_model(config)
     problems += problems_of_model(config, model)
-    problems += problems_of_unet_file(config)
+    problems += problems_of_denoiser_file(config)
     problems += problems_of_sample_images(config)
     start_copy = existing_start_copy(run_dir) if run_dir is not None else None
     problems += problems_of_start(config, has_copy=None if is_new else start_copy is not None)

@@ -40,8 +40,8 @@ from modules.system import hardware
 from modules.system.ranks import current_rank
 from trainer import phases
 from trainer.launch import num_processes
+from trainer.preflight.denoiser_file import with_stored_bytes
 from trainer.preflight.sharding import sharded_parts
-from trainer.preflight.unet_file import with_stored_bytes
 
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _COMPUTE_BYTES = {"bfloat16": 2, "float16": 2}

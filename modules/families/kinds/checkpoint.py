@@ -30,7 +30,7 @@ def _loads(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads, ...]
     except DarkroomError as error:
         return tuple(loads_whole(p, None, error.message) for p in programs)
     # Older files leave out "text_model."; only diffusers does not support them.
-    lacks = _lacking(parts, header.shapes), _lacking(parts, original_names(header.shapes))
+    lacks = _lacking(parts, header.shapes), _lacking(parts, original_names(kind.model, header.shapes))
     if any(lacks):
         advice = "; choose a VAE there" if set(lacks[1]) == {"vae"} else ""
         return tuple(_incomplete(p, lacks[0 if p == "diffusers" else 1], advice) for p in programs)

@@ -25,7 +25,7 @@ from modules.families.kinds.record import Form
 from modules.families.kinds.registry import FILE_KINDS
 from modules.families.parts.folder_model import folder_configs, folder_states, parts_in, traits_of, write_folder
 from modules.families.parts.single_file.checkpoint import open_checkpoint, part_state
-from modules.families.parts.single_file.models import CONFIGS_KEY
+from modules.families.parts.single_file.models import CONFIGS_KEY, layouts
 from modules.families.parts.single_file.record import Configs
 from modules.families.parts.single_file.write import States, needs_beside, write_checkpoint
 from modules.families.registry import FAMILIES, published
@@ -56,9 +56,10 @@ class Source:
 
 def open_folder(path: Path, kind: FileKind, *, use_ema: bool = False) -> Source:
     """Open a model in diffusers' folder layout; it contains no EMA weights."""
-    parts = parts_in(traits_of(kind))
+    traits = traits_of(kind)
     metadata = folder_metadata(path, kind)
-    return Source(path, kind, folder_configs(path, parts), folder_states(path, parts), metadata=metadata)
+    configs = folder_configs(path, parts_in(traits))
+    return Source(path, kind, configs, folder_states(path, traits), metadata=metadata)
 
 
 def open_single_file(path: Path, kind: FileKind, *, use_ema: bool = False) -> Source:
@@ -68,6 +69,15 @@ def open_single_file(path: Path, kind: FileKind, *, use_ema: bool = False) -> So
     states = {part: part_state(checkpoint, part, use_ema=use_ema) for part in checkpoint.layouts}
     configs = {**checkpoint.configs, "scheduler": checkpoint.scheduler_config()}
     return Source(path, kind, configs, states, metadata=checkpoint.metadata, uses_ema=use_ema, beside=checkpoint.beside)
+
+
+def notes_of_folder(source: Source, form: Form) -> tuple[str, ...]:
+    """Return which parts of a folder's model its single files do not have."""
+    left_out = sorted(source.states.keys() - layouts(source.kind.model, source.configs).keys())
+    if form != "single" or not left_out:
+        return ()
+    parts = ", ".join(part.replace("_", " ") for part in left_out)
+    return (f"A single file of this model has its denoiser alone. Left out: {parts}.",)
 
 
 def notes(source: Source, form: Form) -> tuple[str, ...]:

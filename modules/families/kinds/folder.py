@@ -166,5 +166,6 @@ DIFFUSERS_FOLDER = FileKindSpec(
     forms=("single", "folder"),
     opener="modules.families.kinds.conversion:open_folder",
     writer="modules.families.kinds.conversion:write_model",
+    notes="modules.families.kinds.conversion:notes_of_folder",
     loads=_loads,
 )

@@ -42,12 +42,13 @@ def parts_in(traits: CheckpointTraits) -> tuple[str, ...]:
     return tuple(p for p in parts if p in shipped or not shipped)
 
 
-def folder_states(folder: Path, parts: tuple[str, ...]) -> dict[str, dict[str, LazyTensor]]:
-    """Return the lazy tensors of a folder's parts, under the names used in files.
+def folder_states(folder: Path, traits: CheckpointTraits) -> dict[str, dict[str, LazyTensor]]:
+    """Return the lazy tensors of the parts of a folder's model, under the names used in files.
 
     Raises DarkroomError where a part has no safetensors file, or a broken one.
     """
-    return {part: file_state(part, _part_tensors(folder / part)) for part in parts}
+    classes = {p.name: p.model for p in FAMILIES[published(traits.model).family].parts}
+    return {part: file_state(classes[part], _part_tensors(folder / part)) for part in parts_in(traits)}
 
 
 def folder_configs(folder: Path, parts: tuple[str, ...]) -> dict[str, dict[str, Any]]:
@@ -79,7 +80,7 @@ def write_folder(
     record = published(traits.model)
     known = layouts(traits.model, configs)
     parts = [p for p in FAMILIES[record.family].parts if p.name in (known or states)]
-    named = {part.name: file_state(part.name, states.get(part.name, {})) for part in parts}
+    named = {part.name: file_state(part.model, states.get(part.name, {})) for part in parts}
     for name, layout in known.items():
         require_keys(name, {s.key for s in layout.slots}, named[name])
     total = sum(t.num_bytes for state in named.values() for t in state.values())

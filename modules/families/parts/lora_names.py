@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
-from modules.families.parts.single_file.layouts import PREFIX as TEXT_PREFIX
-from modules.families.parts.single_file.layouts import unet_layers
 from modules.families.parts.single_file.sizes import configs_to_bring
 from modules.families.parts.single_file.slots import limited
+from modules.families.parts.unet_clip_file.clip import TEXT_PREFIX
+from modules.families.parts.unet_clip_file.unet import unet_layers
 from modules.families.published import Configs, TargetsOf
 from modules.families.registry import FAMILIES, files_of, published
 from modules.families.spec import LoraNaming

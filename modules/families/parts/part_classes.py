@@ -30,13 +30,21 @@ KL_VAE = ModelClass(
     ("diffusers.models.attention_processor:Attention",),
     f"{_PASSES}:vae_passes",
     (_RESNET,),
+    file_key="modules.families.parts.single_file.autoencoder:modern_key",
 )
-CLIP_TEXT = ModelClass("transformers.models.clip.modeling_clip:CLIPTextModel", _CLIP_LAYER, f"{_PASSES}:text_passes")
+_CLIP_KEY = "modules.families.parts.unet_clip_file.clip:clip_key"
+CLIP_TEXT = ModelClass(
+    "transformers.models.clip.modeling_clip:CLIPTextModel",
+    _CLIP_LAYER,
+    f"{_PASSES}:text_passes",
+    file_key=_CLIP_KEY,
+)
 CLIP_TEXT_WITH_PROJECTION = ModelClass(
     "transformers.models.clip.modeling_clip:CLIPTextModelWithProjection",
     _CLIP_LAYER,
     f"{_PASSES}:text_passes",
     never_quantized=frozenset({"text_projection"}),
+    file_key=_CLIP_KEY,
 )
 
 DISTILLED_SD = DistilledSpec(

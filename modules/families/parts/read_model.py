@@ -15,8 +15,8 @@ from modules.families.kinds.vae import vae_weights_at
 from modules.families.parts.files import ModelFiles, read_folder
 from modules.families.parts.single_file.checkpoint import (
     empty_part,
+    load_denoiser_file,
     load_part,
-    load_unet_file,
     load_vae_file,
     open_checkpoint,
 )
@@ -38,7 +38,7 @@ def read_model(request: LoadRequest[FamilySettings], spec: FamilySpec) -> ModelF
     Raises DarkroomError where a file is missing or the model is not of the family.
     """
     name, path = request.base_model, from_root(request.base_model)
-    denoiser = next(p for p in spec.parts if p.role == "denoiser")
+    denoiser = spec.denoiser
     is_whole_gguf = not request.denoiser_file and bool(name) and is_gguf(path)
     denoiser_file = name if is_whole_gguf else request.denoiser_file  # of a whole model it is read like a separate file
     unread = {*request.without_weights, denoiser.name} if denoiser_file else request.without_weights
@@ -56,7 +56,7 @@ def read_model(request: LoadRequest[FamilySettings], spec: FamilySpec) -> ModelF
         )
         files = read_folder(folder, name, spec, dtypes, without_weights=unread)
     if denoiser_file and denoiser.name not in request.without_weights:
-        files = _with_denoiser(files, denoiser, from_root(denoiser_file), request)
+        files = _with_denoiser(files, spec, from_root(denoiser_file), request)
     return _with_vae(files, request, spec)
 
 
@@ -70,12 +70,11 @@ def _may_overflow(part: PartSpec, request: LoadRequest[FamilySettings], spec: Fa
     return spec.latents.overflows_in_float16 and part.role == "vae" and request.dtype_of(part.name) == torch.float16
 
 
-def _with_denoiser(
-    files: ModelFiles, denoiser: PartSpec, path: Path, request: LoadRequest[FamilySettings]
-) -> ModelFiles:
+def _with_denoiser(files: ModelFiles, spec: FamilySpec, path: Path, request: LoadRequest[FamilySettings]) -> ModelFiles:
+    denoiser = spec.denoiser
     config, kind = dict(files.parts[denoiser.name].config), load_factory(denoiser.model_class)
     dtype = request.dtype_of(denoiser.name)
-    module = load_unet_file(path, kind, config, dtype, stays_packed=request.stays_packed)
+    module = load_denoiser_file(path, spec.name, kind, config, dtype, stays_packed=request.stays_packed)
     return replace(files, parts={**files.parts, denoiser.name: module})
 
 

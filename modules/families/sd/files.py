@@ -6,9 +6,10 @@ from pathlib import Path
 
 from modules.families.kinds.file_kind import FileKind
 from modules.families.parts.lora_names import unet_clip_targets
-from modules.families.parts.single_file.detect import VARIANTS, checkpoint_of
-from modules.families.parts.single_file.record import PredictionMark, SingleFile, TextPlace
-from modules.families.parts.single_file.sidecar import Sidecar
+from modules.families.parts.single_file.record import PredictionMark
+from modules.families.parts.unet_clip_file.detect import VARIANTS, checkpoint_of
+from modules.families.parts.unet_clip_file.layout import UNET_FILE, TextPlace, UnetClipFile
+from modules.families.parts.unet_clip_file.sidecar import Sidecar
 from modules.families.published import FamilyFiles, FolderFacts, PublishedModel
 from modules.formats.checkpoint_header import CheckpointHeader, read_values
 
@@ -60,6 +61,11 @@ def _note(program: str, kind: FileKind) -> str:
     return "keep the .yaml beside it" if has_sidecar else "" if is_published else "needs a .yaml beside it"
 
 
+_SD1_FILE = UnetClipFile(
+    text=(TextPlace("text_encoder", "cond_stage_model.transformer."),),
+    markers=("cond_stage_model.transformer.",),
+    sidecar=_FIRST_SIDECAR,
+)
 _SD1 = PublishedModel(
     name="sd1",
     label="Stable Diffusion 1.x",
@@ -73,16 +79,21 @@ _SD1 = PublishedModel(
     pipelines=_PIPELINES,
     index=_INDEX,
     variant_index=_VARIANT_INDEX,
-    single_file=SingleFile(
-        text=(TextPlace("text_encoder", "cond_stage_model.transformer."),),
-        markers=("cond_stage_model.transformer.",),
-        sidecar=_FIRST_SIDECAR,
-    ),
+    single_file=_SD1_FILE.single_file(),
     text_width=768,
     embedding_width=768,
     prediction_note=_note,
 )
 _SECOND = (TextPlace("text_encoder", "cond_stage_model.model.", is_open_clip=True),)
+_SD2_FILE = UnetClipFile(
+    text=_SECOND,
+    markers=("cond_stage_model.model.",),
+    velocity_model="sd2_v",
+    is_ambiguous=True,
+    prediction_from_weights=second_prediction,
+    sidecar=_SECOND_SIDECAR,
+    beside=_BESIDE,
+)
 _SD2 = PublishedModel(
     name="sd2",
     label="Stable Diffusion 2.x",
@@ -99,20 +110,13 @@ _SD2 = PublishedModel(
     pipelines=_PIPELINES,
     index=_INDEX,
     variant_index=_VARIANT_INDEX,
-    single_file=SingleFile(
-        text=_SECOND,
-        markers=("cond_stage_model.model.",),
-        velocity_model="sd2_v",
-        is_ambiguous=True,
-        prediction_from_weights=second_prediction,
-        sidecar=_SECOND_SIDECAR,
-        beside=_BESIDE,
-    ),
+    single_file=_SD2_FILE.single_file(),
     is_v2=True,
     text_width=1024,
     embedding_width=1024,
     prediction_note=_note,
 )
+_SD2_V_FILE = UnetClipFile(text=_SECOND, markers=(), is_ambiguous=True, sidecar=_SECOND_SIDECAR, beside=_BESIDE)
 _SD2_V = PublishedModel(
     name="sd2_v",
     label="Stable Diffusion 2.x",
@@ -125,12 +129,12 @@ _SD2_V = PublishedModel(
     pipelines=_PIPELINES,
     index=_INDEX,
     variant_index=_VARIANT_INDEX,
-    single_file=SingleFile(text=_SECOND, markers=(), is_ambiguous=True, sidecar=_SECOND_SIDECAR, beside=_BESIDE),
+    single_file=_SD2_V_FILE.single_file(),
     is_v2=True,
     text_width=1024,
     prediction_note=_note,
 )
-_MODELS = (_SD1, _SD2, _SD2_V)
+_MODELS = ((_SD1, _SD1_FILE), (_SD2, _SD2_FILE), (_SD2_V, _SD2_V_FILE))
 
 
 def _folder_model(facts: FolderFacts) -> str:
@@ -147,7 +151,7 @@ def _repository_model(name: str) -> str:
 
 
 FILES = FamilyFiles(
-    models=_MODELS,
+    models=tuple(model for model, _ in _MODELS),
     pipelines={
         **{pipeline: variant for variant, pipeline in _PIPELINES.items()},
         "StableDiffusionImg2ImgPipeline": "",
@@ -163,6 +167,7 @@ FILES = FamilyFiles(
         ("sd_1", "sd1"),
         ("stable-diffusion-v1", "sd1"),
     ),
+    denoiser_file=UNET_FILE,
     variants=VARIANTS,
     repository_model=_repository_model,
 )

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from modules.families.kinds.file_kind import FileKind
 from modules.families.parts.lora_names import unet_clip_targets
-from modules.families.parts.single_file.detect import VARIANTS, checkpoint_of
 from modules.families.parts.single_file.prediction import VELOCITY_TENSOR
-from modules.families.parts.single_file.record import SingleFile, TextPlace
-from modules.families.parts.single_file.sidecar import Sidecar
+from modules.families.parts.unet_clip_file.detect import VARIANTS, checkpoint_of
+from modules.families.parts.unet_clip_file.layout import UNET_FILE, TextPlace, UnetClipFile
+from modules.families.parts.unet_clip_file.sidecar import Sidecar
 from modules.families.published import FamilyFiles, FolderFacts, PublishedModel
 from modules.formats.program_table import velocity_note
 
@@ -38,6 +38,16 @@ def _note(program: str, kind: FileKind) -> str:
     )
 
 
+_BASE_FILE = UnetClipFile(
+    text=(
+        TextPlace("text_encoder", "conditioner.embedders.0.transformer."),
+        TextPlace("text_encoder_2", "conditioner.embedders.1.model.", is_open_clip=True, has_projection=True),
+    ),
+    markers=("conditioner.embedders.1.model.", "conditioner.embedders.0.transformer."),
+    has_labels=True,
+    sidecar=Sidecar(_SIDECARS / "base.yaml"),
+    velocity_tensors=True,
+)
 _BASE = PublishedModel(
     name="sdxl",
     label="Stable Diffusion XL",
@@ -54,19 +64,16 @@ _BASE = PublishedModel(
         "instruct": "StableDiffusionXLInstructPix2PixPipeline",
     },
     index={"force_zeros_for_empty_prompt": True},
-    single_file=SingleFile(
-        text=(
-            TextPlace("text_encoder", "conditioner.embedders.0.transformer."),
-            TextPlace("text_encoder_2", "conditioner.embedders.1.model.", is_open_clip=True, has_projection=True),
-        ),
-        markers=("conditioner.embedders.1.model.", "conditioner.embedders.0.transformer."),
-        has_labels=True,
-        sidecar=Sidecar(_SIDECARS / "base.yaml"),
-        velocity_tensors=True,
-    ),
+    single_file=_BASE_FILE.single_file(),
     text_width=2048,
     embedding_tensors=("clip_l", "clip_g"),
     prediction_note=_note,
+)
+_REFINER_FILE = UnetClipFile(
+    text=(TextPlace("text_encoder_2", "conditioner.embedders.0.model.", is_open_clip=True, has_projection=True),),
+    markers=("conditioner.embedders.0.model.",),
+    sidecar=Sidecar(_SIDECARS / "refiner.yaml"),
+    velocity_tensors=True,
 )
 _REFINER = PublishedModel(
     name="sdxl_refiner",
@@ -84,16 +91,11 @@ _REFINER = PublishedModel(
         "tokenizer": [None, None],
         "requires_aesthetics_score": True,
     },
-    single_file=SingleFile(
-        text=(TextPlace("text_encoder_2", "conditioner.embedders.0.model.", is_open_clip=True, has_projection=True),),
-        markers=("conditioner.embedders.0.model.",),
-        sidecar=Sidecar(_SIDECARS / "refiner.yaml"),
-        velocity_tensors=True,
-    ),
+    single_file=_REFINER_FILE.single_file(),
     text_width=1280,
     prediction_note=_note,
 )
-_MODELS = (_BASE, _REFINER)
+_MODELS = ((_BASE, _BASE_FILE), (_REFINER, _REFINER_FILE))
 
 
 def _folder_model(facts: FolderFacts) -> str:
@@ -103,7 +105,7 @@ def _folder_model(facts: FolderFacts) -> str:
 
 
 FILES = FamilyFiles(
-    models=_MODELS,
+    models=tuple(model for model, _ in _MODELS),
     pipelines={
         **{pipeline: variant for variant, pipeline in _BASE.pipelines.items()},
         "StableDiffusionXLImg2ImgPipeline": "",
@@ -111,6 +113,7 @@ FILES = FamilyFiles(
     folder_model=_folder_model,
     checkpoint=lambda header: checkpoint_of(header, _MODELS),
     lora_words=(("sdxl", _BASE.name), ("xl", _BASE.name)),
+    denoiser_file=UNET_FILE,
     variants=VARIANTS,
     repository_model=lambda name: _BASE.name,
 )

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from modules.families.parts.single_file.detect import denoiser_kind
+from modules.families.parts.single_file.record import SingleFile
 from modules.families.published import Configs, FamilyFiles, PublishedModel
 from modules.formats.adapter_targets import AdapterTarget, AdapterTargets
+from tests.builders.toy_transformer.transformer_file import TRANSFORMER_FILE
 
 
 def _layers(configs: Configs) -> Iterator[tuple[str, tuple[int, int]]]:
@@ -44,12 +47,18 @@ MODEL = PublishedModel(
     kohya_version="toy_transformer",
     adapter_targets=_targets,
     pipelines={"": "ToyTransformerPipeline"},
+    single_file=SingleFile(
+        parts=lambda configs: (TRANSFORMER_FILE.layout(configs["transformer"]),),
+        original_names=TRANSFORMER_FILE.original_names,
+    ),
     programs=(),
 )
 FILES = FamilyFiles(
     models=(MODEL,),
     pipelines={"ToyTransformerPipeline": ""},
     folder_model=lambda facts: MODEL.name,
+    checkpoint=lambda header: denoiser_kind(header, MODEL, "transformer", TRANSFORMER_FILE, "flow"),
+    denoiser_file=TRANSFORMER_FILE,
     lora_words=(("toy-transformer", MODEL.name),),
     repository_model=lambda name: MODEL.name,
 )

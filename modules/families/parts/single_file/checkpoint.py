@@ -1,7 +1,7 @@
 """Reads a single-file checkpoint as the parts of a diffusers model.
 
     checkpoint = open_checkpoint(path)
-    unet = load_part(checkpoint, "unet", UNet2DConditionModel, torch.float16)
+    vae = load_part(checkpoint, "vae", AutoencoderKL, torch.float16)
 
 Only headers are read until a part is loaded, then tensor by tensor.
 """
@@ -17,10 +17,9 @@ import torch
 
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.identify import identify
-from modules.families.parts.single_file.layouts import PREFIX as TEXT_PREFIX
-from modules.families.parts.single_file.layouts import modern_key, vae_slots
+from modules.families.parts.single_file.autoencoder import modern_key, vae_layout, vae_names
+from modules.families.parts.single_file.denoiser_file import denoiser_tensors, packed_layers
 from modules.families.parts.single_file.models import (
-    VAE_PREFIX,
     averaged_names,
     configs_of_file,
     layouts,
@@ -28,10 +27,10 @@ from modules.families.parts.single_file.models import (
     missing_names,
     original_names,
 )
-from modules.families.parts.single_file.moves import from_original
+from modules.families.parts.single_file.moves import from_original, inward
 from modules.families.parts.single_file.record import Configs, PartLayout
-from modules.families.parts.single_file.unet_file import packed_layers, unet_names
-from modules.families.registry import published
+from modules.families.registry import FAMILIES, all_files, published
+from modules.families.spec import PartSpec
 from modules.formats.lazy_tensors import LazyTensor
 from modules.formats.stored_tensors import read_stored
 from modules.system.errors import DarkroomError
@@ -52,6 +51,11 @@ class Checkpoint:
     def parts(self) -> tuple[str, ...]:
         """The parts whose weights are in the file."""
         return tuple(n for n, part in self.layouts.items() if any(k.startswith(part.prefix) for k in self.tensors))
+
+    @property
+    def denoiser(self) -> PartSpec:
+        """The part of its family that denoises."""
+        return FAMILIES[self.kind.family].denoiser
 
     @property
     def left_over(self) -> tuple[str, ...]:
@@ -76,7 +80,7 @@ class Checkpoint:
 
 
 def open_checkpoint(path: Path, kind: FileKind | None = None, *, part_configs: Configs | None = None) -> Checkpoint:
-    """Open a .safetensors or .ckpt file of SD 1.x, SD 2.x or SDXL.
+    """Open a .safetensors or .ckpt file of a model.
 
     `kind` avoids identifying it twice; `part_configs` replace the published model's for a file of a different size
     without its own. Raises DarkroomError, with a description of the file, where it is not such a model.
@@ -84,25 +88,27 @@ def open_checkpoint(path: Path, kind: FileKind | None = None, *, part_configs: C
     kind = kind or identify(path)
     if kind.kind not in ("checkpoint", "part") or not kind.model:
         raise DarkroomError(
-            f"{path.name} is not a Stable Diffusion checkpoint. {kind.sentence}",
-            advice="Choose a checkpoint of SD 1.x, SD 2.x or SDXL, as .safetensors, .ckpt or a diffusers folder.",
+            f"{path.name} is not a checkpoint of a supported model. {kind.sentence}",
+            advice=f"Choose a checkpoint of {_labels()}, as .safetensors, .ckpt or a diffusers folder.",
         )
     stored, metadata = read_stored(path)
-    tensors = {original: stored[name] for original, name in original_names(stored).items()}
+    tensors = {original: stored[name] for original, name in original_names(kind.model, stored).items()}
     configs = configs_of_file(kind.model, {n: t.shape for n, t in tensors.items()}, metadata)
     configs |= {name: dict(config) for name, config in (part_configs or {}).items()}
     parts = layouts(kind.model, configs)
+    checkpoint = Checkpoint(path, kind, configs, parts, tensors, metadata)
     if kind.facts.get("ema") == "alone":
-        tensors |= {original: tensors[name] for original, name in averaged_names(parts["unet"], tensors).items()}
-    return Checkpoint(path, kind, configs, parts, tensors, metadata)
+        layout = parts[checkpoint.denoiser.name]
+        tensors |= {original: tensors[name] for original, name in averaged_names(layout, tensors).items()}
+    return checkpoint
 
 
 def part_state(checkpoint: Checkpoint, part: str, *, use_ema: bool = False) -> dict[str, LazyTensor]:
     """Return a part's lazy tensors under diffusers' names, text layers with "text_model.".
 
-    `use_ema` selects the UNet's EMA weights where the file has them beside the others; those that are alone are always
-    used. Raises DarkroomError where the
-    part or some of its weights are missing, or its UNet has unknown layers.
+    `use_ema` selects the denoiser's EMA weights where the file has them beside the others; those that are alone are
+    always used. Raises DarkroomError where the part or some of its weights are missing, or the denoiser has unknown
+    layers.
     """
     if "scaled" in checkpoint.kind.facts:
         raise DarkroomError(
@@ -113,17 +119,18 @@ def part_state(checkpoint: Checkpoint, part: str, *, use_ema: bool = False) -> d
     if layout is None or part not in checkpoint.parts:
         raise _lacks_part(checkpoint, part)
     tensors = dict(checkpoint.tensors)
-    if use_ema and part == "unet":
+    denoiser = checkpoint.denoiser
+    if use_ema and part == denoiser.name:
         tensors |= {original: tensors[name] for original, name in averaged_names(layout, tensors).items()}
     if missing := missing_names(layout, tensors):
         raise DarkroomError(
             f"{len(missing)} weights of the {part} are missing from {checkpoint.path.name}; the first is {missing[0]}.",
             advice="Download it again. If this persists, it is a kind of model that is not supported.",
         )
-    if part == "unet" and (extra := left_over_names(layout, tensors)):
+    if part == denoiser.name and (extra := left_over_names(layout, tensors)):
         raise DarkroomError(
-            f"The UNet in {checkpoint.path.name} has {len(extra)} weights that this architecture does not have; the "
-            f"first is {extra[0]}.",
+            f"The {denoiser.label} in {checkpoint.path.name} has {len(extra)} weights that this architecture does not "
+            f"have; the first is {extra[0]}.",
             advice="The model is a variant that is not supported. Choose another model.",
         )
     inside = {n.removeprefix(layout.prefix): t for n, t in tensors.items() if n.startswith(layout.prefix)}
@@ -136,7 +143,14 @@ def load_part(checkpoint: Checkpoint, part: str, kind: Any, dtype: torch.dtype, 
     `kind` is the diffusers or transformers class. Raises DarkroomError where the file does not contain it.
     """
     state = part_state(checkpoint, part, use_ema=use_ema)
-    return build_part(kind, checkpoint.configs[part], state, dtype, where=f"the {part} in {checkpoint.path.name}")
+    return build_part(
+        kind,
+        checkpoint.configs[part],
+        state,
+        dtype,
+        where=f"the {part} in {checkpoint.path.name}",
+        library_prefix=checkpoint.layouts[part].library_prefix,
+    )
 
 
 def load_vae_file(path: Path, kind: Any, config: Mapping[str, Any], dtype: torch.dtype) -> Any:
@@ -145,41 +159,45 @@ def load_vae_file(path: Path, kind: Any, config: Mapping[str, Any], dtype: torch
     `config` is the VAE config of the model it is used with: the file does not contain its scaling factor. Raises
     DarkroomError where the file has no VAE.
     """
-    found = identify(path)
+    file_kind = identify(path)
     stored, _ = read_stored(_weights_in(path) if path.is_dir() else path)
-    layout = PartLayout("vae", VAE_PREFIX, vae_slots(config))
-    if found.facts.get("layout", "").startswith("diffusers"):
+    layout = vae_layout("vae", config)
+    if file_kind.facts.get("layout", "").startswith("diffusers"):
         state = {modern_key(n.removeprefix("vae.")): t for n, t in stored.items()}
         state = {n: t.then(t.shape[:2], _as_matrix) if _is_old_matrix(n, t) else t for n, t in state.items()}
     else:
-        tensors = {original: stored[name] for original, name in original_names(stored).items()}
+        tensors = {original: stored[name] for original, name in vae_names(stored).items()}
         if missing := missing_names(layout, tensors):
             raise DarkroomError(
-                f"{path.name} does not contain a complete VAE: {len(missing)} weights are missing. {found.sentence}",
-                advice="Choose a VAE file of SD or SDXL.",
+                f"{path.name} does not contain a complete VAE: {len(missing)} weights are missing. "
+                f"{file_kind.sentence}",
+                advice="Choose another VAE file.",
             )
-        inside = {n.removeprefix(VAE_PREFIX): t for n, t in tensors.items() if n.startswith(VAE_PREFIX)}
+        inside = {n.removeprefix(layout.prefix): t for n, t in tensors.items() if n.startswith(layout.prefix)}
         state = from_original(layout.slots, inside)
     return build_part(kind, config, state, dtype, where=f"the VAE in {path.name}")
 
 
-def load_unet_file(
+def load_denoiser_file(
     path: Path,
+    family: str,
     kind: Any,
     config: Mapping[str, Any],
     dtype: torch.dtype,
     *,
     stays_packed: Callable[[str], bool] = lambda layer: False,
 ) -> Any:
-    """Return the UNet of a file, in the original or in diffusers' layout, built from the base model's `config`.
+    """Return the denoiser of a file, in the original or in diffusers' layout, built from the base model's `config`.
 
     The linear layers of a GGUF file that `stays_packed` takes by name have weights on the meta device: they are read
-    as they are stored. Raises DarkroomError where the file has no such UNet.
+    as they are stored. Raises DarkroomError where the file has no such denoiser.
     """
     stored, _ = read_stored(path)
-    packed = {f"{layer}.weight" for layer in packed_layers(path, config) if stays_packed(layer)}
-    state = {ours: stored[name] for ours, name in unet_names(stored, config, where=path.name).items()}
-    return build_part(kind, config, state, dtype, where=f"the UNet in {path.name}", left_out=packed)
+    label = FAMILIES[family].denoiser.label
+    packed = {f"{layer}.weight" for layer in packed_layers(family, path, config) if stays_packed(layer)}
+    tensors = denoiser_tensors(family, stored, config, where=path.name)
+    state = {ours: inward(tensor.slot, stored[tensor.name]) for ours, tensor in tensors.items()}
+    return build_part(kind, config, state, dtype, where=f"the {label} in {path.name}", left_out=packed)
 
 
 def _weights_in(folder: Path) -> Path:
@@ -201,13 +219,16 @@ def build_part(
     *,
     where: str,
     left_out: Collection[str] = (),
+    library_prefix: str = "",
 ) -> Any:
     """Return a module built from a config and a state's tensors, each read and cast to `dtype` on its own.
 
-    Those in `left_out` are not read: they are on the meta device, in `dtype`.
+    Those in `left_out` are not read: they are on the meta device, in `dtype`. `library_prefix` starts names of the
+    state, and those of the module in some versions of its library.
     """
     module = empty_part(kind, config)
-    state = fitted(state, module.state_dict())
+    if library_prefix and not any(n.startswith(library_prefix) for n in module.state_dict()):
+        state = {n.removeprefix(library_prefix): tensor for n, tensor in state.items()}
     expected = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
     wrong = sorted(n for n in expected.keys() | state.keys() if n not in state or expected.get(n) != state[n].shape)
     if wrong:
@@ -239,13 +260,6 @@ def empty_part(kind: Any, config: Mapping[str, Any]) -> Any:
         raise DarkroomError(f"The config of {kind.__name__} is not valid: {error}") from error
 
 
-def fitted(state: Mapping[str, LazyTensor], names: Mapping[str, Any]) -> dict[str, LazyTensor]:
-    """Return a state under a module's own names: transformers 5.6 dropped "text_model." from CLIPTextModel only."""
-    if any(n.startswith(TEXT_PREFIX) for n in names):
-        return dict(state)
-    return {n.removeprefix(TEXT_PREFIX): tensor for n, tensor in state.items()}
-
-
 def _is_old_matrix(name: str, tensor: LazyTensor) -> bool:
     return ".attentions." in name and len(tensor.shape) == 4
 
@@ -254,9 +268,16 @@ def _as_matrix(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.reshape(tensor.shape[:2])
 
 
+def _labels() -> str:
+    """Return the labels of the models that a single file can have, as a list in words."""
+    return ", ".join(dict.fromkeys(m.label for files in all_files() for m in files.models if m.single_file))
+
+
 def _lacks_part(checkpoint: Checkpoint, part: str) -> DarkroomError:
-    label = {"vae": "VAE", "unet": "UNet"}.get(part, part.replace("_", " "))
-    advice = "Choose a separate VAE file." if part == "vae" else "Choose a complete checkpoint."
+    spec = next((p for p in FAMILIES[checkpoint.kind.family].parts if p.name == part), None)
+    label = part.replace("_", " ") if spec is None or spec.role == "text_encoder" else spec.label
+    is_vae = spec is not None and spec.role == "vae"
+    advice = "Choose a separate VAE file." if is_vae else "Choose a complete checkpoint."
     return DarkroomError(f"{checkpoint.path.name} contains no {label}.", advice=advice)
 
 

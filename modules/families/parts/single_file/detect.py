@@ -1,121 +1,50 @@
-"""Detects single-file models in the original layout (formats.md 5.5 in short): by text encoders, then by widths.
-
-A family's record contains the names of its text encoders; for a file with only the UNet, the width of its text input
-decides. Torch-free.
+"""Detects files with the denoiser of a model alone, by the names of its tensors, and adds the prefix that ComfyUI
+gives them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 
-from modules.families.kinds.file_kind import FileKind
-from modules.families.parts.single_file.models import EMA_PREFIX, UNET_PREFIX
-from modules.families.parts.single_file.prediction import find_prediction
-from modules.families.parts.single_file.record import PredictionMark, SingleFile
+from modules.families.kinds.file_kind import FileKind, Prediction
+from modules.families.parts.single_file.record import DenoiserFile
 from modules.families.published import PublishedModel
 from modules.formats.checkpoint_header import CheckpointHeader
+from modules.system.problem import with_article
 
-VARIANTS: Mapping[int, str] = {9: "inpainting", 8: "instruct", 5: "depth", 7: "upscaler"}
-"""The variant of an original model, by the number of its UNet's input channels."""
+DENOISER_PREFIX = "model.diffusion_model."
+"""What names of a denoiser's tensors start with in the files of ComfyUI and LDM."""
 
-_VAE = ("first_stage_model.", "vae.")
-_TEXT = ("cond_stage_model.", "conditioner.embedders.")
+_PREFIXES = (DENOISER_PREFIX, "diffusion_model.", "")
+_OTHER_PARTS = ("vae.", "first_stage_model.", "text_encoders.", "cond_stage_model.", "conditioner.")
 
 
-def checkpoint_of(header: CheckpointHeader, models: Sequence[PublishedModel]) -> FileKind | None:
-    """Return the file's kind if it is one of these models, or the UNet of one, in the original layout."""
-    unet = _unet(header)
-    if unet is None or not header.has(f"{unet.prefix}output_blocks"):
+def prefixed_names(names: Iterable[str], mark: str) -> dict[str, str]:
+    """Return the names of a file's tensors, those of its denoiser with ComfyUI's prefix: `{prefixed: name there}`.
+
+    `mark` is the beginning of a name that every denoiser of the model has, without a prefix.
+    """
+    names = list(names)
+    prefix = next((p for p in _PREFIXES if any(n.startswith(f"{p}{mark}") for n in names)), DENOISER_PREFIX)
+    return {_prefixed(name, prefix): name for name in names}
+
+
+def denoiser_kind(
+    header: CheckpointHeader, model: PublishedModel, label: str, file: DenoiserFile, prediction: Prediction
+) -> FileKind | None:
+    """Return the file's kind if it contains the denoiser of a model; `label` is the denoiser's in a sentence."""
+    if not file.is_in(header.shapes):
         return None
-    records = {m.name: (m, m.single_file) for m in models if m.single_file is not None}
-    name = _model(header, unet, list(records.values()))
-    if not name:
-        return None
-    record = records[name][1]
-    mark = find_prediction(header, record)
-    if mark.prediction == "v_prediction" and record.velocity_model:
-        name = record.velocity_model
-    model = records[name][0]
-    variant = VARIANTS.get(header.second_axis(unet.name("input_blocks.0.0.weight")), "")
-    has_text = header.has(*_TEXT)
-    facts = _facts(header, mark, has_vae=header.has(*_VAE), has_text=has_text)
-    if header.has(EMA_PREFIX):
-        facts["ema"] = "alone" if unet.is_averaged else "beside the weights"
-    whole = has_text or header.has(*_VAE)
-    return FileKind(
-        kind="checkpoint" if whole else "part",
-        sentence=_sentence(model.label, record, variant, mark, facts, whole=whole),
-        family=model.family,
-        model=name,
-        variant=variant,
-        prediction=mark.prediction or ("" if record.is_ambiguous else "epsilon"),
-        zero_snr=mark.zero_snr,
-        facts=facts,
-        is_whole=whole,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Unet:
-    """How the tensors of a UNet are named in a file; the names of EMA weights have no dots in them."""
-
-    prefix: str
-    is_averaged: bool = False
-
-    def name(self, original: str) -> str:
-        """Return the name of a tensor, by its name in the original layout."""
-        return f"{self.prefix}{original.replace('.', '') if self.is_averaged else original}"
-
-
-def _unet(header: CheckpointHeader) -> _Unet | None:
-    found = [_Unet(prefix) for prefix in (UNET_PREFIX, "diffusion_model.", "")]
-    every = (*found, _Unet(EMA_PREFIX, is_averaged=True))
-    return next((unet for unet in every if header.has(unet.name("input_blocks.0.0."))), None)
-
-
-def _model(header: CheckpointHeader, unet: _Unet, models: Sequence[tuple[PublishedModel, SingleFile]]) -> str:
-    for model, record in models:
-        if header.has(*record.markers):
-            return model.name
-    if header.has(*_TEXT):  # another family's
-        return ""
-    ending = "attn2to_kweight" if unet.is_averaged else "attn2.to_k.weight"
-    width = header.second_axis(ending, prefix=unet.prefix)
-    labelled = header.has(unet.name("label_emb."))
-    fitting = (model.name for model, _ in models if width and model.text_width == width)
-    return next(fitting, next((m.name for m, r in models if labelled and r.has_labels), ""))
-
-
-def _facts(header: CheckpointHeader, mark: PredictionMark, *, has_vae: bool, has_text: bool) -> dict[str, str]:
+    is_alone = not header.has(*_OTHER_PARTS)
     facts = {"container": header.container, "dtype": header.main_dtype, "tensors": str(len(header.shapes))}
-    if mark.marker:
-        facts["prediction_from"] = mark.marker
-    if not has_vae:
-        facts["vae"] = "missing"
-    if not has_text:
-        facts["text_encoders"] = "missing"
     if header.has_scaled_float8:
         facts["scaled"] = "a scale for each matrix"
-    return facts
+    dtype = f", {'scaled ' if 'scaled' in facts else ''}{facts['dtype']}" if facts["dtype"] else ""
+    what = f"{with_article(model.label, capital=True)} {label}"
+    sentence = f"{what} alone{dtype}." if is_alone else f"{what} with other parts, which are not read{dtype}."
+    return FileKind("part", sentence, model.family, model.name, prediction=prediction, facts=facts)
 
 
-def _sentence(
-    label: str, record: SingleFile, variant: str, mark: PredictionMark, facts: Mapping[str, str], *, whole: bool
-) -> str:
-    text = f"A {label}{f' {variant}' if variant else ''} {'checkpoint' if whole else 'UNet alone'}"
-    match mark.prediction:
-        case "v_prediction":
-            text += " with v-prediction"
-            text += " and zero terminal SNR" if mark.zero_snr else ""
-        case "edm":
-            text += " with EDM prediction"
-        case "" if record.is_ambiguous:
-            text += " with unknown prediction type (epsilon or v-prediction)"
-        case _:
-            text += " with epsilon prediction"
-    text += f", {'scaled ' if 'scaled' in facts else ''}{facts['dtype']}" if facts["dtype"] else ""
-    text += ", with EMA weights alone, which are used" if facts.get("ema") == "alone" else ""
-    if whole and (lacks := [n for n in ("vae", "text_encoders") if n in facts]):
-        text += f", without {' and '.join(n.replace('_', ' ').replace('vae', 'VAE') for n in lacks)}"
-    return f"{text}."
+def _prefixed(name: str, prefix: str) -> str:
+    is_other = not name.startswith(prefix) or (not prefix and name.startswith(_OTHER_PARTS))
+    return name if is_other else f"{DENOISER_PREFIX}{name.removeprefix(prefix)}"

@@ -1,7 +1,6 @@
-"""The configs of published models, and the original layout of their parts, by the names of tensors in a file.
+"""The configs of published models, and the layout of their parts in single files, by the names of tensors in a file.
 
-Prefixes are those of the published files (formats.md 5.5 in short). A file's own configs override the published ones,
-so that models of unusual size keep their shape.
+A file's own configs override the published ones, so that models of unusual size keep their shape.
 """
 
 from __future__ import annotations
@@ -10,8 +9,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from modules.families.parts.single_file.layouts import clip_slots, open_clip_slots, unet_slots, vae_slots
-from modules.families.parts.single_file.record import Configs, PartLayout
+from modules.families.parts.single_file.record import Configs, PartLayout, SingleFile
 from modules.families.parts.single_file.slots import missing_originals
 from modules.families.registry import published
 from modules.system.errors import DarkroomError
@@ -20,11 +18,6 @@ CONFIGS_KEY = "darkroom_part_configs"
 """The metadata key with the parts' configs in a file of unusual size, as JSON by part."""
 
 _MAX_CONFIGS_CHARS = 500_000  # real ones have a few thousand
-
-UNET_PREFIX = "model.diffusion_model."
-VAE_PREFIX = "first_stage_model."
-EMA_PREFIX = "model_ema.diffusion_model"
-"""Of the UNet's EMA weights, whose names have no dots behind it (LDM's `LitEma`)."""
 
 
 def shipped_configs(model: str) -> dict[str, dict[str, Any]]:
@@ -35,13 +28,12 @@ def shipped_configs(model: str) -> dict[str, dict[str, Any]]:
 def configs_of_file(
     model: str, shapes: Mapping[str, tuple[int, ...]], metadata: Mapping[str, str]
 ) -> dict[str, dict[str, Any]]:
-    """Return the configs of a checkpoint's parts: the bundled ones, with the input channels of its tensors and the
-    configs in its metadata. `shapes` are by original names.
+    """Return the configs of a checkpoint's parts: the bundled ones, adapted to the shapes of its tensors, and those in
+    its metadata. `shapes` are by original names.
     """
-    configs = shipped_configs(model)
-    first = shapes.get(f"{UNET_PREFIX}input_blocks.0.0.weight") or shapes.get(f"{EMA_PREFIX}input_blocks00weight", ())
-    if len(first) == 4 and "unet" in configs:
-        configs["unet"]["in_channels"] = first[1]
+    record, configs = published(model).single_file, shipped_configs(model)
+    if record is not None:
+        configs = {name: dict(config) for name, config in record.configs_of(configs, shapes).items()}
     text = metadata.get(CONFIGS_KEY, "{}")
     try:
         brought = json.loads(text) if len(text) <= _MAX_CONFIGS_CHARS else {}
@@ -54,51 +46,39 @@ def configs_of_file(
 
 
 def layouts(model: str, configs: Configs) -> dict[str, PartLayout]:
-    """Return the layout of every part of a model that `configs` describes, by part; none for a model without a
-    single-file form.
+    """Return the layout of every part that a single file of a model has, by part; none for a model without that form.
 
     Raises DarkroomError where the configs, which may come from a file, are not valid.
     """
+    record = published(model).single_file
     try:
-        return _layouts(model, configs)
+        return {} if record is None else {layout.name: layout for layout in record.parts(configs)}
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
         raise DarkroomError(f"The configs of the model's parts are not valid: {str(error)[:200]!r}.") from error
 
 
-def _layouts(model: str, configs: Configs) -> dict[str, PartLayout]:
+def single_file_of(model: str) -> SingleFile:
+    """Return the layout of a model in a single file. Raises DarkroomError for a model without that form."""
     record = published(model).single_file
     if record is None:
-        return {}
-    found = {
-        "unet": PartLayout("unet", UNET_PREFIX, unet_slots(configs["unet"])),
-        "vae": PartLayout("vae", VAE_PREFIX, vae_slots(configs["vae"])),
-    }
-    for text in record.text:
-        slots_of = open_clip_slots if text.is_open_clip else clip_slots
-        slots = slots_of(configs[text.part], projection=text.has_projection)
-        found[text.part] = PartLayout(text.part, text.prefix, slots, text.is_open_clip)
-    return found
+        raise DarkroomError(
+            f"{published(model).label} cannot be saved as a single file.", advice="Save it as a diffusers folder."
+        )
+    return record
 
 
-_CLIP_PREFIXES = ("cond_stage_model.transformer.", "conditioner.embedders.0.transformer.")
-_CLIP_MODULES = ("embeddings.", "encoder.", "final_layer_norm.")
-# Tensors under a part's prefix that are not weights of the part.
-_IDLE_ENDS = ("position_ids", "logit_scale", "attn_mask", "text_projection", "text_projection.weight")
-_IDLE_BEGINNINGS = (f"{VAE_PREFIX}loss.", f"{VAE_PREFIX}model_ema.")
-
-
-def original_names(names: Iterable[str]) -> dict[str, str]:
-    """Return the original layout's name of each tensor of a file: `{original: name in the file}`."""
-    names = list(names)
-    bare_unet = any(n.startswith("input_blocks.0.0.") for n in names)
-    bare_vae = any(n.startswith(("decoder.up.", "encoder.down.")) for n in names)
-    return {_original(name, bare_unet=bare_unet, bare_vae=bare_vae): name for name in names}
+def original_names(model: str, names: Iterable[str]) -> dict[str, str]:
+    """Return the original layout's name of each tensor of a model's file: `{original: name in the file}`."""
+    record = published(model).single_file
+    return {name: name for name in names} if record is None else record.original_names(names)
 
 
 def averaged_names(layout: PartLayout, names: Iterable[str]) -> dict[str, str]:
-    """Return the names of the UNet's EMA weights, `{original: name in the file}`, where there are any."""
+    """Return the names of a part's EMA weights, `{original: name in the file}`, where there are any."""
+    if not layout.averaged_prefix:
+        return {}
     there = set(names)
-    flat = {s.original: f"{EMA_PREFIX}{s.original.replace('.', '')}" for s in layout.slots}
+    flat = {s.original: f"{layout.averaged_prefix}{s.original.replace('.', '')}" for s in layout.slots}
     return {f"{layout.prefix}{original}": name for original, name in flat.items() if name in there}
 
 
@@ -112,31 +92,4 @@ def left_over_names(layout: PartLayout, names: Iterable[str]) -> list[str]:
     """Return the tensors under a part's prefix that belong to no layer of it, without known unused ones."""
     known = {f"{layout.prefix}{s.original}" for s in layout.slots}
     inside = (n for n in names if n.startswith(layout.prefix) and n not in known)
-    return sorted(n for n in inside if not _is_idle(n, layout))
-
-
-def _is_idle(name: str, layout: PartLayout) -> bool:
-    if name.endswith(_IDLE_ENDS) or name.startswith(_IDLE_BEGINNINGS):
-        return True
-    # SD 2 and others use the states before the last block; diffusers' config then leaves that block out.
-    return layout.is_open_clip and ".resblocks." in name
-
-
-def _original(name: str, *, bare_unet: bool, bare_vae: bool) -> str:
-    if bare_unet and name.split(".", 1)[0] in _UNET_MODULES:
-        return f"{UNET_PREFIX}{name}"
-    if bare_vae and name.split(".", 1)[0] in _VAE_MODULES:
-        return f"{VAE_PREFIX}{name}"
-    if name.startswith("diffusion_model."):
-        return f"model.{name}"
-    if name.startswith("vae."):
-        return f"{VAE_PREFIX}{name.removeprefix('vae.')}"
-    for prefix in _CLIP_PREFIXES:
-        rest = name.removeprefix(prefix)
-        if rest != name and rest.startswith(_CLIP_MODULES):
-            return f"{prefix}text_model.{rest}"
-    return name
-
-
-_UNET_MODULES = {"input_blocks", "middle_block", "output_blocks", "time_embed", "label_emb", "out"}
-_VAE_MODULES = {"encoder", "decoder", "quant_conv", "post_quant_conv"}
+    return sorted(n for n in inside if not layout.is_unused(n))

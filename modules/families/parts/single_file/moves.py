@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from modules.families.parts.single_file.slots import Slot
 from modules.formats.lazy_tensors import LazyTensor, concatenate
@@ -10,15 +10,26 @@ from modules.formats.lazy_tensors import LazyTensor, concatenate
 
 def to_original(slots: Iterable[Slot], state: Mapping[str, LazyTensor]) -> dict[str, LazyTensor]:
     """Return a part's tensors under their original names. `state` must contain every slot's tensor."""
-    found: dict[str, list[LazyTensor]] = {}
+    pieces: dict[str, list[LazyTensor]] = {}
     for slot in sorted(slots, key=lambda s: (s.original, s.piece)):
-        found.setdefault(slot.original, []).append(_outward(slot, state[slot.key]))
-    return {name: pieces[0] if len(pieces) == 1 else concatenate(pieces) for name, pieces in found.items()}
+        pieces.setdefault(slot.original, []).append(_outward(slot, state[slot.key]))
+    return {name: parts[0] if len(parts) == 1 else concatenate(parts) for name, parts in pieces.items()}
 
 
-def from_original(slots: Sequence[Slot], tensors: Mapping[str, LazyTensor]) -> dict[str, LazyTensor]:
+def from_original(slots: Iterable[Slot], tensors: Mapping[str, LazyTensor]) -> dict[str, LazyTensor]:
     """Return a part's tensors under our names. `tensors` must contain every slot's original."""
-    return {slot.key: _inward(slot, tensors[slot.original]) for slot in slots}
+    return {slot.key: inward(slot, tensors[slot.original]) for slot in slots}
+
+
+def inward(slot: Slot, original: LazyTensor) -> LazyTensor:
+    """Return the tensor of a slot from its original."""
+    shape = slot.shape_of(original.shape)
+    if len(slot.shares) > 1 and original.shape:
+        start, stop = slot.rows(original.shape[0])
+        return original.then(shape, lambda t: t[start:stop])
+    if slot.transposed:
+        return original.then(shape, lambda t: t.t().contiguous())
+    return original.then(shape, lambda t: t.reshape(shape)) if slot.conv else original
 
 
 def _outward(slot: Slot, tensor: LazyTensor) -> LazyTensor:
@@ -27,17 +38,4 @@ def _outward(slot: Slot, tensor: LazyTensor) -> LazyTensor:
         return tensor.then(shape[::-1], lambda t: t.t().contiguous())
     if slot.conv and len(shape) == 2:
         return tensor.then((*shape, 1, 1), lambda t: t[:, :, None, None])
-    return tensor
-
-
-def _inward(slot: Slot, tensor: LazyTensor) -> LazyTensor:
-    shape = tensor.shape
-    if slot.pieces > 1:
-        rows = shape[0] // slot.pieces
-        start = slot.piece * rows
-        return tensor.then((rows, *shape[1:]), lambda t: t[start : start + rows])
-    if slot.transposed:
-        return tensor.then(shape[::-1], lambda t: t.t().contiguous())
-    if slot.conv and len(shape) > 2:
-        return tensor.then(shape[:2], lambda t: t.reshape(t.shape[:2]))
     return tensor

@@ -2,18 +2,19 @@
 
 Programs use different markers. They are checked in this order: a sidecar .yaml (A1111, Forge), the empty tensors
 `v_pred` and `ztsnr` (ComfyUI, Forge), `modelspec.prediction_type` (ModelSpec 1.0.1) or `modelspec.predict_key`
-(ComfyUI), and last the weights, by the model's own record. `formats/program_table.py` lists which program reads
-which of them. Torch-free.
+(ComfyUI), and last the weights, by the model's own rule. `formats/program_table.py` lists which program reads
+which of them.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from modules.families.kinds.file_kind import Prediction
-from modules.families.parts.single_file.record import PredictionMark, SingleFile
+from modules.families.parts.single_file.record import PredictionMark
 from modules.formats.checkpoint_header import CheckpointHeader
 from modules.system.regular_files import read_regular
 
@@ -37,7 +38,11 @@ _TRUE = re.compile(r"^[ \t]*(\w+)[ \t]*:[ \t]*[Tt]rue", re.MULTILINE)
 _ZERO_SNR = ("ztsnr", "zero_terminal_snr", "zero_snr")
 
 
-def find_prediction(header: CheckpointHeader, record: SingleFile) -> PredictionMark:
+PredictionOf = Callable[[CheckpointHeader], PredictionMark | None]
+"""From the header of a file to its prediction type, where its weights tell it."""
+
+
+def find_prediction(header: CheckpointHeader, from_weights: PredictionOf | None = None) -> PredictionMark:
     """Return a checkpoint's prediction type; empty where there is no marker."""
     zero_snr = "ztsnr" in header.shapes
     sidecar = read_sidecar(header.path)
@@ -53,8 +58,8 @@ def find_prediction(header: CheckpointHeader, record: SingleFile) -> PredictionM
         word = header.metadata.get(key, "").lower()
         if word:
             return PredictionMark("v_prediction" if word in _V_WORDS else "epsilon", zero_snr, key)
-    found = record.prediction_from_weights(header) if record.prediction_from_weights is not None else None
-    return PredictionMark("", zero_snr, "") if found is None else replace(found, zero_snr=zero_snr)
+    mark = from_weights(header) if from_weights is not None else None
+    return PredictionMark("", zero_snr, "") if mark is None else replace(mark, zero_snr=zero_snr)
 
 
 def read_sidecar(path: Path) -> PredictionMark | None:

@@ -1,8 +1,8 @@
-"""The record of a model's original layout, which its family's files fill in. Torch-free."""
+"""The record of the layout of a model's single files, which its family's files fill in."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,26 +11,32 @@ from modules.families.parts.single_file.slots import Slot
 from modules.formats.checkpoint_header import CheckpointHeader
 
 Configs = Mapping[str, Mapping[str, Any]]
+Shapes = Mapping[str, tuple[int, ...]]
+NamesOf = Callable[[Iterable[str]], dict[str, str]]
+"""From the names in a file to the original layout's, with prefixes: `{original: name in the file}`."""
+
+
+def _never(name: str) -> bool:
+    return False
 
 
 @dataclass(frozen=True, slots=True)
 class PartLayout:
-    """One part: its name in diffusers, its prefix in the original layout, and the slots of its tensors."""
+    """The original layout of one part: its name in diffusers, its prefix, and the slots of its tensors.
+
+    `averaged_prefix` is the prefix of its EMA weights, whose names have no dots behind it. `is_unused(name)` is true of
+    tensors under the prefix that published files have besides the weights; `unused_tensors` names the function that
+    makes them from the part's config and tensors, as "module:function". `library_prefix` starts names in files that
+    some versions of the part's library leave out in the module.
+    """
 
     name: str
     prefix: str
     slots: tuple[Slot, ...]
-    is_open_clip: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class TextPlace:
-    """A text encoder in the original layout: our name, its prefix, its naming, whether it has a projection."""
-
-    part: str
-    prefix: str
-    is_open_clip: bool = False
-    has_projection: bool = False
+    averaged_prefix: str = ""
+    is_unused: Callable[[str], bool] = _never
+    unused_tensors: str = ""
+    library_prefix: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,25 +52,63 @@ def _no_sidecar(configs: Configs, prediction: str) -> str:
     return ""
 
 
+def _same_names(names: Iterable[str]) -> dict[str, str]:
+    return {name: name for name in names}
+
+
+def _same_configs(configs: Configs, shapes: Shapes) -> Configs:
+    return configs
+
+
+def _no_widths(header: CheckpointHeader, configs: Configs) -> Iterable[tuple[int, int]]:
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class SingleFile:
-    """The layout of a model in a single file of the original (LDM) layout.
+    """The layout of a model in a single file.
 
-    `text` lists its encoders; a file is of this model if a name starts with one of `markers`. `has_labels`: the UNet
-    has a label embedding, which identifies a file with only a UNet of unusual width. `velocity_model` is the published
-    model of a file with v-prediction; `is_ambiguous`: a file without a marker may have either prediction type, and
-    `prediction_from_weights(header)` then derives it from the weights where possible. `sidecar(configs, prediction)` is
-    the text of the .yaml that the file needs, empty where it needs none; `velocity_tensors`: empty tensors in the file
-    mark v-prediction. `beside` are the prefixes of networks that the files of a variant have beside the model, such as
-    the depth estimator: they are kept, never run.
+    `parts(configs)` returns the layouts of the parts in the file; the other parts of the family must come from
+    elsewhere. `original_names` are the layout's names of the tensors of a file, whatever a program calls them.
+    `configs_of(configs, shapes)` adapts the published configs to the shapes of a file's tensors, by original names.
+
+    `shaping` are the config values, by part, that make a model different from the published one; `silent` are the
+    libraries' defaults for those that a file's config may leave out. `widths(header, configs)` are the widths from
+    which programs recognize the model, in the file and as published, 0 where unknown.
+
+    `is_ambiguous`: a file without a marker may have either prediction type. `sidecar(configs, prediction)` is the text
+    of the .yaml that the file needs, empty where it needs none; `velocity_tensors`: empty tensors in the file mark
+    v-prediction. `beside` are the prefixes of networks that the files of a variant have beside the model, such as the
+    depth estimator: they are kept, never run.
     """
 
-    text: tuple[TextPlace, ...]
-    markers: tuple[str, ...]
-    has_labels: bool = False
-    velocity_model: str = ""
+    parts: Callable[[Configs], Iterable[PartLayout]]
+    original_names: NamesOf = _same_names
+    configs_of: Callable[[Configs, Shapes], Configs] = _same_configs
+    shaping: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    silent: Mapping[str, Any] = field(default_factory=dict)
+    widths: Callable[[CheckpointHeader, Configs], Iterable[tuple[int, int]]] = _no_widths
     is_ambiguous: bool = False
-    prediction_from_weights: Callable[[CheckpointHeader], PredictionMark | None] | None = None
     sidecar: Callable[[Configs, str], str] = _no_sidecar
     velocity_tensors: bool = False
     beside: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DenoiserFile:
+    """How files contain the denoiser of a family's models, alone or with other parts, in either layout.
+
+    `layout(config)` is the original layout of a denoiser with this config; `original_names` as in `SingleFile`. A file
+    has a denoiser if the name of a tensor, with a dot before it, contains one of `marks`; it is in diffusers' layout if
+    a name starts with one of `diffusers_marks`, after one of `diffusers_prefixes` where it has one.
+    """
+
+    layout: Callable[[Mapping[str, Any]], PartLayout]
+    original_names: NamesOf
+    marks: tuple[str, ...]
+    diffusers_marks: tuple[str, ...]
+    diffusers_prefixes: tuple[str, ...] = ()
+
+    def is_in(self, names: Iterable[str]) -> bool:
+        """Return whether a file with tensors of these names contains such a denoiser, in either layout."""
+        return any(mark in f".{name}" for name in names for mark in self.marks)

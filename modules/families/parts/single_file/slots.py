@@ -1,8 +1,8 @@
-"""The slots of a part's tensors in the original layout. Torch-free; `moves.py` converts tensors there and back.
+"""The slots of a part's tensors in the original layout. `moves.py` converts tensors there and back.
 
-A part's layout is a tuple of slots, one per tensor of ours. A slot also records the differences beyond names: OpenCLIP
-keeps query, key and value in one tensor and its projection transposed, and the VAE's attention consists of 1x1
-convolutions (LDM's `AttnBlock`, open_clip's `TextTransformer`).
+A part's layout is a tuple of slots, one per tensor of ours. A slot also records the differences beyond names: query,
+key and value in one tensor, a transposed projection (open_clip's `TextTransformer`), and attention that consists of 1x1
+convolutions (LDM's `AttnBlock`).
 """
 
 from __future__ import annotations
@@ -20,16 +20,41 @@ class Slot:
     """The slot of one tensor.
 
     `key` is its name in diffusers or transformers (text layers with "text_model."), `original` its name in the original
-    layout without the part's prefix. `piece` of `pieces`: the tensor is this slice of the original along the first
-    axis. `conv`: the original has two more axes of length one. `transposed`: the original is the transpose.
+    layout without the part's prefix. With more than one of `shares`, the original contains several tensors along its
+    first axis, whose lengths are in proportion to the shares, and this is the one at `piece`. `conv`: the original has
+    two more axes of length one. `transposed`: the original is the transpose.
     """
 
     key: str
     original: str
     piece: int = 0
-    pieces: int = 1
+    shares: tuple[int, ...] = (1,)
     conv: bool = False
     transposed: bool = False
+
+    def rows(self, total: int) -> tuple[int, int]:
+        """Return the range of rows, first and behind the last, of an original with `total` rows."""
+        whole = sum(self.shares)
+        before = sum(self.shares[: self.piece])
+        return total * before // whole, total * (before + self.shares[self.piece]) // whole
+
+    def shape_of(self, original: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of this tensor from the shape of the original."""
+        if len(self.shares) > 1 and original:
+            start, stop = self.rows(original[0])
+            return (stop - start, *original[1:])
+        if self.transposed:
+            return original[::-1]
+        return original[:2] if self.conv else original
+
+
+def fused_slots(keys: Iterable[str], original: str, *, shares: tuple[int, ...] = ()) -> Iterator[Slot]:
+    """Yield the slots of tensors that the original layout has as one, in the order of its rows; by default of equal
+    shares.
+    """
+    keys = tuple(keys)
+    for piece, key in enumerate(keys):
+        yield Slot(key, original, piece=piece, shares=shares or (1,) * len(keys))
 
 
 def limited(layers: Iterable[_T]) -> Iterator[_T]:

@@ -1,39 +1,35 @@
 """Writes the parts of a model as one file in the original layout: streamed and atomic.
 
-The file contains every tensor of the published files, so that other programs report none missing: beside the weights
-the text encoders' position ids, OpenCLIP's logit scale, and the unused last block and projection.
+The file contains every tensor of the published files, also those that are no weights, so that other programs report
+none missing. Parts of the family that its single files do not have are not written.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from modules.families.parts.single_file.layouts import PREFIX as TEXT_PREFIX
-from modules.families.parts.single_file.layouts import modern_key
-from modules.families.parts.single_file.models import CONFIGS_KEY, layouts
+from modules.families.parts.single_file.models import CONFIGS_KEY, layouts, single_file_of
 from modules.families.parts.single_file.moves import to_original
 from modules.families.parts.single_file.prediction import SIDECAR_START, ZERO_SNR_LINE, is_own_sidecar
-from modules.families.parts.single_file.record import Configs, PartLayout, SingleFile
+from modules.families.parts.single_file.record import Configs
 from modules.families.parts.single_file.sizes import configs_to_bring
-from modules.families.registry import published
+from modules.families.registry import FAMILIES, published
+from modules.families.spec import ModelClass
 from modules.formats.lazy_tensors import LazyTensor, lazy
 from modules.formats.metadata import CheckpointFacts, checkpoint_metadata
 from modules.formats.safetensors_io import PAYLOAD_SHA256, TRAINED, OnWritten, write_safetensors
 from modules.system.atomic import write_text
 from modules.system.devices import dtype_name
 from modules.system.errors import DarkroomError
-
-_PENULTIMATE_LAYERS = 23  # in diffusers' config of a text encoder whose 24th block never runs
-_CLIP_LAYERS = (f"{TEXT_PREFIX}encoder.layers.", "encoder.layers.")
-_LOGIT_SCALE = math.log(100.0)  # the limit in CLIP's training, which trained models reach
+from modules.system.factories import load_factory
 
 States = Mapping[str, Mapping[str, LazyTensor]]
 
@@ -69,7 +65,7 @@ def write_checkpoint(
     networks beside the model, under their names in the file. Raises DarkroomError where a tensor is missing, unknown or
     not finite (`advice` is for the last); an existing file is left unchanged then.
     """
-    record = _record(traits.model)
+    record = single_file_of(traits.model)
     tensors = {**original_tensors(states, configs, traits), **(beside or {})}
     facts = _facts(states, configs, traits, dtype=dtype, title=title, created=created)
     kept = {n: text for n, text in (metadata or {}).items() if n != CONFIGS_KEY}
@@ -82,7 +78,7 @@ def write_checkpoint(
 
 def needs_beside(traits: CheckpointTraits) -> bool:
     """Return whether a single file of such a model has a network beside it, which other programs expect there."""
-    return traits.variant in _record(traits.model).beside
+    return traits.variant in single_file_of(traits.model).beside
 
 
 def _facts(
@@ -95,18 +91,22 @@ def _facts(
     created: datetime | None,
 ) -> CheckpointFacts:
     record = published(traits.model)
+    spec = FAMILIES[record.family]
+    denoiser, side = spec.denoiser.name, configs[spec.denoiser.name].get("sample_size")
+    of_part = partial(_written_dtype, states, dtype=dtype)
+    is_whole = {denoiser, "vae"} <= layouts(traits.model, configs).keys()
     return CheckpointFacts(
         title=title,
         architecture=record.architecture_of(traits.variant),
         implementation=record.implementation,
         prediction=traits.prediction,
-        resolution_px=int(configs["unet"].get("sample_size") or 64) * 8,
-        dtypes=(_written_dtype(states, "unet", dtype), _written_dtype(states, "vae", dtype)),
+        resolution_px=int(side) * spec.latents.factor if side else spec.default_resolution_px,
+        dtypes=(of_part(denoiser), of_part("vae")) if is_whole else ("", ""),
         created=created,
     )
 
 
-def _written_dtype(states: States, part: str, dtype: torch.dtype | None) -> str:
+def _written_dtype(states: States, part: str, *, dtype: torch.dtype | None) -> str:
     """Return the dtype of most numbers of a part: in a file in float8 its vectors are in float16."""
     sizes: Counter[torch.dtype] = Counter()
     for tensor in states.get(part, {}).values():
@@ -130,40 +130,28 @@ def original_tensors(states: States, configs: Configs, traits: CheckpointTraits)
 
     Raises DarkroomError where a part has a missing or an unknown tensor.
     """
+    classes = {p.name: p.model for p in FAMILIES[published(traits.model).family].parts}
     tensors: dict[str, LazyTensor] = {}
     for part, layout in layouts(traits.model, configs).items():
-        state = file_state(part, states.get(part, {}))
+        state = file_state(classes[part], states.get(part, {}))
         require_keys(part, {s.key for s in layout.slots}, state)
-        found = to_original(layout.slots, state)
-        found |= _idle_tensors(layout, configs[part], found)
-        tensors |= {f"{layout.prefix}{name}": tensor for name, tensor in found.items()}
-    if _record(traits.model).velocity_tensors and traits.prediction == "v_prediction":
+        original = to_original(layout.slots, state)
+        if layout.unused_tensors:
+            original |= load_factory(layout.unused_tensors)(configs[part], original)
+        tensors |= {f"{layout.prefix}{name}": tensor for name, tensor in original.items()}
+    if single_file_of(traits.model).velocity_tensors and traits.prediction == "v_prediction":
         tensors["v_pred"] = lazy(torch.tensor([]))
         if traits.zero_snr:
             tensors["ztsnr"] = lazy(torch.tensor([]))
     return tensors
 
 
-def _record(model: str) -> SingleFile:
-    record = published(model).single_file
-    if record is None:
-        raise DarkroomError(
-            f"{published(model).label} cannot be saved as a single file.", advice="Save it as a diffusers folder."
-        )
-    return record
-
-
-def file_state(part: str, state: Mapping[str, LazyTensor]) -> dict[str, LazyTensor]:
-    """Return a part's tensors under the names used in files: CLIP's text layers with "text_model.", the VAE's attention
-    as in diffusers 0.12 and later, without buffers.
-    """
-    if part == "vae":
-        return {modern_key(name): tensor for name, tensor in state.items()}
-    if not any(name.startswith(_CLIP_LAYERS) for name in state):
+def file_state(model: ModelClass, state: Mapping[str, LazyTensor]) -> dict[str, LazyTensor]:
+    """Return the tensors of a part of a class under the names that files have for them, without buffers."""
+    if not model.file_key:
         return dict(state)
-    kept = {n: t for n, t in state.items() if not n.endswith("position_ids")}
-    outside = (TEXT_PREFIX, "text_projection.")
-    return {n if n.startswith(outside) else f"{TEXT_PREFIX}{n}": t for n, t in kept.items()}
+    key_of: Callable[[str], str] = load_factory(model.file_key)
+    return {key: tensor for name, tensor in state.items() if (key := key_of(name))}
 
 
 def require_keys(part: str, wanted: set[str], state: Iterable[str]) -> None:
@@ -179,23 +167,3 @@ def require_keys(part: str, wanted: set[str], state: Iterable[str]) -> None:
             f"The {part} has {len(extra)} weights that do not match its config; the first is {extra[0]}. Nothing was "
             "saved."
         )
-
-
-def _idle_tensors(
-    layout: PartLayout, config: Mapping[str, Any], tensors: Mapping[str, LazyTensor]
-) -> dict[str, LazyTensor]:
-    if not layout.name.startswith("text_encoder"):
-        return {}
-    if not layout.is_open_clip:
-        positions = torch.arange(int(config["max_position_embeddings"]))[None]
-        return {f"{TEXT_PREFIX}embeddings.position_ids": lazy(positions)}
-    dtype = tensors["ln_final.weight"].dtype
-    idle = {"logit_scale": lazy(torch.tensor(_LOGIT_SCALE, dtype=dtype))}
-    if "text_projection" not in tensors:
-        width = int(config["hidden_size"])
-        idle["text_projection"] = LazyTensor((width, width), dtype, lambda: torch.eye(width, dtype=dtype))
-    if int(config["num_hidden_layers"]) == _PENULTIMATE_LAYERS:
-        last = f"transformer.resblocks.{_PENULTIMATE_LAYERS - 1}."
-        more = f"transformer.resblocks.{_PENULTIMATE_LAYERS}."
-        idle |= {n.replace(last, more): t for n, t in tensors.items() if n.startswith(last)}
-    return idle

@@ -1,4 +1,4 @@
-"""The file that a UNet is read from, in place of the base model's own: what it contains, and whether it fits."""
+"""The file that a denoiser is read from, in place of the base model's own: what it contains, and whether it fits."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from modules.estimate.architecture import architecture_of
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.identify import identify_with_header
 from modules.families.kinds.registry import serves_as
-from modules.families.parts.single_file.unet_file import has_unet, packed_layers, unet_names
-from modules.families.spec import PartSpec
+from modules.families.parts.single_file.denoiser_file import denoiser_tensors, has_denoiser, packed_layers
+from modules.families.spec import FamilySpec, PartSpec
 from modules.formats.checkpoint_header import CheckpointHeader
 from modules.formats.gguf_header import READABLE
 from modules.formats.headers import UnreadableFileError
@@ -22,15 +22,15 @@ from modules.memory.part_plan import PartPlan
 from modules.quantization.spec import ChosenFormat
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
-from modules.system.problem import Problem, cut
+from modules.system.problem import Problem, cut, with_article
 from trainer.preflight.passes import MALFORMED_CONFIG, passes_of
 
 _PATH = "model.denoiser_file"
 
 
-def problems_of_unet_file(config: Config) -> Iterator[Problem]:
-    """Yield why the UNet file cannot be used, and whether it fits the UNet's weight dtype."""
-    part = next(p for p in config.family.parts if p.role == "denoiser")
+def problems_of_denoiser_file(config: Config) -> Iterator[Problem]:
+    """Yield why the denoiser's file cannot be used, and whether it fits the denoiser's weight dtype."""
+    part = config.family.denoiser
     name = config.model.denoiser_file.strip()
     if name:
         found, header = identify_with_header(from_root(name))
@@ -41,30 +41,30 @@ def problems_of_unet_file(config: Config) -> Iterator[Problem]:
     yield from _weight_dtype(config, part)
 
 
-def with_stored_bytes(config: Config, chosen: ChosenFormat, unet: Mapping[str, Any]) -> ChosenFormat | None:
+def with_stored_bytes(config: Config, chosen: ChosenFormat, settings: Mapping[str, Any]) -> ChosenFormat | None:
     """Return a format that a file has stored with the bytes of its layers; other formats unchanged.
 
-    None where the file cannot be read. `unet` is the UNet's config.
+    None where the file cannot be read. `settings` is the denoiser's config.
     """
     if not chosen.format.is_stored:
         return chosen
     try:
-        packed = packed_layers(from_root(denoiser_source(config)), unet)
+        packed = packed_layers(config.family.name, from_root(denoiser_source(config)), settings)
     except (DarkroomError, OSError):  # the check of the file reports it
         return None
     return replace(chosen, stored={layer: t.end - t.start for layer, t in packed.items()}) if packed else None
 
 
 def _refusal(config: Config, found: FileKind, header: CheckpointHeader | None, name: str) -> Problem | None:
-    """Return why a file cannot replace the UNet, by its kind alone."""
+    """Return why a file cannot replace the denoiser, by its kind alone."""
     spec = config.family
     shown = cut(name, max_chars=200)
     if "code" in found.facts:
         return Problem(_PATH, found.sentence, advice="Get it as .safetensors, or from another place.")
     if header is None:
-        return _no_unet(found, shown)
+        return _no_denoiser(spec, found, shown)
     if found.family and found.family != spec.name:
-        message = f"{shown} has no UNet of {spec.label}. {found.sentence}"
+        message = f"{shown} has no {spec.denoiser.label} of {spec.label}. {found.sentence}"
         return Problem(_PATH, message, advice="Choose one of the base model's family.")
     if header.container == "gguf" and (unreadable := sorted(set(header.dtypes.values()) - READABLE)):
         message = f"{shown} contains weights in {', '.join(unreadable)}, which is not supported."
@@ -72,38 +72,43 @@ def _refusal(config: Config, found: FileKind, header: CheckpointHeader | None, n
     return None
 
 
-def _no_unet(found: FileKind, shown: str) -> Problem:
-    message = f"{shown} contains no UNet. {found.sentence}"
-    return Problem(_PATH, message, advice="Choose a .gguf or .safetensors file of a UNet, or leave it empty.")
+def _no_denoiser(spec: FamilySpec, found: FileKind, shown: str) -> Problem:
+    label = spec.denoiser.label
+    message = f"{shown} contains no {label}. {found.sentence}"
+    advice = f"Choose a .gguf or .safetensors file of {with_article(label)}, or leave it empty."
+    return Problem(_PATH, message, advice=advice)
 
 
 def _misfit(
     config: Config, part: PartSpec, found: FileKind, header: CheckpointHeader | None, name: str
 ) -> Problem | None:
-    """Return an error where the tensors of a file are not those of the base model's UNet.
+    """Return an error where the tensors of a file are not those of the base model's denoiser.
 
-    A UNet of a size that was never published is hard to tell from its names; the base model itself decides.
+    A denoiser of a size that was never published is hard to tell from its names; the base model itself decides.
     """
     architecture = architecture_of(config.model.base_model, config.model.family.name)
-    if header is None or not has_unet(header.shapes) or (architecture is None and not serves_as(found, "denoiser")):
-        return _no_unet(found, cut(name, max_chars=200))
+    has_one = header is not None and has_denoiser(config.family.name, header.shapes)
+    if header is None or not has_one or (architecture is None and not serves_as(found, "denoiser")):
+        return _no_denoiser(config.family, found, cut(name, max_chars=200))
     if architecture is None:
         return None
     try:
         own = passes_of(config.family, architecture.configs).weights(part.name, PartPlan()).own
-        names = unet_names(header.shapes, architecture.configs[part.name], where=Path(name).name)
+        settings = architecture.configs[part.name]
+        tensors = denoiser_tensors(config.family.name, header.shapes, settings, where=Path(name).name)
     except DarkroomError as error:
         return Problem(_PATH, error.message, advice=error.advice)
     except MALFORMED_CONFIG:  # the check of the model reports it
         return None
-    wrong = [n for n, shape in own.items() if n in names and header.shapes[names[n]] != shape]
+    shapes = {ours: stored.slot.shape_of(header.shapes[stored.name]) for ours, stored in tensors.items()}
+    wrong = [n for n, shape in own.items() if n in shapes and shapes[n] != shape]
     if not wrong:
         return None
     return Problem(
         _PATH,
-        f"The UNet in {Path(name).name} does not fit the base model's: {len(wrong)} of its weights have other shapes; "
-        f"the first is {wrong[0]}: {header.shapes[names[wrong[0]]]} where {own[wrong[0]]} is expected.",
-        advice="Choose a UNet of the base model's family and variant.",
+        f"The {part.label} in {Path(name).name} does not fit the base model's: {len(wrong)} of its weights have other "
+        f"shapes; the first is {wrong[0]}: {shapes[wrong[0]]} where {own[wrong[0]]} is expected.",
+        advice=f"Choose {with_article(part.label)} of the base model's family and variant.",
     )
 
 
@@ -117,7 +122,7 @@ def _weight_dtype(config: Config, part: PartSpec) -> Iterator[Problem]:
         yield Problem(
             f"parts.{part.name}.dtype",
             f"The weight dtype of {part.label} is {chosen.format.label}, but {what}.",
-            advice="Choose a GGUF file as the UNet file, or another weight dtype.",
+            advice=f"Choose a GGUF file as the {part.label} file, or another weight dtype.",
         )
     elif container == "gguf" and not is_stored:
         yield Problem(

@@ -1,0 +1,105 @@
+"""A file whose denoiser replaces the model's own: its tensors under our names, and those that are packed.
+
+The denoiser is in the original layout, with or without a prefix, or in diffusers' layout; other parts in the file are
+not used. The record of a family's files (`DenoiserFile`) describes both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from modules.families.parts.single_file.models import left_over_names, missing_names
+from modules.families.parts.single_file.record import DenoiserFile
+from modules.families.parts.single_file.slots import Slot
+from modules.families.registry import FAMILIES, files_of
+from modules.formats.checkpoint_header import read_checkpoint_header
+from modules.formats.gguf_header import GgufTensor
+from modules.system.errors import DarkroomError
+from modules.system.problem import with_article
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """Where a file contains a tensor of ours: the name there, and how to get ours from it."""
+
+    name: str
+    slot: Slot
+
+
+def has_denoiser(family: str, names: Iterable[str]) -> bool:
+    """Return whether a file with tensors of these names contains a denoiser of the family in either layout."""
+    record = files_of(family).denoiser_file
+    return record is not None and record.is_in(names)
+
+
+def denoiser_tensors(
+    family: str, names: Iterable[str], config: Mapping[str, Any], *, where: str
+) -> dict[str, StoredTensor]:
+    """Return where a file contains each tensor of a denoiser with this config, by our name.
+
+    `where` names the file in messages. Raises DarkroomError where it has not exactly the tensors of that denoiser.
+    """
+    label, record = FAMILIES[family].denoiser.label, files_of(family).denoiser_file
+    if record is None:
+        raise DarkroomError(f"A {label} of {FAMILIES[family].label} cannot be read from a file of its own.")
+    layout = record.layout(config)
+    in_diffusers = _in_diffusers(record, names)
+    if any(name.startswith(record.diffusers_marks) for name in in_diffusers):
+        missing = sorted({s.key for s in layout.slots} - in_diffusers.keys())
+        extra: list[str] = []
+        tensors = {s.key: StoredTensor(in_diffusers.get(s.key, ""), Slot(s.key, s.key)) for s in layout.slots}
+    else:
+        original = record.original_names(in_diffusers.values())
+        missing, extra = missing_names(layout, original), left_over_names(layout, original)
+        tensors = {s.key: StoredTensor(original.get(f"{layout.prefix}{s.original}", ""), s) for s in layout.slots}
+    if missing or extra:
+        what = f"lacks {len(missing)} of its weights" if missing else f"has {len(extra)} other weights"
+        raise DarkroomError(
+            f"The {label} in {where} does not fit the base model's: it {what}; the first is {(missing or extra)[0]}.",
+            advice=f"Choose {with_article(label)} of the base model's family and variant.",
+        )
+    return tensors
+
+
+def packed_layers(family: str, path: Path, config: Mapping[str, Any]) -> dict[str, GgufTensor]:
+    """Return the linear layers of the denoiser in a file whose weights are packed in blocks, by name; none without any.
+
+    Raises DarkroomError as `denoiser_tensors` does, and UnreadableFileError for a file that cannot be read.
+    """
+    header = read_checkpoint_header(path)
+    if header.container != "gguf":
+        return {}
+    layers = {}
+    for ours, stored in denoiser_tensors(family, header.shapes, config, where=path.name).items():
+        entry = header.entries[stored.name]
+        is_linear = ours.endswith(".weight") and len(header.shapes[stored.name]) == 2
+        if is_linear and isinstance(entry, GgufTensor) and entry.type.is_packed:
+            layer = _rows_of(entry, stored.slot)
+            if layer is not None:
+                layers[ours.removesuffix(".weight")] = layer
+    return layers
+
+
+def _rows_of(entry: GgufTensor, slot: Slot) -> GgufTensor | None:
+    """Return the rows that a slot has in a packed tensor; None where they are no whole number of blocks."""
+    if len(slot.shares) == 1:
+        return entry
+    rows, columns = entry.shape
+    if columns % entry.type.block:
+        return None
+    start, stop = slot.rows(rows)
+    row_bytes = (entry.end - entry.start) // rows
+    first = entry.start + start * row_bytes
+    return replace(entry, shape=slot.shape_of(entry.shape), start=first, end=first + (stop - start) * row_bytes)
+
+
+def _in_diffusers(record: DenoiserFile, names: Iterable[str]) -> dict[str, str]:
+    """Return a file's names as they are in diffusers' layout, without a prefix: `{name there: name in the file}`."""
+    return {_without(record.diffusers_prefixes, name): name for name in names}
+
+
+def _without(prefixes: tuple[str, ...], name: str) -> str:
+    return next((name.removeprefix(p) for p in prefixes if name.startswith(p)), name)
