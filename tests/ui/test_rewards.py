@@ -22,7 +22,7 @@ from ui.forms.model import Source
 from ui.loop.wording import reward_line, reward_rows
 from ui.widgets.image_viewer import ImageViewer
 from ui.widgets.link_columns import LinkColumns
-from ui.widgets.plotting import course_range
+from ui.widgets.plot_model import padded_axis
 
 
 def row_values(table: Any, index: int) -> list[str]:
@@ -265,6 +265,6 @@ def test_a_measurement_as_text() -> None:
 
 def test_an_axis_range_has_a_margin() -> None:
     for values in ([0.5], [0.0, 0.0], [-1.0, 3.0]):
-        low, high = course_range(values)
-        assert low < min(values)
-        assert high > max(values)
+        axis = padded_axis(values)
+        assert axis.low < min(values)
+        assert axis.high > max(values)

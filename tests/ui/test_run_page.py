@@ -97,11 +97,11 @@ def check_curves(window: Window, page: Any) -> None:
     page.curves.zoom_button.invoke()
     assert chart.zoom.steps is None
     page.curves.log_switch.toggle()
-    assert all(pane.axis.is_log for pane in chart._panes)
+    assert all(pane.axis.is_log for pane in chart.panes)
     page.curves.toggle("rate")
     page.curves.toggle("loss")
     assert [line.label for line in chart.lines][:2] == ["smoothed", "validation"]
-    assert len(chart._panes) == 2
+    assert len(chart.panes) == 2
     page.curves.compare(next(p for p in Path(page.curves._state.started.run_dir).parent.iterdir() if "01-01" in p.name))
     window.wait_until(lambda: page.curves.past, "the earlier run")
     assert chart.lines[-1].label == "2026-01-01_10-00-00"

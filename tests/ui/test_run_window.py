@@ -232,7 +232,7 @@ def test_the_chart_shows_validation_the_best_and_each_number(ready: Window) -> N
         ValidationFinished(20, 0.2, {"250": 0.15, "750": 0.25}, {"cats": 0.22, "dogs": 0.18}, 0.3, 0.2, 20),
         ValidationFinished(40, 0.4, {"250": 0.35, "750": 0.45}, {"cats": 0.42, "dogs": 0.38}, 0.6, 0.2, 20),
     )  # fmt: skip
-    ready.wait_until(lambda: len(page.chart.validations) == 3, "validations")
+    ready.wait_until(lambda: [len(x.series) for x in page.chart.lines if x.label == "validation"] == [3], "validations")
     ready.wait_until(lambda: len(page.chart.lines[0].series) == 60, "the course")
     ready.settle()
     chart = page.chart

@@ -21,12 +21,12 @@ def test_the_curve_follows_the_schedule_and_stands_below_its_fields(window: Wind
     preview = card.preview
     assert preview is not None
     assert preview.frame.winfo_ismapped()
-    assert preview.chart.preview == schedule_preview(form.config)
+    assert preview.shown == schedule_preview(form.config)
     before = preview.chart.coords("line")
     form.choose_variant("training.schedule", "cosine")
     form.edit("training.schedule.warmup_steps", 300)
     window.settle()
-    assert preview.chart.preview == schedule_preview(form.config)
+    assert preview.shown == schedule_preview(form.config)
     assert preview.chart.coords("line") != before
     top = preview.frame.winfo_rooty()
     assert row_of(page, "training.schedule.warmup_steps").control.frame.winfo_rooty() < top

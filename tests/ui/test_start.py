@@ -69,7 +69,7 @@ NO_TK = (
     "forms/items", "forms/model", "forms/navigation", "forms/preferences", "forms/records", "forms/setting_pages",
     "forms/values", "forms/visibility", "loop/background", "loop/diagnostics", "loop/interaction", "loop/jobs",
     "loop/pump", "loop/run_session", "loop/run_state", "loop/signal", "loop/wording", "widgets/actions",
-    "widgets/chart_model", "widgets/notices", "widgets/plotting", "widgets/theme", "widgets/thumbnails",
+    "widgets/notices", "widgets/plot_model", "widgets/run_figures", "widgets/theme", "widgets/thumbnails",
     *(f"features/{path.parent.name}/model" for path in sorted((ROOT / "ui" / "features").glob("*/model.py"))),
 )  # fmt: skip
 

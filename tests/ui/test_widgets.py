@@ -21,9 +21,6 @@ from ui.loop.wording import LogLine
 from ui.widgets import dialog
 from ui.widgets.auto_bar import AutoBar
 from ui.widgets.card import Card
-from ui.widgets.chart import RunChart
-from ui.widgets.chart_box import BoxColumn, draw_box
-from ui.widgets.chart_model import Line
 from ui.widgets.controls import Button, Choice, Switch
 from ui.widgets.dialog import Dialog
 from ui.widgets.entry import Entry
@@ -31,6 +28,11 @@ from ui.widgets.fitted_text import FittedText
 from ui.widgets.image_grid import ImageGrid, Tile
 from ui.widgets.log import LogView, lines_after
 from ui.widgets.panel import Text
+from ui.widgets.plot import Plot
+from ui.widgets.plot_model import Column as ReadoutColumn
+from ui.widgets.plot_model import Line
+from ui.widgets.plot_readout import draw_readout
+from ui.widgets.run_figures import run_figure
 from ui.widgets.table import Column, Table
 from ui.widgets.textarea import TextArea
 from ui.widgets.theme import Theme
@@ -360,16 +362,17 @@ def test_a_frame_changes_its_colour_after_its_controls_are_destroyed(screen: tk.
 
 
 def test_the_chart_draws_any_points(screen: tk.Tk, theme: Theme) -> None:
-    chart = RunChart(screen, theme)
+    chart = Plot(screen, theme, zooms=True)
+    chart.show(run_figure(()))
     chart.pack(fill="both", expand=True)
     screen.update()
     chart.draw()
     assert chart.itemcget(chart.find_all()[0], "text").startswith("The loss appears")
     for count in (1, 2, 2000):
         points = Series((n, 1 / n if n % 7 else None) for n in range(1, count + 1))
-        chart.show([Line("loss", "loss", "loss", points, "chart_raw", "thin")])
+        chart.show(run_figure([Line("loss", "loss", "loss", points, "chart_raw", "thin")]))
         assert len(chart.find_all()) > 4
-    chart.show([Line("loss", "loss", "loss", Series([(5, None)]), "chart_raw", "thin")])
+    chart.show(run_figure([Line("loss", "loss", "loss", Series([(5, None)]), "chart_raw", "thin")]))
     chart.event_generate("<Motion>", x=100, y=50)
     chart.event_generate("<Leave>")
     assert not chart.find_withtag("pointer")
@@ -382,7 +385,8 @@ def test_a_table_stays_inside_the_chart(screen: tk.Tk, theme: Theme, num_rows: i
     canvas.pack()
     screen.update()
     rows = [(f"a rather long name of number {n}", f"{n / 7:.4f}") for n in range(num_rows)]
-    draw_box(canvas, theme, (x, 20), "Step 5", [BoxColumn("concept", rows), BoxColumn("timestep", rows)], tag="box")
+    columns = [ReadoutColumn("concept", rows), ReadoutColumn("timestep", rows)]
+    draw_readout(canvas, theme, (x, 20), "Step 5", columns, tag="box")
     left, top, right, bottom = canvas.bbox("box")
     assert -1 <= left < right
     assert -1 <= top < bottom <= 201

@@ -16,11 +16,11 @@ from tests.ui.test_open_and_close import left
 from ui.app.catalogue import PAGES
 from ui.forms.model import Source
 from ui.loop.jobs import JobRunner, JobState
-from ui.widgets.chart_model import Zoom
 from ui.widgets.entry import Entry
 from ui.widgets.focus import focused_widget
 from ui.widgets.notices import Notice, Reply
 from ui.widgets.panel import Text
+from ui.widgets.plot_model import Zoom
 from ui.widgets.window import cancel_pending, set_scale
 
 

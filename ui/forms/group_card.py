@@ -8,16 +8,19 @@ from typing import Any
 
 from modules.config.reach import is_reachable
 from modules.settings.field import FieldRecord
+from modules.settings.shared_types import BarPreview
 from modules.system.factories import load_factory
 from ui.forms.context import Context
 from ui.forms.fields import Row
 from ui.forms.records import Group, records_beside
 from ui.forms.values import display
 from ui.forms.visibility import is_default, is_shown
-from ui.widgets.bar_chart import BarChart
+from ui.loop.series import Series
 from ui.widgets.card import Card
 from ui.widgets.menu import make_menu
 from ui.widgets.panel import Panel, WrappedText
+from ui.widgets.plot import Plot
+from ui.widgets.plot_model import BARS, Axis, Bar, Figure, Line
 from ui.widgets.theme import PAD
 
 LABEL_WIDTH = 150
@@ -168,7 +171,8 @@ class Preview:
 
     def __init__(self, master: tk.Misc, context: Context, function: str, *, line: int) -> None:
         self.frame = Panel(master, context.theme, "card")
-        self.chart = BarChart(self.frame, context.theme)
+        self.chart = Plot(self.frame, context.theme, size_px=(200, 96))
+        self.shown: BarPreview | None = None
         self.caption = WrappedText(self.frame, context.theme, colour="muted", on="card", role="small")
         self._context = context
         self._function = function
@@ -186,11 +190,28 @@ class Preview:
         preview = load_factory(self._function)(config, self._context.starter.known_steps(config))
         self.frame.grid()
         self.caption.set_text(preview.caption)
-        self.chart.show(preview)
+        if preview != self.shown:
+            self.shown = preview
+            self.chart.show(preview_figure(preview))
         if preview.bars:
             self.chart.pack(fill="x", before=self.caption)
         else:
             self.chart.pack_forget()
+
+
+def preview_figure(preview: BarPreview) -> Figure:
+    """Return the figure of bars, or of a line through their tops."""
+    top = max(*preview.bars, preview.reference) if preview.bars else 0.0
+    heights = preview.bars if len(preview.bars) > 1 else preview.bars * 2  # a single value is a level line
+    line = Line("line", "", "", Series(enumerate(heights)), "chart_smooth")
+    return Figure(
+        frame=BARS,
+        lines=(line,) if preview.is_line and preview.bars else (),
+        bars=() if preview.is_line else [Bar("", height) for height in preview.bars],
+        y=Axis(0.0, top or 1.0),
+        ends=(preview.left, preview.right),
+        reference=preview.reference,
+    )
 
 
 def attach_reset_menu(label: tk.Misc, context: Context, record: FieldRecord) -> None:

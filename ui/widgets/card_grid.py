@@ -6,7 +6,7 @@ import tkinter as tk
 from collections.abc import Sequence
 
 from ui.loop.pump import Pump
-from ui.widgets.canvas_batch import CanvasBatch
+from ui.widgets.canvas import CanvasBatch
 from ui.widgets.card_grid_input import GridInput
 from ui.widgets.drawn import Shapes
 from ui.widgets.fitted_text import FittedTexts

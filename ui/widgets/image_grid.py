@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ui.loop.pump import Pump
-from ui.widgets.canvas_batch import CanvasBatch
+from ui.widgets.canvas import CanvasBatch
 from ui.widgets.image_canvas import ImageCanvas, shortened
 from ui.widgets.photos import Load, fitted_into_square
 from ui.widgets.theme import Theme

@@ -3,34 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from modules.data.statistics import Spread, Statistics
 from modules.system.problem import count
+from ui.widgets.plot_model import Bar, Point
 
 _NUM_BINS = 24
 _MAX_POINTS = 2000
 _MAX_TAGS = 500  # shown at once
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """A bar with its label and its value in words; `is_marked` draws it in the colour of a warning."""
-
-    label: str
-    value: float
-    words: str
-    is_marked: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """A size as a point, with the number of its images, and both in words."""
-
-    x: float
-    y: float
-    number: int
-    words: str
 
 
 def rows_of(found: Statistics) -> tuple[tuple[str, str], ...]:

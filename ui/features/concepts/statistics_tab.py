@@ -23,16 +23,17 @@ from ui.features.concepts.figures import (
 from ui.features.concepts.task import Task
 from ui.features.concepts.window import Editing
 from ui.loop.background import Report
-from ui.widgets.bars import Bars
 from ui.widgets.card import Card
 from ui.widgets.entry import Entry
 from ui.widgets.panel import Panel, WrappedText
-from ui.widgets.scatter import Scatter
+from ui.widgets.plot import Plot
+from ui.widgets.plot_model import BARS, POINTS, Figure
 from ui.widgets.table import Column, Table
 from ui.widgets.task_bar import TaskBar
 from ui.widgets.theme import GAP, PAD
 from ui.widgets.variables import TextVar
 
+_CHART_PX = (120, 90)
 _FOLLOW_SECONDS = 0.5
 _SEARCH_SECONDS = 0.15
 
@@ -60,14 +61,14 @@ class StatisticsTab:
         )
         self.figures.tree.configure(show="tree")
         self.figures.pack(fill="both", expand=True, padx=(px(GAP), 0))
-        self.sizes = Scatter(self._card("Image sizes", 1, 1), theme)
-        self.buckets = Bars(self._card("Buckets", 1, 2), theme)
+        self.sizes = Plot(self._card("Image sizes", 1, 1), theme, size_px=_CHART_PX)
+        self.buckets = Plot(self._card("Buckets", 1, 2), theme, size_px=_CHART_PX)
         for chart in (self.sizes, self.buckets):
             chart.pack(fill="both", expand=True, padx=(px(GAP), 0))
         tokens = self._card("Caption tokens", 2, 1)
         self.token_text = WrappedText(tokens, theme, role="small", colour="muted", on="card")
         self.token_text.pack(side="bottom", fill="x", padx=(px(GAP), 0))
-        self.tokens = Bars(tokens, theme, is_histogram=True)
+        self.tokens = Plot(tokens, theme, size_px=_CHART_PX)
         self.tokens.pack(fill="both", expand=True, padx=(px(GAP), 0))
         self._add_tags(self._card("Tags", 2, 2))
         self.task.changed.subscribe(self._show)
@@ -138,9 +139,9 @@ class StatisticsTab:
 
     def _show_found(self, found: Statistics) -> None:
         self.figures.set_rows([(label, (value,), "") for label, value in rows_of(found)])
-        self.sizes.show(size_points(found))
-        self.buckets.show(bucket_bars(found))
-        self.tokens.show(token_bars(found))
+        self.sizes.show(Figure(frame=POINTS, points=size_points(found), x_label="px wide"))
+        self.buckets.show(Figure(bars=bucket_bars(found), has_rows=True))
+        self.tokens.show(Figure(frame=BARS, bars=token_bars(found)))
         self.token_text.set_text(token_words(found))
         self._show_tags()
 

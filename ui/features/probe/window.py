@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from functools import partial
 
+from trainer.probe.plot import Plot as ProbePlot
+from trainer.probe.plot import y_range
 from ui.features.probe.model import BATCH, RATE, Probing
 from ui.forms.context import Context
+from ui.loop.metric_curves import short_number
+from ui.loop.series import Series
 from ui.widgets.controls import Button, Switch
 from ui.widgets.dialog import Window
 from ui.widgets.entry import Entry
 from ui.widgets.panel import Panel, Text, WrappedText
-from ui.widgets.plot_chart import PlotChart
+from ui.widgets.plot import Plot
+from ui.widgets.plot_model import TITLED, Axis, Column, Figure, Line, Mark, Readout
 from ui.widgets.progress import ThinBar
 from ui.widgets.theme import GAP, PAD
 from ui.widgets.variables import FlagVar, TextVar
@@ -39,7 +44,7 @@ class ProbeWindow(Window):
         self._add_choices(pad)
         self._add_footer(pad)
         self._add_progress(pad)
-        self.plot = PlotChart(self, context.theme)
+        self.plot = Plot(self, context.theme, on="window", size_px=(300, 160))
         self.plot.pack(fill="both", expand=True, padx=pad, pady=(0, context.theme.px(8)))
         self._unsubscribe = self.probing.changed.subscribe(self._soon)
         context.pump.add_source(self.probing.runner.drain)
@@ -123,7 +128,8 @@ class ProbeWindow(Window):
         self.stop_button.set_enabled(state.stage == "running")
         self._offer()
         shown = self._shown if self._shown in found.plots else next(iter(found.plots), "")
-        self.plot.show(found.plots.get(shown))
+        plot = found.plots.get(shown)
+        self.plot.show(probe_figure(plot) if plot is not None else Figure())
         for name, button in self.plot_buttons.items():
             button.set_enabled(name != shown)
 
@@ -146,6 +152,36 @@ class ProbeWindow(Window):
         rest = self._footer_rest if len(found.plots) > 1 else self._footer_rest[-1:]
         for button in rest if found.plots else ():
             button.pack(side="left", padx=(0, GAP))
+
+
+def probe_figure(plot: ProbePlot) -> Figure:
+    """Return the figure of a search: the measurements as dots, their course, and the marked value."""
+    low, high = min(plot.x), max(plot.x)
+    is_log = plot.is_log and low > 0
+    x_axis = Axis(low, high if high > low else 10 * low if is_log else low + 1, is_log)
+
+    def readout(at: float, _near: float) -> Readout:
+        index = min(range(len(plot.x)), key=lambda n: abs(x_axis.share(plot.x[n]) - x_axis.share(at)))
+        rows = [("measured", short_number(plot.dots[index]))]
+        if plot.line is not plot.dots and index < len(plot.line):
+            rows.append(("smoothed", short_number(plot.line[index])))
+        return Readout(plot.x[index], f"{plot.x_label} {short_number(plot.x[index])}", [Column(plot.y_label, rows)])
+
+    return Figure(
+        frame=TITLED,
+        lines=(
+            Line("dots", "", "", Series(zip(plot.x, plot.dots, strict=False)), "chart_raw", "scattered"),
+            Line("line", "", "", Series(zip(plot.x, plot.line, strict=False)), "chart_smooth"),
+        ),
+        x=x_axis,
+        y=Axis(*y_range(plot)),
+        x_ticks=() if plot.is_log else plot.x,
+        title=plot.title,
+        x_label=plot.x_label,
+        y_label=plot.y_label,
+        mark=Mark(plot.mark, plot.mark_words) if plot.mark is not None else None,
+        readout=readout,
+    )
 
 
 def open_probe(context: Context) -> ProbeWindow:

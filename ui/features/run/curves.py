@@ -1,27 +1,43 @@
-"""The curves on the Run page: the chart, the choice of curves and of earlier runs, log scale and zoom."""
+"""The curves on the Run page: the chart with its choices, and the metrics of a method as small plots."""
 
 from __future__ import annotations
 
 import tkinter as tk
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from modules.families.registry import FAMILIES
 from modules.system.paths import from_root
 from ui.forms.context import Context
+from ui.loop.metric_curves import (
+    Curves,
+    MetricCurve,
+    Point,
+    metric_label,
+    metric_tip,
+    short_number,
+    shown_names,
+    smooth,
+)
 from ui.loop.past_runs import read_past_run, with_curves
 from ui.loop.run_state import RunState
-from ui.loop.series import PastRun
-from ui.widgets.chart import RunChart
-from ui.widgets.chart_model import CURVES, SHOWN_AT_FIRST, ChartChoices, Zoom, lines_of, offered, shown
+from ui.loop.series import PastRun, Series
 from ui.widgets.controls import Button, Switch
 from ui.widgets.menu import make_menu
 from ui.widgets.panel import Panel
-from ui.widgets.theme import GAP
+from ui.widgets.plot import Plot
+from ui.widgets.plot_model import SMALL, Axis, Figure, Line, Zoom, padded_axis
+from ui.widgets.run_figures import CURVES, SHOWN_AT_FIRST, ChartChoices, lines_of, offered, run_figure, shown
+from ui.widgets.scroll import ScrollFrame
+from ui.widgets.theme import GAP, Theme
+from ui.widgets.tooltip import Tooltips
 from ui.widgets.variables import FlagVar
 
 _MOST_RUNS = 12  # in the menu
 _MAX_COMPARED = 4
+_MIN_WIDTH, _HEIGHT, _MAX_HEIGHT = 138, 46, 220  # of the plot of a metric
 _CURVES_TIP = "Choose the curves. Those with another unit have a chart of their own below the loss."
 _ZOOM_TIP = "Show the whole run again (double click).\nWheel or drag: zoom. Shift and drag: move."
 
@@ -38,7 +54,8 @@ class RunCurves(Panel):
         self._menu: tk.Menu | None = None
         self.is_log = FlagVar(master=self, value=choices.is_log)
         self._add_tools()
-        self.chart = RunChart(self, context.theme, on_zoom=self._follow_zoom)
+        self.chart = Plot(self, context.theme, zooms=True, on_zoom=self._follow_zoom)
+        self.chart.show(run_figure(()))
         self.chart.pack(fill="both", expand=True)
         self.chart.set_log(is_log=choices.is_log)
         self.chart.set_zoom(choices.zoom)
@@ -53,7 +70,7 @@ class RunCurves(Panel):
             list(self.past.values()),
             unit_labels=_unit_labels(state),
         )
-        self.chart.show(shown(lines, self._choices.curves), [v for v in state.validations if v.loss == v.loss])
+        self.chart.show(run_figure(shown(lines, self._choices.curves), state.validations))
 
     def toggle(self, curve: str) -> None:
         """Show a curve, or hide it."""
@@ -154,6 +171,125 @@ class RunCurves(Panel):
 
     def _pop_up(self, menu: tk.Menu, button: Button) -> None:
         menu.tk_popup(button.winfo_rootx(), button.winfo_rooty() + button.winfo_height())
+
+
+class MetricGrid(ScrollFrame):
+    """Call `show` with the curves; a cell appears for each metric that the run reports."""
+
+    def __init__(self, master: tk.Misc, theme: Theme, tips: Tooltips) -> None:
+        super().__init__(master, theme, "card")
+        self.cells: dict[str, MetricPlot] = {}
+        self._tips = tips
+        self._num_columns = 0
+        self.canvas.configure(width=theme.px(300), height=theme.px(180))  # as high as the loss chart
+        self.canvas.bind("<Configure>", lambda _e: self.after_idle(self._arrange), add="+")
+
+    def show(self, curves: Curves) -> None:
+        """Draw the curves."""
+        names = shown_names(curves)
+        if names != list(self.cells):
+            for name in [n for n in self.cells if n not in names]:
+                self.cells.pop(name).destroy()
+            self.cells = {name: self.cells.get(name) or self._new_cell(name) for name in names}
+            self._num_columns = 0
+            self._arrange()
+        for name, cell in self.cells.items():
+            cell.show_curve(curves[name])
+
+    def _new_cell(self, name: str) -> MetricPlot:
+        cell = MetricPlot(self.body, self.theme, name)
+        self._tips.attach(cell, cell.tip)
+        return cell
+
+    def _arrange(self) -> None:
+        """Place the cells in as many columns as fit, and use the height that is there."""
+        if not self.winfo_exists() or not self.cells or self.canvas.winfo_width() <= 1:
+            return
+        gap = self.theme.px(GAP)
+        fitting = max(1, (self.canvas.winfo_width() + gap) // (self.theme.px(_MIN_WIDTH) + gap))
+        num_rows = -(-len(self.cells) // fitting)
+        num_columns = -(-len(self.cells) // num_rows)
+        free = (self.canvas.winfo_height() - gap * (num_rows - 1)) // num_rows
+        height = min(max(free, self.theme.px(_HEIGHT)), self.theme.px(_MAX_HEIGHT))
+        for column in range(max(num_columns, self._num_columns)):
+            self.body.columnconfigure(column, weight=int(column < num_columns), uniform="cell")
+        for number, cell in enumerate(self.cells.values()):
+            row, column = divmod(number, num_columns)
+            padding = ((0 if column == 0 else gap), 0)
+            cell.configure(height=height)
+            cell.grid(row=row, column=column, sticky="ew", padx=padding, pady=((gap if row else 0), 0))
+        self._num_columns = num_columns
+
+
+class MetricPlot(Plot):
+    """One metric: its label, its newest value or the value under the pointer, and its course."""
+
+    def __init__(self, master: tk.Misc, theme: Theme, name: str) -> None:
+        self.name = name
+        self.curve = MetricCurve()
+        self._pointed: Point | None = None
+        super().__init__(master, theme, size_px=(60, _HEIGHT))
+
+    def tip(self) -> str:
+        """Return the tooltip."""
+        return f"{metric_label(self.name)}\n{metric_tip(self.name, self.curve)}"
+
+    def show_curve(self, curve: MetricCurve) -> None:
+        """Draw another course."""
+        if curve is not self.curve:
+            self.curve = curve
+            self.show(metric_figure(curve.points))
+
+    def draw(self) -> None:
+        """Redraw everything."""
+        super().draw()
+        points, width = self.curve.points, self.winfo_width()
+        if not points or width <= 1:
+            return
+        shown = self._pointed or points[-1]
+        value = self._head(width, short_number(shown[1]), "text", "small", "ne")
+        at_step = f" · step {shown[0]:,}" if self._pointed else ""
+        label = self._head(0, metric_label(self.name) + at_step, "muted", "caption", "nw")
+        self._fit(label, self.bbox(value)[0] - self.theme.px(6))
+        bottom = self.winfo_height() - 1
+        self.create_line(0, bottom, width, bottom, fill=self.theme.colour("chart_grid"))
+        if self._pointed:
+            x, y, radius = self.x(shown[0]), self.y(shown[1]), self.theme.px(3)
+            colour = self.theme.colour("chart_smooth")
+            self.create_oval(x - radius, y - radius, x + radius, y + radius, fill=colour, width=0)
+
+    def _head(self, x: float, text: str, token: str, role: str, anchor: Any) -> int:
+        colour, font = self.theme.colour(token), self.theme.font(role)
+        return self.create_text(x, 0, text=text, fill=colour, font=font, anchor=anchor)
+
+    def _fit(self, label: int, room_px: float) -> None:
+        """Shorten a label that would run into the value."""
+        text = str(self.itemcget(label, "text"))  # type: ignore[no-untyped-call]
+        while len(text) > 4 and self.bbox(label)[2] > room_px:
+            text = text[:-2]
+            self.itemconfigure(label, text=f"{text.rstrip()}…")
+
+    def _point_at(self, event: tk.Event[Any]) -> None:
+        if self.curve.points and self.panes:
+            self._pointed = min(self.curve.points, key=lambda point: abs(self.x(point[0]) - event.x))
+            self.draw()
+
+    def _leave(self, _event: tk.Event[Any]) -> None:
+        self._pointed = None
+        self.draw()
+
+
+def metric_figure(points: Sequence[Point]) -> Figure:
+    """Return the figure of a metric: its values, and for a long course their moving average."""
+    average = smooth(points)
+    raw = Line("value", "", "", Series(points), *(("chart_raw", "thin") if average else ("chart_smooth", "line")))
+    lines = (raw, Line("average", "", "", Series(average), "chart_smooth")) if average else (raw,)
+    return Figure(
+        frame=SMALL,
+        lines=lines,
+        x=Axis(points[0][0], max(points[-1][0], points[0][0] + 1)),
+        y=padded_axis([value for _, value in points]),
+    )
 
 
 def _unit_labels(state: RunState) -> dict[str, str]:

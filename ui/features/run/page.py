@@ -10,7 +10,7 @@ from pathlib import Path
 from modules.system.paths import from_root
 from modules.system.problem import count
 from trainer.rollout_events import Mark, RolloutSampled, SampledImage
-from ui.features.run.curves import RunCurves
+from ui.features.run.curves import MetricGrid, RunCurves
 from ui.features.run.facts import image_words, rollout_line, run_lines
 from ui.features.run.model import Starter
 from ui.features.run.notices import RunNotices
@@ -26,9 +26,9 @@ from ui.widgets.card import Card
 from ui.widgets.image_grid import ImageGrid, Tile
 from ui.widgets.image_viewer import ImageViewer
 from ui.widgets.log import LogPanel
-from ui.widgets.metric_grid import MetricGrid
 from ui.widgets.panel import Panel, Text
-from ui.widgets.reward_chart import RewardChart
+from ui.widgets.plot import Plot
+from ui.widgets.run_figures import reward_figure
 from ui.widgets.scroll import ScrollFrame
 from ui.widgets.tabs import TabbedCard
 from ui.widgets.theme import PAD
@@ -145,7 +145,7 @@ class RunPage:
         self.reward_card = Card(left, context.theme, "Reward")
         tk.Grid.grid_configure(self.reward_card, row=1, column=0, sticky="nsew", pady=(0, px(PAD)))
         tk.Grid.grid_configure(self.log_card, row=2, column=0, sticky="nsew")
-        self.reward_chart = RewardChart(self.reward_card.body, context.theme)
+        self.reward_chart = Plot(self.reward_card.body, context.theme, size_px=(300, 110))
         self.reward_chart.pack(fill="both", expand=True, padx=(px(4), 0))
         self._has_reward_curve = False
         left.bind("<Configure>", lambda _e: context.pump.redraw_soon((self, "left"), self._fit_left), add="+")
@@ -189,7 +189,7 @@ class RunPage:
 
         In a low window it has no card, but a place among the curves.
         """
-        self.reward_chart.show(state.rewards)
+        self.reward_chart.show(reward_figure(state.rewards))
         has_room = self.reward_card.master.winfo_height() >= self._context.theme.px(_REWARD_ROOM_PX)
         if state.rewards and not has_room and not self._has_reward_curve:
             self._has_reward_curve = True

@@ -17,11 +17,12 @@ from ui.loop.background import Job
 from ui.loop.past_runs import past_state
 from ui.loop.run_state import RunState
 from ui.loop.series import Series
-from ui.widgets.chart import RunChart
-from ui.widgets.chart_model import Line
 from ui.widgets.controls import Button
 from ui.widgets.dialog import Window
 from ui.widgets.panel import Panel, Text
+from ui.widgets.plot import Plot
+from ui.widgets.plot_model import Line
+from ui.widgets.run_figures import run_figure
 from ui.widgets.table import Column, Table
 from ui.widgets.theme import PAD
 
@@ -114,7 +115,7 @@ class RunComparison(Window):
         Button(footer, context.theme, "Close", self.close, width=92).pack(side="right")
         self.summary = Text(footer, context.theme, "Reading the runs…", colour="muted")
         self.summary.pack(side="left")
-        self.chart = RunChart(self, context.theme, on="window")
+        self.chart = Plot(self, context.theme, on="window", zooms=True)
         self.chart.pack(fill="both", expand=True, padx=px(PAD), pady=(px(PAD), px(8)))
         columns = [Column(f"run{n}", "", 150, is_stretched=True) for n in range(len(self._records))]
         self.table = Table(self, context.theme, (Column("#0", "Setting", 280), *columns), num_rows=9)
@@ -130,7 +131,7 @@ class RunComparison(Window):
 
     def _show(self, runs: list[ComparedRun]) -> None:
         self.runs = runs
-        self.chart.show(comparison_lines(runs))
+        self.chart.show(run_figure(comparison_lines(runs)))
         for number, run in enumerate(runs):
             self.table.tree.heading(f"run{number}", text=run.name)
         figures, settings = figure_rows(runs), setting_rows(runs)

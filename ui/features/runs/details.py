@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import tkinter as tk
 from collections.abc import Sequence
 from functools import partial
@@ -18,11 +17,11 @@ from ui.loop.background import Job
 from ui.loop.past_runs import past_state
 from ui.loop.pump import Pump
 from ui.loop.run_state import RunState
-from ui.widgets.chart import RunChart
-from ui.widgets.chart_model import SHOWN_AT_FIRST, lines_of, shown
 from ui.widgets.image_grid import ImageGrid, Tile
 from ui.widgets.image_viewer import ImageViewer
 from ui.widgets.panel import Panel, Text, WrappedText
+from ui.widgets.plot import Plot
+from ui.widgets.run_figures import SHOWN_AT_FIRST, lines_of, run_figure, shown
 from ui.widgets.scroll import ScrollFrame
 from ui.widgets.table import Column, Table
 from ui.widgets.tabs import TabbedCard
@@ -51,7 +50,7 @@ class RunDetails:
         self.facts = WrappedText(scroll.body, context.theme, _NONE, colour="label", on="card")
         self.facts.pack(fill="x")
         self.backups = Table(scroll.body, context.theme, _BACKUPS, num_rows=1)
-        self.chart = RunChart(self.card.add(_CURVES), context.theme)
+        self.chart = Plot(self.card.add(_CURVES), context.theme, zooms=True)
         self.chart.pack(fill="both", expand=True)
         self.samples = ImageGrid(
             self.card.add(_SAMPLES), context.theme, context.pump, empty_text=_NO_SAMPLES, on_open=self._open_sample
@@ -109,7 +108,7 @@ class RunDetails:
     def _show_state(self, state: RunState) -> None:
         self.state = state
         lines = shown(lines_of(state.series, state.validations, state.rewards), SHOWN_AT_FIRST)
-        self.chart.show(lines, [v for v in state.validations if math.isfinite(v.loss)])
+        self.chart.show(run_figure(lines, state.validations))
         self.samples.show([Tile(Path(s.path), _words(s)) for s in self._newest_first()])
         self.card.offer(_CURVES, is_offered=bool(lines), is_shown=False)
         self.card.offer(_SAMPLES, is_offered=bool(state.samples), is_shown=False)

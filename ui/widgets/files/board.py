@@ -9,7 +9,7 @@ from typing import Any
 
 from ui.loop.pump import Pump
 from ui.widgets.auto_bar import AutoBar
-from ui.widgets.canvas_batch import CanvasBatch
+from ui.widgets.canvas import CanvasBatch
 from ui.widgets.files.board_layout import BoardLayout, rows_layout, tiles_layout
 from ui.widgets.files.browser import Browser, Select, SortKey
 from ui.widgets.files.listing import Entry

@@ -1,4 +1,4 @@
-"""A small table on a canvas beside the pointer: a heading, and columns of names with numbers."""
+"""A small table on a canvas next to the pointer: a heading, and columns of names with numbers."""
 
 from __future__ import annotations
 
@@ -6,27 +6,20 @@ import tkinter as tk
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ui.widgets.plot_model import Column
 from ui.widgets.theme import Theme
 
 _ROW_PX = 17
 _PADDING_PX = 10
 _GAP_PX = 18
-_BESIDE_POINTER_PX = 14
+_FROM_POINTER_PX = 14
 _MAX_NAME_CHARS = 22
 
 
-@dataclass(frozen=True, slots=True)
-class BoxColumn:
-    """A column of the table: its title, and names with numbers."""
-
-    title: str
-    rows: Sequence[tuple[str, str]]
-
-
-def draw_box(
-    canvas: tk.Canvas, theme: Theme, at_px: tuple[float, float], heading: str, columns: Sequence[BoxColumn], *, tag: str
+def draw_readout(
+    canvas: tk.Canvas, theme: Theme, at_px: tuple[float, float], heading: str, columns: Sequence[Column], *, tag: str
 ) -> None:
-    """Draw the table beside a point, inside the canvas; rows that do not fit are counted."""
+    """Draw the table next to a point, inside the canvas; rows that do not fit are counted."""
     num_rows = max(1, int(canvas.winfo_height() - at_px[1] - theme.px(2 * _PADDING_PX)) // theme.px(_ROW_PX) - 2)
     padding, row = theme.px(_PADDING_PX), theme.px(_ROW_PX)
     before = set(canvas.find_all())
@@ -38,7 +31,7 @@ def draw_box(
     items = [i for i in canvas.find_all() if i not in before]
     left, top, right, bottom = _around(canvas, items)
     width, height = right - left + 2 * padding, bottom - top + 2 * padding
-    place_x, place_y = _place(canvas, at_px, (width, height), theme.px(_BESIDE_POINTER_PX))
+    place_x, place_y = _place(canvas, at_px, (width, height), theme.px(_FROM_POINTER_PX))
     for item in items:
         canvas.move(item, place_x - left + padding, place_y - top + padding)
     frame = canvas.create_rectangle(
@@ -57,14 +50,14 @@ class _Writer:
         colour, font = self.theme.colour(token), self.theme.font("caption")
         return self.canvas.create_text(x, y, text=text, fill=colour, font=font, anchor=anchor, tags=self.tag)  # type: ignore[call-overload, no-any-return]
 
-    def column(self, x: float, y: float, column: BoxColumn, num_rows: int) -> float:
+    def column(self, x: float, y: float, column: Column, num_rows: int) -> float:
         """Write a column with its top left at a point; return its right edge."""
         rows = list(column.rows)
         if len(rows) > num_rows:
             rows = [*rows[: num_rows - 1], (f"and {len(rows) - num_rows + 1} more", "")]
         step = self.theme.px(_ROW_PX)
         names = [self.text(x, y, column.title, "faint", "nw")]
-        names += [self.text(x, y + (i + 1) * step, cut(n), "on_tip", "nw") for i, (n, _) in enumerate(rows)]
+        names += [self.text(x, y + (i + 1) * step, _cut(n), "on_tip", "nw") for i, (n, _) in enumerate(rows)]
         middle = max(self.canvas.bbox(i)[2] for i in names) + self.theme.px(_PADDING_PX)
         numbers = [self.text(middle, y + (i + 1) * step, value, "on_tip", "nw") for i, (_, value) in enumerate(rows)]
         with_value = [i for i, (_, value) in zip(numbers, rows, strict=True) if value]
@@ -75,7 +68,7 @@ class _Writer:
         return float(right)
 
 
-def cut(name: str) -> str:
+def _cut(name: str) -> str:
     """Return a name, shortened if it is too long for the table."""
     return name if len(name) <= _MAX_NAME_CHARS else name[: _MAX_NAME_CHARS - 1] + "…"
 
