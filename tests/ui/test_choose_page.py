@@ -16,7 +16,7 @@ from trainer.events import PhaseChanged, RunFinished
 from trainer.launch import RunRequest
 from trainer.rollout_events import ChoicesWanted
 from trainer.run_folder.choices import SKIP, TIE, Answer, Request, answer, answer_of, ask, withdraw
-from ui.widgets.choice_board import places
+from ui.widgets.grid_layout import largest_squares
 
 
 def png(shade: int) -> bytes:
@@ -97,10 +97,10 @@ def test_real_keys_and_clicks_choose(window: Window, run: FakeRun, tmp_path: Pat
         seen(window, page, f"{number} of 6")
         keys(window, name)
     seen(window, page, "5 of 6")
-    place = page.board.places()[1]
-    x, y = (round(v + place.side / 2) for v in (place.left, place.top))
+    side = page.board.layout().cell_width
+    x, y = (v + side // 2 for v in page.board.place_of(1))
     xdotool("mousemove", str(page.board.winfo_rootx() + x), str(page.board.winfo_rooty() + y))
-    window.wait_until(lambda: page.board.find_withtag("ring"), "the frame under the pointer")
+    window.wait_until(lambda: page.board.canvas.find_withtag("ring"), "the frame under the pointer")
     xdotool("click", "1")
     seen(window, page, "6 of 6")
     keys(window, "u")
@@ -118,14 +118,14 @@ def test_four_images_take_the_best_and_then_the_worst(window: Window, run: FakeR
     requests = asked(tmp_path, 1, 4)
     want(window, run, tmp_path, 1)
     page = press_choose(window)
-    assert len(page.board.places()) == 4
+    assert page.board.layout().count == 4
     assert page.question.cget("text") == "Choose the best image for this prompt, then the worst."
     page.frame.event_generate("<Left>")  # means nothing here
     page.frame.event_generate("3")
     window.settle()
     assert page.question.cget("text") == "Now choose the worst image."
-    assert "3   best" in [page.board.itemcget(i, "text") for i in page.board.find_withtag("label")]
-    assert page.board.find_withtag("ring")
+    assert "3   best" in [page.board.canvas.itemcget(i, "text") for i in page.board.canvas.find_withtag("label")]
+    assert page.board.canvas.find_withtag("ring")
     page.frame.event_generate("1")
     window.wait_until(page.nothing.winfo_ismapped, "the end")
     assert answers(window, requests) == [Answer("chosen", 2, 0)]
@@ -206,9 +206,10 @@ def test_a_run_of_another_process_is_opened_as_a_folder(window: Window, tmp_path
     ("number", "size"), [(2, (900, 420)), (2, (400, 900)), (4, (900, 420)), (4, (900, 800)), (3, (50, 30))]
 )
 def test_images_are_as_large_as_fits(number: int, size: tuple[int, int]) -> None:
-    found = places(number, *size, 16, 26)
-    assert len({place.side for place in found}) == 1
+    layout = largest_squares(number, *size, 16, 26)
+    assert layout.count == number
     if min(size) > 100:
-        assert all(place.left >= 0 and place.left + place.side <= size[0] for place in found)
-        assert all(place.top + place.side + 26 <= size[1] for place in found)
-        assert all(place.side >= 150 for place in found)
+        corners = [layout.corner(n) for n in range(number)]
+        assert all(left >= 0 and left + layout.cell_width <= size[0] for left, _ in corners)
+        assert all(top + layout.cell_width + 26 <= size[1] for _, top in corners)
+        assert layout.cell_width >= 150

@@ -33,7 +33,7 @@ from ui.features.concepts.task import Task
 from ui.forms import items
 from ui.forms.model import FormModel
 from ui.loop.background import Background
-from ui.widgets.grid_places import GridPlaces
+from ui.widgets.grid_layout import card_layout
 from ui.widgets.thumbnails import ThumbnailCache, collage
 
 FACTS = ScanFacts(num_images=4, num_captioned=3, num_skipped=0, num_wrongly_encoded=0, first=(Path("a.png"),))
@@ -140,21 +140,21 @@ def test_a_list_with_an_invalid_entry_is_rejected() -> None:
 
 def test_the_places_of_a_grid() -> None:
     shape = {"min_px": 196, "most_px": 340, "gap_px": 12, "text_px": 90, "image_share": 0.5}
-    grid = GridPlaces.fitting(10, 640, 500, **shape)  # type: ignore[arg-type]
-    assert (grid.num_columns, grid.card_width, grid.card_height) == (3, 200, 190)
+    grid = card_layout(10, 640, 500, **shape)  # type: ignore[arg-type]
+    assert (grid.num_columns, grid.cell_width, grid.cell_height) == (3, 200, 190)
     assert grid.height == 4 * 202
-    assert grid.in_sight(0, 300) == range(6)
-    assert grid.in_sight(250, 100) == range(3, 6)
+    assert list(grid.visible(0, 300)) == list(range(6))
+    assert list(grid.visible(250, 100)) == [3, 4, 5]
     x, y = grid.corner(4)
     assert (grid.at(x + 5, y + 5), grid.at(x - 3, y + 5), grid.at(x, 4 * 202)) == (4, None, None)
     assert [grid.gap_at(x, 10) for x in (0, 120, 230, 640)] == [0, 1, 1, 3]
     assert grid.gap_at(630, 3 * 202 + 5) == 10
     keys = {"Right": 5, "Left": 3, "Up": 1, "Down": 7, "Home": 0, "End": 9, "Prior": 1, "Next": 7}
-    assert {key: grid.beside(4, key, 210) for key in keys} == keys
-    few = GridPlaces.fitting(3, 1600, 900, **shape)  # type: ignore[arg-type]
-    assert (few.num_columns, few.card_width) == (5, 304)  # larger, where all are seen
-    assert GridPlaces.fitting(14, 1600, 720, **shape).num_columns == 6  # type: ignore[arg-type]
-    assert (grid.beside(0, "Left", 200), grid.beside(9, "Right", 200), grid.beside(8, "Down", 200)) == (0, 9, 9)
+    assert {key: grid.reached(4, key, 210) for key in keys} == keys
+    few = card_layout(3, 1600, 900, **shape)  # type: ignore[arg-type]
+    assert (few.num_columns, few.cell_width) == (5, 304)  # larger, where all are seen
+    assert card_layout(14, 1600, 720, **shape).num_columns == 6  # type: ignore[arg-type]
+    assert (grid.reached(0, "Left", 200), grid.reached(9, "Right", 200), grid.reached(8, "Down", 200)) == (0, 9, 9)
 
 
 @pytest.fixture

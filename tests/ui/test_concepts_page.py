@@ -194,7 +194,7 @@ def test_the_editor_shows_fields_images_and_what_is_skipped(window: Window, conc
     assert "broken.png: not a readable image" in general.skipped.cget("text")
     assert "empty.jpg: an empty file" in general.skipped.cget("text")
     grid = general.grid_view
-    window.wait_until(lambda: all((t.path, grid._tile_px) in grid._photos for t in grid.tiles), "thumbnails")
+    window.wait_until(lambda: all((t.path, grid.layout().cell_width) in grid.photos for t in grid.tiles), "thumbnails")
     seen = 0
     for title in ("General", "Augmentation", "Text"):
         editor.show(title)

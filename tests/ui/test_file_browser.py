@@ -11,11 +11,11 @@ import pytest
 
 from modules.system.errors import DarkroomError
 from ui.widgets.files import listing
-from ui.widgets.files.board_layout import rows_layout, tiles_layout
 from ui.widgets.files.browser import Browser, Chosen, Enter, Purpose, Rejected, common_start, completions
 from ui.widgets.files.listing import Contents, Counts, Entry, count_images, folder_of, natural_order, read_folder
 from ui.widgets.files.new_folder import create_folder
 from ui.widgets.files.places import mounted_disks, places, with_recent
+from ui.widgets.grid_layout import GridLayout, tile_layout
 
 JSON = (("Config", "*.json"),)
 
@@ -213,16 +213,16 @@ def test_disks_are_read_from_the_mounts(tree: Path) -> None:
 
 
 def test_only_visible_cells_are_drawn() -> None:
-    rows = rows_layout(20_000, 500, 30)
-    assert rows.visible(3000, 300) == range(100, 110)
+    rows = GridLayout(20_000, 1, 500, 30)
+    assert list(rows.visible(3000, 300)) == list(range(100, 110))
     assert rows.top_to_see(5, 3000, 300) == 150
     assert rows.top_to_see(200, 3000, 300) == 5730
-    tiles = tiles_layout(10, 500, 120, 140)
-    assert (tiles.columns, tiles.cell_width, tiles.height) == (4, 125, 420)
-    assert tiles.place(5) == (125, 140)
-    assert tiles.index_at(130, 150) == 5
-    assert tiles.index_at(499, 410) == -1
-    assert tiles.visible(140, 140) == range(4, 8)
+    tiles = tile_layout(10, 500, 120, 140)
+    assert (tiles.num_columns, tiles.cell_width, tiles.height) == (4, 125, 420)
+    assert tiles.corner(5) == (125, 140)
+    assert tiles.at(130, 150) == 5
+    assert tiles.at(499, 410) is None
+    assert list(tiles.visible(140, 140)) == [4, 5, 6, 7]
 
 
 def test_twenty_thousand_entries_are_filtered_and_sorted(tree: Path) -> None:

@@ -228,7 +228,7 @@ def test_metrics_and_the_newest_rollout_share_the_places_of_loss_and_samples(rea
         started(), PhaseChanged("training"), *(step(n, metrics={"reward": n / 60, "kl": 0.1}) for n in range(1, 61))
     )
     run.emit(RolloutSampled(59, images))
-    ready.wait_until(lambda: len(view.rollout._photos.loaded) == 2, "the images")
+    ready.wait_until(lambda: len(view.rollout.photos.loaded) == 2, "the images")
     ready.settle()
     assert (view.curves_card.shown, view.images_card.shown) == ("Metrics", "Rollout")
     assert list(view.metrics.cells) == ["reward", "kl", "gradient_norm"]

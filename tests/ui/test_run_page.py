@@ -26,6 +26,8 @@ from trainer.events import (
     WarningRaised,
 )
 from trainer.job_events import JobProgress, JobStopped
+from trainer.jobs.registry import JOBS
+from trainer.jobs.spec import request_in
 from trainer.run_folder.backup import write_backup
 from ui.features.config_views.differences import RUN, Differences
 from ui.features.run import step_model
@@ -126,10 +128,10 @@ def check_log(window: Window, page: Any) -> None:
 def check_samples(window: Window, page: Any, run: FakeRun, run_dir: Path) -> None:
     """Star in the grid; enlarge, step through, compare by the slider, and save the model of a step."""
     grid = page.samples
-    window.wait_until(lambda: len(grid._photos.loaded) == 4, "the images")
-    x, y = grid._corner(grid.geometry, (1, 0))
+    window.wait_until(lambda: len(grid.photos.loaded) == 4, "the images")
+    x, y = grid.image_corner((1, 0))
     for sequence in ("<Button-1>", "<ButtonRelease-1>"):
-        grid.canvas.event_generate(sequence, x=x + grid.geometry.tile_px - 5, y=y + 5)
+        grid.canvas.event_generate(sequence, x=x + grid.layout().cell_width - 5, y=y + 5)
     window.wait_until(lambda: read_stars(run_dir) == {"samples/1/step-20.png"}, "the star")
     assert (run_dir / STARS_FILE).is_file()
     window.settle()
@@ -262,8 +264,9 @@ def test_stars_and_backups_of_a_run_are_there_again(
     ready.asked.answers["ask_save_file"] = run_dir / "chosen.safetensors"
     step_model.save_step_model(ready.app.context, ready.app.context.session.state, 20)
     ready.wait_until(lambda: spawn.children, "the export")
-    chosen = str(run_dir / "chosen.safetensors")
-    assert spawn.last.arguments == ["export", str(backup.path), "--out", chosen, "--overwrite", "--json-lines"]
+    job, settings = request_in(spawn.last.sent[0], JOBS)
+    wanted = {"run_path": str(backup.path), "out": str(run_dir / "chosen.safetensors"), "overwrite": True}
+    assert (job.name, settings.model_dump() | wanted) == ("export", settings.model_dump())
     notices = ready.app.context.notices
     spawn.last.report(JobProgress("loading the model", 0, 1))
     ready.wait_until(lambda: "loading the model" in notices.items[0].text, "the progress")

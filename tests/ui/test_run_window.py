@@ -114,9 +114,9 @@ def test_samples_of_an_earlier_run_are_released(ready: Window, tmp_path: Path) -
         path = tmp_path / f"sample{n}.png"
         Image.new("RGB", (32, 32), (0, 40 * n, 0)).save(path)
         run.emit(started(), PhaseChanged("training"), SampleReady(n, 0, "a number", str(path)))
-        ready.wait_until(lambda: [p for p, _ in samples._photos.loaded] == [path], "the image")  # noqa: B023 - this one
+        ready.wait_until(lambda: [p for p, _ in samples.photos.loaded] == [path], "the image")  # noqa: B023 - this one
         ready.settle()
-        traces.append(weakref.ref(next(iter(samples._photos.loaded.values()))))
+        traces.append(weakref.ref(next(iter(samples.photos.loaded.values()))))
         end(ready, run)
     gc.collect()
     assert [trace() is None for trace in traces] == [True, True, False]
@@ -198,7 +198,7 @@ def test_the_run_page_shows_the_course(ready: Window, tmp_path: Path) -> None:
         BackupSaved(50, "/tmp/runs/one/backup/step-50"), WarningRaised("An image is broken."),
     )  # fmt: skip
     ready.wait_until(lambda: len(page.samples.table.samples) == 4, "samples")
-    ready.wait_until(lambda: len(page.samples._photos.loaded) == 4, "images")
+    ready.wait_until(lambda: len(page.samples.photos.loaded) == 4, "images")
     ready.settle()
     assert page.samples.table.steps == (0, 40)
     assert len(page.chart.lines[0].series) == 60

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from trainer.events import ModelSaved, SampleReady
 from ui.features.run.samples import STARS_FILE, name_of, read_stars, write_stars
-from ui.widgets.sample_table import GridGeometry, SampleTable, StepModel, Wipe, model_of_step
+from ui.widgets.grid_layout import GridLayout
+from ui.widgets.sample_table import SampleTable, StepModel, Wipe, model_of_step
 
 
 def sample(step: int, index: int = 0, *, is_without_ema: bool = False) -> SampleReady:
@@ -41,16 +42,17 @@ def test_a_sample_is_first_compared_with_the_first_of_its_prompt() -> None:
 
 
 def test_where_the_cells_are() -> None:
-    grid = GridGeometry(num_rows=3, num_columns=4, tile_px=100, gap_px=10, title_px=20, label_px=15)
-    assert grid.size == (430, 435)
-    assert grid.corner(1, 2) == (220, 165)
-    assert grid.at(225, 170) == (1, 2)
+    grid = GridLayout(12, 4, cell_width=100, cell_height=135, gap=10, live_top=20, live_px=100)
+    assert (grid.width, grid.height) == (430, 435)
+    assert grid.corner(6) == (220, 145)
+    assert grid.at(225, 170) == 6
     assert grid.at(215, 170) is None  # between two
     assert grid.at(225, 150) is None  # the title of the row
+    assert grid.at(225, 270) is None  # the step below the image
     assert grid.at(500, 170) is None
-    assert grid.visible(0, 0, 200, 100) == (range(1), range(2))
-    assert grid.visible(120, 150, 1000, 1000) == (range(1, 3), range(1, 4))
-    assert GridGeometry(0, 0, 100, 10, 20, 15).size == (0, 0)
+    assert list(grid.visible(0, 100, 0, 200)) == [0, 1]
+    assert list(grid.visible(150, 1000, 120, 1000)) == [5, 6, 7, 9, 10, 11]
+    assert GridLayout(0, 1, 100, 135, 10).width == 0
 
 
 def test_the_edge_between_two_images_stays_on_them() -> None:

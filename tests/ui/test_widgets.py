@@ -482,16 +482,16 @@ def test_the_grid_loads_only_visible_images(window: Window, tmp_path: Path) -> N
     grid.pack(fill="both", expand=True)
     window.settle()
     grid.show([Tile(tmp_path / f"{n:02}.png", f"number {n} with a caption that is far too long") for n in range(60)])
-    window.wait_until(lambda: grid._photos.loaded and not grid._photos.is_loading, "images")
+    window.wait_until(lambda: grid.photos.loaded and not grid.photos.is_loading, "images")
     window.settle()
-    assert 0 < len(grid._photos.loaded) < 20
+    assert 0 < len(grid.photos.loaded) < 20
     grid.canvas.event_generate("<Button-1>", x=10, y=10)
     assert opened == [0]
     for _ in range(5):
         grid.canvas.event_generate("<Button-5>")
     grid._scroll_by_bar("moveto", "0.5")
-    window.wait_until(lambda: not grid._photos.is_loading)
-    assert grid._top > 0
+    window.wait_until(lambda: not grid.photos.is_loading)
+    assert grid.top > 0
     grid.canvas.event_generate("<Button-1>", x=10, y=10)
     assert opened[1] > 10
     grid.show(())

@@ -1,20 +1,20 @@
-"""A grid of cards on a canvas: an image, a title with a switch, and lines of text. Only visible cards are drawn."""
+"""A grid of cards on a canvas: an image, a title with a switch, and lines of text."""
 
 from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Sequence
+from typing import Any
 
 from ui.loop.pump import Pump
 from ui.widgets.canvas import CanvasBatch
 from ui.widgets.card_grid_input import GridInput
 from ui.widgets.drawn import Shapes
 from ui.widgets.fitted_text import FittedTexts
-from ui.widgets.focus import focused_widget
+from ui.widgets.grid import Grid
 from ui.widgets.grid_card import GridCard, Handler
-from ui.widgets.grid_places import GridPlaces
-from ui.widgets.image_canvas import ImageCanvas
-from ui.widgets.photos import Load
+from ui.widgets.grid_layout import GridLayout, card_layout
+from ui.widgets.photos import Key, Load
 from ui.widgets.theme import RADIUS, Theme
 
 _MAX_KEPT = 200
@@ -25,7 +25,7 @@ _SWITCH_PX = (30, 16)
 _BAR_PX = 4
 
 
-class CardGrid(ImageCanvas):
+class CardGrid(Grid):
     """Call `show` with cards. Click, Ctrl, Shift and arrows select; Return opens; Space toggles; dragging reorders."""
 
     def __init__(
@@ -36,7 +36,6 @@ class CardGrid(ImageCanvas):
         self.selection: set[int] = set()
         self.current = 0
         self._handler = handler
-        self.hovered: int | None = None
         self.drop_before: int | None = None  # the card before which dragged ones would be dropped
         self.range_start = 0  # where a range of selected cards begins
         self._texts = FittedTexts(self.canvas, theme)
@@ -68,54 +67,48 @@ class CardGrid(ImageCanvas):
 
     def see(self, number: int) -> None:
         """Scroll as little as needed to bring a card into view."""
-        places = self.places()
-        top = places.top_of(number)
-        lowest = top + places.card_height + places.gap - self.canvas.winfo_height()
-        self._top = min(top - min(places.gap, top), max(self._top, lowest))
+        layout = self.layout()
+        top = layout.corner(number)[1]
+        lowest = top + layout.row_px - self.canvas.winfo_height()
+        self.top = min(top - min(layout.gap, top), max(self.top, lowest))
         self.draw_soon()
 
     @property
-    def in_sight(self) -> range:
+    def in_sight(self) -> list[int]:
         """The numbers of the visible cards."""
-        return self.places().in_sight(self._top, self.canvas.winfo_height())
+        return self.visible(self.layout())
 
-    def places(self) -> GridPlaces:
+    def layout(self) -> GridLayout:
         """Return where the cards are."""
         px = self.theme.px
-        return GridPlaces.fitting(
+        return card_layout(
             len(self.cards), self.canvas.winfo_width(), self.canvas.winfo_height(), min_px=px(_MIN_CARD_PX),
             most_px=px(_MOST_CARD_PX), gap_px=px(_GAP_PX), text_px=px(_TEXT_PX), image_share=_IMAGE_SHARE,
         )  # fmt: skip
 
     def centre_of(self, number: int) -> tuple[int, int]:
         """Return the middle of a card on the canvas."""
-        places = self.places()
-        x, y = places.corner(number)
-        return x + places.card_width // 2, y - self._top + places.card_height // 2
+        layout, (x, y) = self.layout(), self.place_of(number)
+        return x + layout.cell_width // 2, y + layout.cell_height // 2
 
     def switch_of(self, number: int) -> tuple[int, int]:
         """Return the middle of a card's switch on the canvas."""
-        return self._switch_place(number, self.places())
+        return self._switch_place(self.layout(), *self.place_of(number))
 
-    def _switch_place(self, number: int, places: GridPlaces) -> tuple[int, int]:
-        x, y = places.corner(number)
+    def _switch_place(self, layout: GridLayout, x: int, y: int) -> tuple[int, int]:
         width, height = map(self.theme.px, _SWITCH_PX)
         inset = self.theme.px(_INSET_PX)
         return (
-            x + places.card_width - inset - self.theme.px(2) - width // 2,
-            y - self._top + inset + places.image_height + self.theme.px(8) + height // 2,
+            x + layout.cell_width - inset - self.theme.px(2) - width // 2,
+            y + inset + self._image_height(layout) + self.theme.px(8) + height // 2,
         )
-
-    def card_at(self, x: int, y: int) -> int | None:
-        """Return the card at a place on the canvas."""
-        return self.places().at(x, y + self._top)
 
     def gap_at(self, x: int, y: int) -> int:
         """Return the card before which something dropped at a place on the canvas belongs."""
-        return self.places().gap_at(x, y + self._top)
+        return self.layout().gap_at(x, y + self.top)
 
     def is_on_switch(self, number: int, x: int, y: int) -> bool:
-        """Return whether a place on the canvas is on a card's switch, or close beside it."""
+        """Return whether a place on the canvas is on a card's switch, or close to it."""
         middle_x, middle_y = self.switch_of(number)
         width, height = map(self.theme.px, _SWITCH_PX)
         return abs(x - middle_x) <= width // 2 + 3 and abs(y - middle_y) <= height // 2 + 5
@@ -127,27 +120,24 @@ class CardGrid(ImageCanvas):
         self.current = number
         self.draw_soon()
 
-    def content_height(self) -> int:
-        """Return the height of all cards in pixels."""
-        return self.places().height
+    def photo_key(self, number: int, layout: GridLayout) -> Key | None:
+        """Return the key of a card's image; both of its sides are one number in it."""
+        image = self.cards[number].image
+        return (image, self._image_width(layout) << 16 | self._image_height(layout)) if image else None
 
-    def draw(self) -> None:
-        """Draw the visible cards."""
-        canvas = self.canvas
-        height, places = canvas.winfo_height(), self.places()
-        if height <= 1:
-            return  # not on the screen yet
-        self._keep_inside()
-        in_sight = places.in_sight(self._top, height)
-        size = self._image_key(places)
-        self._photos.load_only({(self.cards[n].image, size) for n in in_sight})
-        has_focus = focused_widget(canvas) is canvas
-        batch = CanvasBatch(canvas)
-        for number in in_sight:
-            self._draw_card(batch, number, places, is_current=has_focus and number == self.current)
+    def draw_above(self, batch: CanvasBatch, layout: GridLayout) -> None:
+        """Draw where the dragged cards would be dropped."""
         if self.drop_before is not None:
-            self._draw_target(batch, places, self.drop_before)
-        batch.draw()
+            x, y = layout.edge_before(self.drop_before)
+            batch.add(
+                "line", x, y - self.top, x, y - self.top + layout.cell_height,
+                fill=self.theme.colour("accent"), width=self.theme.px(4), capstyle="round", tags="target",
+            )  # fmt: skip
+
+    def pointed_at(self, event: tk.Event[Any]) -> None:
+        """Mark the card under the pointer."""
+        self.draw_soon()
+        self._handler.pointed_at(self.hovered, event)
 
     def destroy(self) -> None:
         """Also forget the drawn shapes."""
@@ -156,27 +146,22 @@ class CardGrid(ImageCanvas):
 
     # -- drawing
 
-    def _image_key(self, places: GridPlaces) -> int:
-        """Return the size of an image as one number, for the key of its photo."""
-        return (places.card_width - 2 * self.theme.px(_INSET_PX)) << 16 | places.image_height
-
-    def _draw_card(self, batch: CanvasBatch, number: int, places: GridPlaces, *, is_current: bool) -> None:
-        card, px = self.cards[number], self.theme.px
-        x, y = places.corner(number)
-        y -= self._top
-        inset = px(_INSET_PX)
+    def draw_item(self, batch: CanvasBatch, layout: GridLayout, number: int, x: int, y: int) -> None:
+        """Draw a card."""
+        card, px, inset = self.cards[number], self.theme.px, self.theme.px(_INSET_PX)
+        is_current = number == self.current and self.has_focus
         fill = "selection" if number in self.selection else "field_hover" if number == self.hovered else "card"
         line, line_px = ("accent", px(2)) if is_current else ("", 0)
         plate = self._shapes.plate(
-            places.card_width, places.card_height, px(RADIUS), fill=fill, on=self.token, line=line, line_px=line_px
+            layout.cell_width, layout.cell_height, px(RADIUS), fill=fill, on=self.token, line=line, line_px=line_px
         )
         batch.add("image", x, y, image=plate, anchor="nw", tags="card")
-        self._draw_image(batch, card, x + inset, y + inset, places)
+        self._draw_image(batch, layout, number, x + inset, y + inset)
         width, height = map(px, _SWITCH_PX)
         switch = self._shapes.switch(width, height, is_on=card.is_on, on=fill)
-        batch.add("image", *self._switch_place(number, places), image=switch)
-        left, top = x + inset + px(2), y + inset + places.image_height + px(6)
-        room = places.card_width - 2 * inset - px(4)
+        batch.add("image", *self._switch_place(layout, x, y), image=switch)
+        left, top = x + inset + px(2), y + inset + self._image_height(layout) + px(6)
+        room = layout.cell_width - 2 * inset - px(4)
         self._write(batch, card.title, left, top, room - width - px(8), "strong", "text" if card.is_on else "faint")
         top += px(23)
         for index, text in enumerate(card.lines):
@@ -186,21 +171,25 @@ class CardGrid(ImageCanvas):
                 self._draw_share(batch, card, left, top, room)
                 top += px(10)
 
-    def _draw_image(self, batch: CanvasBatch, card: GridCard, x: int, y: int, places: GridPlaces) -> None:
-        width, height = places.card_width - 2 * self.theme.px(_INSET_PX), places.image_height
-        key = (card.image, self._image_key(places))
-        photo = self._photos.get(key) if card.image else None
+    def _image_width(self, layout: GridLayout) -> int:
+        return layout.cell_width - 2 * self.theme.px(_INSET_PX)
+
+    def _image_height(self, layout: GridLayout) -> int:
+        return layout.cell_height - self.theme.px(_TEXT_PX)
+
+    def _draw_image(self, batch: CanvasBatch, layout: GridLayout, number: int, x: int, y: int) -> None:
+        width, height, key = self._image_width(layout), self._image_height(layout), self.photo_key(number, layout)
+        photo = self.photo(key) if key is not None else None
         if photo is not None:
             batch.add("image", x, y, image=photo, anchor="nw", tags="photo")
             return
         batch.add("rectangle", x, y, x + width, y + height, fill=self.theme.colour("field"), width=0)
-        if card.image and key not in self._photos:
-            self._photos.load(key)
-            return
-        batch.add(
-            "text", x + width // 2, y + height // 2, text=card.note, width=width - self.theme.px(16), justify="center",
-            fill=self.theme.colour("faint"), font=self.theme.font("small"),
-        )  # fmt: skip
+        if key is None or key in self.photos:  # without an image, or unreadable
+            batch.add(
+                "text", x + width // 2, y + height // 2, text=self.cards[number].note,
+                width=width - self.theme.px(16), justify="center",
+                fill=self.theme.colour("faint"), font=self.theme.font("small"),
+            )  # fmt: skip
 
     def _draw_share(self, batch: CanvasBatch, card: GridCard, left: int, top: int, width: int) -> None:
         colour, height = self.theme.colour, self.theme.px(_BAR_PX)
@@ -210,14 +199,6 @@ class CardGrid(ImageCanvas):
         if share > 0:
             filled = max(height, round(width * share))
             batch.add("rectangle", left, top, left + filled, top + height, fill=colour(token), width=0)
-
-    def _draw_target(self, batch: CanvasBatch, places: GridPlaces, before: int) -> None:
-        """Draw where the dragged cards would be dropped."""
-        x, y = places.edge_before(before)
-        batch.add(
-            "line", x, y - self._top, x, y - self._top + places.card_height,
-            fill=self.theme.colour("accent"), width=self.theme.px(4), capstyle="round", tags="target",
-        )  # fmt: skip
 
     def _write(self, batch: CanvasBatch, text: str, x: int, y: int, room: int, role: str, token: str) -> None:
         batch.add(

@@ -44,8 +44,6 @@ class GridInput:
         canvas.bind("<ButtonRelease-1>", self._on_release)
         canvas.bind("<Double-Button-1>", self._double_clicked)
         canvas.bind("<Button-2>" if canvas.tk.call("tk", "windowingsystem") == "aqua" else "<Button-3>", self._menu)
-        canvas.bind("<Motion>", self._on_move)
-        canvas.bind("<Leave>", self._left)
         for key in ("Left", "Right", "Up", "Down", "Home", "End", "Prior", "Next"):
             canvas.bind(f"<{key}>", partial(self._arrow, key, False))
             canvas.bind(f"<Shift-{key}>", partial(self._arrow, key, True))
@@ -58,7 +56,7 @@ class GridInput:
 
     def _on_press(self, event: tk.Event[Any]) -> None:
         self._canvas.focus_set()
-        number = self._grid.card_at(event.x, event.y)
+        number = self._grid.number_at(event.x, event.y)
         state = int(event.state)
         if number is None:
             self._grid.select(())
@@ -105,7 +103,7 @@ class GridInput:
         self._grid.draw_soon()
 
     def _double_clicked(self, event: tk.Event[Any]) -> None:
-        number = self._grid.card_at(event.x, event.y)
+        number = self._grid.number_at(event.x, event.y)
         self._press = None
         if number is None:
             return
@@ -115,27 +113,15 @@ class GridInput:
             self._handler.open_card(number)
 
     def _menu(self, event: tk.Event[Any]) -> None:
-        number = self._grid.card_at(event.x, event.y)
+        number = self._grid.number_at(event.x, event.y)
         if number is not None:
             if number not in self._grid.selection:
                 self._grid.select([number], is_seen=False)
             self._handler.open_menu(number, event)
 
-    def _on_move(self, event: tk.Event[Any]) -> None:
-        number = self._grid.card_at(event.x, event.y)
-        if number != self._grid.hovered:
-            self._grid.hovered = number
-            self._grid.draw_soon()
-            self._handler.pointed_at(number, event)
-
-    def _left(self, event: tk.Event[Any]) -> None:
-        self._grid.hovered = None
-        self._grid.draw_soon()
-        self._handler.pointed_at(None, event)
-
     def _arrow(self, key: str, is_extending: bool, _event: object) -> str:
         if self._grid.cards:
-            number = self._grid.places().beside(self._grid.current, key, self._canvas.winfo_height())
+            number = self._grid.layout().reached(self._grid.current, key, self._canvas.winfo_height())
             if is_extending:
                 self._grid.select_to(number)
                 self._grid.see(number)

@@ -29,17 +29,17 @@ class FittedTexts:
             if len(self._cut) > _MAX_KEPT:
                 self._cut.clear()
             plain = " ".join(text.split())
-            if self._width(plain, role) > room:
+            if self.width(plain, role) > room:
 
                 def cut(number: int) -> str:
                     return "…" + plain[len(plain) - number :] if keeps_end else plain[:number].rstrip() + "…"
 
-                fitting = bisect_right(range(len(plain)), room, key=lambda n: self._width(cut(n), role))
+                fitting = bisect_right(range(len(plain)), room, key=lambda n: self.width(cut(n), role))
                 plain = cut(max(0, fitting - 1))
             self._cut[key] = plain
         return self._cut[key]
 
-    def _width(self, text: str, role: str) -> int:
+    def width(self, text: str, role: str) -> int:
         """Return the width of a text. A `tkinter.font.Font` would round the font's size to points."""
         return int(self._owner.tk.call("font", "measure", self._theme.font(role), text))
 

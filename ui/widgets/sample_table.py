@@ -1,4 +1,4 @@
-"""The samples of a run as a table, prompts by steps; its geometry; and how two samples are compared."""
+"""The samples of a run as a table, prompts by steps, and how two samples are compared."""
 
 from __future__ import annotations
 
@@ -66,57 +66,13 @@ class SampleTable:
 
 
 @dataclass(frozen=True, slots=True)
-class GridGeometry:
-    """Where the cells of a table are, in pixels from its top left: a title above each row, a step below each image."""
-
-    num_rows: int
-    num_columns: int
-    tile_px: int
-    gap_px: int
-    title_px: int
-    label_px: int
-
-    @property
-    def row_px(self) -> int:
-        """The height of a row with the gap below it."""
-        return self.title_px + self.tile_px + self.label_px + self.gap_px
-
-    @property
-    def column_px(self) -> int:
-        """The width of a column with the gap beside it."""
-        return self.tile_px + self.gap_px
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """The width and the height of all cells."""
-        return max(0, self.num_columns * self.column_px - self.gap_px), max(0, self.num_rows * self.row_px)
-
-    def corner(self, row: int, column: int) -> tuple[int, int]:
-        """Return the top left of an image."""
-        return column * self.column_px, row * self.row_px + self.title_px
-
-    def at(self, x: float, y: float) -> Place | None:
-        """Return the cell of the image at a point."""
-        row, column = int(y // self.row_px), int(x // self.column_px)
-        left, top = self.corner(row, column)
-        is_inside = left <= x < left + self.tile_px and top <= y < top + self.tile_px
-        return (row, column) if is_inside and row < self.num_rows and column < self.num_columns else None
-
-    def visible(self, left: int, top: int, width: int, height: int) -> tuple[range, range]:
-        """Return the rows and the columns that are seen in a rectangle."""
-        rows = range(max(0, top // self.row_px), min(self.num_rows, (top + height) // self.row_px + 1))
-        columns = range(max(0, left // self.column_px), min(self.num_columns, (left + width) // self.column_px + 1))
-        return rows, columns
-
-
-@dataclass(frozen=True, slots=True)
 class Wipe:
     """Two images over each other, the left one up to a share of the width."""
 
     share: float = 0.5
 
     def at(self, x: float, left: float, width: float) -> Wipe:
-        """Return the wipe with its edge at a point; `left` and `width` are those of the images."""
+        """Return the wipe with its edge at a point; `left` and `width` describe the images."""
         return Wipe(min(1.0, max(0.0, (x - left) / max(1.0, width))))
 
     def by(self, share: float) -> Wipe:

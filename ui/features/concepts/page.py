@@ -210,7 +210,7 @@ class ConceptsPage:
         if note := self.model.empty_note:
             self._empty.set_text(note)
             self._empty.place(relx=0.5, rely=0.4, anchor="center")
-        elif 0 < self.grid.content_height() < _FEW * self.grid.canvas.winfo_height():
+        elif 0 < self.grid.layout().height < _FEW * self.grid.canvas.winfo_height():
             self._empty.set_text(_MORE)
             self._empty.place(relx=0.5, rely=0.96, anchor="s")
         else:

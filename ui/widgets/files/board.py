@@ -1,22 +1,20 @@
-"""The entries of a folder: rows with columns, or tiles with thumbnails. Only what is visible is drawn."""
+"""The entries of a folder: rows with columns, or tiles with thumbnails."""
 
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
 from ui.loop.pump import Pump
-from ui.widgets.auto_bar import AutoBar
 from ui.widgets.canvas import CanvasBatch
-from ui.widgets.files.board_layout import BoardLayout, rows_layout, tiles_layout
 from ui.widgets.files.browser import Browser, Select, SortKey
 from ui.widgets.files.listing import Entry
 from ui.widgets.fitted_text import FittedTexts
-from ui.widgets.focus import focused_widget
-from ui.widgets.panel import Panel
-from ui.widgets.photos import Photos
+from ui.widgets.grid import Grid
+from ui.widgets.grid_layout import GridLayout, tile_layout
+from ui.widgets.photos import Key
 from ui.widgets.theme import Theme
 
 _ROW_PX, _HEADING_PX, _ICON_PX, _GAP_PX = 30, 26, 20, 10
@@ -28,11 +26,13 @@ _CONTROL, _SHIFT = 0x4, 0x1
 _HEADINGS: tuple[tuple[SortKey, str], ...] = (("name", "Name"), ("size", "Contents or size"), ("modified", "Changed"))
 
 
-class FileBoard(Panel):
+class FileBoard(Grid):
     """Draws a browser's entries. `detail_of(entry)` returns the second column, `on_activate` a double click or Return.
 
     Arrows, Page Up, Page Down, Home and End move; Shift extends; letters find.
     """
+
+    wheel_px = _WHEEL_ROWS * _ROW_PX
 
     def __init__(
         self,
@@ -45,32 +45,20 @@ class FileBoard(Panel):
         on_select: Callable[[], None],
         on_activate: Callable[[], None],
     ) -> None:
-        super().__init__(master, theme, "card")
+        super().__init__(master, theme, pump, most_photos=_MAX_PHOTOS, takes_focus=True)
         self.browser = browser
         self.as_tiles = False
-        self.empty_text = ""
-        self.top = 0
-        self._pump, self._detail_of, self._on_select, self._on_activate = pump, detail_of, on_select, on_activate
+        self._detail_of, self._on_select, self._on_activate = detail_of, on_select, on_activate
         self._texts = FittedTexts(self, theme)
         self.heading = tk.Canvas(self, height=theme.px(_HEADING_PX), highlightthickness=0, borderwidth=0)
-        self.canvas = tk.Canvas(self, highlightthickness=0, borderwidth=0, takefocus=True)
-        self.photos = Photos(self.canvas, pump, self.redraw, most=_MAX_PHOTOS)
-        self._bar = AutoBar(self, theme, self._scroll_by_bar, on="card")
-        self.columnconfigure(0, weight=1)
-        self.rowconfigure(1, weight=1)
         self.heading.grid(row=0, column=0, columnspan=2, sticky="ew")
-        self.canvas.grid(row=1, column=0, sticky="nsew")
-        self._bar.grid(row=1, column=1, sticky="ns")
         self._bind()
         self.apply_theme()
 
     def apply_theme(self) -> None:
         """Apply the colours of the current mode."""
         super().apply_theme()
-        if hasattr(self, "canvas"):
-            for canvas in (self.canvas, self.heading):
-                canvas.configure(background=self.theme.colour("card"))
-            self.redraw()
+        self.heading.configure(background=self.theme.colour("card"))
 
     def show_folder(self) -> None:
         """Show the entries of another folder from the top; thumbnails of the last one are cancelled."""
@@ -81,67 +69,39 @@ class FileBoard(Panel):
     def see_cursor(self) -> None:
         """Scroll to the entry at the cursor."""
         if self.browser.cursor >= 0:
-            self.top = self.layout().top_to_see(self.browser.cursor, self.top, self.canvas.winfo_height())
-        self.redraw()
+            self.see(self.browser.cursor)
+        self.draw_soon()
 
-    def redraw(self) -> None:
-        """Draw again on a coming turn."""
-        self._pump.redraw_soon(self, self.draw)
-
-    def destroy(self) -> None:
-        """Also cancel the thumbnails that are being loaded."""
-        self._pump.forget(self)
-        self.photos.close()
-        super().destroy()
-
-    def layout(self) -> BoardLayout:
+    def layout(self) -> GridLayout:
         """Return where the entries are."""
-        num, width, px = len(self.browser.shown), self.canvas.winfo_width(), self.theme.px
+        count, width, px = len(self.browser.shown), self.canvas.winfo_width(), self.theme.px
         if self.as_tiles:
-            return tiles_layout(num, width, px(_TILE_WIDTH_PX), px(_TILE_HEIGHT_PX))
-        return rows_layout(num, width, px(_ROW_PX))
+            return tile_layout(count, width, px(_TILE_WIDTH_PX), px(_TILE_HEIGHT_PX))
+        return GridLayout(count, 1, max(1, width), px(_ROW_PX))
+
+    def photo_key(self, number: int, layout: GridLayout) -> Key | None:
+        """Return the key of an entry's thumbnail."""
+        entry = self.browser.shown[number]
+        return (entry.path, self.theme.px(_THUMB_PX if self.as_tiles else _ICON_PX)) if entry.is_image else None
 
     # -- drawing
 
     def draw(self) -> None:
         """Draw what is visible."""
-        width, height = self.canvas.winfo_width(), self.canvas.winfo_height()
-        if width <= 1:
-            return
-        layout = self.layout()
-        self.top = max(0, min(self.top, layout.height - height))
-        whole = max(1, layout.height)
-        self._bar.set(self.top / whole, min(1.0, (self.top + height) / whole))
-        batch = CanvasBatch(self.canvas)
-        visible = layout.visible(self.top, height)
-        self._load_photos([self.browser.shown[i] for i in visible])
-        for index in visible:
-            x, y = layout.place(index)
-            self._draw_ground(batch, layout, index, x, y - self.top)
-            draw = self._draw_tile if self.as_tiles else self._draw_row
-            draw(batch, self.browser.shown[index], x, y - self.top, layout.cell_width)
-        if not self.browser.shown and self.empty_text:
-            batch.add(
-                "text", width / 2, height / 3, text=self.empty_text, width=max(60, width - 40), justify="center",
-                fill=self.theme.colour("faint"), font=self.theme.font("body"),
-            )  # fmt: skip
-        batch.draw()
-        self._draw_heading(width)
+        super().draw()
+        if self.canvas.winfo_width() > 1:
+            self._draw_heading(self.canvas.winfo_width())
 
-    def _load_photos(self, entries: Sequence[Entry]) -> None:
-        side = self.theme.px(_THUMB_PX if self.as_tiles else _ICON_PX)
-        keys = [(e.path, side) for e in entries if e.is_image]
-        self.photos.load_only(keys)
-        for key in keys:
-            self.photos.load(key)
-
-    def _draw_ground(self, batch: CanvasBatch, layout: BoardLayout, index: int, x: int, y: int) -> None:
+    def draw_item(self, batch: CanvasBatch, layout: GridLayout, number: int, x: int, y: int) -> None:
+        """Draw an entry."""
         colour, inset = self.theme.colour, self.theme.px(2)
         box = (x + inset, y + 1, x + layout.cell_width - inset, y + layout.cell_height - 1)
-        if index in self.browser.selected:
+        if number in self.browser.selected:
             batch.add("rectangle", *box, fill=colour("selection"), width=0)
-        if index == self.browser.cursor and focused_widget(self.canvas) is self.canvas:
+        if number == self.browser.cursor and self.has_focus:
             batch.add("rectangle", *box, outline=colour("accent"))
+        draw = self._draw_tile if self.as_tiles else self._draw_row
+        draw(batch, self.browser.shown[number], x, y, layout.cell_width)
 
     def _draw_row(self, batch: CanvasBatch, entry: Entry, x: int, y: int, width: int) -> None:
         theme, px = self.theme, self.theme.px
@@ -175,7 +135,7 @@ class FileBoard(Panel):
     def _draw_icon(self, batch: CanvasBatch, entry: Entry, x: int, y: int, side: int) -> None:
         """Draw a thumbnail, a folder, or a sheet."""
         colour = self.theme.colour
-        photo = self.photos.get((entry.path, side)) if entry.is_image else None
+        photo = self.photo((entry.path, side)) if entry.is_image else None
         if photo is not None:
             batch.add("image", x + side / 2, y + side / 2, image=photo)
         elif entry.is_folder:
@@ -222,14 +182,10 @@ class FileBoard(Panel):
 
     def _bind(self) -> None:
         canvas = self.canvas
-        canvas.bind("<Configure>", lambda _e: self.redraw())
-        canvas.bind("<FocusIn>", self._on_focus)
-        canvas.bind("<FocusOut>", lambda _e: self.redraw())
+        canvas.bind("<FocusIn>", self._on_focus, add="+")
         canvas.bind("<Button-1>", self._on_click)
         canvas.bind("<Double-Button-1>", self._double_clicked)
         self.heading.bind("<Button-1>", self._heading_clicked)
-        for sequence in ("<MouseWheel>", "<Button-4>", "<Button-5>"):
-            canvas.bind(sequence, self._wheel)
         for key in ("Up", "Down", "Left", "Right", "Prior", "Next", "Home", "End"):
             canvas.bind(f"<{key}>", self._arrow)
         canvas.bind("<Return>", self._on_return)
@@ -238,18 +194,18 @@ class FileBoard(Panel):
     def _on_focus(self, _event: object) -> None:
         if self.browser.cursor < 0 and self.browser.shown:
             self.browser.cursor = 0
-        self.redraw()
 
     def _on_click(self, event: tk.Event[Any]) -> str:
         self.canvas.focus_set()
         state = int(event.state)
         how: Select = "toggle" if state & _CONTROL else "extend" if state & _SHIFT else "only"
-        self.browser.select(self.layout().index_at(event.x, event.y + self.top), how)
+        number = self.number_at(event.x, event.y)
+        self.browser.select(-1 if number is None else number, how)
         self._follow_change()
         return "break"
 
     def _double_clicked(self, event: tk.Event[Any]) -> str:
-        if self.layout().index_at(event.x, event.y + self.top) >= 0:
+        if self.number_at(event.x, event.y) is not None:
             self._on_activate()
         return "break"
 
@@ -259,14 +215,8 @@ class FileBoard(Panel):
         self.see_cursor()
 
     def _arrow(self, event: tk.Event[Any]) -> str:
-        layout = self.layout()
-        page = max(1, self.canvas.winfo_height() // layout.cell_height - 1) * layout.columns
-        by = {
-            "Up": -layout.columns, "Down": layout.columns, "Left": -1, "Right": 1, "Prior": -page, "Next": page,
-            "Home": -layout.num_cells, "End": layout.num_cells,
-        }[event.keysym]  # fmt: skip
-        if self.browser.cursor < 0:
-            by = 1
+        cursor = self.browser.cursor
+        by = self.layout().step(event.keysym, cursor, self.canvas.winfo_height()) if cursor >= 0 else 1
         self.browser.move(by, extend=bool(int(event.state) & _SHIFT))
         self.see_cursor()
         self._follow_change()
@@ -277,21 +227,8 @@ class FileBoard(Panel):
         return "break"
 
     def _follow_change(self) -> None:
-        self.redraw()
+        self.draw_soon()
         self._on_select()
-
-    def _wheel(self, event: tk.Event[Any]) -> str:
-        is_up = event.num == 4 or event.delta > 0
-        rows = 1 if self.as_tiles else _WHEEL_ROWS
-        self.top += (-1 if is_up else 1) * rows * self.layout().cell_height // (2 if self.as_tiles else 1)
-        self.redraw()
-        return "break"
-
-    def _scroll_by_bar(self, kind: str, amount: Any, _unit: str = "") -> None:
-        layout = self.layout()
-        is_moved = kind == "moveto"
-        self.top = int(float(amount) * layout.height) if is_moved else self.top + int(amount) * layout.cell_height
-        self.redraw()
 
 
 def size_words(size_bytes: int) -> str:

@@ -201,7 +201,7 @@ class FileDialog(Dialog):
             self._counts.pop(folder, None)  # perhaps only a part was counted
             return
         self._counts[folder] = counts
-        self.board.redraw()
+        self.board.draw_soon()
         self._show_status()
 
     def _say(self, text: str, token: str = "muted") -> None:
@@ -272,7 +272,7 @@ class FileDialog(Dialog):
 
     def _select_all(self, _event: object) -> str:
         self.browser.select_all()
-        self.board.redraw()
+        self.board.draw_soon()
         self._follow_selection()
         return "break"
 
