@@ -16,20 +16,8 @@ from trainer.events import RewardMeasured, ValidationFinished
 from ui.loop.past_runs import read_past_run, with_curves
 from ui.loop.run_state import RunState, fold
 from ui.loop.series import PastRun, Series
-from ui.widgets.plot_model import (
-    Axis,
-    Figure,
-    Line,
-    Zoom,
-    axis_of,
-    extent_of,
-    in_rows,
-    log_ticks,
-    nearest,
-    panes_of,
-    tick_label,
-    ticks,
-)
+from ui.widgets.plot_axes import Axis, Zoom, log_ticks, nearest, tick_label, ticks
+from ui.widgets.plot_model import Figure, Line, axis_of, extent_of, in_rows, panes_of
 from ui.widgets.run_figures import PANES, SHOWN_AT_FIRST, lines_of, offered, shown, values_at, weighted_course
 
 

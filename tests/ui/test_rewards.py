@@ -22,7 +22,7 @@ from ui.forms.model import Source
 from ui.loop.wording import reward_line, reward_rows
 from ui.widgets.image_viewer import ImageViewer
 from ui.widgets.link_columns import LinkColumns
-from ui.widgets.plot_model import padded_axis
+from ui.widgets.plot_axes import padded_axis
 
 
 def row_values(table: Any, index: int) -> list[str]:

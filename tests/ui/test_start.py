@@ -69,7 +69,8 @@ NO_TK = (
     "forms/items", "forms/model", "forms/navigation", "forms/preferences", "forms/records", "forms/setting_pages",
     "forms/values", "forms/visibility", "loop/background", "loop/diagnostics", "loop/interaction", "loop/jobs",
     "loop/pump", "loop/run_session", "loop/run_state", "loop/signal", "loop/wording", "widgets/actions",
-    "widgets/notices", "widgets/plot_model", "widgets/run_figures", "widgets/theme", "widgets/thumbnails",
+    "widgets/notices", "widgets/plot_axes", "widgets/plot_model", "widgets/run_figures", "widgets/theme",
+    "widgets/thumbnails",
     *(f"features/{path.parent.name}/model" for path in sorted((ROOT / "ui" / "features").glob("*/model.py"))),
 )  # fmt: skip
 

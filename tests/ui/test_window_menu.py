@@ -20,7 +20,7 @@ from ui.widgets.entry import Entry
 from ui.widgets.focus import focused_widget
 from ui.widgets.notices import Notice, Reply
 from ui.widgets.panel import Text
-from ui.widgets.plot_model import Zoom
+from ui.widgets.plot_axes import Zoom
 from ui.widgets.window import cancel_pending, set_scale
 
 

@@ -20,7 +20,8 @@ from ui.widgets.card import Card
 from ui.widgets.menu import make_menu
 from ui.widgets.panel import Panel, WrappedText
 from ui.widgets.plot import Plot
-from ui.widgets.plot_model import BARS, Axis, Bar, Figure, Line
+from ui.widgets.plot_axes import Axis
+from ui.widgets.plot_model import BARS, Bar, Figure, Line
 from ui.widgets.theme import PAD
 
 LABEL_WIDTH = 150

@@ -9,20 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ui.widgets.canvas import CanvasBatch, DrawnCanvas
-from ui.widgets.plot_model import (
-    STYLES,
-    Axis,
-    Figure,
-    Line,
-    Pane,
-    Point,
-    Zoom,
-    clip_ends,
-    extent_of,
-    in_rows,
-    panes_of,
-    tick_label,
-)
+from ui.widgets.plot_axes import Axis, Zoom, tick_label
+from ui.widgets.plot_model import STYLES, Figure, Line, Pane, Point, clip_ends, extent_of, in_rows, panes_of
 from ui.widgets.plot_readout import draw_readout
 from ui.widgets.theme import Theme
 

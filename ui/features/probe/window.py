@@ -15,7 +15,8 @@ from ui.widgets.dialog import Window
 from ui.widgets.entry import Entry
 from ui.widgets.panel import Panel, Text, WrappedText
 from ui.widgets.plot import Plot
-from ui.widgets.plot_model import TITLED, Axis, Column, Figure, Line, Mark, Readout
+from ui.widgets.plot_axes import Axis
+from ui.widgets.plot_model import TITLED, Column, Figure, Line, Mark, Readout
 from ui.widgets.progress import ThinBar
 from ui.widgets.theme import GAP, PAD
 from ui.widgets.variables import FlagVar, TextVar

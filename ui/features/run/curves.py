@@ -28,7 +28,8 @@ from ui.widgets.controls import Button, Switch
 from ui.widgets.menu import make_menu
 from ui.widgets.panel import Panel
 from ui.widgets.plot import Plot
-from ui.widgets.plot_model import SMALL, Axis, Figure, Line, Zoom, padded_axis
+from ui.widgets.plot_axes import Axis, Zoom, padded_axis
+from ui.widgets.plot_model import SMALL, Figure, Line
 from ui.widgets.run_figures import CURVES, SHOWN_AT_FIRST, ChartChoices, lines_of, offered, run_figure, shown
 from ui.widgets.scroll import ScrollFrame
 from ui.widgets.theme import GAP, Theme
