@@ -29,6 +29,7 @@ from ui.features.config_views.differences import open_differences
 from ui.features.config_views.json_window import open_json_view
 from ui.features.generate.page import IdleSampleViewer
 from ui.features.presets.window import open_preset_list
+from ui.features.run.sample_grid import SampleTable
 from ui.features.run.sample_viewer import SampleViewer
 from ui.features.runs.comparison import RunComparison
 from ui.features.search.finder import open_finder
@@ -42,7 +43,6 @@ from ui.loop.signal import Signal
 from ui.widgets import dialog as dialogs
 from ui.widgets.image_grid import Tile
 from ui.widgets.image_viewer import ImageViewer
-from ui.widgets.sample_table import SampleTable
 from ui.widgets.tk_interaction import FileServices, TkInteraction
 
 Openers = dict[str, Callable[[], object]]

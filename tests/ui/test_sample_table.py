@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from trainer.events import ModelSaved, SampleReady
+from ui.features.run.sample_grid import SampleTable
+from ui.features.run.sample_viewer import Wipe
 from ui.features.run.samples import STARS_FILE, name_of, read_stars, write_stars
+from ui.features.run.step_model import StepModel, model_of_step
 from ui.widgets.grid_layout import GridLayout
-from ui.widgets.sample_table import SampleTable, StepModel, Wipe, model_of_step
 
 
 def sample(step: int, index: int = 0, *, is_without_ema: bool = False) -> SampleReady:

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ui.loop.pump import Pump
-from ui.widgets.canvas import CanvasBatch
+from ui.widgets.canvas import CanvasBatch, Shapes
 from ui.widgets.card_grid_input import GridInput
-from ui.widgets.drawn import Shapes
 from ui.widgets.fitted_text import FittedTexts
 from ui.widgets.grid import Grid
 from ui.widgets.grid_card import GridCard, Handler

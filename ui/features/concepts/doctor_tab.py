@@ -16,7 +16,7 @@ from modules.data.scan import Scan, SourceImage
 from modules.system.errors import DarkroomError
 from modules.system.problem import count
 from trainer.preflight.doctor import examine
-from ui.features.concepts.task import Task
+from ui.features.concepts.task import Task, TaskBar
 from ui.features.concepts.window import Editing
 from ui.loop.background import Report
 from ui.loop.interaction import Answer, Failure
@@ -26,7 +26,6 @@ from ui.widgets.image_grid import ImageGrid, Tile
 from ui.widgets.image_viewer import ImageViewer
 from ui.widgets.panel import Panel, WrappedText
 from ui.widgets.table import Column, Table
-from ui.widgets.task_bar import TaskBar
 from ui.widgets.theme import GAP, PAD
 
 MAX_EXAMINED_AT_ONCE = 300  # images; more are examined on request

@@ -20,7 +20,7 @@ from ui.features.concepts.figures import (
     token_bars,
     token_words,
 )
-from ui.features.concepts.task import Task
+from ui.features.concepts.task import Task, TaskBar
 from ui.features.concepts.window import Editing
 from ui.loop.background import Report
 from ui.widgets.card import Card
@@ -29,7 +29,6 @@ from ui.widgets.panel import Panel, WrappedText
 from ui.widgets.plot import Plot
 from ui.widgets.plot_model import BARS, POINTS, Figure
 from ui.widgets.table import Column, Table
-from ui.widgets.task_bar import TaskBar
 from ui.widgets.theme import GAP, PAD
 from ui.widgets.variables import TextVar
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,13 @@ from typing import Any
 import PIL.Image
 from PIL import ImageTk
 
+from ui.features.run.sample_grid import Place, SampleTable
 from ui.forms.context import Context
 from ui.loop.background import Job
 from ui.widgets.controls import Button
 from ui.widgets.dialog import Window
 from ui.widgets.menu import make_menu
 from ui.widgets.panel import Panel, Text
-from ui.widgets.sample_table import Place, SampleTable, Wipe
 from ui.widgets.theme import GAP, PAD
 from ui.widgets.thumbnails import load_fitted, load_whole
 
@@ -27,6 +28,21 @@ _KEYS_TIP = (
     "Left, Right: step. Up, Down: prompt. F: full screen. 1: original size. C: compare. S: star.\n"
     "While comparing, drag the edge, or move it with Shift and Left or Right."
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Wipe:
+    """Two images over each other, the left one up to a share of the width."""
+
+    share: float = 0.5
+
+    def at(self, x: float, left: float, width: float) -> Wipe:
+        """Return the wipe with its edge at a point; `left` and `width` describe the images."""
+        return Wipe(min(1.0, max(0.0, (x - left) / max(1.0, width))))
+
+    def by(self, share: float) -> Wipe:
+        """Return the wipe with its edge moved by a share of the width."""
+        return Wipe(min(1.0, max(0.0, self.share + share)))
 
 
 class SampleViewer(Window):

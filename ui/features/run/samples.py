@@ -9,12 +9,11 @@ from functools import partial
 from pathlib import Path
 
 from modules.system.atomic import write_text
+from ui.features.run.sample_grid import Place, SampleGrid, SampleTable
 from ui.features.run.sample_viewer import SampleViewer
 from ui.features.run.step_model import save_step_model
 from ui.forms.context import Context
 from ui.loop.run_state import RunState
-from ui.widgets.sample_grid import SampleGrid
-from ui.widgets.sample_table import Place, SampleTable
 
 _NO_SAMPLES = "Samples appear here. Set prompts and intervals on the Sampling page."
 

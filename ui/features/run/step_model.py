@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from modules.system.paths import PROGRAM_ROOT, as_config_path
 from trainer.child.process import Spawn, spawn_trainer
 from trainer.commands import SaveNow
+from trainer.events import ModelSaved
 from trainer.jobs.registry import JOBS
 from trainer.jobs.spec import validate_settings
 from trainer.run_folder.backup import list_backups
@@ -18,9 +20,25 @@ from ui.loop.interaction import Answer, Failure
 from ui.loop.jobs import JobRunner
 from ui.loop.run_state import RunState
 from ui.widgets.notices import Notice
-from ui.widgets.sample_table import StepModel, model_of_step
 
 _KINDS = (("Model", "*.safetensors"),)
+
+
+@dataclass(frozen=True, slots=True)
+class StepModel:
+    """What there is of the model after a step: its save, else its backup; both None if it can only be saved now."""
+
+    step: int
+    save: Path | None = None
+    backup: Path | None = None
+
+
+def model_of_step(step: int, saves: Sequence[ModelSaved], backups: Iterable[tuple[int, Path]]) -> StepModel:
+    """Return the newest save or backup of a step; `saves` may have been replaced or deleted since, which is checked."""
+    newest = {Path(save.path): save.step for save in saves}  # a best model replaces the one before
+    found = [path for path, of_step in newest.items() if of_step == step and path.exists()]
+    backup = next((path for of_step, path in backups if of_step == step), None)
+    return StepModel(step, found[-1] if found else None, backup)
 
 
 def save_step_model(context: Context, state: RunState, step: int) -> None:

@@ -1,18 +1,20 @@
-"""The samples of a run as a grid, prompts by steps."""
+"""The samples of a run as a table, prompts by steps, and the grid that draws it."""
 
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from trainer.events import SampleReady
 from ui.loop.pump import Pump
 from ui.widgets.canvas import CanvasBatch
 from ui.widgets.grid import Grid, shortened
 from ui.widgets.grid_layout import GridLayout
 from ui.widgets.photos import Key
-from ui.widgets.sample_table import Place, SampleTable
 from ui.widgets.theme import Theme
 
 _GAP_PX, _TITLE_PX, _LABEL_PX = 8, 20, 18
@@ -22,6 +24,61 @@ _DRAG_PX = 5
 _STAR_PX = 26
 _CHARS_PER_PX = 1 / 6.2
 _MOVES = {"<Left>": (0, -1), "<Right>": (0, 1), "<Up>": (-1, 0), "<Down>": (1, 0)}
+
+Place = tuple[int, int]  # row and column
+
+
+@dataclass(frozen=True)
+class SampleTable:
+    """Rows are prompts, each followed by its samples without EMA; columns are the steps, in order."""
+
+    samples: tuple[SampleReady, ...] = ()
+
+    @cached_property
+    def steps(self) -> tuple[int, ...]:
+        """The steps of the columns."""
+        return tuple(sorted({s.step for s in self.samples}))
+
+    @cached_property
+    def rows(self) -> tuple[tuple[int, bool], ...]:
+        """The index of each row's prompt, and whether its samples are without EMA."""
+        return tuple(sorted({(s.index, s.is_without_ema) for s in self.samples}))
+
+    @cached_property
+    def _by_place(self) -> Mapping[Place, SampleReady]:
+        rows = {key: number for number, key in enumerate(self.rows)}
+        columns = {step: number for number, step in enumerate(self.steps)}
+        return {(rows[s.index, s.is_without_ema], columns[s.step]): s for s in self.samples}
+
+    def at(self, row: int, column: int) -> SampleReady | None:
+        """Return the sample of a prompt at a step; None where there is none."""
+        return self._by_place.get((row, column))
+
+    def place_of(self, sample: SampleReady) -> Place:
+        """Return the row and the column of a sample."""
+        return self.rows.index((sample.index, sample.is_without_ema)), self.steps.index(sample.step)
+
+    def title(self, row: int) -> str:
+        """Return the prompt of a row, as it was at its newest step."""
+        found = next((s for c in range(len(self.steps) - 1, -1, -1) if (s := self.at(row, c))), None)
+        if found is None:
+            return ""
+        return f"{found.prompt} (without EMA)" if found.is_without_ema else found.prompt
+
+    def moved(self, place: Place, rows: int, columns: int) -> Place:
+        """Return the place of the next sample in a direction, over gaps; the same place at the edge."""
+        row, column = place
+        while True:
+            row, column = row + rows, column + columns
+            if not (0 <= row < len(self.rows) and 0 <= column < len(self.steps)) or not (rows or columns):
+                return place
+            if self.at(row, column) is not None:
+                return row, column
+
+    def before(self, place: Place) -> Place:
+        """Return the place of the sample that one is first compared with: the first of its prompt, or the next one."""
+        first = next((c for c in range(len(self.steps)) if self.at(place[0], c) is not None), place[1])
+        return (place[0], first) if first != place[1] else self.moved(place, 0, 1)
 
 
 class SampleGrid(Grid):
