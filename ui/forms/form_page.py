@@ -26,22 +26,35 @@ _WIDE_FROM_PX = 1200  # of the page: a single card does not need all of it
 
 
 class FormPage:
-    """General, Model, Data, Training, LoRA / Adapter, Validation, Backup: the fields of their sections."""
+    """General, Model, Data, Training, LoRA / Adapter, Validation, Backup: the fields of their sections.
 
-    def __init__(self, master: tk.Misc, context: Context, spec: PageSpec) -> None:
+    A page may have a card above its form, which `lead` makes.
+    """
+
+    def __init__(
+        self,
+        master: tk.Misc,
+        context: Context,
+        spec: PageSpec,
+        lead: Callable[[tk.Misc, Context], tk.Widget] | None = None,
+    ) -> None:
         self.frame = PageFrame(master, context, spec)
         self.scroll = self.frame.add_scroll(context)
         form = context.form
+        self._context, self._spec = context, spec
+        self._gap = (0, context.theme.px(PAD))
+        if lead is not None:
+            card = lead(self.scroll.body, context)
+            tk.Grid.grid_configure(card, row=0, column=0, columnspan=2, sticky="new", pady=self._gap)
         self.form_view = FormView(
             self.scroll.body,
             context,
             lambda: groups_on(spec, form.config),
             empty_note=lambda: spec.empty_note(form.config),
-            room=lambda: form_room(context),
+            room=self._form_room,
         )
-        self.form_view.grid(row=0, column=0, sticky="new")
+        self.form_view.grid(row=1, column=0, sticky="new")
         self.more = MoreSettings(self.scroll.body, context, self.show_field)
-        self._context, self._spec = context, spec
         self._is_shown = False
         self.form_view.bind("<Configure>", lambda _e: self._soon(), add="+")
         for signal in (form.changed, form.loaded, context.preferences.changed):
@@ -49,12 +62,12 @@ class FormPage:
         self.form_view.build()
 
     def shown(self) -> None:
-        """Update what is below the form; the form itself follows the config even while hidden."""
+        """Arrange what is next to the form; the form itself follows the config even while hidden."""
         self._is_shown = True
         self._soon()
 
     def hidden(self) -> None:
-        """Draw nothing below the form while hidden."""
+        """Arrange nothing while hidden."""
         self._is_shown = False
 
     def show_field(self, path: str) -> bool:
@@ -64,11 +77,14 @@ class FormPage:
             self.scroll.see(row.control.frame)
         return row is not None
 
+    def _form_room(self) -> int:
+        return form_room(self._context)
+
     def _soon(self) -> None:
         if self._is_shown:
-            self._context.pump.redraw_soon((self, "more"), self._follow)
+            self._context.pump.redraw_soon((self, "arrange"), self._arrange)
 
-    def _follow(self) -> None:
+    def _arrange(self) -> None:
         """Show which settings the form hides, below it, or next to a single card, if there is room."""
         px, body, groups = self._context.theme.px, self.scroll.body, groups_on(self._spec, self._context.form.config)
         num_cards = sum(1 for card in self.form_view.cards if card.num_rows_shown())
@@ -77,10 +93,10 @@ class FormPage:
             weight = 1 if is_beside or column == 0 else 0
             body.columnconfigure(column, weight=weight, uniform="wide" if is_beside else "")
         self.form_view.limit_columns(1 if is_beside else MAX_COLUMNS)
-        room = form_room(self._context) - (0 if is_beside else self.form_view.winfo_reqheight())
-        place = {"row": 0, "column": 1, "padx": (px(PAD), 0)} if is_beside else {"row": 1, "column": 0, "padx": 0}
+        room = self._form_room() - (0 if is_beside else self.form_view.winfo_reqheight())
+        place = {"row": 1, "column": 1, "padx": (px(PAD), 0)} if is_beside else {"row": 2, "column": 0, "padx": 0}
         if self.more.follow(self.form_view, groups, room):
-            tk.Grid.grid_configure(self.more, sticky="new", pady=(0, px(PAD)), **place)
+            tk.Grid.grid_configure(self.more, sticky="new", pady=self._gap, **place)
         else:
             self.more.grid_remove()
 

@@ -11,10 +11,9 @@ from modules.config.records import inner_records
 from modules.config.schema import Config
 from modules.settings.field import Section
 from ui.forms.context import Context
-from ui.forms.form_page import MoreSettings
+from ui.forms.form_page import FormPage
 from ui.forms.layout import FormView
 from ui.forms.list_card import ENABLED_COLUMN, ListCard
-from ui.forms.page import PageFrame, form_room
 from ui.forms.records import Group
 from ui.forms.setting_pages import PageSpec, groups_on
 from ui.widgets.controls import Button
@@ -52,7 +51,7 @@ class ListSpec:
     applies: Callable[[Config], bool] = lambda config: True
 
 
-class FormWithList:
+class FormWithList(FormPage):
     """The form above, the list below; `lead` returns a card above both."""
 
     def __init__(
@@ -63,30 +62,12 @@ class FormWithList:
         entries: ListSpec,
         lead: Callable[[tk.Misc, Context], tk.Widget] | None = None,
     ) -> None:
-        self.frame = PageFrame(master, context, spec)
-        self.scroll = self.frame.add_scroll(context)
         self.editor: ItemEditor | None = None
-        self._context, self._spec, self._entries = context, spec, entries
-        self._is_shown = self._is_wide = self._is_placed = False
+        self._entries = entries
+        self._is_wide = self._is_placed = False
+        super().__init__(master, context, spec, lead)
         form = context.form
-        self._gap = (0, context.theme.px(PAD))
-        if lead is not None:
-            card = lead(self.scroll.body, context)
-            tk.Grid.grid_configure(card, row=0, column=0, columnspan=2, sticky="new", pady=self._gap)
-        self.form_view = FormView(
-            self.scroll.body,
-            context,
-            lambda: groups_on(spec, form.config),
-            empty_note=lambda: spec.empty_note(form.config),
-            room=self._form_room,
-        )
-        self.form_view.grid(row=1, column=0, sticky="new")
         self.scroll.body.rowconfigure(2, weight=1)  # a list next to the form is higher than it
-        self.more = MoreSettings(self.scroll.body, context, self.show_field)
-        self.form_view.bind("<Configure>", lambda _e: self._soon(), add="+")
-        for signal in (form.changed, form.loaded, context.preferences.changed):
-            signal.subscribe(self._soon)
-        self.form_view.build()
         self.list = ListCard(
             self.scroll.body,
             context,
@@ -106,22 +87,10 @@ class FormWithList:
             form.watch(entries.depends_on, self._follow)
         self._follow()
 
-    def shown(self) -> None:
-        """Arrange the page; the form itself follows the config even while hidden."""
-        self._is_shown = True
-        self._soon()
-
-    def hidden(self) -> None:
-        """Arrange nothing while hidden."""
-        self._is_shown = False
-
     def show_field(self, path: str) -> bool:
         """Show a field of the form, the list, or a field in the editor of an entry."""
         if not path.startswith(self._entries.path):
-            row = self.form_view.reveal(path)
-            if row is not None:
-                self.scroll.see(row.control.frame)
-            return row is not None
+            return super().show_field(path)
         self.list.card.grid()  # also where it does not apply
         self.scroll.see(self.list.card)
         return self.list.show_field(path, lambda index: self.edit(index).show_field(path))
@@ -138,11 +107,7 @@ class FormWithList:
         return self.editor
 
     def _form_room(self) -> int:
-        return form_room(self._context) - (0 if self._is_wide else self._context.theme.px(_LIST_HEIGHT))
-
-    def _soon(self) -> None:
-        if self._is_shown:
-            self._context.pump.redraw_soon((self, "wide"), self._arrange)
+        return super()._form_room() - (0 if self._is_wide else self._context.theme.px(_LIST_HEIGHT))
 
     def _arrange(self) -> None:
         """Put the list next to a short form if the page is wide, and name below the form what it hides."""

@@ -183,7 +183,7 @@ class FileBoard(Grid):
     def _bind(self) -> None:
         canvas = self.canvas
         canvas.bind("<FocusIn>", self._on_focus, add="+")
-        canvas.bind("<Button-1>", self._on_click)
+        canvas.bind("<Button-1>", self._entry_clicked)
         canvas.bind("<Double-Button-1>", self._double_clicked)
         self.heading.bind("<Button-1>", self._heading_clicked)
         for key in ("Up", "Down", "Left", "Right", "Prior", "Next", "Home", "End"):
@@ -195,7 +195,7 @@ class FileBoard(Grid):
         if self.browser.cursor < 0 and self.browser.shown:
             self.browser.cursor = 0
 
-    def _on_click(self, event: tk.Event[Any]) -> str:
+    def _entry_clicked(self, event: tk.Event[Any]) -> str:
         self.canvas.focus_set()
         state = int(event.state)
         how: Select = "toggle" if state & _CONTROL else "extend" if state & _SHIFT else "only"
