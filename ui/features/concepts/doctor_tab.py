@@ -87,7 +87,7 @@ class DoctorTab:
         elif isinstance(scan, Scan):
             self.bar.show_idle(f"{count(len(scan.images), 'image')}: press Examine to decode all of them.")
         else:
-            self.bar.show_idle("Scanning…" if scan is None else f"The folder: {scan}.", is_error=scan is not None)
+            self.bar.show_unscanned(scan)
 
     def start(self) -> None:
         """Examine all images of the concept in the background."""
@@ -139,17 +139,13 @@ class DoctorTab:
         self.files.pack(fill="both", expand=True, padx=(px(GAP), 0), pady=(px(GAP), 0))
 
     def _show(self) -> None:
-        if self.task.is_running:
-            self.bar.show_running(self.task.words, self.task.share)
-            return
         found = self.task.result
-        if self.task.failure is not None:
-            self.bar.show_idle(str(self.task.failure), is_error=True)
-        elif found is not None:
-            words = summary_of(found.findings)
-            self.bar.show_idle(f"{words[:1].upper()}{words[1:]}.")
-        elif self._examined is not None:
-            self.bar.show_idle("Stopped.")
+        words = (
+            f"{summary_of(found.findings)}." if found is not None else "stopped." if self._examined is not None else ""
+        )
+        self.bar.follow(self.task, f"{words[:1].upper()}{words[1:]}")
+        if self.task.is_running:
+            return
         self._show_findings(found.findings if found else ())
         self._show_fixes(found.fixes if found else ())
 

@@ -123,17 +123,12 @@ class StatisticsTab:
             self.task.start(work)
         else:
             self.task.stop()
-            self.bar.show_idle("Scanning…" if scan is None else f"The folder: {scan}.", is_error=scan is not None)
+            self.bar.show_unscanned(scan)
 
     def _show(self) -> None:
-        if self.task.is_running:
-            self.bar.show_running(self.task.words, self.task.share)
-            return
         found = self.task.result
-        if self.task.failure is not None:
-            self.bar.show_idle(str(self.task.failure), is_error=True)
-        elif found is not None:
-            self.bar.show_idle(_summary(found))
+        self.bar.follow(self.task, _summary(found) if found is not None else "")
+        if found is not None and not self.task.is_running:
             self._show_found(found)
 
     def _show_found(self, found: Statistics) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from ui.loop.background import Background, Job, Report
 from ui.loop.signal import Signal
@@ -78,6 +78,19 @@ class TaskBar(Panel):
         self.bar = ThinBar(self, theme, on="window", width_px=140)
         self.text = WrappedText(self, theme, colour="muted")
         self.text.pack(side="left", fill="x", expand=True)
+
+    def follow(self, task: Task[Any], summary: str) -> None:
+        """Show the progress of a task, why it failed, or what it found."""
+        if task.is_running:
+            self.show_running(task.words, task.share)
+        elif task.failure is not None:
+            self.show_idle(str(task.failure), is_error=True)
+        elif summary:
+            self.show_idle(summary)
+
+    def show_unscanned(self, problem: str | None) -> None:
+        """Show that the folder is being scanned, or why it cannot be."""
+        self.show_idle("Scanning…" if problem is None else f"The folder: {problem}.", is_error=problem is not None)
 
     def show_running(self, words: str, share: float) -> None:
         """Show the progress of the job."""
