@@ -190,7 +190,7 @@ def check_low_window(window: Window, page: Any) -> None:
     page.curves_card.choose("Log")
     window.settle()
     assert page.log.winfo_ismapped()
-    right = page.samples._corner(page.samples.geometry, (0, 2))[0] + page.samples.geometry.tile_px
+    right = page.samples.image_corner((0, 2))[0] + page.samples.layout().cell_width
     assert right <= page.samples.canvas.winfo_width() + 8
     window.app.root.geometry("1100x740")
     window.wait_until(lambda: not page.curves_card.is_offered("Log"), "the card of the log")

@@ -22,7 +22,7 @@ class Grid(Panel):
     """A subclass returns the `layout` of its items and draws one of them with `draw_item`.
 
     It may also return the `photo_key` of an item's image, follow the pointer with `pointed_at`, and draw above the
-    items with `draw_above`. A click on an item calls `on_click(number)`.
+    items with `draw_above`. A click on an item calls `on_click(number)`. Without a bar it does not scroll.
     """
 
     wheel_px = 60
@@ -57,12 +57,12 @@ class Grid(Panel):
         self.canvas.grid(row=1, column=0, sticky="nsew")
         if has_bar:
             self._bar.grid(row=1, column=1, sticky="ns")
+            for sequence in ("<MouseWheel>", "<Button-4>", "<Button-5>"):
+                self.canvas.bind(sequence, self._wheel)
         # Not at once: Tk calls this while it places children, when none may be removed (the bar is).
         redrawn = ("<Configure>", "<FocusIn>", "<FocusOut>") if takes_focus else ("<Configure>",)
         for sequence in redrawn:
             self.canvas.bind(sequence, lambda _e: self.draw_soon(), add="+")
-        for sequence in ("<MouseWheel>", "<Button-4>", "<Button-5>"):
-            self.canvas.bind(sequence, self._wheel)
         self.canvas.bind("<Motion>", lambda event: self._hover(self.number_at(event.x, event.y), event))
         self.canvas.bind("<Leave>", lambda event: self._hover(None, event))
         if on_click is not None:
