@@ -272,7 +272,9 @@ class Replay:
             return
         of_weights = sum(math.prod(self.weights[n]) for n, t in zip(names, is_trained, strict=True) if t)
         in_use = sum(a.num_bytes for a in results if a.is_float)
-        in_use += sum(a.num_bytes for a in operands if a.needs_grad)
+        # An operand may be a part of its array: the gradient of a function that works on elements is as large as they.
+        most = None if names or step.length else in_use
+        in_use += sum(a.num_bytes if most is None else min(a.num_bytes, most) for a in operands if a.needs_grad)
         self.tape.mark(in_use + of_weights * self.plan.weight_bytes)
 
     def _target_bytes(self, kind: str, taken: Sequence[Array], *, has_weights: bool) -> int:

@@ -305,7 +305,7 @@ class _Recorder(TorchFunctionMode):
         call = _Call(func, name, given, _as_autocast(name, given))
         tensors = call.tensors()
         versions = [t._version for t in tensors]
-        result = func(*call.cast[0], **call.cast[1])
+        result = _attended(call) if name == _ATTENTION else func(*call.cast[0], **call.cast[1])
         changed = [t for t, version in zip(tensors, versions, strict=True) if t._version != version]
         self._note(call, changed, _tensors(result))
         return result
@@ -410,6 +410,13 @@ def _called_with_gradient(call: _Call, index: int) -> tuple[list[torch.Tensor], 
         args, kwargs = tree_map(lambda leaf: next(remaining) if isinstance(leaf, torch.Tensor) else leaf, call.cast)
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             return leaves, kept, call.func(*args, **kwargs)
+
+
+def _attended(call: _Call) -> torch.Tensor:
+    """Return the result of a fused attention kernel, which has the heads of a token next to each other in memory."""
+    query, _, value = _tensors(call.cast)[:3]
+    *batch, heads, length, _ = query.shape
+    return query.new_empty(*batch, length, heads, value.shape[-1]).transpose(-3, -2)
 
 
 def _is_float(tensor: torch.Tensor) -> bool:
