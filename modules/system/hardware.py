@@ -1,4 +1,4 @@
-"""The compute devices of this machine, as far as the system tells for certain. Torch is not imported."""
+"""The compute devices of this machine, as far as the system reports for certain. Torch is not imported."""
 
 from __future__ import annotations
 

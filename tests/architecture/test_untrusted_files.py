@@ -14,7 +14,7 @@ from modules.system.paths import PROGRAM_ROOT
 
 FOLDERS = ("modules", "trainer", "ui", "benchmarks", "demo", "launcher")
 UNPICKLING = {
-    *("pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "shelve", "marshal", "pickletools", "copyreg"),
+    *("pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "shelve", "marshal", "copyreg"),
     *("torch.distributed.checkpoint", "torch.hub", "torch.jit", "torch.package", "multiprocessing.connection"),
     *("multiprocessing.managers", "multiprocessing.shared_memory", "datasets", "pandas", "yaml", "torchvision"),
 }

@@ -21,7 +21,7 @@ from modules.system.factories import load_factory
 from tests.builders.configs import small_config
 from tests.builders.pipelines import load_tiny
 from tests.training.test_checkpointing import predicted
-from trainer.preflight.speed import problems_of_speed
+from trainer.preflight.requirements import problems_of_speed
 from trainer.run.machine import machine_of
 from trainer.run.model import load_model
 

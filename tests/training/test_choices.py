@@ -41,8 +41,7 @@ from tests.unit.strategies import few, valid_values
 from trainer.events import RunStarted
 from trainer.methods import choosing
 from trainer.preflight import check
-from trainer.preflight.packages import problems_of_packages
-from trainer.preflight.speed import problems_of_speed
+from trainer.preflight.requirements import problems_of_packages, problems_of_speed
 from trainer.run import checkpoint
 from trainer.run_folder.choices import Answer
 

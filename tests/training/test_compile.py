@@ -35,7 +35,7 @@ from tests.training.test_checkpointing import (
     with_lora,
 )
 from trainer.events import BlocksCompiled, WarningRaised
-from trainer.preflight.speed import problems_of_speed
+from trainer.preflight.requirements import problems_of_speed
 from trainer.run import loading
 from trainer.run.loading import compilation_of
 
@@ -293,7 +293,7 @@ def test_debug_checks_run_without_compiling(compiled_run: Config) -> None:
 
 def test_preflight_warns_without_a_compiler(compiled_run: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not list(problems_of_speed(compiled_run))
-    monkeypatch.setattr("trainer.preflight.speed.shutil.which", lambda name: None)
+    monkeypatch.setattr("trainer.preflight.requirements.shutil.which", lambda name: None)
     [problem] = problems_of_speed(compiled_run)
     assert (problem.path, problem.severity) == ("model.compile", "warning")
     assert "needs a C++ compiler, which was not found" in problem.message

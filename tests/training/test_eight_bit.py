@@ -19,7 +19,7 @@ from modules.system.errors import DarkroomError
 from tests.builders.configs import small_config
 from tests.builders.runs import assert_equal_tensors, run
 from trainer.events import BackupSaved, StepFinished
-from trainer.preflight.packages import problems_of_packages
+from trainer.preflight.requirements import problems_of_packages
 
 
 def group_of() -> TrainGroup:

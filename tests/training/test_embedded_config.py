@@ -24,8 +24,7 @@ from tests.builders.configs import laid_over, small_config
 from tests.builders.effects import offered, with_value
 from tests.builders.images import draw_folder
 from tests.builders.runs import run
-from trainer.export.embedded_config import embedded_config
-from trainer.export.run_facts import training_settings
+from trainer.export.metadata import embedded_config, training_settings
 from trainer.run.setup import Clocks
 
 PRIVATE = ("holiday images", "a private prompt", "my concepts", "my samples", "an odd setting", "dear diary")

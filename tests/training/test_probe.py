@@ -20,7 +20,7 @@ from trainer.job import Job
 from trainer.job_events import JobEvent, JobProgress
 from trainer.probe import search
 from trainer.probe.search import ProbeRequest, probe
-from trainer.probe.trial import Measured
+from trainer.probe.trial import StepMeasurement
 
 
 @pytest.fixture
@@ -64,8 +64,8 @@ def test_a_batch_without_memory_ends_the_search(config: Config, tmp_path: Path, 
     assert "5.0 GB" in str(found)
 
 
-def search_step(num_images: int) -> Measured:
-    return Measured(0.5, num_images, 0.1)
+def search_step(num_images: int) -> StepMeasurement:
+    return StepMeasurement(0.5, num_images, 0.1)
 
 
 def test_a_stop_takes_effect_between_steps_and_leaves_nothing(config: Config, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from modules.objectives.losses import loss_mix_of
 from modules.settings.edit import get_path
 from modules.settings.field import records_of
 from tests.builders.configs import laid_over, small_config
-from trainer.export.run_facts import _huber
+from trainer.export.metadata import _huber
 
 
 def mix(**strengths: float) -> dict[str, Any]:

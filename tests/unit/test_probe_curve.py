@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from modules.optim.schedules.expression import evaluate
-from trainer.probe.curve import RatePoint, evaluated, has_diverged, sweep_expression, swept_rate
+from trainer.probe.curve import RatePoint, evaluate_sweep, has_diverged, sweep_expression, swept_rate
 from trainer.probe.plot import Plot, write_plot
 
 LOWEST, HIGHEST, STEPS = 1e-6, 1e-1, 60
@@ -39,7 +39,7 @@ def test_the_sweep_grows_by_a_factor_and_its_formula_says_the_same() -> None:
 
 @pytest.mark.parametrize("steepest", [1e-4, 1e-3])
 def test_the_suggestion_is_where_the_loss_falls_most_steeply(steepest: float) -> None:
-    found = evaluated(points(steepest, diverges=2e-2, noise=0.002))
+    found = evaluate_sweep(points(steepest, diverges=2e-2, noise=0.002))
     assert found.suggested is not None
     assert steepest / 3 < found.suggested < steepest * 3
     assert found.diverges_at is not None
@@ -50,8 +50,8 @@ def test_the_suggestion_is_where_the_loss_falls_most_steeply(steepest: float) ->
 
 def test_without_a_fall_nothing_is_suggested() -> None:
     flat = [RatePoint(swept_rate(i, STEPS, LOWEST, HIGHEST), 0.5, 0.5) for i in range(STEPS)]
-    assert evaluated(flat).suggested is None
-    noisy = evaluated(points(10.0, noise=0.05))
+    assert evaluate_sweep(flat).suggested is None
+    noisy = evaluate_sweep(points(10.0, noise=0.05))
     assert noisy.suggested is None
     assert "no learning rate stands out" in str(noisy)
     assert "stable up to" in str(noisy)
@@ -60,10 +60,10 @@ def test_without_a_fall_nothing_is_suggested() -> None:
 def test_a_loss_that_is_not_finite_ends_the_sweep() -> None:
     sweep = points(1e-4)
     broken = [*sweep[:40], RatePoint(sweep[40].rate, float("nan"), 0.5), *sweep[41:]]
-    found = evaluated(broken)
+    found = evaluate_sweep(broken)
     assert len(found.points) == 40
     assert found.diverges_at == sweep[40].rate
-    assert evaluated(broken[38:]).suggested is None
+    assert evaluate_sweep(broken[38:]).suggested is None
     assert has_diverged(float("nan"), 1.0)
     assert has_diverged(9.0, 1.0)
     assert not has_diverged(2.0, 1.0)
@@ -71,7 +71,7 @@ def test_a_loss_that_is_not_finite_ends_the_sweep() -> None:
 
 @pytest.mark.parametrize("is_log", [True, False])
 def test_a_plot_is_a_png_with_its_line_and_mark(tmp_path: Path, is_log: bool) -> None:
-    found = evaluated(points(1e-3))
+    found = evaluate_sweep(points(1e-3))
     rates, changes = [p.rate for p in found.points], [p.change for p in found.points]
     file = tmp_path / "plot.png"
     write_plot(file, Plot("Title", "x", "y", rates, [*changes[:-1], math.nan], found.smoothed, 1e-3, "here", is_log))

@@ -15,7 +15,7 @@ from tests.builders.images import draw_folder
 from trainer.callbacks.reports import Metrics
 from trainer.events import Event, StepFinished
 from trainer.preflight import check
-from trainer.preflight.step_passes import describe_passes
+from trainer.preflight.checks import describe_passes
 from trainer.step.callback import StepView
 from trainer.step.counters import Counters
 from trainer.step.stepper import StepOutcome

@@ -16,7 +16,7 @@ from modules.data import images
 from modules.data.doctor.measure import measure
 from modules.data.images import FORMATS, BrokenImageError, MemoryShare, open_image, upright
 from modules.data.listing import SUFFIXES
-from trainer.export.thumbnail import thumbnail_of
+from trainer.export.metadata import thumbnail_of
 from trainer.jobs.sample_images import read_settings
 from ui.widgets.thumbnails import load_fitted
 

@@ -11,7 +11,7 @@ from modules.config.rules.images import validation
 from modules.config.schema import Config
 from modules.system.problem import Problem
 from tests.builders.configs import laid_over, small_config
-from trainer.preflight.validation import problems_of_validation
+from trainer.preflight.length import problems_of_validation
 
 MEASURED = {"path": "held out", "kind": "validation", "name": "held out"}
 

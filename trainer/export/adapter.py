@@ -27,8 +27,7 @@ from modules.formats.metadata import LoraFacts, lora_metadata
 from modules.formats.safetensors_io import OnWritten, payload_sha256, write_safetensors
 from modules.settings.shared_types import side_of
 from modules.system.devices import dtype_of
-from trainer.export.embedded_config import embedded_config
-from trainer.export.run_facts import dataset_facts, training_settings
+from trainer.export.metadata import dataset_facts, embedded_config, training_settings
 
 
 class Exporter(Protocol):

@@ -16,7 +16,7 @@ from modules.families.protocol import ModelFamily
 from modules.formats.safetensors_io import OnWritten, payload_sha256, write_safetensors
 from modules.system.devices import dtype_of
 from trainer.export.adapter import Exporter
-from trainer.export.embedded_config import embedded_config
+from trainer.export.metadata import embedded_config
 from trainer.run_folder.result import embeddings_folder
 
 _NOT_IN_NAMES = re.compile(r"[^\w.+-]+")

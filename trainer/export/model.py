@@ -24,7 +24,7 @@ from modules.formats.lazy_tensors import LazyTensor, lazy
 from modules.formats.safetensors_io import OnWritten, write_safetensors
 from modules.system.atomic import atomic_folder
 from modules.system.devices import dtype_of
-from trainer.export.embedded_config import embedded_config
+from trainer.export.metadata import embedded_config
 
 
 @dataclass(frozen=True, eq=False)

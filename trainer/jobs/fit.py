@@ -14,9 +14,8 @@ from modules.system.paths import from_root
 from trainer.data.datasets import datasets_of
 from trainer.data.hub_datasets import with_local_folders
 from trainer.jobs.spec import Argument
-from trainer.preflight.card import free_here, size_of
 from trainer.preflight.estimates import sizes_of
-from trainer.preflight.fit import Fit, bytes_words, describe_fit, factor_words, fit
+from trainer.preflight.fit import Fit, bytes_words, describe_fit, factor_words, fit, free_here, size_of
 
 _AUTO = "auto"
 

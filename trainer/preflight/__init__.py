@@ -1,4 +1,4 @@
-"""Checks before a run (preflight): all errors and warnings at once, and a preview of the run. Torch-free.
+"""Checks before a run (preflight): all errors and warnings at once, and a preview of the run.
 
 The rules are imported at the first check, because the window imports these names before it is drawn.
 """

@@ -1,4 +1,4 @@
-"""The blocks that the checkpointing "auto" recomputes: as few as fit the free memory, by the estimate. Torch-free."""
+"""The blocks that the checkpointing "auto" recomputes: as few as fit the free memory, by the estimate."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def blocks_to_checkpoint(
 ) -> Blocks | None:
     """Return the blocks to recompute; None where the memory or the model's shapes are not known.
 
-    `free_bytes` are those of the training device before the model is there.
+    `free_bytes` are free on the training device before the model is there.
     """
     if free_bytes is None:
         return None

@@ -1,4 +1,4 @@
-"""Whether a run fits: its memory on the GPU and its files on the disk, checked before it starts. Torch-free.
+"""Whether a run fits: its memory on the GPU and its files on the disk, checked before it starts.
 
 Estimates only warn, except that a result or a first backup that cannot be written is an error.
 """
@@ -110,11 +110,11 @@ def trained_parts(config: Config, sizes: Counts, *, start_copy: Path | None = No
 
 def describe_memory(config: Config, sizes: Counts, *, start_copy: Path | None = None) -> str:
     """Return the estimate as a line for the preview; empty without an estimate."""
-    found = memory_estimate(config, sizes, start_copy=start_copy)
-    if found is None:
+    estimate = memory_estimate(config, sizes, start_copy=start_copy)
+    if estimate is None:
         return ""
     note = " Estimated for the published model, because yours is not downloaded yet."
-    return f"{found}{note}" if found.is_published else str(found)
+    return f"{estimate}{note}" if estimate.is_published else str(estimate)
 
 
 def memory_problems(
@@ -133,11 +133,11 @@ def memory_problems(
         return
     try:
         budget = budget_of(config, sizes, start_copy)
-        found = budget.memory() if budget else None
+        estimate = budget.memory() if budget else None
     except MALFORMED_CONFIG:
         return
-    if budget is not None and found is not None:
-        yield from _too_much(budget, found, gpu)
+    if budget is not None and estimate is not None:
+        yield from _too_much(budget, estimate, gpu)
 
 
 def disk_need(config: Config, sizes: Counts, *, num_captions: int, start_copy: Path | None = None) -> DiskNeed | None:
@@ -189,8 +189,8 @@ def cache_memory_problems(
         )
 
 
-def _too_much(budget: Budget, found: MemoryEstimate, gpu: GpuMemory) -> Iterator[Problem]:
-    if found.peak.total_bytes <= TIGHT * gpu.free_bytes:
+def _too_much(budget: Budget, estimate: MemoryEstimate, gpu: GpuMemory) -> Iterator[Problem]:
+    if estimate.peak.total_bytes <= TIGHT * gpu.free_bytes:
         return
     used = gpu.total_bytes - gpu.free_bytes
     available = f"The GPU has {in_gb(gpu.total_bytes)}"
@@ -205,7 +205,7 @@ def _too_much(budget: Budget, found: MemoryEstimate, gpu: GpuMemory) -> Iterator
         fits = "which fits" if least <= TIGHT * gpu.free_bytes else "which is still too much: use smaller images, too"
         advice += f" With all of them the run needs about {in_gb(least)}, {fits}."
     path = savings[0].move.path if savings else "data.resolution_px"
-    yield Problem(path, f"{found} This does not fit in the GPU's memory. {available}.", "warning", advice, "memory")
+    yield Problem(path, f"{estimate} This does not fit in the GPU's memory. {available}.", "warning", advice, "memory")
 
 
 def _sentence(text: str) -> str:

@@ -57,7 +57,7 @@ def report_on_captions(config: Config, training: Dataset, validation: Dataset) -
     images = [e.image for d in (training, validation) for e in d.examples]
     with_braces = dict(_single_braces(training, validation))
     problems = [*_encodings(images), *_problems_of_braces(with_braces)]
-    findings = [*_faults(images), *((str(f), f"{_SINGLE_BRACE}: {_shortened(t)}") for f, t in with_braces.items())]
+    findings = [*_faults(images), *((str(f), f"{_SINGLE_BRACE}: {_shorten(t)}") for f, t in with_braces.items())]
     texts = _texts_of(config, training)
     if texts:
         try:
@@ -123,13 +123,13 @@ def _problems_of_braces(captions: dict[Path, str]) -> Iterator[Problem]:
     yield Problem(
         "concepts",
         f"{count(len(captions), 'caption file')} {have} {_SINGLE_BRACE}, which is trained as it is; the first is "
-        f"{file.name}: {_shortened(text)}",
+        f"{file.name}: {_shorten(text)}",
         "warning",
         "Close the wildcard, as in {red|blue}, or write \\{ or \\} for a plain brace.",
     )
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     return cut(text, max_chars=_MAX_CHARS)
 
 
@@ -139,7 +139,7 @@ def _cut_texts(
     """Yield the texts of more than one chunk, with the part that is not read if there is only one."""
     for text, file in texts.items():
         if lengths[text] > chunk_tokens:
-            rest = _shortened(tokenizer.beyond(text, chunk_tokens))
+            rest = _shorten(tokenizer.beyond(text, chunk_tokens))
             yield str(file), f"{lengths[text]} tokens; beyond the first {chunk_tokens}: {rest}"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
-from modules.config.method_facts import trains_on_pixels
+from modules.config.method_facts import learns_from, rollout_of, step_passes, trains_on_pixels, trains_on_reward
 from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.data.dataset import Dataset
@@ -16,7 +16,7 @@ from modules.data.scan import Watch, ignore_progress
 from modules.families.kinds.file_kind import FileKind
 from modules.rewards.user_code_file import approved_hashes
 from modules.system.errors import DarkroomError
-from modules.system.problem import Problem
+from modules.system.problem import Problem, count
 from trainer.data.datasets import datasets_of
 from trainer.data.hub_datasets import with_local_folders
 from trainer.preflight.budget import describe_memory, trained_parts
@@ -27,22 +27,18 @@ from trainer.preflight.devices import problems_of_devices
 from trainer.preflight.embeddings import problems_of_words
 from trainer.preflight.estimates import problems_of_estimates, sizes_of
 from trainer.preflight.images import problems_of_concept_folders, problems_of_images
-from trainer.preflight.length import problems_of_length
+from trainer.preflight.length import problems_of_length, problems_of_validation
 from trainer.preflight.missing_captions import problems_of_captions_files, problems_of_missing_captions
 from trainer.preflight.model import found_model, problems_of_model
-from trainer.preflight.packages import problems_of_packages
-from trainer.preflight.perceptual import problems_of_perceptual
 from trainer.preflight.places import problems_of_places
 from trainer.preflight.prediction import problems_of_prediction
 from trainer.preflight.ranks import problems_of_ranks
 from trainer.preflight.report import Preview, Report
+from trainer.preflight.requirements import problems_of_packages, problems_of_speed
 from trainer.preflight.resume import problems_of_other_runs, problems_of_resume
-from trainer.preflight.reward_models import problems_of_measuring, problems_of_reward_models
+from trainer.preflight.reward_models import problems_of_measuring, problems_of_perceptual, problems_of_reward_models
 from trainer.preflight.sample_images import problems_of_sample_images
-from trainer.preflight.speed import problems_of_speed
 from trainer.preflight.start_from import problems_of_start
-from trainer.preflight.step_passes import describe_choices, describe_passes
-from trainer.preflight.validation import problems_of_validation
 from trainer.run_folder.backup import find_backup
 from trainer.run_folder.run_dir import existing_start_copy
 
@@ -103,13 +99,13 @@ def check(
         return Report(tuple(problems), None)
     readable = _without(config, concept_problems.keys())  # the other concepts are still checked: all problems at once
     try:
-        found = datasets or datasets_of(readable, watch or ignore_progress)
+        scanned = datasets or datasets_of(readable, watch or ignore_progress)
     except OSError as error:
         problems.append(
             Problem("concepts", f"A folder of images cannot be read: {error}.", advice="Check that it exists.")
         )
         return Report(tuple(problems), None)
-    training, validation, plans = found.training, found.validation, found.plans
+    training, validation, plans = scanned.training, scanned.validation, scanned.plans
     problems += problems_of_images(readable, training, validation)
     captions = CaptionsReport()
     if not trains_on_pixels(config):  # otherwise no caption is used
@@ -130,7 +126,7 @@ def check(
     reward_models = tuple(
         p.message for p in of_reward_models if p.severity == "info" and p.path.startswith(_REWARD_MODELS)
     )
-    return Report(tuple(problems), replace(preview, reward_models=reward_models, captions=captions.findings), found)
+    return Report(tuple(problems), replace(preview, reward_models=reward_models, captions=captions.findings), scanned)
 
 
 def _run_dir(place: Path) -> Path | None:
@@ -170,3 +166,32 @@ def _preview(
         trained=trained_parts(config, sizes_of(training, validation), start_copy=start_copy),
         memory=describe_memory(config, sizes_of(training, validation), start_copy=start_copy),
     )
+
+
+def describe_passes(config: Config) -> str:
+    """Return the passes of a step and how many denoising steps take as long; empty for a method that only denoises."""
+    if rollout_of(config) is None and learns_from(config) != "pairs":
+        return ""
+    passes = step_passes(config)
+    denoiser = next(p.label for p in config.family.parts if p.role == "denoiser")
+    times = passes.times_denoising(config.training.batch_size * config.training.accumulation_steps)
+    sampled = f" samples {count(round(passes.num_sampled), 'image')} and" if passes.num_sampled >= 1 else ""
+    return (
+        f"A step{sampled} passes {_number(passes.without_gradient)} images through the {denoiser} without gradient and "
+        f"{_number(passes.with_gradient)} with it, which takes about {_number(times)} times as long as a "
+        "step of the method Denoising."
+    )
+
+
+def describe_choices(config: Config, plans: EpochPlans) -> str:
+    """Return how many choices a person makes; empty for a run without choices by a person."""
+    if rollout_of(config) is None or trains_on_reward(config):
+        return ""
+    num_choices = sum(len(batch) for group in plans.accumulation_groups(0) for batch in group)
+    epochs = config.training.epochs
+    whole = "" if epochs == 1 else f" of the first of {count(epochs, 'epoch')}"
+    return f"You make {count(num_choices, 'choice')}, one for each prompt{whole}."
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 or value == round(value) else f"{value:.1f}"

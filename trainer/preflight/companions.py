@@ -1,4 +1,4 @@
-"""Files beside the images: masks and conditioning images, and captions with the placeholders of embeddings."""
+"""Files next to the images: masks and conditioning images, and captions with the placeholders of embeddings."""
 
 from __future__ import annotations
 
@@ -56,25 +56,25 @@ def _masks(config: Config, training: Dataset) -> Iterator[Problem]:
             "masks.enabled",
             f"{one if len(unused) == 1 else several}; the first is {unused[0].name}.",
             "warning",
-            "Name the mask of cat.jpg cat-masklabel.png, and put it beside the image.",
+            "Name the mask of cat.jpg cat-masklabel.png, and put it next to the image.",
         )
 
 
 def _unused_masks(config: Config, training: Dataset) -> list[Path]:
-    """Return the files beside images that are named like masks, but are not the mask of any image.
+    """Return the files next to images that are named like masks, but are not the mask of any image.
 
     Their image is missing, or they are not PNG files by their suffix.
     """
     used = [mask_path_of(s.path) for s in training.skipped]
     used += [e.mask.path for e in training.examples if e.mask is not None]
     known = {str(path).lower() for path in used}  # some file systems do not distinguish .png and .PNG
-    found: set[Path] = set()
+    files: set[Path] = set()
     for concept in config.concepts:
         is_trained = concept.enabled and concept.dataset_kind == "training"
         folder = from_root(concept.path)
         if is_trained and concept.image.mask_source == "file" and folder.is_dir():
-            found.update(walk(folder, include_subfolders=concept.include_subfolders, skipped=[]))
-    return sorted(p for p in found if is_named_like_mask(p) and str(p).lower() not in known)
+            files.update(walk(folder, include_subfolders=concept.include_subfolders, skipped=[]))
+    return sorted(p for p in files if is_named_like_mask(p) and str(p).lower() not in known)
 
 
 def _none_of(number: int, thing: str) -> str:

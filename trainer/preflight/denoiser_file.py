@@ -82,7 +82,7 @@ def _no_denoiser(spec: FamilySpec, found: FileKind, shown: str) -> Problem:
 def _misfit(
     config: Config, part: PartSpec, found: FileKind, header: CheckpointHeader | None, name: str
 ) -> Problem | None:
-    """Return an error where the tensors of a file are not those of the base model's denoiser.
+    """Return an error where the tensors of a file do not match the base model's denoiser.
 
     A denoiser of a size that was never published is hard to tell from its names; the base model itself decides.
     """
@@ -93,7 +93,7 @@ def _misfit(
     if architecture is None:
         return None
     try:
-        own = passes_of(config.family, architecture.configs).weights(part.name, PartPlan()).own
+        expected = passes_of(config.family, architecture.configs).weights(part.name, PartPlan()).own
         settings = architecture.configs[part.name]
         tensors = denoiser_tensors(config.family.name, header.shapes, settings, where=Path(name).name)
     except DarkroomError as error:
@@ -101,13 +101,13 @@ def _misfit(
     except MALFORMED_CONFIG:  # the check of the model reports it
         return None
     shapes = {ours: stored.slot.shape_of(header.shapes[stored.name]) for ours, stored in tensors.items()}
-    wrong = [n for n, shape in own.items() if n in shapes and shapes[n] != shape]
+    wrong = [n for n, shape in expected.items() if n in shapes and shapes[n] != shape]
     if not wrong:
         return None
     return Problem(
         _PATH,
         f"The {part.label} in {Path(name).name} does not fit the base model's: {len(wrong)} of its weights have other "
-        f"shapes; the first is {wrong[0]}: {shapes[wrong[0]]} where {own[wrong[0]]} is expected.",
+        f"shapes; the first is {wrong[0]}: {shapes[wrong[0]]} where {expected[wrong[0]]} is expected.",
         advice=f"Choose {with_article(part.label)} of the base model's family and variant.",
     )
 
@@ -118,7 +118,8 @@ def _weight_dtype(config: Config, part: PartSpec) -> Iterator[Problem]:
     source = denoiser_source(config)
     container = _container(source)
     if is_stored and chosen is not None and container != "gguf":
-        what = f"{cut(source, max_chars=200)} is no GGUF file" if config.model.denoiser_file else "no GGUF file is set"
+        file = cut(source, max_chars=200)
+        what = f"{file} is not a GGUF file" if config.model.denoiser_file else "no GGUF file is set"
         yield Problem(
             f"parts.{part.name}.dtype",
             f"The weight dtype of {part.label} is {chosen.format.label}, but {what}.",

@@ -23,12 +23,12 @@ def problems_of_devices(config: Config) -> Iterator[Problem]:
         ("general.train_device", config.general.train_device),
         ("general.temp_device", config.general.temp_device),
     ):
-        found = list(_device(path, name))
-        yield from found
-        if path == "general.train_device" and not found:
+        problems = list(_device(path, name))
+        yield from problems
+        if path == "general.train_device" and not problems:
             kind = hardware.here().kind_of(name)
     yield from _precision(config, kind)
-    yield from _quantized(config, kind)
+    yield from _problems_of_quantized(config, kind)
 
 
 def _device(path: str, name: str) -> Iterator[Problem]:
@@ -52,7 +52,7 @@ def _device(path: str, name: str) -> Iterator[Problem]:
         yield Problem(path, f"{name} is only available on a Mac.", advice="Set it to auto.")
 
 
-def _quantized(config: Config, kind: str) -> Iterator[Problem]:
+def _problems_of_quantized(config: Config, kind: str) -> Iterator[Problem]:
     """Yield an error for a part in a quantized format that the training device lacks."""
     for name, chosen in quantized_parts(config).formats.items():
         if kind and kind not in chosen.format.devices:

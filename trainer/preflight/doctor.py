@@ -1,4 +1,4 @@
-"""The dataset doctor on a config: its images scanned, decoded by several threads, and checked. Torch-free.
+"""The dataset doctor on a config: its images scanned, decoded by several threads, and checked.
 
 Nothing is written, not even to the caches.
 """
@@ -48,7 +48,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class DoctorReport:
-    """What the doctor found, and the number of images it looked at."""
+    """The findings of the doctor, and the number of images it looked at."""
 
     findings: tuple[Finding, ...]
     num_images: int
@@ -95,11 +95,11 @@ def look_at(config: Config, progress: Progress = no_progress) -> Examination:
     skipped = sorted({s.path: s for d in (datasets.training, datasets.validation) for s in d.skipped}.items())
     wanted = dict.fromkeys(file for i in images for file in _files(i))
     wanted |= dict.fromkeys((path, None) for path, _ in skipped if path.suffix.lower() in SUFFIXES)
-    results = dict(zip(wanted, in_threads(_measured, list(wanted), partial(progress, "examining")), strict=True))
+    results = dict(zip(wanted, in_threads(_measure, list(wanted), partial(progress, "examining")), strict=True))
     return Examination(
         concepts,
         tuple(_with_results(i, [results[file] for file in _files(i)]) for i in images),
-        tuple(_skipped(s, results.get((path, None))) for path, s in skipped),
+        tuple(_skipped_file(s, results.get((path, None))) for path, s in skipped),
         tuple(_long_captions(config, (datasets.training, datasets.validation))),
         _bucket_samples(datasets.training, datasets.settings.run_seed),
         datasets.settings.batch_size,
@@ -111,8 +111,8 @@ def thumbnails_of(findings: Iterable[Finding], progress: Progress = no_progress)
     """Return the thumbnails of the images that a page of the findings shows."""
     files = [p for f in findings for p in f.files[:MAX_FILES_SHOWN] if p.suffix.lower() in SUFFIXES]
     unique = list(dict.fromkeys(files))
-    found = in_threads(thumbnail, unique, partial(progress, "drawing thumbnails"))
-    return {path: content for path, content in zip(unique, found, strict=True) if content is not None}
+    thumbnails = in_threads(thumbnail, unique, partial(progress, "drawing thumbnails"))
+    return {path: content for path, content in zip(unique, thumbnails, strict=True) if content is not None}
 
 
 def in_threads(
@@ -136,7 +136,7 @@ def in_threads(
     return results
 
 
-def _measured(wanted: tuple[Path, Rgb | None]) -> Measurement | str:
+def _measure(wanted: tuple[Path, Rgb | None]) -> Measurement | str:
     """Return the measurements of an image, or the reason why it cannot be decoded."""
     path, background = wanted
     try:
@@ -146,7 +146,7 @@ def _measured(wanted: tuple[Path, Rgb | None]) -> Measurement | str:
 
 
 def _files(image: ExaminedImage) -> Iterator[tuple[Path, Rgb | None]]:
-    """Yield the file of an image with its background, and of a pair also that of its rejected image."""
+    """Yield the file of an image with its background, and for a pair also its rejected image."""
     if not image.example.image.has_image:
         return
     yield image.path, image.example.background
@@ -164,7 +164,7 @@ def _with_results(image: ExaminedImage, results: Sequence[Measurement | str]) ->
     return ExaminedImage(image.example, image.concept, result, broken_rejected=broken_rejected)
 
 
-def _skipped(file: SkippedEntry, result: Measurement | str | None) -> SkippedFile:
+def _skipped_file(file: SkippedEntry, result: Measurement | str | None) -> SkippedFile:
     return SkippedFile(file.path, file.reason, is_image=isinstance(result, Measurement))
 
 

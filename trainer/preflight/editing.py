@@ -1,4 +1,4 @@
-"""The checks that are made while the user edits: they read no more than headers, and write nothing. Torch-free."""
+"""The checks that are made while the user edits: they read no more than headers, and write nothing."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from modules.system.problem import Problem
 from trainer.preflight.images import problems_of_concept_folders
 from trainer.preflight.missing_captions import problems_of_captions_files
 from trainer.preflight.model import found_model, problems_of_model
-from trainer.preflight.packages import problems_of_packages
 from trainer.preflight.places import problems_of_places
+from trainer.preflight.requirements import problems_of_packages
 from trainer.preflight.sample_images import problems_of_sample_images
 from trainer.preflight.start_from import problems_of_start
 
@@ -17,12 +17,12 @@ def problems_of_files(config: Config) -> list[Problem]:
     """Return the errors and warnings of the files, folders and packages that a config names.
 
     Whether the images themselves can be read, and how much memory a run needs, is checked at the start only. A concept
-    that has no folder yet is still being added, so it is no problem here.
+    that has no folder yet is still being added, so it is not reported here.
     """
-    found = [*problems_of_packages(config), *problems_of_places(config, tries_writing=False)]
-    found += problems_of_model(config, found_model(config))
-    found += problems_of_start(config, has_copy=None)
-    found += problems_of_captions_files(config)
-    found += problems_of_sample_images(config)
-    found += [p for index, p in problems_of_concept_folders(config) if config.concepts[index].path.strip()]
-    return [problem for problem in found if problem.severity != "info"]
+    problems = [*problems_of_packages(config), *problems_of_places(config, tries_writing=False)]
+    problems += problems_of_model(config, found_model(config))
+    problems += problems_of_start(config, has_copy=None)
+    problems += problems_of_captions_files(config)
+    problems += problems_of_sample_images(config)
+    problems += [p for index, p in problems_of_concept_folders(config) if config.concepts[index].path.strip()]
+    return [problem for problem in problems if problem.severity != "info"]

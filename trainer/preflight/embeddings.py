@@ -1,4 +1,4 @@
-"""Checks of embeddings before a run: placeholders that are words already, and files that are none. Torch-free.
+"""Checks of embeddings before a run: placeholders that are words already, and files that are not embeddings.
 
 Placeholders that are doubled or in no caption are found with the captions (`companions.py`).
 """
@@ -23,13 +23,13 @@ def problems_of_words(config: Config, *, is_new: bool) -> Iterator[Problem]:
     """Yield problems with the placeholders and files of embeddings; a resumed run has its own copies of the files."""
     if not words_in_use(config):
         return
-    yield from _known(config)
+    yield from _existing_words(config)
     for index, word in enumerate(config.embeddings.words):
         if word.file.strip() and is_new:
             yield from _file(word.file.strip(), f"embeddings.words.{index}.file")
 
 
-def _known(config: Config) -> Iterator[Problem]:
+def _existing_words(config: Config) -> Iterator[Problem]:
     """Yield a warning for each placeholder that is a single token of the vocabulary."""
     try:
         tokenizer = read_tokenizer(config)
@@ -47,16 +47,16 @@ def _known(config: Config) -> Iterator[Problem]:
 
 
 def _file(name: str, path: str) -> Iterator[Problem]:
-    found = identify(from_root(name))
+    kind = identify(from_root(name))
     text = cut(name, max_chars=_MAX_CHARS)
-    if found.facts.get("defect") == "missing":
+    if kind.facts.get("defect") == "missing":
         yield Problem(path, f"{text} does not exist.", advice="Choose an embedding, or leave it empty for a new one.")
-    elif found.kind != "embedding":
+    elif kind.kind != "embedding":
         yield Problem(
             path,
-            f"{text} is not an embedding. {found.sentence}",
+            f"{text} is not an embedding. {kind.sentence}",
             advice="Choose an embedding, or leave it empty for a new one.",
         )
     else:
-        tokens = count(int(found.facts["tokens"]), "token")
+        tokens = count(int(kind.facts["tokens"]), "token")
         yield Problem(path, f"The embedding continues {Path(name).name}, which has {tokens}.", "info")

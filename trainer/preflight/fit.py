@@ -1,4 +1,4 @@
-"""Fit to my card: the fastest settings of a run whose memory fits, among choices that keep what it learns. Torch-free.
+"""Fit to my card: the fastest settings of a run whose memory fits, among choices that keep what it learns.
 
 The choices are the dtype of frozen weights, what gradient checkpointing computes again, offloading, the fused backward
 pass, where EMA is kept, and the micro-batch with the accumulation steps that keep the effective batch.
@@ -6,6 +6,7 @@ pass, where EMA is kept, and the micro-batch with the accumulation steps that ke
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,8 @@ from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.estimate.run import in_gb
 from modules.settings.edit import get_path
+from modules.system import hardware
+from modules.system.hardware import free_memory, gpu_memory
 from trainer.preflight.fit_choices import Candidate, Option, candidates, kept_rank, on_a_gpu, relative_time
 from trainer.preflight.moves import Move
 from trainer.preflight.passes import MALFORMED_CONFIG
@@ -28,7 +31,7 @@ _SLOW = 2.0  # times as long: then changes of what is learned are listed, too
 class FitChange:
     """A proposed change: its move, the values before and after, the bytes it saves, and its factor on a step's time.
 
-    Both are those of this change after the ones before it; a change that makes room for speed saves less than nothing.
+    Both figures count this change after the ones before it; a change that makes room for speed saves less than nothing.
     """
 
     move: Move
@@ -39,7 +42,7 @@ class FitChange:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What fits a card: the changed config, its changes, and the memory and time of a step before and after.
+    """Settings that fit a card: the changed config, its changes, and the memory and time of a step before and after.
 
     Without `fits` nothing that keeps what the run learns does, and the changes are those that come nearest; `further`
     are changes that also change what it learns. `num_estimated` counts the settings whose memory was estimated.
@@ -75,19 +78,19 @@ def fit_budget(budget: Budget, *, card_bytes: int) -> Fit:
     """Return what fits. Raises the errors of `estimate`. Budgets of one model share their walks through it."""
     limit = round(TIGHT * card_bytes)
     search = _Search(budget, limit)
-    found, peak = search.fastest()
+    best, peak = search.fastest()
     fits = peak <= limit
-    factor = found.time / relative_time(budget)
+    factor = best.time / relative_time(budget)
     return Fit(
-        found.config,
-        tuple(_changes(budget, found.moves)),
+        best.config,
+        tuple(_changes(budget, best.moves)),
         card_bytes,
         limit,
         budget.peak_bytes,
         peak,
         factor,
         fits,
-        () if fits and factor < _SLOW else _further(budget, found.config, limit),
+        () if fits and factor < _SLOW else _further(budget, best.config, limit),
         search.num_estimated,
     )
 
@@ -117,12 +120,12 @@ class _Search:
             peak = lean[1] if candidate is lean[0] else self._peak(candidate)
             if peak <= self._limit and self.is_allowed(candidate):
                 return candidate, peak
-        return min(leanest.values(), key=lambda found: (found[1], found[0].time))
+        return min(leanest.values(), key=lambda lean: (lean[1], lean[0].time))
 
     def is_allowed(self, candidate: Candidate) -> bool:
         """Return whether the rules find nothing new that is wrong."""
-        found = (p for p in problems_of(candidate.config) if p.severity != "info")
-        return all((p.path, p.severity) in self._present for p in found)
+        problems = (p for p in problems_of(candidate.config) if p.severity != "info")
+        return all((p.path, p.severity) in self._present for p in problems)
 
     def _leanest(self, one: Candidate, ranked: list[Candidate]) -> tuple[Candidate, int]:
         last = max((c for c in ranked if c.group == one.group), key=lambda c: kept_rank(self._budget, c.config))
@@ -139,7 +142,7 @@ def _changes(budget: Budget, chosen: tuple[Move, ...]) -> Iterator[FitChange]:
     config, peak, time = budget.config, budget.peak_bytes, relative_time(budget)
     for move in chosen:
         before = tuple(get_path(config, path) for path, _ in move.values)
-        config = move.applied(config)
+        config = move.apply_to(config)
         changed = budget.with_config(config)
         assert changed is not None
         now = changed.peak_bytes, relative_time(budget, config)
@@ -154,26 +157,26 @@ def _further(budget: Budget, config: Config, limit: int) -> tuple[Worth, ...]:
     return tuple(w for w in worthwhile_savings(changed, limit_bytes=limit) if w.move.changes_result)
 
 
-def describe_fit(found: Fit) -> str:
+def describe_fit(fit: Fit) -> str:
     """Return the outcome in a few sentences."""
-    card = f"{in_gb(found.card_bytes)} ({in_gb(found.limit_bytes)} with a reserve)"
-    more = "; ".join(f"{w.move.words} saves about {in_gb(w.saved_bytes)}" for w in found.further)
+    card = f"{in_gb(fit.card_bytes)} ({in_gb(fit.limit_bytes)} with a reserve)"
+    more = "; ".join(f"{w.move.words} saves about {in_gb(w.saved_bytes)}" for w in fit.further)
     further = f" What would help, too, but changes what is learned: {more}." if more else ""
-    if found.fits and not found.changes:
-        return f"The run needs about {in_gb(found.after_bytes)} and fits {card} as it is, as fast as it can be."
-    if found.fits:
-        now = f"about {in_gb(found.after_bytes)} in place of {in_gb(found.before_bytes)}"
-        return f"With these changes the run needs {now}, which fits {card}. A step takes {time_words(found)}.{further}"
-    nearest = f"With the changes that come nearest the run needs about {in_gb(found.after_bytes)}."
-    if not found.changes:
-        nearest = f"The run needs about {in_gb(found.after_bytes)}, and none of the choices lowers that."
+    if fit.fits and not fit.changes:
+        return f"The run needs about {in_gb(fit.after_bytes)} and fits {card} as it is, as fast as it can be."
+    if fit.fits:
+        now = f"about {in_gb(fit.after_bytes)} in place of {in_gb(fit.before_bytes)}"
+        return f"With these changes the run needs {now}, which fits {card}. A step takes {time_words(fit)}.{further}"
+    nearest = f"With the changes that come nearest the run needs about {in_gb(fit.after_bytes)}."
+    if not fit.changes:
+        nearest = f"The run needs about {in_gb(fit.after_bytes)}, and none of the choices lowers that."
     last = further or " Use smaller images, or train less of the model."
     return f"Nothing that keeps what the run learns fits {card}. {nearest}{last}"
 
 
-def time_words(found: Fit) -> str:
+def time_words(fit: Fit) -> str:
     """Return how long a step takes after the changes, in words."""
-    factor = found.time_factor
+    factor = fit.time_factor
     if 0.97 <= factor <= 1.03:
         return "about as long as before"
     return f"about {factor:.0%} of the time" if factor < 1 else f"about {factor:.2g} times as long"
@@ -189,3 +192,26 @@ def bytes_words(saved: int) -> str:
 def factor_words(factor: float) -> str:
     """Return the factor on a step's time as text."""
     return "the same" if 0.995 < factor < 1.005 else f"x {factor:.2f}"
+
+
+_UNITS = {"": 1e9, "gb": 1e9, "g": 1e9, "gib": 1 << 30, "mb": 1e6, "mib": 1 << 20}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)")
+
+
+def size_of(text: str) -> int | None:
+    """Return the bytes of a size such as "8GB" or "8"; None for anything else."""
+    match = _SIZE.fullmatch(text.strip().lower())
+    size = float(match[1]) * _UNITS[match[2]] if match is not None and match[2] in _UNITS else 0.0
+    return round(size) or None
+
+
+def free_here(config: Config) -> int | None:
+    """Return the free bytes of the device that a config trains on: its GPU, or the computer's memory on a CPU.
+
+    None for a GPU whose memory no tool reports.
+    """
+    gpu = gpu_memory(config.general.train_device)
+    if gpu is not None:
+        return gpu.free_bytes
+    is_shared = hardware.here().kind_of(config.general.train_device) in ("cpu", "mps")
+    return free_memory() if is_shared else None

@@ -1,4 +1,4 @@
-"""The choices of "fit to my card": candidate settings that keep what a run learns, the fastest first. Torch-free."""
+"""The choices of "fit to my card": candidate settings that keep what a run learns, the fastest first."""
 
 from __future__ import annotations
 
@@ -59,28 +59,28 @@ def on_a_gpu(budget: Budget) -> Budget:
 
 def kept_rank(budget: Budget, config: Config) -> tuple[float, bool, bool]:
     """Return how little a config keeps of activations and layers; the greatest keeps least."""
-    part = config.part(_passed(budget).name)
+    part = config.part(_slowest_part(budget).name)
     return part.offload_fraction, part.offload_activations, part.checkpointing == "block"
 
 
 def candidates(budget: Budget) -> list[Candidate]:
     """Return all combinations of the options, the fastest first; of equally fast ones that with fewer changes."""
-    found = []
+    choices = []
     for options in itertools.product(*_choices(budget)):
         config = budget.config
         for move in itertools.chain.from_iterable(options):
-            config = move.applied(config)
+            config = move.apply_to(config)
         if is_fused(config.training.optimizer) and config.training.accumulation_steps > 1:
             continue  # a fused backward pass cannot accumulate
-        found.append(Candidate(options, config, relative_time(budget, config)))
-    found.sort(key=lambda c: (round(c.time, 9), len(c.moves)))
-    return found
+        choices.append(Candidate(options, config, relative_time(budget, config)))
+    choices.sort(key=lambda c: (round(c.time, 9), len(c.moves)))
+    return choices
 
 
 def relative_time(budget: Budget, config: Config | None = None) -> float:
     """Return the time of an optimizer step in the units of `step_time`, of the budget's config or a changed one."""
     config = config or budget.config
-    part, run = _passed(budget), budget.run
+    part, run = _slowest_part(budget), budget.run
     plan, settings, training = run.plans[part.name], config.part(part.name), config.training
     dtype = settings.dtype
     size = max(run.sizes, key=lambda s: s[0] * s[1], default=(0, 0))
@@ -159,9 +159,9 @@ def _weight_options(budget: Budget) -> Iterator[Option]:
     if config.training.trains == "full" or config.part(denoiser.name).dtype in FORMATS:
         return
     encoders = [p for p in wide if p is not denoiser]
-    beside: Option = (moves.sixteen_bits(encoders, changes_result=False),) if narrow and encoders else ()
+    smaller: Option = (moves.sixteen_bits(encoders, changes_result=False),) if narrow and encoders else ()
     for name in (INT8.name, NFLOAT4.name):
-        yield (*beside, moves.quantized_base(denoiser, name))
+        yield (*smaller, moves.quantized_base(denoiser, name))
 
 
 def _vae_options(budget: Budget) -> Iterator[Option]:
@@ -197,7 +197,7 @@ def _fused_options(budget: Budget) -> Iterator[Option]:
 
 def _kept_options(budget: Budget) -> Iterator[Option]:
     """Yield what is kept of activations and layers, from most to least."""
-    config, part = budget.config, _passed(budget)
+    config, part = budget.config, _slowest_part(budget)
     yield ()
     can_offload = _can_offload(budget)
     plain: tuple[CheckpointMode, ...] = (
@@ -215,7 +215,7 @@ def _kept_options(budget: Budget) -> Iterator[Option]:
             yield changed
 
 
-def _passed(budget: Budget) -> PartSpec:
+def _slowest_part(budget: Budget) -> PartSpec:
     """Return the part whose forward and backward pass takes the time."""
     role = "vae" if budget.run.reconstructs else "denoiser"
     return next(p for p in budget.config.family.parts if p.role == role)

@@ -97,13 +97,13 @@ def problems_of_images(config: Config, training: Dataset, validation: Dataset) -
     files, parts = [s for s in skipped if not s.is_part], [s for s in skipped if s.is_part]
     if faulty := [s for s in files if not s.is_too_small]:
         advice = "Repair them, or remove them from the folder." if len(faulty) > 1 else "Repair or remove it."
-        yield Problem("concepts", f"{_skipped(faulty)}.", "warning", advice)
+        yield Problem("concepts", f"{_count_skipped(faulty)}.", "warning", advice)
     if small := [s for s in files if s.is_too_small]:
-        yield Problem("concepts", f"{_skipped(small)}.", "warning", _advice_on_small_images(config))
+        yield Problem("concepts", f"{_count_skipped(small)}.", "warning", _advice_on_small_images(config))
     if normal := [s for s in parts if s.is_normal]:
-        yield Problem("concepts", f"{_named(normal)}.", "info")
+        yield Problem("concepts", f"{_list_names(normal)}.", "info")
     if wrong := [s for s in parts if not s.is_normal]:
-        yield Problem("concepts", f"{_named(wrong)}.", "warning", "Correct these rows, or remove them.")
+        yield Problem("concepts", f"{_list_names(wrong)}.", "warning", "Correct these rows, or remove them.")
     yield from _same_pairs(training)
     yield from _folders_used_twice(config)
     yield from _trained_and_validated(config, training, validation)
@@ -140,7 +140,7 @@ def _empty_concepts(config: Config, training: Dataset, validation: Dataset) -> I
             folder = from_root(config.concepts[index].path)
             broken = [s for s in dataset.skipped if _is_in(s.path, folder)]
             are_parts = all(s.is_part for s in broken)
-            why = f": {_named(broken) if are_parts else _skipped(broken)}" if broken else ""
+            why = f": {_list_names(broken) if are_parts else _count_skipped(broken)}" if broken else ""
             what, advice = "readable image", "Check the folder, or include its subfolders."
             if not config.concepts[index].has_images:
                 what = "prompt"
@@ -178,18 +178,18 @@ def _is_in(path: Path, source: Path) -> bool:
     return path == source or source in path.parents
 
 
-def _skipped(files: Sequence[SkippedEntry]) -> str:
+def _count_skipped(files: Sequence[SkippedEntry]) -> str:
     """Return how many files are skipped, the first few with their reasons; `check` lists all (`Preview.skipped`)."""
-    return f"{count(len(files), 'file')} {'is' if len(files) == 1 else 'are'} skipped ({_named(files)})"
+    return f"{count(len(files), 'file')} {'is' if len(files) == 1 else 'are'} skipped ({_list_names(files)})"
 
 
-def _named(skipped: Sequence[SkippedEntry]) -> str:
+def _list_names(skipped: Sequence[SkippedEntry]) -> str:
     named = "; ".join(f"{s.path.name}: {s.reason}" for s in skipped[:_MAX_NAMED])
     return f"{named}; and {len(skipped) - _MAX_NAMED:,} more" if len(skipped) > _MAX_NAMED else named
 
 
 def _folders_used_twice(config: Config) -> Iterator[Problem]:
-    """Yield the concepts whose folder is that of an earlier one of the same kind."""
+    """Yield the concepts whose folder is the same as of an earlier concept of its kind."""
     first: dict[tuple[str, bool, str], int] = {}
     for index, concept in enumerate(config.concepts):
         if not concept.enabled:
@@ -245,14 +245,14 @@ def _facts(image: SourceImage) -> tuple[int, int, int]:
     return image.size_bytes, image.width_px, image.height_px
 
 
-def _digest(path: Path, known: dict[Path, bytes]) -> bytes:
-    if path not in known:
+def _digest(path: Path, digests: dict[Path, bytes]) -> bytes:
+    if path not in digests:
         try:
             with open_file(path) as file:
-                known[path] = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).digest()
+                digests[path] = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).digest()
         except OSError:  # removed since the scan: equal to no other file
-            known[path] = os.fsencode(path)
-    return known[path]
+            digests[path] = os.fsencode(path)
+    return digests[path]
 
 
 def label_of(config: Config, index: int) -> str:

@@ -1,4 +1,4 @@
-"""The length of the run in steps, and settings that do not fit it: batches, EMA, warm-up, parts that stop."""
+"""The length of a run in steps, and settings that do not fit: batches, EMA, warm-up, validation, parts that stop."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 
 from modules.config.embedding_facts import trained_parts
+from modules.config.rules.images import too_few_validations
 from modules.config.schema import Config
 from modules.data.dataset import Dataset, concept_repeats_of
 from modules.data.plans import EpochPlans
 from modules.optim.schedule_registry import SCHEDULES, factors_over_run, learning_rate_factor
-from modules.settings.every import Every
+from modules.settings.every import Every, Moment
 from modules.system.errors import DarkroomError
 from modules.system.problem import Problem, count
 
@@ -57,7 +58,7 @@ def _batches(config: Config, training: Dataset) -> Iterator[Problem]:
         fate = (
             "these batches are smaller."
             if config.data.partial_batches == "keep"
-            else "they are trained with those of later epochs."
+            else "they are trained with images of later epochs."
         )
         yield Problem(
             "training.batch_size",
@@ -192,3 +193,10 @@ def _step_of(span: Every, plans: EpochPlans, total_steps: int) -> float:
     if span.is_never or span.unit not in ("step", "epoch"):
         return total_steps
     return span.n if span.unit == "step" else plans.total_steps(math.ceil(min(span.n, 1e6)))
+
+
+def problems_of_validation(config: Config, *, total_steps: int) -> Iterator[Problem]:
+    """Yield problems of settings that depend on validation, if the run has too few validations for them."""
+    every = config.validation.every
+    if total_steps and every.unit == "step" and not every.is_never:
+        yield from too_few_validations(config, every.times(Moment(step=total_steps, epoch=0, seconds=0.0)))

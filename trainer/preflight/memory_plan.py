@@ -1,4 +1,4 @@
-"""The run plan of a config for the memory estimate: parts per phase, trained parts and settings. Torch-free."""
+"""The run plan of a config for the memory estimate: parts per phase, trained parts and settings."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from modules.system.ranks import current_rank
 from trainer import phases
 from trainer.launch import num_processes
 from trainer.preflight.denoiser_file import with_stored_bytes
-from trainer.preflight.sharding import sharded_parts
+from trainer.preflight.ranks import sharded_parts
 
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _COMPUTE_BYTES = {"bfloat16": 2, "float16": 2}
@@ -93,7 +93,7 @@ def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) 
         samples=samples,
         scales_loss=config.training.precision == "float16",
         is_fused=updates_in_backward(config),
-        sampled=_sampled(config, sizes_px),
+        sampled=_sampling_sizes(config, sizes_px),
         images_per_pass=images_per_pass(config),
         reconstructs=reconstructs,
         is_perceptual=uses_perceptual_distance(config),
@@ -124,7 +124,7 @@ def _samples(config: Config, sizes_px: Sequence[tuple[int, int]]) -> Iterator[Sa
         yield from (Sample(*size, rollout.guidance > 1) for size in sizes_px)
 
 
-def _sampled(config: Config, sizes_px: Sequence[tuple[int, int]]) -> Sampled | None:
+def _sampling_sizes(config: Config, sizes_px: Sequence[tuple[int, int]]) -> Sampled | None:
     """Return what a sampling method adds to a step; custom reward model files count like the published ones."""
     rollout, in_use = rollout_of(config), scorers_of(config)
     if rollout is None:
@@ -176,7 +176,7 @@ def _part_plan(
         compute_bytes=_COMPUTE_BYTES.get(config.training.precision, 0),
         trains=trains,
         adapter=_adapter_plan(config.adapter, part) if trains == "adapter" else None,
-        unreached=_unreached(config, part, configs[part.name]),
+        unreached=_unreached_layers(config, part, configs[part.name]),
         layers=filtered_layers(config.training, part.model.layers) if part.role == "denoiser" else EVERYTHING,
         checkpointing=_least_kept(settings.checkpointing),
         offloads=settings.offload_activations,
@@ -220,7 +220,7 @@ def _adapter_plan(settings: AdapterSettings, part: PartSpec) -> AdapterPlan | No
     )
 
 
-def _unreached(config: Config, part: PartSpec, settings: Mapping[str, object]) -> tuple[str, ...]:
+def _unreached_layers(config: Config, part: PartSpec, settings: Mapping[str, object]) -> tuple[str, ...]:
     """Return the layers of a part that no gradient reaches, as the family's settings know."""
     return config.model.family.unreached_layers(part.name, settings)
 

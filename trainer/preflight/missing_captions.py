@@ -64,7 +64,7 @@ def _wrong_metadata(config: Config, indices: Sequence[int], dataset: Dataset) ->
         message = f"The captions of the concept {label} cannot be read: {faults[0].path.name}{what}.{others}"
         if config.concepts[index].caption_source == "metadata" or not config.concepts[index].has_images:
             yield Problem(f"concepts.{index}.{setting}", message, advice=_ADVICE[setting])
-        else:  # columns beside the images of a Parquet file, which are used without being asked for
+        else:  # columns next to the images of a Parquet file, which are used without being asked for
             advice = "To use one of its columns, set where captions are from to the metadata file and choose it."
             yield Problem(f"concepts.{index}.caption_source", message, "warning", advice)
 
@@ -100,7 +100,7 @@ def _advice(concept: Concept, image: SourceImage) -> str:
     """Return where to write the caption of an image that has none."""
     source = concept.caption_source
     if image.path.suffix == ROW_SUFFIX and source in ("text_file", "file_name"):
-        return "Write the captions in a column beside the images, or choose another source of captions."
+        return "Write the captions in a column next to the images, or choose another source of captions."
     match source:
         case "file_name":
             return "Rename the images: their names are their captions. Or choose another source of captions."
@@ -112,7 +112,7 @@ def _advice(concept: Concept, image: SourceImage) -> str:
         case "fixed_text":
             return "Enter the fixed caption, or choose another source of captions."
         case _:
-            return f"Add a {concept.caption_extension} file of the same name beside each image."
+            return f"Add a {concept.caption_extension} file of the same name next to each image."
 
 
 def _unused_metadata(config: Config, training: Dataset) -> Iterator[Problem]:

@@ -1,4 +1,4 @@
-"""Checks of a base model before it is loaded: that it exists, is complete, and is of the family. Torch-free."""
+"""Checks of a base model before it is loaded: that it exists, is complete, and is of the family."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def found_model(config: Config) -> FileKind | None:
     name = config.model.base_model.strip()
     place = from_root(name)
     if not name or not kind_of(place):
-        downloaded = _downloaded(config) if _REPOSITORY.fullmatch(name) else None
+        downloaded = _downloaded_folder(config) if _REPOSITORY.fullmatch(name) else None
         return None if downloaded is None else identify(downloaded)
     return identify(place)
 
@@ -48,7 +48,7 @@ def found_model(config: Config) -> FileKind | None:
 def problems_of_model(config: Config, found: FileKind | None) -> Iterator[Problem]:
     """Yield the problems of the base model and the VAE file."""
     yield from _base_model(config, found)
-    yield from _distilled(config)
+    yield from _problems_of_distilled(config)
     yield from _vae(config)
 
 
@@ -69,7 +69,7 @@ def _base_model(config: Config, found: FileKind | None) -> Iterator[Problem]:
             f"The base model {cut(name, max_chars=200)} does not exist." if name else "No base model is set.",
             advice="Choose a file or a folder, or enter a repository as owner/model.",
         )
-    elif (downloaded := _downloaded(config)) is not None:
+    elif (downloaded := _downloaded_folder(config)) is not None:
         needs_denoiser = not config.model.denoiser_file.strip()
         yield from _diffusers_folder(
             downloaded, name, spec, is_whole=config.model.offline, needs_denoiser=needs_denoiser
@@ -90,7 +90,7 @@ def _base_model(config: Config, found: FileKind | None) -> Iterator[Problem]:
         )
 
 
-def _distilled(config: Config) -> Iterator[Problem]:
+def _problems_of_distilled(config: Config) -> Iterator[Problem]:
     """Yield a warning about a distilled base model that is trained directly."""
     distilled, name = config.family.distilled, config.model.base_model.strip()
     if distilled is None or not name or trains_on_pixels(config):
@@ -106,7 +106,7 @@ def _distilled(config: Config) -> Iterator[Problem]:
         )
 
 
-def _downloaded(config: Config) -> Path | None:
+def _downloaded_folder(config: Config) -> Path | None:
     """Return the folder a repository was downloaded to; None if it was not."""
     repository = hub_cache_dir(config) / f"models--{config.model.base_model.strip().replace('/', '--')}"
     try:
@@ -144,13 +144,13 @@ def _variant(found: FileKind | None, name: str, variant: str, spec: FamilySpec) 
     """Yield that a model of the family is of another variant than the config's, or of one that cannot be trained."""
     if found is None or not found.is_model or found.family != spec.name:
         return
-    own = found.variant or BASE_VARIANT
-    if own != BASE_VARIANT and own not in spec.variants:
+    actual = found.variant or BASE_VARIANT
+    if actual != BASE_VARIANT and actual not in spec.variants:
         message = f"{name} is a model variant with additional inputs that is not supported. {found.sentence}"
         yield Problem("model.base_model", message, advice="Choose the base text-to-image model.")
-    elif own != variant:
+    elif actual != variant:
         message = f"The model variant is set to {VARIANT_LABELS[variant]}, but {name} is another one. {found.sentence}"
-        yield Problem("model.variant", message, advice=f"Set the model variant to {VARIANT_LABELS[own]}.")
+        yield Problem("model.variant", message, advice=f"Set the model variant to {VARIANT_LABELS[actual]}.")
 
 
 def _diffusers_folder(

@@ -1,4 +1,4 @@
-"""Changes of settings that save memory, one function for each: for advice and for "fit to my card". Torch-free.
+"""Changes of settings that save memory, one function for each: for advice and for "fit to my card".
 
 Each keeps what is trained, and on what: advice also has some that do not (`changes_result`).
 """
@@ -41,7 +41,7 @@ class Move:
     changes_result: bool = False
     quantizes: bool = False
 
-    def applied(self, config: Config) -> Config:
+    def apply_to(self, config: Config) -> Config:
         """Return the config with the new values."""
         for path, value in self.values:
             config = replace_value(config, path, value)
@@ -132,7 +132,7 @@ def lean_optimizer() -> Move:
 
 
 def stochastic_rounding() -> Move:
-    """Return stochastic rounding of 16-bit weights instead of float32 ones beside them."""
+    """Return stochastic rounding of 16-bit weights instead of additional float32 ones."""
     path = "training.low_precision_updates"
     words = "stochastic rounding instead of float32 master weights"
     return Move(path, words, ((path, "stochastic"),), changes_result=True)

@@ -18,8 +18,8 @@ def problems_of_prediction(config: Config, found: FileKind | None) -> Iterator[P
     settings = config.model.family
     if not isinstance(settings, LatentDiffusionSettings):
         return
-    own = found.prediction if found is not None and found.is_model else ""
-    prediction = own if settings.prediction_type == "auto" else settings.prediction_type
+    from_file = found.prediction if found is not None and found.is_model else ""
+    prediction = from_file if settings.prediction_type == "auto" else settings.prediction_type
     if prediction == "edm":
         yield Problem(
             "model.base_model",
@@ -27,11 +27,11 @@ def problems_of_prediction(config: Config, found: FileKind | None) -> Iterator[P
             advice="Choose a model with epsilon or v-prediction.",
         )
         return
-    if own in _LABELS and prediction != own:
+    if from_file in _LABELS and prediction != from_file:
         yield Problem(
             "model.family.prediction_type",
-            f"The base model's metadata specify that it predicts {_LABELS[own]}, but the prediction type is set to "
-            f"{_LABELS[prediction]}. The model has to learn this first, which takes many steps.",
+            f"The base model's metadata specify that it predicts {_LABELS[from_file]}, but the prediction type is "
+            f"set to {_LABELS[prediction]}. The model has to learn this first, which takes many steps.",
             "warning",
             "Set it to automatic, unless the metadata are wrong or the model should change its prediction type.",
         )

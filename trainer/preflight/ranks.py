@@ -1,17 +1,18 @@
-"""Runs of several processes: what does not go together with them yet. Torch-free."""
+"""Runs of several processes: settings that they do not support yet, and whether they shard the denoiser."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from modules.config.embedding_facts import trained_parts
-from modules.config.method_facts import method_of, settings_of_method, updates_in_backward
+from modules.config.method_facts import copies_originals, method_of, settings_of_method, updates_in_backward
+from modules.config.quantized_parts import quantized_parts
 from modules.config.schema import Config
+from modules.optim.registry import optimizer_spec
 from modules.system import hardware
 from modules.system.problem import Problem, count
 from modules.system.ranks import Rank, current_rank
 from trainer.launch import num_processes
-from trainer.preflight.sharding import why_not_sharded
 
 
 def problems_of_ranks(config: Config, rank: Rank | None = None) -> Iterator[Problem]:
@@ -68,12 +69,12 @@ def _of_devices(config: Config) -> Iterator[Problem]:
             advice="Separate their indexes by commas, as in 0, 1, or leave the field empty for all of them.",
         )
         return
-    found, device = hardware.here().capabilities, config.general.train_device
-    missing = [part for part in named if found is not None and int(part) >= len(found)]
+    capabilities, device = hardware.here().capabilities, config.general.train_device
+    missing = [part for part in named if capabilities is not None and int(part) >= len(capabilities)]
     if missing and hardware.here().kind_of(device) == "cuda":
         yield Problem(
             "multi_gpu.device_indexes",
-            f"This machine has no GPU {', '.join(missing)}: it has {count(len(found or ()), 'NVIDIA GPU')}.",
+            f"This machine has no GPU {', '.join(missing)}: it has {count(len(capabilities or ()), 'NVIDIA GPU')}.",
             advice="Indexes count from 0.",
         )
     world_size = num_processes(config)
@@ -91,5 +92,39 @@ def _of_devices(config: Config) -> Iterator[Problem]:
             "training.batch_size",
             f"A step has {count(step, 'image')} for {world_size} devices: some of them have nothing to train.",
             "warning",
-            advice="The batch size is that of all devices together (in OneTrainer it is that of each): raise it.",
+            advice="The batch size counts all devices together (in OneTrainer each device alone): raise it.",
         )
+
+
+def sharded_parts(config: Config, world_size: int) -> tuple[str, ...]:
+    """Return the parts whose weights a run shards among its processes; none where each has all of them."""
+    if world_size == 1 or config.multi_gpu.sharding == "off" or why_not_sharded(config):
+        return ()
+    return config.family.names_of("denoiser")
+
+
+def why_not_sharded(config: Config) -> str:
+    """Return why the denoiser of a run of several processes cannot be sharded, as a sentence; empty if it can."""
+    training = config.training
+    denoisers = config.family.names_of("denoiser")
+    trained = {p.name for p in trained_parts(config)}
+    if training.trains != "full" or not trained.issuperset(denoisers):
+        return "Only the denoiser of a fine-tune can be sharded."
+    optimizer = optimizer_spec(training.optimizer)
+    if not optimizer.is_elementwise:
+        return f"{optimizer.label} needs whole weights."
+    if training.precision == "float16":
+        return "The precision float16 is not supported."
+    if method_of(config).samples_images:
+        return "A method that samples images to train on is not supported."
+    if copies_originals(config):
+        return "A method that also needs the original model is not supported."
+    if any(config.part(name).offload_fraction > 0 or config.part(name).offload_activations for name in denoisers):
+        return "Offloading is not supported."
+    if quantized_parts(config).formats.keys() & set(denoisers):
+        return "A quantized denoiser is not supported."
+    if config.model.compile:
+        return "Compiled blocks are not supported."
+    if config.general.debug_checks:
+        return "Debug checks are not supported."
+    return ""

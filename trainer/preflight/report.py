@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What a run will do, in exact numbers."""
+    """The preview of a run, in exact numbers."""
 
     num_images: int
     num_validation_images: int

@@ -1,12 +1,14 @@
-"""The reward models of a reward method: whether they exist and may run, and how training with them saves memory."""
+"""The models that score images in training: whether the reward models, or the files of the perceptual distance in the
+loss of a VAE, exist and may run, and how training with them saves memory."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from modules.config.method_facts import method_of, rollout_of, scorers_of, settings_of_method
+from modules.config.method_facts import method_of, rollout_of, scorers_of, settings_of_method, uses_perceptual_distance
 from modules.config.schema import Config
 from modules.data.dataset import Dataset
+from modules.objectives.perceptual_files import problems_of_files
 from modules.rewards.problems import problems_of_rewards
 from modules.settings.every import Moment
 from modules.system.problem import Problem, shown
@@ -78,3 +80,10 @@ def _memory(config: Config) -> Iterator[Problem]:
                 "info",
                 "Set gradient checkpointing to the whole part. Then more backprop steps need almost no more memory.",
             )
+
+
+def problems_of_perceptual(config: Config) -> Iterator[Problem]:
+    """Yield missing or unsuitable files as errors, and coming downloads as infos."""
+    if uses_perceptual_distance(config):
+        model = config.model
+        yield from problems_of_files(config.training.vae, offline=model.offline, hub_cache_dir=model.hub_cache_dir)

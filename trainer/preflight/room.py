@@ -1,4 +1,4 @@
-"""Which parts of a model stay on the training device in phases that do not need them, by the estimate. Torch-free.
+"""The parts of a model that stay on the training device in phases that do not need them, by the estimate.
 
 Moving a part out and in again for each sample takes longer than the sample's own work on a card that has room for it.
 """
@@ -17,7 +17,7 @@ from trainer.preflight.passes import MALFORMED_CONFIG
 from trainer.preflight.run_budget import Counts, budget_of
 
 RESERVE = 0.2  # of the free bytes: what stays is not worth running out of memory, also when other programs need more
-_BESIDE = (phases.SAMPLE_IMAGES, phases.SAMPLE_ENCODE)  # phases of samples that the estimate does not have
+_OF_SAMPLES = (phases.SAMPLE_IMAGES, phases.SAMPLE_ENCODE)  # phases of samples that the estimate does not have
 
 
 def parts_that_stay(
@@ -25,7 +25,7 @@ def parts_that_stay(
 ) -> Mapping[str, frozenset[str]]:
     """Return the parts that stay on the training device, by the phase of the run; none if the memory is not known.
 
-    `free_bytes` are those of the device before the model is there, `sizes` the image sizes with their counts.
+    `free_bytes` are free on the device before the model is there, `sizes` the image sizes with their counts.
     """
     if free_bytes is None:
         return {}
@@ -34,26 +34,27 @@ def parts_that_stay(
         if budget is None:
             return {}
         weights = {n: budget.passes.weights(n, plan).num_bytes(plan) for n, plan in budget.run.plans.items()}
-        found = staying(budget.memory(), budget.run.on_device, weights, limit_bytes=round((1 - RESERVE) * free_bytes))
+        limit_bytes = round((1 - RESERVE) * free_bytes)
+        staying = parts_staying(budget.memory(), budget.run.on_device, weights, limit_bytes=limit_bytes)
     except MALFORMED_CONFIG:
         return {}
-    by_phase = {PHASES[phase]: parts for phase, parts in found.items()}
-    in_all = reduce(frozenset.intersection, found.values()) if found else frozenset[str]()
-    return by_phase | dict.fromkeys(_BESIDE, in_all)
+    by_phase = {PHASES[phase]: parts for phase, parts in staying.items()}
+    in_all = reduce(frozenset.intersection, staying.values()) if staying else frozenset[str]()
+    return by_phase | dict.fromkeys(_OF_SAMPLES, in_all)
 
 
-def staying(
+def parts_staying(
     memory: MemoryEstimate,
     on_device: Mapping[Phase, frozenset[str]],
     weights: Mapping[str, int],
     *,
     limit_bytes: int,
 ) -> dict[Phase, frozenset[str]]:
-    """Return the parts that fit beside what each phase needs: of those it does not need the smallest, one by one.
+    """Return the parts that fit next to what each phase needs: of those it does not need the smallest, one by one.
 
     `weights` are the bytes of the parts by name.
     """
-    found: dict[Phase, frozenset[str]] = {}
+    by_phase: dict[Phase, frozenset[str]] = {}
     for phase in memory.phases:
         others = sorted(weights.keys() - on_device[phase.phase], key=lambda name: (weights[name], name))
         left, stay = limit_bytes - phase.total_bytes, set[str]()
@@ -62,5 +63,5 @@ def staying(
             if left < 0:
                 break
             stay.add(name)
-        found[phase.phase] = frozenset(stay)
-    return found
+        by_phase[phase.phase] = frozenset(stay)
+    return by_phase

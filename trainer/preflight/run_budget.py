@@ -1,4 +1,4 @@
-"""The inputs of a run's estimates, kept so that changed settings can be estimated without walking twice. Torch-free."""
+"""The inputs of a run's estimates, kept so that changed settings can be estimated without walking twice."""
 
 from __future__ import annotations
 

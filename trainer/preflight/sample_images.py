@@ -18,7 +18,7 @@ _ASPECT_TOLERANCE = 0.02  # rounding of small sizes
 def problems_of_sample_images(config: Config) -> Iterator[Problem]:
     """Yield the files of enabled samples that cannot be read, and a warning for those that are stretched."""
     for index, prompt in enumerate(config.sampling.prompts):
-        for name in _used(config, prompt) if prompt.enabled else ():
+        for name in _image_fields(config, prompt) if prompt.enabled else ():
             if not (file := getattr(prompt, name).strip()):
                 continue  # reported by the rules of the settings
             path, label = f"sampling.prompts.{index}.{name}", _LABELS[name]
@@ -39,7 +39,7 @@ def problems_of_sample_images(config: Config) -> Iterator[Problem]:
                 )
 
 
-def _used(config: Config, prompt: SamplePrompt) -> tuple[str, ...]:
+def _image_fields(config: Config, prompt: SamplePrompt) -> tuple[str, ...]:
     """Return the names of the fields whose images a sample uses."""
     if reads_depth(config):
         return ("depth_image",)

@@ -1,4 +1,4 @@
-"""Settings that would save memory, each with the estimated saving. Torch-free."""
+"""Settings that would save memory, each with the estimated saving."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def worthwhile_savings(budget: Budget, *, limit_bytes: int) -> list[Worth]:
 
     A frozen base is quantized to int8, or to the smaller nfloat4 where that does not bring the peak to `limit_bytes`.
     """
-    found = _worthwhile(budget, INT8.name)
-    if any(w.move.quantizes for w in found) and peak_with_all(budget, found) > limit_bytes:
-        found = _worthwhile(budget, NFLOAT4.name)
-    return found
+    savings = _worthwhile(budget, INT8.name)
+    if any(w.move.quantizes for w in savings) and peak_with_all(budget, savings) > limit_bytes:
+        savings = _worthwhile(budget, NFLOAT4.name)
+    return savings
 
 
 def peak_with_all(budget: Budget, savings: Sequence[Worth]) -> int:
     """Return the peak with all of the changes."""
     config = budget.config
     for worth in savings:
-        config = worth.move.applied(config)
+        config = worth.move.apply_to(config)
     changed = budget.with_config(config)
     assert changed is not None, "each change has an estimate"
     return changed.peak_bytes
@@ -49,12 +49,13 @@ def peak_with_all(budget: Budget, savings: Sequence[Worth]) -> int:
 
 def _worthwhile(budget: Budget, base_format: str) -> list[Worth]:
     peak = budget.peak_bytes
-    found = []
+    savings = []
     for move in (*_savings(budget), *_of_base(budget, base_format)):
-        changed = budget.with_config(move.applied(budget.config))
+        changed = budget.with_config(move.apply_to(budget.config))
         if changed is not None:
-            found.append(Worth(move, peak - changed.peak_bytes))
-    return sorted((w for w in found if w.saved_bytes > _WORTH_IT * peak), key=lambda w: -w.saved_bytes)[:_MAX_REPORTED]
+            savings.append(Worth(move, peak - changed.peak_bytes))
+    worthwhile = (w for w in savings if w.saved_bytes > _WORTH_IT * peak)
+    return sorted(worthwhile, key=lambda w: -w.saved_bytes)[:_MAX_REPORTED]
 
 
 def _savings(budget: Budget) -> Iterator[Move]:

@@ -1,4 +1,4 @@
-"""Checks of the adapter file that a run starts from: what it is, what the run trains of it and keeps. Torch-free."""
+"""Checks of the adapter file that a run starts from: what it is, what the run trains of it and keeps."""
 
 from __future__ import annotations
 
@@ -118,14 +118,14 @@ def notes_on_start(config: Config, start: StartHeader, passes: Passes, plans: Pl
 
 
 def _axis_of_start(config: Config, start: StartHeader) -> Iterator[Problem]:
-    """Yield what becomes of a result whose layers keep another axis of DoRA than that of the settings."""
+    """Yield what becomes of a result whose layers keep another axis of DoRA than the settings."""
     axes = {dora_axis(shapes[DORA_SCALE]) for shapes in start.trained.values() if DORA_SCALE in shapes}
     others = axes - {decomposed_axis(config.adapter)}
     if "outputs" in others and config.output.format == "kohya":
         yield Problem(
             _PATH,
             f"{start.where} has DoRA on the output axis, which its layers keep. ComfyUI, Forge and A1111 compute it "
-            "with other norms than in training: images made there will not be those of the samples.",
+            "with other norms than in training: images made there will differ from the samples.",
             "warning",
             "Use the result in other programs, or train a new adapter.",
         )
@@ -165,7 +165,7 @@ def start_header(
         return None
     where, stored = found
     trained = {part: trained_layers(passes, plans, part) for part in plans}
-    return _divided(where, stored, trained, trainable, is_kept=config.adapter.other_layers == "keep")
+    return _divide_layers(where, stored, trained, trainable, is_kept=config.adapter.other_layers == "keep")
 
 
 def _named_header(config: Config, name: str, targets: AdapterTargets) -> tuple[str, StoredHeader] | None:
@@ -193,24 +193,24 @@ def plans_with_start(plans: Plans, start: StartHeader | None, settings: AdapterS
     settings_as = ADAPTERS[settings.name].settings_as
     if start is None or settings_as is None:
         return dict(plans)
-    own = {place: settings_as(settings, shapes) for place, shapes in start.trained.items()}
-    found = {}
+    trained = {place: settings_as(settings, shapes) for place, shapes in start.trained.items()}
+    with_start = {}
     for name, plan in plans.items():
         kept = [s for (part, _), shapes in start.rest.items() if part == name for s in shapes.values()]
         adapter = plan.adapter
-        if adapter is not None and any(part == name for part, _ in own):
-            adapter = replace(adapter, settings_at=partial(_settings_at, own, adapter, name))
-        found[name] = replace(plan, adapter=adapter, num_kept=count(kept) if start.is_kept else 0)
-    return found
+        if adapter is not None and any(part == name for part, _ in trained):
+            adapter = replace(adapter, settings_at=partial(_settings_at, trained, adapter, name))
+        with_start[name] = replace(plan, adapter=adapter, num_kept=count(kept) if start.is_kept else 0)
+    return with_start
 
 
-def _settings_at(own: Mapping[Place, Any], adapter: AdapterPlan, part: str, path: str, weight: Shape) -> Any:
-    if (part, path) in own:
-        return own[part, path]
+def _settings_at(trained: Mapping[Place, Any], adapter: AdapterPlan, part: str, path: str, weight: Shape) -> Any:
+    if (part, path) in trained:
+        return trained[part, path]
     return adapter.settings if adapter.settings_at is None else adapter.settings_at(path, weight)
 
 
-def _divided(
+def _divide_layers(
     where: str, stored: StoredHeader, trained: Mapping[str, Collection[str]], trainable: Trainable, *, is_kept: bool
 ) -> StartHeader:
     continued: dict[Place, Mapping[str, Shape]] = {}

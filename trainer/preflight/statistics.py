@@ -1,4 +1,4 @@
-"""The statistics of one concept of a config, with the buckets and the tokenizer of its run. Torch-free."""
+"""The statistics of one concept of a config, with the buckets and the tokenizer of its run."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def concept_statistics(
 ) -> Statistics:
     """Return the statistics of the concept at a number of a config, whether it is enabled or not.
 
-    `scan` is that of its folder where it is known. Raises OSError for an unreadable folder, DarkroomError for an
-    unreadable tokenizer; whatever `progress` raises stops it.
+    `scan` is the scan of its folder, if there is one already. Raises OSError for an unreadable folder, DarkroomError
+    for an unreadable tokenizer; whatever `progress` raises stops it.
     """
     concept = config.concepts[number].model_copy(update={"enabled": True})
     alone = config.model_copy(update={"concepts": (concept,)})
@@ -70,16 +70,16 @@ def _texts(config: Config, dataset: Dataset, run_seed: int) -> list[tuple[str, s
 def _counter(config: Config, progress: Progress, total: int) -> Callable[[str], int]:
     """Return a function that counts tokens, each text once, and reports its progress."""
     tokenizer = read_tokenizer(config)
-    known: dict[str, int] = {}
+    lengths: dict[str, int] = {}
     done = 0
 
-    def counted(text: str) -> int:
+    def count_tokens(text: str) -> int:
         nonlocal done
         if done % _REPORTED_EVERY == 0:
             progress("counting tokens", min(done, total), total)
         done += 1
-        if text not in known:
-            known[text] = tokenizer.count(text)
-        return known[text]
+        if text not in lengths:
+            lengths[text] = tokenizer.count(text)
+        return lengths[text]
 
-    return counted
+    return count_tokens

@@ -1,4 +1,4 @@
-"""The tokenizer of a config's base model, for checks of captions and words. Torch-free."""
+"""The tokenizer of a config's base model, for checks of captions and words."""
 
 from __future__ import annotations
 

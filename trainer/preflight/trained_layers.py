@@ -1,4 +1,4 @@
-"""What a run trains of each part: its layers and weights, and layer names that match nothing. Torch-free."""
+"""The trained layers and weights of each part, and layer names that match nothing."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def parts_trained(config: Config, passes: Passes, plans: Plans) -> Iterator[Trai
         if plan.trains == "nothing":
             continue
         weights = passes.weights(name, plan)
-        own = trained_layers(passes, plans, name)
-        layers = [path for path in _paths(weights.own) if (path in own if plan.adapter else plan.is_trained(path))]
+        trained = trained_layers(passes, plans, name)
+        layers = [path for path in _paths(weights.own) if (path in trained if plan.adapter else plan.is_trained(path))]
         if layers:
             yield TrainedPart(labels[name], tuple(layers), count(weights.trained(plan)))
 
@@ -68,12 +68,12 @@ def idle_layer_names(config: Config, passes: Passes, plans: Plans) -> Iterator[P
     for name, plan in plans.items():
         if plan.trains == "nothing" or passes.role_of(name) != "denoiser":
             continue
-        found = plan.layers if plan.adapter is None else plan.adapter.layers
+        layer_filter = plan.layers if plan.adapter is None else plan.adapter.layers
         path = "training.layer_filter_names" if plan.adapter is None else "adapter.custom_layers"
-        for entry in found.idle_entries(_candidates(passes, name, plan)):
+        for entry in layer_filter.idle_entries(_candidates(passes, name, plan)):
             yield Problem(
                 path,
-                f"No layer's name {'matches' if found.is_regex else 'contains'} {entry!r}.",
+                f"No layer's name {'matches' if layer_filter.is_regex else 'contains'} {entry!r}.",
                 advice=f"Correct it, as in {EXAMPLES}, or leave it out.",
             )
 
@@ -92,8 +92,8 @@ def _candidates(passes: Passes, name: str, plan: PartPlan) -> Sequence[str]:
     if plan.adapter is None:
         return _paths(passes.weights(name, plan).own)
     everything = replace(plan, adapter=replace(plan.adapter, layers=EVERYTHING, has_own=None))
-    own = trained_layers(passes, {name: everything}, name)
-    return [path for path in _paths(passes.weights(name, plan).own) if path in own]
+    trained = trained_layers(passes, {name: everything}, name)
+    return [path for path in _paths(passes.weights(name, plan).own) if path in trained]
 
 
 def _paths(names: Iterable[str]) -> list[str]:

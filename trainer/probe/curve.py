@@ -1,6 +1,6 @@
 """The range test of learning rates (Smith 2017, "Cyclical Learning Rates for Training Neural Networks", section 3.3).
 
-The loss while the rate rises, and the rate at which it falls most steeply. Torch-free. A diffusion loss depends far
+The loss while the rate rises, and the rate at which it falls most steeply. A diffusion loss depends far
 more on the drawn timestep and noise than on the weights. A run's draws follow from counters, so the same steps are
 computed a second time with untrained weights, and the difference of the two losses is what the rate did.
 """
@@ -32,7 +32,7 @@ class RatePoint:
 
     @property
     def change(self) -> float:
-        """What training has changed of the loss of this step."""
+        """The change of the loss of this step by training."""
         return self.loss - self.untrained_loss
 
 
@@ -71,7 +71,7 @@ def has_diverged(loss: float, untrained_loss: float) -> bool:
     return not math.isfinite(loss) or loss > 4 * untrained_loss + 1
 
 
-def evaluated(points: Sequence[RatePoint]) -> RateResult:
+def evaluate_sweep(points: Sequence[RatePoint]) -> RateResult:
     """Return the result of a sweep; steps with a loss that is not finite end it."""
     end = next((i for i, p in enumerate(points) if not math.isfinite(p.change)), len(points))
     kept = tuple(points[:end])

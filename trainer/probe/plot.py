@@ -1,4 +1,4 @@
-"""The plots of a probe: what they show, and as PNGs, drawn with Pillow. Torch-free: the window draws them, too."""
+"""The plots of a probe: what they show, and as PNGs, drawn with Pillow. The window draws them, too."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Scale = Callable[[float], float]  # from a value to a pixel
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """What to draw: single values as dots, a line, and a marked place on the x axis with its words.
+    """The contents of a plot: single values as dots, a line, and a marked place on the x axis with its words.
 
     With `is_log` the x axis is logarithmic.
     """

@@ -28,7 +28,7 @@ from trainer.preflight import check
 from trainer.preflight.budget import memory_estimate
 from trainer.preflight.estimates import sizes_of
 from trainer.preflight.run_budget import TIGHT
-from trainer.probe.curve import RatePoint, RateResult, evaluated, has_diverged, sweep_expression, swept_rate
+from trainer.probe.curve import RatePoint, RateResult, evaluate_sweep, has_diverged, sweep_expression, swept_rate
 from trainer.probe.plot import batch_plot, rate_plot, write_plot
 from trainer.probe.trial import Trial, run_trial
 from trainer.run.machine import machine_of
@@ -78,7 +78,7 @@ class BatchResult:
 
 @dataclass(frozen=True, slots=True)
 class ProbeRequest:
-    """What to measure of a config, and the folder for the results. The rates are those of the sweep's ends."""
+    """The measurements to make of a config, and the folder for the results. The rates are the ends of the sweep."""
 
     config: Config
     out: Path
@@ -94,7 +94,7 @@ class ProbeRequest:
 def probe(request: ProbeRequest, job: Job) -> JobFinished:
     """Measure what is asked for, and write `points.json` and the plots. Raises DarkroomError, StopRequested.
 
-    The trials are in a folder beside the results that is removed at the end. Nothing else of the config is touched,
+    The trials are in a folder next to the results that is removed at the end. Nothing else of the config is touched,
     except that its caches are filled.
     """
     _check(request)
@@ -126,8 +126,8 @@ def measure_batches(request: ProbeRequest, scratch: Path, job: Job) -> BatchResu
     config = request.config
     points: list[BatchPoint] = []
     reason, worse = f"no larger one was tried than {request.max_batch}.", 0
-    found = datasets_of(config)
-    most_images = max(found.training.bucket_counts.values(), default=0)
+    datasets = datasets_of(config)
+    most_images = max(datasets.training.bucket_counts.values(), default=0)
     is_cpu = machine_of(config.general, config.training.precision).train_device.is_cpu
     for size in (s for s in _SIZES if s <= request.max_batch):
         if size > most_images and points:
@@ -138,7 +138,7 @@ def measure_batches(request: ProbeRequest, scratch: Path, job: Job) -> BatchResu
             reason = f"by the estimate, {size} would not fit the computer's free memory."
             break
         what = f"Batch of {size}"
-        trial = _tried(lambda c=changed, w=what: _trial(request, c, scratch, job, _STEPS_PER_SIZE, w))  # type: ignore[misc]
+        trial = _try(lambda c=changed, w=what: _trial(request, c, scratch, job, _STEPS_PER_SIZE, w))  # type: ignore[misc]
         if trial is None:
             reason = f"a batch of {size} runs out of memory."
             break
@@ -169,7 +169,7 @@ def sweep_rates(request: ProbeRequest, scratch: Path, job: Job) -> RateResult:
     swept = _with_schedule(config, sweep_expression(num_steps, lowest, highest), highest)
     after = _trial(request, swept, scratch, job, num_steps, "Learning rates", is_over)
     pairs = zip(after.steps, losses, strict=False)
-    return evaluated(
+    return evaluate_sweep(
         [RatePoint(swept_rate(i, num_steps, lowest, highest), step.loss, loss) for i, (step, loss) in enumerate(pairs)]
     )
 
@@ -188,7 +188,7 @@ def _trial(
     )
 
 
-def _tried(trial: Callable[[], Trial]) -> Trial | None:
+def _try(trial: Callable[[], Trial]) -> Trial | None:
     """Return a trial, or None if it ran out of memory."""
     try:
         return trial()
@@ -237,8 +237,8 @@ def _with_schedule(config: Config, expression: str, highest: float) -> Config:
     factor = highest / config.training.learning_rate if config.training.learning_rate else 1.0
     for part in config.family_parts:
         path = f"parts.{part.name}.learning_rate"
-        if (own := get_path(config, path)) is not None:
-            config = replace_value(config, path, own * factor)
+        if (rate := get_path(config, path)) is not None:
+            config = replace_value(config, path, rate * factor)
     if config.embeddings.learning_rate is not None:
         config = replace_value(config, "embeddings.learning_rate", config.embeddings.learning_rate * factor)
     config = replace_value(config, "training.learning_rate", highest)
@@ -247,20 +247,20 @@ def _with_schedule(config: Config, expression: str, highest: float) -> Config:
 
 def _fits_memory(config: Config) -> bool:
     """Return whether the estimate of a run on the CPU fits the memory that is free; True without an estimate."""
-    found = datasets_of(config)
-    estimated = memory_estimate(config, sizes_of(found.training, found.validation))
+    datasets = datasets_of(config)
+    estimated = memory_estimate(config, sizes_of(datasets.training, datasets.validation))
     return estimated is None or estimated.peak.total_bytes <= TIGHT * free_memory()
 
 
-def _plot_batches(file: Path, found: BatchResult) -> Path:
-    sizes, speeds = [p.batch_size for p in found.points], [p.images_per_second for p in found.points]
-    write_plot(file, batch_plot(sizes, speeds, found.fastest.batch_size))
+def _plot_batches(file: Path, result: BatchResult) -> Path:
+    sizes, speeds = [p.batch_size for p in result.points], [p.images_per_second for p in result.points]
+    write_plot(file, batch_plot(sizes, speeds, result.fastest.batch_size))
     return file
 
 
-def _plot_rates(file: Path, found: RateResult) -> Path:
-    rates, changes = [p.rate for p in found.points], [p.change for p in found.points]
+def _plot_rates(file: Path, result: RateResult) -> Path:
+    rates, changes = [p.rate for p in result.points], [p.change for p in result.points]
     if not rates or not any(map(math.isfinite, changes)):
         raise DarkroomError("No step of the sweep has a finite loss.", advice="Start at a lower rate (--from).")
-    write_plot(file, rate_plot(rates, changes, found.smoothed, found.suggested))
+    write_plot(file, rate_plot(rates, changes, result.smoothed, result.suggested))
     return file

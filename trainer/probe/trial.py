@@ -31,7 +31,7 @@ NEVER = Every()
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class StepMeasurement:
     """A step: its loss (NaN if it was skipped), the images in it, and its seconds."""
 
     loss: float
@@ -43,7 +43,7 @@ class Measured:
 class Trial:
     """The steps of a trial, and the most memory that the device held."""
 
-    steps: list[Measured] = field(default_factory=list)
+    steps: list[StepMeasurement] = field(default_factory=list)
     peak_bytes: int = 0
 
     @property
@@ -63,7 +63,7 @@ class _Steps:
     def after_step(self, view: StepView) -> None:
         """Take a step."""
         loss = view.outcome.loss
-        step = Measured(float("nan") if loss is None else loss, view.outcome.num_images, view.seconds)
+        step = StepMeasurement(float("nan") if loss is None else loss, view.outcome.num_images, view.seconds)
         self._trial.steps.append(step)
         self.should_stop = len(self._trial.steps) >= self._num_steps or self._is_over(self._trial)
         self._job.progress(self._what, len(self._trial.steps), self._num_steps)
@@ -84,7 +84,7 @@ def run_trial(
     The caches of the config are filled as a run does; everything else is in `scratch`. Raises StopRequested, the errors
     of a run, and what torch raises without memory.
     """
-    config = undisturbed(config, scratch)
+    config = only_steps_of(config, scratch)
     datasets = datasets_of(config)
     config = _long_enough(config, datasets, num_steps)
     clocks, trial = Clocks(), Trial()
@@ -118,8 +118,8 @@ def run_trial(
     return trial
 
 
-def undisturbed(config: Config, scratch: Path) -> Config:
-    """Return the config without anything beside its steps, and with its outputs in a folder."""
+def only_steps_of(config: Config, scratch: Path) -> Config:
+    """Return the config with nothing but its steps, and with its outputs in a folder."""
     for path, value in (
         ("general.workspace_dir", str(scratch)),
         ("general.tensorboard", False),

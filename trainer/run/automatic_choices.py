@@ -19,7 +19,7 @@ from trainer import phases
 from trainer.events import SettingChosen
 from trainer.preflight.auto_checkpointing import Blocks, automatic_parts, blocks_to_checkpoint
 from trainer.preflight.estimates import sizes_of
-from trainer.preflight.sharding import sharded_parts
+from trainer.preflight.ranks import sharded_parts
 from trainer.run.machine import Machine
 from trainer.run.setup import RunSetup
 from trainer.run_folder.fork import LAYOUT_FILE

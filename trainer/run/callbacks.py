@@ -27,8 +27,8 @@ from trainer.callbacks.tensorboard_log import TensorBoardLog
 from trainer.callbacks.validation import ValidationCallback
 from trainer.export.adapter import AdapterExporter, Exporter
 from trainer.export.embeddings import EmbeddingExporter, with_embeddings
+from trainer.export.metadata import thumbnail_of
 from trainer.export.model import AutoencoderExporter, ModelExporter
-from trainer.export.thumbnail import thumbnail_of
 from trainer.methods.measured_prompts import measured_prompts
 from trainer.methods.reward_models import RewardModels
 from trainer.run.data import Loaders, plan_fingerprint

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from modules.config.schema import Config
+from modules.estimate.run import in_gb
 from modules.system.atomic import write_text
 from modules.system.errors import DarkroomError
+from modules.system.hardware import GpuMemory, gpu_memory
 from modules.system.redaction import redact
 from trainer.events import RunFailed
+from trainer.preflight.budget import Counts, memory_estimate, memory_problems
 from trainer.preflight.estimates import sizes_of
-from trainer.preflight.memory_advice import memory_advice
 from trainer.ranks import LostProcessError
 from trainer.run.setup import RunSetup
 from trainer.run_folder.backup import BackupInfo, list_backups
@@ -83,3 +86,27 @@ def _write_details(details: str, run_dir: Path | None) -> str:
         logger.warning("%s could not be written.", file, exc_info=True)
         return ""
     return str(file)
+
+
+_SHARE = 0.8  # of the estimate: the savings are to bring the run well below what was not enough
+
+
+def memory_advice(
+    config: Config, sizes: Counts, *, memory_of: Callable[[str], GpuMemory | None] = gpu_memory
+) -> tuple[str, str]:
+    """Return the estimate as a sentence, and the settings that save memory with what each saves.
+
+    Both are empty where the shapes of the model are not known. `sizes` are the image sizes with their counts.
+    """
+    found = memory_estimate(config, sizes)
+    if found is None:
+        return "", ""
+    gpu = memory_of(config.general.train_device)
+    needed = found.peak.total_bytes
+    has = f" The GPU has {in_gb(gpu.total_bytes)}." if gpu is not None else ""
+    total = min(needed, gpu.total_bytes) if gpu is not None else needed
+    enough = GpuMemory(total_bytes=total, free_bytes=round(_SHARE * total))
+    problem = next(memory_problems(config, sizes, memory_of=lambda _device: enough), None)
+    advice, _, verdict = problem.advice.partition(", which ") if problem is not None else ("", "", "")
+    # Whether that fits is not known: the run has needed more than was estimated, or others have used the GPU.
+    return f"The estimate for these settings: {found}{has}", f"{advice}." if verdict else advice

@@ -24,8 +24,8 @@ from trainer.events import PhaseChanged, WarningRaised
 from trainer.methods.build import load_perceptual
 from trainer.methods.reward_models import RewardModels, load_reward_models
 from trainer.preflight.estimates import sizes_of
+from trainer.preflight.ranks import sharded_parts
 from trainer.preflight.room import parts_that_stay
-from trainer.preflight.sharding import sharded_parts
 from trainer.run.automatic_choices import checkpointed_blocks, parts_with_channels_last
 from trainer.run.data import Loaders, build_loaders, caches_of
 from trainer.run.meters import DownloadMeter

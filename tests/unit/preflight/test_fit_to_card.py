@@ -229,6 +229,6 @@ def test_a_move_is_in_a_config_that_has_its_values() -> None:
     config = Config()
     move = moves.ema_offloaded()
     assert not move.is_in(config)
-    assert move.is_in(move.applied(config))
+    assert move.is_in(move.apply_to(config))
     halves = moves.half_samples(config)
     assert halves.changes_result

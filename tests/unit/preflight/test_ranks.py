@@ -11,8 +11,7 @@ from modules.data.buckets import Size
 from modules.system.ranks import ONLY_RANK, Rank
 from tests.unit.preflight.setups import changed
 from trainer.preflight.budget import memory_estimate
-from trainer.preflight.ranks import problems_of_ranks
-from trainer.preflight.sharding import sharded_parts
+from trainer.preflight.ranks import problems_of_ranks, sharded_parts
 
 REFUSED: dict[str, dict[str, Any]] = {
     "training.method": {"training__method": {"name": "online_dpo", "chosen_by": "person"}},

@@ -11,7 +11,7 @@ from modules.config.rules.optimizers import one_learning_rate, plausible_learnin
 from modules.config.schema import Config
 from modules.optim.registry import OPTIMIZERS
 from tests.unit.preflight.setups import changed
-from trainer.preflight.packages import problems_of_packages
+from trainer.preflight.requirements import problems_of_packages
 
 USUAL = {"adapter": 1e-4, "full": 1e-5}
 

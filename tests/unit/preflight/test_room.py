@@ -11,7 +11,7 @@ from modules.data.buckets import Size
 from modules.estimate.run import MemoryEstimate, PhaseMemory
 from trainer.preflight.auto_checkpointing import blocks_to_checkpoint, chosen_blocks
 from trainer.preflight.fit_choices import on_a_gpu
-from trainer.preflight.room import RESERVE, parts_that_stay, staying
+from trainer.preflight.room import RESERVE, parts_staying, parts_that_stay
 from trainer.preflight.run_budget import Budget, budget_of
 
 GB = 1_000_000_000
@@ -36,7 +36,7 @@ def test_the_smallest_parts_stay_while_they_fit() -> None:
     weights = {"unet": 40, "vae": 5, "first": 10, "second": 20}
 
     def stay(limit: int) -> dict[str, set[str]]:
-        found = staying(memory, needed, weights, limit_bytes=limit)  # type: ignore[arg-type]
+        found = parts_staying(memory, needed, weights, limit_bytes=limit)  # type: ignore[arg-type]
         return {phase: set(parts) for phase, parts in found.items()}
 
     assert stay(100) == {"training": {"vae", "first", "second"}, "sampling": {"vae", "first"}}
@@ -64,7 +64,7 @@ def test_what_stays_fits_by_the_estimate() -> None:
     memory = budget.memory()
     for free_gb in (7, 8, 9, 10, 12):
         limit = round((1 - RESERVE) * free_gb * GB)
-        found = staying(memory, budget.run.on_device, weights, limit_bytes=limit)
+        found = parts_staying(memory, budget.run.on_device, weights, limit_bytes=limit)
         for phase in memory.phases:
             beside = sum(weights[n] for n in found[phase.phase])
             assert not beside or phase.total_bytes + beside <= limit

@@ -53,8 +53,8 @@ def measure(config: Config) -> FitMeasurement:
     # Imported here: the window is drawn without the estimate's code.
     from trainer.data.datasets import datasets_of
     from trainer.data.hub_datasets import with_local_folders
-    from trainer.preflight.card import free_here
     from trainer.preflight.estimates import sizes_of
+    from trainer.preflight.fit import free_here
     from trainer.preflight.passes import MALFORMED_CONFIG
     from trainer.preflight.run_budget import budget_of
 
@@ -108,7 +108,7 @@ class Fitting:
 
     def set_card(self, text: str) -> None:
         """Compute for another size of the card; an invalid one is reported."""
-        from trainer.preflight.card import size_of
+        from trainer.preflight.fit import size_of
 
         if self._measured is None or self._measured.budget is None:
             return

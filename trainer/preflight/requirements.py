@@ -1,4 +1,7 @@
-"""Attention and compiling: whether what they need is here. Checked without torch, so only certain problems."""
+"""Packages and tools that the optimizer, attention and compiling need.
+
+Only what is missing for certain is reported: torch is not imported.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from collections.abc import Iterator
 
 from modules.config.schema import Config
 from modules.families.attention import ATTENTIONS, usable_attentions
+from modules.optim.registry import optimizer_spec
 from modules.system import hardware
 from modules.system.problem import Problem
 
@@ -61,3 +65,15 @@ def _compiler(config: Config, kind: str) -> Iterator[Problem]:
         "warning",
         f"{install}, or switch off Compile the model.",
     )
+
+
+def problems_of_packages(config: Config) -> Iterator[Problem]:
+    """Yield settings of the optimizer whose package is missing. No package is imported."""
+    spec = optimizer_spec(config.training.optimizer)
+    for package in spec.packages_of(config.training.optimizer):
+        if not package.is_installed:
+            yield Problem(
+                "training.optimizer",
+                f"The optimizer {spec.name} needs the package {package.name}, which is not installed.",
+                advice=f"{package.install}, or choose another optimizer.",
+            )

@@ -1,31 +1,37 @@
-"""The facts about a run in a LoRA's metadata: its images, as far as the user wants that, and its settings.
+"""The metadata of a run's result: facts about its images and settings, the embedded config, and a thumbnail.
 
-The keys and shapes are sd-scripts', which A1111, Forge and Civitai show on a model's card (formats.md 5.3 in short).
-A fact that does not hold for a run is left out.
+The keys and shapes of the facts are sd-scripts', which A1111, Forge and Civitai show on a model's card (formats.md 5.3
+in short). A fact that does not hold for a run is left out.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import io
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import Literal
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
 
 from modules.adapters.training_settings import max_norm_of
+from modules.config.codec import encode
 from modules.config.method_facts import method_of, rate_factor_of
 from modules.config.schema import Config
 from modules.config.sections.noise import Noise
 from modules.data.buckets import Size
 from modules.data.dataset import Dataset
+from modules.data.images import open_image
 from modules.data.order import ConceptRepeats, sizes_of_epoch
 from modules.diffusion.weightings import WEIGHTINGS
 from modules.formats.metadata import ConceptFacts, DatasetFacts, tag_frequency
 from modules.objectives.losses import LOSSES, DeltaSettings, LossMix, loss_mix_of
 from modules.optim.registry import OPTIMIZERS
 from modules.optim.schedule_registry import warmup_length
+from modules.settings.field import FieldRecord, Section, records_of
 from modules.system.paths import from_root
 
 _MIXED = {"bfloat16": "bf16", "float16": "fp16"}
@@ -173,3 +179,101 @@ def short_hash(file: Path) -> str:
             return hashlib.sha256(opened.read(_HASHED_BYTES)).hexdigest()[:_HASH_CHARS]
     except (OSError, ValueError):
         return ""
+
+
+_SIDE_PX = 256
+
+
+def thumbnail_of(samples: Path) -> str:
+    """Return the newest sample of the first prompt in a run's samples folder as a data URL of a JPEG, at most 256 px a
+    side (ModelSpec 1.0.1, `modelspec.thumbnail`); empty if there is no sample, or if it cannot be read.
+    """
+    prompts = sorted(f for f in samples.glob("*") if f.is_dir())
+    sampled = sorted(f for folder in prompts[:1] for f in folder.glob("step-*") if not f.name.startswith("."))
+    if not sampled:
+        return ""
+    try:
+        with open_image(sampled[-1]) as image:
+            small = image.convert("RGB")
+    except OSError:
+        return ""
+    small.thumbnail((_SIDE_PX, _SIDE_PX))
+    buffer = io.BytesIO()
+    small.save(buffer, format="JPEG", quality=85)
+    return f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
+
+
+_LEFT_OUT = ("concepts", "concepts_file", "unknown", "remembered")
+_REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
+_WEIGHTS = (".safetensors", ".ckpt", ".pt", ".pth", ".bin")
+
+
+def embedded_config(config: Config) -> str:
+    """Return the settings to embed, as JSON.
+
+    "settings" leaves out the concepts, the sample prompts and the notes; folders get their defaults, and files keep
+    their names alone. "all" embeds everything. Empty where the user wants none.
+    """
+    if config.output.embed_config == "none":
+        return ""
+    tree = encode(config)
+    if config.output.embed_config == "settings":
+        sampling = config.sampling.model_copy(update={"prompts": (), "prompts_file": ""})
+        general = config.general.model_copy(update={"notes": ""})
+        shared = config.model_copy(update={"concepts": (), "sampling": sampling, "general": general})
+        tree = {k: v for k, v in encode(shared).items() if k not in _LEFT_OUT}
+        _hide_paths(shared, tree)
+    return json.dumps(tree, sort_keys=True, ensure_ascii=False)
+
+
+def _hide_paths(section: Section, tree: dict[str, Any]) -> None:
+    """Replace every path in `tree`, the JSON data of `section`; settings that it does not contain are skipped."""
+    for record in records_of(type(section)):
+        holder, place = _holder(section, record.path), _holder_in(tree, record.path)
+        if place is None or record.name not in place:
+            continue
+        value = getattr(holder, record.name)
+        if record.setting.path_kind:
+            place[record.name] = _public_path(str(value), record)
+        elif isinstance(value, Section):
+            _hide_paths(value, place[record.name])
+        elif record.kind == "list" and record.item:
+            for item, inner in zip(value, place[record.name], strict=True):
+                _hide_paths(item, inner)
+        elif record.kind == "map" and record.item:
+            for key, item in value.items():
+                _hide_paths(item, place[record.name][key])
+
+
+def _holder(section: Section, path: str) -> Any:
+    node: Any = section
+    for name in path.split(".")[:-1]:
+        node = getattr(node, name)
+    return node
+
+
+def _holder_in(tree: dict[str, Any], path: str) -> dict[str, Any] | None:
+    node: Any = tree
+    for name in path.split(".")[:-1]:
+        node = node.get(name) if isinstance(node, dict) else None
+    return node if isinstance(node, dict) else None
+
+
+def _public_path(value: str, record: FieldRecord) -> str:
+    """Return a path as it may be shared: a file's name, a Hugging Face repository, or a folder's default."""
+    default = str(record.default)
+    if not value or value == default:
+        return value
+    name = re.split(r"[\\/]", value.rstrip("\\/"))[-1]
+    match record.setting.path_kind:
+        case "folder":
+            return default
+        case "save":
+            return str(PurePosixPath(default).parent / name)
+        case _:
+            return value if _is_repository(value) else name
+
+
+def _is_repository(value: str) -> bool:
+    is_named_so = bool(_REPOSITORY.fullmatch(value)) and not value.lower().endswith(_WEIGHTS)
+    return is_named_so and not from_root(value).exists()
