@@ -43,7 +43,7 @@ from trainer.__main__ import main
 from trainer.events import BackupSaved, SampleReady, StepFinished, ValidationFinished
 from trainer.preflight import check
 from trainer.preflight.budget import memory_estimate
-from ui.forms.records import groups_of, records_beside
+from ui.forms.records import groups_of, inline_records
 
 BASE: dict[str, Any] = {
     "data": {"resolution_px": [32], "bucket_step_px": 8, "latent_cache": True, "text_cache": True},
@@ -252,7 +252,7 @@ def test_it_trains_on_quantized_weights(config: Config, dtype: str) -> None:
 def test_it_is_shown_in_the_forms(config: Config) -> None:
     assert [g.title for g in groups_of(config, ("parts",))] == ["Transformer", "Text encoder (Qwen3)", "VAE"]
     [choice] = groups_of(config, ("model.family",))[0].records
-    assert [record.path for record in records_beside(config, choice)] == ["model.family.text_tokens"]
+    assert [record.path for record in inline_records(config, choice)] == ["model.family.text_tokens"]
 
 
 # -- gradients

@@ -11,7 +11,7 @@ from modules.settings.every import Every
 from modules.settings.field import FieldRecord
 from ui.forms.fields import Row
 from ui.forms.values import to_text
-from ui.forms.visibility import name_of, offered
+from ui.forms.visibility import available_choices, name_of
 from ui.widgets.controls import Choice, Switch
 from ui.widgets.entry import Entry
 from ui.widgets.files.dialog import FileDialog
@@ -117,7 +117,7 @@ def expected(record: FieldRecord, value: Any) -> str:
             return str(value)
         case "choice" | "section":
             name = name_of(value)
-            return offered(record, name)[name]
+            return available_choices(record, name)[name]
         case "every":
             return f"{value.n:g} {value.unit if value.unit == 'never' else value.unit + 's'}"
         case _:

@@ -148,9 +148,9 @@ def fork(walk_: Walk) -> None:
     """Fork the newest run that has a backup, change it, and start it."""
     app, session = walk_.app, walk_.app.context.session
     page = walk_.page("runs")
-    walk_.wait(lambda: page.shown_records, "the runs")
+    walk_.wait(lambda: page.listed_runs, "the runs")
     walk_.window.settle()
-    row = str(len(page.shown_records) - 1)  # the demo's own
+    row = str(len(page.listed_runs) - 1)  # the demo's own
     x, y, *_ = (int(edge) for edge in page.table.tree.bbox(row))
     tree = page.table.tree
     xdotool("mousemove", str(tree.winfo_rootx() + x + 30), str(tree.winfo_rooty() + y + 8), "click", "1")

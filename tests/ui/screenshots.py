@@ -42,7 +42,7 @@ from ui.forms.context import Context
 from ui.forms.documents import FIRST_PRESET
 from ui.forms.model import Source
 from ui.loop.interaction import Answer, Failure
-from ui.loop.past_runs import past_state
+from ui.loop.past_runs import read_past_state
 from ui.loop.run_state import RunState
 from ui.widgets.dialog import Dialog, Window
 from ui.widgets.image_grid import Tile
@@ -72,7 +72,7 @@ class Camera:
         self._out, self._only = out, only
         self.app.show()
         self.app.form.load(load_file(run_dir / "config.json").config, Source("demo"))
-        self.app.context.session.show_past(past_state(run_dir), self.app.form.config)
+        self.app.context.session.show_past(read_past_state(run_dir), self.app.form.config)
         self.settle()
 
     def resize(self, width: int, height: int) -> None:
@@ -206,7 +206,7 @@ def windows(camera: Camera, run_dir: Path) -> Iterator[tuple[str, Callable[[], A
         return pages["run"].samples.viewer
 
     yield "sample", sample
-    yield "comparison", lambda: RunComparison(context, pages["runs"].shown_records[:2])
+    yield "comparison", lambda: RunComparison(context, pages["runs"].listed_runs[:2])
     yield "tokens", lambda: SecretsDialog(context).ask()
     yield "question", lambda: ask.choose("Training is running", "Stop writes a backup.", answers, "warning")
     yield "text", lambda: ask.ask_text("Save as a preset", "Its name:", "my preset")
@@ -238,7 +238,7 @@ def filled_queue(camera: Camera) -> None:
         camera.settle()
     context.form.undo()
     page: Any = camera.app.shell.page("queue")
-    page.shown()
+    page.on_show()
     camera.settle()
     page.table.select([1])  # so that the line below the table shows how it differs
 

@@ -208,7 +208,7 @@ def _replaces(window: Window, editor: CaptionEditor, folder: Path) -> None:
     replacing.replacement.set("lies")
     replacing.flags["is_regex"].set(True)
     replacing._search_soon()
-    window.wait_until(lambda: len(replacing.found) == 1 and replacing.found[0].num_matches == 2, "the preview")
+    window.wait_until(lambda: len(replacing.changes) == 1 and replacing.changes[0].num_matches == 2, "the preview")
     assert replacing.table.tree.item("0")["values"][1].startswith("lies, blue sky")
     replacing.replace()
     window.wait_until(lambda: replacing.last, "the replacement")
@@ -263,12 +263,12 @@ def test_counts_follow_the_editor_however_it_was_opened(window: Window, folder: 
     context = window.app.context
     items.add(context.form, "concepts", [Concept(path=str(folder))])
     page: Any = window.open_page("concepts")
-    window.wait_until(lambda: page.model.shown[0].share_captioned == 2 / 3, "the scan")
+    window.wait_until(lambda: page.model.visible[0].share_captioned == 2 / 3, "the scan")
     context.actions.run("captions")
     window.settle()
     (folder / "c.txt").write_text("a third one")
     editors(window)[0].close()
-    window.wait_until(lambda: page.model.shown[0].share_captioned == 1, "another scan")
+    window.wait_until(lambda: page.model.visible[0].share_captioned == 1, "another scan")
 
 
 def test_a_mask_keeps_its_history_while_other_images_are_open(folder: Path) -> None:

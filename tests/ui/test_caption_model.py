@@ -152,7 +152,7 @@ def test_another_folder_is_opened_and_stays_in_the_choice(model: CaptionModel, t
     empty.mkdir()
     model.edit_caption("red cat, sitting")
     model.open_folder(empty)
-    assert (model.chosen, model.session.images, model.session.current) == (str(empty), (), None)
+    assert (model.source_name, model.session.images, model.session.current) == (str(empty), (), None)
     assert (model.image, model.message) == (None, "This folder contains no image files.")
     model.open_concepts({"concept 0": Source(tmp_path / "images", "Cats")}, "concept 0")
     assert list(model.sources) == ["concept 0", "images", str(empty)]

@@ -18,16 +18,15 @@ from modules.system.paths import as_config_path
 from ui.features.concepts.cards import CardFilter, card_of, summary_of
 from ui.features.concepts.figures import (
     bucket_bars,
+    describe_tags,
+    describe_token_lengths,
     rows_of,
     search_tags,
     size_points,
-    size_words,
-    tag_words,
     token_bars,
-    token_words,
 )
 from ui.features.concepts.model import clone, make_concepts
-from ui.features.concepts.preview import PreviewModel, change_words, place_words
+from ui.features.concepts.preview import PreviewModel, describe_changes, describe_use
 from ui.features.concepts.scanning import STOPPED, ScanFacts, Scans
 from ui.features.concepts.task import Task
 from ui.forms import items
@@ -244,7 +243,7 @@ def test_the_scan_of_a_path_that_is_gone_is_cancelled(sets: list[Concept]) -> No
 def test_a_reporting_job_stops_at_its_next_report_once_cancelled() -> None:
     background, reports, results = Background(), [], []
     task: Task[str] = Task(background)
-    task.changed.subscribe(lambda: reports.append(task.words))
+    task.changed.subscribe(lambda: reports.append(task.status))
 
     def work(report: Any) -> str:
         for number in range(10**9):
@@ -320,11 +319,10 @@ def test_statistics_in_words_and_bars() -> None:
     bars = token_bars(found)
     assert sum(b.value for b in bars) == 2
     assert [b.is_marked for b in bars if b.value] == [False, True]
-    assert "1 caption of 2 exceed 75 tokens" in token_words(found)
-    assert "none is truncated" in token_words(statistics(num_long=0))
+    assert "1 caption of 2 exceed 75 tokens" in describe_token_lengths(found)
+    assert "none is truncated" in describe_token_lengths(statistics(num_long=0))
     assert search_tags(found, "CAT") == [("a cat", 3), ("catnip", 1)]
-    assert tag_words(found, search_tags(found, "blue")) == "1 of 3 tags, 1 in a single image"
-    assert [size_words(n) for n in (12, 1500, 2.5e6, 3e9)] == ["12 B", "1.5 kB", "2.5 MB", "3.00 GB"]
+    assert describe_tags(found, search_tags(found, "blue")) == "1 of 3 tags, 1 in a single image"
 
 
 def test_the_preview_steps_through_images_and_uses(tmp_path: Path, sets: list[Concept]) -> None:
@@ -336,15 +334,15 @@ def test_the_preview_steps_through_images_and_uses(tmp_path: Path, sets: list[Co
     background = Background()
     model = PreviewModel(background, Scans(background), ThumbnailCache(tmp_path / "thumbnails"))
     model.follow(form.config, 0)
-    drained(background, lambda: model.shown)
-    assert model.shown is not None
-    assert (model.num_images, model.shown.seen.path.name) == (2, "one.png")
-    assert "variation 1 of 2" in change_words(model.shown, is_augmented=True)
+    drained(background, lambda: model.content)
+    assert model.content is not None
+    assert (model.num_images, model.content.seen.path.name) == (2, "one.png")
+    assert "variation 1 of 2" in describe_changes(model.content, is_augmented=True)
     model.step_use(1)
-    drained(background, lambda: model.shown and model.shown.seen.sample_index.epoch == 1)
-    assert place_words(model.shown, model.use) == "use 2 of 200: epoch 2"
+    drained(background, lambda: model.content and model.content.seen.sample_index.epoch == 1)
+    assert describe_use(model.content, model.use) == "use 2 of 200: epoch 2"
     model.step_image(-1)
-    drained(background, lambda: model.shown and model.shown.seen.path.name == "two.png")
+    drained(background, lambda: model.content and model.content.seen.path.name == "two.png")
     assert model.use == 0
     form.edit("concepts.0.repeats", 0.0)
     model.follow(form.config, 0)

@@ -78,7 +78,7 @@ def test_cards_follow_the_scans(folders: list[Path]) -> None:
     Image.new("RGB", (8, 8)).save(folders[0] / "two.png")
     desk.model.scan_again()
     desk.wait_until(lambda: desk.model.cards[0].figures == "2 images")
-    assert len(desk.model.drawn) == 1
+    assert len(desk.model.grid_cards) == 1
 
 
 def test_a_filter_leaves_some_cards_and_is_cleared_for_a_hidden_one() -> None:
@@ -86,7 +86,7 @@ def test_a_filter_leaves_some_cards_and_is_cleared_for_a_hidden_one() -> None:
     desk.model.filter_cleared.subscribe(lambda: cleared.append(True))
     assert desk.model.use_filter(CardFilter(text="dogs"))
     assert not desk.model.use_filter(CardFilter(text="dogs"))
-    assert [card.name for card in desk.model.shown] == ["dogs"]
+    assert [card.name for card in desk.model.visible] == ["dogs"]
     assert desk.model.indices_of([0]) == [1]
     assert desk.model.reveal([1]) == [0]
     assert not cleared
@@ -104,7 +104,7 @@ def test_concepts_are_switched_off_and_on() -> None:
     desk.model.toggle([0, 1])  # all as the first
     assert enabled() == [False, False, False]
     desk.model.use_filter(CardFilter(text="mice"))
-    desk.model.toggle_shown(to=True)
+    desk.model.toggle_visible(to=True)
     desk.model.toggle([])
     assert enabled() == [False, False, True]
 

@@ -73,7 +73,7 @@ def test_cards_show_images_captions_and_problems(window: Window, concepts: Any, 
     assert texts(concepts) == [
         "cats", "Training · 3 images", "2 files skipped and 1 more", "dogs", "Training · 0 images", "no images found",
     ]  # fmt: skip
-    assert concepts.selected == [0, 1]
+    assert concepts.selected_indices == [0, 1]
     assert concepts._summary.cget("text") == "2 concepts, 3 images in use"
     window.wait_until(lambda: concepts.grid.canvas.find_withtag("photo"), "thumbnails")
     assert concepts._empty.cget("text") == "Drop more folders, images or archives here."
@@ -96,9 +96,9 @@ def test_cards_show_images_captions_and_problems(window: Window, concepts: Any, 
 def test_cards_by_pointer_and_keys(window: Window, concepts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     form, grid, canvas = window.app.form, concepts.grid, concepts.grid.canvas
     press(concepts, window, *grid.centre_of(1))
-    assert concepts.selected == [1]
+    assert concepts.selected_indices == [1]
     press(concepts, window, *grid.centre_of(0), state=0x4)
-    assert concepts.selected == [0, 1]
+    assert concepts.selected_indices == [0, 1]
     press(concepts, window, *grid.switch_of(0))
     assert [c.enabled for c in form.config.concepts] == [False, True]
     press(concepts, window, *grid.switch_of(0))
@@ -107,7 +107,7 @@ def test_cards_by_pointer_and_keys(window: Window, concepts: Any, monkeypatch: p
     concepts.buttons["clone"].invoke()
     window.settle()
     assert names(window) == ["cats", "cats", "dogs"]
-    assert concepts.selected == [1]
+    assert concepts.selected_indices == [1]
     assert form.config.concepts[1].seed is not None
     x, y = grid.centre_of(2)
     canvas.event_generate("<ButtonPress-1>", x=x, y=y)
@@ -118,14 +118,14 @@ def test_cards_by_pointer_and_keys(window: Window, concepts: Any, monkeypatch: p
     canvas.event_generate("<ButtonRelease-1>", x=target_x - 60, y=target_y)
     window.settle()
     assert names(window) == ["dogs", "cats", "cats"]
-    assert concepts.selected == [0]
+    assert concepts.selected_indices == [0]
     canvas.focus_force()
     for key in ("<Right>", "<Alt-Right>"):
         canvas.event_generate(key)
         window.settle()
-    assert concepts.selected == [2]
+    assert concepts.selected_indices == [2]
     concepts.buttons["earlier"].invoke()
-    assert concepts.selected == [1]
+    assert concepts.selected_indices == [1]
     canvas.event_generate("<Delete>")
     window.settle()
     assert names(window) == ["dogs", "cats"]
@@ -160,7 +160,7 @@ def test_many_concepts_draw_only_what_is_visible(window: Window, tmp_path: Path)
     page.select([399])
     window.settle()
     assert "399" in texts(page)
-    page.model.toggle(page.selected)
+    page.model.toggle(page.selected_indices)
     assert window.app.form.config.concepts[399].enabled is False
 
 
@@ -224,7 +224,7 @@ def test_the_tabs_of_the_editor(window: Window, concepts: Any, folders: tuple[Pa
     form.edit("concepts.0.image.flip", "always")
     editor = concepts.edit(0)
     augmentation = editor.show("Augmentation")
-    window.wait_until(lambda: augmentation.model.shown, "the preview")
+    window.wait_until(lambda: augmentation.model.content, "the preview")
     window.settle()
     assert augmentation.caption.cget("text") == "Caption: a cat that sits"
     assert "Flipped" in augmentation.changes.cget("text")
@@ -259,10 +259,10 @@ def test_the_tabs_of_the_editor(window: Window, concepts: Any, folders: tuple[Pa
     assert (folders[0] / "broken.png").exists()
     window.wait_until(lambda: "set_aside" in doctor.fix_buttons, "another look")
     assert editor.show_field("concepts.0.text.suffix")
-    assert editor.shown == "Text"
+    assert editor.open_tab == "Text"
     editor._go(1)
     window.settle()
-    assert (concepts.editor.path, concepts.editor.shown) == ("concepts.1", "Text")
+    assert (concepts.editor.path, concepts.editor.open_tab) == ("concepts.1", "Text")
     root = window.app.root
     before = len(root.winfo_children()), len(form._watchers), len(form.changed._listeners)
     for title in ("Statistics", "Doctor", "Augmentation"):
@@ -278,7 +278,7 @@ def test_the_editor_follows_the_folder_and_the_list(window: Window, concepts: An
     assert window.app.context.navigation.go_to("concepts.1.path")
     window.settle()
     editor, general = concepts.editor, concepts.editor.tabs["General"]
-    assert (editor.path, concepts.selected) == ("concepts.1", [1])
+    assert (editor.path, concepts.selected_indices) == ("concepts.1", [1])
     assert general.summary.cget("text") == "0 images"
     flip(inside(editor.form_view.reveal("concepts.1.include_subfolders").control.frame, Switch))
     window.wait_until(lambda: general.summary.cget("text").startswith("1 image"))

@@ -122,7 +122,7 @@ def test_what_a_built_in_preset_lacks_is_no_mistake(window: Window) -> None:
     preset = next(p for p in list_presets() if p.name == "#sd 1.5 LoRA with validation")
     window.app.context.documents.open_preset(preset)
     window.settle()
-    assert window.app.context.field_problems.found == ()
+    assert window.app.context.field_problems.problems == ()
     window.app.form.choose_variant("training.optimizer", "prodigy")
     window.settle()
-    assert {p.path.rpartition(".")[2] for p in window.app.context.field_problems.found} == {"learning_rate"}
+    assert {p.path.rpartition(".")[2] for p in window.app.context.field_problems.problems} == {"learning_rate"}

@@ -65,7 +65,7 @@ def test_the_proposal_is_shown_and_taken_as_one_step() -> None:
     assert not fits.can_apply
     background.finish()
     assert (fits.stage, fits.card_text) == ("ready", "6.0 GB")
-    assert "free on the training device" in fits.detected
+    assert "free on the training device" in fits.card_note
     assert {r.path for r in fits.rows} >= {"parts.unet.dtype"}
     row = next(r for r in fits.rows if r.path == "parts.unet.dtype")
     assert (row.place, row.before, row.now) == ("Model › UNet: Weight dtype", "float32", "bfloat16")
@@ -88,16 +88,16 @@ def test_another_size_is_computed_anew_and_a_wrong_one_is_said() -> None:
     fits.set_card("1 GB")
     fits.set_card("24 GB")  # the one before is dropped
     background.finish()
-    assert fits.found is not None
-    assert fits.found.card_bytes == 24 * GB
-    assert "6.0 GB are free here now" in fits.detected
+    assert fits.fit is not None
+    assert fits.fit.card_bytes == 24 * GB
+    assert "6.0 GB are free here now" in fits.card_note
 
 
 def test_without_a_card_its_size_is_asked_for_and_without_shapes_nothing_is_promised() -> None:
     background = AtOnce()
     fits = fitting(form(), background, free=None)
     background.finish()
-    assert "No card was found" in fits.detected
+    assert "No card was found" in fits.card_note
     assert fits.card_text == "8.0 GB"
     other = Fitting(form(), background, measure_config=lambda _c: FitMeasurement(None, GB))  # type: ignore[arg-type]
     background.finish()
@@ -136,7 +136,7 @@ def test_the_window_opens_from_the_findings_and_applies(ready: Window, tmp_path:
     window.card.set("4 GB")
     window.entry.tk_entry.focus_force()
     window.entry.tk_entry.event_generate("<Return>")
-    ready.wait_until(lambda: window.fitting.found is not None and window.fitting.found.card_bytes == 4 * GB)
+    ready.wait_until(lambda: window.fitting.fit is not None and window.fitting.fit.card_bytes == 4 * GB)
     ready.settle()
     assert "fits 4.0 GB" in window.summary.cget("text")
     assert window.table.tree.get_children()

@@ -350,12 +350,12 @@ def test_each_of_twelve_problems_links_to_its_field(window: Window, tmp_path: Pa
         assert window.app.context.navigation.page == page, path
     concepts, sampling = (window.app.shell.pages[key] for key in ("concepts", "sampling"))
     assert concepts.editor.path == "concepts.2"  # type: ignore[attr-defined]
-    assert concepts.selected == [2]  # type: ignore[attr-defined]
+    assert concepts.selected_indices == [2]  # type: ignore[attr-defined]
     assert sampling.editor.path == "sampling.prompts.1"  # type: ignore[attr-defined]
     concepts.editor.close()  # type: ignore[attr-defined]
     for path in ("concepts.1", "concepts.1.no_such_field"):
         window.app.context.navigation.go_to(path)
-        assert concepts.selected == [1]  # type: ignore[attr-defined]
+        assert concepts.selected_indices == [1]  # type: ignore[attr-defined]
         assert not concepts.editor.winfo_exists()  # type: ignore[attr-defined]
 
 

@@ -11,7 +11,7 @@ import pytest
 from modules.objectives.metrics import METRICS
 from tests.ui.fake_engine import step
 from trainer.rollout_events import RolloutSampled, SampledImage
-from ui.features.run.facts import image_words, rollout_line
+from ui.features.run.facts import describe_image, rollout_line
 from ui.loop.metric_curves import (
     MAX_METRIC_POINTS,
     MetricCurve,
@@ -25,7 +25,7 @@ from ui.loop.metric_curves import (
     smooth,
     with_metrics,
 )
-from ui.loop.run_state import RunState, after, fold, history_before
+from ui.loop.run_state import RunState, fold, history_before, prepend_history
 
 
 def steps_of(state: RunState, name: str) -> list[int]:
@@ -90,19 +90,19 @@ def test_a_resumed_run_continues_its_curves_and_keeps_its_rollout() -> None:
     now = RunState()
     for number in (5, 6):
         now = fold(now, step(number, metrics={"reward": 9.0, "kl": 0.1}), 0.0)
-    state = after(before, now)
+    state = prepend_history(before, now)
     assert steps_of(state, "reward") == [1, 2, 3, 4, 5, 6]
     assert state.metrics["reward"].points[-2:] == ((5, 9.0), (6, 9.0))
     assert steps_of(state, "kl") == [5, 6]
     assert state.rollout == rollout
-    assert after(before, fold(now, RolloutSampled(5, ()), 0.0)).rollout == RolloutSampled(5, ())
+    assert prepend_history(before, fold(now, RolloutSampled(5, ()), 0.0)).rollout == RolloutSampled(5, ())
 
 
 def test_numbers_and_rollouts_as_text() -> None:
     assert [short_number(v) for v in (0.0, 0.7123, 21.43, 3.1e-5, -2.0)] == ["0", "0.712", "21.4", "3.1e-5", "-2"]
     image = SampledImage("a.png", "a  cat", 0.5, {"pickscore": 21.0, "brightness": 0.25}, "best")
-    assert image_words(image) == "a cat\nReward 0.5000, best of its prompt\nPickScore 21.0000   Brightness 0.2500"
-    assert image_words(SampledImage("a.png", "a cat")) == "a cat\nNo score"
+    assert describe_image(image) == "a cat\nReward 0.5000, best of its prompt\nPickScore 21.0000   Brightness 0.2500"
+    assert describe_image(SampledImage("a.png", "a cat")) == "a cat\nNo score"
     rollout = RolloutSampled(7, (image, SampledImage("b.png", "a dog", math.nan), SampledImage("c.png", "a dog", 1.0)))
     assert rollout_line(rollout) == "Step 8: 3 images of 2 prompts, mean reward 0.75"
 

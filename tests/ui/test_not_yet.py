@@ -16,7 +16,7 @@ from tests.ui.driving import inside, pick
 from ui.features.search.model import Index
 from ui.forms.fields import Row
 from ui.forms.model import FormModel, Source
-from ui.forms.visibility import is_out_of_reach, is_shown, not_yet_words, offered
+from ui.forms.visibility import available_choices, is_out_of_reach, is_shown, support_note
 from ui.widgets.controls import Choice
 
 
@@ -90,13 +90,13 @@ def test_an_unsupported_field_is_shown_only_if_a_file_sets_it() -> None:
 
 def test_an_unsupported_choice_is_offered_only_while_chosen() -> None:
     fence = record(garden(), "fence")
-    assert offered(fence, "none") == {"none": "none", "wood": "wood"}
-    assert offered(fence, "iron") == {"none": "none", "wood": "wood", "iron": "Iron (not yet)"}
+    assert available_choices(fence, "none") == {"none": "none", "wood": "wood"}
+    assert available_choices(fence, "iron") == {"none": "none", "wood": "wood", "iron": "Iron (not yet)"}
 
 
 def test_a_note_explains_an_unsupported_value() -> None:
     config = garden(herbs=True, gnomes=2, fence="iron", pond="later")
-    words = {name: not_yet_words(config, record(config, name)) for name in Garden.model_fields}
+    words = {name: support_note(config, record(config, name)) for name in Garden.model_fields}
     assert words["herbs"] == "Not supported yet."
     assert words["gnomes"] == "Has no effect yet."
     assert words["fence"] == words["pond"] == "Not supported yet. Choose another."
@@ -168,7 +168,7 @@ def test_the_top_bar_hides_choices_with_one_option(window: Window) -> None:
     bar, form = window.app.shell.top_bar, window.app.form
     method = form.record("training.method")
     assert method is not None
-    can_choose = len(offered(method, "denoise")) > 1
+    can_choose = len(available_choices(method, "denoise")) > 1
     window.settle()
     assert bool(bar.choices["training.method"].winfo_ismapped()) is can_choose
     form.choose_variant("training.method", "alignprop")

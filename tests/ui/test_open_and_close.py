@@ -198,7 +198,7 @@ def left(window: Window) -> dict[str, int]:
         "Tcl commands": len(tcl.splitlist(tcl.call("info", "commands"))),
         "global bindings": sum(len(str(tcl.call("bind", "all", name))) for name in window.app.root.bind_all()),
         "sources": len(pump._drains),
-        "redraws": len(pump._redraws) + len(pump._last_drawn),
+        "redraws": len(pump._redraws) + len(pump._draw_times),
         "tasks": len(pump._tasks),
         "listeners": sum(len(signal._listeners) for signal in signals),
         "watchers": len(context.form._watchers),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.ui.fake_engine import started, step
 from trainer.event_lines import to_line
 from trainer.events import RewardMeasured, ValidationFinished
-from ui.loop.past_runs import read_past_run, with_curves
+from ui.loop.past_runs import list_runs_with_log, read_past_run
 from ui.loop.run_state import RunState, fold
 from ui.loop.series import PastRun, Series
 from ui.widgets.plot_axes import Axis, Zoom, log_ticks, nearest, tick_label, ticks
@@ -127,9 +127,9 @@ def test_earlier_runs_are_found_and_read(tmp_path: Path) -> None:
     lines = [*map(to_line, events), '{"event": "StepFinished", "ste', json.dumps({"event": "StepFinished"})]
     (runs / "2026-01-02_10-00-00" / "events.jsonl").write_text("\n".join(lines), encoding="utf-8")
     (runs / "2026-01-03_10-00-00" / "events.jsonl").write_text("", encoding="utf-8")
-    assert [p.name for p in with_curves(tmp_path)] == ["2026-01-03_10-00-00", "2026-01-02_10-00-00"]
-    assert with_curves(tmp_path, without=runs / "2026-01-03_10-00-00") == [runs / "2026-01-02_10-00-00"]
-    assert with_curves(tmp_path / "nowhere") == []
+    assert [p.name for p in list_runs_with_log(tmp_path)] == ["2026-01-03_10-00-00", "2026-01-02_10-00-00"]
+    assert list_runs_with_log(tmp_path, without=runs / "2026-01-03_10-00-00") == [runs / "2026-01-02_10-00-00"]
+    assert list_runs_with_log(tmp_path / "nowhere") == []
     found = read_past_run(runs / "2026-01-02_10-00-00")
     assert list(found.series["loss"]) == [(1, 0.6), (2, 0.35), (3, None)]
     assert [s for s, _ in found.series["smoothed"]] == [1, 2, 3]

@@ -8,7 +8,7 @@ from pathlib import Path
 from modules.config.presets import Preset, list_presets, save_preset
 from modules.config.schema import Config
 from tests.ui.conftest import Window
-from ui.features.presets.model import compared_rows, matching, preset_rows
+from ui.features.presets.model import difference_rows, matching, preset_rows
 from ui.features.presets.window import PresetComparison, Presets
 from ui.forms.model import Source
 
@@ -24,9 +24,9 @@ def test_rows_say_what_a_preset_trains_and_on_which_card(tmp_path: Path) -> None
     assert rows[2].problem
     assert matching(rows, "xl 12") == [rows[1]]
     assert matching(rows, "") == rows
-    differing = {setting: (before, now) for setting, before, now in compared_rows(rows[0], rows[1])}
+    differing = {setting: (before, now) for setting, before, now in difference_rows(rows[0], rows[1])}
     assert ("LoRA", "Fine-tune") in differing.values()
-    assert compared_rows(rows[0], rows[2]) == []
+    assert difference_rows(rows[0], rows[2]) == []
 
 
 def test_presets_are_managed_in_the_window(open_window: Callable[..., Window]) -> None:
@@ -35,10 +35,10 @@ def test_presets_are_managed_in_the_window(open_window: Callable[..., Window]) -
     context, answers = window.app.context, window.asked.answers
     context.actions.run("manage_presets")
     [manager] = [w for w in context.root.winfo_children() if isinstance(w, Presets)]
-    window.wait_until(lambda: manager.shown, "the presets")
+    window.wait_until(lambda: manager.visible, "the presets")
 
     def names() -> list[str]:
-        return [r.preset.name for r in manager.shown]
+        return [r.preset.name for r in manager.visible]
 
     def press(label: str, expected: Callable[[], object]) -> None:
         manager.buttons[label].invoke()
@@ -46,14 +46,14 @@ def test_presets_are_managed_in_the_window(open_window: Callable[..., Window]) -
 
     manager.find.set("mine")
     assert names() == ["mine"]
-    preset = manager.shown[0].preset
+    preset = manager.visible[0].preset
     context.form.rename_source(Source("mine", preset.path, "preset"))
     context.form.edit("training.epochs", 9)
     answers["ask_text"] = "mine too"
     press("Rename…", lambda: names() == ["mine too"])
     assert (context.form.source.name, context.form.is_changed) == ("mine too", True)
     answers["ask_text"] = "for faces"
-    press("Describe…", lambda: manager.shown[0].notes == "for faces")
+    press("Describe…", lambda: manager.visible[0].notes == "for faces")
     press("Duplicate", lambda: names() == ["mine too", "mine too copy"])
     manager.table.select([0, 1])
     window.app.root.update()

@@ -211,7 +211,7 @@ def test_a_killed_program_leaves_an_item_that_this_window_resumes(tmp_path: Path
     bench = Bench(tmp_path, "one", "two")
     bench.file.change(lambda queue: queue.begin(1))
     bench.control.refresh()
-    bench.wait_until(lambda: bench.control.interrupted is not None)
+    bench.wait_until(lambda: bench.control.interrupted_item is not None)
     run = bench.run()
     assert run.request.kind == "train", "without a backup it starts again"
     ends(run, FINISHED)
@@ -226,7 +226,7 @@ def test_a_queue_that_another_program_runs_is_only_shown(bench: Bench) -> None:
     bench.control.refresh()
     bench.wait_until(lambda: bench.control.queue.running is not None)
     assert bench.control.is_run_elsewhere
-    assert bench.control.interrupted is None
+    assert bench.control.interrupted_item is None
     assert status_line(bench.control) == f"Process {os.getpid()} runs the queue: 1 run left."
     bench.control.run()
     bench.wait_until(lambda: bench.said)

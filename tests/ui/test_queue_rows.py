@@ -6,7 +6,7 @@ from modules.config.codec import encode
 from modules.config.schema import Config
 from modules.settings.edit import set_path
 from trainer.run_queue.items import Item, RunQueue
-from ui.features.queue.rows import detail_lines, difference_words, length_words, names_of, training_words
+from ui.features.queue.rows import describe_difference, describe_length, describe_training, detail_lines, names_of
 from ui.loop.wording import plan_lines
 
 
@@ -23,27 +23,27 @@ def test_copies_are_numbered_and_their_differences_named() -> None:
     queue = queue.add("zog", config(epochs=30, batch_size=2)).add("zog", config(epochs=30, batch_size=2))
     items = queue.items
     assert names_of(items) == ["zog", "cat", "zog (2)", "zog (3)"]
-    assert difference_words(items[0], items) == difference_words(items[1], items) == ""
-    words = difference_words(items[2], items)
+    assert describe_difference(items[0], items) == describe_difference(items[1], items) == ""
+    words = describe_difference(items[2], items)
     assert words.startswith("Differs from zog: ")
     assert "Epochs: 10 → 30" in words
-    assert difference_words(items[3], items) == "The settings are those of zog (2)."
+    assert describe_difference(items[3], items) == "Same settings as zog (2)."
 
 
 def test_many_differences_are_cut() -> None:
     queue = RunQueue().add("zog", config())
     other = config(epochs=3, batch_size=2, accumulation_steps=4, learning_rate=1e-3, trains="full")
     items = queue.add("zog", other).items
-    assert difference_words(items[1], items).endswith("; 2 more settings.")
+    assert describe_difference(items[1], items).endswith("; 2 more settings.")
 
 
 def test_the_target_and_the_length_of_an_item() -> None:
     items = RunQueue().add("a", config(epochs=1)).add("b", config(batch_size=2, accumulation_steps=4)).items
-    assert training_words(items[0]) == "Stable Diffusion 1 and 2, LoRA, Denoising"
-    assert [length_words(item) for item in items] == ["1 epoch, batch 1", "10 epochs, batch 2 x 4"]
+    assert describe_training(items[0]) == "Stable Diffusion 1 and 2, LoRA, Denoising"
+    assert [describe_length(item) for item in items] == ["1 epoch, batch 1", "10 epochs, batch 2 x 4"]
     strange = RunQueue().add("c", config()).items[0]
     broken = type(strange)(1, "c", {"training": {"epochs": "many"}, "model": None})
-    assert (training_words(broken), length_words(broken)) == ("", "10 epochs, batch 1")
+    assert (describe_training(broken), describe_length(broken)) == ("", "10 epochs, batch 1")
 
 
 def test_the_details_of_an_item_say_what_its_run_does_and_where_its_files_go() -> None:

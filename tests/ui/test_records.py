@@ -19,7 +19,7 @@ from modules.settings.field import records_of
 from modules.settings.walk import is_relevant
 from tests.ui.made_up import Fast, TeaConfig
 from ui.app.catalogue import PAGES, page_named
-from ui.forms.records import claimed_sections, groups_of, records_beside, variant_records
+from ui.forms.records import claimed_sections, groups_of, inline_records, variant_records
 from ui.forms.setting_pages import groups_on, page_of, sections_of
 from ui.forms.visibility import is_shown
 
@@ -164,7 +164,7 @@ def test_fields_of_a_variant_with_a_heading_of_their_own_are_a_group() -> None:
     assert list(groups) == ["Adapter", "Layers", "Regularization", "Starting point"]
     assert groups["Adapter"] == ["adapter"]
     assert groups["Regularization"] == ["dropout", "module_dropout"]
-    beside = records_beside(config, groups_of(config, ("adapter",))[0].records[0])
+    beside = inline_records(config, groups_of(config, ("adapter",))[0].records[0])
     assert beside[0].name == "block_size"
     assert not {r.name for r in beside} & {"dropout", "layers", "start_from"}
 

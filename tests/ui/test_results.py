@@ -41,7 +41,7 @@ def test_the_newest_results_that_exist_come_first(tmp_path: Path) -> None:
     found = newest_results((tmp_path, tmp_path))
     assert first == again
     assert [(r.path, r.run_dir.name[8:10], r.kind) for r in found] == [(again, "03", "adapter"), (tune, "02", "full")]
-    assert found[0].words == "a.safetensors (2026-03-03 12:00, step 20)"
+    assert found[0].label == "a.safetensors (2026-03-03 12:00, step 20)"
     assert newest_results((tmp_path,), most=1) == found[:1]
 
 

@@ -19,10 +19,11 @@ from trainer.run_folder.records import read_record
 from trainer.run_folder.run_lock import RunLock
 from trainer.run_folder.trash import contents_of
 from ui.features.runs.comparison import ComparedRun, compare_runs, comparison_lines, figure_rows, setting_rows
-from ui.features.runs.model import RunList, deletion_words, fact_lines, row_of, size_words
+from ui.features.runs.model import RunList, describe_deletion, fact_lines, row_of
 from ui.loop.background import Background
-from ui.loop.past_runs import past_state
+from ui.loop.past_runs import read_past_state
 from ui.loop.run_state import RunState
+from ui.loop.wording import format_size
 from ui.widgets.table import Column, fitting
 
 FINISHED = RunFinished("finished", 40, "Finished after 40 steps.")
@@ -129,7 +130,7 @@ def test_the_words_of_a_run(tmp_path: Path) -> None:
         "Output: models/zog.safetensors",
     ):
         assert words in facts
-    assert [size_words(n) for n in (12, 12_300, 3_400_000, 1_250_000_000)] == ["12 bytes", "12 kB", "3.4 MB", "1.2 GB"]
+    assert [format_size(n) for n in (12, 12_300, 3_400_000, 1_260_000_000)] == ["12 B", "12.3 kB", "3.4 MB", "1.3 GB"]
 
 
 def test_a_deletion_says_what_goes_and_what_stays(tmp_path: Path) -> None:
@@ -139,9 +140,9 @@ def test_a_deletion_says_what_goes_and_what_stays(tmp_path: Path) -> None:
     inside = run_dir / "save" / "zog.safetensors"
     inside.parent.mkdir()
     inside.write_bytes(b"123456")
-    words = deletion_words([contents_of(run_dir)], [model, inside, tmp_path / "gone.safetensors"])
+    words = describe_deletion([contents_of(run_dir)], [model, inside, tmp_path / "gone.safetensors"])
     assert f"{day(1)}: backups" in words
-    assert "saved models 6 bytes" in words
+    assert "saved models 6 B" in words
     assert "trash" in words
     assert words.endswith(f"Exported models stay: {model}.")
 
@@ -160,7 +161,7 @@ def test_the_past_of_a_run_has_each_step_once_and_its_last_ending(tmp_path: Path
         (12, SampleReady(2, 0, "a cat", "cat.png")),
     ]
     run_dir = write_run(tmp_path, day(1), [*first, *second])
-    state = past_state(run_dir)
+    state = read_past_state(run_dir)
     assert list(state.curve("smoothed")) == [(1, 0.3), (2, 0.3)]
     assert (state.failed, state.finished, state.phase) == (None, None, "")
     assert state.step is not None
@@ -168,7 +169,7 @@ def test_the_past_of_a_run_has_each_step_once_and_its_last_ending(tmp_path: Path
     assert (state.step.step, state.started.first_step, len(state.samples)) == (2, 1, 1)
     assert any("changed settings" in line.text for line in state.log)
     assert state.log[0].at_seconds > 0
-    assert past_state(tmp_path) == RunState()
+    assert read_past_state(tmp_path) == RunState()
 
 
 def test_runs_are_compared_by_figures_settings_and_curves(tmp_path: Path) -> None:
@@ -219,7 +220,7 @@ def test_the_part_that_a_resume_lost_does_not_count_in_the_past(tmp_path: Path) 
         step(22),
     ]
     run_dir = write_run(tmp_path, day(1), [(0, event) for event in (*events, RunFinished("stopped", 22, "Stopped."))])
-    state, record = past_state(run_dir), read_record(run_dir)
+    state, record = read_past_state(run_dir), read_record(run_dir)
     assert [v.step for v in state.validations] == [20]
     assert state.samples == ()
     assert [number for number, _ in state.curve("loss")] == [20, 21, 22]

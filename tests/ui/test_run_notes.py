@@ -19,9 +19,9 @@ from trainer.events import (
     ValidationFinished,
 )
 from ui.features.run.best_offer import best_offer, undo, use
-from ui.features.run.facts import edited_words, memory_lines, run_lines, time_lines
+from ui.features.run.facts import describe_edits, memory_lines, run_lines, time_lines
 from ui.forms.changes import changes
-from ui.loop.run_state import RunState, Timing, after, fold, history_before
+from ui.loop.run_state import RunState, Timing, fold, history_before, prepend_history
 from ui.loop.wording import LogLine
 from ui.widgets.log import LogFilter, as_text, clock
 
@@ -53,17 +53,17 @@ def ended(folder: Path, *, outcome: str = "finished", best_step: int = 20) -> Ru
 def test_the_best_model_becomes_the_result_and_back(tmp_path: Path) -> None:
     offer = best_offer(ended(tmp_path), Config())
     assert offer is not None
-    assert offer.words == "Best validation was step 20 (0.2500); the result is from step 40."
+    assert offer.text == "Best validation was step 20 (0.2500); the result is from step 40."
     result = tmp_path / "out" / "zog.safetensors"
     used = use(offer)
     assert result.read_bytes() == b"best"
-    assert used.kept == tmp_path / "run" / "save" / "zog-last.safetensors"
-    assert used.kept.read_bytes() == b"last"
-    assert str(used.kept) in used.words
+    assert used.earlier_model == tmp_path / "run" / "save" / "zog-last.safetensors"
+    assert used.earlier_model.read_bytes() == b"last"
+    assert str(used.earlier_model) in used.text
     assert undo(used) == offer
     assert result.read_bytes() == b"last"
     assert offer.source.read_bytes() == b"best"
-    assert use(offer).kept == tmp_path / "run" / "save" / "zog-last-2.safetensors"  # nothing kept is replaced
+    assert use(offer).earlier_model == tmp_path / "run" / "save" / "zog-last-2.safetensors"  # nothing kept is replaced
 
 
 def test_a_missing_best_model_leaves_the_result(tmp_path: Path) -> None:
@@ -82,8 +82,8 @@ def test_a_stopped_run_has_no_result_yet(tmp_path: Path) -> None:
     config, _ = set_path(Config(), "output.destination", str(tmp_path / "stopped.safetensors"))
     offer = best_offer(ended(tmp_path, outcome="stopped"), config)
     assert offer is not None
-    assert offer.words.endswith("This run has no result yet.")
-    assert use(offer).kept is None
+    assert offer.text.endswith("This run has no result yet.")
+    assert use(offer).earlier_model is None
     assert (tmp_path / "stopped.safetensors").read_bytes() == b"best"
 
 
@@ -97,7 +97,7 @@ def test_a_model_at_the_place_of_the_result_is_said(tmp_path: Path) -> None:
     offer = best_offer(state, config)
     assert offer is not None
     last, other = "/runs/zog-step-40.safetensors", tmp_path / "zog.safetensors"
-    assert offer.words.endswith(f"Its last model is {last}. {other} is from another run and would be kept.")
+    assert offer.text.endswith(f"Its last model is {last}. {other} is from another run and would be kept.")
     assert f"Last model: {last}" in run_lines(state, is_active=False)
 
 
@@ -115,19 +115,19 @@ def test_a_best_model_from_before_a_resume_is_offered_too(tmp_path: Path) -> Non
     before = history_before([*state.saves[:2], step(20)], until_step=20)
     now = replace(state, saves=state.saves[2:])
     assert best_offer(now, Config()) is None
-    offer = best_offer(after(before, now), Config())
+    offer = best_offer(prepend_history(before, now), Config())
     assert offer is not None
     assert offer.step == 20
 
 
 def test_edited_settings_are_named() -> None:
     config, edits = Config(), ("training.epochs", "training.batch_size", "data.loader_threads", "general.seed")
-    assert edited_words(changes(config, Config())) == ""
+    assert describe_edits(changes(config, Config())) == ""
     for path in edits:
         config, _ = set_path(config, path, 7)
-    assert edited_words(changes(config, Config())[:1]).endswith("1 setting (Seed). It applies to the next run.")
+    assert describe_edits(changes(config, Config())[:1]).endswith("1 setting (Seed). It applies to the next run.")
     config, _ = set_path(config, "validation.num_timesteps", 9)
-    words = edited_words(changes(config, Config()))
+    words = describe_edits(changes(config, Config()))
     assert words.startswith("Changed since Start: 5 settings (Seed, ")
     assert words.endswith(" and 1 more). They apply to the next run.")
 

@@ -215,7 +215,7 @@ def test_the_run_page_live(ready: Window, run_dir: Path) -> None:
     page.notices.edited.buttons["Show"].invoke()
     window = next(w for w in ready.app.root.winfo_children() if isinstance(w, Differences))
     assert window.reference.get() == RUN
-    assert [change.path for change in window.found] == ["training.epochs"]
+    assert [change.path for change in window.changes] == ["training.epochs"]
     window.close()
 
     bar.make_pause_menu().invoke(1)
@@ -290,12 +290,12 @@ def test_before_a_run_the_page_shows_the_last_one_beside_what_a_start_does(ready
     events = [started(str(run_dir)), *(step(n) for n in range(1, 30)), sample(run_dir, 20, 0)]
     (run_dir / "events.jsonl").write_text("\n".join(map(to_line, events)), encoding="utf-8")
     page: Any = ready.open_page("run")
-    ready.wait_until(lambda: page._drawn.series, "the last run")
+    ready.wait_until(lambda: page._drawn_state.series, "the last run")
     ready.wait_until(lambda: "the last run, 2026-01-02_10-00-00" in page.facts.cget("text"), "its name")
     assert page.facts_card.heading.cget("text") == "Before you start"
     assert page.samples.table.steps == (20,)
     run = press_start(ready)
     run.emit(started(str(run_dir)), PhaseChanged("training"), step(1))
     ready.wait_until(lambda: page.facts_card.heading.cget("text") == "This run", "the run")
-    assert len(page._drawn.curve("loss")) == 1
+    assert len(page._drawn_state.curve("loss")) == 1
     end(ready, run)

@@ -36,7 +36,16 @@ from trainer.events import (
 )
 from trainer.rollout_events import ChoicesWanted, RolloutSampled, SampledImage
 from ui.loop.run_state import MAX_LOG_LINES, RunState, fold
-from ui.loop.wording import concept_rows, download, duration, line_of, loss, rate, timestep_rows, validation_line
+from ui.loop.wording import (
+    concept_rows,
+    format_download,
+    format_duration,
+    format_loss,
+    format_rate,
+    line_of,
+    timestep_rows,
+    validation_line,
+)
 
 
 def folded(*events: Event, state: RunState | None = None) -> RunState:
@@ -92,8 +101,8 @@ def test_a_download_that_is_complete_is_no_longer_shown_as_one() -> None:
 
 
 def test_a_download_as_text() -> None:
-    assert download(DownloadProgress(1500.0, 4000.0), "owner/model") == "38%, 1,500 of 4,000 MB of owner/model"
-    assert download(DownloadProgress(0.0, 0.0), "") == "0%, 0 of 0 MB"
+    assert format_download(DownloadProgress(1500.0, 4000.0), "owner/model") == "38%, 1,500 of 4,000 MB of owner/model"
+    assert format_download(DownloadProgress(0.0, 0.0), "") == "0%, 0 of 0 MB"
 
 
 EVERY_EVENT: dict[type[Event], tuple[Event, set[str]]] = {
@@ -136,7 +145,7 @@ def test_what_an_event_changes(kind: type[Event]) -> None:
 def test_a_loss_that_is_not_finite_is_a_gap_in_the_curve() -> None:
     state = folded(step(1, loss=math.nan), step(2, loss=None, smoothed_loss=math.inf), step(3))
     assert [value is None for _, value in state.curve("loss")] == [True, True, False]
-    assert loss(math.nan) == "–"
+    assert format_loss(math.nan) == "–"
 
 
 def test_samples_validations_saves_and_backups_are_kept() -> None:
@@ -235,10 +244,15 @@ def test_a_state_is_never_changed_in_place() -> None:
     ],
 )
 def test_durations(seconds: float | None, words: str) -> None:
-    assert duration(seconds) == words
+    assert format_duration(seconds) == words
 
 
 def test_counts_as_text() -> None:
     assert (count(1, "step"), count(1200, "step")) == ("1 step", "1,200 steps")
-    assert (loss(None), loss(0.12345), loss(1e-5), loss(12345.0)) == ("–", "0.1235", "1e-5", "1.23e+04")
-    assert (rate(1e-4), rate(3e-6)) == ("0.0001", "3e-6")
+    assert (format_loss(None), format_loss(0.12345), format_loss(1e-5), format_loss(12345.0)) == (
+        "–",
+        "0.1235",
+        "1e-5",
+        "1.23e+04",
+    )
+    assert (format_rate(1e-4), format_rate(3e-6)) == ("0.0001", "3e-6")

@@ -86,10 +86,10 @@ def test_a_run_is_reopened_compared_deleted_brought_back_forked_and_resumed(
     backup = crashed(workspace, 1, epochs=55)
     crashed(workspace, 2, epochs=66)
     page: Any = opened.open_page("runs")
-    opened.wait_until(lambda: len(page.shown_records) == 2, "the runs")
+    opened.wait_until(lambda: len(page.listed_runs) == 2, "the runs")
     opened.settle()
     assert page.table.tree.set("0", "ending") == "Crashed"
-    assert page.selected[0].run_dir.name == day(2), "the newest run is selected"
+    assert page.selected_runs[0].run_dir.name == day(2), "the newest run is selected"
     opened.wait_until(lambda: page.details.state.series, "its curve")
     opened.settle()
     assert page.details.card.is_stacked, "facts and curve are shown together"
@@ -133,13 +133,13 @@ def test_a_run_is_reopened_compared_deleted_brought_back_forked_and_resumed(
 
     opened.asked.answers["choose"] = "delete"
     page.buttons["delete"].invoke()
-    opened.wait_until(lambda: not page.shown_records, "an empty list")
+    opened.wait_until(lambda: not page.listed_runs, "an empty list")
     [(title, message, *_)] = opened.asked.asked("choose")
     assert title == "Delete 2 runs?"
     assert "backups" in message
     opened.wait_until(lambda: page.buttons["trash"].winfo_manager(), "the button that empties the trash")
     notice(opened, "Moved 2 runs").buttons["Undo"].invoke()
-    opened.wait_until(lambda: len(page.shown_records) == 2, "the runs again")
+    opened.wait_until(lambda: len(page.listed_runs) == 2, "the runs again")
 
     monkeypatch.setattr(opened.app.context.session, "_check", lambda config, **_options: Report((), None))
     page.table.select([1])
@@ -247,8 +247,8 @@ def test_after_a_restart_the_runs_and_the_queue_are_found_again(
     again.wait_until(lambda: page.table.tree.set("0", "state") == "Interrupted", "the item")
     line.buttons["Show run"].invoke()
     runs: Any = again.app.shell.pages["runs"]
-    again.wait_until(lambda: runs.selected, "the run")
-    assert runs.selected[0].run_dir == backup.run_dir
+    again.wait_until(lambda: runs.selected_runs, "the run")
+    assert runs.selected_runs[0].run_dir == backup.run_dir
     assert again.app.form.config.general.workspace_dir != str(workspace)
     line.buttons["Dismiss"].invoke()
     again.settle()

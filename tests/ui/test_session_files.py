@@ -17,7 +17,7 @@ from tests.ui.driving import inside
 from tests.ui.test_pages import form_of
 from ui.app.session_files import (
     HeldSession,
-    gone_sessions,
+    find_abandoned_sessions,
     load_session,
     lock_of,
     read_session,
@@ -92,9 +92,9 @@ def test_the_unsaved_work_of_all_windows_that_are_gone_is_found(tmp_path: Path) 
     moved = tmp_path / "session-20260101-120000.json.bad"
     moved.write_text("{")
     lock = FileLock(lock_of(running))
-    found = gone_sessions(own, own, opened.document)
+    found = find_abandoned_sessions(own, own, opened.document)
     assert [gone.file for gone in found] == [newer, older]
-    assert [gone.words for gone in found] == ["mine with 1 unsaved change"] * 2
+    assert [gone.summary for gone in found] == ["mine with 1 unsaved change"] * 2
     assert sorted(f.name for f in tmp_path.glob("*.json*")) == sorted(f.name for f in (*files[:4], broken, moved))
     lock.release()
 
@@ -104,7 +104,7 @@ def test_a_config_that_is_in_no_file_is_unsaved_work(tmp_path: Path) -> None:
     for number, source in enumerate((Source("Pasted config"), Source("lost", tmp_path / "lost.json", "file")), 2):
         save_session(tmp_path / f"session-{number}.json", FormModel(config, source=source).document, UiSettings())
     own = tmp_path / "session.json"
-    assert len(gone_sessions(own, own, FormModel().document)) == 2
+    assert len(find_abandoned_sessions(own, own, FormModel().document)) == 2
 
 
 def test_invalid_entries_are_kept_as_text(tmp_path: Path) -> None:

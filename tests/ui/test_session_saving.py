@@ -27,9 +27,9 @@ ui.app.session_saving.QUIET_SECONDS = 0.0
 app = App()
 app.form.edit_text("training.epochs", "77")
 end = time.monotonic() + 30
-while not app.session_saver._written and time.monotonic() < end:
+while not app.session_saver._written_number and time.monotonic() < end:
     app.context.pump.tick()
-assert app.session_saver._written
+assert app.session_saver._written_number
 os.kill(os.getpid(), signal.SIGKILL)
 """
 

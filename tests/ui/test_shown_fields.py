@@ -15,7 +15,7 @@ from modules.families.registry import FAMILIES
 from modules.objectives.registry import METHODS
 from modules.settings.edit import choose_variant, set_path
 from ui.app.catalogue import PAGES
-from ui.forms.records import records_beside
+from ui.forms.records import inline_records
 from ui.forms.setting_pages import TOP_BAR, groups_on
 from ui.forms.visibility import is_shown
 
@@ -56,7 +56,7 @@ def shown_in(config: Config) -> Iterator[str]:
     for page in PAGES:
         for group in groups_on(page, config):
             for record in group.records:
-                inner = records_beside(config, record) if record.kind == "section" else ()
+                inner = inline_records(config, record) if record.kind == "section" else ()
                 yield from (r.path for r in (record, *inner) if is_shown(config, r, show_advanced=True))
 
 

@@ -31,7 +31,7 @@ def test_a_start_opens_the_run_page_in_parts(slow: Window) -> None:
     parts = ("curves", "metrics", "log", "facts", "samples", "rollout")
     has = [name for name in parts if hasattr(page, name)]
     assert len(has) < len(parts)
-    page.shown()  # and a redraw of what is not there
+    page.on_show()  # and a redraw of what is not there
     app.context.pump.tick(budget_seconds=0.0)
     assert not hasattr(page, "rollout")
     assert app.shell.page("run") is page  # other code gets all of a page
@@ -80,7 +80,7 @@ def test_new_concepts_are_drawn_once(window: Window, tmp_path: Path, monkeypatch
     monkeypatch.setattr(page.grid, "show", lambda cards: (drawn.append(len(cards)), show(cards)))
     page.model.add_folders(folders)
     assert drawn == [3]
-    assert page.selected == [0, 1, 2]
+    assert page.selected_indices == [0, 1, 2]
 
 
 def test_the_modules_of_all_pages_are_imported_in_the_background_one_after_another(

@@ -23,7 +23,7 @@ from trainer.events import RunFailed, RunFinished
 from trainer.preflight import Preview, Report
 from trainer.run_folder.backup import BackupInfo, write_backup
 from trainer.run_folder.run_dir import new_run_dir
-from ui.features.run.model import Starter, _changed_words, run_failure
+from ui.features.run.model import Starter, _describe_changes, run_failure
 from ui.forms.findings import Findings
 from ui.forms.model import FormModel
 from ui.loop.pump import Pump
@@ -276,6 +276,7 @@ def test_another_method_is_one_change_with_both_names() -> None:
     """It used to be a list of each setting of both methods, and a bare "Rewards;"."""
     before = Config()
     now, _ = set_path(before, "training.method", {"name": "online_dpo"})
-    assert _changed_words(before, now, fixed_on_resume(before, now)) == "Top bar › Method (Denoising, now Online DPO)"
+    changes = _describe_changes(before, now, fixed_on_resume(before, now))
+    assert changes == "Top bar › Method (Denoising, now Online DPO)"
     now, _ = set_path(now, "training.batch_size", 7)
-    assert _changed_words(before, now, fixed_on_resume(before, now)).startswith("Training › Batch size; Top bar")
+    assert _describe_changes(before, now, fixed_on_resume(before, now)).startswith("Training › Batch size; Top bar")

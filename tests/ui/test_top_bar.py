@@ -72,7 +72,7 @@ def test_the_menu_has_the_users_presets_then_each_family_then_recent_files(
     bar = window.app.shell.top_bar
     assert bar.preset_button.cget("text").startswith("#two  ")
     assert bar._caption.cget("text") == "Preset"
-    assert "About #two." in bar._where_from()
+    assert "About #two." in bar._describe_source()
 
 
 def test_presets_are_listed_with_plain_loras_first_and_methods_last() -> None:
@@ -109,10 +109,10 @@ def test_the_list_of_presets_is_searched_and_chosen_from_by_keys(window: Window)
     window.app.context.actions.run("find_preset")
     found = next(w for w in window.app.root.winfo_children() if isinstance(w, PresetList))
     window.wait_until(lambda: found.rows[0].config is not None, "what the presets are for")
-    assert found.found[0].preset.name == "#demo"
+    assert found.matches[0].preset.name == "#demo"
     found.text.set("lora 8 gb xl")
-    assert found.found[0].preset.name == "#sdxl 1.0 LoRA 8 GB"
-    assert found.found[0].trains == "LoRA"
+    assert found.matches[0].preset.name == "#sdxl 1.0 LoRA 8 GB"
+    assert found.matches[0].trains == "LoRA"
     inner = found.entry.tk_entry
     inner.focus_force()
     window.app.root.update()

@@ -16,7 +16,7 @@ from modules.system.errors import DarkroomError
 from ui.features.captions.document import CaptionDocument, ConflictError
 from ui.features.captions.image_set import (
     Source,
-    moved_tag,
+    move_tag,
     read_images,
     source_of,
     suggestions,
@@ -100,8 +100,8 @@ def test_tags_are_moved_and_removed_and_nothing_else(tags: list[str], data: st.D
     assert list(tags_of(without_tag(line, index))) == plain[:index] + plain[index + 1 :]
     moved = [tag for place, tag in enumerate(plain) if place != index]
     moved.insert(to, plain[index])
-    assert list(tags_of(moved_tag(line, index, to))) == moved
-    assert [len(p) - len(p.strip()) for p in moved_tag(line, index, to).split(",")] == [
+    assert list(tags_of(move_tag(line, index, to))) == moved
+    assert [len(p) - len(p.strip()) for p in move_tag(line, index, to).split(",")] == [
         len(tag) - len(tag.strip()) for tag in tags
     ]
 
@@ -168,7 +168,7 @@ def test_replacing_shows_each_change_and_is_undone_at_once(tmp_path: Path) -> No
     ],
 )
 def test_searches(search: Search, text: str, after: str) -> None:
-    assert search.replaced(search.pattern(), text)[0] == after
+    assert search.replace(search.pattern(), text)[0] == after
 
 
 @pytest.mark.parametrize("search", [Search("(", is_regex=True), Search("a", "\\2", is_regex=True)])
@@ -194,13 +194,13 @@ def test_the_images_of_a_folder_with_captions_and_masks(tmp_path: Path) -> None:
     (tmp_path / "b.txt").write_text("")
     found = read_images(Source(tmp_path, "x"))
     assert [i.stem for i in found.images] == ["a", "b", "c"]
-    assert [i.stem for i in found.shown("no_caption", "")] == ["b", "c"]
-    assert [i.stem for i in found.shown("mask", "")] == ["a"]
-    assert [i.stem for i in found.shown("all", "cat RED")] == ["a"]
+    assert [i.stem for i in found.filter_images("no_caption", "")] == ["b", "c"]
+    assert [i.stem for i in found.filter_images("mask", "")] == ["a"]
+    assert [i.stem for i in found.filter_images("all", "cat RED")] == ["a"]
     assert [i.stem for i in read_images(Source(tmp_path, "x", include_subfolders=False)).images] == ["a", "b"]
     changed = found.with_texts({tmp_path / "b.png": "cat, sitting"}).with_mask(tmp_path / "b.png")
     assert changed.counts == Counter({"sitting": 2, "cat": 1, "red cat": 1})
-    assert [i.stem for i in changed.shown("mask", "")] == ["a", "b"]
+    assert [i.stem for i in changed.filter_images("mask", "")] == ["a", "b"]
 
 
 def test_a_concept_names_its_files(tmp_path: Path) -> None:

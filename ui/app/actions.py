@@ -28,10 +28,10 @@ def add_actions(
     open_preset_menu: Callable[[], None],
     close: Callable[[], None],
 ) -> None:
-    """Fill the context's table."""
+    """Add all other actions to the context's table."""
     documents, starter, session = context.documents, context.models.of(Starter), context.session
 
-    def opens(place: str, *arguments: Any) -> Callable[[], None]:
+    def opener_of(place: str, *arguments: Any) -> Callable[[], None]:
         return lambda: load_factory(f"ui.features.{place}")(context, *arguments)
 
     context.actions.add(
@@ -47,19 +47,23 @@ def add_actions(
         Action(
             "find_preset",
             "Find a preset…",
-            opens("presets.window:open_preset_list", documents.open_preset),
+            opener_of("presets.window:open_preset_list", documents.open_preset),
             "Ctrl+Shift+P",
             help="List all presets with what they are for, and search them",
         ),
         Action("demo", "Load the demo", documents.open_demo),
-        Action("json", "Config as JSON…", opens("config_views.json_window:open_json_view"), "Ctrl+J", help=_JSON_HELP),
-        Action("first_steps", "First steps…", lambda: _first_steps(context), help="Show the card of the first start"),
+        Action(
+            "json", "Config as JSON…", opener_of("config_views.json_window:open_json_view"), "Ctrl+J", help=_JSON_HELP
+        ),
+        Action(
+            "first_steps", "First steps…", lambda: _show_first_steps(context), help="Show the card of the first start"
+        ),
         Action(
             "differences",
             "Differences…",
-            opens("config_views.differences:open_differences"),
+            opener_of("config_views.differences:open_differences"),
             "Ctrl+D",
-            help=_DIFFERS,
+            help=_DIFFERENCES_HELP,
         ),
         Action("undo", "Undo", lambda: _undo(context), "Ctrl+Z"),
         Action("redo", "Redo", lambda: _redo(context), "Ctrl+Shift+Z"),
@@ -97,21 +101,28 @@ def add_actions(
             is_enabled=lambda: context.findings.can_come_back,
         ),
         Action(
-            "find", "Find…", opens("search.finder:open_finder"), "Ctrl+F", help="Find a setting, a command or a page"
+            "find",
+            "Find…",
+            opener_of("search.finder:open_finder"),
+            "Ctrl+F",
+            help="Find a setting, a command or a page",
         ),
         Action(
             "captions",
             "Captions and masks…",
-            opens("captions.opening:open_caption_editor"),
+            opener_of("captions.opening:open_caption_editor"),
             "Ctrl+T",
             help=_CAPTIONS_HELP,
         ),
         Action(
-            "auto_captions", "Automatic captions…", opens("captions.opening:open_automatic_captions"), help=_AUTO_HELP
+            "auto_captions",
+            "Automatic captions…",
+            opener_of("captions.opening:open_automatic_captions"),
+            help=_AUTO_HELP,
         ),
-        Action("fit", "Fit to my card…", opens("fit.window:open_fit"), help=_FIT_HELP),
-        Action("probe", "Probe…", opens("probe.window:open_probe"), help=_PROBE_HELP),
-        Action("tokens", "Tokens…", opens("tokens.window:open_secrets"), help=_TOKENS_HELP),
+        Action("fit", "Fit to my card…", opener_of("fit.window:open_fit"), help=_FIT_HELP),
+        Action("probe", "Probe…", opener_of("probe.window:open_probe"), help=_PROBE_HELP),
+        Action("tokens", "Tokens…", opener_of("tokens.window:open_secrets"), help=_TOKENS_HELP),
         Action("quit", "Quit", close, "Ctrl+Q"),
         Action(
             "open_run_folder",
@@ -120,7 +131,7 @@ def add_actions(
             is_enabled=lambda: session.state.started is not None,
             help="Open this run's folder",
         ),
-        *(_while_running(context, *row) for row in _NOW),
+        *(_command_action(context, *row) for row in _RUN_COMMANDS),
         *(_page_action(context, page) for page in PAGES),
     )
     starter.fit_wanted.subscribe(lambda: context.actions.run("fit"))
@@ -128,7 +139,7 @@ def add_actions(
 
 _LOAD_HELP = "Load a config (Darkroom, OneTrainer or kohya), or the settings in a LoRA file"
 _IMPORT_HELP = "Import a folder of presets, such as OneTrainer's training_presets"
-_DIFFERS = "List the settings that differ from the loaded file, a preset or the defaults"
+_DIFFERENCES_HELP = "List the settings that differ from the loaded file, a preset or the defaults"
 _JSON_HELP = "Show the config as JSON, copy it, or load one from the clipboard"
 _CAPTIONS_HELP = "Edit captions and masks of a concept or a folder, or write them with a model"
 _AUTO_HELP = "Let a model write the captions of a concept or a folder: WD14 tags, BLIP or Florence-2"
@@ -137,7 +148,7 @@ _PROBE_HELP = "Measure the batch size and the learning rate on a few real steps"
 _TOKENS_HELP = "Manage tokens and passwords, for example for Hugging Face"
 _FREE_HELP = "Pause training and free the card's memory for other programs; Continue brings it back, bit for bit"
 _STOP_HELP = "Stop the run; its backup can be resumed"
-_NOW: tuple[tuple[str, str, Command, str], ...] = (
+_RUN_COMMANDS: tuple[tuple[str, str, Command, str], ...] = (
     ("sample_now", "Sample now", SampleNow(), "Generate samples after the current step"),
     ("validate_now", "Validate now", ValidateNow(), "Validate after the current step"),
     ("backup_now", "Back up now", BackupNow(), "Write a backup after the current step"),
@@ -145,7 +156,7 @@ _NOW: tuple[tuple[str, str, Command, str], ...] = (
 )
 
 
-def _while_running(context: Context, name: str, label: str, command: Command, help_text: str) -> Action:
+def _command_action(context: Context, name: str, label: str, command: Command, help_text: str) -> Action:
     session = context.session
 
     def send() -> None:
@@ -166,7 +177,7 @@ def _page_action(context: Context, page: PageSpec) -> Action:
     return Action(f"page_{page.key}", page.title, lambda: context.navigation.open(page.key), page_shortcut(page))
 
 
-def _first_steps(context: Context) -> None:
+def _show_first_steps(context: Context) -> None:
     context.preferences.change(first_steps=CHOOSING)
 
 
@@ -190,11 +201,13 @@ WINDOW_MENU = ("keys", "about", "bundle")
 def add_tool_actions(
     context: Context, *, open_tensorboard: Callable[[], None], log_file: Callable[[], Path | None]
 ) -> None:
-    """Add them to the context's table."""
+    """Add the actions of tools and of the window's menu to the context's table."""
     session = context.session
 
-    def opens(place: str, *facts: Callable[[], Any]) -> Callable[[], None]:
-        return lambda: _only(load_factory(f"ui.features.{place}")(context, *(fact() for fact in facts)))
+    def opener_of(place: str, *arguments: Callable[[], Any]) -> Callable[[], None]:
+        return lambda: _close_older(
+            load_factory(f"ui.features.{place}")(context, *(argument() for argument in arguments))
+        )
 
     context.actions.add(
         Action("tensorboard", "TensorBoard", open_tensorboard, help=_TENSORBOARD_HELP),
@@ -205,10 +218,10 @@ def add_tool_actions(
             is_enabled=lambda: session.stage == "running",
             help=_PROFILE_HELP,
         ),
-        Action("bundle", "Debug bundle…", opens("about.window:BundleWindow", log_file), help=_BUNDLE_HELP),
-        Action("manage_presets", "Manage presets…", opens("presets.window:Presets"), help=_PRESETS_HELP),
-        Action("keys", "Keys…", opens("about.window:Keys"), "F1", help="List every key"),
-        Action("about", "About Darkroom…", opens("about.window:About"), help="Version, licence and folders"),
+        Action("bundle", "Debug bundle…", opener_of("about.window:BundleWindow", log_file), help=_BUNDLE_HELP),
+        Action("manage_presets", "Manage presets…", opener_of("presets.window:Presets"), help=_PRESETS_HELP),
+        Action("keys", "Keys…", opener_of("about.window:Keys"), "F1", help="List every key"),
+        Action("about", "About Darkroom…", opener_of("about.window:About"), help="Version, licence and folders"),
     )
 
 
@@ -223,22 +236,22 @@ def _profile(context: Context) -> None:
     context.notify("The next 22 steps are profiled; the log shows where the result is.")
 
 
-def _only(window: Window) -> None:
+def _close_older(window: Window) -> None:
     """Close an older window of the same kind."""
     for old in [w for w in window.master.winfo_children() if type(w) is type(window) and w is not window]:
         if isinstance(old, Window):
             old.close()
 
 
-_CAPTIONS, _CONFIG = "ui.features.captions.opening", "ui.features.config_views.differences"
+_CAPTIONS_MODULE, _DIFFERENCES_MODULE = "ui.features.captions.opening", "ui.features.config_views.differences"
 
 
-def feature_links(context: Callable[[], Context], *, show_run: Callable[[Path], None]) -> FeatureLinks:
+def make_feature_links(context: Callable[[], Context], *, show_run: Callable[[Path], None]) -> FeatureLinks:
     """Return the links; `context()` is the window's, which has them."""
     return FeatureLinks(
-        edit_captions=lambda number: load_factory(f"{_CAPTIONS}:open_caption_editor")(context(), number),
-        write_captions=lambda concept: load_factory(f"{_CAPTIONS}:open_automatic_captions")(context(), concept),
+        edit_captions=lambda number: load_factory(f"{_CAPTIONS_MODULE}:open_caption_editor")(context(), number),
+        write_captions=lambda concept: load_factory(f"{_CAPTIONS_MODULE}:open_automatic_captions")(context(), concept),
         show_run=show_run,
-        show_run_changes=lambda: load_factory(f"{_CONFIG}:open_differences")(context(), "run"),
+        show_run_changes=lambda: load_factory(f"{_DIFFERENCES_MODULE}:open_differences")(context(), "run"),
         add_presets=lambda menu, presets, choose: add_presets(menu, context(), presets, choose),
     )

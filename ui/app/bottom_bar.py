@@ -12,9 +12,9 @@ from modules.system.problem import count
 from ui.forms.changes import changes
 from ui.forms.context import Context
 from ui.loop.run_state import RunState
-from ui.loop.wording import OUTCOME_WORDS, PHASE_WORDS, download, duration, loss
+from ui.loop.wording import OUTCOME_LABELS, PHASE_LABELS, format_download, format_duration, format_loss
 from ui.widgets.controls import Button
-from ui.widgets.menu import make_menu
+from ui.widgets.menu import make_menu, open_at
 from ui.widgets.panel import Panel, Text
 from ui.widgets.progress import ThinBar
 from ui.widgets.theme import GAP, PAD
@@ -28,7 +28,7 @@ _NARROW_WIDTH = 1180  # of the window
 _RARE_FIGURES = ("Smoothed", "Images/s")  # the Run page has them, too
 _TINY_WIDTH = 860  # with the time left alone
 _LEAST_FIGURES = ("Time left",)
-_START_WORDS = {"idle": "Start", "checking": "Checking…", "running": "Stop", "paused": "Stop", "stopping": "Stopping…"}
+_START_LABELS = {"idle": "Start", "checking": "Checking…", "running": "Stop", "paused": "Stop", "stopping": "Stopping…"}
 
 
 class BottomBar(Panel):
@@ -40,7 +40,7 @@ class BottomBar(Panel):
         self._message = ""
         self._message_state: object = None
         self._num_edits = 0
-        self._counted_for: Config | None = None
+        self._edited_run: Config | None = None
         px = context.theme.px
         inner = Panel(self, context.theme, "bar")
         inner.pack(fill="x", padx=px(PAD + 4), pady=px(12))
@@ -50,25 +50,25 @@ class BottomBar(Panel):
         self.step_label, self.step_bar = self._add_progress(inner, 2)
         self.figures = {name: self._add_figure(inner, name, 3 + i) for i, name in enumerate(FIGURES)}
         self._add_buttons(inner)
-        context.tips.attach(self.detail, self._whole_detail)
+        context.tips.attach(self.detail, self._hidden_detail)
         self.bind("<Configure>", lambda _e: context.pump.redraw_soon((self, "width"), self._make_room))
-        context.session.changed.subscribe(self._soon)
-        context.starter.changed.subscribe(self._soon)
+        context.session.changed.subscribe(self._refresh_soon)
+        context.starter.changed.subscribe(self._refresh_soon)
         context.form.changed.subscribe(self._count_edits_soon)
-        context.navigation.page_wanted.subscribe(lambda _page: self._soon())
+        context.navigation.page_wanted.subscribe(lambda _page: self._refresh_soon())
         self.refresh()
 
     def notify(self, text: str) -> None:
         """Show a short message until the next change."""
         self._message = text
         self._message_state = self._context.session.state
-        self._soon()
+        self._refresh_soon()
 
     def refresh(self) -> None:
         """Update everything from the session."""
         session, state = self._context.session, self._context.session.state
-        if session.config is not self._counted_for:  # another run
-            self._counted_for, self._num_edits = session.config, 0
+        if session.config is not self._edited_run:  # another run
+            self._edited_run, self._num_edits = session.config, 0
             self._count_edits_soon()
         self._show_phase(session.stage, state)
         # The figures of a run stay until the next one starts; only an active run has bars.
@@ -83,24 +83,24 @@ class BottomBar(Panel):
     def _make_room(self) -> None:
         """Give the status the room of the figures before a run, and of the rarer ones in a narrow window."""
         session = self._context.session
-        _show(self.phase_bar, is_shown=session.is_active)
+        _set_visible(self.phase_bar, is_shown=session.is_active)
         has_figures = session.is_active or session.state.step is not None
         is_narrow = self.winfo_width() < self._context.theme.px(_NARROW_WIDTH)
         is_tiny = self.winfo_width() < self._context.theme.px(_TINY_WIDTH)
         for name, value in self.figures.items():
             has_room = not (is_narrow and name in _RARE_FIGURES) and not (is_tiny and name not in _LEAST_FIGURES)
-            _show(value.master, is_shown=has_figures and has_room)
+            _set_visible(value.master, is_shown=has_figures and has_room)
         for label, bar in ((self.epoch_label, self.epoch_bar), (self.step_label, self.step_bar)):
-            _show(label.master, is_shown=has_figures and not is_tiny)
+            _set_visible(label.master, is_shown=has_figures and not is_tiny)
             bar.set_width(_NARROW_BAR_WIDTH if is_narrow else _BAR_WIDTH)
 
-    def _whole_detail(self) -> str:
-        """Return the status where it does not fit."""
+    def _hidden_detail(self) -> str:
+        """Return the whole status if it does not fit; else an empty text."""
         font = tkfont.Font(self, font=self.detail.cget("font"))
         text = str(self.detail.cget("text"))
         return text if font.measure(text) > self.detail.winfo_width() else ""
 
-    def _soon(self) -> None:
+    def _refresh_soon(self) -> None:
         self._context.pump.redraw_soon("bottom bar", self.refresh, at_most_every_seconds=0.1)
 
     def _count_edits_soon(self) -> None:
@@ -109,9 +109,9 @@ class BottomBar(Panel):
     def _count_edits(self) -> None:
         """Count the settings that the current run does not have; on every page they are shown next to its phase."""
         session = self._context.session
-        of_run = session.config if session.is_active else None
-        self._num_edits = 0 if of_run is None else len(changes(self._context.form.config, of_run))
-        self._soon()
+        run_config = session.config if session.is_active else None
+        self._num_edits = 0 if run_config is None else len(changes(self._context.form.config, run_config))
+        self._refresh_soon()
 
     def _add_phase(self, inner: Panel) -> None:
         box = Panel(inner, self._context.theme, "bar")
@@ -157,18 +157,18 @@ class BottomBar(Panel):
         self.start.pack(side="right", padx=(GAP, 0))
         context.tips.attach(self.start, lambda: context.actions[self._start_name()].tip)
         context.tips.attach(self.second, self._second_tip)
-        self.more = Button(box, context.theme, "▾", self._open_pauses, on="bar", width=28, height=36)
+        self.more = Button(box, context.theme, "▾", self._open_pause_menu, on="bar", width=28, height=36)
         context.tips.attach(self.more, lambda: "Other ways to pause")
         self._menu: tk.Menu | None = None
 
     def _show_phase(self, stage: str, state: RunState) -> None:
-        words, detail, tone = _phase_words(stage, state)
+        title, detail, tone = _describe_phase(stage, state)
         if self._num_edits and not detail and self._context.session.is_active:
             detail = f"{count(self._num_edits, 'change')} for the next run"
         if self._message and self._message_state is state and stage in ("idle", "paused"):
             detail, tone = self._message, tone if state.failed is None else "text"
-            words = "Ready" if stage == "idle" else words
-        self.phase.set_text(words)
+            title = "Ready" if stage == "idle" else title
+        self.phase.set_text(title)
         self.phase.recolour(tone)
         self.detail.set_text(detail)
 
@@ -180,18 +180,18 @@ class BottomBar(Panel):
     def _show_figures(self, state: RunState) -> None:
         step = state.step
         values = (
-            loss(step.loss) if step else "–",
-            loss(step.smoothed_loss) if step else "–",
+            format_loss(step.loss) if step else "–",
+            format_loss(step.smoothed_loss) if step else "–",
             f"{step.images_per_second:.3g}" if step else "–",
-            duration(state.seconds_left),
+            format_duration(state.seconds_left),
         )
         for name, value in zip(FIGURES, values, strict=True):
             self.figures[name].set_text(value)
 
     def _show_buttons(self) -> None:
         stage = self._context.session.stage
-        if self.start.cget("text") != _START_WORDS[stage]:
-            self.start.configure(text=_START_WORDS[stage])
+        if self.start.cget("text") != _START_LABELS[stage]:
+            self.start.configure(text=_START_LABELS[stage])
         self.start.restyle("danger" if stage in ("running", "paused", "stopping") else "primary")
         self.start.set_enabled(stage in ("idle", "running", "paused"))
         self._show_second(stage)
@@ -238,10 +238,8 @@ class BottomBar(Panel):
             self._menu.add_command(label=action.label, accelerator=action.shortcut, command=run, state=state)
         return self._menu
 
-    def _open_pauses(self) -> None:
-        menu, button = self.make_pause_menu(), self.second
-        menu.update_idletasks()  # its height is not known before
-        menu.tk_popup(button.winfo_rootx(), button.winfo_rooty() - menu.winfo_reqheight())
+    def _open_pause_menu(self) -> None:
+        open_at(self.make_pause_menu(), self.second, above=True)
 
     def _second_tip(self) -> str:
         if not self.second_name:
@@ -255,36 +253,36 @@ class BottomBar(Panel):
         return tip
 
 
-def _show(box: tk.Misc, *, is_shown: bool) -> None:
+def _set_visible(box: tk.Misc, *, is_shown: bool) -> None:
     if is_shown:
         tk.Grid.grid_configure(box)  # type: ignore[arg-type]
     else:
         tk.Grid.grid_remove(box)  # type: ignore[arg-type]
 
 
-def _phase_words(stage: str, state: RunState) -> tuple[str, str, str]:
+def _describe_phase(stage: str, state: RunState) -> tuple[str, str, str]:
     """Return the text of the phase, its detail and its colour."""
     if stage == "checking":
-        return PHASE_WORDS["checking"], "reading settings and images", "text"
+        return PHASE_LABELS["checking"], "reading settings and images", "text"
     if stage == "idle":
-        return _outcome_words(state)
+        return _describe_outcome(state)
     phase = stage if stage in ("paused", "stopping") else state.phase
     detail = state.detail
     if phase == "loading" and state.downloading is not None:
-        return "Downloading", download(state.downloading, state.detail), "text"
+        return "Downloading", format_download(state.downloading, state.detail), "text"
     if phase == "caching" and state.cache is not None:
         detail = f"{state.cache.done:,} of {state.cache.total:,} {state.cache.what}"
     elif phase == "sampling" and state.sampling is not None:
         detail = f"{state.sampling.done:,} of {state.sampling.total:,} denoising steps"
     elif phase == "choosing" and state.choices is not None:
-        return PHASE_WORDS[phase], f"{count(state.choices.num_open, 'choice')} left", "accent"
-    return PHASE_WORDS.get(phase, phase), detail, "text"
+        return PHASE_LABELS[phase], f"{count(state.choices.num_open, 'choice')} left", "accent"
+    return PHASE_LABELS.get(phase, phase), detail, "text"
 
 
-def _outcome_words(state: RunState) -> tuple[str, str, str]:
+def _describe_outcome(state: RunState) -> tuple[str, str, str]:
     if state.failed is not None:
         return "Failed", f"{state.failed.message} {state.failed.advice}".strip(), "error"
     if state.finished is not None:
-        words = OUTCOME_WORDS.get(state.finished.outcome, "Finished")
-        return words, state.finished.message, "good"
-    return PHASE_WORDS[""], "", "text"
+        label = OUTCOME_LABELS.get(state.finished.outcome, "Finished")
+        return label, state.finished.message, "good"
+    return PHASE_LABELS[""], "", "text"

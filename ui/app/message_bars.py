@@ -9,7 +9,7 @@ from typing import Any
 
 from modules.system.problem import Severity, cut
 from ui.forms.context import Context
-from ui.forms.findings import SEVERITIES, Finding, count_words
+from ui.forms.findings import SEVERITIES, Finding, count_of_severity
 from ui.widgets.auto_bar import AutoBar
 from ui.widgets.controls import Button
 from ui.widgets.fitted_text import FittedText
@@ -107,7 +107,7 @@ class FindingsBar(Panel):
         box.pack(side="left", padx=(px(12), 0))
         for severity in SEVERITIES:
             self.kinds[severity] = self._small_button(box, "", partial(context.findings.toggle, severity))
-            tip = f"Shows or hides the {count_words(severity, 2)[2:]}."
+            tip = f"Shows or hides the {count_of_severity(severity, 2)[2:]}."
             context.tips.attach(self.kinds[severity], lambda tip=tip: tip)  # type: ignore[misc]
         self.close_button = self._small_button(header, "Dismiss", context.findings.dismiss)
         self.copy_button = self._small_button(header, "Copy all", self.copy_all)
@@ -158,7 +158,7 @@ class FindingsBar(Panel):
             if number:
                 is_hidden = severity in findings.hidden
                 button.configure(
-                    text=f"{_SIGNS[severity]}  {count_words(severity, number)}",
+                    text=f"{_SIGNS[severity]}  {count_of_severity(severity, number)}",
                     text_color=self._context.theme.pair("faint" if is_hidden else _TOKENS[severity]),
                     fg_color=self._context.theme.pair("card" if is_hidden else "field"),
                 )
@@ -256,18 +256,18 @@ class NoticeBar(Panel):
         items = self._context.notices.items
         low = is_low(self._context.root.winfo_height(), self.theme)
         self._shows_all = self._shows_all and len(items) > 1
-        wanted = items[: _MAX_SHOWN_LOW if low and not self._shows_all else _MAX_SHOWN]
+        visible = items[: _MAX_SHOWN_LOW if low and not self._shows_all else _MAX_SHOWN]
         for line in self.lines:
-            if line.notice not in wanted:
+            if line.notice not in visible:
                 line.destroy()
-        kept = {line.notice.key: line for line in self.lines if line.notice in wanted}
-        self.lines = [kept.get(notice.key) or NoticeLine(self, self._context, notice) for notice in wanted]
+        old_lines = {line.notice.key: line for line in self.lines if line.notice in visible}
+        self.lines = [old_lines.get(notice.key) or NoticeLine(self, self._context, notice) for notice in visible]
         for line in self.lines:
             line.pack_forget()
             line.pack(fill="x", padx=self.theme.px(PAD + 4), pady=(self.theme.px(4 if low else GAP), 0))
             line.text.set_one_line(low)
         if self.lines:
-            self.lines[0].offer_more(len(items) - len(wanted) if low else 0, self.show_all)
+            self.lines[0].offer_more(len(items) - len(visible) if low else 0, self.show_all)
             self.grid()
         else:
             self.grid_remove()

@@ -56,14 +56,14 @@ class Offers:
     def _look_for_run(self, workspaces: tuple[Path, ...]) -> None:
         from trainer.run_folder.records import newest_unfinished
 
-        interrupted = self._queue.interrupted
+        interrupted = self._queue.interrupted_item
         if interrupted is not None:
             self._offer_queue(interrupted.name, num_open=sum(i.state == "waiting" for i in self._queue.queue.items))
-        of_queue = interrupted.run_dir if interrupted else ""
-        self._background.run(lambda: newest_unfinished(workspaces), partial(self._offer_run, of_queue))
+        queue_run_dir = interrupted.run_dir if interrupted else ""
+        self._background.run(lambda: newest_unfinished(workspaces), partial(self._offer_run, queue_run_dir))
 
-    def _offer_run(self, of_queue: str, record: RunRecord | None) -> None:
-        if record is None or str(record.run_dir) in (of_queue, self._preferences.now.dismissed_run):
+    def _offer_run(self, queue_run_dir: str, record: RunRecord | None) -> None:
+        if record is None or str(record.run_dir) in (queue_run_dir, self._preferences.now.dismissed_run):
             return
         backup = record.newest_backup
         if backup is None or not self._starter.can_start:
@@ -71,7 +71,7 @@ class Offers:
         self._notices.show(
             Notice(
                 CRASHED_RUN,
-                crash_words(record),
+                describe_crash(record),
                 (
                     Reply(f"Resume at step {backup.step:,}", partial(self._starter.resume_run, backup)),
                     Reply("Show run", partial(self._show_run, record.run_dir), stays=True),
@@ -80,10 +80,10 @@ class Offers:
             )
         )
 
-    def _report_runs(self, found: tuple[tuple[Path, Holder], ...]) -> None:
-        if not found:
+    def _report_runs(self, runs: tuple[tuple[Path, Holder], ...]) -> None:
+        if not runs:
             return
-        run_dir, holder = found[0]
+        run_dir, holder = runs[0]
         text = (
             f"When this window opened, another process ({holder.pid}) was training: {run_dir.name}. "
             "A second run would share the memory and the speed of the machine with it."
@@ -102,11 +102,11 @@ class Offers:
         if backup is None:
             self._notices.remove(FORK)
         else:
-            whence, reason = f"from step {backup.step:,} of {backup.run_dir.name}", self._starter.why_not
-            text = f"Start begins a run {whence}. Edit its settings first."
+            origin, reason = f"from step {backup.step:,} of {backup.run_dir.name}", self._starter.why_not
+            text = f"Start begins a run {origin}. Edit its settings first."
             replies: tuple[Reply, ...] = (Reply("Start", self._starter.start, stays=True),)
             if reason:
-                text, replies = f"The fork {whence} is prepared. {reason} Then Start begins the fork.", ()
+                text, replies = f"The fork {origin} is prepared. {reason} Then Start begins the fork.", ()
             self._notices.show(Notice(FORK, text, replies, self._starter.cancel_fork, "Cancel the fork"))
 
     def _discard_edits(self) -> None:
@@ -136,14 +136,14 @@ def runs_elsewhere(workspaces: Iterable[Path]) -> tuple[tuple[Path, Holder], ...
     """Return the runs that other processes train at the moment, with their processes."""
     from trainer.run_folder.records import running_in
 
-    found = (run for workspace in dict.fromkeys(workspaces) for run in running_in(workspace))
-    return tuple((run_dir, holder) for run_dir, holder in found if not holder.is_this_process)
+    runs = (run for workspace in dict.fromkeys(workspaces) for run in running_in(workspace))
+    return tuple((run_dir, holder) for run_dir, holder in runs if not holder.is_this_process)
 
 
-def crash_words(record: RunRecord) -> str:
+def describe_crash(record: RunRecord) -> str:
     """Return the sentence about a run that ended unexpectedly: when, at which step, and its newest backup."""
     backup = record.newest_backup
-    at = f" at step {record.step:,} of {record.total_steps:,}" if record.total_steps else ""
-    begun = f"The run of {record.started:%d %B, %H:%M}" if record.started else f"The run {record.name}"
-    kept = f" Its newest backup is step {backup.step:,} ({backup.created[11:16]})." if backup else ""
-    return f"{begun} ended unexpectedly{at}.{kept}"
+    step = f" at step {record.step:,} of {record.total_steps:,}" if record.total_steps else ""
+    run = f"The run of {record.started:%d %B, %H:%M}" if record.started else f"The run {record.name}"
+    backup_text = f" Its newest backup is step {backup.step:,} ({backup.created[11:16]})." if backup else ""
+    return f"{run} ended unexpectedly{step}.{backup_text}"

@@ -1,7 +1,7 @@
-"""Which file a window's session is in. Each open window has one of its own, which it locks.
+"""The files of the windows' sessions. Each open window has its own file, which it locks.
 
 The files lie next to each other: `session.json`, `session-2.json` and so on. A window takes over the newest one that no
-running window has; what remains in the others is offered (`session_offers.py`).
+running window has; what remains in the others is offered (`session_saving.py`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from modules.config.schema import Config
 from modules.system.atomic import write_text
 from modules.system.file_lock import FileLock, LockTaken, living_holder
 from modules.system.problem import Problem
-from ui.forms.changes import unsaved_words
+from ui.forms.changes import describe_unsaved
 from ui.forms.model import Document, Draft, FormModel, Source
 from ui.forms.preferences import UiSettings
 
@@ -38,7 +38,7 @@ class HeldSession:
     """The session of this window: its file, the lock, and what it starts with."""
 
     file: Path
-    lock: FileLock | None  # None where the folder cannot be written or has no locks
+    lock: FileLock | None  # None if the folder cannot be written to or does not support locks
     last: Session
 
     def release(self) -> None:
@@ -48,7 +48,7 @@ class HeldSession:
 
 
 @dataclass(frozen=True, slots=True)
-class GoneSession:
+class AbandonedSession:
     """The unsaved work of a window that is gone, and when it was saved last."""
 
     file: Path
@@ -57,20 +57,20 @@ class GoneSession:
     drafts: Mapping[str, Draft]
 
     @property
-    def words(self) -> str:
+    def summary(self) -> str:
         """The name of its config, and how much of it is unsaved."""
-        return unsaved_words(self.document, self.drafts)
+        return describe_unsaved(self.document, self.drafts)
 
 
 def take_session(first: Path) -> HeldSession:
     """Take over the newest session that no running window has. `first` is the file of a first window.
 
-    Where all are in use, the window starts a new file with the newest config, as that was last saved. The window's
-    settings are always the newest ones.
+    If all are in use, the window starts a new file with the last saved version of the newest config. The window's
+    settings are always the newest.
     """
     with suppress(OSError):
         first.parent.mkdir(parents=True, exist_ok=True)
-    files = _files(first)
+    files = _list_files(first)
     numbered = (first.with_stem(f"{first.stem}-{number}") for number in count(2))
     for file in chain(files, (name for name in chain((first,), numbered) if name not in files)):
         try:
@@ -80,37 +80,37 @@ def take_session(first: Path) -> HeldSession:
         except OSError:
             _log.warning("The session %s could not be locked", file, exc_info=True)
             return HeldSession(file, None, load_session(file))
-        return HeldSession(file, lock, _first_state(file, files))
+        return HeldSession(file, lock, _choose_session(file, files))
     raise AssertionError("there is always another name")
 
 
-def gone_sessions(first: Path, own: Path, opened: Document) -> tuple[GoneSession, ...]:
+def find_abandoned_sessions(first: Path, own_file: Path, opening_document: Document) -> tuple[AbandonedSession, ...]:
     """Return the unsaved work of windows that are gone, the newest first; sessions without any are removed.
 
-    `opened` is what this window started with: the same work is not returned again.
+    `opening_document` is what this window started with: the same work is not returned again.
     """
-    found = []
-    for file in _files(first):
-        if file == own or living_holder(lock_of(file)) is not None:
+    sessions = []
+    for file in _list_files(first):
+        if file == own_file or living_holder(lock_of(file)) is not None:
             continue
-        session = read_gone(file)
+        session = read_abandoned(file)
         if session is None:
             continue
-        if has_unsaved_work(session.document, session.drafts) and session.document != opened:
-            found.append(session)
+        if has_unsaved_work(session.document, session.drafts) and session.document != opening_document:
+            sessions.append(session)
         else:
             with suppress(OSError, LockTaken):
                 remove_session(file)
-    return tuple(found)
+    return tuple(sessions)
 
 
-def read_gone(file: Path) -> GoneSession | None:
+def read_abandoned(file: Path) -> AbandonedSession | None:
     """Return the work in a session's file; None if it has none that can be read."""
     try:
         saved, when = read_session(file), datetime.fromtimestamp(file.stat().st_mtime)
     except (OSError, ValueError, RecursionError):
         return None
-    return GoneSession(file, when, saved.document, saved.drafts)
+    return AbandonedSession(file, when, saved.document, saved.drafts)
 
 
 def remove_session(file: Path) -> None:
@@ -135,35 +135,35 @@ def lock_of(file: Path) -> Path:
     return file.with_suffix(".lock")
 
 
-def _first_state(file: Path, files: Sequence[Path]) -> Session:
-    """Return the session that a window starts with after it has taken a file."""
-    own = load_session(file)
-    newest = _read(files[0]) if files and files[0] != file else None
+def _choose_session(file: Path, files: Sequence[Path]) -> Session:
+    """Return the session that a window starts with once it has locked a file."""
+    session = load_session(file)
+    newest = _read_or_none(files[0]) if files and files[0] != file else None
     if newest is None:
-        return own
-    form = own.form
+        return session
+    form = session.form
     if form is None and file not in files:  # the first start of a further window
         now = newest.document
         form = FormModel(now.baseline, source=now.source)
-    return Session(newest.settings, form, own.problems)
+    return Session(newest.settings, form, session.problems)
 
 
-def _read(file: Path) -> SavedSession | None:
+def _read_or_none(file: Path) -> SavedSession | None:
     try:
         return read_session(file)
     except (OSError, ValueError, RecursionError):
         return None
 
 
-def _files(first: Path) -> tuple[Path, ...]:
+def _list_files(first: Path) -> tuple[Path, ...]:
     """Return the files of sessions, the newest first."""
-    found = []
+    dated = []
     for file in first.parent.glob(f"{first.stem}*{first.suffix}"):
         extra = file.stem.removeprefix(first.stem)
         if not extra or _NUMBERED.fullmatch(extra):
             with suppress(OSError):
-                found.append((file.stat().st_mtime_ns, file))
-    return tuple(file for _, file in sorted(found, reverse=True))
+                dated.append((file.stat().st_mtime_ns, file))
+    return tuple(file for _, file in sorted(dated, reverse=True))
 
 
 _FORMAT = 1
@@ -246,10 +246,10 @@ def _set_aside(file: Path, reason: str) -> Problem:
     try:
         aside = next(name for name in names if not name.exists())
         file.rename(aside)
-        kept = f"It was kept as {aside}, and Darkroom starts with the defaults."
+        note = f"It was kept as {aside}, and Darkroom starts with the defaults."
     except (OSError, StopIteration):
-        kept = "It could not be moved aside; Darkroom starts with the defaults."
-    return Problem("", f"The last session could not be read ({reason}). {kept}", "warning")
+        note = "It could not be moved aside; Darkroom starts with the defaults."
+    return Problem("", f"The last session could not be read ({reason}). {note}", "warning")
 
 
 def _source(data: object) -> Source:
@@ -262,20 +262,20 @@ def _source(data: object) -> Source:
 
 def _drafts(data: object, config: Config) -> dict[str, Draft]:
     """Return the invalid entries of a file by their paths, for the fields that the config has."""
-    found = {}
+    drafts = {}
     for entry in data if isinstance(data, list) else ():
         match entry:
             case {"path": str(path), "text": str(text), "message": str(message), "advice": str(advice)}:
                 if record_at(config, path) is not None:
-                    found[path] = Draft(text, Problem(path, message, advice=advice))
-    return found
+                    drafts[path] = Draft(text, Problem(path, message, advice=advice))
+    return drafts
 
 
 def _settings(data: object) -> UiSettings:
     """Return the settings of a file; an invalid value is replaced by its default."""
-    known: dict[str, Any] = dict(data) if isinstance(data, dict) else {}
+    values: dict[str, Any] = dict(data) if isinstance(data, dict) else {}
     while True:
         try:
-            return UiSettings.model_validate(known)
+            return UiSettings.model_validate(values)
         except ValidationError as error:
-            known.pop(str(error.errors()[0]["loc"][0]), None)
+            values.pop(str(error.errors()[0]["loc"][0]), None)

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from modules.system.file_lock import FileLock, LockTaken
 from ui.app.session_files import (
-    GoneSession,
+    AbandonedSession,
     HeldSession,
-    gone_sessions,
+    find_abandoned_sessions,
     lock_of,
-    read_gone,
+    read_abandoned,
     remove_session,
     save_session,
 )
@@ -29,16 +29,16 @@ QUIET_SECONDS = 0.7  # without an edit
 
 
 class SessionSaver:
-    """Writes the session a moment after each edit, in the background, and at once where the window closes."""
+    """Writes the session a moment after each edit, in the background, and at once when the window closes."""
 
     def __init__(self, file: Path, form: FormModel, pump: Pump, settings: Callable[[], UiSettings]) -> None:
         self._file = file
         self._form = form
         self._pump = pump
         self._settings = settings
-        self._saved = self._state()
+        self._saved_state = self._state()
         self._lock = threading.Lock()
-        self._taken = self._written = 0  # numbers of the states that were taken and written
+        self._newest_number = self._written_number = 0  # of the newest state, and of the newest one that is written
 
     def follow_edits(self) -> None:
         """Save after each edit from now on."""
@@ -60,8 +60,8 @@ class SessionSaver:
 
     @property
     def _is_edited(self) -> bool:
-        (document, drafts), (saved, saved_drafts) = self._state(), self._saved
-        return document is not saved or drafts != saved_drafts
+        (document, drafts), (saved_document, saved_drafts) = self._state(), self._saved_state
+        return document is not saved_document or drafts != saved_drafts
 
     def _follow_edit(self) -> None:
         if self._is_edited:
@@ -73,25 +73,25 @@ class SessionSaver:
 
     def _writer(self) -> Callable[[], bool]:
         """Return the function that writes the session as it is now."""
-        self._saved = document, drafts = self._state()
+        self._saved_state = document, drafts = self._state()
         settings = self._settings()
-        self._taken += 1
-        number = self._taken
+        self._newest_number += 1
+        number = self._newest_number
 
         def write() -> bool:
             with self._lock:
-                if number <= self._written:
+                if number <= self._written_number:
                     return True
                 if not save_session(self._file, document, settings, drafts):
                     return False
-                self._written = number
+                self._written_number = number
                 return True
 
         return write
 
 
 _log = logging.getLogger(__name__)
-_ELSEWHERE = "Another window has opened it."
+_ALREADY_OPEN = "Another window has opened it."
 
 
 class SessionOffers:
@@ -99,7 +99,7 @@ class SessionOffers:
 
     def __init__(
         self,
-        own: HeldSession,
+        held: HeldSession,
         notices: Notices,
         interaction: Interaction,
         background: Background,
@@ -108,7 +108,7 @@ class SessionOffers:
         open_session: Callable[[Document, Mapping[str, Draft]], None],
         notify: Callable[[str], None],
     ) -> None:
-        self._own = own.file
+        self._own_file = held.file
         self._notices = notices
         self._interaction = interaction
         self._background = background
@@ -116,54 +116,54 @@ class SessionOffers:
         self._open_session = open_session
         self._notify = notify
 
-    def look(self, first: Path, opened: Document) -> None:
+    def look(self, first: Path, opening_document: Document) -> None:
         """Look for such sessions next to the first window's file, once: when the window opens."""
-        self._background.run(lambda: gone_sessions(first, self._own, opened), self._offer)
+        self._background.run(lambda: find_abandoned_sessions(first, self._own_file, opening_document), self._offer)
 
-    def _offer(self, found: Sequence[GoneSession]) -> None:
-        for gone in reversed(found):  # the newest one is shown first
-            text = f"Another window ended with unsaved work: {gone.words}, from {gone.saved:%d %B, %H:%M}."
+    def _offer(self, sessions: Sequence[AbandonedSession]) -> None:
+        for gone in reversed(sessions):  # the newest one is shown first
+            text = f"Another window ended with unsaved work: {gone.summary}, from {gone.saved:%d %B, %H:%M}."
             replies = (
                 Reply("Open it here", partial(self.open, gone)),
                 Reply("Discard…", partial(self.discard, gone), stays=True),
             )
             self._notices.show(Notice(_key(gone), text, replies, dismiss_label="Later"))
 
-    def open(self, gone: GoneSession) -> None:
+    def open(self, gone: AbandonedSession) -> None:
         """Open the work in this window; its file is removed once this window's session contains it."""
         try:
             lock = FileLock(lock_of(gone.file))
         except (LockTaken, OSError):
-            self._notify(_ELSEWHERE)
+            self._notify(_ALREADY_OPEN)
             return
-        current = read_gone(gone.file)
+        current = read_abandoned(gone.file)
         if current is None:
             lock.release()
-            self._notify(_ELSEWHERE)
+            self._notify(_ALREADY_OPEN)
             return
 
-        def saved(is_saved: bool) -> None:
+        def finish(is_saved: bool) -> None:
             if is_saved:
                 gone.file.unlink(missing_ok=True)
             lock.release()
 
         self._open_session(current.document, current.drafts)
-        self._saver.save_soon(saved)
+        self._saver.save_soon(finish)
 
-    def discard(self, gone: GoneSession) -> None:
+    def discard(self, gone: AbandonedSession) -> None:
         """Remove the work, if the user confirms it."""
         answers = (Answer("discard", "Discard"), Answer("keep", "Keep it", is_default=True))
-        message = f"{gone.words[0].upper()}{gone.words[1:]}, from {gone.saved:%d %B, %H:%M}. This cannot be undone."
+        message = f"{gone.summary[0].upper()}{gone.summary[1:]}, from {gone.saved:%d %B, %H:%M}. This cannot be undone."
         if self._interaction.choose("Discard the unsaved work?", message, answers, "warning") != "discard":
             return
         self._notices.remove(_key(gone))
         try:
             remove_session(gone.file)
         except LockTaken:
-            self._notify(_ELSEWHERE)
+            self._notify(_ALREADY_OPEN)
         except OSError:
             _log.warning("The session %s could not be removed", gone.file, exc_info=True)
 
 
-def _key(gone: GoneSession) -> str:
+def _key(gone: AbandonedSession) -> str:
     return f"session {gone.file.name}"

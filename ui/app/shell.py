@@ -68,21 +68,21 @@ class Shell(Panel):
         if key == self._open:
             return
         self._context.pump.expect_drawing()
-        page = self._begun(key)
+        page = self._start_page(key)
         if self._open:
             self.pages[self._open].frame.grid_remove()
-            self.pages[self._open].hidden()
+            self.pages[self._open].on_hide()
         self._open = key
         page.frame.grid(row=0, column=0, sticky="nsew")
-        page.shown()
+        page.on_show()
 
     def page(self, key: str) -> Page:
         """Return a page; build it first if needed. One that is built in parts is complete then."""
-        page = self._begun(key)
+        page = self._start_page(key)
         self._context.pump.finish(page_task(key))
         return page
 
-    def _begun(self, key: str) -> Page:
+    def _start_page(self, key: str) -> Page:
         """Return a page, of which parts may still be missing."""
         if key not in self.pages:
             begun = time.perf_counter()
@@ -92,9 +92,9 @@ class Shell(Panel):
         return self.pages[key]
 
     def leave(self) -> None:
-        """Let the open page keep what is entered there, before all of this is destroyed."""
+        """Hide the open page, so that it keeps its entries, before the shell is destroyed."""
         if self._open:
-            self.pages[self._open].hidden()
+            self.pages[self._open].on_hide()
 
     def destroy(self) -> None:
         """Also remove the traces of its variables, which would keep the pages alive."""
@@ -142,7 +142,7 @@ _COMMAND = re.compile(r"\[(\d+\w+) ")  # of a Python function in a Tk script
 
 
 class ViewScope:
-    """Make it before the views are built. `close()` takes back everything that they registered since."""
+    """Create it before the views are built; `close` removes everything that they registered."""
 
     def __init__(self, root: tk.Tk, form: FormModel, pump: Pump) -> None:
         self._root, self._form, self._pump = root, form, pump
@@ -165,11 +165,11 @@ class ViewScope:
     def _restore_bindings(self, tag: str) -> None:
         before = self._bindings[tag]
         for sequence, script in _scripts(self._root, tag).items():
-            kept = before.get(sequence, "")
-            if script == kept:
+            old_script = before.get(sequence, "")
+            if script == old_script:
                 continue
-            self._root.tk.call("bind", tag, sequence, kept)
-            for name in set(_COMMAND.findall(script)) - set(_COMMAND.findall(kept)):
+            self._root.tk.call("bind", tag, sequence, old_script)
+            for name in set(_COMMAND.findall(script)) - set(_COMMAND.findall(old_script)):
                 self._root.deletecommand(name)  # else it would keep the view alive
 
 

@@ -10,7 +10,7 @@ from ui.app.catalogue import PAGES, page_shortcut
 from ui.forms.context import Context
 from ui.forms.setting_pages import PageSpec, page_of
 from ui.widgets.controls import Button, Switch
-from ui.widgets.menu import make_menu
+from ui.widgets.menu import make_menu, open_at
 from ui.widgets.panel import Panel, Text
 from ui.widgets.scroll import ScrollFrame
 from ui.widgets.theme import PAD
@@ -23,7 +23,7 @@ SCALES = (0, 100, 125, 150, 175, 200)  # percent; 0: as measured on the screen
 
 
 class SideBar(Panel):
-    """One entry per page; the open one is marked. Entries move together, and then scroll, where the window is low."""
+    """One entry per page; the open one is marked. In a low window the entries move together, and then scroll."""
 
     def __init__(self, master: tk.Misc, context: Context) -> None:
         super().__init__(master, context.theme, "sidebar", width=context.theme.px(WIDTH))
@@ -82,9 +82,7 @@ class SideBar(Panel):
 
     def open_window_menu(self) -> None:
         """Open the menu above its button."""
-        button, menu = self.window_button, self.make_window_menu()
-        menu.update_idletasks()
-        menu.tk_popup(button.winfo_rootx(), button.winfo_rooty() - menu.winfo_reqheight())
+        open_at(self.make_window_menu(), self.window_button, above=True)
 
     def make_window_menu(self) -> tk.Menu:
         """Return the menu: dark or light, the scale, and the card of a first start."""
@@ -113,14 +111,14 @@ class SideBar(Panel):
 
     def _fit(self) -> None:
         """Choose the largest spacing with which all entries are visible."""
-        shown = [entry for entry in self.entries.values() if entry.winfo_manager()]
-        if not shown or self.scroll.canvas.winfo_height() <= 1:
+        visible = [entry for entry in self.entries.values() if entry.winfo_manager()]
+        if not visible or self.scroll.canvas.winfo_height() <= 1:
             return
         px = self._context.theme.px
-        least_px = self.scroll.body.winfo_reqheight() - 2 * px(self._spacing_px) * len(shown)
+        least_px = self.scroll.body.winfo_reqheight() - 2 * px(self._spacing_px) * len(visible)
         room_px = self.scroll.canvas.winfo_height()
-        fitting = (s for s in _SPACINGS_PX if least_px + 2 * px(s) * len(shown) <= room_px)
-        spacing_px = next(fitting, _SPACINGS_PX[-1])
+        spacings = (s for s in _SPACINGS_PX if least_px + 2 * px(s) * len(visible) <= room_px)
+        spacing_px = next(spacings, _SPACINGS_PX[-1])
         if spacing_px != self._spacing_px:
             self._spacing_px = spacing_px
             for entry in self.entries.values():
@@ -146,10 +144,10 @@ class SideBar(Panel):
     def _mark_choices(self) -> None:
         """Show the page of choices, with their number, while the run waits for them."""
         session = self._context.session
-        wanted = session.state.choices if session.is_active else None
-        if wanted is not None:
+        choices = session.state.choices if session.is_active else None
+        if choices is not None:
             self._show("choose")
-            self.entries["choose"].set_mark(f"{wanted.num_open:,}", "accent")
+            self.entries["choose"].set_mark(f"{choices.num_open:,}", "accent")
 
     def _show(self, page: str) -> None:
         """Add the entry of a page that is shown on demand; it stays."""

@@ -18,7 +18,7 @@ from ui.forms.changes import changes
 from ui.forms.context import Context
 from ui.forms.setting_pages import TOP_BAR
 from ui.widgets.controls import Button, Choice
-from ui.widgets.menu import add_submenu, make_menu
+from ui.widgets.menu import add_submenu, make_menu, open_at
 from ui.widgets.panel import Panel, Text
 from ui.widgets.theme import GAP, PAD
 from ui.widgets.variables import TextVar
@@ -41,7 +41,7 @@ class TopBar(Panel):
         inner.pack(fill="x", padx=px(PAD + 4), pady=(px(10), px(12)))
         self._add_captions(inner)
         self.preset_button = Button(inner, context.theme, "", self.open_menu, on="bar", width=_PRESET_PX[1], anchor="w")
-        context.tips.attach(self.preset_button, self._where_from)
+        context.tips.attach(self.preset_button, self._describe_source)
         self.preset_button.grid(row=1, column=0)
         self._files: list[Button] = []
         for column, name in enumerate(("load", "save", "save_as"), start=1):
@@ -67,7 +67,7 @@ class TopBar(Panel):
         form = self._context.form
         kinds = {"built_in": "Preset", "preset": "Your preset", "file": "Config", "none": "Config"}
         self._caption.set_text(kinds[form.source.kind])
-        self.differs_link.set_text(self._differs_words())
+        self.differs_link.set_text(self._describe_differences())
         name = form.source.name
         short = name if len(name) <= _MAX_NAME_CHARS else name[: _MAX_NAME_CHARS - 1] + "…"
         text = f"{short}{' •' if form.is_changed else ''}  ▾"
@@ -87,9 +87,7 @@ class TopBar(Panel):
 
     def open_menu(self) -> None:
         """Open the menu of presets below its button."""
-        button = self.preset_button
-        menu = self.make_menu()
-        menu.tk_popup(button.winfo_rootx(), button.winfo_rooty() + button.winfo_height())
+        open_at(self.make_menu(), self.preset_button)
 
     def make_menu(self) -> tk.Menu:
         """Return the menu: the presets in groups, recent files, rare actions."""
@@ -120,8 +118,7 @@ class TopBar(Panel):
 
     def open_save_menu(self) -> None:
         """Open the menu of "Save as"."""
-        button = self.save_as_button
-        self.make_save_menu().tk_popup(button.winfo_rootx(), button.winfo_rooty() + button.winfo_height())
+        open_at(self.make_save_menu(), self.save_as_button)
 
     def make_save_menu(self) -> tk.Menu:
         """Return the menu of "Save as"."""
@@ -147,7 +144,7 @@ class TopBar(Panel):
         context.tips.attach(link, lambda: context.actions["differences"].tip)
         self.differs_link = link
 
-    def _differs_words(self) -> str:
+    def _describe_differences(self) -> str:
         """Return the number of changed settings; for an unchanged config, of those not at their defaults."""
         form = self._context.form
         if form.is_changed:
@@ -192,20 +189,20 @@ class TopBar(Panel):
         font = tkfont.Font(self, font=self._context.theme.font("body"))
         scale = self._context.theme.scale
         for choice in self.choices.values():
-            wanted = max(_LEAST_CHOICE_PX, round(font.measure(choice.get()) / scale) + _ARROW_PX)
-            if choice.cget("width") != wanted:
-                choice.configure(width=wanted)
+            width = max(_LEAST_CHOICE_PX, round(font.measure(choice.get()) / scale) + _ARROW_PX)
+            if choice.cget("width") != width:
+                choice.configure(width=width)
         room, px = self._inner.winfo_width(), self._context.theme.px
         if room <= 1:
             return
         least, usual = _PRESET_PX
-        beside = sum(px(GAP) + button.winfo_reqwidth() for button in self._files)
-        in_line = px(GAP) + self._choice_box.winfo_reqwidth()
-        is_narrow = px(least) + beside + in_line > room
+        buttons_px = sum(px(GAP) + button.winfo_reqwidth() for button in self._files)
+        choices_px = px(GAP) + self._choice_box.winfo_reqwidth()
+        is_narrow = px(least) + buttons_px + choices_px > room
         if is_narrow != self._is_narrow:
             self._is_narrow = is_narrow
             self._place_choices()
-        width = max(least, min(usual, int((room - beside - (0 if is_narrow else in_line)) / scale)))
+        width = max(least, min(usual, int((room - buttons_px - (0 if is_narrow else choices_px)) / scale)))
         if width != self.preset_button.cget("width"):
             self.preset_button.configure(width=width)
 
@@ -222,7 +219,7 @@ class TopBar(Panel):
         problem = self._context.field_problems.at(path)
         return problem.severity if problem is not None else "muted"
 
-    def _where_from(self) -> str:
+    def _describe_source(self) -> str:
         source = self._context.form.source
         notes = self._context.form.baseline.general.notes
         return "\n".join(part for part in (source.name, notes, str(source.path or "not saved yet")) if part)

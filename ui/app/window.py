@@ -13,7 +13,7 @@ from modules.system.paths import PROGRAM_ROOT, from_root, log_dir, queue_file, s
 from trainer.child.run import launch_child
 from trainer.launch import RunRequest, launch
 from trainer.run_queue.file import QueueFile
-from ui.app.actions import add_actions, add_tool_actions, feature_links
+from ui.app.actions import add_actions, add_tool_actions, make_feature_links
 from ui.app.catalogue import PAGES
 from ui.app.offers import Offers
 from ui.app.session_files import take_session
@@ -55,7 +55,7 @@ from ui.widgets.window import (
     switch_mode,
 )
 
-_SCALE = "scale"  # the key of the notice that another scale waits
+_SCALE_NOTICE = "scale"  # the key of the notice about a scale that has not been applied yet
 
 
 class App:
@@ -145,8 +145,8 @@ class App:
         self.preferences.note_workspace(from_root(request.config.general.workspace_dir))
 
     def _settings_now(self) -> UiSettings:
-        here = {"geometry": self.root.geometry(), "page": self.context.navigation.page}
-        return self.preferences.now.model_copy(update=here)
+        updates = {"geometry": self.root.geometry(), "page": self.context.navigation.page}
+        return self.preferences.now.model_copy(update=updates)
 
     def ask_to_close(self) -> None:
         """Close; ask first while a run is active."""
@@ -226,7 +226,7 @@ class App:
             tips=tips,
             buttons=ActionButtons(actions, self.theme, tips),
             notify=self._notify,
-            links=feature_links(lambda: self.context, show_run=self._show_run),
+            links=make_feature_links(lambda: self.context, show_run=self._show_run),
             models=Models(self.starter, self.queue),
             view_state=ViewState(),
         )
@@ -278,7 +278,7 @@ class App:
         context.form.watch("general.workspace_dir", self.starter.look_for_backup)
         context.form.watch("general.tensorboard_always_on", self.tensorboard.follow_setting)
         context.field_problems.changed.subscribe(self._show_current_problems)
-        context.session.changed.subscribe(self._run_may_be_over)
+        context.session.changed.subscribe(self._follow_run_end)
         self._was_active = False
         self.offers = Offers(
             context.notices,
@@ -333,7 +333,7 @@ class App:
         self.context.pump.redraw_soon("buttons", self.context.buttons.refresh)
 
     def _show_current_problems(self) -> None:
-        self.context.findings.show_current(self.context.field_problems.found, self.form.config)
+        self.context.findings.show_current(self.context.field_problems.problems, self.form.config)
 
     def _apply_appearance(self) -> None:
         mode = self.preferences.now.appearance
@@ -345,13 +345,13 @@ class App:
     def rescale(self) -> None:
         """Build the bars and the open page anew at the chosen scale; settings, edits and a run stay as they are."""
         if self.preferences.now.scale_percent == self._scale_percent:
-            self.context.notices.remove(_SCALE)
+            self.context.notices.remove(_SCALE_NOTICE)
             return
         if reason := self._why_not_rescale():
             reply = Reply("Change it now", self.rescale, stays=True)
-            self.context.notices.show(Notice(_SCALE, f"The scale has not changed yet: {reason}.", (reply,)))
+            self.context.notices.show(Notice(_SCALE_NOTICE, f"The scale has not changed yet: {reason}.", (reply,)))
             return
-        self.context.notices.remove(_SCALE)
+        self.context.notices.remove(_SCALE_NOTICE)
         self._scale_percent = self.preferences.now.scale_percent
         self.session_saver.save_soon()
         self.shell.leave()
@@ -374,10 +374,10 @@ class App:
             return "a question is open"
         for window in windows:
             window.close()
-        left = next((w.title() for w in windows if w.winfo_exists()), "")
-        return f"the window {left} is open" if left else ""
+        open_title = next((w.title() for w in windows if w.winfo_exists()), "")
+        return f"the window {open_title} is open" if open_title else ""
 
-    def _run_may_be_over(self) -> None:
+    def _follow_run_end(self) -> None:
         is_active = self.context.session.is_active
         if self._was_active and not is_active:
             self.starter.look_for_backup()

@@ -13,7 +13,7 @@ from modules.system.problem import Problem
 from ui.forms.context import Context
 from ui.forms.model import FormModel
 from ui.forms.values import display, from_text, number, to_text
-from ui.forms.visibility import name_of, not_yet_words, offered
+from ui.forms.visibility import available_choices, name_of, support_note
 
 Offer = Callable[[Mapping[str, str]], None]
 
@@ -32,7 +32,7 @@ class _Link:
         self.model = model
         self.path = path
         self._is_refreshing = False
-        self._traces = [(v, v.trace_add("write", self._written)) for v in variables]
+        self._traces = [(v, v.trace_add("write", self._follow_variable)) for v in variables]
         self._unsubscribe = model.watch(path, self.refresh)
         self.refresh()
 
@@ -50,7 +50,7 @@ class _Link:
         finally:
             self._is_refreshing = False
 
-    def _written(self, *_names: str) -> None:
+    def _follow_variable(self, *_names: str) -> None:
         if not self._is_refreshing:
             self.take()
 
@@ -75,9 +75,9 @@ class TextBinding(_Link):
         """Show the value, but keep another spelling of the same value ("1e-4")."""
         draft = self.model.draft(self.path)
         value = self.model.value(self.path)
-        shown = self.variable.get()
+        typed = self.variable.get()
         text = draft.text if draft else to_text(self.record, value)
-        if shown != text and (draft or not _stands_for(self.record, shown, value)):
+        if typed != text and (draft or not _stands_for(self.record, typed, value)):
             self.variable.set(text)
 
     def take(self) -> None:
@@ -123,7 +123,7 @@ class ChoiceBinding(_Link):
     def show(self) -> None:
         """Show the chosen name and the available choices."""
         name = name_of(self.model.value(self.path))
-        self._offer(offered(self.record, name))
+        self._offer(available_choices(self.record, name))
         self.variable.set(name)
 
     def take(self) -> None:
@@ -199,7 +199,7 @@ def tip_of(context: Context, record: FieldRecord) -> str:
         lines.append(_A_STEP)
     if setting.changeable_on_resume:
         lines.append("Can be changed when a run is resumed.")
-    lines.append(not_yet_words(context.form.config, record))
+    lines.append(support_note(context.form.config, record))
     if draft is not None:
         lines.append(f"Invalid: {draft.problem.message}")
     return "\n".join(line for line in lines if line)

@@ -9,12 +9,11 @@ from typing import Any
 from modules.config.compare import differing_paths
 from modules.config.records import record_at, top_records
 from modules.config.schema import Config
-from modules.settings.edit import get_path
 from modules.settings.field import FieldRecord
 from modules.system.problem import Problem, count, cut
 from ui.forms.findings import locate
 from ui.forms.model import Document
-from ui.forms.records import nearest_field
+from ui.forms.records import nearest_field, value_at
 from ui.forms.setting_pages import SETTING_PAGES
 from ui.forms.values import display
 from ui.forms.visibility import name_of
@@ -39,7 +38,7 @@ def changes(config: Config, reference: Config, *, with_new_lists: bool = True) -
     A section with variants is one entry if another variant is chosen. Lists that the reference leaves empty
     (the concepts of a preset) count only `with_new_lists`.
     """
-    found = []
+    ranked = []
     for path in dict.fromkeys(_field_of(config, reference, p) for p in differing_paths(config, reference)):
         record = record_at(config, path)
         before = value_at(reference, path)
@@ -47,41 +46,33 @@ def changes(config: Config, reference: Config, *, with_new_lists: bool = True) -
             continue
         change = _change(config, record, before)
         if change is not None:
-            found.append((_rank(config, path), change))
-    return tuple(change for _, change in sorted(found, key=lambda entry: entry[0]))
+            ranked.append((_rank(config, path), change))
+    return tuple(change for _, change in sorted(ranked, key=lambda entry: entry[0]))
 
 
-def unsaved_words(document: Document, drafts: Sized) -> str:
+def describe_unsaved(document: Document, drafts: Sized) -> str:
     """Return the name of a config and how many of its fields are not saved: "#demo with 2 unsaved changes"."""
     number = len(changes(document.config, document.baseline)) + len(drafts)
     return f"{document.source.name} with {count(max(1, number), 'unsaved change')}"
-
-
-def value_at(config: Config, path: str) -> Any:
-    """Return the value at a path; None where there is no such field."""
-    try:
-        return get_path(config, path)
-    except KeyError:
-        return None
 
 
 def _change(config: Config, record: FieldRecord, before: Any) -> Change | None:
     now = value_at(config, record.path)
     if (now is None and not record.optional) or now == before:
         return None
-    words = (_words(record, before), _words(record, now))
-    if words[0] == words[1]:
-        words = (words[0], f"{words[1]}, edited")
-    return Change(record.path, locate(Problem(record.path, ""), config).place, *words)
+    texts = (_text_of(record, before), _text_of(record, now))
+    if texts[0] == texts[1]:
+        texts = (texts[0], f"{texts[1]}, edited")
+    return Change(record.path, locate(Problem(record.path, ""), config).place, *texts)
 
 
-def value_words(config: Config, path: str) -> str:
-    """Return the value of a field as text; a dash where the config has no such field."""
+def value_text(config: Config, path: str) -> str:
+    """Return the value of a field as text; a dash if the config has no such field."""
     record = record_at(config, path)
-    return _words(record, value_at(config, path)) if record is not None else "–"
+    return _text_of(record, value_at(config, path)) if record is not None else "–"
 
 
-def _words(record: FieldRecord, value: Any) -> str:
+def _text_of(record: FieldRecord, value: Any) -> str:
     if value is None and not record.optional:
         return "–"
     return cut(" ".join(display(record, value).split()), max_chars=_MAX_CHARS)

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from modules.settings.field import FieldRecord
 from ui.forms.context import Context
-from ui.forms.visibility import name_of, offered
+from ui.forms.visibility import available_choices, name_of
+from ui.widgets.dialog import close_windows
 from ui.widgets.search_window import Rows, SearchWindow
 from ui.widgets.table import Column
 
@@ -19,7 +20,9 @@ class Chooser(SearchWindow):
     def __init__(self, context: Context, record: FieldRecord, choose: Callable[[str], object]) -> None:
         current = name_of(context.form.value(record.path))
         self.names: list[str] = []
-        self._choices = {name: (label, about(record, name)) for name, label in offered(record, current).items()}
+        self._choices = {
+            name: (label, about(record, name)) for name, label in available_choices(record, current).items()
+        }
         super().__init__(
             context.root,
             context.theme,
@@ -34,15 +37,15 @@ class Chooser(SearchWindow):
         self.table.select([self.names.index(current)])
 
     def _find(self, text: str) -> Rows:
-        words = text.lower().split()
-        found = [
+        terms = text.lower().split()
+        matches = [
             (name, label, line)
             for name, (label, line) in self._choices.items()
-            if all(word in f"{label} {line}".lower() for word in words)
+            if all(word in f"{label} {line}".lower() for word in terms)
         ]
-        found.sort(key=lambda entry: not all(word in entry[1].lower() for word in words))
-        self.names = [name for name, _, _ in found]
-        return [(f" {label}", (line,), "") for _, label, line in found]
+        matches.sort(key=lambda entry: not all(word in entry[1].lower() for word in terms))
+        self.names = [name for name, _, _ in matches]
+        return [(f" {label}", (line,), "") for _, label, line in matches]
 
 
 def about(record: FieldRecord, name: str) -> str:
@@ -53,6 +56,5 @@ def about(record: FieldRecord, name: str) -> str:
 
 def open_chooser(context: Context, record: FieldRecord, choose: Callable[[str], object]) -> Chooser:
     """Open the window; one that is already open is closed."""
-    for old in [w for w in context.root.winfo_children() if isinstance(w, Chooser)]:
-        old.close()
+    close_windows(context.root, Chooser)
     return Chooser(context, record, choose)

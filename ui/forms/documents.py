@@ -13,11 +13,11 @@ from modules.config.schema import Config
 from modules.system.errors import DarkroomError
 from modules.system.paths import safe_name, user_presets_dir
 from modules.system.problem import Problem, count
-from ui.forms.changes import unsaved_words
+from ui.forms.changes import describe_unsaved
 from ui.forms.findings import Findings
 from ui.forms.model import Document, Draft, FormModel, Source
 from ui.forms.preferences import Preferences
-from ui.loop.interaction import Answer, Failure, FileKind, Interaction
+from ui.loop.interaction import Answer, FileKind, Interaction, failure_of
 from ui.widgets.notices import Notice, Notices, Reply
 
 CONFIG_KINDS: tuple[FileKind, ...] = (("Config", "*.json"),)
@@ -26,7 +26,7 @@ LOADED_KINDS: tuple[FileKind, ...] = (
     *CONFIG_KINDS,
 )
 FIRST_PRESET = "#demo"
-_REPLACED = "replaced"  # the key of the notice of a load over unsaved changes
+_UNDO_NOTICE = "replaced"  # the key of the notice of a load over unsaved changes
 Notify = Callable[[str], None]
 
 
@@ -48,9 +48,9 @@ class Documents:
         self._preferences = preferences
         self._notices = notices
         self._notify = notify
-        self._taken: Document | None = None  # as it was loaded over unsaved changes
+        self._loaded_document: Document | None = None  # as it was loaded over unsaved changes
         self._confirmed_lists: set[Path] = set()
-        form.changed.subscribe(self._forget_what_was_replaced)
+        form.changed.subscribe(self._withdraw_undo_offer)
 
     def presets(self) -> list[Preset]:
         """Return the current presets."""
@@ -61,14 +61,16 @@ class Documents:
         loaded = preset.load()
         if self._is_refused(loaded, preset.name):
             return
-        kept = self._own_lists(loaded.config)
+        kept = self._lists_to_keep(loaded.config)
         config = loaded.config.model_copy(update={name: value for name, value in kept.items() if name != "prompts"})
         if "prompts" in kept:
             sampling = config.sampling.model_copy(update={"prompts": kept["prompts"]})
             config = config.model_copy(update={"sampling": sampling})
         source = Source(preset.name, preset.path, "built_in" if preset.is_built_in else "preset")
-        self._take(Loaded(config, loaded.problems, loaded.was_migrated), source)
-        self._notify(f"Loaded {preset.name}. Your {_list_words(kept)} are kept." if kept else f"Loaded {preset.name}.")
+        self._load(Loaded(config, loaded.problems, loaded.was_migrated), source)
+        self._notify(
+            f"Loaded {preset.name}. Your {_join_list_names(kept)} are kept." if kept else f"Loaded {preset.name}."
+        )
 
     def open_demo(self) -> None:
         """Load the preset of the demo, if it is shipped."""
@@ -86,7 +88,7 @@ class Documents:
         loaded = load_any(path)
         if self._is_refused(loaded, path.name):
             return
-        self._take(loaded, _source_of(path))
+        self._load(loaded, _source_of(path))
         self._preferences.note_file(path)
         self._notify(f"Loaded {path.name}.")
 
@@ -95,7 +97,7 @@ class Documents:
         loaded = load_any_text(text, name="The text")
         if self._is_refused(loaded, "The text"):
             return False
-        self._take(loaded, Source("Pasted config"))
+        self._load(loaded, Source("Pasted config"))
         self._notify("Loaded the pasted config.")
         return True
 
@@ -159,11 +161,11 @@ class Documents:
             self._refuse_built_in(path)
             return
         try:
-            kept = export_file(self._form.config, path)
+            older = export_file(self._form.config, path)
         except OSError as error:
             self._show_failure(f"{path.name} could not be written", error)
             return
-        self._notify(f"Exported {path.name}.{_kept_words(kept)}")
+        self._notify(f"Exported {path.name}.{_backup_note(older)}")
 
     def import_presets(self, folder: Path | None = None) -> None:
         """Import a folder of presets (OneTrainer's `training_presets`) as the user's own, with one report."""
@@ -201,20 +203,22 @@ class Documents:
         self._notify(f"Saved the preset {preset.name}.")
 
     def _may_replace(self, name: str) -> bool:
-        taken = next((p for p in list_presets() if not p.is_built_in and p.name == safe_name(name.lstrip("# "))), None)
-        if taken is None or taken.path == self._form.source.path:
+        existing = next(
+            (p for p in list_presets() if not p.is_built_in and p.name == safe_name(name.lstrip("# "))), None
+        )
+        if existing is None or existing.path == self._form.source.path:
             return True
         answers = (Answer("replace", "Replace"), Answer("cancel", "Cancel", is_default=True))
-        question = f"A preset named {taken.name} already exists."
+        question = f"A preset named {existing.name} already exists."
         return self._interaction.choose("Replace the preset?", question, answers) == "replace"
 
     def _write(self, source: Source) -> None:
         assert source.path is not None
         try:
             if source.kind == "preset":  # which is one file
-                kept = export_file(self._form.config, source.path)
+                older = export_file(self._form.config, source.path)
             elif self._may_write_lists(source.path):
-                kept = save_file(self._form.config, source.path, confirmed=self._confirmed_lists)
+                older = save_file(self._form.config, source.path, confirmed=self._confirmed_lists)
             else:
                 return
         except OSError as error:
@@ -223,27 +227,27 @@ class Documents:
         self._form.mark_saved(source)
         if source.kind == "file":
             self._preferences.note_file(source.path)
-        self._notify(f"Saved {source.path.name}.{_kept_words(kept)}")
+        self._notify(f"Saved {source.path.name}.{_backup_note(older)}")
 
     def _may_write_lists(self, path: Path) -> bool:
         """Ask about each list file outside of the config's folder, or of another program; once for each path.
 
         The list can be stored inside the config instead.
         """
-        for found in lists_to_confirm(self._form.config, path):
-            if found.path in self._confirmed_lists:
+        for file in lists_to_confirm(self._form.config, path):
+            if file.path in self._confirmed_lists:
                 continue
             answers = (
                 Answer("cancel", "Cancel"),
                 Answer("write", "Write that file"),
                 Answer("inside", "Keep them inside the config", is_default=True),
             )
-            title = f"Write the {found.kind} to that file?"
-            match self._interaction.choose(title, f"{found} Saving writes that file, too.", answers, "warning"):
+            title = f"Write the {file.kind} to that file?"
+            match self._interaction.choose(title, f"{file} Saving writes that file, too.", answers, "warning"):
                 case "write":
-                    self._confirmed_lists.add(found.path)
+                    self._confirmed_lists.add(file.path)
                 case "inside":
-                    self._form.edit(next(kind.name_path for kind in LISTS if kind.name == found.kind), "")
+                    self._form.edit(next(kind.name_path for kind in LISTS if kind.name == file.kind), "")
                 case _:
                     return False
         return True
@@ -253,13 +257,13 @@ class Documents:
         self._show_failure("Built-in presets cannot be overwritten", error)
 
     def _is_refused(self, loaded: Loaded, name: str) -> bool:
-        """Return whether there is no config in what was read, which is reported; the current one stays."""
+        """Return whether loading found no config; if so, report it and keep the current one."""
         is_refused = any(p.severity == "error" and not p.path for p in loaded.problems)
         if is_refused:
             self._findings.show(f"{name} could not be loaded", loaded.problems, self._form.config)
         return is_refused
 
-    def _take(self, loaded: Loaded, source: Source) -> None:
+    def _load(self, loaded: Loaded, source: Source) -> None:
         """Load a config in place of the current one. If that has unsaved changes, say so and offer to undo it."""
         replaced = self._unsaved_words()
         self._form.load(loaded.config, source)
@@ -267,7 +271,7 @@ class Documents:
         self._offer_undo(f"Loaded {source.name}.", replaced)
 
     def open_session(self, document: Document, drafts: Mapping[str, Draft]) -> None:
-        """Take over the unsaved work of another window in place of the current config."""
+        """Replace the current config by the unsaved work of another window."""
         replaced = self._unsaved_words()
         self._form.restore(document, drafts)
         self._offer_undo(f"Opened {document.source.name}.", replaced)
@@ -275,15 +279,15 @@ class Documents:
     def _offer_undo(self, done: str, replaced: str) -> None:
         """Offer to undo a load that replaced unsaved changes."""
         if replaced:
-            self._taken = self._form.document
+            self._loaded_document = self._form.document
             text = f"{done} It replaced {replaced}."
-            self._notices.show(Notice(_REPLACED, text, (Reply("Undo", self._undo_load),), until_start=True))
+            self._notices.show(Notice(_UNDO_NOTICE, text, (Reply("Undo", self._undo_load),), until_start=True))
 
-    def _forget_what_was_replaced(self) -> None:
-        """Withdraw the offer to undo a load after an edit, which an undo would take back instead."""
-        if self._taken is not None and self._form.document is not self._taken:
-            self._taken = None
-            self._notices.remove(_REPLACED)
+    def _withdraw_undo_offer(self) -> None:
+        """Withdraw the offer to undo a load after an edit, which an undo would now revert instead."""
+        if self._loaded_document is not None and self._form.document is not self._loaded_document:
+            self._loaded_document = None
+            self._notices.remove(_UNDO_NOTICE)
 
     def _undo_load(self) -> None:
         self._form.undo()
@@ -292,9 +296,9 @@ class Documents:
 
     def _unsaved_words(self) -> str:
         """Return the work that a load would replace: "#demo with 2 unsaved changes"; empty if everything is saved."""
-        return unsaved_words(self._form.document, self._form.drafts) if self._form.is_changed else ""
+        return describe_unsaved(self._form.document, self._form.drafts) if self._form.is_changed else ""
 
-    def _own_lists(self, incoming: Config) -> dict[str, tuple[object, ...]]:
+    def _lists_to_keep(self, incoming: Config) -> dict[str, tuple[object, ...]]:
         """Return the user's concepts and sample prompts that a preset without any must not remove."""
         now, was = self._form.config, self._form.baseline
         is_from_built_in = self._form.source.kind == "built_in"
@@ -307,9 +311,7 @@ class Documents:
         return kept
 
     def _show_failure(self, title: str, error: Exception) -> None:
-        advice = error.advice if isinstance(error, DarkroomError) else "Choose another location."
-        message = error.message if isinstance(error, DarkroomError) else str(error)
-        self._interaction.show_failure(Failure(title, message, advice))
+        self._interaction.show_failure(failure_of(title, error, "Choose another location."))
 
 
 def _source_of(path: Path) -> Source:
@@ -323,8 +325,8 @@ def _is_built_in(path: Path) -> bool:
     return path.name.startswith("#") and path.resolve().is_relative_to(BUILT_IN_DIR.resolve())
 
 
-def _kept_words(kept: Path | None) -> str:
-    return f" The older file is kept as {kept.name}." if kept else ""
+def _backup_note(older: Path | None) -> str:
+    return f" The older file is kept as {older.name}." if older else ""
 
 
 def first_form() -> FormModel:
@@ -339,6 +341,6 @@ def _demo_preset() -> Preset | None:
     return next((p for p in list_presets() if p.name == FIRST_PRESET), None)
 
 
-def _list_words(kept: dict[str, tuple[object, ...]]) -> str:
-    words = {"concepts": "concepts", "prompts": "sample prompts"}
-    return " and ".join(words[name] for name in kept)
+def _join_list_names(kept: dict[str, tuple[object, ...]]) -> str:
+    labels = {"concepts": "concepts", "prompts": "sample prompts"}
+    return " and ".join(labels[name] for name in kept)

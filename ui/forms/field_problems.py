@@ -25,7 +25,7 @@ class FieldProblems:
 
     def __init__(self, form: FormModel, pump: Pump) -> None:
         self.changed: Signal[[]] = Signal()
-        self.found: tuple[Problem, ...] = ()
+        self.problems: tuple[Problem, ...] = ()
         self._form = form
         self._pump = pump
         self._by_path: dict[str, Problem] = {}
@@ -53,7 +53,7 @@ class FieldProblems:
         self._files_soon()
 
     def _check_rules(self) -> None:
-        """Apply the rules. What a built-in preset lacks as it is shipped is no mistake: the start reports it."""
+        """Apply the rules. What a built-in preset lacks by design is not marked as a mistake: the start reports it."""
         form = self._form
         self._rules.run(form.config, form.baseline if form.source.kind == "built_in" else None)
 
@@ -70,11 +70,11 @@ class FieldProblems:
 
     def _merge(self) -> None:
         """Keep the problems of both checks; announce them if they have changed."""
-        found = [p for check in (self._rules, self._files) for p in check.found if p.severity != "info"]
-        self.found = tuple(p for p in dict.fromkeys(found) if not self._is_still_empty(p.path))
+        problems = [p for check in (self._rules, self._files) for p in check.problems if p.severity != "info"]
+        self.problems = tuple(p for p in dict.fromkeys(problems) if not self._is_still_empty(p.path))
         first: dict[str, Problem] = {}
         for severity in ("error", "warning"):
-            for problem in self.found:
+            for problem in self.problems:
                 if problem.severity == severity:
                     first.setdefault(problem.path, problem)
         if first != self._by_path:
@@ -88,11 +88,11 @@ class FieldProblems:
 
 
 class NoFieldProblems(FieldProblems):
-    """For forms whose settings are checked when they are used: those of jobs."""
+    """For the forms of jobs, whose settings are checked when the job starts."""
 
     def __init__(self) -> None:
         self.changed = Signal()
-        self.found = ()
+        self.problems = ()
         self._by_path = {}
 
     def check(self) -> None:
@@ -103,12 +103,12 @@ class _Check:
     """One check and what it found last. At most one of its jobs runs: a share that does not answer blocks no other."""
 
     def __init__(self, function: str, pump: Pump, done: Callable[[], None]) -> None:
-        self.found: list[Problem] = []
+        self.problems: list[Problem] = []
         self._function = function
         self._pump = pump
         self._done = done
-        self._wanted: Config | None = None
-        self._shipped: Config | None = None
+        self._config: Config | None = None
+        self._shipped_config: Config | None = None
         self._job: Job | None = None
 
     @property
@@ -118,7 +118,7 @@ class _Check:
 
     def is_new(self, config: Config) -> bool:
         """Return whether a config has not been checked, and is not being checked."""
-        return config is not self._wanted
+        return config is not self._config
 
     def run(self, config: Config, shipped: Config | None = None) -> None:
         """Check a config in the background; while another is being checked, after that.
@@ -127,26 +127,26 @@ class _Check:
         """
         if not self.is_new(config):
             return
-        self._wanted, self._shipped = config, shipped
+        self._config, self._shipped_config = config, shipped
         if self._job is None:
             self._begin(config)
 
     def _begin(self, config: Config) -> None:
-        function, shipped = self._function, self._shipped
+        function, shipped = self._function, self._shipped_config
 
         def check() -> list[Problem]:
             find = load_factory(function)
             known = find(shipped) if shipped is not None else ()
             return [problem for problem in find(config) if problem not in known]
 
-        self._job = self._pump.lasting.run(check, lambda found: self._over(config, found), self._fail)
+        self._job = self._pump.lasting.run(check, lambda problems: self._finish(config, problems), self._fail)
 
-    def _over(self, config: Config, found: list[Problem]) -> None:
+    def _finish(self, config: Config, problems: list[Problem]) -> None:
         self._job = None
-        if self._wanted is not None and self._wanted is not config:
-            self._begin(self._wanted)  # edited meanwhile: what was found is out of date
+        if self._config is not None and self._config is not config:
+            self._begin(self._config)  # edited meanwhile: what was found is out of date
             return
-        self.found = found
+        self.problems = problems
         self._done()
 
     def _fail(self, error: Exception) -> None:

@@ -16,11 +16,11 @@ from modules.system.paths import as_config_path, from_root
 from modules.system.problem import Problem
 from ui.forms.binding import Binding, ChoiceBinding, EveryBinding, FlagBinding, TextBinding, explanation, tip_of
 from ui.forms.context import Context
-from ui.forms.visibility import not_yet_words
+from ui.forms.visibility import support_note
 from ui.forms.weighted_files import WeightedFiles
 from ui.widgets.controls import Button, Choice, Switch
 from ui.widgets.entry import Entry, hint_width
-from ui.widgets.menu import make_menu
+from ui.widgets.menu import make_menu, open_at
 from ui.widgets.panel import Panel, Text, WrappedText
 from ui.widgets.textarea import TextArea
 from ui.widgets.variables import FlagVar, TextVar
@@ -55,7 +55,7 @@ def make_control(master: tk.Misc, context: Context, record: FieldRecord) -> Cont
     return _MAKERS[record.kind](master, context, record)
 
 
-def _nothing(_is_invalid: bool) -> None:
+def _ignore(_is_invalid: bool) -> None:
     """Do nothing: this control cannot hold an invalid entry."""
 
 
@@ -103,8 +103,7 @@ def _path(master: tk.Misc, context: Context, record: FieldRecord) -> Control:
 
     def press() -> None:
         if record.setting.path_kind == "model":
-            menu = browse_menu(browse, context, record)
-            menu.tk_popup(browse.winfo_rootx(), browse.winfo_rooty() + browse.winfo_height())
+            open_at(browse_menu(browse, context, record), browse)
         else:
             _browse(context, record)
 
@@ -120,23 +119,23 @@ def browse_menu(button: tk.Misc, context: Context, record: FieldRecord) -> tk.Me
 
 
 def _browse(context: Context, record: FieldRecord, kind: str = "") -> None:
-    """Ask for a path, starting at the field's current one. `kind` is that of the field, if none is given."""
+    """Ask for a path, starting at the field's current one. Without a `kind`, the field's own kind of path is used."""
     now = from_root(str(context.form.value(record.path) or "."))
     start = next((p for p in (now, *now.parents) if p.is_dir()), Path.cwd())
-    chosen: Path | None
+    path: Path | None
     match kind or record.setting.path_kind:
         case "save":
-            chosen = context.interaction.ask_save_file(record.label, now, (("Model", f"*{now.suffix or '.*'}"),))
+            path = context.interaction.ask_save_file(record.label, now, (("Model", f"*{now.suffix or '.*'}"),))
         case "file":
-            chosen = context.interaction.ask_file(record.label, start, ())
+            path = context.interaction.ask_file(record.label, start, ())
         case _:
-            chosen = context.interaction.ask_folder(record.label, start)
-    if chosen is not None:
-        context.form.edit(record.path, as_config_path(chosen))
+            path = context.interaction.ask_folder(record.label, start)
+    if path is not None:
+        context.form.edit(record.path, as_config_path(path))
 
 
 class _FilesBinding:
-    """A list of files, with strengths where the field has them, and a form model."""
+    """A list of files, with strengths if the field has them, and a form model."""
 
     def __init__(self, context: Context, record: FieldRecord, files: WeightedFiles) -> None:
         self._form, self._record, self._files = context.form, record, files
@@ -170,7 +169,7 @@ def _files(master: tk.Misc, context: Context, record: FieldRecord) -> Control:
         has_strength="strength" in getattr(record.item, "__annotations__", ()),
     )
     binding = _FilesBinding(context, record, files)
-    return Control(files, binding, files.add_button.focus_set, _nothing)
+    return Control(files, binding, files.add_button.focus_set, _ignore)
 
 
 def _text_area(master: tk.Misc, context: Context, record: FieldRecord) -> Control:
@@ -183,7 +182,7 @@ def _text_area(master: tk.Misc, context: Context, record: FieldRecord) -> Contro
 def _switch(master: tk.Misc, context: Context, record: FieldRecord) -> Control:
     variable = FlagVar(master=master)
     switch = Switch(master, context.theme, variable)
-    return Control(switch, FlagBinding(context.form, record, variable), switch.focus_ring, _nothing, is_wide=False)
+    return Control(switch, FlagBinding(context.form, record, variable), switch.focus_ring, _ignore, is_wide=False)
 
 
 def _choice(master: tk.Misc, context: Context, record: FieldRecord) -> Control:
@@ -192,7 +191,7 @@ def _choice(master: tk.Misc, context: Context, record: FieldRecord) -> Control:
     if len(record.choices) > _LONG_MENU:
         choice.open_instead = lambda: choose_from_list(context, record, variable.set)
     binding = ChoiceBinding(context.form, record, variable, choice.set_choices)
-    return Control(choice, binding, choice.focus_ring, _nothing)
+    return Control(choice, binding, choice.focus_ring, _ignore)
 
 
 def choose_from_list(context: Context, record: FieldRecord, choose: Callable[[str], object]) -> None:
@@ -270,16 +269,18 @@ class Row:
         """Mark the row if the value differs from the loaded one or the entry is invalid."""
         form, path = self._context.form, self.record.path
         draft = form.draft(path)
-        self._shown_problem = found = draft.problem if draft else self._context.field_problems.at(path)
-        is_error = found is not None and found.severity == "error"
+        self._shown_problem = problem = draft.problem if draft else self._context.field_problems.at(path)
+        is_error = problem is not None and problem.severity == "error"
         self._mark.recolour("error" if is_error else "accent" if form.is_edited(self.record) else "card")
         self.control.mark_invalid(is_error)
-        if waiting := not_yet_words(form.config, self.record):
-            self._show_note(waiting, "muted")
+        if note := support_note(form.config, self.record):
+            self._show_note(note, "muted")
         elif needs := needs_words(form.config, self.record) if self.is_shown else "":
             self._show_note(f"No effect now: {needs}.", "muted")  # opened by a link
-        elif found is not None:
-            self._show_note(found.message if draft else f"{found.message} {found.advice}".strip(), found.severity)
+        elif problem is not None:
+            self._show_note(
+                problem.message if draft else f"{problem.message} {problem.advice}".strip(), problem.severity
+            )
         else:
             self._show_note(explanation(self.record) if self.is_explained else "", "muted")
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from modules.config.records import record_at
 from modules.config.schema import Config
-from modules.settings.edit import get_path
 from modules.system.problem import Problem, Severity
+from ui.forms.records import value_at
 from ui.forms.setting_pages import SETTING_PAGES, TOP_BAR, TOP_BAR_TITLE, page_of
 from ui.loop.signal import Signal
 
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
-_WORDS: Mapping[Severity, str] = {"error": "error", "warning": "warning", "info": "note"}
+_SEVERITY_NAMES: Mapping[Severity, str] = {"error": "error", "warning": "warning", "info": "note"}
 _WHILE_EDITING = "The current settings"
 _PAGE_ORDER = {page.key: number for number, page in enumerate(SETTING_PAGES)}
 
@@ -28,7 +28,7 @@ class Finding:
     page: str
 
     def __str__(self) -> str:
-        kind = _WORDS[self.problem.severity].capitalize()
+        kind = _SEVERITY_NAMES[self.problem.severity].capitalize()
         place = f"{self.place}: " if self.place else ""
         return f"{kind}: {place}{self.problem.message} {self.problem.advice}".strip()
 
@@ -43,22 +43,22 @@ class Findings:
         self.hidden: frozenset[Severity] = frozenset()
         self.changed: Signal[[]] = Signal()
         self._title = ""
-        self._shown: tuple[Finding, ...] = ()
-        self._current: tuple[Finding, ...] = ()
+        self._report: tuple[Finding, ...] = ()
+        self._current_findings: tuple[Finding, ...] = ()
         self._is_current_dismissed = False
-        self._dismissed: tuple[str, tuple[Finding, ...]] = ("", ())
+        self._dismissed_report: tuple[str, tuple[Finding, ...]] = ("", ())
 
     @property
     def title(self) -> str:
         """The title of the list; empty without entries."""
-        return self._title if self._shown else _WHILE_EDITING if self.items else ""
+        return self._title if self._report else _WHILE_EDITING if self.items else ""
 
     @property
     def items(self) -> tuple[Finding, ...]:
         """All entries: first those that were shown, then the current settings' ones."""
-        current = () if self._is_current_dismissed else self._current
-        known = {(f.problem.path, f.problem.message) for f in self._shown}
-        return (*self._shown, *(f for f in current if (f.problem.path, f.problem.message) not in known))
+        current = () if self._is_current_dismissed else self._current_findings
+        reported = {(f.problem.path, f.problem.message) for f in self._report}
+        return (*self._report, *(f for f in current if (f.problem.path, f.problem.message) not in reported))
 
     @property
     def visible(self) -> tuple[Finding, ...]:
@@ -68,7 +68,7 @@ class Findings:
     @property
     def can_come_back(self) -> bool:
         """Whether there is a dismissed list that no newer one has replaced."""
-        return bool(self._dismissed[1]) or self._is_current_dismissed
+        return bool(self._dismissed_report[1]) or self._is_current_dismissed
 
     @property
     def counts(self) -> dict[Severity, int]:
@@ -83,20 +83,20 @@ class Findings:
 
     def show(self, title: str, problems: Iterable[Problem], config: Config) -> None:
         """Show problems, most severe first, then in page order; an empty list clears the findings."""
-        self._shown = _sort_findings(problems, config)
-        self._title = title if self._shown else ""
+        self._report = _sort_findings(problems, config)
+        self._title = title if self._report else ""
         self.hidden = frozenset()
-        self._dismissed = ("", ())
+        self._dismissed_report = ("", ())
         self.changed()
 
     def show_current(self, problems: Iterable[Problem], config: Config) -> None:
         """Show what is wrong with the current settings. Dismissed entries come back only with a new one."""
-        found, before = _sort_findings(problems, config), self._current
-        if found == before:
+        current, before = _sort_findings(problems, config), self._current_findings
+        if current == before:
             return
-        self._current = found
-        self._shown = tuple(f for f in self._shown if f not in before or f in found)
-        if not set(found) <= set(before):
+        self._current_findings = current
+        self._report = tuple(f for f in self._report if f not in before or f in current)
+        if not set(current) <= set(before):
             self._is_current_dismissed = False
         self.changed()
 
@@ -107,16 +107,16 @@ class Findings:
 
     def dismiss(self) -> None:
         """Dismiss the list; `bring_back` restores it."""
-        if self._shown:
-            self._dismissed = (self._title, self._shown)
-        self._shown, self._title = (), ""
-        self._is_current_dismissed = bool(self._current)
+        if self._report:
+            self._dismissed_report = (self._title, self._report)
+        self._report, self._title = (), ""
+        self._is_current_dismissed = bool(self._current_findings)
         self.changed()
 
     def bring_back(self) -> None:
         """Show the list that was dismissed last."""
-        if self._dismissed[1]:
-            (self._title, self._shown), self._dismissed = self._dismissed, ("", ())
+        if self._dismissed_report[1]:
+            (self._title, self._report), self._dismissed_report = self._dismissed_report, ("", ())
         self._is_current_dismissed = False
         self.changed()
 
@@ -155,14 +155,14 @@ def entry_name(path: str, config: Config) -> str:
         return next((p.label for p in config.family.parts if p.name == names[1]), names[1])
     for index, name in enumerate(names):
         if name.isdigit():
-            item = _value(config, ".".join(names[: index + 1]))
+            item = value_at(config, ".".join(names[: index + 1]))
             return str(getattr(item, "name", "")) or f"number {int(name) + 1}"
     return ""
 
 
-def count_words(severity: Severity, number: int) -> str:
+def count_of_severity(severity: Severity, number: int) -> str:
     """Return the number of entries of a kind as text."""
-    return f"{number:,} {_WORDS[severity]}{'' if number == 1 else 's'}"
+    return f"{number:,} {_SEVERITY_NAMES[severity]}{'' if number == 1 else 's'}"
 
 
 def _sort_findings(problems: Iterable[Problem], config: Config) -> tuple[Finding, ...]:
@@ -171,11 +171,3 @@ def _sort_findings(problems: Iterable[Problem], config: Config) -> tuple[Finding
 
 def _rank(finding: Finding) -> tuple[int, int]:
     return SEVERITIES.index(finding.problem.severity), _PAGE_ORDER.get(finding.page, len(_PAGE_ORDER))
-
-
-def _value(config: Config, path: str) -> object:
-    try:
-        found: object = get_path(config, path)
-    except KeyError:
-        return None
-    return found

@@ -13,7 +13,7 @@ from ui.forms.binding import explanation
 from ui.forms.context import Context
 from ui.forms.layout import MAX_COLUMNS, FormView
 from ui.forms.page import PageFrame, form_room
-from ui.forms.records import Group, records_beside
+from ui.forms.records import Group, inline_records
 from ui.forms.setting_pages import PageSpec, groups_on
 from ui.forms.visibility import is_shown
 from ui.widgets.card import Card
@@ -61,12 +61,12 @@ class FormPage:
             signal.subscribe(self._soon)
         self.form_view.build()
 
-    def shown(self) -> None:
+    def on_show(self) -> None:
         """Arrange what is next to the form; the form itself follows the config even while hidden."""
         self._is_shown = True
         self._soon()
 
-    def hidden(self) -> None:
+    def on_hide(self) -> None:
         """Arrange nothing while hidden."""
         self._is_shown = False
 
@@ -88,13 +88,13 @@ class FormPage:
         """Show which settings the form hides, below it, or next to a single card, if there is room."""
         px, body, groups = self._context.theme.px, self.scroll.body, groups_on(self._spec, self._context.form.config)
         num_cards = sum(1 for card in self.form_view.cards if card.num_rows_shown())
-        is_beside = num_cards == 1 and body.winfo_width() >= px(_WIDE_FROM_PX)
+        is_side_by_side = num_cards == 1 and body.winfo_width() >= px(_WIDE_FROM_PX)
         for column in (0, 1):
-            weight = 1 if is_beside or column == 0 else 0
-            body.columnconfigure(column, weight=weight, uniform="wide" if is_beside else "")
-        self.form_view.limit_columns(1 if is_beside else MAX_COLUMNS)
-        room = self._form_room() - (0 if is_beside else self.form_view.winfo_reqheight())
-        place = {"row": 1, "column": 1, "padx": (px(PAD), 0)} if is_beside else {"row": 2, "column": 0, "padx": 0}
+            weight = 1 if is_side_by_side or column == 0 else 0
+            body.columnconfigure(column, weight=weight, uniform="wide" if is_side_by_side else "")
+        self.form_view.limit_columns(1 if is_side_by_side else MAX_COLUMNS)
+        room = self._form_room() - (0 if is_side_by_side else self.form_view.winfo_reqheight())
+        place = {"row": 1, "column": 1, "padx": (px(PAD), 0)} if is_side_by_side else {"row": 2, "column": 0, "padx": 0}
         if self.more.follow(self.form_view, groups, room):
             tk.Grid.grid_configure(self.more, sticky="new", pady=self._gap, **place)
         else:
@@ -115,21 +115,21 @@ class HiddenGroup:
 
 def hidden_groups(config: Config, groups: Iterable[Group], shown: Iterable[str]) -> tuple[HiddenGroup, ...]:
     """Return the advanced fields that apply and are not among the paths in `shown`, by group."""
-    visible, found = set(shown), []
+    visible, hidden = set(shown), []
     for group in groups:
-        records = [r for record in group.records for r in (record, *_of_variant(config, record))]
+        records = [r for record in group.records for r in (record, *_variant_fields(config, record))]
         links = tuple(
             Link(record.path, record.label, explanation(record))
             for record in records
             if record.path not in visible and is_shown(config, record, show_advanced=True)
         )
         if links:
-            found.append(HiddenGroup(group.title, links))
-    return tuple(found)
+            hidden.append(HiddenGroup(group.title, links))
+    return tuple(hidden)
 
 
-def _of_variant(config: Config, record: FieldRecord) -> tuple[FieldRecord, ...]:
-    return records_beside(config, record) if record.kind == "section" else ()
+def _variant_fields(config: Config, record: FieldRecord) -> tuple[FieldRecord, ...]:
+    return inline_records(config, record) if record.kind == "section" else ()
 
 
 class MoreSettings(Card):
@@ -138,7 +138,7 @@ class MoreSettings(Card):
     def __init__(self, master: tk.Misc, context: Context, open_field: Callable[[str], object]) -> None:
         super().__init__(master, context.theme)
         self._context = context
-        self._shown: tuple[object, ...] = ()
+        self._layout: tuple[object, ...] = ()
         self._fits = False
         px, body = context.theme.px, self.body
         body.columnconfigure(0, weight=1)
@@ -155,10 +155,10 @@ class MoreSettings(Card):
         width = form.winfo_width()
         if not form.is_complete or width <= 1:
             return self._fits
-        shown = {row.record.path for row in form.rows() if row.is_shown}
-        hidden = hidden_groups(self._context.form.config, groups, shown)
-        if (hidden, width, room) != self._shown:
-            self._shown = (hidden, width, room)
+        visible = {row.record.path for row in form.rows() if row.is_shown}
+        hidden = hidden_groups(self._context.form.config, groups, visible)
+        if (hidden, width, room) != self._layout:
+            self._layout = (hidden, width, room)
             self._fits = bool(hidden) and self._fit(hidden, width, room)
         return self._fits
 

@@ -24,7 +24,7 @@ from ui.widgets.theme import PAD
 
 _LIST_HEIGHT = 340  # of a list with some entries
 _WIDE_FROM_PX = 1300  # of the page
-_MOST_CARDS_BESIDE = 2  # of the form, next to the list
+_MAX_CARDS_WITH_LIST = 2  # of the form, next to the list
 Row = tuple[str, Sequence[str], str]
 
 
@@ -114,7 +114,7 @@ class FormWithList(FormPage):
         num_cards = sum(1 for card in self.form_view.cards if card.num_rows_shown())
         applies = self._entries.applies(self._context.form.config)
         is_wide = self.scroll.body.winfo_width() >= self._context.theme.px(_WIDE_FROM_PX)
-        is_wide = is_wide and applies and 0 < num_cards <= _MOST_CARDS_BESIDE
+        is_wide = is_wide and applies and 0 < num_cards <= _MAX_CARDS_WITH_LIST
         if is_wide != self._is_wide:
             self._is_wide = is_wide
             self._place_list()
@@ -196,9 +196,9 @@ class ItemEditor(Window):
 
 
 def _first_text(master: tk.Misc) -> tk.Misc | None:
-    """Return the first widget inside that takes text."""
+    """Return the first text field inside."""
     for child in master.winfo_children():
-        found = child if isinstance(child, tk.Text | tk.Entry) else _first_text(child)
-        if found is not None:
-            return found
+        text = child if isinstance(child, tk.Text | tk.Entry) else _first_text(child)
+        if text is not None:
+            return text
     return None

@@ -12,7 +12,7 @@ from modules.settings.shared_types import BarPreview
 from modules.system.factories import load_factory
 from ui.forms.context import Context
 from ui.forms.fields import Row
-from ui.forms.records import Group, records_beside
+from ui.forms.records import Group, inline_records
 from ui.forms.values import display
 from ui.forms.visibility import is_default, is_shown
 from ui.loop.series import Series
@@ -38,8 +38,8 @@ class GroupCard:
         self.preview: Preview | None = None
         self._context = context
         self._has_all_levels = has_all_levels
-        self._kept: set[str] = set()  # shown since the level was last set; stays visible while it is edited
-        self._forced: set[str] = set()  # opened by a link
+        self._visible_paths: set[str] = set()  # shown since the level was last set; stays visible while it is edited
+        self._linked_paths: set[str] = set()  # opened by a link
         self._is_explained = False
         body = self.card.body
         body.columnconfigure(1, minsize=context.theme.px(LABEL_WIDTH))
@@ -53,9 +53,9 @@ class GroupCard:
             for line, inner in self._variant_lines(index, record):
                 self._add(inner, line, is_inner=True)
                 yield
-        shown = next(((i, r) for i, r in enumerate(self.group.records) if r.setting.preview), None)
-        if shown is not None:
-            index, record = shown
+        preview_field = next(((i, r) for i, r in enumerate(self.group.records) if r.setting.preview), None)
+        if preview_field is not None:
+            index, record = preview_field
             next_index = index + 1 if record.kind == "section" else len(self.group.records)
             line = (next_index * _LINES_PER_RECORD - 1) * 2  # a row has two lines: for its note
             self.preview = Preview(self.card.body, self._context, record.setting.preview, line=line)
@@ -69,7 +69,7 @@ class GroupCard:
                 self._renew_variant(index, record)
         for row in self.rows.values():
             row.set_shown(self._is_shown(row.record))
-            if row.record.path in self._forced:
+            if row.record.path in self._linked_paths:
                 row.refresh()  # whether it applies may have changed
         self._follow_preview()
 
@@ -96,14 +96,14 @@ class GroupCard:
     def force(self, path: str) -> Row | None:
         """Show a field regardless of its level; return its row, if the card has it."""
         if path in self.rows:
-            self._forced.add(path)
+            self._linked_paths.add(path)
             self.update()
         return self.rows.get(path)
 
     def show_by_level(self) -> None:
         """Hide again the fields that were shown beyond the level."""
-        self._kept.clear()
-        self._forced.clear()
+        self._visible_paths.clear()
+        self._linked_paths.clear()
 
     def place_in(self, column: Panel) -> None:
         """Pack the card at the end of a column."""
@@ -127,7 +127,7 @@ class GroupCard:
     def _variant_lines(self, index: int, record: FieldRecord) -> Iterator[tuple[int, FieldRecord]]:
         """Yield the fields of the chosen variant with their grid lines, right below the choice."""
         if record.kind == "section":
-            yield from enumerate(records_beside(self._context.form.config, record), index * _LINES_PER_RECORD + 1)
+            yield from enumerate(inline_records(self._context.form.config, record), index * _LINES_PER_RECORD + 1)
 
     def _follow_preview(self) -> None:
         """Draw the preview while any row is shown."""
@@ -135,14 +135,14 @@ class GroupCard:
             self.preview.follow(is_shown=any(self._is_shown(record) for record in self._records()))
 
     def _is_shown(self, record: FieldRecord) -> bool:
-        if record.path in self._forced or self._context.form.draft(record.path) is not None:
+        if record.path in self._linked_paths or self._context.form.draft(record.path) is not None:
             return True
         config = self._context.form.config
         show_advanced = self._has_all_levels or self._context.preferences.now.show_advanced
         if is_shown(config, record, show_advanced=show_advanced):
-            self._kept.add(record.path)
+            self._visible_paths.add(record.path)
             return True
-        return record.path in self._kept and is_reachable(config, record)
+        return record.path in self._visible_paths and is_reachable(config, record)
 
     def _add(self, record: FieldRecord, line: int, *, is_inner: bool = False) -> None:
         row = Row(self.card.body, self._context, record, line, is_inner=is_inner)
@@ -155,10 +155,10 @@ class GroupCard:
 
     def _renew_variant(self, index: int, record: FieldRecord) -> None:
         lines = list(self._variant_lines(index, record))
-        present = [row.record for path, row in self.rows.items() if path.startswith(record.path + ".")]
-        if present == [inner for _, inner in lines]:
+        inner_records = [row.record for path, row in self.rows.items() if path.startswith(record.path + ".")]
+        if inner_records == [inner for _, inner in lines]:
             return
-        for old in present:
+        for old in inner_records:
             self.rows.pop(old.path).close()
         for line, inner in lines:
             self._add(inner, line, is_inner=True)

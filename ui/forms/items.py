@@ -12,15 +12,15 @@ from ui.forms.model import FormModel
 
 def items_of(form: FormModel, path: str) -> tuple[BaseModel, ...]:
     """Return the entries of a list."""
-    found: tuple[BaseModel, ...] = form.value(path)
-    return found
+    entries: tuple[BaseModel, ...] = form.value(path)
+    return entries
 
 
 def add(form: FormModel, path: str, new: Sequence[BaseModel]) -> list[int]:
     """Append entries, which were checked as they were made; return their indexes."""
-    present = items_of(form, path)
+    entries = items_of(form, path)
     form.append(path, new)
-    return list(range(len(present), len(present) + len(new)))
+    return list(range(len(entries), len(entries) + len(new)))
 
 
 def duplicate(form: FormModel, path: str, indices: Collection[int]) -> list[int]:

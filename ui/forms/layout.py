@@ -43,7 +43,7 @@ class FormView(Panel):
         self.cards: list[GroupCard] = []
         self.is_complete = False
         self._context = context
-        self._wanted_groups = groups
+        self._groups_now = groups
         self._max_columns = max_columns
         self._has_all_levels = has_all_levels
         self._room = room
@@ -85,7 +85,7 @@ class FormView(Panel):
     def reveal(self, path: str) -> Row | None:
         """Show the field at a path regardless of its level and focus it; return its row if the form has it."""
         self.finish()
-        row = next((found for card in self.cards if (found := card.force(path)) is not None), None)
+        row = next((card_row for card in self.cards if (card_row := card.force(path)) is not None), None)
         if row is not None:
             self._arrange()
             row.flash()
@@ -104,7 +104,7 @@ class FormView(Panel):
         super().destroy()
 
     def _build(self) -> Iterator[None]:
-        self._groups = self._wanted_groups()
+        self._groups = self._groups_now()
         for group in self._groups:
             card = GroupCard(self, self._context, group, has_all_levels=self._has_all_levels)
             self.cards.append(card)
@@ -130,7 +130,7 @@ class FormView(Panel):
         """Update the form to the config: parts, variants, relevant fields."""
         if not self.is_complete:
             return
-        if self._wanted_groups() != self._groups:
+        if self._groups_now() != self._groups:
             for card in self.cards:
                 card.close()
             self.cards.clear()
@@ -144,8 +144,8 @@ class FormView(Panel):
     def _arrange(self) -> None:
         """Distribute the cards over columns of about equal height; cards without visible rows are left out."""
         width = self.winfo_width()
-        fitting = width // self._context.theme.px(MIN_COLUMN_WIDTH)
-        num_columns = max(1, min(self._max_columns, fitting, len(self._groups)))
+        num_fitting = width // self._context.theme.px(MIN_COLUMN_WIDTH)
+        num_columns = max(1, min(self._max_columns, num_fitting, len(self._groups)))
         counts = tuple(card.num_rows_shown() for card in self.cards)
         room = self._room() if self._room is not None else 0
         shape = (num_columns, counts, tuple(card.group.key for card in self.cards), self.is_complete, width, room)
@@ -173,13 +173,13 @@ class FormView(Panel):
                 (self._height(c, column_width, is_explained=is_explained) for c in self.cards), num_columns
             )
 
-        found, height = places(is_explained=True)
+        columns, height = places(is_explained=True)
         is_explained = self.is_complete and height * scale <= room
         if is_explained != self._is_explained and self.is_complete:
             self._is_explained = is_explained
             for card in self.cards:
                 card.explain(is_explained)
-        return found if self._is_explained else places(is_explained=False)[0]
+        return columns if self._is_explained else places(is_explained=False)[0]
 
     def _height(self, card: GroupCard, width: float, *, is_explained: bool) -> float:
         records = card.records_shown()
@@ -214,7 +214,7 @@ class FormView(Panel):
 
 
 ROW, TALL_ROW, HEADING, GAP = 38.0, 84.0, 60.0, 16.0  # design pixels; the heading has the card's margins
-_LINE, _BELOW, _BESIDE = 15.0, 6.0, 52.0  # of an explanation: a line, the distance below, the card's margins
+_LINE, _BELOW, _MARGINS = 15.0, 6.0, 52.0  # of an explanation: a line, the distance below, the card's margins
 _WORTH = 60.0  # how much lower a column must become for a card to leave the order
 
 Measure = Callable[[str], float]
@@ -235,7 +235,7 @@ def card_height(
     if not records:
         return 0.0
     rows = sum(TALL_ROW if record.setting.multiline else ROW for record in records)
-    room = max(1.0, width - _BESIDE)
+    room = max(1.0, width - _MARGINS)
     lines = sum(math.ceil(measure(text) / room) * _LINE + _BELOW for text in explanations if text)
     return HEADING + GAP + rows + num_preview_rows * ROW + lines
 
@@ -266,6 +266,6 @@ def _best_move(sizes: Sequence[float], columns: Sequence[float], places: Sequenc
     """
     highest, lowest = columns.index(max(columns)), columns.index(min(columns))
     in_highest = [card for card, place in enumerate(places) if place == highest and sizes[card]]
-    found = [(max(columns[highest] - sizes[card], columns[lowest] + sizes[card]), card) for card in in_highest[1:]]
-    height, card = min(found, default=(columns[highest], 0))
+    moves = [(max(columns[highest] - sizes[card], columns[lowest] + sizes[card]), card) for card in in_highest[1:]]
+    height, card = min(moves, default=(columns[highest], 0))
     return (card, lowest) if height < columns[highest] - _WORTH else None

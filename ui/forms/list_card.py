@@ -64,7 +64,7 @@ class ListCard:
             }
         )
         self.table.tree.bind("<Button-1>", self._on_click, add="+")
-        self.table.tree.bind("<Double-Button-1>", self._double_clicked, add="+")
+        self.table.tree.bind("<Double-Button-1>", self._on_double_click, add="+")
         self.table.tree.bind("<Control-a>", lambda _e: self.table.select(range(len(self.items))))
         self._switches = SwitchImages(self.table, context.theme) if has_switches else None
         context.form.watch(path, self.refresh)
@@ -136,18 +136,18 @@ class ListCard:
 
     def remove_selected(self) -> None:
         """Remove the selected entries; undo restores them."""
-        chosen = self.table.selected
-        if chosen:
+        selected = self.table.selected
+        if selected:
             self._before_change()
-            items.remove(self._context.form, self.path, chosen)
-            self.table.select([min(chosen[0], len(self.items) - 1)])
-            self._context.notify(f"Removed {len(chosen)}. Ctrl+Z undoes it.")
+            items.remove(self._context.form, self.path, selected)
+            self.table.select([min(selected[0], len(self.items) - 1)])
+            self._context.notify(f"Removed {len(selected)}. Ctrl+Z undoes it.")
 
     def toggle_selected(self) -> None:
         """Enable or disable the selected entries: the opposite of the first one's state."""
-        chosen = self.table.selected
-        if chosen:
-            self._toggle(chosen)
+        selected = self.table.selected
+        if selected:
+            self._toggle(selected)
 
     def move_selected(self, by: int) -> None:
         """Move the first selected entry."""
@@ -178,7 +178,7 @@ class ListCard:
             return "break"
         return None
 
-    def _double_clicked(self, event: tk.Event[Any]) -> str | None:
+    def _on_double_click(self, event: tk.Event[Any]) -> str | None:
         """Edit the clicked entry; on its switch a double click is just two clicks."""
         place = self.table.row_and_column_at(event)
         if place is None:
@@ -189,7 +189,7 @@ class ListCard:
         return "break"
 
     def _enable_buttons(self) -> None:
-        chosen = self.table.selected
+        selected = self.table.selected
         for name in ("edit", "duplicate", "toggle", "remove", "up", "down"):
             if name in self.buttons:
-                self.buttons[name].set_enabled(bool(chosen))
+                self.buttons[name].set_enabled(bool(selected))

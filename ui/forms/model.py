@@ -15,9 +15,10 @@ from pydantic import BaseModel
 
 from modules.config.records import record_at, top_records
 from modules.config.schema import Config
-from modules.settings.edit import choose_variant, get_path, replace_value, set_path
+from modules.settings.edit import choose_variant, replace_value, set_path
 from modules.settings.field import FieldRecord
 from modules.system.problem import Problem
+from ui.forms.records import value_at
 from ui.forms.values import from_text, why_out_of_range
 from ui.loop.signal import Signal, Unsubscribe, new_key, notify
 
@@ -71,7 +72,7 @@ class FormModel:
         self._drafts = dict(drafts or {})
         self._undo: list[Document] = []
         self._redo: list[Document] = []
-        self._typed_into = ""
+        self._typed_path = ""
         self._watchers: dict[int, tuple[str, Callable[[], None]]] = {}
         self.changed: Signal[[]] = Signal()  # anything at all
         self.loaded: Signal[[]] = Signal()  # another document
@@ -110,11 +111,11 @@ class FormModel:
 
     def value(self, path: str) -> Any:
         """Return the value at a path; None for a field that the chosen variant does not have."""
-        return _get(self.config, path)
+        return value_at(self.config, path)
 
     def loaded_value(self, path: str) -> Any:
-        """Return the value at a path as it was loaded; None where there was none."""
-        return _get(self.baseline, path)
+        """Return the value at a path as it was loaded; None without one."""
+        return value_at(self.baseline, path)
 
     def record(self, path: str) -> FieldRecord | None:
         """Return the record of the field at a path."""
@@ -126,18 +127,18 @@ class FormModel:
 
     def differs(self, path: str) -> bool:
         """Return whether the value at a path differs from the loaded one."""
-        return bool(_get(self.config, path) != _get(self.baseline, path))
+        return bool(value_at(self.config, path) != value_at(self.baseline, path))
 
     def is_edited(self, record: FieldRecord) -> bool:
-        """Return whether a field differs from the loaded config; from its default where that has another variant."""
+        """Return whether a field differs from the loaded config, or from its default if that has another variant."""
         if self.was_loaded(record.path):
             return self.differs(record.path)
-        return bool(_get(self.config, record.path) != record.default)
+        return bool(value_at(self.config, record.path) != record.default)
 
     def was_loaded(self, path: str) -> bool:
         """Return whether the loaded config has the field: its variant is then the chosen one."""
         holder = path.rpartition(".")[0]
-        return type(_get(self.config, holder)) is type(_get(self.baseline, holder))
+        return type(value_at(self.config, holder)) is type(value_at(self.baseline, holder))
 
     def problems(self) -> list[Problem]:
         """Return one error per invalid entry."""
@@ -175,7 +176,7 @@ class FormModel:
         return None
 
     def append(self, path: str, entries: Sequence[BaseModel]) -> None:
-        """Append entries to a list. They are not checked again: a thousand take longer than the window may stall."""
+        """Append entries to a list. They are not validated again: for a thousand that would stall the window."""
         config = replace_value(self.config, path, (*self.value(path), *entries))
         self._replace(replace(self._state, config=config), {path})
 
@@ -198,7 +199,7 @@ class FormModel:
         """Reset the value at a path to the loaded one or the default."""
         record = self.record(path)
         if to == "baseline":
-            self.edit(path, _get(self.baseline, path))
+            self.edit(path, value_at(self.baseline, path))
         elif record is not None:
             self.edit(path, record.default)
 
@@ -210,7 +211,7 @@ class FormModel:
         self.loaded()
 
     def restore(self, document: Document, drafts: Mapping[str, Draft]) -> None:
-        """Take over the state of another form, with its unsaved changes and invalid entries. This can be undone."""
+        """Load the state of another form, with its unsaved changes and invalid entries. This can be undone."""
         touched = {*self._drafts, *drafts}
         self._drafts = dict(drafts)
         self._replace(document, touched)
@@ -234,12 +235,12 @@ class FormModel:
         """Replace the source and the baseline, also in the states of the same document that undo returns to."""
         old, self._state = self._state, document
 
-        def moved(state: Document) -> Document:
+        def move(state: Document) -> Document:
             is_of_same_document = (state.source, state.baseline) == (old.source, old.baseline)
             return replace(state, source=document.source, baseline=document.baseline) if is_of_same_document else state
 
-        self._undo = [moved(s) for s in self._undo]
-        self._redo = [moved(s) for s in self._redo]
+        self._undo = [move(s) for s in self._undo]
+        self._redo = [move(s) for s in self._redo]
         self._announce(old)
 
     def undo(self) -> bool:
@@ -273,10 +274,10 @@ class FormModel:
         if state == self._state:
             self._announce(self._state, touched)
             return
-        if not typed_into or typed_into != self._typed_into:
+        if not typed_into or typed_into != self._typed_path:
             self._undo = [*self._undo[-_MAX_UNDO:], self._state]
         self._redo.clear()
-        self._typed_into = typed_into
+        self._typed_path = typed_into
         before, self._state = self._state, state
         self._announce(before, touched)
 
@@ -287,7 +288,7 @@ class FormModel:
         before, self._state = self._state, source.pop()
         touched = set(self._drafts)
         self._drafts.clear()
-        self._typed_into = ""
+        self._typed_path = ""
         self._announce(before, touched)
         return True
 
@@ -306,8 +307,8 @@ class FormModel:
     def _is_other(self, before: Document, path: str) -> bool:
         now = self._state
         return bool(
-            _get(before.config, path) != _get(now.config, path)
-            or _get(before.baseline, path) != _get(now.baseline, path)
+            value_at(before.config, path) != value_at(now.config, path)
+            or value_at(before.baseline, path) != value_at(now.baseline, path)
         )
 
 
@@ -317,15 +318,8 @@ def plain(config: Config) -> Config:
     for path, record in top_records(type(config)).items():
         if record.kind == "map" and record.item is not None and "." not in path:
             blank = record.item()
-            updates[path] = {k: v for k, v in _get(config, path).items() if v != blank}
+            updates[path] = {k: v for k, v in value_at(config, path).items() if v != blank}
     return config.model_copy(update=updates)
-
-
-def _get(config: Config, path: str) -> Any:
-    try:
-        return get_path(config, path)
-    except KeyError:
-        return None
 
 
 def _as_text(value: Any) -> str:

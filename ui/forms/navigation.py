@@ -15,7 +15,7 @@ class Navigation:
 
     def __init__(self, form: FormModel, pages: Sequence[str], page: str) -> None:
         self._pages = pages
-        self.page = self._known_page(page)
+        self.page = self._valid_page(page)
         self._form = form
         self.page_wanted: Signal[[str]] = Signal()
         self.field_wanted: Signal[[str, str]] = Signal()  # the page, already open, and the path
@@ -23,7 +23,7 @@ class Navigation:
 
     def open(self, key: str) -> None:
         """Show a page."""
-        self.page = self._known_page(key)
+        self.page = self._valid_page(key)
         self.page_wanted(self.page)
 
     def go_to(self, path: str) -> bool:
@@ -38,6 +38,6 @@ class Navigation:
         self.field_wanted(page.key, nearest_field(self._form.config, path))
         return True
 
-    def _known_page(self, key: str) -> str:
+    def _valid_page(self, key: str) -> str:
         """Return the key of a page; the first page's for an unknown key."""
         return key if key in self._pages else self._pages[0]

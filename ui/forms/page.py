@@ -19,10 +19,10 @@ class Page(Protocol):
 
     frame: Panel
 
-    def shown(self) -> None:
+    def on_show(self) -> None:
         """Called when the page becomes visible."""
 
-    def hidden(self) -> None:
+    def on_hide(self) -> None:
         """Called when the page is hidden."""
 
     def show_field(self, path: str) -> bool:
@@ -60,7 +60,7 @@ class PageFrame(Panel):
         super().destroy()
 
     def _fit(self) -> None:
-        """Continue the buttons on another line where they do not fit, and show the hint where they leave room."""
+        """Continue the buttons on another line if they do not fit, and show the hint if they leave room."""
         px, header = self._context.theme.px, self.buttons.master
         others = self.buttons.winfo_reqwidth() - self._actions[0].master.winfo_reqwidth() if self._actions else 0
         widths = [px(GAP) + button.winfo_reqwidth() for button in self._actions]
@@ -90,12 +90,12 @@ class PageFrame(Panel):
 
 
 def _lines(widths: list[int], room: int) -> list[int]:
-    """Return the line of each button of a row that continues on the next line where it is too narrow."""
-    lines, used = list[int](), 0
+    """Return the line of each button of a row that continues on the next line if it is too narrow."""
+    lines, used_px = list[int](), 0
     for width in widths:
-        is_next = bool(lines) and used + width > room
+        is_next = bool(lines) and used_px + width > room
         lines.append((lines[-1] if lines else 0) + is_next)
-        used = width if is_next else used + width
+        used_px = width if is_next else used_px + width
     return lines
 
 
@@ -105,7 +105,7 @@ def page_task(key: str) -> tuple[str, str]:
 
 
 def form_room(context: Context) -> int:
-    """Return the height of a page's form in pixels, where neither a report nor the card of first steps is open.
+    """Return the height of a page's form in pixels, as if neither a report nor the card of first steps were open.
 
     It depends on the window alone, so that the fields stay in place while the user works.
     """

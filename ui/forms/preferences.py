@@ -55,9 +55,9 @@ class Preferences:
 
     def change(self, **updates: Any) -> None:
         """Change some settings and emit the signal; equal values are no change."""
-        changed = self.now.model_copy(update=updates)
-        if changed != self.now:
-            self.now = changed
+        settings = self.now.model_copy(update=updates)
+        if settings != self.now:
+            self.now = settings
             self.changed()
 
     def note_file(self, path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -15,6 +16,14 @@ from modules.config.records import heads, inner_records, record_at, top_records
 from modules.config.schema import Config
 from modules.settings.edit import get_path
 from modules.settings.field import FieldRecord
+
+
+def value_at(config: Config, path: str) -> Any:
+    """Return the value at a path; None if the config has no such field."""
+    try:
+        return get_path(config, path)
+    except KeyError:
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +46,7 @@ def variant_records(config: Config, record: FieldRecord) -> tuple[FieldRecord, .
     return inner_records(variant, record.path)
 
 
-def records_beside(config: Config, record: FieldRecord) -> tuple[FieldRecord, ...]:
+def inline_records(config: Config, record: FieldRecord) -> tuple[FieldRecord, ...]:
     """Return the fields of the chosen variant under the heading of the choice, or under none: they stand below it."""
     return tuple(r for r in variant_records(config, record) if r.setting.group in ("", record.setting.group))
 
@@ -84,8 +93,8 @@ def _groups_of_record(config: Config, section: str, record: FieldRecord) -> Iter
         return
     yield _plain_group(section, record)
     if record.kind == "section":
-        beside = records_beside(config, record)
-        yield from (_plain_group(section, r) for r in variant_records(config, record) if r not in beside)
+        inline = inline_records(config, record)
+        yield from (_plain_group(section, r) for r in variant_records(config, record) if r not in inline)
 
 
 def _plain_group(section: str, record: FieldRecord) -> Group:
@@ -98,8 +107,8 @@ def _map_groups(config: Config, record: FieldRecord) -> Iterator[Group]:
         return
     for part in config.family_parts:
         fields = inner_records(record.item, f"{record.path}.{part.name}")
-        wanted = tuple(f for f in fields if part.trainable or not f.setting.only_if_trainable)
-        yield Group(f"{record.path}/{part.name}", part.label, wanted)
+        visible = tuple(f for f in fields if part.trainable or not f.setting.only_if_trainable)
+        yield Group(f"{record.path}/{part.name}", part.label, visible)
 
 
 def _is_there(config: Config, path: str) -> bool:

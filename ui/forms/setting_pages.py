@@ -114,7 +114,7 @@ SETTING_PAGES: tuple[PageSpec, ...] = (
 
 
 def _without_method(config: Config) -> str:
-    """Return how to learn from rewards; the top bar has no methods where the training target has one of its own."""
+    """Return how to learn from rewards; the top bar offers no methods if the training target has its own."""
     if why_unused(config, "training.method"):
         return (
             "This training target learns from images alone.\nTo learn from rewards or preferences, choose another one."
@@ -136,20 +136,20 @@ def page_of(config_type: type[Config], path: str) -> PageSpec | None:
 
 def groups_on(page: PageSpec, config: Config) -> tuple[Group, ...]:
     """Return the groups of fields of a page, without fields that another page or the top bar shows."""
-    elsewhere = {s for p in SETTING_PAGES if p.key != page.key for s in p.sections if "." in s}
-    groups = groups_of(config, sections_of(page, type(config)), without=elsewhere)
-    return tuple(own for group in groups if (own := _without_top_bar(group, config)).records)
+    other_fields = {s for p in SETTING_PAGES if p.key != page.key for s in p.sections if "." in s}
+    groups = groups_of(config, sections_of(page, type(config)), without=other_fields)
+    return tuple(group_here for group in groups if (group_here := _without_top_bar(group, config)).records)
 
 
 def _without_top_bar(group: Group, config: Config) -> Group:
     """Return a group without the choices of the top bar; the fields of the variant chosen there stay."""
-    own = []
+    records = []
     for record in group.records:
         if record.path not in TOP_BAR:
-            own.append(record)
+            records.append(record)
         elif record.kind == "section":
-            own += variant_records(config, record)
-    return replace(group, records=tuple(own))
+            records += variant_records(config, record)
+    return replace(group, records=tuple(records))
 
 
 def sections_of(page: PageSpec, config_type: type[Config]) -> tuple[str, ...]:

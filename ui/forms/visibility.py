@@ -8,9 +8,9 @@ from typing import Any
 from modules.config.reach import is_reachable
 from modules.config.records import record_at
 from modules.config.schema import Config
-from modules.settings.edit import get_path
 from modules.settings.field import FieldRecord
 from modules.settings.walk import condition_path, is_relevant
+from ui.forms.records import value_at
 
 NOT_YET = "(not yet)"
 
@@ -23,14 +23,14 @@ def is_shown(config: Config, record: FieldRecord, *, show_advanced: bool) -> boo
     """
     if not is_reachable(config, record):
         return False
-    if record.setting.not_yet_choices and len(offered(record, name_of(_value(config, record.path)))) == 1:
+    if record.setting.not_yet_choices and len(available_choices(record, name_of(value_at(config, record.path)))) == 1:
         return False
     if record.setting.not_yet:
         return not is_default(config, record)
     return show_advanced or record.setting.level == "basic" or not is_default(config, record)
 
 
-def offered(record: FieldRecord, chosen: str) -> Mapping[str, str]:
+def available_choices(record: FieldRecord, chosen: str) -> Mapping[str, str]:
     """Return the available choices or variants by name: the supported ones and the current one.
 
     An unsupported one that a file sets is marked; it disappears once another is chosen.
@@ -40,9 +40,9 @@ def offered(record: FieldRecord, chosen: str) -> Mapping[str, str]:
     return {name: label for name, label in labels.items() if name not in later or name == chosen}
 
 
-def not_yet_words(config: Config, record: FieldRecord) -> str:
+def support_note(config: Config, record: FieldRecord) -> str:
     """Return a note for a field with an unsupported value; else an empty text."""
-    if name_of(_value(config, record.path)) in record.setting.not_yet_choices:
+    if name_of(value_at(config, record.path)) in record.setting.not_yet_choices:
         return "Not supported yet. Choose another."
     if record.setting.not_yet and not is_default(config, record):
         return "Not supported yet." if record.setting.not_yet == "refused" else "Has no effect yet."
@@ -71,11 +71,4 @@ def name_of(value: Any) -> str:
 
 def is_default(config: Config, record: FieldRecord) -> bool:
     """Return whether the field has its default value."""
-    return bool(_value(config, record.path) == record.default)
-
-
-def _value(config: Config, path: str) -> Any:
-    try:
-        return get_path(config, path)
-    except KeyError:
-        return None
+    return bool(value_at(config, record.path) == record.default)

@@ -21,9 +21,9 @@ Report = Callable[[str, int, int], None]
 
 _log = logging.getLogger(__name__)
 _NUM_THREADS = 2
-_REPORTED_EVERY_SECONDS = 0.1
-_LOOK_SECONDS = 0.002
-_GIVES_WAY_SECONDS = 0.1  # at most, each time: a busy window delays a job, and does not stop it
+_REPORT_INTERVAL_SECONDS = 0.1
+_POLL_SECONDS = 0.002
+_MAX_WAIT_SECONDS = 0.1  # at most, each time: a busy window delays a job, and does not stop it
 
 
 class JobCancelledError(Exception):
@@ -59,9 +59,9 @@ class Background:
 
     def give_way(self, *_progress: object) -> None:
         """Wait while the window is busy; for jobs, also in place of a report."""
-        until = time.perf_counter() + _GIVES_WAY_SECONDS
+        until = time.perf_counter() + _MAX_WAIT_SECONDS
         while time.perf_counter() < min(self._busy_until, until):
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
     def run(
         self,
@@ -84,16 +84,16 @@ class Background:
 
         Once the job is cancelled, its next report stops it.
         """
-        reported = time.perf_counter()
+        last_report = time.perf_counter()
 
         def report(what: str, number: int, total: int) -> None:
-            nonlocal reported
+            nonlocal last_report
             if job.is_cancelled:
                 raise JobCancelledError
             self.give_way()
             now = time.perf_counter()
-            if now - reported >= _REPORTED_EVERY_SECONDS:
-                reported = now
+            if now - last_report >= _REPORT_INTERVAL_SECONDS:
+                last_report = now
                 self._results.put(lambda: None if job.is_cancelled else progress(what, number, total))
 
         job = Job(lambda: work(report), done, failed or _log_failure)
@@ -134,7 +134,7 @@ class JobScope(Background):
         super().__init__()
         self._background = background
         self._results = background._results
-        self._own: WeakSet[Job] = WeakSet()
+        self._scoped_jobs: WeakSet[Job] = WeakSet()
 
     def give_way(self, *progress: object) -> None:
         """Wait while the window is busy."""
@@ -142,11 +142,11 @@ class JobScope(Background):
 
     def cancel_all(self) -> None:
         """Cancel the jobs whose results have not been delivered."""
-        for job in list(self._own):
+        for job in list(self._scoped_jobs):
             job.cancel()
 
     def _submit(self, job: Job) -> Job:
-        self._own.add(job)
+        self._scoped_jobs.add(job)
         return self._background._submit(job)
 
 

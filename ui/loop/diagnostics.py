@@ -26,7 +26,7 @@ from ui.loop.interaction import Failure
 
 _log = logging.getLogger(__name__)
 _MAX_LINES = 200
-_KEPT_LOGS = 10
+_MAX_LOGS = 10
 _PACKAGES = ("customtkinter", "pydantic", "pillow", "torch", "diffusers")
 _MAX_REPEATS, _REPEATS_SECONDS = 5, 10.0
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -56,7 +56,7 @@ class Diagnostics:
         self.defer: Callable[[Callable[[], None]], object] = lambda show: show()
         self._crash_file: IO[str] | None = None
         self._is_dialog_open = False
-        self._seen: dict[str, deque[float]] = {}  # by the place of an error, in seconds of `time.monotonic`
+        self._error_times: dict[str, deque[float]] = {}  # by the place of an error, in seconds of `time.monotonic`
         self._handlers: list[logging.Handler] = [self.ring]
         self._open_files(folder)
 
@@ -112,9 +112,9 @@ class Diagnostics:
         frames = traceback.extract_tb(trace)
         place = f"{error!r} {frames[-1].filename}:{frames[-1].lineno}" if frames else repr(error)
         now = time.monotonic()
-        seen = self._seen.setdefault(place, deque(maxlen=_MAX_REPEATS))
-        is_repeated = len(seen) == _MAX_REPEATS and now - seen[0] < _REPEATS_SECONDS
-        seen.append(now)
+        times = self._error_times.setdefault(place, deque(maxlen=_MAX_REPEATS))
+        is_repeated = len(times) == _MAX_REPEATS and now - times[0] < _REPEATS_SECONDS
+        times.append(now)
         return is_repeated
 
     def _show_now(self, failure: Failure) -> None:
@@ -165,5 +165,5 @@ def system_facts() -> Iterable[str]:
 
 
 def _remove_old(folder: Path) -> None:
-    for file in sorted(folder.glob("darkroom-*.log"))[: -_KEPT_LOGS + 1]:
+    for file in sorted(folder.glob("darkroom-*.log"))[: -_MAX_LOGS + 1]:
         file.unlink(missing_ok=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
+from modules.system.errors import DarkroomError
 from modules.system.problem import Problem
 from trainer.preflight import Preview
 
@@ -35,6 +36,13 @@ class Failure:
     details_file: Path | None = None
 
 
+def failure_of(title: str, error: Exception, advice: str = "") -> Failure:
+    """Return an error as a message; `advice` is for errors that have none."""
+    if isinstance(error, DarkroomError):
+        return Failure(title, error.message, error.advice)
+    return Failure(title, str(error), advice)
+
+
 class Interaction(Protocol):
     """Questions to the user, or to a test. None or an empty tuple means "cancelled"."""
 
@@ -59,7 +67,7 @@ class Interaction(Protocol):
     def confirm_start(self, warnings: Sequence[Problem], preview: Preview | None) -> StartAnswer:
         """Show the warnings of the check and the preview of the run; return whether to start.
 
-        Where a warning is about memory, "fit" is offered, too.
+        If a warning is about memory, "fit" is offered, too.
         """
 
     def show_failure(self, failure: Failure) -> None:

@@ -58,15 +58,15 @@ def apply_event(state: JobState, event: JobEvent | JobEnded) -> JobState:
     match event:
         case JobProgress(what=what, done=done, total=total, seconds_left=left) if state.is_active:
             share = done / total if total else 0.0
-            return replace(state, what=what, share=share, detail=_detail(done, total, left))
+            return replace(state, what=what, share=share, detail=_progress_text(done, total, left))
         case JobNotes(notes=notes):
             return replace(state, notes=(*state.notes, *notes))
         case ImageAnnotated():
-            return replace(state, lines=(*state.lines, *_lines(event))[-_MAX_LINES:])
+            return replace(state, lines=(*state.lines, *_annotation_lines(event))[-_MAX_LINES:])
         case JobFinished(message=message, paths=paths, notes=notes):
-            places = tuple(map(Path, paths))
-            every = (*state.notes, *notes)
-            return replace(state, stage="finished", share=1.0, message=message, notes=every, paths=places)
+            results = tuple(map(Path, paths))
+            all_notes = (*state.notes, *notes)
+            return replace(state, stage="finished", share=1.0, message=message, notes=all_notes, paths=results)
         case JobStopped(message=message):
             return replace(state, stage="stopped", message=message)
         case JobFailed(message=message, advice=advice, details=details):
@@ -82,14 +82,14 @@ def apply_event(state: JobState, event: JobEvent | JobEnded) -> JobState:
             return state
 
 
-def _detail(done: int, total: int, seconds_left: float | None) -> str:
+def _progress_text(done: int, total: int, seconds_left: float | None) -> str:
     if total <= 1:
         return ""
     left = f", {timedelta(seconds=round(seconds_left))} left" if seconds_left else ""
     return f"{done:,} of {total:,}{left}"
 
 
-def _lines(event: ImageAnnotated) -> list[str]:
+def _annotation_lines(event: ImageAnnotated) -> list[str]:
     name = Path(event.path).name
     if event.problem:
         return [f"▲ {name}: {event.problem}"]
@@ -126,7 +126,7 @@ class JobRunner:
             self.changed()
 
     def drain(self, _deadline: float) -> bool:
-        """Take the events that have arrived, for the pump."""
+        """Apply the events that have arrived, for the pump."""
         if self._process is None:
             return False
         before = self.state

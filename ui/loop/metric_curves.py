@@ -14,7 +14,7 @@ from ui.loop.wording import reward_label
 MAX_METRIC_POINTS = 256
 _MIN_SMOOTHED = 16  # fewer points are a readable line as they are
 _SMOOTHED_SHARE = 0.1
-_PARTS = {part.name: part.label for family in reversed(list(FAMILIES.values())) for part in family.parts}
+_PART_LABELS = {part.name: part.label for family in reversed(list(FAMILIES.values())) for part in family.parts}
 
 Point = tuple[int, float]
 
@@ -61,7 +61,7 @@ def gradient_norms(step: StepFinished) -> dict[str, float]:
 
 
 def rate_metrics(effective_rates: Mapping[str, float]) -> dict[str, float]:
-    """Return effective learning rates by unit as metrics: a single one where all units have the same."""
+    """Return effective learning rates by unit as metrics: a single one if all units have the same rate."""
     rates = set(effective_rates.values())
     if len(rates) == 1:
         return {"effective_rate": rates.pop()}
@@ -72,10 +72,10 @@ def join_curves(before: Curves, now: Curves) -> Curves:
     """Return the curves of a resumed run, preceded by its history."""
     curves = dict(before)
     for name, curve in now.items():
-        found = curves.get(name, MetricCurve())
+        joined = curves.get(name, MetricCurve())
         for step, value in curve.points:
-            found = found.add(step, value)
-        curves[name] = found
+            joined = joined.add(step, value)
+        curves[name] = joined
     return curves
 
 
@@ -97,7 +97,7 @@ def metric_label(name: str) -> str:
     """Return the label of a reported name: "Reward: PickScore" for "reward/pickscore"."""
     metric, below = metric_of(name), name.partition("/")[2]
     label = metric.label if metric else name
-    return f"{label}: {_PARTS.get(below) or reward_label(below)}" if below else label
+    return f"{label}: {_PART_LABELS.get(below) or reward_label(below)}" if below else label
 
 
 def metric_tip(name: str, curve: MetricCurve) -> str:
@@ -111,11 +111,11 @@ def metric_tip(name: str, curve: MetricCurve) -> str:
 
 
 def _direction(metric: Metric) -> str:
-    words = {"high": "Higher is better.", "low": "Should stay low.", "steady": "Should stay steady."}[metric.better]
+    advice = {"high": "Higher is better.", "low": "Should stay low.", "steady": "Should stay steady."}[metric.better]
     if metric.limits is None:
-        return words
+        return advice
     low, high = metric.limits
-    return f"{words} Always between {low:g} and {high:g}."
+    return f"{advice} Always between {low:g} and {high:g}."
 
 
 def smooth(points: Sequence[Point]) -> list[Point]:

@@ -17,10 +17,10 @@ from trainer.run_folder.records import config_of, read_record, run_dirs, timed_e
 from ui.loop.run_state import RunState, fold, history_before
 from ui.loop.series import EMPTY, PastRun, Series
 
-_NAMES = {"loss": "loss", "smoothed": "smoothed_loss"}
+_EVENT_KEYS = {"loss": "loss", "smoothed": "smoothed_loss"}
 
 
-def past_state(run_dir: Path) -> RunState:
+def read_past_state(run_dir: Path) -> RunState:
     """Return the state of a run that is over: its curves and samples, its log, and how its last attempt ended.
 
     Reads the whole log: for a background thread.
@@ -48,19 +48,19 @@ def past_state(run_dir: Path) -> RunState:
     )
 
 
-def with_curves(workspace: Path, *, without: Path | None = None) -> list[Path]:
+def list_runs_with_log(workspace: Path, *, without: Path | None = None) -> list[Path]:
     """Return the folders of a workspace's runs that have a log, the newest first."""
     return [path for path in run_dirs(workspace) if path != without and (path / EVENTS_FILE).is_file()]
 
 
-def last_state(workspace: Path) -> RunState | None:
+def read_last_state(workspace: Path) -> RunState | None:
     """Return the state of the newest run of a workspace; None without one. For a background thread."""
-    newest = next(iter(with_curves(workspace)), None)
-    return None if newest is None else past_state(newest)
+    newest = next(iter(list_runs_with_log(workspace)), None)
+    return None if newest is None else read_past_state(newest)
 
 
 def read_past_run(run_dir: Path) -> PastRun:
-    """Return the loss curves of a run, of all its attempts; empty ones where nothing can be read.
+    """Return the loss curves of a run, of all its attempts; empty ones if nothing can be read.
 
     Only the lines of steps are read, and of those only the losses: a run of 100,000 steps takes about a second.
     """
@@ -72,7 +72,7 @@ def read_past_run(run_dir: Path) -> PastRun:
 
 
 def _series(lines: Iterable[str]) -> dict[str, Series]:
-    found = dict.fromkeys(_NAMES, EMPTY)
+    series = dict.fromkeys(_EVENT_KEYS, EMPTY)
     for line in lines:
         try:
             event: Any = json.loads(line)
@@ -81,15 +81,15 @@ def _series(lines: Iterable[str]) -> dict[str, Series]:
         step = event.get("step") if isinstance(event, dict) else None
         if not isinstance(step, int):
             continue
-        for name, key in _NAMES.items():
+        for name, key in _EVENT_KEYS.items():
             value = event.get(key)
-            found[name] = found[name].add(step, value if isinstance(value, int | float) else None)
-    return found
+            series[name] = series[name].add(step, value if isinstance(value, int | float) else None)
+    return series
 
 
 Kind = Literal["adapter", "full", "embedding"]
 _KINDS: dict[str, Kind] = {"adapter": "adapter", "full": "full", "embedding": "embedding"}
-_MOST_READ = 30  # runs; of a long list the newest
+_MAX_RUNS_READ = 30  # runs; of a long list the newest
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class Result:
     path: Path
     run_dir: Path
     kind: Kind
-    words: str
+    label: str
     config: Config
 
 
@@ -109,14 +109,14 @@ def newest_results(workspaces: Iterable[Path], most: int = 6) -> tuple[Result, .
     Of several runs with the same result file only the newest counts: it has written the file last.
     """
     folders = sorted(chain.from_iterable(map(run_dirs, dict.fromkeys(workspaces))), key=lambda f: f.name, reverse=True)
-    found: dict[Path, Result] = {}
-    for run_dir in folders[:_MOST_READ]:
+    results: dict[Path, Result] = {}
+    for run_dir in folders[:_MAX_RUNS_READ]:
         result = _result_of(run_dir)
         if result is not None:
-            found.setdefault(result.path, result)
-        if len(found) == most:
+            results.setdefault(result.path, result)
+        if len(results) == most:
             break
-    return tuple(found.values())
+    return tuple(results.values())
 
 
 def _result_of(run_dir: Path) -> Result | None:
@@ -126,5 +126,5 @@ def _result_of(run_dir: Path) -> Result | None:
     kind = _KINDS.get(config.training.trains) if config is not None else None
     if path is None or config is None or kind is None:
         return None
-    started = f"{record.started:%Y-%m-%d %H:%M}" if record.started else record.name
-    return Result(path, run_dir, kind, f"{path.name} ({started}, step {record.step:,})", config)
+    start = f"{record.started:%Y-%m-%d %H:%M}" if record.started else record.name
+    return Result(path, run_dir, kind, f"{path.name} ({start}, step {record.step:,})", config)

@@ -22,7 +22,7 @@ FIRST_SLICE_SECONDS = 0.04
 _BUILDING_SECONDS, _DRAWING_SECONDS = 0.05, 0.015  # for which background jobs wait
 
 Drain = Callable[[float], bool]
-_OVER = object()
+_END = object()
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class Pump:
         self._after = after
         self._drains: list[Drain] = [self.lasting.drain]
         self._redraws: dict[Hashable, _Redraw] = {}
-        self._last_drawn: dict[Hashable, float] = {}
+        self._draw_times: dict[Hashable, float] = {}
         self._tasks: dict[Hashable, Iterator[None]] = {}
         self._first_slice_left = FIRST_SLICE_SECONDS
         self._is_drawing = False
@@ -74,7 +74,7 @@ class Pump:
     def forget_views(self, sources: Sequence[Drain]) -> None:
         """Drop all redraws, tasks and background jobs of the views, and all sources but these."""
         self._drains = list(sources)
-        for waiting in (self._redraws, self._last_drawn, self._tasks):
+        for waiting in (self._redraws, self._draw_times, self._tasks):
             waiting.clear()
         self.background.cancel_all()
 
@@ -90,7 +90,7 @@ class Pump:
 
         With `quiet_seconds`, only once it has not been requested for so long: when typing has stopped.
         """
-        earliest = self._last_drawn.get(key, float("-inf")) + at_most_every_seconds
+        earliest = self._draw_times.get(key, float("-inf")) + at_most_every_seconds
         if quiet_seconds:
             earliest = max(earliest, time.perf_counter() + quiet_seconds)
         self._redraws[key] = _Redraw(draw, earliest)
@@ -98,7 +98,7 @@ class Pump:
     def forget(self, key: Hashable) -> None:
         """Drop the redraw and the task of a key."""
         self._redraws.pop(key, None)
-        self._last_drawn.pop(key, None)
+        self._draw_times.pop(key, None)
         self._tasks.pop(key, None)
 
     def work_through(self, key: Hashable, task: Iterator[None]) -> None:
@@ -157,7 +157,7 @@ class Pump:
             if now > deadline:
                 return
             if now >= redraw.not_before and self._redraws.pop(key, None) is not None:
-                self._last_drawn[key] = now
+                self._draw_times[key] = now
                 self._hurry(_DRAWING_SECONDS)
                 notify(redraw.draw)
 
@@ -176,7 +176,7 @@ class Pump:
 
         def slice_of_work() -> None:
             nonlocal is_over
-            is_over = next(task, _OVER) is _OVER
+            is_over = next(task, _END) is _END
 
         notify(slice_of_work)
         return is_over

@@ -25,7 +25,7 @@ from trainer.preflight import Report, check
 from trainer.run_folder.backup import BackupInfo, find_backup, list_backups
 from trainer.run_folder.event_log import read_events
 from ui.loop.background import Background, Job
-from ui.loop.run_state import RunState, after, fold, history_before
+from ui.loop.run_state import RunState, fold, history_before, prepend_history
 from ui.loop.signal import Signal
 
 MAX_BACKLOG = 200
@@ -99,17 +99,17 @@ class RunSession:
         assert self._stage == "idle", self._stage
         self._enter("checking")
 
-        def finished(result: T) -> None:
+        def succeed(result: T) -> None:
             self._enter("idle")
             done(result)
 
-        def broken(error: Exception) -> None:
+        def fail(error: Exception) -> None:
             self._enter("idle")
             if failed is None:
                 raise error
             failed(error)
 
-        self._background.run(work, finished, broken)
+        self._background.run(work, succeed, fail)
 
     def check_now(self, config: Config) -> Report:
         """Check a config synchronously, at any stage; for a background thread."""
@@ -125,7 +125,7 @@ class RunSession:
         if self._history_job is not None:
             self._history_job.cancel()
         if request.resume_from is not None and request.kind != "fork_weights":
-            work = partial(_history, request.resume_from)
+            work = partial(_read_history, request.resume_from)
             self._history_job = self._background.run(work, self._prepend_history)
         self._enter("running")
 
@@ -167,7 +167,7 @@ class RunSession:
             return False
         was_alive = handle.is_alive  # read before the queue is drained: no event can follow the last one
         num_events = 0
-        waiting = _waiting(handle, deadline)
+        waiting = _take_events(handle, deadline)
         # Every step is a point of the curve, so events are skipped only if the window is far behind.
         for event in newest_of_each(waiting) if handle.events.qsize() > MAX_BACKLOG else waiting:
             self._fold(event)
@@ -180,10 +180,10 @@ class RunSession:
 
     def _prepend_history(self, before: RunState) -> None:
         """Show the history of a resumed run."""
-        self._state = after(before, self._state)
+        self._state = prepend_history(before, self._state)
         self.changed()
 
-    def _newest_backup(self) -> BackupInfo | None:
+    def _find_newest_backup(self) -> BackupInfo | None:
         """Return the newest backup of the current run; of one that never began, the one it was to resume from."""
         if self._state.started is not None:
             return next(reversed(list_backups(Path(self._state.started.run_dir))), None)
@@ -196,7 +196,7 @@ class RunSession:
 
     def _fold(self, event: Event) -> None:
         if isinstance(event, RunFailed) and not event.backup_path:  # whoever reports a killed run has not looked
-            backup = self._newest_backup()
+            backup = self._find_newest_backup()
             event = event if backup is None else replace(event, backup_path=str(backup.path))
         self._state = fold(self._state, event, self._wall_clock())
         match event:
@@ -210,7 +210,7 @@ class RunSession:
     def _end(self) -> None:
         """Drop everything of the run except its state."""
         if not self._state.is_over:
-            self._fold(RunFailed("Training ended unexpectedly.", _advice(self._newest_backup())))
+            self._fold(RunFailed("Training ended unexpectedly.", _advise(self._find_newest_backup())))
         self._handle = None
         self._enter("idle")
 
@@ -227,18 +227,18 @@ class RunSession:
 
 def newest_of_each(events: Iterable[Event]) -> Iterator[Event]:
     """Yield the events; of consecutive progress events of one kind, only the last."""
-    held: Event | None = None
+    pending: Event | None = None
     for event in events:
-        if held is not None and type(held) is not type(event):
-            yield held
-        held = event if event.may_coalesce else None
-        if held is None:
+        if pending is not None and type(pending) is not type(event):
+            yield pending
+        pending = event if event.may_coalesce else None
+        if pending is None:
             yield event
-    if held is not None:
-        yield held
+    if pending is not None:
+        yield pending
 
 
-def _waiting(handle: LaunchedRun, deadline: float) -> Iterator[Event]:
+def _take_events(handle: LaunchedRun, deadline: float) -> Iterator[Event]:
     while time.perf_counter() < deadline:
         try:
             yield handle.events.get_nowait()
@@ -246,7 +246,7 @@ def _waiting(handle: LaunchedRun, deadline: float) -> Iterator[Event]:
             return
 
 
-def _advice(backup: BackupInfo | None) -> str:
+def _advise(backup: BackupInfo | None) -> str:
     """Return the advice for a run that ended without a reason, with the way on that there is."""
     why = "The window's log may show why."
     if backup is None:
@@ -254,7 +254,7 @@ def _advice(backup: BackupInfo | None) -> str:
     return f"{why} It can be resumed from its backup of step {backup.step:,}."
 
 
-def _history(resume_from: Path) -> RunState:
+def _read_history(resume_from: Path) -> RunState:
     """Return the history of a run up to the backup that it resumes from."""
     try:
         backup = find_backup(resume_from)

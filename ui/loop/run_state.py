@@ -174,8 +174,8 @@ class RunState:
         """The seconds left of the whole run, with the validations, samples and backups to come. None if unknown."""
         if self.step is None or self.is_over:
             return None
-        left = self.timing.seconds_left(self.step.total_steps)
-        return self.step.seconds_left if left is None else max(left, self.step.seconds_left or 0.0)
+        seconds_left = self.timing.seconds_left(self.step.total_steps)
+        return self.step.seconds_left if seconds_left is None else max(seconds_left, self.step.seconds_left or 0.0)
 
     def curve(self, name: str) -> Series:
         """Return a curve by its name; an empty one if nothing was reported."""
@@ -272,14 +272,14 @@ def history_before(events: Iterable[Event], *, until_step: int) -> RunState:
     For a step with several attempts, the last one counts: the run was resumed from it. What an attempt did after the
     step that the next one resumes from is lost, except for its saved models, whose files remain.
     """
-    found: dict[tuple[type[Event], int, int], _OfStep] = {}
+    newest: dict[tuple[type[Event], int, int], _StepEvent] = {}
     for event in events:
         if isinstance(event, RunStarted):
-            found = {k: e for k, e in found.items() if isinstance(e, ModelSaved) or outlasts(e.step, event)}
-        elif isinstance(event, _OfStep) and event.step <= until_step:
-            found[type(event), event.step, _place(event)] = event
+            newest = {k: e for k, e in newest.items() if isinstance(e, ModelSaved) or outlasts(e.step, event)}
+        elif isinstance(event, _StepEvent) and event.step <= until_step:
+            newest[type(event), event.step, _place(event)] = event
     state = RunState()
-    for _, event in sorted(found.items(), key=lambda item: item[0][1:]):
+    for _, event in sorted(newest.items(), key=lambda item: item[0][1:]):
         state = _fold_event(state, event)
     return state
 
@@ -295,25 +295,25 @@ def _place(event: Event) -> int:
             return 0
 
 
-def after(before: RunState, now: RunState) -> RunState:
+def prepend_history(before: RunState, now: RunState) -> RunState:
     """Return the state of a resumed run, preceded by its history."""
     return replace(
         now,
         series=join_series(before.series, now.series),
         metrics=join_curves(before.metrics, now.metrics),
         rollout=now.rollout or before.rollout,
-        validations=(*_not_repeated(before.validations, now.validations), *now.validations),
-        rewards=(*_not_repeated(before.rewards, now.rewards), *now.rewards),
-        samples=(*_not_repeated(before.samples, now.samples), *now.samples),
+        validations=(*_drop_repeated(before.validations, now.validations), *now.validations),
+        rewards=(*_drop_repeated(before.rewards, now.rewards), *now.rewards),
+        samples=(*_drop_repeated(before.samples, now.samples), *now.samples),
         saves=(*before.saves, *now.saves),
     )
 
 
-_OfStep = StepFinished | ValidationFinished | RewardMeasured | RolloutSampled | SampleReady | ModelSaved
-_Recorded = TypeVar("_Recorded", ValidationFinished, RewardMeasured, SampleReady)
+_StepEvent = StepFinished | ValidationFinished | RewardMeasured | RolloutSampled | SampleReady | ModelSaved
+_MeasuredEvent = TypeVar("_MeasuredEvent", ValidationFinished, RewardMeasured, SampleReady)
 
 
-def _not_repeated(before: Iterable[_Recorded], now: Iterable[_Recorded]) -> Iterator[_Recorded]:
+def _drop_repeated(before: Iterable[_MeasuredEvent], now: Iterable[_MeasuredEvent]) -> Iterator[_MeasuredEvent]:
     """Yield the earlier events of steps without a newer event."""
     steps = {event.step for event in now}
     return (event for event in before if event.step not in steps)

@@ -145,10 +145,10 @@ def with_values(series: SeriesByName, step: float, values: Iterable[tuple[str, f
 
 def join_series(before: SeriesByName, now: SeriesByName) -> SeriesByName:
     """Return the series of a resumed run, preceded by its history."""
-    found = dict(before)
+    joined = dict(before)
     for name, newer in now.items():
-        series = found.get(name, EMPTY)
+        series = joined.get(name, EMPTY)
         for step, value in newer:
             series = series.add(step, value)
-        found[name] = series
-    return found
+        joined[name] = series
+    return joined

@@ -55,7 +55,7 @@ class Signal(Generic[P]):
         return unsubscribe
 
     def forget_since(self, key: int) -> None:
-        """Remove the listeners that subscribed after a key was taken."""
+        """Remove the listeners that subscribed after `new_key` returned this key."""
         for newer in [k for k in self._listeners if k > key]:
             del self._listeners[newer]
 

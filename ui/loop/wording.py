@@ -38,7 +38,7 @@ _MAX_BUCKETS = 6
 
 Tone = Literal["plain", "good", "warning", "error"]
 
-PHASE_WORDS: Mapping[str, str] = {
+PHASE_LABELS: Mapping[str, str] = {
     "": "Ready",
     "checking": "Checking",
     "starting": "Starting",
@@ -55,7 +55,7 @@ PHASE_WORDS: Mapping[str, str] = {
     "paused": "Paused",
     "stopping": "Stopping",
 }
-OUTCOME_WORDS: Mapping[str, str] = {"stopped": "Stopped", "stopped_early": "Stopped early"}  # else "Finished"
+OUTCOME_LABELS: Mapping[str, str] = {"stopped": "Stopped", "stopped_early": "Stopped early"}  # else "Finished"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,24 +69,21 @@ class LogLine:
 
 def line_of(event: Event, at_seconds: float) -> LogLine | None:
     """Return the log line of an event; progress events have none."""
-    found = _words(event)
-    return LogLine(at_seconds, *found) if found else None
+    described = _describe_event(event)
+    return LogLine(at_seconds, *described) if described else None
 
 
-def _words(event: Event) -> tuple[str, Tone] | None:
+def _describe_event(event: Event) -> tuple[str, Tone] | None:
     match event:
         case RunStarted():
-            return _start_words(event), "plain"
+            return _describe_start(event), "plain"
         case PhaseChanged(phase=phase, detail=detail):
-            words = PHASE_WORDS.get(phase, phase)
-            return f"{words}: {detail}" if detail else words, "plain"
+            label = PHASE_LABELS.get(phase, phase)
+            return f"{label}: {detail}" if detail else label, "plain"
         case CacheFilled() | ImagesDropped() | BlocksCompiled() | SettingChosen() | ProfileWritten():
             return event.summary, "plain"
         case ValidationFinished():
-            return (
-                f"Validation loss {loss(event.loss)}{event.metric_words} at step {event.step:,}{_best_words(event)}",
-                "plain",
-            )
+            return f"Validation loss {_describe_validation(event)}", "plain"
         case RewardMeasured():
             return reward_line(event), "plain"
         case BackupSaved():
@@ -97,28 +94,34 @@ def _words(event: Event) -> tuple[str, Tone] | None:
         case ModelSaved():
             return f"Saved at step {event.step:,}: {Path(event.path).name}", "plain"
         case _:
-            return _closing_words(event)
+            return _describe_ending(event)
 
 
-def _best_words(event: ValidationFinished) -> str:
+def _describe_validation(event: ValidationFinished) -> str:
+    return f"{format_loss(event.loss)}{event.metric_words} at step {event.step:,}{_describe_best(event)}"
+
+
+def _describe_best(event: ValidationFinished) -> str:
     if event.best_loss is None or event.best_step is None:
         return ""
-    return ", best so far" if event.is_best else f"; best {loss(event.best_loss)} at step {event.best_step:,}"
+    return ", best so far" if event.is_best else f"; best {format_loss(event.best_loss)} at step {event.best_step:,}"
 
 
 def validation_line(event: ValidationFinished) -> str:
     """Return the newest validation and the best one as a line."""
-    return f"Validation: {loss(event.loss)}{event.metric_words} at step {event.step:,}{_best_words(event)}"
+    return f"Validation: {_describe_validation(event)}"
 
 
 def reward_line(event: RewardMeasured) -> str:
     """Return a reward measurement as a line: training reward, held-out reward, best step."""
     held_out = (
-        f", held-out reward {loss(event.held_out)} ({reward_label(event.held_out_by)})" if event.held_out_by else ""
+        f", held-out reward {format_loss(event.held_out)} ({reward_label(event.held_out_by)})"
+        if event.held_out_by
+        else ""
     )
     best = "" if event.best_step is None else f"; best at step {event.best_step:,}"
     end = ", best so far" if event.is_best else best
-    return f"Reward {loss(event.followed)}{held_out} at step {event.step:,}{end}"
+    return f"Reward {format_loss(event.followed)}{held_out} at step {event.step:,}{end}"
 
 
 def reward_rows(event: RewardMeasured) -> list[tuple[str, str]]:
@@ -126,10 +129,10 @@ def reward_rows(event: RewardMeasured) -> list[tuple[str, str]]:
 
     The diversity comes last, if it was measured.
     """
-    rows = [(reward_label(name), loss(value)) for name, value in event.by_reward_model.items()]
+    rows = [(reward_label(name), format_loss(value)) for name, value in event.by_reward_model.items()]
     followed = [name for name in event.by_reward_model if name != event.held_out_by]
-    rows = [("training reward", loss(event.followed)), *rows] if len(followed) > 1 else rows
-    return rows if event.diversity is None else [*rows, ("diversity", loss(event.diversity))]
+    rows = [("training reward", format_loss(event.followed)), *rows] if len(followed) > 1 else rows
+    return rows if event.diversity is None else [*rows, ("diversity", format_loss(event.diversity))]
 
 
 def reward_label(name: str) -> str:
@@ -140,20 +143,20 @@ def reward_label(name: str) -> str:
 
 def concept_rows(event: ValidationFinished) -> list[tuple[str, str]]:
     """Return the validation loss: overall, weighted if different, and by concept."""
-    rows = [("overall", loss(event.loss))]
-    weighted = loss(event.weighted_loss)
+    rows = [("overall", format_loss(event.loss))]
+    weighted = format_loss(event.weighted_loss)
     if event.weighted_loss is not None and weighted != rows[0][1]:
         rows.append(("weighted", weighted))
-    return [*rows, *((name, loss(value)) for name, value in event.by_concept.items())]
+    return [*rows, *((name, format_loss(value)) for name, value in event.by_concept.items())]
 
 
 def timestep_rows(event: ValidationFinished) -> list[tuple[str, str]]:
     """Return the validation loss by timestep."""
-    return [(name, loss(value)) for name, value in event.by_timestep.items()]
+    return [(name, format_loss(value)) for name, value in event.by_timestep.items()]
 
 
-def way_on(failed: RunFailed, run_dir: str) -> str:
-    """Return from where a failed run can continue, with the place: its newest backup, or the beginning."""
+def describe_continuation(failed: RunFailed, run_dir: str) -> str:
+    """Return how a failed run can continue, with the place: from its newest backup, or from the beginning."""
     if failed.backup_path:
         return f"The newest backup is {failed.backup_path}: Resume continues from it."
     if not run_dir:
@@ -161,7 +164,7 @@ def way_on(failed: RunFailed, run_dir: str) -> str:
     return f"This run has no backup, so it can only begin again, with Start. Its folder is {run_dir}."
 
 
-def _closing_words(event: Event) -> tuple[str, Tone] | None:
+def _describe_ending(event: Event) -> tuple[str, Tone] | None:
     match event:
         case WarningRaised():
             return f"{event.message} {event.advice}".strip(), "warning"
@@ -173,7 +176,7 @@ def _closing_words(event: Event) -> tuple[str, Tone] | None:
             return None
 
 
-def _start_words(event: RunStarted) -> str:
+def _describe_start(event: RunStarted) -> str:
     images = describe_data(event.num_images, event.num_prompts, event.num_pairs)
     start = f", resuming at step {event.first_step:,}" if event.first_step else ""
     weights = f"{event.num_trainable_parameters:,} trainable parameters"
@@ -206,26 +209,26 @@ def preview_lines(preview: Preview) -> list[str]:
     return lines
 
 
-def download(progress: DownloadProgress, what: str) -> str:
+def format_download(progress: DownloadProgress, what: str) -> str:
     """Return the progress of a download: numbers first, because a long name may be cut off."""
     share = progress.done_mb / progress.total_mb if progress.total_mb > 0 else 0.0
     numbers = f"{share:.0%}, {progress.done_mb:,.0f} of {progress.total_mb:,.0f} MB"
     return f"{numbers} of {what}" if what else numbers
 
 
-def loss(value: float | None) -> str:
+def format_loss(value: float | None) -> str:
     """Return a loss in four digits; a dash for None."""
     if value is None or not math.isfinite(value):
         return "–"
-    return f"{value:.4f}" if 0.001 <= abs(value) < 1000 else rate(value)
+    return f"{value:.4f}" if 0.001 <= abs(value) < 1000 else format_rate(value)
 
 
-def rate(value: float) -> str:
+def format_rate(value: float) -> str:
     """Return a learning rate or another small number in three digits."""
     return f"{value:.3g}".replace("e-0", "e-")
 
 
-def duration(seconds: float | None) -> str:
+def format_duration(seconds: float | None) -> str:
     """Return a duration in its two largest units: 45 s, 4 min 10 s, 2 h 5 min, 3 d 4 h; a dash for None."""
     if seconds is None:
         return "–"
@@ -236,6 +239,15 @@ def duration(seconds: float | None) -> str:
             rest = (whole % size) // next_size
             return f"{whole // size} {name}" + (f" {rest} {next_name}" if rest else "")
     return f"{whole} s"
+
+
+def format_size(size_bytes: float) -> str:
+    """Return a size in its unit: 812 B, 4.0 kB, 1.6 GB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size_bytes < 1000:
+            return f"{size_bytes:.0f} {unit}" if unit == "B" else f"{size_bytes:.1f} {unit}"
+        size_bytes /= 1000
+    return f"{size_bytes:.1f} TB"
 
 
 def plan_lines(config: Config) -> list[str]:

@@ -18,6 +18,13 @@ _WRAP_PX = 460
 _TOKENS = {"plain": "accent", "warning": "warning", "error": "error"}
 
 
+def close_windows(root: tk.Misc, kind: type[Window]) -> None:
+    """Close the open windows of a class."""
+    for window in root.winfo_children():
+        if isinstance(window, kind):
+            window.close()
+
+
 class Window(tk.Toplevel):
     """A secondary window: themed, closed by Escape, removed from customtkinter's registry when destroyed."""
 

@@ -24,6 +24,13 @@ def add_submenu(menu: tk.Menu, theme: Theme, label: str) -> tk.Menu:
     return inner
 
 
+def open_at(menu: tk.Menu, button: tk.Misc, *, above: bool = False) -> None:
+    """Open a menu below a button, or above it."""
+    menu.update_idletasks()  # its height is not known before
+    offset = -menu.winfo_reqheight() if above else button.winfo_height()
+    menu.tk_popup(button.winfo_rootx(), button.winfo_rooty() + offset)
+
+
 def keep_on_screen(menu: tk.Menu, show_all: Callable[[], object]) -> None:
     """Cut a menu that is higher than the screen, where Tk cannot scroll it; "More…" at its end calls `show_all`."""
     menu.update_idletasks()

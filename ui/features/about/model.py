@@ -52,17 +52,17 @@ def about_lines() -> tuple[Fact, ...]:
 
 def key_rows(actions: Iterable[Action]) -> tuple[KeyRow, ...]:
     """Return every key of the window: of the actions, the lists and the dialogs."""
-    with_keys = [a for a in actions if a.shortcut]
-    pages = [a for a in with_keys if a.name.startswith("page_")]
-    others = [a for a in with_keys if a not in pages]
+    keyed = [a for a in actions if a.shortcut]
+    pages = [a for a in keyed if a.name.startswith("page_")]
+    others = [a for a in keyed if a not in pages]
     return (
         *(KeyRow("Actions", a.shortcut, a.help or a.label.rstrip("…")) for a in others),
         *(KeyRow("Pages", a.shortcut, a.label) for a in pages),
-        *(KeyRow(*row) for row in _ELSEWHERE),
+        *(KeyRow(*row) for row in _OTHER_KEYS),
     )
 
 
-_ELSEWHERE = (
+_OTHER_KEYS = (
     ("Everywhere", "Tab, Shift+Tab", "Next and previous field"),
     ("Everywhere", "Space or Return", "Press the button, flip the switch or open the list that has the focus"),
     ("Everywhere", "Escape", "Close the window or dialog"),

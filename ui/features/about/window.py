@@ -14,6 +14,7 @@ from trainer.run_folder.bundle import BundleFile, collect_bundle, newest_run, wr
 from ui.features.about.model import DOCUMENTS, about_lines, key_rows
 from ui.forms.context import Context
 from ui.loop.interaction import Failure
+from ui.loop.wording import format_size
 from ui.widgets.auto_bar import AutoBar
 from ui.widgets.controls import Button
 from ui.widgets.dialog import Window
@@ -100,7 +101,7 @@ class Keys(Window):
 
 
 _SIZE = (860, 560)
-_SHOWN_CHARS = 200_000
+_MAX_CHARS = 200_000
 _INDENT_PX = 24  # of a wrapped line
 _KINDS = (("Zip file", "*.zip"),)
 _BUNDLE_COLUMNS = (Column("#0", "File", 150), Column("size", "Size", 90, "e"), Column("what", "Contents", 300))
@@ -155,15 +156,15 @@ class BundleWindow(Window):
             return
         path = path if path.suffix else path.with_suffix(".zip")
 
-        def failed(error: Exception) -> None:
+        def fail(error: Exception) -> None:
             advice = "Choose another folder."
             context.interaction.show_failure(Failure("The bundle could not be saved", str(error), advice))
 
-        def done(_none: None) -> None:
+        def succeed(_none: None) -> None:
             context.notify(f"Saved {path.name} with {count(len(self.files), 'file')}.")
 
         files = self.files
-        context.pump.background.run(lambda: write_bundle(path, files), done, failed)
+        context.pump.background.run(lambda: write_bundle(path, files), succeed, fail)
         self.close()
 
     def _collect(self, log_file: Path | None) -> None:
@@ -181,7 +182,7 @@ class BundleWindow(Window):
         if not self.winfo_exists():
             return
         self.files = tuple(files)
-        rows = [(f"  {f.name}", (f"{len(f.text.encode()) / 1000:,.1f} KB", f.what), "") for f in files]
+        rows = [(f"  {f.name}", (format_size(len(f.text.encode())), f.what), "") for f in files]
         self.table.set_rows(rows)
         self.table.select([0])
         self.save_button.set_enabled(True)
@@ -190,5 +191,5 @@ class BundleWindow(Window):
         if self.table.selected and self.files:
             self.text.configure(state="normal")
             self.text.delete("1.0", "end")
-            self.text.insert("1.0", self.files[self.table.selected[0]].text[:_SHOWN_CHARS], "line")
+            self.text.insert("1.0", self.files[self.table.selected[0]].text[:_MAX_CHARS], "line")
             self.text.configure(state="disabled")

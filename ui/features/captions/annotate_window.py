@@ -27,7 +27,12 @@ from ui.widgets.scroll import ScrollFrame
 from ui.widgets.theme import GAP, PAD
 
 _SIZE = (620, 680)
-_NOT_ASKED = ("folder", "masks_folder", "extension", "download")  # they follow from the editor, and from an answer
+_HIDDEN_SETTINGS = (
+    "folder",
+    "masks_folder",
+    "extension",
+    "download",
+)  # they follow from the editor, and from an answer
 
 
 class AnnotateWindow(Window):
@@ -86,7 +91,7 @@ class AnnotateWindow(Window):
         card = Card(scroll.body, theme)
         card.pack(fill="x")
         first = ("model", "mode")
-        self.form = SectionForm(card.body, self._context, self._settings(), without=_NOT_ASKED, first=first)
+        self.form = SectionForm(card.body, self._context, self._settings(), without=_HIDDEN_SETTINGS, first=first)
         self.form.pack(fill="x")
         self.form.model.watch("model", self._show_model)
 

@@ -11,7 +11,7 @@ from ui.features.captions.image_set import (
     DELIMITER,
     line_at,
     line_of_tags,
-    moved_tag,
+    move_tag,
     suggestions,
     tags_of,
     with_tag,
@@ -100,7 +100,7 @@ class CaptionPanel(Panel):
     ) -> None:
         super().__init__(master, theme, "card")
         self._on_edit, self._counts = on_edit, counts
-        self._shown = ""
+        self._known_text = ""
         px = theme.px
         self.columnconfigure(0, weight=1)
         self.rowconfigure(0, weight=3)
@@ -130,13 +130,13 @@ class CaptionPanel(Panel):
             self, borderwidth=0, highlightthickness=1, activestyle="none", exportselection=False,
             font=theme.font("small"), takefocus=False,
         )  # fmt: skip
-        self.list.bind("<ButtonRelease-1>", lambda _e: self._take())
-        self._offered: tuple[str, ...] = ()
-        self._trace = self.variable.trace_add("write", lambda *_: self._offer())
+        self.list.bind("<ButtonRelease-1>", lambda _e: self._accept())
+        self._suggestions: tuple[str, ...] = ()
+        self._trace = self.variable.trace_add("write", lambda *_: self._suggest())
         inner = self.entry.tk_entry
         for key, by in (("<Down>", 1), ("<Up>", -1)):
             inner.bind(key, lambda _e, by=by: self._choose(by))  # type: ignore[misc]
-        inner.bind("<Return>", lambda _e: self._take())
+        inner.bind("<Return>", lambda _e: self._accept())
         inner.bind("<Escape>", lambda _e: self._hide())
         inner.bind("<FocusOut>", lambda _e: self.after_idle(self._hide_unless_used), add="+")
         self.apply_theme()
@@ -158,14 +158,14 @@ class CaptionPanel(Panel):
     def show(self, text: str, *, is_editable: bool, problem: str = "", keeps_undo: bool = False) -> None:
         """Show a caption. Its undo history begins anew, unless it is an edit of the one that is shown."""
         self.text.configure(state="normal")
-        if text != self._shown or text != self._content():
+        if text != self._known_text or text != self._content():
             self.text.delete("1.0", "end")
             self.text.insert("1.0", text)
         if not keeps_undo:
             self.text.edit_reset()
             self.text.mark_set("insert", f"{line_of_tags(text) + 1}.end")
             self.text.see("insert")
-        self._shown = self._content()  # as Tk returns it: only what the user changes then is an edit
+        self._known_text = self._content()  # as Tk returns it: only what the user changes then is an edit
         self.text.edit_modified(False)
         self.text.configure(state="normal" if is_editable else "disabled")
         self.entry.set_enabled(is_editable)
@@ -200,8 +200,8 @@ class CaptionPanel(Panel):
             return
         self.text.edit_modified(False)
         content = self._content()
-        if content != self._shown:
-            self._shown = content
+        if content != self._known_text:
+            self._known_text = content
             self._on_edit(content)
             self._show_tags()
 
@@ -236,7 +236,7 @@ class CaptionPanel(Panel):
         self._replace_line(without_tag(line_at(self._content(), self._line_number()), index))
 
     def _move(self, index: int, to: int) -> None:
-        self._replace_line(moved_tag(line_at(self._content(), self._line_number()), index, to))
+        self._replace_line(move_tag(line_at(self._content(), self._line_number()), index, to))
 
     # -- suggestions
 
@@ -244,38 +244,38 @@ class CaptionPanel(Panel):
         self.entry.tk_entry.focus_set()
         return "break"
 
-    def _offer(self) -> None:
+    def _suggest(self) -> None:
         counts = self._counts()
         line = line_at(self._content(), self._line_number())
-        self._offered = suggestions(self.variable.get(), counts, present=tags_of(line))
+        self._suggestions = suggestions(self.variable.get(), counts, present=tags_of(line))
         self.list.delete(0, "end")
-        for tag in self._offered:
+        for tag in self._suggestions:
             self.list.insert("end", f"  {tag}   {counts[tag]:,}")
-        if not self._offered:
+        if not self._suggestions:
             self.list.place_forget()
             return
-        self.list.configure(height=len(self._offered))
+        self.list.configure(height=len(self._suggestions))
         self.list.place(in_=self.entry, relx=0, rely=1.0, y=2, relwidth=1.0)
         self.list.lift()
 
     def _choose(self, by: int) -> str:
-        chosen = self._chosen()
-        if self._offered:
-            place = min(len(self._offered) - 1, max(-1, chosen + by))
+        selected = self._find_selected()
+        if self._suggestions:
+            place = min(len(self._suggestions) - 1, max(-1, selected + by))
             self.list.selection_clear(0, "end")
             if place >= 0:
                 self.list.selection_set(place)
         return "break"
 
-    def _chosen(self) -> int:
+    def _find_selected(self) -> int:
         """Return the number of the chosen suggestion; -1 without one."""
         selection: Any = self.list.tk.call(self.list, "curselection")
         numbers = self.list.tk.splitlist(selection)
         return int(numbers[0]) if numbers else -1
 
-    def _take(self) -> str:
-        chosen = self._chosen()
-        tag = self._offered[chosen] if 0 <= chosen < len(self._offered) else self.variable.get()
+    def _accept(self) -> str:
+        selected = self._find_selected()
+        tag = self._suggestions[selected] if 0 <= selected < len(self._suggestions) else self.variable.get()
         if tag.strip():
             self.add_tag(tag)
         self.variable.set("")

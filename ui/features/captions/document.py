@@ -44,7 +44,7 @@ class CaptionDocument:
     def save(self) -> bool:
         """Write the text if it was edited, and return whether it was.
 
-        Raises ConflictError if the file is no longer the one that was read, and OSError where it cannot be written.
+        Raises ConflictError if the file has changed since it was read, and OSError if it cannot be written.
         """
         if not self.is_edited:
             return False
@@ -56,7 +56,7 @@ class CaptionDocument:
     def look_at_disk(self) -> DiskState:
         """Read the file again: its new text is shown if nothing was edited here; otherwise there is a conflict.
 
-        Raises OSError where it cannot be read.
+        Raises OSError if it cannot be read.
         """
         now = read_caption_file(self.path)
         if now.content == self.file.content:

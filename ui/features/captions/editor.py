@@ -39,7 +39,7 @@ class CaptionEditor(Window):
         self._build()
         self._follow_model()
         bind_keys(self)
-        self.bind("<FocusIn>", self._came_back, add="+")
+        self.bind("<FocusIn>", self._on_focus, add="+")
         self.appear(*_SIZE)
         self.caption_panel.focus_text()  # most who open it come to write
         self.model.read()
@@ -68,9 +68,9 @@ class CaptionEditor(Window):
             left, self._context, model.session, sources=self._titles(), on_source=self._choose_source,
             on_select=model.select, on_choose=model.go_to,
         )  # fmt: skip
-        self.list_panel.source.set(model.chosen)
+        self.list_panel.source.set(model.source_name)
         self.list_panel.pack(fill="both", expand=True)
-        self.canvas = MaskCanvas(middle, theme, self._context.pump, on_change=model.changed, on_view=self._view_changed)
+        self.canvas = MaskCanvas(middle, theme, self._context.pump, on_change=model.changed, on_view=self._follow_view)
         self.tool_bar = ToolBar(middle, self._context, self.canvas, undo=model.undo_mask, redo=model.redo_mask)
         self.tool_bar.pack(fill="x", pady=(0, px(8)))
         self.canvas.pack(fill="both", expand=True)
@@ -83,9 +83,9 @@ class CaptionEditor(Window):
     def _share_width(self, width: int) -> None:
         """Give the lists at the sides a part of the width."""
         for card, (least, share, most) in zip(self._sides, _SIDES, strict=True):
-            wanted = round(min(self.theme.px(most), max(self.theme.px(least), share * width)))
-            if int(card.cget("width")) != wanted:
-                card.configure(width=wanted)
+            width_px = round(min(self.theme.px(most), max(self.theme.px(least), share * width)))
+            if int(card.cget("width")) != width_px:
+                card.configure(width=width_px)
 
     def _build_caption(self, master: Panel) -> None:
         self.side = CaptionSide(
@@ -118,7 +118,7 @@ class CaptionEditor(Window):
 
     def _show_sources(self) -> None:
         self.list_panel.source_choice.set_choices({**self._titles(), OTHER_FOLDER: "Another folder…"})
-        self.list_panel.source.set(self.model.chosen)
+        self.list_panel.source.set(self.model.source_name)
 
     def _show_image(self) -> None:
         image = self.model.image
@@ -142,7 +142,7 @@ class CaptionEditor(Window):
             keeps_undo=keeps_undo,
         )
 
-    def _view_changed(self) -> None:
+    def _follow_view(self) -> None:
         if hasattr(self, "tool_bar"):  # which is built after the canvas, and sets its tool
             self.tool_bar.refresh()
 
@@ -168,10 +168,10 @@ class CaptionEditor(Window):
     def _choose_source(self, name: str) -> None:
         model = self.model
         if name != OTHER_FOLDER:
-            if name != model.chosen:
+            if name != model.source_name:
                 model.open_source(name)
             return
-        self.list_panel.source.set(model.chosen)
+        self.list_panel.source.set(model.source_name)
         start = model.session.set.source.folder
         folder = self._context.interaction.ask_folder("Edit the captions of a folder", start)
         if folder is not None and self.winfo_exists():
@@ -185,7 +185,7 @@ class CaptionEditor(Window):
         else:
             self.canvas.focus_set()
 
-    def _came_back(self, event: tk.Event[Any]) -> None:
+    def _on_focus(self, event: tk.Event[Any]) -> None:
         if event.widget is self:
             self.model.look_at_files()
 
@@ -196,7 +196,7 @@ class CaptionEditor(Window):
         if self.model.settle():
             if self.replace_window is not None and self.replace_window.winfo_exists():
                 self.replace_window.close()
-            self.replace_window = ReplaceWindow(self, self._context, self.model.session, self._texts_written)
+            self.replace_window = ReplaceWindow(self, self._context, self.model.session, self._note_texts)
 
     def open_captions(self) -> None:
         """Open the window that writes captions with a model."""
@@ -220,7 +220,7 @@ class CaptionEditor(Window):
             self.model.look_at_files()
             self.model.read_again()
 
-    def _texts_written(self, texts: dict[Path, str]) -> None:
+    def _note_texts(self, texts: dict[Path, str]) -> None:
         if self.winfo_exists():
             self.model.note_texts(texts)
 
@@ -288,12 +288,12 @@ def _outside_texts(editor: CaptionEditor) -> Mapping[str, Callable[[], object]]:
 def _bind(editor: CaptionEditor, sequence: str, command: Callable[[], object], *, is_for_text: bool = False) -> None:
     """Bind a key of the window; keys of texts stay theirs. None of them reaches the main window."""
 
-    def pressed(event: tk.Event[Any]) -> str:
+    def on_press(event: tk.Event[Any]) -> str:
         if is_for_text or not isinstance(event.widget, tk.Text | tk.Entry):
             command()
         return "break"
 
-    editor.bind(sequence, pressed)
+    editor.bind(sequence, on_press)
 
 
 def _run(command: Callable[[], object], _event: object) -> str:

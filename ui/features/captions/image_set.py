@@ -16,8 +16,8 @@ from modules.data.links import leads_out
 from modules.data.listing import list_images
 from modules.system.paths import from_root
 
-Shown = Literal["all", "no_caption", "caption", "no_mask", "mask"]
-SHOWN: Mapping[Shown, str] = {
+ListFilter = Literal["all", "no_caption", "caption", "no_mask", "mask"]
+LIST_FILTERS: Mapping[ListFilter, str] = {
     "all": "All images",
     "no_caption": "Without a caption",
     "caption": "With a caption",
@@ -88,27 +88,27 @@ class ImageSet:
         """Return the caption text of an image as it is in its file; empty without one."""
         return self.texts.get(self.captions[image], "") if image in self.captions else ""
 
-    def shown(self, which: Shown, words: str) -> tuple[Path, ...]:
+    def filter_images(self, which: ListFilter, search: str) -> tuple[Path, ...]:
         """Return the images of a choice whose name or caption contains all the words of a search."""
-        wanted = words.lower().split()
-        if which == "all" and not wanted:
+        terms = search.lower().split()
+        if which == "all" and not terms:
             return self.images
-        return tuple(image for image in self.images if self._is_of(image, which) and self._has(image, wanted))
+        return tuple(image for image in self.images if self._passes(image, which) and self._contains(image, terms))
 
     def with_texts(self, changed: Mapping[Path, str | None]) -> ImageSet:
         """Return the set after the captions of some images were written; None for one without a file."""
         texts = dict(self.texts)
-        old = [texts.pop(self.captions[image], "") for image in changed]
+        old_texts = [texts.pop(self.captions[image], "") for image in changed]
         texts |= {self.captions[image]: text for image, text in changed.items() if text is not None}
         counts = self.counts + tag_counts(text or "" for text in changed.values())  # a new one
-        counts.subtract(tag_counts(old))
+        counts.subtract(tag_counts(old_texts))
         return replace(self, texts=texts, counts=+counts)
 
     def with_mask(self, image: Path) -> ImageSet:
         """Return the set after the mask of an image was written."""
         return replace(self, masked=self.masked | {image})
 
-    def _is_of(self, image: Path, which: Shown) -> bool:
+    def _passes(self, image: Path, which: ListFilter) -> bool:
         match which:
             case "all":
                 return True
@@ -117,11 +117,11 @@ class ImageSet:
             case "mask" | "no_mask":
                 return (image in self.masked) == (which == "mask")
 
-    def _has(self, image: Path, wanted: list[str]) -> bool:
-        if not wanted:
+    def _contains(self, image: Path, terms: list[str]) -> bool:
+        if not terms:
             return True
         text = f"{image.name}\n{self.text_of(image)}".lower()
-        return all(word in text for word in wanted)
+        return all(word in text for word in terms)
 
 
 def read_images(source: Source) -> ImageSet:
@@ -166,12 +166,12 @@ def with_tag(line: str, tag: str) -> str:
     tag = tag.strip().strip(DELIMITER).strip()
     if not tag or tag in tags_of(line):
         return line
-    kept = line.rstrip()
-    if not kept:
+    head = line.rstrip()
+    if not head:
         return f"{line}{tag}"
     space = " " if ", " in line or DELIMITER not in line else ""
-    joint = f"{DELIMITER}{space}" if not kept.endswith(DELIMITER) else space
-    return f"{kept}{joint}{tag}"
+    joint = f"{DELIMITER}{space}" if not head.endswith(DELIMITER) else space
+    return f"{head}{joint}{tag}"
 
 
 def without_tag(line: str, index: int) -> str:
@@ -185,7 +185,7 @@ def without_tag(line: str, index: int) -> str:
     return DELIMITER.join(pieces)
 
 
-def moved_tag(line: str, index: int, to: int) -> str:
+def move_tag(line: str, index: int, to: int) -> str:
     """Return a line with one of its tags at another place; the spaces between tags stay where they are."""
     pieces = line.split(DELIMITER)
     places = _places(pieces)
@@ -221,16 +221,16 @@ def suggestions(typed: str, counts: Counter[str], *, present: Iterable[str] = ()
 
     Spaces and underscores are equal. Tags that the line has are left out.
     """
-    wanted = _plain(typed)
-    if not wanted:
+    query = _plain(typed)
+    if not query:
         return ()
-    there = set(present)
-    found = [
-        (not plain.startswith(wanted), -number, tag)
+    present_tags = set(present)
+    matches = [
+        (not plain.startswith(query), -number, tag)
         for tag, number in counts.items()
-        if tag not in there and wanted in (plain := _plain(tag))
+        if tag not in present_tags and query in (plain := _plain(tag))
     ]
-    return tuple(tag for *_, tag in sorted(found)[:_MAX_SUGGESTIONS])
+    return tuple(tag for *_, tag in sorted(matches)[:_MAX_SUGGESTIONS])
 
 
 def _plain(text: str) -> str:

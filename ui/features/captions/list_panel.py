@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modules.system.problem import count
-from ui.features.captions.image_set import SHOWN, Shown
+from ui.features.captions.image_set import LIST_FILTERS, ListFilter
 from ui.features.captions.session import EditorSession
 from ui.forms.context import Context
 from ui.loop.pump import Pump
@@ -119,7 +119,7 @@ class ThumbnailList(Grid):
 
 
 class ListPanel(Panel):
-    """Calls `on_source(name)`, `on_select(shown, words)` and `on_choose(index)`."""
+    """Calls `on_source(name)`, `on_select(filter, search)` and `on_choose(index)`."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class ListPanel(Panel):
         *,
         sources: Mapping[str, str],
         on_source: Callable[[str], object],
-        on_select: Callable[[Shown, str], object],
+        on_select: Callable[[ListFilter, str], object],
         on_choose: Callable[[int], object],
     ) -> None:
         super().__init__(master, context.theme, "card")
@@ -141,17 +141,17 @@ class ListPanel(Panel):
             self, context.theme, self.source, {**sources, OTHER_FOLDER: "Another folder…"}, command=on_source
         )
         self.source_choice.pack(fill="x")
-        self.words = TextVar(master=self)
-        self.search = Entry(self, context.theme, self.words, placeholder="Search names and captions")
+        self.search_text = TextVar(master=self)
+        self.search = Entry(self, context.theme, self.search_text, placeholder="Search names and captions")
         self.search.pack(fill="x", pady=(GAP, 0))
-        self._trace = self.words.trace_add(
+        self._trace = self.search_text.trace_add(
             "write", lambda *_: self._pump.redraw_soon(self, self._select, at_most_every_seconds=0.1)
         )
-        self.shown = TextVar(master=self, value="all")
-        self.shown_choice = Choice(
-            self, context.theme, self.shown, dict(SHOWN.items()), command=lambda _name: self._select()
+        self.filter = TextVar(master=self, value="all")
+        self.filter_choice = Choice(
+            self, context.theme, self.filter, dict(LIST_FILTERS.items()), command=lambda _name: self._select()
         )
-        self.shown_choice.pack(fill="x", pady=(GAP, 0))
+        self.filter_choice.pack(fill="x", pady=(GAP, 0))
         self.count = Text(self, context.theme, role="small", colour="muted", on="card")
         self.count.pack(side="bottom", anchor="w", pady=(4, 0))
         self.list = ThumbnailList(
@@ -160,9 +160,9 @@ class ListPanel(Panel):
         self.list.pack(fill="both", expand=True, pady=(GAP, 0))
 
     @property
-    def selection(self) -> tuple[Shown, str]:
-        """The choice and the words of the search, which decide what is listed."""
-        return next(name for name in SHOWN if name == self.shown.get()), self.words.get()
+    def selection(self) -> tuple[ListFilter, str]:
+        """The filter and the search, which decide what is listed."""
+        return next(name for name in LIST_FILTERS if name == self.filter.get()), self.search_text.get()
 
     def refresh(self, *, is_reading: bool = False) -> None:
         """Show the session's list."""
@@ -178,12 +178,12 @@ class ListPanel(Panel):
         session = self._session
         total, listed = len(session.set.images), len(session.images)
         with_caption = sum(bool(text.strip()) for text in session.set.texts.values())
-        words = f"{listed:,} of {count(total, 'image')}" if listed != total else count(total, "image")
-        self.count.set_text(f"{words}, {count(with_caption, 'caption')}, {count(len(session.set.masked), 'mask')}")
+        images = f"{listed:,} of {count(total, 'image')}" if listed != total else count(total, "image")
+        self.count.set_text(f"{images}, {count(with_caption, 'caption')}, {count(len(session.set.masked), 'mask')}")
 
     def destroy(self) -> None:
         """Also drop a search that is due, and unsubscribe from the variable."""
-        self.words.trace_remove("write", self._trace)
+        self.search_text.trace_remove("write", self._trace)
         self._pump.forget(self)
         super().destroy()
 

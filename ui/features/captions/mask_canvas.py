@@ -169,14 +169,14 @@ class MaskCanvas(tk.Canvas):
         base = self._bases.get(key)
         if base is None:
             base = self._bases[key] = self.image.part(self.viewport, box, background)
-        drawn = self._with_mask(base, box)
-        found = self._photos.get(key)
-        if found is None:
-            photo = ImageTk.PhotoImage(drawn, master=self)
+        image = self._with_mask(base, box)
+        photo_item = self._photos.get(key)
+        if photo_item is None:
+            photo = ImageTk.PhotoImage(image, master=self)
             self._photos[key] = photo, self.create_image(left, top, image=photo, anchor="nw", tags="tile")
             self.tag_lower("tile")
         else:
-            found[0].paste(drawn)
+            photo_item[0].paste(image)
 
     def _with_mask(self, base: Image.Image, box: Box) -> Image.Image:
         mask = self.mask

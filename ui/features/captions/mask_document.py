@@ -107,20 +107,20 @@ class MaskDocument:
         if brush is None:
             return None
         box = line_box(self._last, at, brush.radius_px, self.pixels)
-        changed = []
+        changed_tiles = []
         for key in tiles_in(box):
             tile = tile_box(key, self.pixels)
             here = slices(tile)
             before = self._before.setdefault(key, self.pixels[here].copy())
-            drawn = line_coverage(self._last, at, brush.radius_px, tile)
-            if not drawn.any():
+            coverage = line_coverage(self._last, at, brush.radius_px, tile)
+            if not coverage.any():
                 continue
             so_far = self._coverage.get(key)
-            self._coverage[key] = drawn if so_far is None else np.maximum(so_far, drawn)
+            self._coverage[key] = coverage if so_far is None else np.maximum(so_far, coverage)
             self.pixels[here] = mix_stroke(before, brush.value, self._coverage[key], brush.opacity)
-            changed.append(tile)
+            changed_tiles.append(tile)
         self._last = at
-        return around(changed)
+        return around(changed_tiles)
 
     def end_stroke(self) -> None:
         """End the stroke: one step of the history, unless it changed nothing."""
@@ -182,7 +182,7 @@ class MaskDocument:
     def save(self) -> bool:
         """Write the mask as an 8-bit PNG if it was edited, and return whether it was.
 
-        Raises ConflictError if the file is no longer the one that was read, and OSError where it cannot be written.
+        Raises ConflictError if the file has changed since it was read, and OSError if it cannot be written.
         An undone first mask is written as a white one, because a file is never deleted: it trains the same.
         """
         if not self.is_edited or (not self.exists and not self._digest):
@@ -229,14 +229,16 @@ class MaskDocument:
 
     def _change(self, box: Box, new: Mask) -> Box | None:
         """Replace a part of the mask as one step."""
-        old = copies(self.pixels, tiles_in(box))
+        old_tiles = copies(self.pixels, tiles_in(box))
         self.pixels[slices(box)] = new
         now = self.pixels
-        self._add_step({k: tile for k, tile in old.items() if not np.array_equal(tile, now[slices(tile_box(k, now))])})
+        self._add_step(
+            {k: tile for k, tile in old_tiles.items() if not np.array_equal(tile, now[slices(tile_box(k, now))])}
+        )
         return box if self._had_mask else self.box
 
     def _add_step(self, before: Mapping[TileKey, Mask]) -> None:
-        """Add a step, given the changed tiles as they were before it; none is no step."""
+        """Add a step, given the changed tiles as they were before it; without any nothing is added."""
         if not before and self._had_mask:
             return
         self.history.add(step_to(self._state, before) if self._had_mask else Step(self._state, {}, has_mask=False))
@@ -254,11 +256,11 @@ class MaskDocument:
         back = step_to(self._state, copies(self.pixels, keys)) if self.exists else Step(self._state, {}, has_mask=False)
         target.append(back)
         if step.has_mask:
-            changed = restore(self.pixels, step)
+            changed_box = restore(self.pixels, step)
         else:
             self.pixels[:] = WHITE
         self._state, self.exists = step.state, step.has_mask
-        return self.box if is_whole else changed
+        return self.box if is_whole else changed_box
 
 
 def _neighbours(area: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from modules.data.transforms.geometry import Box
-from ui.features.captions.image_set import ImageSet, Shown, Source, read_images
+from ui.features.captions.image_set import ImageSet, ListFilter, Source, read_images
 from ui.features.captions.session import EditorSession, LoadedImage, Unsaved, ask_about, load_image
 from ui.features.captions.viewport import ScaledImage
 from ui.loop.background import Background, Job
@@ -29,7 +29,7 @@ class CaptionModel:
         self, sources: Mapping[str, Source], chosen: str, background: Background, interaction: Interaction
     ) -> None:
         self.sources = dict(sources)  # by the names under which they can be chosen
-        self.chosen = chosen
+        self.source_name = chosen
         self.session = EditorSession(self.sources[chosen])
         self.image: ScaledImage | None = None  # the open one, once it is loaded
         self.message = ""  # in place of the image
@@ -45,7 +45,7 @@ class CaptionModel:
         self.changed: Signal[[]] = Signal()
         self._background = background
         self._interaction = interaction
-        self._selection: tuple[Shown, str] = ("all", "")
+        self._selection: tuple[ListFilter, str] = ("all", "")
         self._loading: Job | None = None
         self._reading: Job | None = None
         self._selecting: Job | None = None
@@ -69,12 +69,12 @@ class CaptionModel:
         """Read the folder again while the list stays."""
         if self._reading is None:
             work = partial(read_images, self.session.set.source)
-            self._reading = self._background.run(work, self._was_read, self._not_read)
+            self._reading = self._background.run(work, self._keep_images, self._report_unreadable)
 
     def open_source(self, name: str) -> None:
         """Edit another source; what is open is saved first."""
         if self.settle():
-            self.chosen = name
+            self.source_name = name
             self.session.close()
             self.session.list_images(ImageSet(self.sources[name]))
             self._show_caption()
@@ -92,22 +92,22 @@ class CaptionModel:
         has_changed = self.sources.get(chosen) != sources.get(chosen)
         self.sources = {**sources, **others}
         self.sources_changed()
-        if chosen in self.sources and (chosen != self.chosen or has_changed):
+        if chosen in self.sources and (chosen != self.source_name or has_changed):
             self.open_source(chosen)
 
-    def select(self, shown: Shown, words: str) -> None:
+    def select(self, which: ListFilter, search: str) -> None:
         """List the images of a choice and a search; a large folder is searched in the background."""
-        self._selection = (shown, words)
+        self._selection = (which, search)
         if self._selecting is not None:
             self._selecting.cancel()
         images = self.session.set
         if len(images.images) <= _MAX_AT_ONCE:
-            self._show_selected(images.shown(shown, words))
+            self._show_selected(images.filter_images(which, search))
         else:
-            work = partial(images.shown, shown, words)
+            work = partial(images.filter_images, which, search)
             self._selecting = self._background.run(work, self._show_selected)
 
-    def _was_read(self, images: ImageSet) -> None:
+    def _keep_images(self, images: ImageSet) -> None:
         self._reading, self.is_reading = None, False
         current = self.session.current
         self.session.list_images(images)
@@ -121,7 +121,7 @@ class CaptionModel:
         self.list_changed()
         self.changed()
 
-    def _not_read(self, error: Exception) -> None:
+    def _report_unreadable(self, error: Exception) -> None:
         self._reading, self.is_reading = None, False
         reason = getattr(error, "strerror", None) or str(error)
         self._show_message(f"{self.session.set.source.folder} cannot be read: {reason}")
@@ -147,7 +147,7 @@ class CaptionModel:
             self.go_to(min(len(session.images) - 1, max(0, session.index + by)) if session.index >= 0 else 0)
 
     def edit_caption(self, text: str) -> None:
-        """Take over the caption that the user wrote."""
+        """Set the caption to what the user typed."""
         if self.session.caption is not None:
             self.session.caption.edit(text)
         self.changed()
@@ -185,7 +185,7 @@ class CaptionModel:
             self.image = None
             self.changed()
             work = partial(load_image, image, self.session.set.source.mask_of(image))
-            self._loading = self._background.run(work, self._show_image, self._not_loaded)
+            self._loading = self._background.run(work, self._show_image, self._report_unloadable)
 
     def _show_image(self, loaded: LoadedImage) -> None:
         self._loading = None
@@ -196,7 +196,7 @@ class CaptionModel:
         self.image_changed()
         self.changed()
 
-    def _not_loaded(self, error: Exception) -> None:
+    def _report_unloadable(self, error: Exception) -> None:
         self._loading = None
         self._show_message(f"This image cannot be shown: {error}")
 
@@ -260,7 +260,7 @@ class CaptionModel:
             self._load()
 
     def note_texts(self, texts: dict[Path, str]) -> None:
-        """Take over the texts of caption files that find and replace wrote."""
+        """Use the new texts of caption files that find and replace wrote."""
         self.session.note_texts(texts)
         self._show_caption()
         self.list_changed()

@@ -18,13 +18,13 @@ def open_caption_editor(context: Context, concept_index: int | None = None) -> C
     """
     sources = _sources(context)
     chosen = f"concept {concept_index}" if concept_index is not None else next(iter(sources), "")
-    present = [w for w in context.root.winfo_children() if isinstance(w, CaptionEditor)]
-    if present:
+    editors = [w for w in context.root.winfo_children() if isinstance(w, CaptionEditor)]
+    if editors:
         if concept_index is not None:
-            present[0].model.open_concepts(sources, chosen)
-        present[0].lift()
-        present[0].focus_set()
-        return present[0]
+            editors[0].model.open_concepts(sources, chosen)
+        editors[0].lift()
+        editors[0].focus_set()
+        return editors[0]
     if chosen not in sources:
         other = _ask_folder(context, "Edit the captions and masks of a folder")
         if other is None:
@@ -39,11 +39,11 @@ def open_automatic_captions(context: Context, concept: Concept | None = None) ->
 
     One that is open is shown again.
     """
-    present = [w for w in context.root.winfo_children() if isinstance(w, AnnotateWindow)]
-    if present:
-        present[0].lift()
-        present[0].focus_set()
-        return present[0]
+    windows = [w for w in context.root.winfo_children() if isinstance(w, AnnotateWindow)]
+    if windows:
+        windows[0].lift()
+        windows[0].focus_set()
+        return windows[0]
     source = source_of(concept) if concept is not None else next(iter(_sources(context).values()), None)
     source = source or _ask_folder(context, "Write captions for the images of a folder")
     return None if source is None else AnnotateWindow(context.root, context, source, is_for_masks=False)

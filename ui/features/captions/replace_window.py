@@ -43,7 +43,7 @@ class ReplaceWindow(Window):
         written: Callable[[dict[Path, str]], object],
     ) -> None:
         super().__init__(master, context.theme, "Find and replace in captions")
-        self.found: tuple[Change, ...] = ()
+        self.changes: tuple[Change, ...] = ()
         self.last: tuple[Written, ...] = ()
         """The files of the last replacement, to undo it."""
         self._context, self._session, self._written = context, session, written
@@ -111,8 +111,8 @@ class ReplaceWindow(Window):
 
     def replace(self) -> None:
         """Make all changes that are shown."""
-        if self.found:
-            self._run(partial(apply, self.found), is_undo=False)
+        if self.changes:
+            self._run(partial(apply, self.changes), is_undo=False)
 
     def undo(self) -> None:
         """Restore the files of the last replacement."""
@@ -121,17 +121,17 @@ class ReplaceWindow(Window):
 
     def _run(self, work: Callable[[], Outcome], *, is_undo: bool) -> None:
         self.replace_button.set_enabled(False)
-        self._context.pump.background.run(work, partial(self._ran, is_undo=is_undo))
+        self._context.pump.background.run(work, partial(self._show_outcome, is_undo=is_undo))
 
-    def _ran(self, outcome: Outcome, *, is_undo: bool) -> None:
+    def _show_outcome(self, outcome: Outcome, *, is_undo: bool) -> None:
         self._written({item.path: parse_caption_file(item.after).text for item in outcome.written})
         if not self.winfo_exists():
             return
         self.last = () if is_undo else outcome.written
         self.undo_button.set_enabled(bool(self.last))
         done = f"{'Restored' if is_undo else 'Changed'} {count(len(outcome.written), 'file')}."
-        left = "".join(f" {path.name} was left alone: {why}." for path, why in outcome.left[:5])
-        self._search(f"{done}{left}")
+        skipped = "".join(f" {path.name} was left alone: {why}." for path, why in outcome.left[:5])
+        self._search(f"{done}{skipped}")
 
     def _search_soon(self) -> None:
         self._context.pump.redraw_soon(self, self._search, at_most_every_seconds=0.2)
@@ -145,25 +145,25 @@ class ReplaceWindow(Window):
         work = partial(changes, self.search, texts)
         self._job = self._context.pump.background.run(work, partial(self._show, before, len(texts)), self._show_failure)
 
-    def _show(self, before: str, num_files: int, found: tuple[Change, ...]) -> None:
+    def _show(self, before: str, num_files: int, changes: tuple[Change, ...]) -> None:
         self._job = None
-        self.found = found
+        self.changes = changes
         self.find_entry.mark_invalid(False)
-        matches = sum(change.num_matches for change in found)
+        matches = sum(change.num_matches for change in changes)
         if not self.find.get():
-            words = f"Type what to find in {count(num_files, 'caption file')}."
+            status = f"Type what to find in {count(num_files, 'caption file')}."
         else:
-            words = f"{count(matches, 'match', 'matches')} in {count(len(found), 'file')}."
-            words += f" The first {_MAX_ROWS} are shown." if len(found) > _MAX_ROWS else ""
+            status = f"{count(matches, 'match', 'matches')} in {count(len(changes), 'file')}."
+            status += f" The first {_MAX_ROWS} are shown." if len(changes) > _MAX_ROWS else ""
         self.summary.recolour("muted")
-        self.summary.set_text(f"{before} {words}".strip())
-        self.table.set_rows([(f" {c.path.name}", shortened_pair(c), "") for c in found[:_MAX_ROWS]])
-        self.replace_button.configure(text=f"Replace in {count(len(found), 'file')}" if found else "Replace")
-        self.replace_button.set_enabled(bool(found))
+        self.summary.set_text(f"{before} {status}".strip())
+        self.table.set_rows([(f" {c.path.name}", shortened_pair(c), "") for c in changes[:_MAX_ROWS]])
+        self.replace_button.configure(text=f"Replace in {count(len(changes), 'file')}" if changes else "Replace")
+        self.replace_button.set_enabled(bool(changes))
 
     def _show_failure(self, error: Exception) -> None:
         self._job = None
-        self.found = ()
+        self.changes = ()
         self.table.set_rows([])
         self.replace_button.set_enabled(False)
         self.find_entry.mark_invalid(True)

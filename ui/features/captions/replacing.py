@@ -34,7 +34,7 @@ class Search:
             message = f"{self.find!r} is not a valid regular expression: {error}."
             raise DarkroomError(message, advice="Correct it, or switch off regular expressions.") from error
 
-    def replaced(self, pattern: re.Pattern[str], text: str) -> tuple[str, int]:
+    def replace(self, pattern: re.Pattern[str], text: str) -> tuple[str, int]:
         """Return a text with all replacements, and their number. Raises DarkroomError for an unknown group."""
         if not self.is_regex:
             return pattern.subn(lambda _match: self.replacement, text)
@@ -79,43 +79,43 @@ def changes(
     if not search.find:
         return ()
     pattern = search.pattern()
-    found = []
+    result = []
     for path, text in texts.items():
         if is_cancelled():
             break
-        after, number = search.replaced(pattern, text)
+        after, number = search.replace(pattern, text)
         if after != text:
-            found.append(Change(path, text, after, number))
-    return tuple(found)
+            result.append(Change(path, text, after, number))
+    return tuple(result)
 
 
-def apply(wanted: Sequence[Change]) -> Outcome:
-    """Write changes. A file that is no longer as in the preview, or cannot be written, is left alone."""
-    written, left = [], []
-    for change in wanted:
+def apply(changes: Sequence[Change]) -> Outcome:
+    """Write changes. A file that has changed since the preview, or cannot be written, is left alone."""
+    written, skipped = [], []
+    for change in changes:
         try:
             file = read_caption_file(change.path)
             if file.text != change.before or not file.is_editable or file.content is None:
-                left.append((change.path, "it has changed since the preview"))
+                skipped.append((change.path, "it has changed since the preview"))
                 continue
             after = with_text(file, change.after)
             write_bytes(Path(os.path.realpath(change.path)), after)
             written.append(Written(change.path, file.content, after))
         except OSError as error:
-            left.append((change.path, error.strerror or str(error)))
-    return Outcome(tuple(written), tuple(left))
+            skipped.append((change.path, error.strerror or str(error)))
+    return Outcome(tuple(written), tuple(skipped))
 
 
 def undo(written: Sequence[Written]) -> Outcome:
     """Restore the files that `apply` wrote. One that was changed since is left alone."""
-    restored, left = [], []
+    restored, skipped = [], []
     for item in written:
         try:
             if read_caption_file(item.path).content != item.after:
-                left.append((item.path, "it has changed since the replacement"))
+                skipped.append((item.path, "it has changed since the replacement"))
                 continue
             write_bytes(Path(os.path.realpath(item.path)), item.before)
             restored.append(Written(item.path, item.after, item.before))
         except OSError as error:
-            left.append((item.path, error.strerror or str(error)))
-    return Outcome(tuple(restored), tuple(left))
+            skipped.append((item.path, error.strerror or str(error)))
+    return Outcome(tuple(restored), tuple(skipped))

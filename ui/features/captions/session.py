@@ -45,7 +45,7 @@ class LoadedImage:
 
 
 def load_image(image: Path, mask: Path) -> LoadedImage:
-    """Return an image with its mask; for a background thread. Raises BrokenImageError where it cannot be read."""
+    """Return an image with its mask; for a background thread. Raises BrokenImageError if it cannot be read."""
     with open_image(image) as raw:
         rgb: Image.Image = flatten(upright(raw))
     scaled = ScaledImage(rgb)
@@ -125,9 +125,9 @@ class EditorSession:
     def attach(self, loaded: LoadedImage) -> None:
         """Add the mask of the open image; one that was edited before comes with its history."""
         self.mask = loaded.mask
-        kept = self._masks.pop(loaded.mask.path, None) if loaded.mask is not None else None
-        if kept is not None and kept.unpark():
-            self.mask = kept
+        earlier = self._masks.pop(loaded.mask.path, None) if loaded.mask is not None else None
+        if earlier is not None and earlier.unpark():
+            self.mask = earlier
 
     def close(self) -> None:
         """Close the open image; what is not saved is dropped."""
@@ -174,7 +174,7 @@ class EditorSession:
         self._note_files()
 
     def rescue(self, unsaved: Unsaved, folder: Path) -> Path | None:
-        """Write the edited caption or mask elsewhere, where the window closes without asking; return the file."""
+        """Write the edited caption or mask elsewhere, because the window closes without asking; return the file."""
         place = folder / unsaved.file.name
         if unsaved.part == "caption" and self.caption is not None:
             write_bytes(place, self.caption.text.encode("utf-8"))
@@ -186,7 +186,7 @@ class EditorSession:
         return None
 
     def note_texts(self, texts: dict[Path, str]) -> None:
-        """Take over the texts of caption files that find and replace wrote."""
+        """Use the new texts of caption files that find and replace wrote."""
         by_file = {file: image for image, file in self.set.captions.items() if file in texts}
         self.set = self.set.with_texts({by_file[file]: text for file, text in texts.items() if file in by_file})
         self.look_at_disk()

@@ -49,7 +49,7 @@ def line_coverage(start: Point, end: Point, radius_px: float, box: Box) -> NDArr
 
 
 def mix_stroke(before: Mask, value: int, coverage: NDArray[np.uint8], opacity: float) -> Mask:
-    """Return values of a mask under a brush of some opacity, where it covers them."""
+    """Return the values of a mask under a brush stroke, given its coverage and opacity."""
     share = coverage.astype(np.float32) * (opacity / 255)
     return (before + (value - before.astype(np.float32)) * share + 0.5).astype(np.uint8)
 
@@ -60,9 +60,9 @@ def area_around(mask: Mask, x: int, y: int) -> Area:
     free = is_white if is_white[y, x] else ~is_white
     height, width = mask.shape
     area = np.zeros(mask.shape, np.bool_)
-    waiting = [(x, y)]
-    while waiting:
-        x, y = waiting.pop()
+    pending = [(x, y)]
+    while pending:
+        x, y = pending.pop()
         if area[y, x]:
             continue
         left, right = _span(free[y], x, width)
@@ -72,8 +72,8 @@ def area_around(mask: Mask, x: int, y: int) -> Area:
                 open_here = free[row, left:right] & ~area[row, left:right]
                 starts = np.flatnonzero(open_here[1:] & ~open_here[:-1]) + left + 1
                 if open_here[0]:
-                    waiting.append((left, row))
-                waiting.extend((int(start), row) for start in starts)
+                    pending.append((left, row))
+                pending.extend((int(start), row) for start in starts)
     return area
 
 

@@ -78,14 +78,14 @@ def restore(mask: Mask, step: Step) -> Box | None:
 
 def around(boxes: Iterable[Box]) -> Box | None:
     """Return the smallest box around some; None around none."""
-    found = list(boxes)
-    if not found:
+    all_boxes = list(boxes)
+    if not all_boxes:
         return None
     return Box(
-        min(b.left_px for b in found),
-        min(b.top_px for b in found),
-        max(b.right_px for b in found),
-        max(b.bottom_px for b in found),
+        min(b.left_px for b in all_boxes),
+        min(b.top_px for b in all_boxes),
+        max(b.right_px for b in all_boxes),
+        max(b.bottom_px for b in all_boxes),
     )
 
 

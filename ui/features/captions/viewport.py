@@ -99,7 +99,7 @@ class ScaledImage:
             self._levels.append(self._levels[-1].reduce(2))
 
     def part(self, viewport: Viewport, box: Box, background: tuple[int, int, int]) -> Image.Image:
-        """Return a box of the view as RGB, the background where the image is not."""
+        """Return a box of the view as RGB, with the background outside the image."""
         level = 0
         while level + 1 < len(self._levels) and viewport.zoom * 2 ** (level + 1) <= 1:
             level += 1

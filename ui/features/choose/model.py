@@ -32,7 +32,7 @@ class Choosing:
         self._background = background
         self._open: list[Request] = []
         self._answered: list[Request] = []  # since nothing was open
-        self._waiting: deque[tuple[_Work, _Done]] = deque()
+        self._pending_jobs: deque[tuple[_Work, _Done]] = deque()
         self._is_busy = False
         self._unwritten: set[str] = set()
 
@@ -59,7 +59,7 @@ class Choosing:
 
     @property
     def can_undo(self) -> bool:
-        """Whether there is a mark or a choice to take back."""
+        """Whether there is a mark or a choice to undo."""
         return self.best is not None or bool(self._answered)
 
     def open(self, run_dir: Path | None) -> None:
@@ -82,47 +82,47 @@ class Choosing:
         if request is None or number not in range(len(request.images)):
             return
         if len(request.images) == 2:
-            self._give(Answer("chosen", number, 1 - number), f"Chose image {number + 1}.")
+            self._submit_answer(Answer("chosen", number, 1 - number), f"Chose image {number + 1}.")
         elif self.best is None:
             self.best = number
             self.changed()
         elif number == self.best:
             self.undo()
         else:
-            words = f"Chose image {self.best + 1} as the best, {number + 1} as the worst."
-            self._give(Answer("chosen", self.best, number), words)
+            message = f"Chose image {self.best + 1} as the best, {number + 1} as the worst."
+            self._submit_answer(Answer("chosen", self.best, number), message)
 
     def tie(self) -> None:
         """Answer that no image is better."""
-        self._give(TIE, "A tie.")
+        self._submit_answer(TIE, "A tie.")
 
     def skip(self) -> None:
         """Leave a request without a choice."""
-        self._give(SKIP, "Skipped.")
+        self._submit_answer(SKIP, "Skipped.")
 
     def undo(self) -> None:
-        """Take back the mark, or else the last choice, unless the run has used it."""
+        """Undo the mark, or else the last choice, unless the run has used it."""
         if self.best is not None:
             self.best = None
             self.changed()
         elif self._answered:
             request = self._answered.pop()
-            self._submit(partial(take_back, request), partial(self._taken_back, request))
+            self._submit(partial(take_back, request), partial(self._show_taken_back, request))
 
-    def _give(self, given: Answer, words: str) -> None:
+    def _submit_answer(self, choice: Answer, message: str) -> None:
         request = self.request
         if request is None:
             return
         del self._open[0]
         self._answered.append(request)
         self._unwritten.add(request.name)
-        self.best, self.message = None, words
-        self._submit(partial(_written, request, given), partial(self._answer_written, request))
+        self.best, self.message = None, message
+        self._submit(partial(_write_answer, request, choice), partial(self._show_written, request))
         self.changed()
         if not self._open:
             self.refresh()
 
-    def _answer_written(self, request: Request, problem: str) -> None:
+    def _show_written(self, request: Request, problem: str) -> None:
         self._unwritten.discard(request.name)
         if problem:
             self.message = problem
@@ -130,7 +130,7 @@ class Choosing:
             self.changed()
             self.refresh()
 
-    def _taken_back(self, request: Request, is_open: bool) -> None:
+    def _show_taken_back(self, request: Request, is_open: bool) -> None:
         if is_open:
             self._open.insert(0, request)
             self.best, self.message = None, "Choose again."
@@ -138,11 +138,11 @@ class Choosing:
             self.message = "The run has already used this choice."
         self.changed()
 
-    def _take(self, run_dir: Path, found: list[Request]) -> None:
+    def _take(self, run_dir: Path, read: list[Request]) -> None:
         """Use what was read; a request whose answer is not written yet stays answered."""
         if run_dir != self.run_dir:
             return
-        requests = [request for request in found if request.name not in self._unwritten]
+        requests = [request for request in read if request.name not in self._unwritten]
         if requests == self._open:
             return
         if not self._open:
@@ -153,15 +153,15 @@ class Choosing:
         self.changed()
 
     def _submit(self, work: _Work, done: _Done) -> None:
-        self._waiting.append((work, done))
+        self._pending_jobs.append((work, done))
         self._next()
 
     def _next(self) -> None:
-        if self._is_busy or not self._waiting:
+        if self._is_busy or not self._pending_jobs:
             return
         self._is_busy = True
-        work, done = self._waiting.popleft()
-        self._background.run(work, partial(self._finish_job, done), self._broken)
+        work, done = self._pending_jobs.popleft()
+        self._background.run(work, partial(self._finish_job, done), self._report_failure)
 
     def _finish_job(self, done: _Done, result: Any) -> None:
         self._is_busy = False
@@ -170,16 +170,16 @@ class Choosing:
         finally:
             self._next()
 
-    def _broken(self, error: Exception) -> None:
+    def _report_failure(self, error: Exception) -> None:
         _log.error("The choices could not be read", exc_info=error)
         self._is_busy = False
         self._next()
 
 
-def _written(request: Request, given: Answer) -> str:
+def _write_answer(request: Request, choice: Answer) -> str:
     """Write an answer; return what went wrong, or an empty text."""
     try:
-        answer(request, given)
+        answer(request, choice)
     except FileNotFoundError:
         return "This request is not open any more."
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The Choose page: a person as the reward. Shows the images of a prompt large and takes a click or a key."""
+"""The Choose page: a person as the reward. Shows the images of a prompt large; a click or a key chooses."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ChoosePage:
         self._context = context
         self._is_shown = False
         self._next_look = 0.0
-        self._wanted: ChoicesWanted | None = None  # by this window's run
+        self._choices: ChoicesWanted | None = None  # by this window's run
         px = context.theme.px
         self.progress = Text(self.frame.buttons, context.theme, role="heading", colour="accent")
         self.progress.pack(side="left", padx=(0, px(GAP)))
@@ -59,15 +59,15 @@ class ChoosePage:
         self._follow_session()
         self._draw()
 
-    def shown(self) -> None:
-        """Take the keyboard, and look for requests."""
+    def on_show(self) -> None:
+        """Move the focus here, and look for requests."""
         self._is_shown = True
         self._follow_session()
         self._next_look = 0.0
         self._draw_soon()
         self.frame.focus_set()
 
-    def hidden(self) -> None:
+    def on_hide(self) -> None:
         """Read nothing while hidden."""
         self._is_shown = False
 
@@ -176,11 +176,11 @@ class ChoosePage:
     def _follow_session(self) -> None:
         """Turn to the window's own run when it asks, and read again when it continues."""
         state = self._context.session.state
-        wanted = None if state.is_over else state.choices
-        if wanted is self._wanted:
+        choices = None if state.is_over else state.choices
+        if choices is self._choices:
             return
-        self._wanted = wanted
-        if wanted is not None and state.started is not None:
+        self._choices = choices
+        if choices is not None and state.started is not None:
             self.choosing.open(Path(state.started.run_dir))
         else:
             self.choosing.refresh()
@@ -210,7 +210,7 @@ class ChoosePage:
         self.progress.set_text(f"{position:,} of {total:,}")
         self.prompt.set_text(" ".join(request.prompt.split()) or "(no prompt)")
         self.question.set_text(_question(len(request.images), needs_worst=choosing.needs_worst))
-        self.keys_text.set_text(_keys_words(len(request.images)))
+        self.keys_text.set_text(_describe_keys(len(request.images)))
         ahead = choosing.following.images if choosing.following else ()
         self.board.show(request.images, _labels(request, choosing.best), marked=choosing.best, ahead=ahead)
         self.nothing.grid_remove()
@@ -249,5 +249,5 @@ def _labels(request: Request, best: int | None) -> list[str]:
     return [f"{name}   best" if number == best else name for number, name in enumerate(names)]
 
 
-def _keys_words(num_images: int) -> str:
+def _describe_keys(num_images: int) -> str:
     return "Click the better image, or press ← or →." if num_images == 2 else f"Click, or press 1 to {num_images}."

@@ -8,7 +8,7 @@ from functools import partial
 
 from PIL import Image, ImageTk
 
-from ui.features.concepts.preview import PreviewContent, PreviewModel, change_words, place_words
+from ui.features.concepts.preview import PreviewContent, PreviewModel, describe_changes, describe_use
 from ui.features.concepts.window import Editing
 from ui.widgets.canvas import DrawnCanvas
 from ui.widgets.card import Card
@@ -129,40 +129,40 @@ class AugmentationTab:
         tips.attach(self.buttons["image next"], lambda: "The next image of the concept")
 
     def _follow(self) -> None:
-        if self.model.shown is None and not self.model.message:
+        if self.model.content is None and not self.model.message:
             self.original.show(None, message="Computing…")
         self.model.follow(self._editing.context.form.config, self._editing.number)
 
     def _show(self) -> None:
-        shown = self.model.shown
-        if shown is None:
+        content = self.model.content
+        if content is None:
             self.original.show(None, message=self.model.message)
             self.trained.show(None)
             for text in (self.original_text, self.trained_text, self.changes, self.caption):
                 text.set_text("")
             return
-        seen = shown.seen
+        seen = content.seen
         corners = [(x / seen.size.width_px, y / seen.size.height_px) for x, y in seen.corners]
-        self.original.show(shown.original, corners if seen.pixels is not None else ())
+        self.original.show(content.original, corners if seen.pixels is not None else ())
         self.trained.show(seen.pixels, message="A prompt has no image.")
         self.image_text.set_text(f"image {self.model.image + 1:,} of {self.model.num_images:,}")
-        self.use_text.set_text(place_words(shown, self.model.use))
+        self.use_text.set_text(describe_use(content, self.model.use))
         self.original_text.set_text(f"{seen.path.name}, {seen.size}; the crop is outlined")
         mask = "; darkened: outside the mask" if seen.has_mask else ""
         self.trained_text.set_text(f"trained at {seen.bucket}{mask}")
-        self.changes.set_text(change_words(shown, is_augmented=self.model.is_augmented))
-        self.caption.set_text(caption_words(shown))
+        self.changes.set_text(describe_changes(content, is_augmented=self.model.is_augmented))
+        self.caption.set_text(describe_caption(content))
 
 
-def caption_words(shown: PreviewContent) -> str:
+def describe_caption(content: PreviewContent) -> str:
     """Return the caption that is trained, or why there is none."""
-    if shown.seen.caption:
-        return f"Caption: {shown.seen.caption}"
-    return "The caption is dropped: the empty prompt is trained." if shown.seen.is_dropped else "(no caption)"
+    if content.seen.caption:
+        return f"Caption: {content.seen.caption}"
+    return "The caption is dropped: the empty prompt is trained." if content.seen.is_dropped else "(no caption)"
 
 
 _CAPTION_FOLLOW_SECONDS = 0.3
-_MAX_WRITTEN = 6
+_MAX_CAPTIONS = 6
 
 
 class TextTab:
@@ -202,16 +202,16 @@ class TextTab:
         self.model.follow(self._editing.context.form.config, self._editing.number)
 
     def _show(self) -> None:
-        shown = self.model.shown
-        if shown is None:
+        content = self.model.content
+        if content is None:
             self.image_text.set_text("")
             self.written.set_text(self.model.message)
             self.trained.set_text("")
             return
-        name = shown.seen.path.name
+        name = content.seen.path.name
         self.image_text.set_text(f"{self.model.image + 1:,} of {self.model.num_images:,}: {name}")
-        written = [f"• {text}" for text in shown.seen.captions[:_MAX_WRITTEN]] or ["(no caption)"]
-        more = len(shown.seen.captions) - _MAX_WRITTEN
-        self.written.set_text("\n".join(["As written:", *written, *([f"and {more} more"] if more > 0 else [])]))
-        trained = [f"{number + 1}.  {text or '(the empty prompt)'}" for number, text in enumerate(shown.captions)]
+        caption_lines = [f"• {text}" for text in content.seen.captions[:_MAX_CAPTIONS]] or ["(no caption)"]
+        more = len(content.seen.captions) - _MAX_CAPTIONS
+        self.written.set_text("\n".join(["As written:", *caption_lines, *([f"and {more} more"] if more > 0 else [])]))
+        trained = [f"{number + 1}.  {text or '(the empty prompt)'}" for number, text in enumerate(content.captions)]
         self.trained.set_text("\n".join(["In the run, use by use:", *trained]))

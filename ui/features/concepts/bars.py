@@ -21,7 +21,7 @@ _SEARCH_SECONDS = 0.15
 _ALL_KINDS = "All types"
 
 
-class EnableShown(Protocol):
+class EnableVisible(Protocol):
     """Enables or disables all concepts that are shown."""
 
     def __call__(self, *, to: bool) -> object:
@@ -37,17 +37,17 @@ class FilterBar(Panel):
         context: Context,
         kinds: Mapping[str, str],
         changed: Callable[[], None],
-        enable_shown: EnableShown,
+        enable_visible: EnableVisible,
     ) -> None:
         super().__init__(master, context.theme)
         self.kinds = dict(kinds)
         self.text = TextVar(master=self)
         self.kind = TextVar(master=self, value=ANY_KIND)
         self.state = TextVar(master=self, value="all")
-        kept = context.view_state.of("concepts", dict[str, str])
-        keep(self.text, kept, "text")
-        keep(self.kind, kept, "kind")
-        keep(self.state, kept, "state")
+        view_state = context.view_state.of("concepts", dict[str, str])
+        keep(self.text, view_state, "text")
+        keep(self.kind, view_state, "kind")
+        keep(self.state, view_state, "state")
         theme = context.theme
         self.entry = Entry(self, theme, self.text, on="window", width=190, placeholder="Search concepts")
         self.entry.pack(side="left", padx=(0, GAP))
@@ -59,8 +59,8 @@ class FilterBar(Panel):
         self.clear_button = Button(self, theme, "Clear", self.clear)
         self.count = Text(self, theme, role="small", colour="muted")
         self.count.pack(side="left", padx=(theme.px(4), 0))
-        self.enable = Button(self, theme, "Enable shown", lambda: enable_shown(to=True), style="ghost")
-        self.disable = Button(self, theme, "Disable shown", lambda: enable_shown(to=False), style="ghost")
+        self.enable = Button(self, theme, "Enable shown", lambda: enable_visible(to=True), style="ghost")
+        self.disable = Button(self, theme, "Disable shown", lambda: enable_visible(to=False), style="ghost")
         for variable in (self.text, self.kind, self.state):
             variable.trace_add(
                 "write",
@@ -141,7 +141,7 @@ class UndoBar(Panel):
     def __init__(self, master: tk.Misc, context: Context, path: str) -> None:
         super().__init__(master, context.theme, "card")
         self._form, self._path = context.form, path
-        self._offered: object = None
+        self._list_value: object = None
         self.text = Text(self, context.theme, on="card")
         self.text.pack(side="left", padx=context.theme.px(12), pady=context.theme.px(6))
         self.button = Button(self, context.theme, "Undo", self.undo, on="card", style="primary")
@@ -151,7 +151,7 @@ class UndoBar(Panel):
 
     def offer(self, text: str) -> None:
         """Offer to undo what was just done."""
-        self._offered = self._form.value(self._path)
+        self._list_value = self._form.value(self._path)
         self.text.set_text(text)
         self.grid()
 
@@ -160,7 +160,7 @@ class UndoBar(Panel):
         self._form.undo()
 
     def _follow(self) -> None:
-        if self._form.value(self._path) is not self._offered:
+        if self._form.value(self._path) is not self._list_value:
             self.grid_remove()
 
 

@@ -64,7 +64,7 @@ class ConceptCard:
 
 @dataclass(frozen=True, slots=True)
 class CardFilter:
-    """Which cards are shown: those that contain all words of the text, of one type, in one state."""
+    """A filter of cards: by the words of a text, by type and by state."""
 
     text: str = ""
     kind: str = ANY_KIND
@@ -72,15 +72,15 @@ class CardFilter:
 
     @property
     def is_open(self) -> bool:
-        """Whether it leaves all cards."""
+        """Whether all cards pass."""
         return self == CardFilter()
 
     def shows(self, card: ConceptCard) -> bool:
         """Return whether a card passes."""
         states = {"enabled": card.is_enabled, "disabled": not card.is_enabled, "problems": bool(card.problems)}
-        searched = f"{card.name}\n{card.path}\n{card.kind_label}".casefold()
-        is_found = all(word in searched for word in self.text.casefold().split())
-        return is_found and self.kind in (ANY_KIND, card.kind) and states.get(self.state, True)
+        text = f"{card.name}\n{card.path}\n{card.kind_label}".casefold()
+        matches = all(word in text for word in self.text.casefold().split())
+        return matches and self.kind in (ANY_KIND, card.kind) and states.get(self.state, True)
 
 
 def card_of(
@@ -88,21 +88,21 @@ def card_of(
 ) -> ConceptCard:
     """Return the card of a concept; `result` and `facts` come from its scan, None while it is unknown."""
     name = concept.name or Path(concept.path).name or "no folder"
-    shared = (index, name, concept.kind, kind_label, concept.path, concept.enabled)
+    common = (index, name, concept.kind, kind_label, concept.path, concept.enabled)
     if facts is None:
         figures = "scanning…" if result is None else str(result)
         is_wrong = result is not None and result != STOPPED and "hub" not in figures
         problems = (CardProblem(_sentence(concept, figures), "error"),) if is_wrong else ()
-        return ConceptCard(*shared, figures, problems=problems)
+        return ConceptCard(*common, figures, problems=problems)
     what = "image" if concept.has_images else "prompt"
     if concept.holds_pairs:
         what = "pair"
     share = facts.num_captioned / facts.num_images if concept.has_images and facts.num_images else None
     return ConceptCard(
-        *shared,
+        *common,
         count(facts.num_images, what),
         share,
-        _caption_words(facts) if share is not None else "",
+        _describe_captions(facts) if share is not None else "",
         tuple(_problems(concept, facts, what)),
         facts.first if concept.has_images else (),
     )
@@ -119,26 +119,26 @@ def summary_of(cards: Sequence[ConceptCard], all_facts: Sequence[ScanFacts | Non
     return f"{count(len(cards), 'concept')}, {count(num_images, 'image')}{prompts} in use"
 
 
-def _caption_words(facts: ScanFacts) -> str:
+def _describe_captions(facts: ScanFacts) -> str:
     if facts.num_captioned == facts.num_images:
         return "all captioned"
     return f"{facts.num_captioned:,} of {facts.num_images:,} captioned"
 
 
 def _problems(concept: Concept, facts: ScanFacts, what: str) -> list[CardProblem]:
-    found = []
+    problems = []
     if facts.num_images == 0:
-        found.append(CardProblem(f"no {what}s found", "error"))
+        problems.append(CardProblem(f"no {what}s found", "error"))
     if concept.zero_field:
-        found.append(CardProblem(f"not used: {concept.zero_field.replace('_', ' ')} is 0"))
+        problems.append(CardProblem(f"not used: {concept.zero_field.replace('_', ' ')} is 0"))
     if facts.num_skipped:
-        found.append(CardProblem(f"{count(facts.num_skipped, 'file')} skipped"))
+        problems.append(CardProblem(f"{count(facts.num_skipped, 'file')} skipped"))
     if concept.has_images and facts.num_captioned < facts.num_images:
         advice = "write them, or have a model write them, with Captions and masks…"
-        found.append(CardProblem(f"{facts.num_images - facts.num_captioned:,} without a caption", advice=advice))
+        problems.append(CardProblem(f"{facts.num_images - facts.num_captioned:,} without a caption", advice=advice))
     if facts.num_wrongly_encoded:
-        found.append(CardProblem(f"{count(facts.num_wrongly_encoded, 'caption')} not UTF-8"))
-    return found
+        problems.append(CardProblem(f"{count(facts.num_wrongly_encoded, 'caption')} not UTF-8"))
+    return problems
 
 
 def _sentence(concept: Concept, reason: str) -> str:
@@ -152,38 +152,40 @@ class _CardEntry:
     concept: Concept
     result: Result | None
     card: ConceptCard
-    drawn: GridCard
+    grid_card: GridCard
 
 
 class CardList:
-    """Call `follow` with the concepts and `choose` with a filter; then `cards` are all cards and `shown` those left."""
+    """Call `follow` with the concepts and `choose` with a filter: `cards` are all cards, `visible` those that pass."""
 
     def __init__(self, scans: Scans, kind_labels: Mapping[str, str]) -> None:
         self.concepts: Sequence[Concept] | None = None
         self.cards: list[ConceptCard] = []
-        self.shown: list[ConceptCard] = []
+        self.visible: list[ConceptCard] = []
         self._scans = scans
         self._kind_labels = kind_labels
         self._entries: dict[int, _CardEntry] = {}
 
     def follow(self, concepts: Sequence[Concept]) -> None:
-        """Take the concepts and what is known of their scans."""
+        """Update the cards from the concepts and their scans."""
         self.concepts = concepts
         self.cards = [self.make(index, concept) for index, concept in enumerate(concepts)]
 
-    def choose(self, wanted: CardFilter) -> list[GridCard]:
+    def choose(self, card_filter: CardFilter) -> list[GridCard]:
         """Return the cards that a filter leaves, as the grid draws them."""
-        self.shown = list(self.cards) if wanted.is_open else [card for card in self.cards if wanted.shows(card)]
-        return [self._entries[card.index].drawn for card in self.shown]
+        self.visible = (
+            list(self.cards) if card_filter.is_open else [card for card in self.cards if card_filter.shows(card)]
+        )
+        return [self._entries[card.index].grid_card for card in self.visible]
 
     def make(self, index: int, concept: Concept) -> ConceptCard:
         """Return the card of a concept; it is made anew for another scan."""
-        result, known = self._scans.of(concept), self._entries.get(index)
-        if known is None or known.concept is not concept or known.result is not result:
+        result, entry = self._scans.of(concept), self._entries.get(index)
+        if entry is None or entry.concept is not concept or entry.result is not result:
             label = self._kind_labels.get(concept.kind, concept.kind)
             card = card_of(index, concept, result, self._scans.facts_of(concept), kind_label=label)
-            self._entries[index] = known = _CardEntry(concept, result, card, grid_card_of(card))
-        return known.card
+            self._entries[index] = entry = _CardEntry(concept, result, card, grid_card_of(card))
+        return entry.card
 
     @property
     def num_disabled(self) -> int:

@@ -19,7 +19,7 @@ from trainer.preflight.doctor import examine
 from ui.features.concepts.task import Task, TaskBar
 from ui.features.concepts.window import Editing
 from ui.loop.background import Report
-from ui.loop.interaction import Answer, Failure
+from ui.loop.interaction import Answer, failure_of
 from ui.widgets.card import Card
 from ui.widgets.controls import Button
 from ui.widgets.image_grid import ImageGrid, Tile
@@ -54,10 +54,10 @@ class DoctorTab:
     def __init__(self, frame: Panel, editing: Editing) -> None:
         self.frame = frame
         self.task: Task[Diagnosis] = Task(editing.context.pump.background)
-        self.done: list[tuple[Step, ...]] = []  # fixes that can be undone, the last one last
+        self.applied_fixes: list[tuple[Step, ...]] = []  # fixes that can be undone, the last one last
         self.fix_buttons: dict[str, Button] = {}
         self._editing = editing
-        self._examined: object = None
+        self._examined_scan: object = None
         theme, px = editing.context.theme, editing.context.theme.px
         frame.rowconfigure(0, weight=0)
         frame.rowconfigure(2, weight=1)
@@ -79,9 +79,9 @@ class DoctorTab:
     def follow(self) -> None:
         """Examine a small concept at once, and again when its files have changed."""
         scan = self._editing.scan
-        if scan is self._examined:
+        if scan is self._examined_scan:
             return
-        self._examined = scan
+        self._examined_scan = scan
         if isinstance(scan, Scan) and len(scan.images) <= MAX_EXAMINED_AT_ONCE:
             self.start()
         elif isinstance(scan, Scan):
@@ -101,27 +101,26 @@ class DoctorTab:
 
     def fix(self, name: str) -> None:
         """Show the steps of a fix, and do them if that is confirmed."""
-        found = self.task.result
-        spec, steps = next((f for f in (found.fixes if found else ()) if f[0].name == name), (FIXES[name], ()))
+        diagnosis = self.task.result
+        spec, steps = next((f for f in (diagnosis.fixes if diagnosis else ()) if f[0].name == name), (FIXES[name], ()))
         if not steps or not self._is_confirmed(spec, steps):
             return
         try:
-            done = apply(steps)
+            applied = apply(steps)
         except DarkroomError as error:
-            self._editing.context.interaction.show_failure(Failure("Nothing was changed", str(error), error.advice))
+            self._editing.context.interaction.show_failure(failure_of("Nothing was changed", error))
             return
-        self.done.append(done)
-        self._editing.context.notify(f"{spec.label}: {count(len(done), 'file')}.")
+        self.applied_fixes.append(applied)
+        self._editing.context.notify(f"{spec.label}: {count(len(applied), 'file')}.")
         self._files_changed()
 
     def undo_last(self) -> None:
         """Undo the last fix."""
-        if self.done:
+        if self.applied_fixes:
             try:
-                undo(self.done.pop())
+                undo(self.applied_fixes.pop())
             except DarkroomError as error:
-                failure = Failure("The fix could not be undone", str(error), error.advice)
-                self._editing.context.interaction.show_failure(failure)
+                self._editing.context.interaction.show_failure(failure_of("The fix could not be undone", error))
             self._files_changed()
 
     def _add_details(self, px: Any) -> None:
@@ -133,21 +132,25 @@ class DoctorTab:
         self.advice = WrappedText(card.body, context.theme, colour="muted", on="card")
         self.advice.pack(fill="x", padx=(px(GAP), 0), pady=(px(GAP), 0))
         self.files = ImageGrid(
-            card.body, context.theme, context.pump, tile_px=96, on_open=self._open,
+            card.body, context.theme, context.pump, tile_px=96, on_open=self._open_file,
             load=lambda path, side: self._editing.thumbnails.fitted(path, side, side, enlarge="smooth"),
         )  # fmt: skip
         self.files.pack(fill="both", expand=True, padx=(px(GAP), 0), pady=(px(GAP), 0))
 
     def _show(self) -> None:
-        found = self.task.result
-        words = (
-            f"{summary_of(found.findings)}." if found is not None else "stopped." if self._examined is not None else ""
+        diagnosis = self.task.result
+        summary = (
+            f"{summary_of(diagnosis.findings)}."
+            if diagnosis is not None
+            else "stopped."
+            if self._examined_scan is not None
+            else ""
         )
-        self.bar.follow(self.task, f"{words[:1].upper()}{words[1:]}")
+        self.bar.follow(self.task, f"{summary[:1].upper()}{summary[1:]}")
         if self.task.is_running:
             return
-        self._show_findings(found.findings if found else ())
-        self._show_fixes(found.fixes if found else ())
+        self._show_findings(diagnosis.findings if diagnosis else ())
+        self._show_fixes(diagnosis.fixes if diagnosis else ())
 
     def _show_findings(self, findings: Sequence[Finding]) -> None:
         self.table.set_rows([_row(f) for f in findings])
@@ -155,14 +158,14 @@ class DoctorTab:
         self._show_selected()
 
     def _show_selected(self) -> None:
-        found = self.task.result
-        chosen = [found.findings[n] for n in self.table.selected[:1]] if found else []
-        for finding in chosen:
+        diagnosis = self.task.result
+        selected = [diagnosis.findings[n] for n in self.table.selected[:1]] if diagnosis else []
+        for finding in selected:
             self.reason.set_text(printable(finding.reason))
             self.advice.set_text(printable(finding.fix))
             self.files.show([Tile(p, printable(p.name)) for p in finding.files[:_MAX_FILES_SHOWN] if p.suffix])
-        if not chosen:
-            is_clean = found is not None and not found.findings
+        if not selected:
+            is_clean = diagnosis is not None and not diagnosis.findings
             self.reason.set_text("Nothing was found. The images and captions look fine." if is_clean else "")
             self.advice.set_text("")
             self.files.show(())
@@ -179,7 +182,7 @@ class DoctorTab:
             button.pack(side="left", padx=(0, GAP), pady=(0, GAP))
             context.tips.attach(button, partial(str, spec.help))
             self.fix_buttons[spec.name] = button
-        if self.done:
+        if self.applied_fixes:
             self.undo_button.pack(side="left", pady=(0, GAP))
 
     def _is_confirmed(self, spec: FixSpec, steps: Sequence[Step]) -> bool:
@@ -191,18 +194,18 @@ class DoctorTab:
         return self._editing.context.interaction.choose(spec.label, message, answers) == "apply"
 
     def _files_changed(self) -> None:
-        self._examined = None
+        self._examined_scan = None
         self._editing.scan_again()
 
-    def _open(self, index: int) -> None:
+    def _open_file(self, index: int) -> None:
         context = self._editing.context
         ImageViewer(context.root, context.theme, context.pump, self.files.tiles, index)
 
 
 def _examine(config: Config, number: int, images: Sequence[SourceImage], report: Report) -> Diagnosis:
     concept = config.concepts[number].model_copy(update={"enabled": True})
-    found = examine(config.model_copy(update={"concepts": (concept,)}), report).findings
-    findings = tuple(f for f in found if not CHECKS[f.check].compares_concepts)
+    all_findings = examine(config.model_copy(update={"concepts": (concept,)}), report).findings
+    findings = tuple(f for f in all_findings if not CHECKS[f.check].compares_concepts)
     names_files = concept.caption_source == "metadata"  # then a file must keep its name
     steps = {
         name: tuple(spec.steps(findings, images))

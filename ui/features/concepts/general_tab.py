@@ -34,7 +34,7 @@ class GeneralTab:
     def __init__(self, frame: Panel, editing: Editing) -> None:
         self.frame = frame
         self._editing = editing
-        self._shown: tuple[object, ...] = ()
+        self._content: tuple[object, ...] = ()
         context, pad = editing.context, editing.context.theme.px(PAD)
         card = Card(frame, context.theme, "Images")
         tk.Grid.grid_configure(card, row=0, column=1, sticky="nsew", padx=(0, pad), pady=(pad, 0))
@@ -59,7 +59,7 @@ class GeneralTab:
             case None:
                 self.summary.set_text("Scanning…")
             case reason:
-                self._shown = ()
+                self._content = ()
                 self.summary.set_text(f"{'Folder' if concept.has_images else 'File'} {reason}.")
                 self.grid_view.show(())
                 self.prompts.set_text("")
@@ -73,9 +73,11 @@ class GeneralTab:
         scan = self._editing.scan
         if isinstance(scan, Scan):
             context = self._editing.context
-            ImageViewer(context.root, context.theme, context.pump, LazyTiles(scan.images, self._named_caption), index)
+            ImageViewer(
+                context.root, context.theme, context.pump, LazyTiles(scan.images, self._name_and_caption), index
+            )
 
-    def _named_caption(self, image: SourceImage) -> str:
+    def _name_and_caption(self, image: SourceImage) -> str:
         form, concept = self._editing.context.form, self._editing.concept
         rules = caption_rules(concept.text, seed=concept.seed)
         return f"{image.path.name}\n{_caption_text(image, rules, run_seed=form.value('general.seed'))}"
@@ -87,10 +89,10 @@ class GeneralTab:
     def _show(self, scan: Scan) -> None:
         concept, form = self._editing.concept, self._editing.context.form
         run_seed = form.value("general.seed")
-        shown = (scan, concept.text, concept.seed, concept.kind, run_seed)
-        if self._shown and shown[0] is self._shown[0] and shown[1:] == self._shown[1:]:
+        content = (scan, concept.text, concept.seed, concept.kind, run_seed)
+        if self._content and content[0] is self._content[0] and content[1:] == self._content[1:]:
             return
-        self._shown = shown
+        self._content = content
         rules = caption_rules(concept.text, seed=concept.seed)  # with one variation of each caption
         self.summary.set_text(self._summary(scan, rules))
         if concept.has_images:
@@ -115,16 +117,16 @@ class GeneralTab:
 
     def _show_prompts(self, prompts: Sequence[SourceImage], rules: CaptionRules, *, run_seed: int) -> None:
         """Show prompts without images as text, in place of the images."""
-        shown = [_caption_text(p, rules, run_seed=run_seed) for p in prompts[:_MAX_PROMPTS]]
+        lines = [_caption_text(p, rules, run_seed=run_seed) for p in prompts[:_MAX_PROMPTS]]
         more = len(prompts) - _MAX_PROMPTS
-        self.prompts.set_text("\n".join([*shown, *([f"and {more:,} more"] if more > 0 else [])]))
+        self.prompts.set_text("\n".join([*lines, *([f"and {more:,} more"] if more > 0 else [])]))
         self.grid_view.show(())
         self._swap(self.grid_view, self.prompts)
 
-    def _swap(self, hidden: tk.Widget, shown: tk.Widget) -> None:
+    def _swap(self, old: tk.Widget, new: tk.Widget) -> None:
         pad = self._editing.context.theme.px(PAD)
-        hidden.pack_forget()
-        shown.pack(fill="both", expand=True, padx=(pad - 4, 0), pady=pad // 2)
+        old.pack_forget()
+        new.pack(fill="both", expand=True, padx=(pad - 4, 0), pady=pad // 2)
 
     def _load(self, path: Path, side_px: int) -> Image.Image:
         return self._editing.thumbnails.fitted(path, side_px, side_px, enlarge="smooth")
@@ -136,7 +138,7 @@ def _caption_text(image: SourceImage, rules: CaptionRules, *, run_seed: int) -> 
     return " | ".join(filter(None, texts)) or "(no caption)"
 
 
-_MAX_KEPT = 1000
+_MAX_CACHED = 1000
 
 
 class LazyTiles(Sequence[Tile]):
@@ -145,7 +147,7 @@ class LazyTiles(Sequence[Tile]):
     def __init__(self, images: Sequence[SourceImage], caption: Callable[[SourceImage], str]) -> None:
         self._images = images
         self._caption = caption
-        self._tile = lru_cache(_MAX_KEPT)(self._make_tile)
+        self._tile = lru_cache(_MAX_CACHED)(self._make_tile)
 
     def __len__(self) -> int:
         return len(self._images)

@@ -26,7 +26,7 @@ from ui.widgets.grid_card import GridCard
 PATH = "concepts"
 CAPTIONS_LABEL = "Captions and masks…"
 _NOTHING_YET = "Add the folders that contain your images.\nYou can choose several at once, or drop them here."
-_NONE_FOUND = "No concept matches the search and the filters."
+_NO_MATCH = "No concept matches the search and the filters."
 _AT_ONCE = 50  # dropped files that are looked at in one go
 _MANY = 200  # new concepts
 _REFRESH_SECONDS = 0.2  # while many folders are scanned
@@ -38,7 +38,7 @@ class ConceptsModel:
     def __init__(self, form: FormModel, pump: Pump, kind_labels: Mapping[str, str]) -> None:
         self.scans = Scans(pump.background)
         self.filter = CardFilter()
-        self.drawn: list[GridCard] = []  # the cards that the filter leaves, as the grid draws them
+        self.grid_cards: list[GridCard] = []  # the cards that the filter leaves, as the grid draws them
         self.changed: Signal[[]] = Signal()
         self.added: Signal[[list[int]]] = Signal()
         self.filter_cleared: Signal[[]] = Signal()
@@ -61,9 +61,9 @@ class ConceptsModel:
         return self._list.cards
 
     @property
-    def shown(self) -> list[ConceptCard]:
+    def visible(self) -> list[ConceptCard]:
         """The cards that the filter leaves."""
-        return self._list.shown
+        return self._list.visible
 
     @property
     def num_disabled(self) -> int:
@@ -78,9 +78,9 @@ class ConceptsModel:
     @property
     def empty_note(self) -> str:
         """Why no card is shown; empty if there are some."""
-        if self.shown:
+        if self.visible:
             return ""
-        return _NONE_FOUND if self.cards else _NOTHING_YET
+        return _NO_MATCH if self.cards else _NOTHING_YET
 
     def follow(self) -> None:
         """Show the concepts and scan the new ones."""
@@ -97,39 +97,39 @@ class ConceptsModel:
     def refresh(self) -> None:
         """Make the cards anew of which something has changed."""
         self._list.follow(self.concepts)
-        self.drawn = self._list.choose(self.filter)
+        self.grid_cards = self._list.choose(self.filter)
         self.changed()
 
-    def use_filter(self, wanted: CardFilter) -> bool:
+    def use_filter(self, card_filter: CardFilter) -> bool:
         """Show the cards that a filter leaves; return whether it is another one."""
-        is_other = wanted != self.filter
+        is_other = card_filter != self.filter
         if is_other:
-            self.filter = wanted
+            self.filter = card_filter
             self.refresh()
         return is_other
 
     def prefer(self, numbers: Iterable[int]) -> None:
         """Scan the folders of some cards first."""
         concepts = self.concepts
-        self.scans.prefer(concepts[self.shown[number].index] for number in numbers)
+        self.scans.prefer(concepts[self.visible[number].index] for number in numbers)
 
     def indices_of(self, numbers: Iterable[int]) -> list[int]:
         """Return the concepts of cards."""
-        return [self.shown[number].index for number in numbers]
+        return [self.visible[number].index for number in numbers]
 
     def reveal(self, indices: Collection[int]) -> list[int]:
         """Return the numbers of the cards of concepts; a filter that hides one of them is cleared."""
         if self._list.concepts is not self.concepts:
             self.refresh()
-        if not {*indices} <= {card.index for card in self.shown}:
+        if not {*indices} <= {card.index for card in self.visible}:
             self.filter = CardFilter()
             self.refresh()
             self.filter_cleared()
-        return [number for number, card in enumerate(self.shown) if card.index in indices]
+        return [number for number, card in enumerate(self.visible) if card.index in indices]
 
     def tip(self, number: int | None) -> str:
         """Return the whole text of a card; empty for none."""
-        return self.shown[number].tip if number is not None and number < len(self.shown) else ""
+        return self.visible[number].tip if number is not None and number < len(self.visible) else ""
 
     def locate(self, path: str) -> tuple[int | None, bool] | None:
         """Return the concept that a path leads to, and whether it leads to a field of it.
@@ -148,8 +148,8 @@ class ConceptsModel:
     @property
     def folder_to_start(self) -> Path:
         """The folder in which a dialog for new ones opens: next to the newest concept's."""
-        present = (from_root(c.path).parent for c in reversed(self.concepts) if c.path)
-        return next((folder for folder in present if folder.is_dir()), PROGRAM_ROOT)
+        folders = (from_root(c.path).parent for c in reversed(self.concepts) if c.path)
+        return next((folder for folder in folders if folder.is_dir()), PROGRAM_ROOT)
 
     def folder_of(self, index: int) -> Path:
         """Return the folder of a concept, or the one that contains its file."""
@@ -173,9 +173,9 @@ class ConceptsModel:
             is_on = not self.concepts[indices[0]].enabled if to is None else to
             items.change(self._form, PATH, indices, enabled=is_on)
 
-    def toggle_shown(self, *, to: bool) -> None:
+    def toggle_visible(self, *, to: bool) -> None:
         """Enable or disable all concepts that the filter leaves."""
-        self.toggle([card.index for card in self.shown], to=to)
+        self.toggle([card.index for card in self.visible], to=to)
 
     def remove(self, indices: Collection[int]) -> str:
         """Remove concepts; their files stay. Return what was removed."""
@@ -189,9 +189,9 @@ class ConceptsModel:
 
     def move_to_card(self, indices: Collection[int], before: int) -> list[int]:
         """Move concepts before a card, or behind the last one; return their new indices."""
-        shown = self.shown
-        end = shown[-1].index + 1 if shown else 0
-        return self.move(indices, shown[before].index if before < len(shown) else end)
+        visible = self.visible
+        end = visible[-1].index + 1 if visible else 0
+        return self.move(indices, visible[before].index if before < len(visible) else end)
 
     def step(self, indices: Sequence[int], by: int) -> list[int]:
         """Move concepts one place forward or back; return their new indices."""

@@ -55,11 +55,11 @@ class ConceptsPage:
         progressed.subscribe(lambda: context.pump.redraw_soon(bar, bar.show_progress))
         self.model.follow()
 
-    def shown(self) -> None:
+    def on_show(self) -> None:
         """Look at the folders again: images may have been added or removed."""
         self.model.scan_again()
 
-    def hidden(self) -> None:
+    def on_hide(self) -> None:
         """Do nothing: scans continue, for the cards and the editor."""
 
     def show_field(self, path: str) -> bool:
@@ -76,7 +76,7 @@ class ConceptsPage:
     # -- commands
 
     @property
-    def selected(self) -> list[int]:
+    def selected_indices(self) -> list[int]:
         """The indices of the selected concepts."""
         return self.model.indices_of(sorted(self.grid.selection))
 
@@ -99,21 +99,21 @@ class ConceptsPage:
 
     def edit_selected(self) -> None:
         """Open the editor of the first selected concept."""
-        if self.selected:
-            self.edit(self.selected[0])
+        if self.selected_indices:
+            self.edit(self.selected_indices[0])
 
     def clone_selected(self) -> None:
         """Clone each selected concept, and select the clones."""
-        self._change(self.selected, self.model.clone)
+        self._change(self.selected_indices, self.model.clone)
 
     def remove(self, indices: Sequence[int]) -> None:
         """Remove concepts and offer to undo it. Their files stay."""
         if indices:
             self._close_editor()
-            removed = self.model.remove(indices)
-            self.undo_bar.offer(f"Removed {removed} from the config; no file was deleted.")
+            removal = self.model.remove(indices)
+            self.undo_bar.offer(f"Removed {removal} from the config; no file was deleted.")
             self.model.refresh()
-            self.grid.select([max(0, min(self.grid.current, len(self.model.shown) - 1))])
+            self.grid.select([max(0, min(self.grid.current, len(self.model.visible) - 1))])
 
     def move_to_card(self, indices: Sequence[int], before: int) -> None:
         """Move concepts before a card, or behind the last one."""
@@ -121,16 +121,16 @@ class ConceptsPage:
 
     def menu(self) -> tk.Menu:
         """Return the menu of the selected cards."""
-        chosen, model = self.selected, self.model
+        selected, model = self.selected_indices, self.model
         commands: dict[str, Callable[[], object]] = {"Edit…": self.edit_selected}
-        if chosen:
-            commands[CAPTIONS_LABEL] = partial(self._context.links.edit_captions, chosen[0])
+        if selected:
+            commands[CAPTIONS_LABEL] = partial(self._context.links.edit_captions, selected[0])
         commands |= {
             "Open folder": self._open_folder,
             "Clone": self.clone_selected,
-            "Enable": partial(model.toggle, chosen, to=True),
-            "Disable": partial(model.toggle, chosen, to=False),
-            "Remove": partial(self.remove, chosen),
+            "Enable": partial(model.toggle, selected, to=True),
+            "Disable": partial(model.toggle, selected, to=False),
+            "Remove": partial(self.remove, selected),
         }
         return concepts_menu(self.frame, self._context.theme, commands)
 
@@ -140,7 +140,7 @@ class ConceptsPage:
             self.buttons[name].set_enabled(bool(self.grid.selection))
 
     def _step(self, by: int) -> None:
-        self._change(self.selected, lambda chosen: self.model.step(chosen, by))
+        self._change(self.selected_indices, lambda chosen: self.model.step(chosen, by))
 
     def _change(self, indices: Sequence[int], change: Callable[[Sequence[int]], Sequence[int]]) -> None:
         """Change the order or the number of concepts, whose editor closes, and select the result."""
@@ -163,7 +163,7 @@ class ConceptsPage:
             button.pack(side="left", padx=(0, GAP))
             context.tips.attach(button, partial(str, tip))
             self.buttons[name] = button
-        self.filter_bar = FilterBar(body, context, self.kinds, self._filter_changed, self.model.toggle_shown)
+        self.filter_bar = FilterBar(body, context, self.kinds, self._filter_changed, self.model.toggle_visible)
         self.filter_bar.grid(row=1, column=0, sticky="ew", pady=(0, px(12)))
         self.grid = CardGrid(body, context.theme, context.pump, _Handler(self, context), self._load)
         self.grid.grid(row=2, column=0, sticky="nsew")
@@ -185,8 +185,8 @@ class ConceptsPage:
             ("add", "Add folders…", self.ask_folders, "Choose one or more folders; or drop them on the page"),
             ("edit", "Edit…", self.edit_selected, "Open the editor (Return, double click)"),
             ("clone", "Clone", self.clone_selected, "Copy the selected concepts, with another augmentation seed"),
-            ("toggle", "On / off", lambda: self.model.toggle(self.selected), "Enable or disable (Space)"),
-            ("remove", "Remove", lambda: self.remove(self.selected), "Remove from the config (Delete)"),
+            ("toggle", "On / off", lambda: self.model.toggle(self.selected_indices), "Enable or disable (Space)"),
+            ("remove", "Remove", lambda: self.remove(self.selected_indices), "Remove from the config (Delete)"),
             ("earlier", "←", lambda: self._step(-1), "Move before the one before (Alt+Left, or drag)"),
             ("later", "→", lambda: self._step(1), "Move behind the next one (Alt+Right, or drag)"),
         )
@@ -195,8 +195,8 @@ class ConceptsPage:
 
     def _show(self) -> None:
         model = self.model
-        self.grid.show(model.drawn)
-        self.filter_bar.show_count(len(model.shown), len(model.cards), model.num_disabled)
+        self.grid.show(model.grid_cards)
+        self.filter_bar.show_count(len(model.visible), len(model.cards), model.num_disabled)
         self._summary.set_text(model.summary)
         self._show_hint()
         model.prefer(self.grid.in_sight)
@@ -223,7 +223,7 @@ class ConceptsPage:
         return collage(paths, width, height, gap_colour=colour, cache=self.thumbnails)
 
     def _open_folder(self) -> None:
-        for index in self.selected[:1]:
+        for index in self.selected_indices[:1]:
             self._context.interaction.open_path(self.model.folder_of(index))
 
     def _add_dropped(self, paths: Sequence[Path]) -> None:
@@ -245,7 +245,7 @@ class _Handler:
 
     def open_card(self, number: int) -> None:
         """Open the editor of a card's concept."""
-        self._page.edit(self._page.model.shown[number].index)
+        self._page.edit(self._page.model.visible[number].index)
 
     def toggle(self, numbers: Sequence[int]) -> None:
         """Enable or disable the concepts of cards."""

@@ -36,7 +36,7 @@ class PreviewModel:
 
     def __init__(self, background: Background, scans: Scans, thumbnails: ThumbnailCache) -> None:
         self.changed: Signal[[]] = Signal()
-        self.shown: PreviewContent | None = None
+        self.content: PreviewContent | None = None
         self.message = ""  # why nothing is shown
         self.image = 0
         self.use = 0
@@ -56,7 +56,9 @@ class PreviewModel:
         scans = self._known_scans(config)
         work = partial(_build, config, number, scans)
         self._cancel()
-        self._job = self._background.run_reporting(work, self._built, self._report_failure, progress=_unseen)
+        self._job = self._background.run_reporting(
+            work, self._keep_preview, self._report_failure, progress=_ignore_progress
+        )
 
     def step_image(self, by: int) -> None:
         """Show another image."""
@@ -70,7 +72,7 @@ class PreviewModel:
 
     def step_use(self, by: int) -> None:
         """Show another use of the image in the run."""
-        last = self.shown.num_uses - 1 if self.shown is not None else 0
+        last = self.content.num_uses - 1 if self.content is not None else 0
         self.use = min(last, max(0, self.use + by))
         self._show()
 
@@ -84,10 +86,10 @@ class PreviewModel:
         self._cancel()
 
     def _known_scans(self, config: Config) -> dict[int, Scan]:
-        found = ((id(c), self._scans.of(c)) for c in config.concepts)
-        return {key: scan for key, scan in found if isinstance(scan, Scan)}
+        results = ((id(c), self._scans.of(c)) for c in config.concepts)
+        return {key: scan for key, scan in results if isinstance(scan, Scan)}
 
-    def _built(self, preview: ConceptPreview) -> None:
+    def _keep_preview(self, preview: ConceptPreview) -> None:
         self._preview = preview
         self.num_images = len(preview.examples)
         self.image = min(self.image, max(0, self.num_images - 1))
@@ -101,21 +103,21 @@ class PreviewModel:
             return
         work = partial(_show, self._preview, self.image, self.use, self._thumbnails, is_augmented=self.is_augmented)
         self._cancel()
-        self._job = self._background.run(work, self._have, self._report_failure)
+        self._job = self._background.run(work, self._keep_content, self._report_failure)
 
-    def _have(self, shown: PreviewContent | None) -> None:
-        if shown is None:
+    def _keep_content(self, content: PreviewContent | None) -> None:
+        if content is None:
             self._fail("A run does not use this image: its repeats are 0.")
             return
-        self.shown, self.message = shown, ""
-        self.use = min(self.use, shown.num_uses - 1)
+        self.content, self.message = content, ""
+        self.use = min(self.use, content.num_uses - 1)
         self.changed()
 
     def _report_failure(self, error: Exception) -> None:
         self._fail(f"This cannot be shown: {error}")
 
     def _fail(self, message: str) -> None:
-        self.shown, self.message = None, message
+        self.content, self.message = None, message
         self.changed()
 
     def _cancel(self) -> None:
@@ -123,17 +125,17 @@ class PreviewModel:
             self._job.cancel()
 
 
-def place_words(shown: PreviewContent, use: int) -> str:
+def describe_use(content: PreviewContent, use: int) -> str:
     """Return which use of its image is shown."""
-    index = shown.seen.sample_index
+    index = content.seen.sample_index
     repeat = f", repeat {index.repeat + 1}" if index.repeat else ""
-    most = f" of {MAX_USES}" if shown.num_uses >= MAX_USES else ""
+    most = f" of {MAX_USES}" if content.num_uses >= MAX_USES else ""
     return f"use {use + 1}{most}: epoch {index.epoch + 1}{repeat}"
 
 
-def change_words(shown: PreviewContent, *, is_augmented: bool) -> str:
+def describe_changes(content: PreviewContent, *, is_augmented: bool) -> str:
     """Return the changes to the image, and how its variations are used, as text."""
-    seen = shown.seen
+    seen = content.seen
     if seen.pixels is None:
         return ""
     if not is_augmented:
@@ -146,17 +148,17 @@ def change_words(shown: PreviewContent, *, is_augmented: bool) -> str:
     return f"{changes[:1].upper()}{changes[1:]} ({variation}).{again if seen.changes else ''}"
 
 
-def _unseen(_what: str, _done: int, _total: int) -> None:
+def _ignore_progress(_what: str, _done: int, _total: int) -> None:
     """Show no progress."""
 
 
 def _build(config: Config, number: int, scans: dict[int, Scan], report: Report) -> ConceptPreview:
     by_concept = {_key(c): scans[id(c)] for c in config.concepts if id(c) in scans}
 
-    def known(concept: Concept) -> Scan | None:
+    def find_scan(concept: Concept) -> Scan | None:
         return by_concept.get(_key(concept))
 
-    return ConceptPreview(config, number, scan_of=known, watch=partial(report, "scanning"))
+    return ConceptPreview(config, number, scan_of=find_scan, watch=partial(report, "scanning"))
 
 
 def _key(concept: Concept) -> tuple[Any, ...]:

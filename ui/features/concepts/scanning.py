@@ -22,9 +22,9 @@ from ui.loop.signal import Signal, notify
 Key = tuple[str, bool, CaptionOrigin, str]
 Result = Scan | str  # a scan, or the reason for its failure
 STOPPED = "not scanned"
-SHOWN_IMAGES = 4
+NUM_CARD_IMAGES = 4
 _MAX_KEYS = 10_000
-_REPORTED_AFTER_SECONDS = 0.3  # many small folders
+_REPORT_AFTER_SECONDS = 0.3  # many small folders
 _ENCODING_FAULTS = ("utf-16", "cp1252", "latin-1")
 
 
@@ -63,7 +63,7 @@ class Scans:
         self.progressed: Signal[[]] = Signal()
         self.progress: ScanProgress | None = None
         self._background = background
-        self._known: dict[Key, _ScanRecord] = {}
+        self._records: dict[Key, _ScanRecord] = {}
         self._outdated: set[Key] = set()
         self._index = image_index(None)  # so that scanning again opens new and changed images only
         self._waiting: dict[Key, tuple[Concept, list[Callable[[], None]]]] = {}
@@ -73,18 +73,18 @@ class Scans:
 
     def of(self, concept: Concept) -> Result | None:
         """Return the scan of a concept, or None while it is unknown."""
-        known = self._known.get(self._key(concept))
-        return known.result if known else None
+        record = self._records.get(self._key(concept))
+        return record.result if record else None
 
     def facts_of(self, concept: Concept) -> ScanFacts | None:
         """Return the facts of a concept's scan; None while it is unknown, or failed."""
-        known = self._known.get(self._key(concept))
-        return known.facts if known else None
+        record = self._records.get(self._key(concept))
+        return record.facts if record else None
 
     def want(self, concept: Concept, done: Callable[[], None]) -> None:
         """Scan a concept's folder unless already done; `done` is called with the result."""
         key = self._key(concept)
-        if key in self._known and key not in self._outdated:
+        if key in self._records and key not in self._outdated:
             return
         self._waiting.setdefault(key, (concept, []))[1].append(done)
         self._start_next()
@@ -108,7 +108,7 @@ class Scans:
 
     def forget(self) -> None:
         """Compare all folders with their scans at the next request; the results stay until then."""
-        self._outdated |= self._known.keys()
+        self._outdated |= self._records.keys()
         self._outdated -= self._waiting.keys()
 
     def stop(self) -> None:
@@ -118,7 +118,7 @@ class Scans:
             self._running = None
         waiting, self._waiting = self._waiting, {}
         for key, (_, callbacks) in waiting.items():
-            self._known.setdefault(key, _ScanRecord(STOPPED))
+            self._records.setdefault(key, _ScanRecord(STOPPED))
             self._outdated.discard(key)
             for done in callbacks:
                 notify(done)
@@ -127,31 +127,31 @@ class Scans:
     @property
     def is_stopped(self) -> bool:
         """Whether a folder was left out because scanning was stopped."""
-        return any(known.result == STOPPED for known in self._known.values())
+        return any(record.result == STOPPED for record in self._records.values())
 
     def _key(self, concept: Concept) -> Key:
         """Return the key of a concept; concepts do not change, so it is made once for each."""
-        known = self._keys.get(id(concept))
-        if known is None or known[0] is not concept:
+        entry = self._keys.get(id(concept))
+        if entry is None or entry[0] is not concept:
             if len(self._keys) > _MAX_KEYS:
                 self._keys.clear()
             key = (concept.path.strip(), concept.include_subfolders, concept.caption_origin, concept.kind)
-            self._keys[id(concept)] = known = (concept, key)
-        return known[1]
+            self._keys[id(concept)] = entry = (concept, key)
+        return entry[1]
 
     def _start_next(self) -> None:
         if self._running is not None or not self._waiting:
             return
         key, (concept, _) = next(iter(self._waiting.items()))
-        known = self._known.get(key)
+        record = self._records.get(key)
         if self.progress is None and len(self._waiting) == 1:
             self._busy_since = time.perf_counter()
-        elif time.perf_counter() - self._busy_since > _REPORTED_AFTER_SECONDS:
+        elif time.perf_counter() - self._busy_since > _REPORT_AFTER_SECONDS:
             self._report_progress(concept, "", 0, 0)
         job = self._background.run_reporting(
-            partial(_scan, concept, self._index, known),
+            partial(_scan, concept, self._index, record),
             partial(self._keep, key),
-            partial(self._could_not_scan, key),
+            partial(self._report_failure, key),
             progress=partial(self._report_progress, concept),
         )
         self._running = (key, job)
@@ -163,12 +163,12 @@ class Scans:
         self.progress = progress
         self.progressed()
 
-    def _could_not_scan(self, key: Key, error: Exception) -> None:
+    def _report_failure(self, key: Key, error: Exception) -> None:
         self._keep(key, _ScanRecord("cannot be scanned"))
         raise error  # reported by the window
 
-    def _keep(self, key: Key, scanned: _ScanRecord) -> None:
-        self._known[key] = scanned
+    def _keep(self, key: Key, record: _ScanRecord) -> None:
+        self._records[key] = record
         self._outdated.discard(key)
         self._running = None
         _, callbacks = self._waiting.pop(key, (None, []))
@@ -179,7 +179,7 @@ class Scans:
         self._start_next()
 
 
-def _scan(concept: Concept, index: StatIndex, known: _ScanRecord | None, report: Report) -> _ScanRecord:
+def _scan(concept: Concept, index: StatIndex, record: _ScanRecord | None, report: Report) -> _ScanRecord:
     """Return the scan of a concept: the known one if no file has changed since."""
     if not concept.path.strip():
         return _ScanRecord("no folder chosen" if concept.has_images else "no file chosen")
@@ -195,8 +195,8 @@ def _scan(concept: Concept, index: StatIndex, known: _ScanRecord | None, report:
             holds_pairs=concept.holds_pairs,
             other_files=() if file is None else (file,),
         )
-        if known is not None and known.fingerprint == fingerprint and isinstance(known.result, Scan):
-            return known
+        if record is not None and record.fingerprint == fingerprint and isinstance(record.result, Scan):
+            return record
         scan = scan_concept(concept, source, index=index, watch=report_images)
     except FileNotFoundError:
         return _ScanRecord("not found")
@@ -207,11 +207,11 @@ def _scan(concept: Concept, index: StatIndex, known: _ScanRecord | None, report:
 
 def _facts(scan: Scan) -> ScanFacts:
     images = scan.images
-    step = max(1, len(images) // SHOWN_IMAGES)
+    step = max(1, len(images) // NUM_CARD_IMAGES)
     return ScanFacts(
         num_images=len(images),
         num_captioned=len(images) - scan.num_without_caption,
         num_skipped=sum(not s.is_normal for s in scan.skipped),
         num_wrongly_encoded=sum(image.caption_fault in _ENCODING_FAULTS for image in images),
-        first=tuple(i.path for i in images[::step][:SHOWN_IMAGES] if i.has_image),
+        first=tuple(i.path for i in images[::step][:NUM_CARD_IMAGES] if i.has_image),
     )

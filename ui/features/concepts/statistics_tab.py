@@ -13,12 +13,12 @@ from modules.system.problem import count
 from ui.features.concepts.figures import (
     aspect_bars,
     bucket_bars,
+    describe_tags,
+    describe_token_lengths,
     rows_of,
     search_tags,
     size_points,
-    tag_words,
     token_bars,
-    token_words,
 )
 from ui.features.concepts.task import Task, TaskBar
 from ui.features.concepts.window import Editing
@@ -126,25 +126,25 @@ class StatisticsTab:
             self.bar.show_unscanned(scan)
 
     def _show(self) -> None:
-        found = self.task.result
-        self.bar.follow(self.task, _summary(found) if found is not None else "")
-        if found is not None and not self.task.is_running:
-            self._show_found(found)
+        statistics = self.task.result
+        self.bar.follow(self.task, _summary(statistics) if statistics is not None else "")
+        if statistics is not None and not self.task.is_running:
+            self._show_statistics(statistics)
 
-    def _show_found(self, found: Statistics) -> None:
-        self.figures.set_rows([(label, (value,), "") for label, value in rows_of(found)])
-        self.sizes.show(Figure(frame=POINTS, points=size_points(found), x_label="px wide"))
-        self.buckets.show(Figure(bars=bucket_bars(found), has_rows=True))
-        self.tokens.show(Figure(frame=BARS, bars=token_bars(found)))
-        self.token_text.set_text(token_words(found))
+    def _show_statistics(self, statistics: Statistics) -> None:
+        self.figures.set_rows([(label, (value,), "") for label, value in rows_of(statistics)])
+        self.sizes.show(Figure(frame=POINTS, points=size_points(statistics), x_label="px wide"))
+        self.buckets.show(Figure(bars=bucket_bars(statistics), has_rows=True))
+        self.tokens.show(Figure(frame=BARS, bars=token_bars(statistics)))
+        self.token_text.set_text(describe_token_lengths(statistics))
         self._show_tags()
 
     def _show_tags(self) -> None:
-        found = self.task.result
-        if found is not None:
-            shown = search_tags(found, self.search.get())
-            self.tags.set_rows([(tag, (f"{number:,}",), "") for tag, number in shown])
-            self.tag_text.set_text(tag_words(found, shown))
+        statistics = self.task.result
+        if statistics is not None:
+            tags = search_tags(statistics, self.search.get())
+            self.tags.set_rows([(tag, (f"{number:,}",), "") for tag, number in tags])
+            self.tag_text.set_text(describe_tags(statistics, tags))
 
 
 def _compute(config: Config, number: int, scan: Scan, report: Report) -> Statistics:
@@ -153,8 +153,8 @@ def _compute(config: Config, number: int, scan: Scan, report: Report) -> Statist
     return concept_statistics(config, number, scan=scan, progress=report)
 
 
-def _summary(found: Statistics) -> str:
-    sizes, buckets = count(len(found.sizes), "size"), count(len(found.buckets), "bucket")
-    aspects = [bar for bar in aspect_bars(found) if bar.value]
+def _summary(statistics: Statistics) -> str:
+    sizes, buckets = count(len(statistics.sizes), "size"), count(len(statistics.buckets), "bucket")
+    aspects = [bar for bar in aspect_bars(statistics) if bar.value]
     shapes = ", ".join(f"{bar.label}: {bar.words}" for bar in aspects[:8])
-    return f"{count(found.num_images, 'image')} of {sizes} in {buckets}. Aspect ratios: {shapes or 'none'}"
+    return f"{count(statistics.num_images, 'image')} of {sizes} in {buckets}. Aspect ratios: {shapes or 'none'}"

@@ -23,7 +23,7 @@ class Task(Generic[T]):
         self.changed: Signal[[]] = Signal()
         self.result: T | None = None
         self.failure: Exception | None = None
-        self.words = ""  # what is being done
+        self.status = ""  # what is being done
         self.share = 0.0
         self._background = background
         self._job: Job | None = None
@@ -36,8 +36,10 @@ class Task(Generic[T]):
     def start(self, work: Callable[[Report], T]) -> None:
         """Start a job; the last result stays until it is done."""
         self._cancel()
-        self.failure, self.words, self.share = None, "", 0.0
-        self._job = self._background.run_reporting(work, self._done, self._show_failure, progress=self._show_progress)
+        self.failure, self.status, self.share = None, "", 0.0
+        self._job = self._background.run_reporting(
+            work, self._keep_result, self._show_failure, progress=self._show_progress
+        )
         self.changed()
 
     def stop(self) -> None:
@@ -51,11 +53,11 @@ class Task(Generic[T]):
             self._job = None
 
     def _show_progress(self, what: str, done: int, total: int) -> None:
-        self.words = f"{what[:1].upper()}{what[1:]}: {done:,} of {total:,}" if total else what
+        self.status = f"{what[:1].upper()}{what[1:]}: {done:,} of {total:,}" if total else what
         self.share = done / total if total else 0.0
         self.changed()
 
-    def _done(self, result: T) -> None:
+    def _keep_result(self, result: T) -> None:
         self.result, self._job = result, None
         self.changed()
 
@@ -82,7 +84,7 @@ class TaskBar(Panel):
     def follow(self, task: Task[Any], summary: str) -> None:
         """Show the progress of a task, why it failed, or what it found."""
         if task.is_running:
-            self.show_running(task.words, task.share)
+            self.show_running(task.status, task.share)
         elif task.failure is not None:
             self.show_idle(str(task.failure), is_error=True)
         elif summary:

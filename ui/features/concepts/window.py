@@ -26,7 +26,7 @@ from ui.widgets.thumbnails import ThumbnailCache
 from ui.widgets.variables import FlagVar
 
 _SIZE = (1120, 720)
-_WITH_OWN_TAB = {IMAGE_AUGMENTATION: "Augmentation", CAPTION_AUGMENTATION: "Text"}
+_TABS_OF_GROUPS = {IMAGE_AUGMENTATION: "Augmentation", CAPTION_AUGMENTATION: "Text"}
 _TABS: Mapping[str, str] = {  # imported by name, so that the window opens without what other tabs need
     "General": "ui.features.concepts.general_tab:GeneralTab",
     "Augmentation": "ui.features.concepts.augmentation_tab:AugmentationTab",
@@ -52,7 +52,7 @@ class ConceptEditor(Window):
         self.path = path
         self.tabs: dict[str, EditorTab] = {}
         self.forms: dict[str, FormView] = {}
-        self.shown = ""
+        self.open_tab = ""
         self._context = context
         self._scans = scans
         self._open_other = open_other
@@ -76,13 +76,13 @@ class ConceptEditor(Window):
     @property
     def form_view(self) -> FormView:
         """The form of the tab that is shown."""
-        return self.forms[self.shown]
+        return self.forms[self.open_tab]
 
     def show(self, title: str) -> EditorTab:
         """Show a tab; build it first if needed."""
-        if self.shown:
-            self._frames[self.shown].grid_remove()
-        self.shown = title
+        if self.open_tab:
+            self._frames[self.open_tab].grid_remove()
+        self.open_tab = title
         if title not in self.tabs:
             self._build(title)
         self._frames[title].grid(row=1, column=0, sticky="nsew")
@@ -128,7 +128,7 @@ class ConceptEditor(Window):
         """Return the groups of fields of each tab that has a form."""
         result: dict[str, list[Group]] = {}
         for group in item_groups(Concept, self.path, "Concept"):
-            result.setdefault(_WITH_OWN_TAB.get(group.title, "General"), []).append(group)
+            result.setdefault(_TABS_OF_GROUPS.get(group.title, "General"), []).append(group)
         return {title: tuple(groups) for title, groups in result.items()}
 
     def _add_titles(self) -> None:
@@ -163,7 +163,7 @@ class ConceptEditor(Window):
         """Open the editor of another concept, at the same tab."""
         number = (self._editing.number + by) % self._num_items
         if number != self._editing.number:
-            title = self.shown
+            title = self.open_tab
             self._open_other(number).show(title)
 
     def _show_level(self) -> None:
@@ -182,7 +182,7 @@ class ConceptEditor(Window):
         concept = self._editing.concept
         self.title(f"Concept {concept.name or concept.path}")
         self._scans.want(concept, self._show_scan)
-        self.tabs[self.shown].follow()
+        self.tabs[self.open_tab].follow()
 
     def _show_scan(self) -> None:
         if self.winfo_exists():

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from modules.config.presets import Preset
 from modules.config.schema import Config
 from modules.system.problem import count
-from ui.forms.changes import Change, changes, value_at
+from ui.forms.changes import Change, changes
 from ui.forms.context import Context
+from ui.forms.records import value_at
 from ui.widgets.controls import Button, Choice
-from ui.widgets.dialog import Window
+from ui.widgets.dialog import Window, close_windows
 from ui.widgets.panel import Panel, Text
 from ui.widgets.table import Column, Table
 from ui.widgets.theme import GAP, PAD
@@ -30,10 +31,10 @@ class Differences(Window):
 
     def __init__(self, context: Context, reference: str = "") -> None:
         super().__init__(context.root, context.theme, "Differences")
-        self.found: tuple[Change, ...] = ()
+        self.changes: tuple[Change, ...] = ()
         self._context = context
         self._presets: dict[str, Preset] = {p.name: p for p in context.documents.presets()}
-        self._loaded: dict[str, Config] = {}
+        self._configs: dict[str, Config] = {}
         self.reference = TextVar(master=self, value=reference or (AS_LOADED if context.form.is_changed else DEFAULTS))
         px = context.theme.px
         self._add_header(px(PAD))
@@ -57,16 +58,16 @@ class Differences(Window):
     def go(self) -> None:
         """Show the field of the first selected entry; the window stays open."""
         if self.table.selected:
-            self._context.navigation.go_to(self.found[self.table.selected[0]].path)
+            self._context.navigation.go_to(self.changes[self.table.selected[0]].path)
 
     def revert(self) -> None:
         """Revert the selected settings to the reference; each can be undone."""
         reference = self._reference()
-        chosen = [self.found[index] for index in self.table.selected]
-        for change in chosen:
+        selected = [self.changes[index] for index in self.table.selected]
+        for change in selected:
             self._context.form.edit(change.path, value_at(reference, change.path))
-        if chosen:
-            self._context.notify(f"Reverted {count(len(chosen), 'setting')}. Ctrl+Z undoes it.")
+        if selected:
+            self._context.notify(f"Reverted {count(len(selected), 'setting')}. Ctrl+Z undoes it.")
             self._follow()
 
     def destroy(self) -> None:
@@ -109,20 +110,20 @@ class Differences(Window):
             return self._context.form.baseline
         if name == RUN and self._context.session.config is not None:
             return self._context.session.config
-        if name not in self._loaded:
+        if name not in self._configs:
             preset = self._presets.get(name.removeprefix("preset "))
-            self._loaded[name] = preset.load().config if preset else Config()
-        return self._loaded[name]
+            self._configs[name] = preset.load().config if preset else Config()
+        return self._configs[name]
 
     def _follow(self) -> None:
         references = self._references()
         self.choice.set_choices(references)
         self.table.tree.heading("before", text=references[self.reference.get()])
-        is_own = self.reference.get() in (AS_LOADED, RUN)
-        self.found = changes(self._context.form.config, self._reference(), with_new_lists=is_own)
-        self.table.set_rows([(f" {c.place}", (c.before, c.now), "") for c in self.found])
+        is_same_document = self.reference.get() in (AS_LOADED, RUN)
+        self.changes = changes(self._context.form.config, self._reference(), with_new_lists=is_same_document)
+        self.table.set_rows([(f" {c.place}", (c.before, c.now), "") for c in self.changes])
         self.summary.set_text(
-            f"{count(len(self.found), 'setting')} differ" if len(self.found) != 1 else "1 setting differs"
+            f"{count(len(self.changes), 'setting')} differ" if len(self.changes) != 1 else "1 setting differs"
         )
         self._enable_buttons()
 
@@ -133,6 +134,5 @@ class Differences(Window):
 
 def open_differences(context: Context, reference: str = "") -> Differences:
     """Open the window with a reference, or the usual one; one that is already open is closed."""
-    for old in [w for w in context.root.winfo_children() if isinstance(w, Differences)]:
-        old.close()
+    close_windows(context.root, Differences)
     return Differences(context, reference)

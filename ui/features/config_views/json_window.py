@@ -8,7 +8,7 @@ from modules.config.codec import as_text
 from ui.forms.context import Context
 from ui.widgets.auto_bar import AutoBar
 from ui.widgets.controls import Button
-from ui.widgets.dialog import Window
+from ui.widgets.dialog import Window, close_windows
 from ui.widgets.entry import edit_as_usual
 from ui.widgets.panel import Panel, WrappedText
 from ui.widgets.theme import GAP, PAD
@@ -21,12 +21,12 @@ _ABOUT = (
 
 
 class JsonView(Window):
-    """Follows the config until the user edits the text; Load then takes it over."""
+    """Follows the config until the user edits the text; Load then replaces the config."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context.root, context.theme, "Config as JSON")
         self._context = context
-        self._shown = ""
+        self._config_text = ""
         px, theme = context.theme.px, context.theme
         self.about = WrappedText(self, theme, _ABOUT, colour="muted")
         self.about.pack(fill="x", padx=px(PAD), pady=(px(PAD), px(GAP)))
@@ -47,11 +47,11 @@ class JsonView(Window):
     @property
     def is_edited(self) -> bool:
         """Whether the text differs from the config that was shown."""
-        return self.text.get("1.0", "end-1c") != self._shown
+        return self.text.get("1.0", "end-1c") != self._config_text
 
     def show(self, text: str) -> None:
         """Show a config."""
-        self._shown = text
+        self._config_text = text
         self._set(text)
 
     def follow(self) -> None:
@@ -70,19 +70,19 @@ class JsonView(Window):
         try:
             text = self.clipboard_get()
         except tk.TclError:
-            self._say("The clipboard is empty.", "warning")
+            self._show_message("The clipboard is empty.", "warning")
             return
         self._set(text)
-        self._say("Press Load to use this text.", "muted")
+        self._show_message("Press Load to use this text.", "muted")
 
     def load(self) -> None:
-        """Load the text as a config; if it is none, say why and keep it."""
+        """Load the text as a config; if it is not one, show why and keep the text."""
         if self._context.documents.open_text(self.text.get("1.0", "end-1c")):
             self.show(as_text(self._context.form.config))
-            self._say("Loaded. What was converted or not understood is listed in the main window.", "good")
+            self._show_message("Loaded. What was converted or not understood is listed in the main window.", "good")
         else:
             problem = self._context.findings.items[0].problem
-            self._say(f"{problem.message} {problem.advice}".strip(), "error")
+            self._show_message(f"{problem.message} {problem.advice}".strip(), "error")
 
     def apply_theme(self) -> None:
         """Apply the colours of the current mode."""
@@ -130,13 +130,12 @@ class JsonView(Window):
         self.text.insert("1.0", text)
         self.text.edit_reset()
 
-    def _say(self, text: str, colour: str) -> None:
+    def _show_message(self, text: str, colour: str) -> None:
         self.about.set_text(text)
         self.about.recolour(colour)
 
 
 def open_json_view(context: Context) -> JsonView:
     """Open the window; one that is already open is closed."""
-    for old in [w for w in context.root.winfo_children() if isinstance(w, JsonView)]:
-        old.close()
+    close_windows(context.root, JsonView)
     return JsonView(context)

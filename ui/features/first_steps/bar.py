@@ -41,9 +41,9 @@ class FirstStepsBar(Panel):
         super().__init__(master, context.theme, "window")
         self.buttons: dict[str, Button] = {}
         self._context = context
-        self._drawn: tuple[object, ...] = ()
-        self._skipped: frozenset[str] = frozenset()
-        self._counted: tuple[Concept, ...] | None = None  # whose images and captions are counted
+        self._drawn_state: tuple[object, ...] = ()
+        self._skipped_titles: frozenset[str] = frozenset()
+        self._counted_concepts: tuple[Concept, ...] | None = None  # whose images and captions are counted
         self._counts: tuple[Counts, ...] = ()
         for signal in (
             context.preferences.changed,
@@ -63,20 +63,20 @@ class FirstStepsBar(Panel):
         state = context.preferences.now.first_steps
         way = WAYS.get(state)
         if state == HIDDEN or (way is None and state != CHOOSING) or self._is_out_of_place(way):
-            self._drawn = ()
+            self._drawn_state = ()
             self.grid_remove()
             return
         if state == "images":
             self._count_captions()
         progress = self._progress()
         current = current_step(way, progress) if way is not None else 0
-        words = way.steps[current].words(progress) if way is not None and current < len(way.steps) else _DONE
+        text = way.steps[current].instruction(progress) if way is not None and current < len(way.steps) else _DONE
         low = is_low(context.root.winfo_height(), context.theme)
         can_resume = context.starter.resumable is not None
-        wanted = (state, current, words, low, can_resume, context.navigation.page, *self._ways())
-        if wanted != self._drawn:
-            self._drawn = wanted
-            self._draw(way, current, words, is_compact=low)
+        state_to_draw = (state, current, text, low, can_resume, context.navigation.page, *self._ways())
+        if state_to_draw != self._drawn_state:
+            self._drawn_state = state_to_draw
+            self._draw(way, current, text, is_compact=low)
         self.grid()
 
     def _is_out_of_place(self, way: Way | None) -> bool:
@@ -95,7 +95,7 @@ class FirstStepsBar(Panel):
         """Hide the card until it is asked for."""
         self._context.preferences.change(first_steps=HIDDEN)
 
-    def _draw(self, way: Way | None, current: int, words: str, *, is_compact: bool) -> None:
+    def _draw(self, way: Way | None, current: int, text: str, *, is_compact: bool) -> None:
         for child in self.winfo_children():
             child.destroy()
         self.buttons = {}
@@ -103,7 +103,7 @@ class FirstStepsBar(Panel):
         if is_compact:
             line = Panel(self, self._context.theme, "card")
             line.pack(fill="x", padx=px(PAD + 4), pady=(px(4), 0))
-            self._draw_line(line, way, current, words)
+            self._draw_line(line, way, current, text)
             return
         card = Card(self, self._context.theme)
         tk.Pack.pack_configure(card, fill="x", padx=px(PAD + 4), pady=(px(10), 0))
@@ -112,9 +112,9 @@ class FirstStepsBar(Panel):
         if way is None:
             self._draw_ways(body)
         else:
-            self._draw_steps(body, way, current, words)
+            self._draw_steps(body, way, current, text)
 
-    def _draw_line(self, line: Panel, way: Way | None, current: int, words: str) -> None:
+    def _draw_line(self, line: Panel, way: Way | None, current: int, text: str) -> None:
         """Draw all of it in one line, for a low window: what does not fit is in the tooltips."""
         theme, px = self._context.theme, self._context.theme.px
         buttons = Panel(line, theme, "card")
@@ -127,16 +127,16 @@ class FirstStepsBar(Panel):
             self._add_button(buttons, "close", "Not now", self.close, height=_LOW_BUTTON).pack(
                 side="left", padx=(GAP, 0)
             )
-            title, words = "How would you like to begin?", ""
+            title, text = "How would you like to begin?", ""
         else:
             self._add_step_buttons(buttons, way, current, height=_LOW_BUTTON)
             is_over = current >= len(way.steps)
             title = way.label if is_over else f"{current + 1} of {len(way.steps)}  {way.steps[current].title}"
         heading = Text(line, theme, title, role="strong", on="card")
         heading.pack(side="left", padx=(px(12), px(GAP)))
-        text = FittedText(line, theme, words, colour="label", on="card")
-        text.pack(side="left", fill="x", expand=True)
-        self._context.tips.attach(text, lambda: text.hidden_text)
+        label = FittedText(line, theme, text, colour="label", on="card")
+        label.pack(side="left", fill="x", expand=True)
+        self._context.tips.attach(label, lambda: label.hidden_text)
 
     def _draw_ways(self, body: Panel) -> None:
         theme, px = self._context.theme, self._context.theme.px
@@ -151,10 +151,10 @@ class FirstStepsBar(Panel):
             button = self._add_way(body, name, way, is_primary=column == 0)
             tk.Grid.grid_configure(button, row=1, column=column, sticky="ew", padx=gap)
             text = way.text if self._is_possible(way) else "There is no run to continue yet."
-            words = WrappedText(body, theme, text, role="small", colour="muted", on="card")
-            words.grid(row=2, column=column, sticky="new", padx=gap, pady=(px(4), 0))
+            label = WrappedText(body, theme, text, role="small", colour="muted", on="card")
+            label.grid(row=2, column=column, sticky="new", padx=gap, pady=(px(4), 0))
 
-    def _draw_steps(self, body: Panel, way: Way, current: int, words: str) -> None:
+    def _draw_steps(self, body: Panel, way: Way, current: int, text: str) -> None:
         theme, px = self._context.theme, self._context.theme.px
         body.columnconfigure(0, weight=1)
         header = Panel(body, theme, "card")
@@ -164,8 +164,8 @@ class FirstStepsBar(Panel):
             sign = "✓" if number < current else f"{number + 1}"
             colour = "good" if number < current else "accent" if number == current else "faint"
             Text(header, theme, f"{sign}  {step.title}", colour=colour, on="card").pack(side="left", padx=(0, px(14)))
-        text = WrappedText(body, theme, words, colour="label", on="card")
-        text.grid(row=1, column=0, sticky="ew", pady=(px(4), 0))
+        label = WrappedText(body, theme, text, colour="label", on="card")
+        label.grid(row=1, column=0, sticky="ew", pady=(px(4), 0))
         buttons = Panel(body, theme, "card")
         buttons.grid(row=1, column=1, sticky="e", padx=(px(PAD), 0))
         self._add_step_buttons(buttons, way, current)
@@ -193,7 +193,7 @@ class FirstStepsBar(Panel):
         return not way.action or self._context.actions[way.action].is_enabled()
 
     def _ways(self) -> dict[str, Way]:
-        """Return the ways to offer: not the last run, where a notice offers to resume it."""
+        """Return the ways to offer; not the last run if a notice already offers to resume it."""
         is_offered = any(notice.key == CRASHED_RUN for notice in self._context.notices.items)
         return {name: way for name, way in WAYS.items() if not (is_offered and way.action == "resume")}
 
@@ -221,37 +221,37 @@ class FirstStepsBar(Panel):
             self._context.navigation.open(step.page)
 
     def _skip(self, step: Step) -> None:
-        self._skipped |= {step.title}
+        self._skipped_titles |= {step.title}
         self.refresh()
 
     def _back(self) -> None:
         self._context.preferences.change(first_steps=CHOOSING)
 
     def _count_captions(self) -> None:
-        """Count the user's images and captions in the background, where other folders are chosen."""
+        """Count the user's images and captions in the background, if other folders were chosen."""
         concepts = captioned_concepts(self._progress())
-        if concepts == self._counted:
+        if concepts == self._counted_concepts:
             return
-        self._counted, self._counts = concepts, ()
+        self._counted_concepts, self._counts = concepts, ()
         self._context.pump.background.run(
             lambda: tuple(count_captions([concept]) for concept in concepts), partial(self._keep_counts, concepts)
         )
 
     def _keep_counts(self, concepts: tuple[Concept, ...], counts: tuple[Counts, ...]) -> None:
-        if concepts == self._counted and self.winfo_exists():
+        if concepts == self._counted_concepts and self.winfo_exists():
             self._counts = counts
             self.refresh()
 
     def _count_again(self) -> None:
         """Count once more: captions were written, or a page was opened on which they can be."""
         if self.winfo_exists():
-            self._counted = None
+            self._counted_concepts = None
             self._context.pump.redraw_soon(self, self.refresh)
 
     def _without_captions(self) -> Concept | None:
         """Return the first of the user's concepts with an image that has no caption."""
-        found = zip(self._counted or (), self._counts, strict=False)
-        return next((concept for concept, counts in found if counts.captions < counts.images), None)
+        counted = zip(self._counted_concepts or (), self._counts, strict=False)
+        return next((concept for concept, counts in counted if counts.captions < counts.images), None)
 
     def _progress(self) -> Progress:
         context, state = self._context, self._context.session.state
@@ -264,5 +264,5 @@ class FirstStepsBar(Panel):
             has_finished=state.finished is not None,
             num_images=sum(counts.images for counts in self._counts),
             num_captions=sum(counts.captions for counts in self._counts),
-            skipped=self._skipped,
+            skipped=self._skipped_titles,
         )

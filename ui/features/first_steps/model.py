@@ -1,4 +1,4 @@
-"""The first minute: four ways to begin, and the steps of the chosen one, ticked off as the user takes them."""
+"""The first minute: four ways to begin, and the steps of the chosen one, ticked off when they are done."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Step:
     page: str = ""
     can_be_skipped: bool = False
 
-    def words(self, progress: Progress) -> str:
+    def instruction(self, progress: Progress) -> str:
         """Return the instruction of the step."""
         return self.text if isinstance(self.text, str) else self.text(progress)
 
@@ -86,7 +86,7 @@ def _has_captions(progress: Progress) -> bool:
     return progress.num_captions >= progress.num_images or _CAPTIONS in progress.skipped
 
 
-def _caption_words(progress: Progress) -> str:
+def _describe_captions(progress: Progress) -> str:
     images, captions = count(progress.num_images, "image"), count(progress.num_captions, "caption")
     return f"{images}, {captions}. A model can write them; then add the word that your LoRA should learn."
 
@@ -101,7 +101,7 @@ def _has_preset(progress: Progress) -> bool:
     return _has_user_images(progress) if _is_demo(progress) else progress.source != Source()
 
 
-def _is_opened(progress: Progress) -> bool:
+def _has_config(progress: Progress) -> bool:
     return progress.source.kind == "file" or (progress.source.kind == "none" and progress.source != Source())
 
 
@@ -151,7 +151,7 @@ WAYS: Mapping[str, Way] = {
             ),
             Step(
                 _CAPTIONS,
-                _caption_words,
+                _describe_captions,
                 "Write captions…",
                 _has_captions,
                 action="auto_captions",
@@ -172,7 +172,7 @@ WAYS: Mapping[str, Way] = {
         "Open a config",
         "A file of OneTrainer or kohya, or the settings in a LoRA file.",
         (
-            Step("Open", "Choose the file; it is converted and stays unchanged.", "Open…", _is_opened, action="load"),
+            Step("Open", "Choose the file; it is converted and stays unchanged.", "Open…", _has_config, action="load"),
             Step(
                 "Check",
                 "Settings with an error are marked and listed below. Most often the model or a folder has moved.",
@@ -205,10 +205,10 @@ def count_captions(concepts: Iterable[Concept]) -> Counts:
     num_images = num_captions = 0
     for concept in concepts:
         try:
-            found = list_images(from_root(concept.path), include_subfolders=concept.include_subfolders).images
+            listed = list_images(from_root(concept.path), include_subfolders=concept.include_subfolders).images
         except OSError:
             continue
-        images = [image for image in found if archive_of(image) is None]
+        images = [image for image in listed if archive_of(image) is None]
         num_images += len(images)
         num_captions += sum(image.with_suffix(concept.caption_extension).is_file() for image in images)
     return Counts(num_images, num_captions)

@@ -1,4 +1,4 @@
-"""Fit to my card: the card's size, the proposed settings computed in the background, and taking them."""
+"""Fit to my card: the card's size, the proposed settings, computed in the background, and applying them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from modules.config.schema import Config
 from modules.system.problem import Problem, count
-from ui.forms.changes import value_words
+from ui.forms.changes import value_text
 from ui.forms.findings import locate
 from ui.forms.model import FormModel
 from ui.loop.background import Background, Job
@@ -25,7 +25,7 @@ _NO_ESTIMATE = (
 )
 _FREE_NOW = "free on the training device now"
 _UNKNOWN = "No card was found here: enter the size of yours."
-_USUAL_BYTES = 8_000_000_000  # of a card, where none is found
+_USUAL_BYTES = 8_000_000_000  # of a card, if none is found
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +59,8 @@ def measure(config: Config) -> FitMeasurement:
     from trainer.preflight.run_budget import budget_of
 
     try:
-        found = datasets_of(with_local_folders(config))
-        budget = budget_of(config, sizes_of(found.training, found.validation))
+        datasets = datasets_of(with_local_folders(config))
+        budget = budget_of(config, sizes_of(datasets.training, datasets.validation))
     except (*MALFORMED_CONFIG, OSError):
         budget = None
     return FitMeasurement(budget, free_here(config))
@@ -88,40 +88,44 @@ class Fitting:
         self.stage: Stage = "measuring"
         self.message = "Looking at the images and the model…"
         self.card_text = ""
-        self.detected = ""
-        self.found: Fit | None = None
+        self.card_note = ""
+        self.fit: Fit | None = None
         self.rows: tuple[FitRow, ...] = ()
         self.changed: Signal[[]] = Signal()
         self._form = form
         self._background = background
         self._compute = compute_fit
         self._config = form.config
-        self._measured: FitMeasurement | None = None
-        self._own_text = ""
+        self._measurement: FitMeasurement | None = None
+        self._detected_text = ""
         config = form.config
         self._job: Job = background.run(lambda: measure_config(config), self._keep, self._report_failure)
 
     @property
     def can_apply(self) -> bool:
-        """Whether there is something to take, and the config is still the one it was computed for."""
+        """Whether there are proposed settings, and the config has not changed since they were computed."""
         return self.stage == "ready" and bool(self.rows) and self._form.config == self._config
 
     def set_card(self, text: str) -> None:
         """Compute for another size of the card; an invalid one is reported."""
         from trainer.preflight.fit import size_of
 
-        if self._measured is None or self._measured.budget is None:
+        if self._measurement is None or self._measurement.budget is None:
             return
-        size, budget = size_of(text), self._measured.budget
+        size, budget = size_of(text), self._measurement.budget
         self.card_text = text
         if size is None:
             self._enter("failed", f"{text!r} is not a size of memory. Write it as 8 GB.")
             return
-        is_this_card = text == self._own_text and self._measured.free_bytes is not None
-        if is_this_card and self._measured.free_bytes is not None:
-            size = self._measured.free_bytes
-        self.detected = (
-            _FREE_NOW if is_this_card else f"{self._own_text} are free here now" if self._own_text else _UNKNOWN
+        is_this_card = text == self._detected_text and self._measurement.free_bytes is not None
+        if is_this_card and self._measurement.free_bytes is not None:
+            size = self._measurement.free_bytes
+        self.card_note = (
+            _FREE_NOW
+            if is_this_card
+            else f"{self._detected_text} are free here now"
+            if self._detected_text
+            else _UNKNOWN
         )
         self._job.cancel()
         self._enter("computing", "Estimating the choices…")
@@ -130,31 +134,31 @@ class Fitting:
         )
 
     def apply(self) -> str:
-        """Take the proposed settings as one step that can be undone; return what happened as a sentence."""
-        if not self.can_apply or self.found is None:
+        """Apply the proposed settings as one undo step; return a sentence about it."""
+        if not self.can_apply or self.fit is None:
             return ""
-        self._form.replace(self.found.config)
+        self._form.replace(self.fit.config)
         return f"Changed {count(len(self.rows), 'setting')} to fit the card. Ctrl+Z undoes it."
 
     def close(self) -> None:
         """Drop what is still being computed."""
         self._job.cancel()
 
-    def _keep(self, measured: FitMeasurement) -> None:
-        self._measured = measured
-        if measured.budget is None:
+    def _keep(self, measurement: FitMeasurement) -> None:
+        self._measurement = measurement
+        if measurement.budget is None:
             self._enter("failed", _NO_ESTIMATE)
             return
-        text = f"{(measured.free_bytes or _USUAL_BYTES) / 1e9:.1f} GB"
-        self._own_text = text if measured.free_bytes else ""
+        text = f"{(measurement.free_bytes or _USUAL_BYTES) / 1e9:.1f} GB"
+        self._detected_text = text if measurement.free_bytes else ""
         self.set_card(text)
 
-    def _show(self, found: Fit) -> None:
+    def _show(self, fit: Fit) -> None:
         from trainer.preflight.fit import describe_fit
 
-        self.found = found
-        self.rows = tuple(_rows(self._config, found))
-        self._enter("ready", describe_fit(found))
+        self.fit = fit
+        self.rows = tuple(_rows(self._config, fit))
+        self._enter("ready", describe_fit(fit))
 
     def _report_failure(self, error: Exception) -> None:
         self._enter("failed", f"The memory could not be estimated: {error}")
@@ -163,18 +167,18 @@ class Fitting:
     def _enter(self, stage: Stage, message: str) -> None:
         self.stage, self.message = stage, message
         if stage != "ready":
-            self.found, self.rows = None, ()
+            self.fit, self.rows = None, ()
         self.changed()
 
 
-def _rows(config: Config, found: Fit) -> list[FitRow]:
+def _rows(config: Config, fit: Fit) -> list[FitRow]:
     from trainer.preflight.fit import bytes_words, factor_words
 
     rows = []
-    for change in found.changes:
+    for change in fit.changes:
         figures = (bytes_words(change.saved_bytes), factor_words(change.time_factor))
         for path, _ in change.move.values:
             place = locate(Problem(path, ""), config).place
-            rows.append(FitRow(path, place, value_words(config, path), value_words(found.config, path), *figures))
+            rows.append(FitRow(path, place, value_text(config, path), value_text(fit.config, path), *figures))
             figures = ("", "")  # a change of several settings counts once
     return rows

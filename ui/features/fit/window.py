@@ -5,7 +5,7 @@ from __future__ import annotations
 from ui.features.fit.model import Fitting
 from ui.forms.context import Context
 from ui.widgets.controls import Button
-from ui.widgets.dialog import Window
+from ui.widgets.dialog import Window, close_windows
 from ui.widgets.entry import Entry
 from ui.widgets.panel import Panel, Text, WrappedText
 from ui.widgets.table import Column, Table
@@ -23,7 +23,7 @@ _COLUMNS = (
 
 
 class FitWindow(Window):
-    """Shows what is proposed before it is taken; closing changes nothing."""
+    """Shows the proposed settings before they are applied; closing changes nothing."""
 
     def __init__(self, context: Context, fitting: Fitting | None = None) -> None:
         super().__init__(context.root, context.theme, "Fit to my card")
@@ -54,10 +54,10 @@ class FitWindow(Window):
             self._context.navigation.go_to(self.fitting.rows[self.table.selected[0]].path)
 
     def apply(self) -> None:
-        """Take the proposed settings and close."""
-        said = self.fitting.apply()
-        if said:
-            self._context.notify(said)
+        """Apply the proposed settings and close."""
+        message = self.fitting.apply()
+        if message:
+            self._context.notify(message)
             self.close()
 
     def destroy(self) -> None:
@@ -77,8 +77,8 @@ class FitWindow(Window):
         self.entry.pack(side="left")
         self.entry.tk_entry.bind("<Return>", lambda _e: self.compute())
         self.entry.tk_entry.bind("<FocusOut>", lambda _e: self.compute(), add="+")
-        self.detected = Text(header, self.theme, colour="muted")
-        self.detected.pack(side="left", padx=(px(12), 0))
+        self.card_note = Text(header, self.theme, colour="muted")
+        self.card_note.pack(side="left", padx=(px(12), 0))
         self.summary = WrappedText(self, self.theme)
         self.summary.pack(fill="x", padx=pad, pady=(0, px(12)))
 
@@ -88,7 +88,7 @@ class FitWindow(Window):
         self.apply_button = Button(footer, self.theme, "Apply", self.apply, style="primary", width=92)
         self.apply_button.pack(side="right")
         Button(footer, self.theme, "Cancel", self.close, width=92).pack(side="right", padx=(0, GAP))
-        note = "Times are estimates for a card of the middle class: their order counts. Measure with the benchmark."
+        note = "Times are estimates for a mid-range card: use them to compare. Measure with the benchmark."
         Text(footer, self.theme, note, colour="muted", role="small").pack(side="left")
 
     def _soon(self) -> None:
@@ -98,9 +98,9 @@ class FitWindow(Window):
         fitting = self.fitting
         if fitting.card_text and not self.card.get():
             self.card.set(fitting.card_text)
-        self.detected.set_text(fitting.detected)
+        self.card_note.set_text(fitting.card_note)
         self.entry.mark_invalid(fitting.stage == "failed" and bool(fitting.card_text))
-        fails = fitting.stage == "failed" or (fitting.found is not None and not fitting.found.fits)
+        fails = fitting.stage == "failed" or (fitting.fit is not None and not fitting.fit.fits)
         self.summary.recolour("warning" if fails else "muted" if fitting.stage != "ready" else "text")
         self.summary.set_text(fitting.message)
         self.table.set_rows([(f" {r.place}", (r.before, r.now, r.memory, r.time), "") for r in fitting.rows])
@@ -113,6 +113,5 @@ class FitWindow(Window):
 
 def open_fit(context: Context) -> FitWindow:
     """Open the window; one that is already open is closed."""
-    for old in [w for w in context.root.winfo_children() if isinstance(w, FitWindow)]:
-        old.close()
+    close_windows(context.root, FitWindow)
     return FitWindow(context)

@@ -20,7 +20,7 @@ from ui.loop.past_runs import Result
 from ui.widgets.card import Card
 from ui.widgets.controls import Button, Choice
 from ui.widgets.entry import Entry
-from ui.widgets.menu import make_menu
+from ui.widgets.menu import make_menu, open_at
 from ui.widgets.panel import Panel, Text, WrappedText
 from ui.widgets.theme import GAP
 from ui.widgets.variables import TextVar
@@ -29,7 +29,7 @@ _HELP = {record.path: record.setting.help for record in records_of(SampleChoices
 
 
 class ModelCard:
-    """The LoRAs and the embeddings, and buttons that take the model of the config or of a run.
+    """The LoRAs and the embeddings, and buttons to use the model of the config or of a run.
 
     `results` are the models of earlier runs, the newest first; the newest is offered unless it is in use.
     """
@@ -80,7 +80,7 @@ class ModelCard:
         """Return the menu of the results of runs."""
         menu = make_menu(self.card, self._context.theme)
         for result in self.results:
-            menu.add_command(label=result.words, command=partial(self._use_result, result))
+            menu.add_command(label=result.label, command=partial(self._use_result, result))
         if self.results:
             menu.add_separator()
         menu.add_command(label="The folder of a run, or a backup…", command=self._browse)
@@ -89,21 +89,23 @@ class ModelCard:
     def refresh(self) -> None:
         """Show which run is chosen."""
         self._follow_offer()
-        chosen = self._session.choices
-        if chosen.backup:
-            self.run_text.set_text(f"The weights of the backup {Path(chosen.backup).name} of {Path(chosen.run).name}")
-        elif chosen.run:
-            self.run_text.set_text(f"The run {Path(chosen.run).name}")
+        choices = self._session.choices
+        if choices.backup:
+            self.run_text.set_text(f"The weights of the backup {Path(choices.backup).name} of {Path(choices.run).name}")
+        elif choices.run:
+            self.run_text.set_text(f"The run {Path(choices.run).name}")
         else:
             self.run_text.set_text("")
 
-    def show_run(self, found: RunModels) -> None:
+    def show_run(self, models: RunModels) -> None:
         """Show a run with its saves."""
         self.refresh()
-        labels = ", ".join(save.label for save in found.saves)
+        labels = ", ".join(save.label for save in models.saves)
         name = self.run_text.cget("text")
         saves = f"Saves: {labels} (the axis Save compares them)." if labels else "It has no saves."
-        backups = f" {len(found.backups)} backups: choose the folder of one to sample from it." if found.backups else ""
+        backups = (
+            f" {len(models.backups)} backups: choose the folder of one to sample from it." if models.backups else ""
+        )
         self.run_text.set_text(f"{name}. {saves}{backups}")
 
     def _add_offer(self, body: Panel) -> None:
@@ -124,7 +126,7 @@ class ModelCard:
         if newest is None or self._uses(newest.path):
             self.offer.pack_forget()
         else:
-            self.offer_text.set_text(f"Newest result: {newest.words}")
+            self.offer_text.set_text(f"Newest result: {newest.label}")
             self.offer.pack(fill="x", pady=(0, self._context.theme.px(8)), before=self.loras)
 
     def _uses(self, path: Path) -> bool:
@@ -132,8 +134,7 @@ class ModelCard:
         return path in files or str(path) == self._session.form.value("model.base_model")
 
     def _open_runs(self) -> None:
-        button = self.run_button
-        self.run_menu().tk_popup(button.winfo_rootx(), button.winfo_rooty() + button.winfo_height())
+        open_at(self.run_menu(), self.run_button)
 
     def _browse(self) -> None:
         start = from_root(self._context.form.config.general.workspace_dir) / "runs"
@@ -153,15 +154,15 @@ class GridCard:
         body = Panel(self.card.body, theme, "card")
         body.pack(fill="x", padx=(px(12), 0))
         body.columnconfigure(1, weight=1)
-        chosen = session.choices
-        self.num_images = TextVar(master=body, value=str(chosen.num_images))
+        choices = session.choices
+        self.num_images = TextVar(master=body, value=str(choices.num_images))
         self._label(body, 0, "Images", _HELP["num_images"])
         tk.Grid.grid_configure(Entry(body, theme, self.num_images, width=70), row=0, column=1, sticky="w", pady=px(4))
         self.axes: dict[str, tuple[TextVar, TextVar]] = {}
-        for row, (name, axis) in enumerate((("x", chosen.x), ("y", chosen.y)), 1):
+        for row, (name, axis) in enumerate((("x", choices.x), ("y", choices.y)), 1):
             self._add_axis(body, 2 * row, name, axis)
         self._label(body, 8, "Wildcards", _HELP["wildcards"])
-        self.wildcards = TextVar(master=body, value=chosen.wildcards)
+        self.wildcards = TextVar(master=body, value=choices.wildcards)
         folder = Panel(body, theme, "card")
         Entry(folder, theme, self.wildcards, placeholder="no folder").pack(side="left", fill="x", expand=True)
         Button(folder, theme, "…", self._browse, on="card", width=36).pack(side="left", padx=(6, 0))
@@ -176,8 +177,8 @@ class GridCard:
 
     def _add_axis(self, body: Panel, row: int, name: str, axis: str) -> None:
         theme, px = self._context.theme, self._context.theme.px
-        chosen, _, typed = axis.partition("=")
-        kind, values = TextVar(master=body, value=chosen), TextVar(master=body, value=typed)
+        axis_name, _, values_text = axis.partition("=")
+        kind, values = TextVar(master=body, value=axis_name), TextVar(master=body, value=values_text)
         self.axes[name] = (kind, values)
         self._label(body, row, "Columns (X)" if name == "x" else "Rows (Y)", "What differs, and its values.")
         choice = Choice(body, theme, kind, {"": "None"} | dict(axis_labels()), width=190)

@@ -1,4 +1,4 @@
-"""Samples without a run: what to sample, the worker that keeps the model loaded, and the images so far."""
+"""Samples without a run: the request, the worker that keeps the model loaded, and the images so far."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ui.loop.jobs import JobState, apply_event
 from ui.loop.signal import Signal
 
 _WORKER = ("sample", "--serve")
-_MOST_SHOWN = 500
+_MAX_IMAGES = 500
 _MOST_SEEDS = 2**32
 
 
@@ -79,7 +79,7 @@ class SampleSession:
             self._bad_choice = error
 
     def use_config(self, config: Config, *, with_prompt: bool = False) -> None:
-        """Take the model and the devices of a config; the prompt stays, unless `with_prompt` takes its first one."""
+        """Use the model and the devices of a config; its first prompt, too, if `with_prompt`."""
         prompts = self.form.config.sampling.prompts
         self.form.replace(_with_prompt(config, None if with_prompt else prompts[0]))
         self.choose(run="", backup="")
@@ -94,7 +94,7 @@ class SampleSession:
             return f"{error.message} {error.advice}".strip()
         self.state = JobState("running", "Samples")
         self.changed()
-        self._background.run(lambda: _check_request(request), self._send, self._not_sent)
+        self._background.run(lambda: _check_request(request), self._send, self._report_failure)
         return ""
 
     def stop(self) -> None:
@@ -117,7 +117,7 @@ class SampleSession:
         self.unload()
 
     def drain(self, _deadline: float) -> bool:
-        """Take the worker's events, for the pump."""
+        """Apply the worker's new events, for the pump."""
         events = list(self._process.waiting()) if self._process is not None else []
         for event in events:
             self._take(event)
@@ -128,7 +128,7 @@ class SampleSession:
         return bool(events)
 
     def use_settings_of(self, path: Path) -> bool:
-        """Take the prompt and the fields of an image; return whether it has any."""
+        """Use the prompt and the fields of an image; return whether it has any."""
         settings = read_settings(path)
         fields = {k: v for k, v in settings.items() if k in SamplePrompt.model_fields}
         if not fields:
@@ -158,12 +158,14 @@ class SampleSession:
         if self._job is not None:
             self._job.cancel()
         config = self.form.config
-        self._job = self._background.run(lambda: with_model(config, name), self._use_found_model, lambda _error: None)
+        self._job = self._background.run(
+            lambda: with_model(config, name), self._use_identified_model, lambda _error: None
+        )
 
-    def _use_found_model(self, found: Config) -> None:
+    def _use_identified_model(self, identified: Config) -> None:
         config = self.form.config
-        if found.model.base_model == config.model.base_model and found.model != config.model:
-            self.form.replace(with_kind(config, found.model.family.name, found.model.variant))
+        if identified.model.base_model == config.model.base_model and identified.model != config.model:
+            self.form.replace(with_kind(config, identified.model.family.name, identified.model.variant))
 
     def _send(self, request: SampleRequest) -> None:
         if self.state.stage != "running":
@@ -176,7 +178,7 @@ class SampleSession:
         self._process.send_line(line)
         self._background.run(lambda: write_text(self._state_file, line), lambda _done: None, lambda _error: None)
 
-    def _not_sent(self, error: Exception) -> None:
+    def _report_failure(self, error: Exception) -> None:
         advice = error.advice if isinstance(error, DarkroomError) else ""
         self.state = apply_event(self.state, JobFailed(str(getattr(error, "message", error)), advice))
         self.changed()
@@ -185,12 +187,12 @@ class SampleSession:
         number = getattr(event, "request", self._num_requests)
         if isinstance(event, ImageSampled):
             image = SampledFile(Path(event.path), event.caption, event.prompt, event.is_grid)
-            self.images = (image, *self.images[: _MOST_SHOWN - 1])
+            self.images = (image, *self.images[: _MAX_IMAGES - 1])
         elif not isinstance(event, JobFinished | JobFailed | JobStopped) or number == self._num_requests:
             self.state = apply_event(self.state, event)
 
     def _restore(self) -> None:
-        """Take the last request of an earlier session, if there is one."""
+        """Restore the last request of an earlier session, if there is one."""
         try:
             request = sample_in(self._state_file.read_text(encoding="utf-8"))
         except (OSError, ValueError, KeyError, TypeError):
@@ -204,8 +206,8 @@ class SampleSession:
 
 def _with_prompt(config: Config, prompt: SamplePrompt | None = None) -> Config:
     """Return a config with one prompt: the given one, or the first of the config."""
-    kept = prompt or next(iter(config.sampling.prompts), None) or SamplePrompt()
-    sampling = config.sampling.model_copy(update={"prompts": (kept,)})
+    first = prompt or next(iter(config.sampling.prompts), None) or SamplePrompt()
+    sampling = config.sampling.model_copy(update={"prompts": (first,)})
     return config.model_copy(update={"sampling": sampling})
 
 

@@ -45,11 +45,11 @@ class SamplePage:
     def __init__(self, master: tk.Misc, context: Context, spec: PageSpec) -> None:
         self.frame = PageFrame(master, context, spec)
         self._context = context
-        self._shown: tuple[object, ...] = ()
+        self._images: tuple[object, ...] = ()
         state_file = session_file().with_name("sample.json")
         self.session = SampleSession(context.form.config, context.pump.background, state_file=state_file)
         form = self.session.form
-        self.own_context = replace(context, form=form, field_problems=FieldProblems(form, context.pump))
+        self.page_context = replace(context, form=form, field_problems=FieldProblems(form, context.pump))
         self.sources = SampleSources(context, self.session, self._complete_card)
         self._add_body()
         self._add_right()
@@ -60,21 +60,21 @@ class SamplePage:
         context.session.changed.subscribe(self._run_changed)
         context.pump.add_source(self.session.drain)
         self.frame.bind("<Destroy>", self._on_destroy, add="+")
-        self.frame.bind_all("<Control-Return>", self._by_key, add="+")
+        self.frame.bind_all("<Control-Return>", self._on_key, add="+")
         accept_paths(context.root, self.frame, self.sources.drop)
         self._is_shown = False
         self._draw()
 
-    def shown(self) -> None:
-        """Take shortcuts, and look for results of runs."""
+    def on_show(self) -> None:
+        """Handle shortcuts, and look for results of runs."""
         self._is_shown = True
         self.sources.look()
 
-    def hidden(self) -> None:
-        """Take no shortcuts; sampling continues."""
+    def on_hide(self) -> None:
+        """Ignore shortcuts; sampling continues."""
         self._is_shown = False
         if hasattr(self, "grid_card"):  # the cards are built
-            self._collect()
+            self._take_cards()
 
     def show_field(self, path: str) -> bool:
         """Return False: the page has no settings of the config."""
@@ -82,7 +82,7 @@ class SamplePage:
 
     def generate(self) -> None:
         """Sample what is chosen."""
-        self._collect()
+        self._take_cards()
         if self._context.session.is_active:
             self._context.notify("A run is training: samples slow it down, and need memory of their own.")
         problem = self.session.start()
@@ -121,13 +121,13 @@ class SamplePage:
             Group(f"sampling.prompts.0/{title}", title, tuple(r for r in records if _is_of_prompt(r) == is_of_prompt))
             for title, is_of_prompt in (("Prompt", True), ("Image", False))
         )
-        self.prompt_view = FormView(body, self.own_context, lambda: (prompt,), max_columns=1)
+        self.prompt_view = FormView(body, self.page_context, lambda: (prompt,), max_columns=1)
         body.add(self.prompt_view, 0, gap_px=0)
         self.prompt_view.build()
         yield
         self.prompt_view.finish()
         for text in _texts_in(self.prompt_view):  # whose own Return would add a line
-            text.bind("<Control-Return>", self._by_key)
+            text.bind("<Control-Return>", self._on_key)
         yield
         self.model_card = ModelCard(
             body, context, self.session, use_run=sources.use_run, use_result=sources.use_result,
@@ -135,11 +135,11 @@ class SamplePage:
         )  # fmt: skip
         body.add(self.model_card.card, 0)
         yield
-        self.model_view = FormView(body, self.own_context, lambda: (self._model_group(),), max_columns=1)
+        self.model_view = FormView(body, self.page_context, lambda: (self._model_group(),), max_columns=1)
         body.add(self.model_view, 0, gap_px=0)
         self.model_view.build()
         yield
-        self.image_view = FormView(body, self.own_context, lambda: (image,), max_columns=1)
+        self.image_view = FormView(body, self.page_context, lambda: (image,), max_columns=1)
         body.add(self.image_view, 1, gap_px=0)
         self.image_view.build()
         yield
@@ -151,11 +151,11 @@ class SamplePage:
         """Return the fields of the model and of its family."""
         config = self.session.form.config
         records = top_records(type(config))
-        own = variant_records(config, records["model.family"])
-        return Group("model", "Base model", (*(records[path] for path in _MODEL_FIELDS), *own))
+        family_records = variant_records(config, records["model.family"])
+        return Group("model", "Base model", (*(records[path] for path in _MODEL_FIELDS), *family_records))
 
     def _fit(self) -> None:
-        """Put the cards on the left into two columns where the page is wide."""
+        """Put the cards on the left into two columns if the page is wide."""
         px = self._context.theme.px
         is_wide = self.body.winfo_width() >= px(_WIDE_FROM_PX)
         self.body.columnconfigure(0, minsize=px(_LEFT_WIDTH * (2 if is_wide else 1)))
@@ -199,8 +199,8 @@ class SamplePage:
         self._context.pump.finish((self, "cards"))
         return self.model_card
 
-    def _collect(self) -> None:
-        """Take what the cards hold into the session."""
+    def _take_cards(self) -> None:
+        """Copy the choices of the cards to the session."""
         self._context.pump.finish((self, "cards"))
         adapters = [{"path": path, "strength": strength} for path, strength in self.model_card.loras.files]
         embeddings = [path for path, _ in self.model_card.embeddings.files]
@@ -213,7 +213,7 @@ class SamplePage:
         else:
             self._context.notify("There are no samples yet.")
 
-    def _by_key(self, _event: object) -> str | None:
+    def _on_key(self, _event: object) -> str | None:
         if not self._is_shown:
             return None
         self.generate()
@@ -229,8 +229,8 @@ class SamplePage:
         self.status.set_text(" ".join(filter(None, (state.status, advice, *state.notes))))
         self.status.recolour("error" if state.stage == "failed" else "muted")
         images = self.session.images
-        if images != self._shown:
-            self._shown = images
+        if images != self._images:
+            self._images = images
             self.grid.show([Tile(i.path, f"{i.caption}\n{i.prompt}", "Grid" if i.is_grid else "") for i in images])
 
     def _on_destroy(self, event: tk.Event[tk.Misc]) -> None:
@@ -250,20 +250,20 @@ def _texts_in(widget: tk.Misc) -> Iterator[tk.Text]:
 
 def _prompt_records() -> tuple[FieldRecord, ...]:
     records = inner_records(SamplePrompt, "sampling.prompts.0")
-    return tuple(_always(record) for record in records if not record.path.endswith(".enabled"))
+    return tuple(_at_every_level(record) for record in records if not record.path.endswith(".enabled"))
 
 
 def _is_of_prompt(record: FieldRecord) -> bool:
     return record.path.rpartition(".")[2] in _PROMPT_FIELDS
 
 
-def _always(record: FieldRecord) -> FieldRecord:
+def _at_every_level(record: FieldRecord) -> FieldRecord:
     """Return a record that is shown at every level: this page is for trying out."""
     return replace(record, setting=replace(record.setting, level="basic"))
 
 
 class IdleSampleViewer(ImageViewer):
-    """The samples of the Generate page; `use(path)` takes the settings of one."""
+    """The samples of the Generate page; `use(path)` copies the settings of a sample to the page."""
 
     def __init__(self, context: Context, tiles: Sequence[Tile], index: int, use: Callable[[Path], object]) -> None:
         self._context = context
@@ -278,7 +278,7 @@ class IdleSampleViewer(ImageViewer):
         self._context.notify("The settings are on the clipboard.")
 
     def use_settings(self) -> None:
-        """Take the settings of the image into the page."""
+        """Copy the settings of the image to the page."""
         self._use(self.tiles[self.index].path)
 
     def _add_steps(self, footer: Panel) -> None:

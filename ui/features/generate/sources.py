@@ -1,4 +1,4 @@
-"""Where the Generate page takes its model from: the config, the demo, a run and its results, and dropped files."""
+"""The sources of the Generate page's model: the config, the demo, a run and its results, and dropped files."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ _DEMO = "#demo"
 
 
 class SampleSources:
-    """Takes models into the session and its card; `card()` returns the card, complete."""
+    """Sets the model of the session and of its card; `card()` returns the complete card."""
 
     def __init__(self, context: Context, session: SampleSession, card: Callable[[], ModelCard]) -> None:
         self._context, self._session, self._card = context, session, card
         self._takes_newest = not session.was_restored  # at the first look
 
     def drop(self, paths: Sequence[Path]) -> None:
-        """Take dropped files: models, LoRAs, embeddings, runs."""
+        """Use dropped files: models, LoRAs, embeddings, runs."""
         background = self._context.pump.background
         background.run(lambda: [(path, identify(path).kind) for path in paths], self._place)
 
     def use_config(self) -> None:
-        """Take the model of the config that is being edited."""
+        """Use the model of the config that is being edited."""
         self._session.use_config(self._context.form.config)
         self._card().refresh()
 
     def use_demo(self) -> None:
-        """Take the demo model, which needs no download, with one of its prompts."""
+        """Use the demo model, which needs no download, with one of its prompts."""
         demo = next(preset for preset in list_presets() if preset.name == _DEMO)
-        own = self._session.form.config.general
+        general = self._session.form.config.general
         config = demo.load().config
-        self._session.use_config(config.model_copy(update={"general": own}), with_prompt=True)
+        self._session.use_config(config.model_copy(update={"general": general}), with_prompt=True)
         self._card().refresh()
 
     def use_result(self, result: Result, *, with_prompt: bool = False) -> None:
-        """Take the result of a run and the run's base model, and with `with_prompt` also its first prompt."""
+        """Use the result of a run with its base model, and with `with_prompt` its first prompt, too."""
         self._session.use_config(result.config, with_prompt=with_prompt)
         self._session.choose(run=str(result.run_dir), backup="")
         if result.kind == "full":
@@ -52,17 +52,17 @@ class SampleSources:
         self._card().refresh()
 
     def use_run(self, folder: Path) -> None:
-        """Take the model of a run, or of one of its backups, read in the background."""
+        """Use the model of a run or of one of its backups, read in the background."""
         is_backup = folder.parent.name == "backup"
         run_dir = folder.parent.parent if is_backup else folder
         backup = str(folder) if is_backup else ""
         run = self._context.pump.background.run
-        run(lambda: saves_of(run_dir), lambda found: self._show_run(run_dir, backup, found), self._no_run)
+        run(lambda: saves_of(run_dir), lambda models: self._show_run(run_dir, backup, models), self._report_failure)
 
-    def _show_run(self, run_dir: Path, backup: str, found: RunModels) -> None:
-        self._session.use_config(found.config)
+    def _show_run(self, run_dir: Path, backup: str, models: RunModels) -> None:
+        self._session.use_config(models.config)
         self._session.choose(run=str(run_dir), backup=backup)
-        last = next((save for save in reversed(found.saves) if save.step >= 0), next(iter(found.saves), None))
+        last = next((save for save in reversed(models.saves) if save.step >= 0), next(iter(models.saves), None))
         if last is not None and not backup:
             if last.is_adapter:
                 self._card().loras.set([(str(last.path), "1")])
@@ -70,12 +70,12 @@ class SampleSources:
                 self._session.form.edit("model.base_model", str(last.path))
         if backup:
             self._card().loras.set(())
-        self._card().show_run(found)
+        self._card().show_run(models)
 
     def look(self) -> None:
-        """Offer the results of runs; the newest is taken where nothing has been chosen yet."""
+        """Offer the results of runs; the newest is used if nothing has been chosen yet."""
 
-        def found(results: tuple[Result, ...]) -> None:
+        def offer(results: tuple[Result, ...]) -> None:
             card = self._card()
             is_untouched = not (card.loras.rows or self._session.choices.run or self._session.images)
             if results and self._takes_newest and is_untouched:
@@ -84,13 +84,13 @@ class SampleSources:
             card.show_results(results)
 
         places = self._context.workspaces()
-        self._context.pump.background.run(lambda: newest_results(places), found)
+        self._context.pump.background.run(lambda: newest_results(places), offer)
 
-    def _no_run(self, error: Exception) -> None:
+    def _report_failure(self, error: Exception) -> None:
         self._context.notify(str(getattr(error, "message", error)))
 
-    def _place(self, found: Sequence[tuple[Path, str]]) -> None:
-        for path, kind in found:
+    def _place(self, kinds: Sequence[tuple[Path, str]]) -> None:
+        for path, kind in kinds:
             if kind == "lora":
                 self._card().loras.add([path])
             elif kind == "embedding":
@@ -103,7 +103,7 @@ class SampleSources:
                 self._context.notify(f"{path.name} is not a model, a LoRA, an embedding, a run or a sample.")
 
     def use_settings(self, path: Path) -> bool:
-        """Take the settings of a sample; return whether it has any."""
+        """Use the settings of a sample; return whether it has any."""
         has_any = self._session.use_settings_of(path)
         if has_any:
             self._context.notify("The settings of the image are taken.")

@@ -29,10 +29,10 @@ def _row_of(sample: SamplePrompt, _config: Config) -> Row:
     return f" {text}", values, "" if sample.enabled else "faint"
 
 
-def _new(present: Sequence[SamplePrompt], config: Config) -> SamplePrompt:
+def _new(prompts: Sequence[SamplePrompt], config: Config) -> SamplePrompt:
     """Return a prompt like the last one, or one at the training resolution."""
-    if present:
-        return present[-1].model_copy(update={"prompt": ""})
+    if prompts:
+        return prompts[-1].model_copy(update={"prompt": ""})
     side_px = side_of(config.data.resolution_px[0]) // 8 * 8
     return SamplePrompt(width_px=side_px, height_px=side_px)
 
@@ -70,9 +70,9 @@ def _embedding_row(word: EmbeddingWord, config: Config) -> Row:
     return f" {word.placeholder}", ("yes" if word.train else "no", tokens, start), "" if word.train else "faint"
 
 
-def _new_embedding(present: Sequence[EmbeddingWord], config: Config) -> EmbeddingWord:
+def _new_embedding(embeddings: Sequence[EmbeddingWord], config: Config) -> EmbeddingWord:
     """Return an embedding with a placeholder that no other one has."""
-    names = {w.placeholder.lower() for w in present}
+    names = {w.placeholder.lower() for w in embeddings}
     free = (f"<embedding-{n}>" for n in range(2, len(names) + 3))
     first = EmbeddingWord().placeholder
     return EmbeddingWord(placeholder=first if first not in names else next(n for n in free if n not in names))
@@ -94,7 +94,7 @@ _EMBEDDINGS = ListSpec(
     row_of=_embedding_row,
     new=_new_embedding,
     empty_text="No embeddings. An embedding is a new word for prompts:\n"
-    "alone as the training target (top bar), or beside a LoRA or a fine-tune.",
+    "alone as the training target (top bar), or together with a LoRA or a fine-tune.",
     depends_on="training.trains",
     applies=uses_denoiser,
 )

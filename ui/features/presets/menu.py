@@ -16,10 +16,10 @@ def add_presets(menu: tk.Menu, context: Context, presets: Sequence[Preset], choo
     """Add a submenu for each group of presets; one that is too long for the screen leads to the list."""
     for group in preset_groups(presets):
         inner = add_submenu(menu, context.theme, group.title)
-        for heading, found in group.parts:
+        for heading, part in group.parts:
             if heading:
                 inner.add_command(label=heading, state="disabled")
-            for preset in found:
+            for preset in part:
                 label = f"   {preset.name}" if heading else preset.name
                 inner.add_command(label=label, command=partial(choose, preset))
         keep_on_screen(inner, lambda: open_list(context, choose))

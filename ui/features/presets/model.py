@@ -13,8 +13,8 @@ from modules.config.schema import Config
 from modules.families.registry import family_labels
 from ui.forms.changes import changes
 
-OWN = "Yours"
-_OWN_TITLE, _DEMO_TITLE = "Your presets", "Demo"
+USER_KIND = "Yours"
+_USER_TITLE, _DEMO_TITLE = "Your presets", "Demo"
 _DEMO = "#demo"
 _METHODS = "Rewards and preferences"
 _KINDS = ("adapter", "full", "embedding", "vae", _METHODS)  # as the menus list them
@@ -35,15 +35,15 @@ class PresetGroup:
 
 def preset_groups(presets: Sequence[Preset]) -> tuple[PresetGroup, ...]:
     """Return the user's presets, the demo, and each family's: plain LoRAs first, training methods last."""
-    own = tuple(p for p in presets if not p.is_built_in)
+    user_presets = tuple(p for p in presets if not p.is_built_in)
     demo = tuple(sorted((p for p in presets if _is_demo(p)), key=lambda p: (p.name != _DEMO, p.name.casefold())))
-    groups = [PresetGroup(_OWN_TITLE, (("", own),)), PresetGroup(_DEMO_TITLE, (("", demo),))]
+    groups = [PresetGroup(_USER_TITLE, (("", user_presets),)), PresetGroup(_DEMO_TITLE, (("", demo),))]
     built_in = [p for p in presets if p.is_built_in and not _is_demo(p)]
     labels = family_labels()
     for family in dict.fromkeys(p.group for p in built_in):
         of_family = [p for p in built_in if p.group == family]
         kinds = {kind: tuple(p for p in of_family if _kind(p) == kind) for kind in _KINDS}
-        parts = tuple((_kind_label(kind), found) for kind, found in kinds.items() if found)
+        parts = tuple((_kind_label(kind), kind_presets) for kind, kind_presets in kinds.items() if kind_presets)
         groups.append(PresetGroup(labels.get(family, family), parts))
     return tuple(group for group in groups if group.presets)
 
@@ -85,7 +85,7 @@ class PresetRow:
     @property
     def cells(self) -> tuple[str, ...]:
         """The columns after the name."""
-        kind = "Built-in" if self.preset.is_built_in else OWN
+        kind = "Built-in" if self.preset.is_built_in else USER_KIND
         return kind, self.family, self.trains, self.memory, self.problem or first_line(self.notes)
 
 
@@ -94,7 +94,7 @@ def preset_rows(presets: Sequence[Preset]) -> list[PresetRow]:
     return [_row(preset) for preset in presets]
 
 
-def compared_rows(one: PresetRow, other: PresetRow) -> list[tuple[str, str, str]]:
+def difference_rows(one: PresetRow, other: PresetRow) -> list[tuple[str, str, str]]:
     """Return the settings in which two presets differ: the setting, its value in the first, and in the second."""
     if one.config is None or other.config is None:
         return []
@@ -103,8 +103,8 @@ def compared_rows(one: PresetRow, other: PresetRow) -> list[tuple[str, str, str]
 
 def matching(rows: Sequence[PresetRow], text: str) -> list[PresetRow]:
     """Return the rows that contain every word of a text, in any column."""
-    words = text.casefold().split()
-    return [r for r in rows if all(w in " ".join((r.preset.name, *r.cells, r.notes)).casefold() for w in words)]
+    terms = text.casefold().split()
+    return [r for r in rows if all(w in " ".join((r.preset.name, *r.cells, r.notes)).casefold() for w in terms)]
 
 
 def first_line(text: str) -> str:
@@ -118,13 +118,13 @@ def _row(preset: Preset) -> PresetRow:
     if unreadable:
         return PresetRow(preset, None, problem=unreadable)
     config = loaded.config
-    stated = re.search(r"\b(\d+) ?GB\b", preset.name)
+    memory = re.search(r"\b(\d+) ?GB\b", preset.name)
     return PresetRow(
         preset,
         config,
         family=config.family.label,
         trains=_label(config, "training.trains", config.training.trains),
-        memory=f"{stated[1]} GB" if stated else "",
+        memory=f"{memory[1]} GB" if memory else "",
         notes=config.general.notes,
     )
 

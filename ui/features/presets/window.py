@@ -16,12 +16,12 @@ from modules.config.presets import (
 )
 from modules.system.errors import DarkroomError
 from modules.system.problem import count
-from ui.features.presets.model import PresetRow, compared_rows, first_line, matching, preset_groups, preset_rows
+from ui.features.presets.model import PresetRow, difference_rows, first_line, matching, preset_groups, preset_rows
 from ui.forms.context import Context
 from ui.forms.model import Source
-from ui.loop.interaction import Failure
+from ui.loop.interaction import failure_of
 from ui.widgets.controls import Button
-from ui.widgets.dialog import Window
+from ui.widgets.dialog import Window, close_windows
 from ui.widgets.entry import Entry
 from ui.widgets.panel import Panel, Text, WrappedText
 from ui.widgets.search_window import Rows, SearchWindow
@@ -38,7 +38,7 @@ _COLUMNS = (
     Column("memory", "For a card of", 90),
     Column("notes", "Description", 240, is_stretched=True),
 )
-_COMPARED = (
+_COMPARISON_COLUMNS = (
     Column("#0", "Setting", 290, is_stretched=True),
     Column("one", "", 220),
     Column("other", "", 220),
@@ -51,17 +51,17 @@ class Presets(Window):
     def __init__(self, context: Context) -> None:
         super().__init__(context.root, context.theme, "Presets")
         self.rows: list[PresetRow] = []
-        self.shown: list[PresetRow] = []
+        self.visible: list[PresetRow] = []
         self._all: list[PresetRow] = []
         self._context = context
         self._trashed: list[Trashed] = []
-        self._wanted = context.form.source.path
+        self._path_to_select = context.form.source.path
         px = context.theme.px
         self.find = TextVar(master=self)
         Entry(self, context.theme, self.find, on="window", placeholder="Find a preset").pack(
             fill="x", padx=px(PAD), pady=(px(PAD), px(10))
         )
-        self.find.trace_add("write", lambda *_: self._show_found())
+        self.find.trace_add("write", lambda *_: self._show_matches())
         self._add_buttons(px(PAD))
         self.notes = WrappedText(self, context.theme, colour="muted", height=3, anchor="nw")
         self.notes.pack(side="bottom", fill="x", padx=px(PAD), pady=(px(8), 0))
@@ -84,14 +84,14 @@ class Presets(Window):
 
     def load(self) -> None:
         """Load the selected preset and close."""
-        if (row := self._only()) is not None:
+        if (row := self._single_row()) is not None:
             self.close()
             self._context.documents.open_preset(row.preset)
 
     def save_as(self) -> None:
         """Save the current settings as a preset."""
         self._context.documents.save_as_preset()
-        self._wanted = self._context.form.source.path
+        self._path_to_select = self._context.form.source.path
         self.read()
 
     def describe(self) -> None:
@@ -129,19 +129,19 @@ class Presets(Window):
 
     def duplicate(self) -> None:
         """Copy the selected preset to a new one of the user's."""
-        if (row := self._only()) is not None:
+        if (row := self._single_row()) is not None:
             self._do(lambda: duplicate_preset(row.preset), f"Copied {row.preset.name}.")
 
     def delete(self) -> None:
         """Move the selected own presets to the trash folder."""
-        own = [r for r in self._chosen() if not r.preset.is_built_in]
+        rows = [r for r in self._selected_rows() if not r.preset.is_built_in]
 
         def work() -> None:
-            for row in own:
+            for row in rows:
                 self._trashed.append(delete_preset(row.preset))
 
-        if own:
-            names = own[0].preset.name if len(own) == 1 else count(len(own), "preset")
+        if rows:
+            names = rows[0].preset.name if len(rows) == 1 else count(len(rows), "preset")
             self._do(work, f"Deleted {names}. Undo delete brings it back.")
 
     def undo_delete(self) -> None:
@@ -152,14 +152,14 @@ class Presets(Window):
 
     def compare(self) -> None:
         """Show the settings in which two presets differ; one alone is compared with the current settings."""
-        chosen = self._chosen()
-        if len(chosen) == 2:
-            PresetComparison(self._context, chosen[0], chosen[1])
-        elif len(chosen) == 1:
+        rows = self._selected_rows()
+        if len(rows) == 2:
+            PresetComparison(self._context, rows[0], rows[1])
+        elif len(rows) == 1:
             form = self._context.form
             name = f"{form.source.name}, as it is now"
-            now = PresetRow(Preset(name, "yours", chosen[0].preset.path), form.config)
-            PresetComparison(self._context, chosen[0], now)
+            now = PresetRow(Preset(name, "yours", rows[0].preset.path), form.config)
+            PresetComparison(self._context, rows[0], now)
 
     # -- rows
 
@@ -171,54 +171,53 @@ class Presets(Window):
     def _show(self, rows: Sequence[PresetRow]) -> None:
         if self.winfo_exists():
             self._all = list(rows)
-            self._show_found()
+            self._show_matches()
 
-    def _show_found(self) -> None:
-        chosen = self._wanted or next((r.preset.path for r in self._chosen()), None)
-        self.shown = matching(self._all, self.find.get())
-        self.table.set_rows([(f"  {r.preset.name}", r.cells, "error" if r.problem else "") for r in self.shown])
-        index = next((i for i, r in enumerate(self.shown) if r.preset.path == chosen), 0)
-        if self.shown:
-            self._wanted = None
+    def _show_matches(self) -> None:
+        path = self._path_to_select or next((r.preset.path for r in self._selected_rows()), None)
+        self.visible = matching(self._all, self.find.get())
+        self.table.set_rows([(f"  {r.preset.name}", r.cells, "error" if r.problem else "") for r in self.visible])
+        index = next((i for i, r in enumerate(self.visible) if r.preset.path == path), 0)
+        if self.visible:
+            self._path_to_select = None
             self.table.select([index])
         self._follow_selection()
 
-    def _do(self, work: Callable[[], object], said: str, keep: Preset | None = None) -> None:
+    def _do(self, work: Callable[[], object], message: str, keep: Preset | None = None) -> None:
         """Carry out a change, say so, and list the presets again; a failure is shown."""
         try:
             result = work()
         except (DarkroomError, OSError) as error:
-            advice = error.advice if isinstance(error, DarkroomError) else "Check the folder of your presets."
-            message = error.message if isinstance(error, DarkroomError) else str(error)
-            self._context.interaction.show_failure(Failure("The preset could not be changed", message, advice))
+            failure = failure_of("The preset could not be changed", error, "Check the folder of your presets.")
+            self._context.interaction.show_failure(failure)
             return
-        self._context.notify(said)
-        self._wanted = result.path if isinstance(result, Preset) else keep.path if keep is not None else None
+        self._context.notify(message)
+        self._path_to_select = result.path if isinstance(result, Preset) else keep.path if keep is not None else None
         self.read()
 
-    def _chosen(self) -> list[PresetRow]:
-        return [self.shown[i] for i in self.table.selected if i < len(self.shown)]
+    def _selected_rows(self) -> list[PresetRow]:
+        return [self.visible[i] for i in self.table.selected if i < len(self.visible)]
 
-    def _only(self) -> PresetRow | None:
-        chosen = self._chosen()
+    def _single_row(self) -> PresetRow | None:
+        chosen = self._selected_rows()
         return chosen[0] if len(chosen) == 1 else None
 
     def _selected_user_preset(self) -> PresetRow | None:
-        row = self._only()
+        row = self._single_row()
         return row if row is not None and not row.preset.is_built_in else None
 
     def _follow_selection(self) -> None:
-        chosen = self._chosen()
-        row, own = self._only(), self._selected_user_preset()
+        rows = self._selected_rows()
+        row, user_row = self._single_row(), self._selected_user_preset()
         self.notes.set_text((row.problem or row.notes) if row is not None else "")
         for name, is_possible in (
             ("Load", row is not None and row.config is not None),
-            ("Describe…", own is not None),
-            ("Rename…", own is not None),
+            ("Describe…", user_row is not None),
+            ("Rename…", user_row is not None),
             ("Duplicate", row is not None),
-            ("Delete", any(not r.preset.is_built_in for r in chosen)),
+            ("Delete", any(not r.preset.is_built_in for r in rows)),
             ("Undo delete", bool(self._trashed)),
-            ("Compare", len(chosen) in (1, 2)),
+            ("Compare", len(rows) in (1, 2)),
         ):
             self.buttons[name].set_enabled(is_possible)
 
@@ -248,15 +247,15 @@ class PresetComparison(Window):
 
     def __init__(self, context: Context, one: PresetRow, other: PresetRow) -> None:
         super().__init__(context.root, context.theme, "Compare presets")
-        self.differences = compared_rows(one, other)
+        self.differences = difference_rows(one, other)
         px = context.theme.px
         footer = Panel(self, context.theme)
         footer.pack(side="bottom", fill="x", padx=px(PAD), pady=px(PAD))
         Button(footer, context.theme, "Close", self.close, width=92).pack(side="right")
         number = count(len(self.differences), "setting")
-        words = f"{number} {'differs' if len(self.differences) == 1 else 'differ'}"
-        Text(footer, context.theme, words, colour="muted").pack(side="left")
-        self.table = Table(self, context.theme, _COMPARED)
+        summary = f"{number} {'differs' if len(self.differences) == 1 else 'differ'}"
+        Text(footer, context.theme, summary, colour="muted").pack(side="left")
+        self.table = Table(self, context.theme, _COMPARISON_COLUMNS)
         self.table.tree.heading("one", text=one.preset.name)
         self.table.tree.heading("other", text=other.preset.name)
         self.table.pack(fill="both", expand=True, padx=px(PAD), pady=(px(PAD), 0))
@@ -280,7 +279,7 @@ class PresetList(SearchWindow):
     def __init__(self, context: Context, choose: Callable[[Preset], object]) -> None:
         groups = preset_groups(context.documents.presets())
         self.rows = [PresetRow(preset, None) for group in groups for preset in group.presets]
-        self.found: list[PresetRow] = []
+        self.matches: list[PresetRow] = []
         super().__init__(
             context.root,
             context.theme,
@@ -288,30 +287,31 @@ class PresetList(SearchWindow):
             _LIST_COLUMNS,
             hint="Search, for example: lora 8 GB",
             search=self._find,
-            take=lambda index: choose(self.found[index].preset),
+            take=lambda index: choose(self.matches[index].preset),
         )
         self.table.on_events({"<ButtonRelease-1>": self.go})
         self.show(*_LIST_SIZE)
         presets = [row.preset for row in self.rows]
-        context.pump.background.run(lambda: preset_rows(presets), self._know)
+        context.pump.background.run(lambda: preset_rows(presets), self._keep_rows)
 
-    def _know(self, rows: list[PresetRow]) -> None:
+    def _keep_rows(self, rows: list[PresetRow]) -> None:
         """Show what the presets are for, which takes a moment to read."""
         if self.winfo_exists():
             self.rows = rows
-            chosen = self.table.selected
+            selection = self.table.selected
             self.look()
-            self.table.select(chosen)
+            self.table.select(selection)
 
     def _find(self, text: str) -> Rows:
-        words = text.casefold().split()
-        found = matching(self.rows, text)
-        self.found = sorted(found, key=lambda r: not all(w in f"{r.preset.name} {r.trains}".casefold() for w in words))
-        return [(f" {r.preset.name}", (r.trains, r.memory, r.problem or first_line(r.notes)), "") for r in self.found]
+        terms = text.casefold().split()
+        matches = matching(self.rows, text)
+        self.matches = sorted(
+            matches, key=lambda r: not all(w in f"{r.preset.name} {r.trains}".casefold() for w in terms)
+        )
+        return [(f" {r.preset.name}", (r.trains, r.memory, r.problem or first_line(r.notes)), "") for r in self.matches]
 
 
 def open_preset_list(context: Context, choose: Callable[[Preset], object]) -> PresetList:
     """Open the list of presets; one that is already open is closed."""
-    for old in [w for w in context.root.winfo_children() if isinstance(w, PresetList)]:
-        old.close()
+    close_windows(context.root, PresetList)
     return PresetList(context, choose)

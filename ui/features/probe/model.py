@@ -1,4 +1,4 @@
-"""The probe in the window: its child process, what it measured, and taking it into the form."""
+"""The probe in the window: its child process, its findings, and applying them to the form."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ BATCH, RATE = "batch", "rate"
 
 @dataclass(frozen=True, slots=True)
 class ProbeFindings:
-    """The results of a probe: text and plot of each search, and the value that can be taken over, if any."""
+    """The results of a probe: text and plot of each search, and the value to apply, if any."""
 
-    words: tuple[str, ...] = ()
+    summaries: tuple[str, ...] = ()
     plots: Mapping[str, Plot] = field(default_factory=dict)
     batch: int | None = None
     rate: float | None = None
@@ -43,9 +43,9 @@ def read_findings(folder: Path) -> ProbeFindings:
     of_batch, of_rate = data.get("batch", {}), data.get("learning_rate", {})
     plots = {}
     if of_rate.get("points"):
-        swept = [RatePoint(**point) for point in of_rate["points"]]
+        rates = [RatePoint(**point) for point in of_rate["points"]]
         plots[RATE] = rate_plot(
-            [p.rate for p in swept], [p.change for p in swept], of_rate["smoothed"], of_rate["suggested"]
+            [p.rate for p in rates], [p.change for p in rates], of_rate["smoothed"], of_rate["suggested"]
         )
     if points := of_batch.get("points"):
         speeds = [p["images_per_second"] for p in points]
@@ -99,11 +99,11 @@ class Probing:
     def start(self, what: set[str], steps_text: str) -> None:
         """Write the config into a new folder of the workspace, and measure it in a child process."""
         probe = JOBS["probe"]
-        wanted = {"what": "both" if len(what) > 1 else next(iter(what), ""), "steps": steps_text.strip()}
+        values = {"what": "both" if len(what) > 1 else next(iter(what), ""), "steps": steps_text.strip()}
         try:
             if not what:
                 raise DarkroomError("Choose what to measure.")
-            settings = validate_settings(probe.settings, wanted)
+            settings = validate_settings(probe.settings, values)
             if not self._may_start():
                 raise DarkroomError(
                     "A run is training. Wait until it has ended, or stop it: both need the whole device."
@@ -149,6 +149,6 @@ class Probing:
             self._background.run(lambda: read_findings(folder), self._keep)
         self.changed()
 
-    def _keep(self, found: ProbeFindings) -> None:
-        self.findings = found
+    def _keep(self, findings: ProbeFindings) -> None:
+        self.findings = findings
         self.changed()

@@ -1,4 +1,4 @@
-"""The window of the probe: what to measure, its progress with Stop, the plots, and what can be taken from them."""
+"""The window of the probe: what to measure, its progress with Stop, the plots, and buttons that apply the findings."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class ProbeWindow(Window):
         self._context = context
         may_start = lambda: context.session.stage == "idle"  # noqa: E731
         self.probing = probing or Probing(context.form, context.pump.background, may_start=may_start)
-        self.wanted = {name: FlagVar(master=self, value=True) for name in _LABELS}
+        self.switches = {name: FlagVar(master=self, value=True) for name in _LABELS}
         self.steps = TextVar(master=self, value="60")
-        self._shown = RATE
+        self._plot_name = RATE
         pad = context.theme.px(PAD)
         WrappedText(self, context.theme, _HELP, colour="muted").pack(fill="x", padx=pad, pady=(pad, 0))
         self._add_choices(pad)
@@ -54,17 +54,17 @@ class ProbeWindow(Window):
 
     def start(self) -> None:
         """Start measuring what is chosen."""
-        self.probing.start({name for name, flag in self.wanted.items() if flag.get()}, self.steps.get())
+        self.probing.start({name for name, flag in self.switches.items() if flag.get()}, self.steps.get())
 
     def take(self, name: str) -> None:
-        """Take a result into the form."""
-        said = self.probing.take_rate() if name == RATE else self.probing.take_batch()
-        if said:
-            self._context.notify(said)
+        """Apply a result to the form."""
+        message = self.probing.take_rate() if name == RATE else self.probing.take_batch()
+        if message:
+            self._context.notify(message)
 
     def show_plot(self, name: str) -> None:
         """Show the plot of a search."""
-        self._shown = name
+        self._plot_name = name
         self._follow()
 
     def destroy(self) -> None:
@@ -80,7 +80,7 @@ class ProbeWindow(Window):
         row.pack(fill="x", padx=pad, pady=px(12))
         for name, label in _LABELS.items():
             Text(row, self.theme, label, colour="label").pack(side="left", padx=(0, px(6)))
-            Switch(row, self.theme, self.wanted[name], on="window").pack(side="left", padx=(0, px(18)))
+            Switch(row, self.theme, self.switches[name], on="window").pack(side="left", padx=(0, px(18)))
         Text(row, self.theme, "Steps of the sweep", colour="label").pack(side="left", padx=(0, px(6)))
         Entry(row, self.theme, self.steps, on="window", width=60).pack(side="left")
         self.start_button = Button(row, self.theme, "Start", self.start, style="primary", width=92)
@@ -115,11 +115,11 @@ class ProbeWindow(Window):
         self._context.pump.redraw_soon(self, self._follow)
 
     def _follow(self) -> None:
-        state, found = self.probing.runner.state, self.probing.findings
+        state, findings = self.probing.runner.state, self.probing.findings
         self.bar.set(state.share if state.is_active else 0.0)
-        failed = state.failure.advice if state.failure is not None else ""
-        words = self.probing.problem or "\n".join(found.words) or f"{state.status} {failed}".strip()
-        self.status.set_text(words)
+        advice = state.failure.advice if state.failure is not None else ""
+        text = self.probing.problem or "\n".join(findings.summaries) or f"{state.status} {advice}".strip()
+        self.status.set_text(text)
         self.status.recolour("error" if self.probing.problem or state.stage == "failed" else "text")
         self.start_button.set_enabled(not state.is_active)
         if state.is_active:
@@ -128,30 +128,30 @@ class ProbeWindow(Window):
             self.stop_button.pack_forget()
         self.stop_button.set_enabled(state.stage == "running")
         self._offer()
-        shown = self._shown if self._shown in found.plots else next(iter(found.plots), "")
-        plot = found.plots.get(shown)
+        open_plot = self._plot_name if self._plot_name in findings.plots else next(iter(findings.plots), "")
+        plot = findings.plots.get(open_plot)
         self.plot.show(probe_figure(plot) if plot is not None else Figure())
         for name, button in self.plot_buttons.items():
-            button.set_enabled(name != shown)
+            button.set_enabled(name != open_plot)
 
     def _offer(self) -> None:
-        found = self.probing.findings
+        findings = self.probing.findings
         size, steps = self.probing.batches
         labels = {
-            RATE: f"Use {found.rate:.2g}" if found.rate else "",
-            BATCH: f"Use batch {size} x {steps}" if found.batch else "",
+            RATE: f"Use {findings.rate:.2g}" if findings.rate else "",
+            BATCH: f"Use batch {size} x {steps}" if findings.batch else "",
         }
         for button in (*self.take_buttons.values(), *self._footer_rest):
             button.pack_forget()
-        offered = [name for name, label in labels.items() if label]
-        self.start_button.restyle("plain" if offered else "primary")
+        usable = [name for name, label in labels.items() if label]
+        self.start_button.restyle("plain" if usable else "primary")
         for name, label in labels.items():
             if label:
-                self.take_buttons[name].restyle("primary" if name == offered[0] else "plain")
+                self.take_buttons[name].restyle("primary" if name == usable[0] else "plain")
                 self.take_buttons[name].configure(text=label)
                 self.take_buttons[name].pack(side="left", padx=(0, GAP))
-        rest = self._footer_rest if len(found.plots) > 1 else self._footer_rest[-1:]
-        for button in rest if found.plots else ():
+        rest = self._footer_rest if len(findings.plots) > 1 else self._footer_rest[-1:]
+        for button in rest if findings.plots else ():
             button.pack(side="left", padx=(0, GAP))
 
 

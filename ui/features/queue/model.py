@@ -53,10 +53,10 @@ class QueueControl:
         self._run: QueueRun | None = None
         self._request: RunRequest | None = None
         self._is_busy = False  # taking an item, or recording an end
-        self._skips = False
-        self._leaves = False
-        self._noted_run_dir = ""
-        self._unwritten: list[Callable[[], RunQueue | None]] = []
+        self._is_skipping = False
+        self._is_leaving = False
+        self._last_run_dir = ""
+        self._pending_writes: list[Callable[[], RunQueue | None]] = []
         self._stamp: object = ()
         self._next_look = 0.0
         session.changed.subscribe(self._follow)
@@ -79,7 +79,7 @@ class QueueControl:
         return self._request is not None and self._request is self._session.request
 
     @property
-    def interrupted(self) -> Item | None:
+    def interrupted_item(self) -> Item | None:
         """The item that was trained when the program that ran the queue ended."""
         if self.is_running or self.runner is not None:
             return None
@@ -100,25 +100,25 @@ class QueueControl:
         def read() -> tuple[object, RunQueue, Holder | None]:
             return self._file.stamp(), self._file.read(), self._file.runner
 
-        def keep(found: tuple[object, RunQueue, Holder | None]) -> None:
-            self._stamp, self.queue, self.runner = found
+        def keep(state: tuple[object, RunQueue, Holder | None]) -> None:
+            self._stamp, self.queue, self.runner = state
             self.problem = ""
             self._next_look = 0.0  # it may have changed since
             self.changed()
             if done is not None:
                 done()
 
-        def failed(error: Exception) -> None:
+        def fail(error: Exception) -> None:
             self._stamp = self._file.stamp()  # read again once it has changed
             self._refuse(error)
 
-        self._background.run(read, keep, failed)
+        self._background.run(read, keep, fail)
 
     # -- changing
 
-    def change(self, change: Change, words: str = "") -> None:
-        """Change the queue; `words` are shown when it is done."""
-        self._background.run(lambda: self._file.change(change), partial(self._keep, words), self._refuse)
+    def change(self, change: Change, message: str = "") -> None:
+        """Change the queue; `message` is shown when it is done."""
+        self._background.run(lambda: self._file.change(change), partial(self._keep, message), self._refuse)
 
     def add(self, name: str, config: Config) -> None:
         """Add a copy of a config."""
@@ -146,10 +146,10 @@ class QueueControl:
         """Run the queue in this window. If a run is active, the queue begins when that has ended."""
         if self._run is None and not self._is_busy:
             self._is_busy = True
-            self._background.run(lambda: QueueRun(self._file), self._held, self._could_not_hold)
+            self._background.run(lambda: QueueRun(self._file), self._keep_run, self._fail_to_start)
 
     def stop_after_current(self) -> None:
-        """Let the current run end, and stop the queue then; a second call takes that back."""
+        """Let the current run end, and stop the queue then; a second call cancels that."""
         self.is_last = not self.is_last
         if self.is_last and self.current is None and not self._is_busy:
             self._release("The queue has stopped.")
@@ -158,23 +158,23 @@ class QueueControl:
     def skip(self) -> None:
         """Stop the current run and continue with the next item."""
         if self.current is not None:
-            self._skips = True
+            self._is_skipping = True
             self._session.stop()
 
     def leave(self) -> None:
         """Prepare for the end of the window: the current run, which is stopped now, is resumed by the next one."""
-        self._leaves = True
+        self._is_leaving = True
 
     def close(self) -> None:
         """Write what is not written yet, and let another program run the queue."""
-        for write in self._unwritten:
+        for write in self._pending_writes:
             write()
-        self._unwritten = []
+        self._pending_writes = []
         if self._run is not None:
             self._run.close()
             self._run = None
 
-    def _held(self, run: QueueRun) -> None:
+    def _keep_run(self, run: QueueRun) -> None:
         self._run, self._is_busy, self.is_last = run, False, False
         self._session.is_reserved = True
         self.refresh()
@@ -182,7 +182,7 @@ class QueueControl:
             self._notify("The queue starts when the current run has ended.")
         self._follow()
 
-    def _could_not_hold(self, error: Exception) -> None:
+    def _fail_to_start(self, error: Exception) -> None:
         self._is_busy = False
         self._refuse(error)
 
@@ -193,24 +193,24 @@ class QueueControl:
         if self.current is None:
             if self._session.stage == "idle":
                 self._is_busy = True
-                self._session.prepare(self._run.take_next, self._took, self._could_not_take)
+                self._session.prepare(self._run.take_next, self._begin, self._fail_to_take)
             return
         started = self._session.state.started
-        if started is not None and started.run_dir != self._noted_run_dir:
-            self._noted_run_dir = started.run_dir
+        if started is not None and started.run_dir != self._last_run_dir:
+            self._last_run_dir = started.run_dir
             self._write(partial(self._run.note, self.current, started), lambda _queue: None)
         ended = outcome(self._session.state)
         if not self._session.is_active and ended is not None:
             self._end(self.current, ended)
 
-    def _took(self, item: Item | None) -> None:
+    def _begin(self, item: Item | None) -> None:
         self._is_busy = False
         if self._run is None:
             return
         if item is None:
             self._release("The queue is complete.")
             return
-        self.current, self._noted_run_dir, self._skips = item, "", False
+        self.current, self._last_run_dir, self._is_skipping = item, "", False
         self._request = request_of(item)
         self._before_run(self._request)
         try:
@@ -219,7 +219,7 @@ class QueueControl:
             self._end(item, RunFailed(f"The training process could not be started: {error}."))
         self.refresh()
 
-    def _could_not_take(self, error: Exception) -> None:
+    def _fail_to_take(self, error: Exception) -> None:
         self._is_busy = False
         self._release("")
         self._refuse(error)
@@ -229,60 +229,59 @@ class QueueControl:
         self._is_busy, self.current = True, None
         state = ending_of(ended)[0]
 
-        def recorded(queue: RunQueue | None) -> None:
+        def continue_queue(queue: RunQueue | None) -> None:
             self._is_busy = False
             if self._run is None:
                 return
-            if self.is_last or not (self._skips or continues_after(queue or self.queue, state)):
-                self._release(f"The queue has stopped after {item.name}, which {_ENDED[state]}.")
+            if self.is_last or not (self._is_skipping or continues_after(queue or self.queue, state)):
+                self._release(f"The queue has stopped after {item.name}, which {_ENDINGS[state]}.")
             else:
                 self._follow()
 
-        if self._leaves and state == "stopped":
-            self._write(partial(self._file.change, partial(_mark_interrupted, item)), recorded)
+        if self._is_leaving and state == "stopped":
+            self._write(partial(self._file.change, partial(_mark_interrupted, item)), continue_queue)
         else:
-            self._write(partial(self._run.note, item, ended), recorded)
+            self._write(partial(self._run.note, item, ended), continue_queue)
 
     def _write(self, write: Callable[[], RunQueue | None], done: Callable[[RunQueue | None], None]) -> None:
         """Write in the background; a window that closes meanwhile writes at once (twice does no harm)."""
-        self._unwritten.append(write)
+        self._pending_writes.append(write)
 
-        def written(queue: RunQueue | None) -> None:
-            self._unwritten = [other for other in self._unwritten if other is not write]
+        def keep(queue: RunQueue | None) -> None:
+            self._pending_writes = [other for other in self._pending_writes if other is not write]
             if queue is not None:
                 self._keep("", queue)
             done(queue)
 
-        def failed(error: Exception) -> None:
-            self._unwritten = [other for other in self._unwritten if other is not write]
+        def fail(error: Exception) -> None:
+            self._pending_writes = [other for other in self._pending_writes if other is not write]
             self._refuse(error)
             done(None)
 
-        self._background.run(write, written, failed)
+        self._background.run(write, keep, fail)
 
-    def _release(self, words: str) -> None:
+    def _release(self, message: str) -> None:
         self._session.is_reserved = False
         if self._run is not None:
             self._run.close()
             self._run = None
         self.is_last = False
-        if words:
-            self._notify(words)
+        if message:
+            self._notify(message)
         self.refresh()
 
-    def _keep(self, words: str, queue: RunQueue) -> None:
+    def _keep(self, message: str, queue: RunQueue) -> None:
         self.queue, self.problem = queue, ""
         self._next_look = 0.0  # results can arrive in another order than the changes were made: the file counts
-        if words:
-            self._notify(words)
+        if message:
+            self._notify(message)
         self.changed()
 
     def _refuse(self, error: Exception) -> None:
         if not isinstance(error, DarkroomError | OSError):
             raise error
-        words = f"{error.message} {error.advice}".strip() if isinstance(error, DarkroomError) else str(error)
-        self.problem = words
-        self._notify(words)
+        self.problem = str(error)
+        self._notify(self.problem)
         self.changed()
 
 
@@ -290,4 +289,4 @@ def _mark_interrupted(item: Item, queue: RunQueue) -> RunQueue:
     return queue.end(item.number, "interrupted", "The window was closed during this run.")
 
 
-_ENDED = {"failed": "failed", "stopped": "was stopped", "finished": "finished"}
+_ENDINGS = {"failed": "failed", "stopped": "was stopped", "finished": "finished"}

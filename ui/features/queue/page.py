@@ -11,7 +11,14 @@ from modules.config.presets import Preset
 from modules.system.problem import errors_in
 from trainer.run_queue.items import Item
 from ui.features.queue.model import QueueControl
-from ui.features.queue.rows import detail_lines, difference_words, length_words, names_of, status_line, training_words
+from ui.features.queue.rows import (
+    describe_difference,
+    describe_length,
+    describe_training,
+    detail_lines,
+    names_of,
+    status_line,
+)
 from ui.forms.context import Context
 from ui.forms.documents import LOADED_KINDS
 from ui.forms.model import Source
@@ -19,7 +26,7 @@ from ui.forms.page import PageFrame
 from ui.forms.setting_pages import PageSpec
 from ui.widgets.card import Card
 from ui.widgets.controls import Button, Switch
-from ui.widgets.menu import make_menu
+from ui.widgets.menu import make_menu, open_at
 from ui.widgets.notices import Notice, Reply
 from ui.widgets.panel import Panel, Text, WrappedText
 from ui.widgets.scroll import ScrollFrame
@@ -55,7 +62,7 @@ class QueuePage:
         self._queue = context.models.of(QueueControl)
         self._is_shown = False
         self._items: tuple[Item, ...] = ()
-        self._described: tuple[Item | None, str, str] = (None, "", "")
+        self._description: tuple[Item | None, str, str] = (None, "", "")
         px = context.theme.px
         body = Panel(self.frame, context.theme)
         body.grid(row=1, column=0, sticky="nsew", padx=px(PAD + 4), pady=(0, px(PAD)))
@@ -91,12 +98,12 @@ class QueuePage:
         context.session.changed.subscribe(self._soon)
         self._follow()
 
-    def shown(self) -> None:
+    def on_show(self) -> None:
         """Read the file again: the command line may have changed it."""
         self._is_shown = True
         self._queue.refresh()
 
-    def hidden(self) -> None:
+    def on_hide(self) -> None:
         """Draw nothing while hidden."""
         self._is_shown = False
 
@@ -124,7 +131,7 @@ class QueuePage:
 
     def edit(self) -> None:
         """Load the config of the selected item into the form; a notice saves it to the queue or discards it."""
-        item = self._one()
+        item = self._single_item()
         if item is None or item.state != "waiting":
             return
         self._context.form.load(item.config, Source(item.name))
@@ -133,40 +140,40 @@ class QueuePage:
 
     def remove(self) -> None:
         """Remove the selected items; a notice brings them back."""
-        removed = [(self._items.index(item), item) for item in self.selected if item.state != "running"]
-        if not removed:
+        places = [(self._items.index(item), item) for item in self.selected_items if item.state != "running"]
+        if not places:
             return
         queue = self._queue
-        numbers = [item.number for _, item in removed]
+        numbers = [item.number for _, item in places]
         queue.change(lambda now: now.remove(numbers))
 
         def bring_back() -> None:
-            for place, item in removed:
+            for place, item in places:
                 queue.change(lambda now, place=place, item=item: now.put_back(item, place))  # type: ignore[misc]
 
-        names = ", ".join(item.name for _, item in removed)
+        names = ", ".join(item.name for _, item in places)
         text = f"Removed {names} from the queue."
         self._context.notices.show(Notice(_REMOVED, text, (Reply("Undo", bring_back),), until_start=True))
 
     def move(self, by: int) -> None:
         """Move the selected item up or down."""
-        item = self._one()
+        item = self._single_item()
         if item is not None:
             self._queue.change(lambda now: now.move_by(item.number, by))
 
     def repeat(self) -> None:
         """Let the selected items that have ended wait again."""
-        numbers = [item.number for item in self.selected if not item.is_open and item.state != "running"]
+        numbers = [item.number for item in self.selected_items if not item.is_open and item.state != "running"]
         self._queue.change(lambda now: now.repeat(numbers))
 
     def show_run(self) -> None:
         """Show the run of the selected item on the Run history page."""
-        item = self._one()
+        item = self._single_item()
         if item is not None and item.run_dir:
             self._context.links.show_run(Path(item.run_dir))
 
     @property
-    def selected(self) -> list[Item]:
+    def selected_items(self) -> list[Item]:
         """The selected items."""
         return [self._items[n] for n in self.table.selected if n < len(self._items)]
 
@@ -195,7 +202,12 @@ class QueuePage:
         bar.pack(side="bottom", fill="x", padx=(px(12), 0), pady=(px(8), 0))
         self.continues = FlagVar(master=bar, value=True)
         switch = Switch(
-            bar, context.theme, self.continues, on="card", text="Continue after a failed run", command=self._choose
+            bar,
+            context.theme,
+            self.continues,
+            on="card",
+            text="Continue after a failed run",
+            command=self._set_after_failure,
         )
         switch.pack(side="right")
         texts = Panel(bar, context.theme, "card")
@@ -225,9 +237,7 @@ class QueuePage:
         return button
 
     def _open_presets(self) -> None:
-        menu = self.preset_menu(self._context.documents.presets())
-        button = self.buttons["preset"]
-        menu.tk_popup(button.winfo_rootx(), button.winfo_rooty() + button.winfo_height())
+        open_at(self.preset_menu(self._context.documents.presets()), self.buttons["preset"])
 
     def preset_menu(self, presets: Sequence[Preset]) -> tk.Menu:
         """Return the menu of presets; choosing one adds it."""
@@ -255,7 +265,7 @@ class QueuePage:
 
     # -- following
 
-    def _choose(self) -> None:
+    def _set_after_failure(self) -> None:
         self._queue.choose_after_failure("continue" if self.continues.get() else "stop")
 
     def _soon(self) -> None:
@@ -264,13 +274,13 @@ class QueuePage:
 
     def _follow(self) -> None:
         control = self._queue
-        kept = {item.number for item in self.selected}
+        selection = {item.number for item in self.selected_items}
         self._items = control.queue.items
-        named = zip(names_of(self._items), self._items, strict=True)
-        self.table.set_rows([self._row(place, name, item) for place, (name, item) in enumerate(named)])
-        wanted = [n for n, item in enumerate(self._items) if item.number in kept]
-        if wanted != self.table.selected:
-            self.table.select(wanted)
+        rows = zip(names_of(self._items), self._items, strict=True)
+        self.table.set_rows([self._row(place, name, item) for place, (name, item) in enumerate(rows)])
+        rows_to_select = [n for n, item in enumerate(self._items) if item.number in selection]
+        if rows_to_select != self.table.selected:
+            self.table.select(rows_to_select)
         if self._items:
             self.empty.place_forget()
         else:
@@ -281,15 +291,15 @@ class QueuePage:
         self._enable()
 
     def _row(self, place: int, name: str, item: Item) -> tuple[str, Sequence[str], str]:
-        control, words = self._queue, item.message
+        control, message = self._queue, item.message
         if control.current is not None and control.current.number == item.number:
             step = self._context.session.state.step
-            words = f"step {step.step:,} of {step.total_steps:,}" if step else "starting"
-        cells = (name, training_words(item), length_words(item), item.state.capitalize(), words)
+            message = f"step {step.step:,} of {step.total_steps:,}" if step else "starting"
+        cells = (name, describe_training(item), describe_length(item), item.state.capitalize(), message)
         return f" {place + 1}", cells, _TAGS.get(item.state, "")
 
     def _enable(self) -> None:
-        control, items = self._queue, self.selected
+        control, items = self._queue, self.selected_items
         one = items[0] if len(items) == 1 else None
         message, difference, facts = self._details(one) if one else ("", "", _SELECT)
         self.message.set_text("\n".join(filter(None, (message, difference))))
@@ -318,9 +328,9 @@ class QueuePage:
 
         They are kept: configs take long to read.
         """
-        if self._described[0] is not item:
-            self._described = (item, difference_words(item, self._items), "\n".join(detail_lines(item)))
-        return item.message, *self._described[1:]
+        if self._description[0] is not item:
+            self._description = (item, describe_difference(item, self._items), "\n".join(detail_lines(item)))
+        return item.message, *self._description[1:]
 
-    def _one(self) -> Item | None:
-        return self.selected[0] if len(self.selected) == 1 else None
+    def _single_item(self) -> Item | None:
+        return self.selected_items[0] if len(self.selected_items) == 1 else None

@@ -16,28 +16,28 @@ from modules.system.problem import count
 from trainer.run_queue.items import Item
 from ui.features.queue.model import QueueControl
 from ui.forms.changes import changes
-from ui.loop.wording import plan_lines, rate
+from ui.loop.wording import format_rate, plan_lines
 
 _MAX_CHANGES, _MAX_NAMES = 3, 4
 
 
 def names_of(items: Sequence[Item]) -> list[str]:
     """Return the names of the items; the second of a name is "name (2)"."""
-    seen: Counter[str] = Counter()
+    times: Counter[str] = Counter()
     names = []
     for item in items:
-        seen[item.name] += 1
-        names.append(item.name if seen[item.name] == 1 else f"{item.name} ({seen[item.name]})")
+        times[item.name] += 1
+        names.append(item.name if times[item.name] == 1 else f"{item.name} ({times[item.name]})")
     return names
 
 
-def training_words(item: Item) -> str:
+def describe_training(item: Item) -> str:
     """Return the training of an item: the family, the target and the method, from its settings as they are stored."""
     training = _section(item, "training")
     family, name = FAMILIES.get(_name(_section(item, "model").get("family"))), _name(training.get("method"))
     target = top_records(Config)["training.trains"].choices.get(str(training.get("trains")), "")
-    words = [family.label if family else "", target, METHODS[name].label if name in METHODS else ""]
-    return ", ".join(word for word in words if word)
+    labels = [family.label if family else "", target, METHODS[name].label if name in METHODS else ""]
+    return ", ".join(word for word in labels if word)
 
 
 def _name(choice: object) -> str:
@@ -45,7 +45,7 @@ def _name(choice: object) -> str:
     return str(choice.get("name")) if isinstance(choice, dict) else str(choice)
 
 
-def length_words(item: Item) -> str:
+def describe_length(item: Item) -> str:
     """Return how long an item trains: its epochs, and the images of a step."""
     training = _section(item, "training")
     epochs, batch, steps = (
@@ -55,19 +55,19 @@ def length_words(item: Item) -> str:
     return f"{count(epochs, 'epoch')}, batch {batch}{f' x {steps}' if steps > 1 else ''}"
 
 
-def difference_words(item: Item, items: Sequence[Item]) -> str:
-    """Return in which settings an item differs from the one of the same name before it; nothing if there is none."""
+def describe_difference(item: Item, items: Sequence[Item]) -> str:
+    """Return how an item's settings differ from the item of the same name before it; empty if there is no such item."""
     same = [(other, name) for other, name in zip(items, names_of(items), strict=True) if other.name == item.name]
     place = next((n for n, (other, _) in enumerate(same) if other.number == item.number), 0)
     if place == 0:
         return ""
     before, name = same[place - 1]
-    found = changes(item.config, before.config)
-    if not found:
-        return f"The settings are those of {name}."
-    words = "; ".join(f"{c.place}: {c.before} → {c.now}" for c in found[:_MAX_CHANGES])
-    more = f"; {count(len(found) - _MAX_CHANGES, 'more setting')}" if len(found) > _MAX_CHANGES else ""
-    return f"Differs from {name}: {words}{more}."
+    entries = changes(item.config, before.config)
+    if not entries:
+        return f"Same settings as {name}."
+    differences = "; ".join(f"{c.place}: {c.before} → {c.now}" for c in entries[:_MAX_CHANGES])
+    more = f"; {count(len(entries) - _MAX_CHANGES, 'more setting')}" if len(entries) > _MAX_CHANGES else ""
+    return f"Differs from {name}: {differences}{more}."
 
 
 def detail_lines(item: Item) -> list[str]:
@@ -78,11 +78,11 @@ def detail_lines(item: Item) -> list[str]:
     names = [c.name or Path(c.path).name or "no folder" for c in config.concepts if c.enabled]
     more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
     return [
-        training_words(item),
-        length_words(item),
+        describe_training(item),
+        describe_length(item),
         f"Model: {config.model.base_model or 'none'}",
         f"Concepts: {', '.join(names[:_MAX_NAMES])}{more}" if names else "No concepts",
-        f"{optimizer}, learning rate {rate(training.learning_rate)}",
+        f"{optimizer}, learning rate {format_rate(training.learning_rate)}",
         *plan_lines(config),
     ]
 

@@ -56,31 +56,26 @@ def _costs(config: Config) -> list[str]:
     num_images = per_step * facts.samples_per_prompt
     rollout = f"{count(num_images, 'image')} sampled in {count(facts.steps, 'denoising step')} each"
     num_steps = steps_per_group(config)
-    every = "per step" if num_steps == 1 else f"for {num_steps} steps"
-    return [f"{rollout}, {every}.", _passes(config, facts, num_images), *_copy(config)]
+    interval = "per step" if num_steps == 1 else f"for {num_steps} steps"
+    return [f"{rollout}, {interval}.", _passes(config, facts, num_images), *_copy(config)]
 
 
 def _passes(config: Config, facts: RolloutFacts, num_images: int) -> str:
     """Return the passes through the denoiser; guidance doubles them."""
-    doubled = 2 if facts.guidance > 1 else 1
-    sampled = num_images * (facts.sampling_passes or facts.steps) * doubled
+    factor, guidance = (2, " (guidance doubles them)") if facts.guidance > 1 else (1, "")
+    num_sampling = _round_number(num_images * (facts.sampling_passes or facts.steps) * factor)
     if not facts.trained_steps and not facts.gradient_steps:
         num_pairs = config.training.batch_size * config.training.accumulation_steps
-        guidance = " (guidance doubles them)" if doubled == 2 else ""
         return (
-            f"{_round_number(sampled)} passes through the denoiser to sample{guidance}. Each step then trains on up to "
+            f"{num_sampling} passes through the denoiser to sample{guidance}. Each step then trains on up to "
             f"{count(num_pairs, 'pair')}, which the model and the reference model predict."
         )
     num_trained = facts.trained_steps or min(facts.gradient_steps, facts.steps)
-    trained = num_images * num_trained * doubled
-    again = _has_reference(config) and facts.trained_steps
-    with_reference = f", {_round_number(trained)} by the reference model" if again else ""
-    guidance = " (guidance doubles them)" if doubled == 2 else ""
+    num_training = _round_number(num_images * num_trained * factor)
+    has_reference = _has_reference(config) and facts.trained_steps
+    reference = f", {num_training} by the reference model" if has_reference else ""
     up_to = "up to " if not facts.trained_steps else ""
-    return (
-        f"{_round_number(sampled)} passes through the denoiser to sample, {up_to}{_round_number(trained)} to train"
-        f"{with_reference}{guidance}."
-    )
+    return f"{num_sampling} passes through the denoiser to sample, {up_to}{num_training} to train{reference}{guidance}."
 
 
 def _copy(config: Config) -> list[str]:

@@ -22,7 +22,7 @@ from ui.widgets.theme import PAD
 
 
 def rewards_page(master: tk.Misc, context: Context, spec: PageSpec) -> FormWithList:
-    """Return the page: the guide and the form of the method, and the table of reward models where it needs any."""
+    """Return the page: the guide and the form of the method, and the reward models if the method needs any."""
     return FormWithList(master, context, spec, _REWARD_MODELS, lead=_lead)
 
 
@@ -38,8 +38,8 @@ def needs_of(scorer: Scorer) -> str:
         return scorer.file or "a file and a function"
     needs = []
     for file in spec.files:
-        own = getattr(scorer, file.slot)
-        needs.append(own or f"{file.repo} ({file.size_words})")
+        user_file = getattr(scorer, file.slot)
+        needs.append(user_file or f"{file.repo} ({file.size_words})")
     needs += [f"the package {package.name}" for package in spec.packages]
     return ", ".join(needs) or "no files"
 
@@ -131,7 +131,7 @@ class MethodCard:
         self._context.notify(f"The method is {METHODS[name].label}. Ctrl+Z undoes it.")
 
     def _draw_others(self) -> None:
-        """List the other methods, where the chosen one leaves room; a VAE has one of its own."""
+        """List the other methods if the chosen one leaves room. A VAE has its own method and no other."""
         config, width = self._context.form.config, self.card.winfo_width()
         others = [Link(n, m.label, m.help) for n, m in METHODS.items() if n != method_of(config).name]
         usable = [
@@ -148,5 +148,5 @@ class MethodCard:
         column.grid(row=0, column=number, sticky="new", padx=(px(PAD * 1.5) if number else 0, 0))
         Text(column, context.theme, title, role="small", colour="accent", on="card").pack(anchor="w", pady=(0, px(2)))
         for text in entries:
-            words = WrappedText(column, context.theme, text, colour="label", on="card", role="small")
-            words.pack(fill="x", pady=(px(3), 0))
+            paragraph = WrappedText(column, context.theme, text, colour="label", on="card", role="small")
+            paragraph.pack(fill="x", pady=(px(3), 0))

@@ -9,7 +9,7 @@ from modules.config.schema import Config
 from modules.system.paths import as_config_path, from_root
 from trainer.run_folder.result import use_as_result
 from ui.loop.run_state import RunState
-from ui.loop.wording import loss
+from ui.loop.wording import format_loss
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +30,9 @@ class BestOffer:
     has_other: bool = False
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """The offer as a text."""
-        best = f"Best validation was step {self.step:,} ({loss(self.loss)})"
+        best = f"Best validation was step {self.step:,} ({format_loss(self.loss)})"
         if self.result_step is not None:
             return f"{best}; the result is from step {self.result_step:,}."
         last = f" Its last model is {as_config_path(Path(self.last_model))}." if self.last_model else ""
@@ -42,15 +42,15 @@ class BestOffer:
 
 @dataclass(frozen=True, slots=True)
 class UsedModel:
-    """The best model has become the result; `kept` is where the model that was there before is."""
+    """The best model has become the result; `earlier_model` is the new place of the result before, if any."""
 
     offer: BestOffer
-    kept: Path | None
+    earlier_model: Path | None
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """The change that was made, as text."""
-        before = f" The model before is kept as {as_config_path(self.kept)}." if self.kept else ""
+        before = f" The model before is kept as {as_config_path(self.earlier_model)}." if self.earlier_model else ""
         return f"Step {self.offer.step:,} is now {as_config_path(self.offer.destination)}.{before}"
 
 
@@ -86,6 +86,6 @@ def use(offer: BestOffer) -> UsedModel:
 
 def undo(used: UsedModel) -> BestOffer:
     """Put the model back that was the result before. Raises OSError."""
-    if used.kept is not None:
-        use_as_result(used.kept, used.offer.destination, run_dir=used.offer.run_dir, is_kept=False)
+    if used.earlier_model is not None:
+        use_as_result(used.earlier_model, used.offer.destination, run_dir=used.offer.run_dir, is_kept=False)
     return used.offer

@@ -21,11 +21,11 @@ from ui.loop.metric_curves import (
     shown_names,
     smooth,
 )
-from ui.loop.past_runs import read_past_run, with_curves
+from ui.loop.past_runs import list_runs_with_log, read_past_run
 from ui.loop.run_state import RunState
 from ui.loop.series import PastRun, Series
 from ui.widgets.controls import Button, Switch
-from ui.widgets.menu import make_menu
+from ui.widgets.menu import make_menu, open_at
 from ui.widgets.panel import Panel
 from ui.widgets.plot import Plot
 from ui.widgets.plot_axes import Axis, Zoom, padded_axis
@@ -139,13 +139,13 @@ class RunCurves(Panel):
         for name in offered(lines) or list(SHOWN_AT_FIRST & CURVES.keys()):
             mark = "✓" if name in self._choices.curves else "  "
             menu.add_command(label=f"{mark}  {CURVES[name]}", command=partial(self.toggle, name))
-        self._pop_up(menu, self.curves_button)
+        open_at(menu, self.curves_button)
 
     def _open_runs(self) -> None:
         workspace = from_root(self._context.form.config.general.workspace_dir)
         started = self._state.started
         current = Path(started.run_dir) if started else None
-        self._context.pump.background.run(partial(with_curves, workspace, without=current), self._offer_runs)
+        self._context.pump.background.run(partial(list_runs_with_log, workspace, without=current), self._offer_runs)
 
     def _offer_runs(self, folders: list[Path]) -> None:
         if not self.winfo_exists():
@@ -158,7 +158,7 @@ class RunCurves(Panel):
             menu.add_command(label="No earlier runs in the workspace", state="disabled")
         menu.add_separator()
         menu.add_command(label="Another run's folder…", command=self._ask_run)
-        self._pop_up(menu, self.runs_button)
+        open_at(menu, self.runs_button)
 
     def _ask_run(self) -> None:
         workspace = from_root(self._context.form.config.general.workspace_dir)
@@ -169,9 +169,6 @@ class RunCurves(Panel):
     def _new_menu(self) -> tk.Menu:
         self._menu = make_menu(self, self.theme)
         return self._menu
-
-    def _pop_up(self, menu: tk.Menu, button: Button) -> None:
-        menu.tk_popup(button.winfo_rootx(), button.winfo_rooty() + button.winfo_height())
 
 
 class MetricGrid(ScrollFrame):

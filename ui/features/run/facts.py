@@ -13,7 +13,16 @@ from trainer.rollout_events import RolloutSampled, SampledImage
 from ui.forms.changes import Change
 from ui.loop.metric_curves import short_number
 from ui.loop.run_state import RunState
-from ui.loop.wording import PHASE_WORDS, duration, loss, rate, reward_label, reward_line, validation_line, way_on
+from ui.loop.wording import (
+    PHASE_LABELS,
+    describe_continuation,
+    format_duration,
+    format_loss,
+    format_rate,
+    reward_label,
+    reward_line,
+    validation_line,
+)
 
 _GB = 1e9
 
@@ -25,7 +34,7 @@ def run_lines(state: RunState, *, is_active: bool) -> list[str]:
     family = FAMILIES.get(started.family)
     labels = {p.name: p.label for p in family.parts} if family else {}
     parts = ", ".join(labels.get(p, p) for p in state.training_parts) or "nothing"
-    lines = [] if state.failed is None else [f"Failed. {way_on(state.failed, started.run_dir)}"]
+    lines = [] if state.failed is None else [f"Failed. {describe_continuation(state.failed, started.run_dir)}"]
     lines += [f"{'Training' if is_active else 'Trained'}: {parts}"]
     lines += time_lines(state) if is_active else []
     lines += _step_lines(state, labels)
@@ -38,8 +47,8 @@ def run_lines(state: RunState, *, is_active: bool) -> list[str]:
         lines.append(f"{name}: {state.finished.model_path}")
     if state.memory is not None and is_active:
         lines += memory_lines(state.memory)
-    words = describe_data(started.num_images, started.num_prompts, started.num_pairs)
-    return [*lines, f"{words} on {started.device}, run {Path(started.run_dir).name}"]
+    data = describe_data(started.num_images, started.num_prompts, started.num_pairs)
+    return [*lines, f"{data} on {started.device}, run {Path(started.run_dir).name}"]
 
 
 def _step_lines(state: RunState, labels: Mapping[str, str]) -> list[str]:
@@ -49,19 +58,19 @@ def _step_lines(state: RunState, labels: Mapping[str, str]) -> list[str]:
     lines = [f"Step {step.step:,} of {step.total_steps:,} in total, {step.images_per_second:.3g} images/s"]
     for name, rates in (("Learning", step.learning_rates), ("Effective learning", step.effective_rates)):
         if rates:
-            lines.append(f"{name} rate: {_rates({labels.get(u, u): rate(r) for u, r in rates.items()})}")
+            lines.append(f"{name} rate: {_rates({labels.get(u, u): format_rate(r) for u, r in rates.items()})}")
     if step.num_skipped:
         lines.append(f"{count(step.num_skipped, 'skipped step')}")
     return lines
 
 
 def time_lines(state: RunState) -> list[str]:
-    """Return the time left of the phase and of the run as a line; none where neither is known."""
+    """Return the time left of the phase and of the run as a line; an empty list if neither is known."""
     of_phase, of_run = state.phase_seconds_left, state.run_seconds_left
-    name = "this epoch" if state.phase == "training" else PHASE_WORDS.get(state.phase, state.phase).lower()
-    known = [f"{duration(of_phase)} of {name}"] if of_phase is not None else []
-    known += [f"{duration(of_run)} of the run"] if of_run is not None else []
-    return [f"Time left: {', '.join(known)}"] if known else []
+    name = "this epoch" if state.phase == "training" else PHASE_LABELS.get(state.phase, state.phase).lower()
+    parts = [f"{format_duration(of_phase)} of {name}"] if of_phase is not None else []
+    parts += [f"{format_duration(of_run)} of the run"] if of_run is not None else []
+    return [f"Time left: {', '.join(parts)}"] if parts else []
 
 
 def memory_lines(memory: MemoryMeasured) -> list[str]:
@@ -75,7 +84,7 @@ def memory_lines(memory: MemoryMeasured) -> list[str]:
 
 
 def _rates(by_unit: Mapping[str, str]) -> str:
-    """Return learning rates in words: one number where all are the same."""
+    """Return learning rates as text: one number if all are the same."""
     is_one = len(set(by_unit.values())) == 1
     return next(iter(by_unit.values())) if is_one else ", ".join(f"{unit} {rate}" for unit, rate in by_unit.items())
 
@@ -88,18 +97,18 @@ def rollout_line(rollout: RolloutSampled) -> str:
     return f"Step {rollout.step + 1:,}: {count(len(rollout.images), 'image')} of {prompts}{mean}"
 
 
-def image_words(image: SampledImage) -> str:
+def describe_image(image: SampledImage) -> str:
     """Return an image of a rollout with its prompt, its reward and the score of each reward model."""
     mark = f", {image.mark} of its prompt" if image.mark else ""
-    reward = f"Reward {loss(image.reward)}{mark}" if image.reward is not None else f"No score{mark}"
-    scores = "   ".join(f"{reward_label(name)} {loss(value)}" for name, value in image.by_reward_model.items())
+    reward = f"Reward {format_loss(image.reward)}{mark}" if image.reward is not None else f"No score{mark}"
+    scores = "   ".join(f"{reward_label(name)} {format_loss(value)}" for name, value in image.by_reward_model.items())
     return "\n".join(line for line in (" ".join(image.prompt.split()), reward, scores) if line)
 
 
 _MAX_NAMED = 4
 
 
-def edited_words(changes: Sequence[Change]) -> str:
+def describe_edits(changes: Sequence[Change]) -> str:
     """Return the settings that differ from the run's, as text; empty if none do."""
     if not changes:
         return ""

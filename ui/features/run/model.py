@@ -18,15 +18,16 @@ from trainer.preflight import Report
 from trainer.run_folder.backup import BackupInfo, newest_resumable
 from trainer.run_folder.run_lock import holder_of
 from ui.features.run.resuming import resumed_config
-from ui.forms.changes import value_at, value_words
+from ui.forms.changes import value_text
 from ui.forms.findings import Findings, locate
 from ui.forms.model import Document, FormModel, Source
+from ui.forms.records import value_at
 from ui.loop.background import Job
 from ui.loop.interaction import Answer, Failure, Interaction
 from ui.loop.pump import Pump
 from ui.loop.run_session import RunSession
 from ui.loop.signal import Signal
-from ui.loop.wording import way_on
+from ui.loop.wording import describe_continuation
 
 _MAX_DETAILS_CHARS = 50_000
 
@@ -57,7 +58,7 @@ class Starter:
         self._before_start = before_start
         self.changed: Signal[[]] = Signal()  # the report, or the backup to resume
         self.fit_wanted: Signal[[]] = Signal()  # the user wants to lower the memory instead of starting
-        self._checked: Config | None = None
+        self._checked_config: Config | None = None
         self._preview_job: Job | None = None
         self._backup_job: Job | None = None
         self._last_reason = ""
@@ -83,7 +84,7 @@ class Starter:
     def start(self) -> None:
         """Check the config in the background and start a new run if there are no errors and the user agrees."""
         if self.fork_from is not None:
-            self._with_config_of(self.fork_from, partial(self._fork_with, self.fork_from))
+            self._load_config_of(self.fork_from, partial(self._fork_with, self.fork_from))
         else:
             self._check_then(RunRequest(self._form.config))
 
@@ -91,19 +92,19 @@ class Starter:
         """Resume from the newest backup of the workspace, with the settings of its run."""
         backup = self.resumable
         if backup is not None and self.can_start:
-            self._with_config_of(backup, partial(self._resume_with, backup))
+            self._load_config_of(backup, partial(self._resume_with, backup))
 
     def resume_run(self, backup: BackupInfo) -> None:
         """Resume a run from one of its backups: its settings replace the form's, which can be undone."""
         if not self._is_refused():
-            self._with_config_of(backup, partial(self._resume_as_it_was, backup))
+            self._load_config_of(backup, partial(self._resume_as_it_was, backup))
 
     def prepare_fork(self, backup: BackupInfo, prepared: Callable[[], object] = lambda: None) -> None:
         """Ask for the name of a new run and load the settings of a backup.
 
         The next start is the new run, with what is changed until then.
         """
-        self._with_config_of(backup, partial(self._prepared_fork, backup, prepared))
+        self._load_config_of(backup, partial(self._load_fork, backup, prepared))
 
     def cancel_fork(self) -> None:
         """Let the next start be a new run. The config before comes back, unless the fork's was edited."""
@@ -130,9 +131,9 @@ class Starter:
     def refresh_preview(self) -> None:
         """Update the preview in the background, unless it is current."""
         config = self._form.config
-        if config == self._checked:
+        if config == self._checked_config:
             return
-        self._checked = config
+        self._checked_config = config
         if self._preview_job is not None:
             self._preview_job.cancel()
         keep = partial(self._keep_report, config)
@@ -140,7 +141,7 @@ class Starter:
 
     def check_again(self) -> None:
         """Count the images and captions anew at the next preview: their files have changed."""
-        self._checked = None
+        self._checked_config = None
         self.changed()
 
     def look_for_backup(self) -> None:
@@ -150,7 +151,7 @@ class Starter:
             self._backup_job.cancel()
         self._backup_job = self._pump.lasting.run(lambda: _resumable_in(workspace), self._keep_backup)
 
-    def _with_config_of(self, backup: BackupInfo, done: Callable[[Loaded | None], None]) -> None:
+    def _load_config_of(self, backup: BackupInfo, done: Callable[[Loaded | None], None]) -> None:
         file = backup.path / "config.json"
         self._pump.lasting.run(lambda: load_file(file) if file.is_file() else None, done)
 
@@ -161,7 +162,7 @@ class Starter:
             self._form.load(loaded.config, Source(backup.run_dir.name))
         self._check_then(RunRequest(self._form.config, "resume", backup.path))
 
-    def _prepared_fork(self, backup: BackupInfo, prepared: Callable[[], object], loaded: Loaded | None) -> None:
+    def _load_fork(self, backup: BackupInfo, prepared: Callable[[], object], loaded: Loaded | None) -> None:
         if loaded is not None:
             from ui.features.run.resuming import proposed_name, with_name
 
@@ -194,9 +195,9 @@ class Starter:
         self._check_then(RunRequest(now, "fork_weights" if changed else "fork", backup.path))
 
     def _may_start_from_weights(self, backup: BackupInfo, before: Config, changed: list[str]) -> bool:
-        words = _changed_words(before, self._form.config, changed)
+        changes = _describe_changes(before, self._form.config, changed)
         message = (
-            f"These settings have changed: {words}. The optimizer's state, the schedule and the order of images of "
+            f"These settings have changed: {changes}. The optimizer's state, the schedule and the order of images of "
             f"{backup.run_dir.name} do not fit them. The new run can start at step 0 from the weights of step "
             f"{backup.step:,}."
         )
@@ -213,9 +214,9 @@ class Starter:
         self._check_then(RunRequest(self._form.config, "resume", backup.path))
 
     def _may_restore(self, before: Config, changed: list[str]) -> bool:
-        words = _changed_words(before, self._form.config, changed)
+        changes = _describe_changes(before, self._form.config, changed)
         message = (
-            f"These settings have changed since the run started: {words}. A run resumes with the "
+            f"These settings have changed since the run started: {changes}. A run resumes with the "
             "settings it started with. Epochs, learning rates, samples, backups and the output keep their current "
             "settings."
         )
@@ -259,7 +260,7 @@ class Starter:
                 approve(code.digest, code.path)
 
     def _handle_report(self, request: RunRequest, report: Report) -> None:
-        self._checked = request.config
+        self._checked_config = request.config
         self._keep_report(request.config, report)
         problems = [*self._form.problems(), *report.problems]
         if errors_in(problems):
@@ -308,14 +309,14 @@ class Starter:
         self.changed()
 
 
-def _changed_words(before: Config, now: Config, paths: Sequence[str]) -> str:
+def _describe_changes(before: Config, now: Config, paths: Sequence[str]) -> str:
     """Return the places of changed settings; another choice with both names: "Method (Denoising, now DPO)"."""
-    found = []
+    places = []
     for path in paths:
-        place, words = locate(Problem(path, ""), now).place, (value_words(before, path), value_words(now, path))
-        is_choice = words[0] != words[1] and hasattr(value_at(now, path), "name")
-        found.append(f"{place} ({words[0]}, now {words[1]})" if is_choice else place)
-    return "; ".join(dict.fromkeys(found))
+        place, values = locate(Problem(path, ""), now).place, (value_text(before, path), value_text(now, path))
+        is_choice = values[0] != values[1] and hasattr(value_at(now, path), "name")
+        places.append(f"{place} ({values[0]}, now {values[1]})" if is_choice else place)
+    return "; ".join(dict.fromkeys(places))
 
 
 def _resumable_in(workspace: Path) -> BackupInfo | None:
@@ -332,7 +333,7 @@ def run_failure(failed: RunFailed, run_dir: str = "") -> Failure:
         details = file.read_text(encoding="utf-8", errors="replace")[-_MAX_DETAILS_CHARS:] if file else ""
     except OSError:
         file, details = None, ""
-    advice = f"{failed.advice} {way_on(failed, run_dir)}".strip()
+    advice = f"{failed.advice} {describe_continuation(failed, run_dir)}".strip()
     return Failure("Training failed", failed.message, advice, details, file)
 
 

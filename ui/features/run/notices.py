@@ -8,7 +8,7 @@ from functools import partial
 from typing import TypeVar
 
 from ui.features.run.best_offer import BestOffer, UsedModel, best_offer, undo, use
-from ui.features.run.facts import edited_words
+from ui.features.run.facts import describe_edits
 from ui.forms.changes import Change, changes
 from ui.forms.context import Context
 from ui.loop.interaction import Failure
@@ -33,7 +33,7 @@ class Notice(Panel):
         self.text.pack(side="left", fill="x", expand=True, padx=px(12), pady=px(8))
         self.buttons: dict[str, Button] = {}
 
-    def say(self, text: str) -> None:
+    def show_text(self, text: str) -> None:
         """Show a text, or hide the notice."""
         self.text.set_text(text)
         if text and not self.winfo_manager():
@@ -76,7 +76,7 @@ class RunNotices(Panel):
 
     def follow_settings(self) -> None:
         """Show which settings the run does not have."""
-        self.edited.say(edited_words(self.edits))
+        self.edited.show_text(describe_edits(self.edits))
 
     def follow(self) -> None:
         """Offer the best model once the run has ended."""
@@ -90,18 +90,18 @@ class RunNotices(Panel):
 
     def _show_offer(self, offer: BestOffer | None) -> None:
         if offer is None or offer == self._dismissed:
-            self.best.say("")
+            self.best.show_text("")
             return
         rest = f"Keep step {offer.result_step:,}" if offer.result_step is not None else "Not now"
         self.best.set_buttons(
             (f"Use step {offer.step:,}", "primary", partial(self._use, offer)),
             (rest, "plain", partial(self._dismiss, offer)),
         )
-        self.best.say(offer.words)
+        self.best.show_text(offer.text)
 
     def _dismiss(self, offer: BestOffer) -> None:
         self._dismissed = offer
-        self.best.say("")
+        self.best.show_text("")
 
     def _use(self, offer: BestOffer) -> None:
         self._work(partial(use, offer), self._show_used)
@@ -110,10 +110,10 @@ class RunNotices(Panel):
         buttons: list[tuple[str, ButtonStyle, Callable[[], object]]] = [
             ("Close", "plain", partial(self._dismiss, used.offer))
         ]
-        if used.kept is not None:
+        if used.earlier_model is not None:
             buttons.insert(0, ("Undo", "plain", partial(self._undo, used)))
         self.best.set_buttons(*buttons)
-        self.best.say(used.words)
+        self.best.show_text(used.text)
 
     def _undo(self, used: UsedModel) -> None:
         self._work(partial(undo, used), self._show_offer)
@@ -124,17 +124,17 @@ class RunNotices(Panel):
             button.set_enabled(False)
         self._is_busy = True
 
-        def finished(result: T) -> None:
+        def finish(result: T) -> None:
             self._is_busy = False
             if self.winfo_exists():
                 done(result)
                 self.follow()
 
-        def failed(error: Exception) -> None:
+        def fail(error: Exception) -> None:
             self._is_busy = False
             failure = Failure("The model could not be copied", str(error), "The result is unchanged.")
             self._context.interaction.show_failure(failure)
             if self.winfo_exists():
                 self._show_offer(self._offer)
 
-        self._context.pump.background.run(work, finished, failed)
+        self._context.pump.background.run(work, finish, fail)

@@ -11,7 +11,7 @@ from modules.system.paths import from_root
 from modules.system.problem import count
 from trainer.rollout_events import Mark, RolloutSampled, SampledImage
 from ui.features.run.curves import MetricGrid, RunCurves
-from ui.features.run.facts import image_words, rollout_line, run_lines
+from ui.features.run.facts import describe_image, rollout_line, run_lines
 from ui.features.run.model import Starter
 from ui.features.run.notices import RunNotices
 from ui.features.run.samples import RunSamples
@@ -19,7 +19,7 @@ from ui.forms.context import Context
 from ui.forms.page import PageFrame, page_task
 from ui.forms.setting_pages import PageSpec
 from ui.loop.metric_curves import has_method_metrics, short_number
-from ui.loop.past_runs import last_state
+from ui.loop.past_runs import read_last_state
 from ui.loop.run_state import RunState
 from ui.loop.wording import plan_lines, preview_lines
 from ui.widgets.card import Card
@@ -54,9 +54,9 @@ class RunPage:
         self._is_shown = False
         self._is_built = False
         self._was_active = False
-        self._drawn = RunState()
-        self._last: RunState | None = None  # the last run of the workspace, until there is one of this window
-        self._last_in: Path | None = None
+        self._drawn_state = RunState()
+        self._last_run: RunState | None = None  # the last run of the workspace, until there is one of this window
+        self._last_workspace: Path | None = None
         self._curves: tuple[object, ...] = (None, None, None)
         self._log_place: tk.Misc | None = None
         px = context.theme.px
@@ -82,36 +82,36 @@ class RunPage:
         self._starter.changed.subscribe(self._soon)
         context.form.changed.subscribe(self._preview_soon)
         context.captions_changed.subscribe(self._preview_soon)
-        context.form.changed.subscribe(self._edited_soon)
+        context.form.changed.subscribe(self._follow_settings_soon)
 
-    def shown(self) -> None:
+    def on_show(self) -> None:
         """Update the page, which is not drawn while hidden."""
         self._is_shown = True
         self._look_for_last()
         self._preview_soon()
-        self._edited_soon()
+        self._follow_settings_soon()
         self._soon()
 
     def _look_for_last(self) -> None:
         """Read the last run of the workspace, while this window has had none."""
         workspace = from_root(self._context.form.config.general.workspace_dir)
-        if self._context.session.state != RunState() or workspace == self._last_in:
+        if self._context.session.state != RunState() or workspace == self._last_workspace:
             return
-        self._last_in = workspace
+        self._last_workspace = workspace
 
-        def found(state: RunState | None) -> None:
-            self._last = state
+        def keep(state: RunState | None) -> None:
+            self._last_run = state
             self._soon()
 
-        self._context.pump.background.run(partial(last_state, workspace), found)
+        self._context.pump.background.run(partial(read_last_state, workspace), keep)
 
     @property
     def _state(self) -> RunState:
         """The state of the window's run; without one, what is left of the last run of the workspace."""
         state = self._context.session.state
-        return self._last if self._last is not None and state == RunState() else state
+        return self._last_run if self._last_run is not None and state == RunState() else state
 
-    def hidden(self) -> None:
+    def on_hide(self) -> None:
         """Draw nothing while hidden."""
         self._is_shown = False
 
@@ -162,7 +162,7 @@ class RunPage:
         yield
 
     def _fit_left(self) -> None:
-        """Give the curves the place of the log in a low window, and show the rewards where there is room."""
+        """Give the curves the place of the log in a low window, and show the rewards if there is room."""
         left, px = self.log_card.master, self._context.theme.px
         if not self._is_built:
             return
@@ -176,7 +176,7 @@ class RunPage:
                 self.log_card.grid()
             else:
                 self.log_card.grid_remove()
-        self._show_rewards(self._drawn)
+        self._show_rewards(self._drawn_state)
 
     def _place_log(self, place: tk.Misc) -> None:
         if place is not self._log_place:
@@ -247,15 +247,15 @@ class RunPage:
         if self._is_shown and self._is_built and self._context.session.stage == "idle":
             self._context.pump.redraw_soon((self, "preview"), self._starter.refresh_preview, at_most_every_seconds=0.5)
 
-    def _edited_soon(self) -> None:
+    def _follow_settings_soon(self) -> None:
         if self._is_shown:
             self._context.pump.redraw_soon(
                 (self, "edited"), self.notices.follow_settings, at_most_every_seconds=_CHART_SECONDS
             )
 
     def _follow(self) -> None:
-        state, before = self._state, self._drawn
-        self._drawn = state
+        state, before = self._state, self._drawn_state
+        self._drawn_state = state
         self._show_facts(self._context.session.state)
         self.notices.follow()
         if self._was_active != (is_active := self._context.session.is_active):
@@ -299,15 +299,15 @@ class RunPage:
             self.facts.set_text("The images cannot be counted yet. Press Start to see what is missing.")
         else:
             lines = [*preview_lines(report.preview), "", *plan_lines(self._context.form.config)]
-            if self._last is not None and self._last.started is not None:
-                lines += ["", f"Shown here: the last run, {Path(self._last.started.run_dir).name}."]
+            if self._last_run is not None and self._last_run.started is not None:
+                lines += ["", f"Shown here: the last run, {Path(self._last_run.started.run_dir).name}."]
             self.facts.set_text("\n".join(lines))
 
     def _open_rollout(self, index: int) -> None:
         """Show an image of the newest rollout large, with all of its scores."""
         rollout = self._state.rollout
         if rollout is not None:
-            tiles = [_rollout_tile(image, image_words(image)) for image in rollout.images]
+            tiles = [_rollout_tile(image, describe_image(image)) for image in rollout.images]
             context = self._context
             ImageViewer(
                 context.root, context.theme, context.pump, tiles, index, f"Rollout of step {rollout.step + 1:,}"

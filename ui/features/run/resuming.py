@@ -18,19 +18,19 @@ def resumed_config(of_run: Config, now: Config) -> Config:
 
 
 def _changeable_paths(of_run: Config, now: Config) -> list[str]:
-    found: list[str] = []
+    paths: list[str] = []
     for record in top_records(type(now)).values():
         if record.kind == "map":
-            found += _changeable_inside(record, {**get_path(of_run, record.path), **get_path(now, record.path)})
+            paths += _changeable_inside(record, {**get_path(of_run, record.path), **get_path(now, record.path)})
         elif record.setting.changeable_on_resume:
-            found.append(record.path)
+            paths.append(record.path)
         elif record.kind == "section":
-            found += _changeable_of_variant(record, get_path(of_run, record.path), get_path(now, record.path))
-    return found
+            paths += _changeable_of_variant(record, get_path(of_run, record.path), get_path(now, record.path))
+    return paths
 
 
 def _changeable_of_variant(record: FieldRecord, before: Section, now: Section) -> list[str]:
-    """Return the fields of a variant that may change; none where another variant is chosen."""
+    """Return the fields of a variant that may change; empty if another variant is chosen now."""
     inner = inner_records(type(now), record.path) if type(now) is type(before) else ()
     return [field.path for field in inner if field.setting.changeable_on_resume]
 

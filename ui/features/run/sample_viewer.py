@@ -17,7 +17,7 @@ from ui.forms.context import Context
 from ui.loop.background import Job
 from ui.widgets.controls import Button
 from ui.widgets.dialog import Window
-from ui.widgets.menu import make_menu
+from ui.widgets.menu import make_menu, open_at
 from ui.widgets.panel import Panel, Text
 from ui.widgets.theme import GAP, PAD
 from ui.widgets.thumbnails import load_fitted, load_whole
@@ -71,7 +71,7 @@ class SampleViewer(Window):
         self._photos: list[ImageTk.PhotoImage] = []
         self._job: Job | None = None
         self._offset = (0, 0)
-        self._pressed: tuple[int, int, int, int] | None = None
+        self._drag_start: tuple[int, int, int, int] | None = None
         self._menu: tk.Menu | None = None
         self.canvas = tk.Canvas(self, highlightthickness=0, borderwidth=0, background=context.theme.colour("window"))
         self._add_footer()
@@ -97,12 +97,12 @@ class SampleViewer(Window):
         self._load()
 
     def update_samples(self, table: SampleTable, starred: Collection[Path]) -> None:
-        """Take newer samples and stars; the shown sample stays."""
-        kept = [self.table.at(*p) if p is not None else None for p in (self.place, self.compared)]
+        """Update the samples and the stars; the shown sample stays."""
+        before = [self.table.at(*p) if p is not None else None for p in (self.place, self.compared)]
         self.table, self.starred = table, starred
-        if kept[0] is not None and kept[0] in table.samples:
-            self.place = table.place_of(kept[0])
-        self.compared = table.place_of(kept[1]) if kept[1] is not None and kept[1] in table.samples else None
+        if before[0] is not None and before[0] in table.samples:
+            self.place = table.place_of(before[0])
+        self.compared = table.place_of(before[1]) if before[1] is not None and before[1] in table.samples else None
         self._show_star()
 
     def move(self, rows: int, columns: int) -> None:
@@ -205,8 +205,7 @@ class SampleViewer(Window):
                 self._menu.add_command(label=f"{mark}  step {sample.step:,}", command=partial(self.compare, column))
         self._menu.add_separator()
         self._menu.add_command(label="     Do not compare", command=partial(self.compare, None))
-        button = self.compare_button
-        self._menu.tk_popup(button.winfo_rootx(), button.winfo_rooty() + button.winfo_height())
+        open_at(self._menu, self.compare_button)
 
     def _show_star(self) -> None:
         sample = self.table.at(*self.place)
@@ -224,14 +223,14 @@ class SampleViewer(Window):
             self._job.cancel()
         width, height = self.canvas.winfo_width(), self.canvas.winfo_height()
         if width > 1:
-            work = partial(_loaded_images, self._paths(), None if self.is_original else (width, height))
-            self._job = self._context.pump.background.run(work, self._show_images, self._could_not_load)
+            work = partial(_load_images, self._paths(), None if self.is_original else (width, height))
+            self._job = self._context.pump.background.run(work, self._show_images, self._show_failure)
 
     def _show_images(self, images: tuple[PIL.Image.Image, ...]) -> None:
         self.images = images
         self._draw()
 
-    def _could_not_load(self, error: Exception) -> None:
+    def _show_failure(self, error: Exception) -> None:
         self.images = ()
         self.canvas.delete("all")
         self.canvas.create_text(
@@ -284,17 +283,17 @@ class SampleViewer(Window):
         self.canvas.tag_raise(text, plate)
 
     def _press(self, event: tk.Event[Any]) -> None:
-        self._pressed = (event.x, event.y, *self._offset)
+        self._drag_start = (event.x, event.y, *self._offset)
         if self.compared is not None and not self.is_original:
             self._drag(event)
 
     def _drag(self, event: tk.Event[Any]) -> None:
-        if self._pressed is None or not self.images:
+        if self._drag_start is None or not self.images:
             return
         if self.compared is not None:
             self._set_wipe(self.wipe.at(event.x, self.image_left, self.images[0].width))
         elif self.is_original:
-            x, y, left, top = self._pressed
+            x, y, left, top = self._drag_start
             self._offset = (left + event.x - x, top + event.y - y)
             self._context.pump.redraw_soon((self, "draw"), self._draw)
 
@@ -304,6 +303,6 @@ class SampleViewer(Window):
             self._context.pump.redraw_soon((self, "draw"), self._draw)
 
 
-def _loaded_images(paths: list[Path], box: tuple[int, int] | None) -> tuple[PIL.Image.Image, ...]:
+def _load_images(paths: list[Path], box: tuple[int, int] | None) -> tuple[PIL.Image.Image, ...]:
     """Return images in their original size, or fitted into a box. Raises OSError."""
     return tuple(load_whole(path) if box is None else load_fitted(path, *box, enlarge="pixels") for path in paths)

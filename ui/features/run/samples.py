@@ -44,7 +44,7 @@ class RunSamples(SampleGrid):
             self._run_dir = run_dir
             self.starred = frozenset()
             if run_dir is not None:
-                self._context.pump.background.run(partial(read_stars, run_dir), partial(self._stars_read, run_dir))
+                self._context.pump.background.run(partial(read_stars, run_dir), partial(self._keep_stars, run_dir))
         if state.samples is not self._samples:
             self._samples = state.samples
             self.show(SampleTable(state.samples), self.starred)
@@ -71,20 +71,20 @@ class RunSamples(SampleGrid):
         if self._run_dir is not None:
             names = {name_of(p, self._run_dir) for p in self.starred}
             work = partial(write_stars, self._run_dir, names)
-            self._context.pump.background.run(work, lambda _done: None, self._not_kept)
+            self._context.pump.background.run(work, lambda _done: None, self._report_failure)
 
     def _star_at(self, place: Place) -> None:
         sample = self.table.at(*place)
         if sample is not None:
             self.toggle_star(Path(sample.path))
 
-    def _stars_read(self, run_dir: Path, names: frozenset[str]) -> None:
+    def _keep_stars(self, run_dir: Path, names: frozenset[str]) -> None:
         if run_dir == self._run_dir and self.winfo_exists():
             self.starred = frozenset(self.starred) | {run_dir / name for name in names}
             self.draw()
             self._update_viewer()
 
-    def _not_kept(self, error: Exception) -> None:
+    def _report_failure(self, error: Exception) -> None:
         self._context.notify(f"The star could not be kept: {error}")
 
     def _update_viewer(self) -> None:

@@ -36,9 +36,9 @@ class StepModel:
 def model_of_step(step: int, saves: Sequence[ModelSaved], backups: Iterable[tuple[int, Path]]) -> StepModel:
     """Return the newest save or backup of a step; `saves` may have been replaced or deleted since, which is checked."""
     newest = {Path(save.path): save.step for save in saves}  # a best model replaces the one before
-    found = [path for path, of_step in newest.items() if of_step == step and path.exists()]
+    saved_paths = [path for path, of_step in newest.items() if of_step == step and path.exists()]
     backup = next((path for of_step, path in backups if of_step == step), None)
-    return StepModel(step, found[-1] if found else None, backup)
+    return StepModel(step, saved_paths[-1] if saved_paths else None, backup)
 
 
 def save_step_model(context: Context, state: RunState, step: int) -> None:
@@ -53,26 +53,26 @@ def save_step_model(context: Context, state: RunState, step: int) -> None:
     context.pump.background.run(look, partial(_save, context))
 
 
-def _save(context: Context, found: StepModel) -> None:
-    if found.save is not None:
-        _copy(context, found.save, found.step)
-    elif found.backup is not None:
-        _export(context, found.backup, found.step)
+def _save(context: Context, model: StepModel) -> None:
+    if model.save is not None:
+        _copy(context, model.save, model.step)
+    elif model.backup is not None:
+        _export(context, model.backup, model.step)
     else:
-        _save_now(context, found.step)
+        _save_now(context, model.step)
 
 
 def _copy(context: Context, source: Path, step: int) -> None:
-    chosen = _ask(context, step, source.suffix, f"Save the model of step {step:,}, from its save")
-    if chosen is not None:
-        done, failed = partial(_done, context, chosen, step), partial(_report_failure, context)
-        context.pump.background.run(partial(copy_model, source, chosen), done, failed)
+    destination = _ask(context, step, source.suffix, f"Save the model of step {step:,}, from its save")
+    if destination is not None:
+        done, failed = partial(_report_saved, context, destination, step), partial(_report_failure, context)
+        context.pump.background.run(partial(copy_model, source, destination), done, failed)
 
 
 def _export(context: Context, backup: Path, step: int) -> None:
-    chosen = _ask(context, step, ".safetensors", f"Save the model of step {step:,}, from its backup")
-    if chosen is not None:
-        export_backup(context, backup, chosen, done=partial(_done, context, chosen, step, None))
+    destination = _ask(context, step, ".safetensors", f"Save the model of step {step:,}, from its backup")
+    if destination is not None:
+        export_backup(context, backup, destination, done=partial(_report_saved, context, destination, step, None))
 
 
 def export_backup(
@@ -130,8 +130,8 @@ def _ask(context: Context, step: int, suffix: str, title: str) -> Path | None:
     return context.interaction.ask_save_file(title, start, _KINDS if suffix else ())
 
 
-def _done(context: Context, chosen: Path, step: int, _result: None) -> None:
-    context.notify(f"Saved the model of step {step:,} as {as_config_path(chosen)}.")
+def _report_saved(context: Context, destination: Path, step: int, _result: None) -> None:
+    context.notify(f"Saved the model of step {step:,} as {as_config_path(destination)}.")
 
 
 def _report_failure(context: Context, error: Exception) -> None:

@@ -10,11 +10,11 @@ from functools import partial
 from modules.config.schema import Config
 from modules.system.problem import count
 from trainer.run_folder.records import RunRecord, config_of
-from ui.features.runs.model import model_name, row_of, when
-from ui.forms.changes import changes, value_words
+from ui.features.runs.model import model_name, row_of, start_text
+from ui.forms.changes import changes, value_text
 from ui.forms.context import Context
 from ui.loop.background import Job
-from ui.loop.past_runs import past_state
+from ui.loop.past_runs import read_past_state
 from ui.loop.run_state import RunState
 from ui.loop.series import Series
 from ui.widgets.controls import Button
@@ -42,12 +42,12 @@ class ComparedRun:
     @property
     def name(self) -> str:
         """Its name in the comparison."""
-        return when(self.record)
+        return start_text(self.record)
 
     @property
     def label(self) -> str:
         """Its name in the legend of the chart."""
-        return f"{model_name(self.record)} ({when(self.record)})"
+        return f"{model_name(self.record)} ({start_text(self.record)})"
 
     def lines(self, token: str) -> tuple[Line, ...]:
         """Its smoothed loss, and its validation loss if it was measured, in a colour."""
@@ -67,7 +67,7 @@ def comparison_lines(runs: Sequence[ComparedRun]) -> tuple[Line, ...]:
 
 def compare_runs(records: Sequence[RunRecord]) -> list[ComparedRun]:
     """Read the settings and curves of runs: for a background thread."""
-    return [ComparedRun(r, config_of(r.run_dir), past_state(r.run_dir)) for r in records[:MAX_RUNS]]
+    return [ComparedRun(r, config_of(r.run_dir), read_past_state(r.run_dir)) for r in records[:MAX_RUNS]]
 
 
 def figure_rows(runs: Sequence[ComparedRun]) -> list[tuple[str, tuple[str, ...]]]:
@@ -90,7 +90,7 @@ def setting_rows(runs: Sequence[ComparedRun]) -> list[tuple[str, tuple[str, ...]
             cells.setdefault(change.path, {})[number] = change.now
     rows = []
     for path, place in places.items():
-        same = value_words(first, path)
+        same = value_text(first, path)
         values = tuple(
             "–" if config is None else cells[path].get(number, same) for number, config in enumerate(configs)
         )

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from modules.system.errors import DarkroomError
 from modules.system.problem import count
 from trainer.run_folder.records import RunRecord
 from trainer.run_folder.trash import (
@@ -18,9 +17,10 @@ from trainer.run_folder.trash import (
     restore_run,
     trash_bytes,
 )
-from ui.features.runs.model import deletion_words, size_words
+from ui.features.runs.model import describe_deletion
 from ui.forms.context import Context
-from ui.loop.interaction import Answer, Failure
+from ui.loop.interaction import Answer, failure_of
+from ui.loop.wording import format_size
 from ui.widgets.notices import Notice, Reply
 
 _UNDO = "deleted runs"
@@ -48,7 +48,7 @@ class RunDeletion:
         title = f"Delete {records[0].name}?" if len(records) == 1 else f"Delete {count(len(records), 'run')}?"
         outputs = [path for record in records for path in record.outputs]
         answers = (Answer("cancel", "Cancel"), Answer("delete", "Delete", is_default=True))
-        message = deletion_words(contents, outputs)
+        message = describe_deletion(contents, outputs)
         if self._context.interaction.choose(title, message, answers, "warning") == "delete":
             size_bytes = sum(c.size_bytes for c in contents)
             work = partial(_delete, [r.run_dir for r in records])
@@ -57,24 +57,24 @@ class RunDeletion:
     def _offer_undo(self, size_bytes: int, deleted: list[DeletedRun]) -> None:
         self._refresh()
         self._context.starter.look_for_backup()
-        text = f"Moved {count(len(deleted), 'run')} ({size_words(size_bytes)}) to the trash."
+        text = f"Moved {count(len(deleted), 'run')} ({format_size(size_bytes)}) to the trash."
         replies = (Reply("Undo", partial(self._restore, deleted)), Reply("Empty trash…", self.empty_trash))
         self._context.notices.show(Notice(_UNDO, text, replies))
 
     def _restore(self, deleted: Sequence[DeletedRun]) -> None:
-        def restored(places: list[Path]) -> None:
+        def report(places: list[Path]) -> None:
             self._context.notify(f"Brought back {count(len(places), 'run')}.")
             self._context.starter.look_for_backup()
             self._refresh()
 
-        self._context.pump.background.run(lambda: [restore_run(d) for d in deleted], restored, self._report_failure)
+        self._context.pump.background.run(lambda: [restore_run(d) for d in deleted], report, self._report_failure)
 
     def _confirm_emptying(self, places: Sequence[Path], size_bytes: int) -> None:
         if not size_bytes:
             self._context.notify("The trash is empty.")
             return
         answers = (Answer("cancel", "Cancel", is_default=True), Answer("empty", "Empty trash"))
-        message = f"The deleted runs take {size_words(size_bytes)}. Afterwards they cannot be brought back."
+        message = f"The deleted runs take {format_size(size_bytes)}. Afterwards they cannot be brought back."
         if self._context.interaction.choose("Empty the trash?", message, answers, "warning") == "empty":
             self._context.notices.remove(_UNDO)
             self._context.pump.background.run(
@@ -84,14 +84,13 @@ class RunDeletion:
             )
 
     def _report_emptied(self, size_bytes: int) -> None:
-        self._context.notify(f"Freed {size_words(size_bytes)}.")
+        self._context.notify(f"Freed {format_size(size_bytes)}.")
         self._refresh()
 
     def _report_failure(self, error: Exception) -> None:
         self._refresh()
-        advice = error.advice if isinstance(error, DarkroomError) else "Check that the folder is writable."
-        message = error.message if isinstance(error, DarkroomError) else str(error)
-        self._context.interaction.show_failure(Failure("The runs could not be deleted", message, advice))
+        failure = failure_of("The runs could not be deleted", error, "Check that the folder is writable.")
+        self._context.interaction.show_failure(failure)
 
 
 def _contents(run_dirs: Sequence[Path]) -> list[Contents]:

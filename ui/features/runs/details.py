@@ -11,12 +11,13 @@ from modules.system.problem import count
 from trainer.events import SampleReady
 from trainer.run_folder.backup import BackupInfo
 from trainer.run_folder.records import RunRecord
-from ui.features.runs.model import fact_lines, size_words
+from ui.features.runs.model import fact_lines
 from ui.forms.context import Context
 from ui.loop.background import Job
-from ui.loop.past_runs import past_state
+from ui.loop.past_runs import read_past_state
 from ui.loop.pump import Pump
 from ui.loop.run_state import RunState
+from ui.loop.wording import format_size
 from ui.widgets.image_grid import ImageGrid, Tile
 from ui.widgets.image_viewer import ImageViewer
 from ui.widgets.panel import Panel, Text, WrappedText
@@ -63,15 +64,15 @@ class RunDetails:
         if self._record is None or not self._record.backups:
             return None
         newest_first = self._record.backups[::-1]
-        chosen = self.backups.selected
-        return newest_first[chosen[0]] if chosen else newest_first[0]
+        selected = self.backups.selected
+        return newest_first[selected[0]] if selected else newest_first[0]
 
     def show(self, records: Sequence[RunRecord]) -> None:
         """Show the run if there is exactly one; of several, their number and size."""
         record = records[0] if len(records) == 1 else None
         if record is None:
             total = sum(r.size_bytes for r in records)
-            self.facts.set_text(f"{count(len(records), 'run')}, {size_words(total)}" if records else _NONE)
+            self.facts.set_text(f"{count(len(records), 'run')}, {format_size(total)}" if records else _NONE)
         if record == self._record:
             return
         is_other = record is None or self._record is None or record.run_dir != self._record.run_dir
@@ -102,30 +103,30 @@ class RunDetails:
         if session.started is not None and Path(session.started.run_dir) == self._record.run_dir:
             self._show_state(session)
             return
-        work = partial(past_state, self._record.run_dir)
+        work = partial(read_past_state, self._record.run_dir)
         self._job = self._context.pump.background.run(work, self._show_state)
 
     def _show_state(self, state: RunState) -> None:
         self.state = state
         lines = shown(lines_of(state.series, state.validations, state.rewards), SHOWN_AT_FIRST)
         self.chart.show(run_figure(lines, state.validations))
-        self.samples.show([Tile(Path(s.path), _words(s)) for s in self._newest_first()])
+        self.samples.show([Tile(Path(s.path), _caption_of(s)) for s in self._newest_first()])
         self.card.offer(_CURVES, is_offered=bool(lines), is_shown=False)
         self.card.offer(_SAMPLES, is_offered=bool(state.samples), is_shown=False)
 
     def _open_sample(self, index: int) -> None:
         """Show a sample large, with the other samples of its prompt on the slider."""
-        chosen = self._newest_first()[index]
-        same = [s for s in self.state.samples if (s.index, s.is_without_ema) == (chosen.index, chosen.is_without_ema)]
-        context, tiles = self._context, [Tile(Path(s.path), _words(s)) for s in same]
-        ImageViewer(context.root, context.theme, context.pump, tiles, same.index(chosen), "Sample")
+        sample = self._newest_first()[index]
+        same = [s for s in self.state.samples if (s.index, s.is_without_ema) == (sample.index, sample.is_without_ema)]
+        context, tiles = self._context, [Tile(Path(s.path), _caption_of(s)) for s in same]
+        ImageViewer(context.root, context.theme, context.pump, tiles, same.index(sample), "Sample")
 
     def _newest_first(self) -> list[SampleReady]:
         """Return the samples, the newest step first, within a step in the order of the prompts."""
         return sorted(self.state.samples, key=lambda s: (-s.step, s.index, s.is_without_ema))
 
 
-def _words(sample: SampleReady) -> str:
+def _caption_of(sample: SampleReady) -> str:
     return f"step {sample.step:,}{', without EMA' if sample.is_without_ema else ''}: {sample.prompt}"
 
 
@@ -162,7 +163,7 @@ class StackingCard(TabbedCard):
         self._fit()
 
     def show(self, title: str) -> None:
-        """Show a view; where all of them are shown, it only becomes the one of the tabs."""
+        """Show a view. If all views are shown, it only becomes the selected tab."""
         super().show(title)
         self._place_views()
 
@@ -173,8 +174,8 @@ class StackingCard(TabbedCard):
 
     def _fit(self) -> None:
         """Choose between tabs and a stack."""
-        offered = [title for title in self.tabs if self.is_offered(title)]
-        self.is_stacked = len(offered) > 1 and self.winfo_height() >= self._stacks_from_px
+        titles = [title for title in self.tabs if self.is_offered(title)]
+        self.is_stacked = len(titles) > 1 and self.winfo_height() >= self._stacks_from_px
         if self.is_stacked:
             self.bar.pack_forget()
         elif not self.bar.winfo_manager():

@@ -16,7 +16,7 @@ from trainer.run_folder.records import RunRecord, read_record, run_dirs_of, stam
 from trainer.run_folder.trash import Contents
 from ui.loop.background import Background, Job
 from ui.loop.signal import Signal
-from ui.loop.wording import duration, loss
+from ui.loop.wording import format_duration, format_loss, format_size
 
 ENDINGS = {
     "running": "Running",
@@ -31,18 +31,18 @@ _PARTS = {"backup": "backups", "samples": "samples", "save": "saved models", "te
 def row_of(record: RunRecord) -> tuple[str, ...]:
     """Return the cells of a run: start, result, ending, steps, best validation, length, size."""
     return (
-        when(record),
+        start_text(record),
         model_name(record),
         ENDINGS[record.ending],
         f"{record.step:,} of {record.total_steps:,}" if record.total_steps else "–",
-        loss(record.best_loss),
-        duration(record.seconds) if record.seconds else "–",
-        size_words(record.size_bytes),
+        format_loss(record.best_loss),
+        format_duration(record.seconds) if record.seconds else "–",
+        format_size(record.size_bytes),
     )
 
 
-def when(record: RunRecord) -> str:
-    """Return when a run was started; the name of its folder if that is not a date."""
+def start_text(record: RunRecord) -> str:
+    """Return when a run was started, as text; the name of its folder if that is not a date."""
     return f"{record.started:%Y-%m-%d %H:%M}" if record.started else record.name
 
 
@@ -57,7 +57,7 @@ def fact_lines(record: RunRecord) -> list[str]:
     ending = ENDINGS[record.ending]
     lines = [record.message if record.message.startswith(ending) else f"{ending}. {record.message}".strip()]
     if record.total_steps:
-        took = f" in {duration(record.seconds)}" if record.seconds else ""
+        took = f" in {format_duration(record.seconds)}" if record.seconds else ""
         lines.append(f"Step {record.step:,} of {record.total_steps:,}{took}")
     if record.facts is not None:
         family, method = FAMILIES.get(record.facts.family), METHODS.get(record.facts.method)
@@ -66,12 +66,12 @@ def fact_lines(record: RunRecord) -> list[str]:
     if record.base_model:
         lines.append(f"Model: {record.base_model}")
     if record.best_loss is not None and record.best_step is not None:
-        lines.append(f"Best validation: {loss(record.best_loss)} at step {record.best_step:,}")
+        lines.append(f"Best validation: {format_loss(record.best_loss)} at step {record.best_step:,}")
     if record.origin is not None:
         how = "the weights of " if record.origin.is_weights_only else ""
         lines.append(f"Fork of {how}{record.origin.run_dir.name}, step {record.origin.step:,}")
     samples = f", {count(record.num_samples, 'sample')}" if record.num_samples else ""
-    lines.append(f"{size_words(record.size_bytes)}{samples}, {count(len(record.backups), 'backup')}")
+    lines.append(f"{format_size(record.size_bytes)}{samples}, {count(len(record.backups), 'backup')}")
     lines += [f"Output: {_place_of(path, record)}" for path in record.outputs[-3:]]
     lines.append(f"Workspace: {as_config_path(record.workspace)}")
     return lines
@@ -83,20 +83,12 @@ def _place_of(path: Path, record: RunRecord) -> str:
     return path.relative_to(record.run_dir).as_posix() if is_inside else as_config_path(path)
 
 
-def size_words(size_bytes: int) -> str:
-    """Return a size in its unit: 12 kB, 3.4 MB, 1.2 GB."""
-    for size, unit, digits in ((1e9, "GB", 1), (1e6, "MB", 1), (1e3, "kB", 0)):
-        if size_bytes >= size:
-            return f"{size_bytes / size:,.{digits}f} {unit}"
-    return f"{size_bytes} bytes"
-
-
-def deletion_words(contents: Sequence[Contents], outputs: Sequence[Path]) -> str:
+def describe_deletion(contents: Sequence[Contents], outputs: Sequence[Path]) -> str:
     """Describe what a deletion moves to the trash, and what stays."""
     total, num_files = sum(c.size_bytes for c in contents), sum(c.num_files for c in contents)
-    lines = [f"{size_words(total)} in {count(num_files, 'file')}:"]
+    lines = [f"{format_size(total)} in {count(num_files, 'file')}:"]
     for each in contents[:8]:
-        parts = ", ".join(f"{_PARTS.get(name, 'the rest')} {size_words(size)}" for name, size in each.parts)
+        parts = ", ".join(f"{_PARTS.get(name, 'the rest')} {format_size(size)}" for name, size in each.parts)
         lines.append(f"  {each.run_dir.name}: {parts or 'empty'}")
     if len(contents) > 8:
         lines.append(f"  and {count(len(contents) - 8, 'more run')}")
@@ -170,25 +162,25 @@ class RunList:
             self._job.cancel()
         self.is_reading = True
         places, known = tuple(dict.fromkeys(workspaces)), dict(self._stamps)
-        self._job = self._background.run(partial(_read_new_runs, places, known), self._take)
+        self._job = self._background.run(partial(_read_new_runs, places, known), self._keep_stamps)
         self.changed()
 
     def visible(self) -> list[RunRecord]:
         """Return the runs that the search leaves, in order."""
-        words = self.search.lower().split()
-        kept = [r for r in self._records.values() if not words or _matches(r, words)]
-        kept.sort(key=self._age, reverse=True)
-        return sorted(kept, key=SORTS.get(self.sorting.column, self._age), reverse=self.sorting.is_descending)
+        terms = self.search.lower().split()
+        matches = [r for r in self._records.values() if not terms or _matches(r, terms)]
+        matches.sort(key=self._age, reverse=True)
+        return sorted(matches, key=SORTS.get(self.sorting.column, self._age), reverse=self.sorting.is_descending)
 
     def _age(self, record: RunRecord) -> int:
         return self._ages[record.run_dir]
 
-    def _take(self, found: tuple[list[Path], list[tuple[Path, tuple[object, ...]]]]) -> None:
-        present, changed = found
-        kept = set(present)
+    def _keep_stamps(self, runs: tuple[list[Path], list[tuple[Path, tuple[object, ...]]]]) -> None:
+        present, changed = runs
+        existing = set(present)
         self._ages = {run_dir: age for age, run_dir in enumerate(reversed(present))}
-        self._records = {path: record for path, record in self._records.items() if path in kept}
-        self._stamps = {path: stamp for path, stamp in self._stamps.items() if path in kept}
+        self._records = {path: record for path, record in self._records.items() if path in existing}
+        self._stamps = {path: stamp for path, stamp in self._stamps.items() if path in existing}
         self._read_on(changed)
 
     def _read_on(self, waiting: Sequence[tuple[Path, tuple[object, ...]]]) -> None:
@@ -197,9 +189,9 @@ class RunList:
         self.changed()
         if portion:
             work = partial(_records_of, portion)
-            self._job = self._background.run(work, partial(self._keep, portion, rest))
+            self._job = self._background.run(work, partial(self._keep_records, portion, rest))
 
-    def _keep(
+    def _keep_records(
         self,
         portion: Sequence[tuple[Path, tuple[object, ...]]],
         rest: Sequence[tuple[Path, tuple[object, ...]]],
@@ -215,16 +207,16 @@ def _read_new_runs(
 ) -> tuple[list[Path], list[tuple[Path, tuple[object, ...]]]]:
     """Return the runs that exist, the newest first, and those whose stamp is not the known one."""
     present = run_dirs_of(workspaces)
-    stamped = [(run_dir, stamp_of(run_dir)) for run_dir in present]
-    return present, [(run_dir, stamp) for run_dir, stamp in stamped if known.get(run_dir) != stamp]
+    stamps = [(run_dir, stamp_of(run_dir)) for run_dir in present]
+    return present, [(run_dir, stamp) for run_dir, stamp in stamps if known.get(run_dir) != stamp]
 
 
 def _records_of(portion: Sequence[tuple[Path, tuple[object, ...]]]) -> list[RunRecord]:
     return [read_record(run_dir) for run_dir, _ in portion]
 
 
-def _matches(record: RunRecord, words: Sequence[str]) -> bool:
+def _matches(record: RunRecord, terms: Sequence[str]) -> bool:
     text = " ".join(
         (str(record.run_dir), *row_of(record), record.base_model, record.destination, record.message)
     ).lower()
-    return all(word in text for word in words)
+    return all(word in text for word in terms)

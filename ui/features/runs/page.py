@@ -20,7 +20,7 @@ from ui.forms.context import Context
 from ui.forms.model import Source
 from ui.forms.page import PageFrame
 from ui.forms.setting_pages import PageSpec
-from ui.loop.past_runs import past_state
+from ui.loop.past_runs import read_past_state
 from ui.loop.run_state import RunState
 from ui.widgets.card import Card
 from ui.widgets.controls import Button
@@ -53,13 +53,13 @@ class RunsPage:
         self.frame = PageFrame(master, context, spec)
         self.runs = RunList(context.pump.background)
         self.deletion = RunDeletion(context, self.refresh)
-        self.shown_records: list[RunRecord] = []
+        self.listed_runs: list[RunRecord] = []
         self.buttons: dict[str, Button] = {}
         self._context = context
         self._is_shown = False
         self._was_active = False
         self._next_look = 0.0
-        self._wanted: Path | None = None
+        self._run_to_select: Path | None = None
         self._selects_newest = True  # until something is selected
         px = context.theme.px
         body = Panel(self.frame, context.theme)
@@ -78,12 +78,12 @@ class RunsPage:
         context.pump.add_source(self._look)
         self._follow()
 
-    def shown(self) -> None:
+    def on_show(self) -> None:
         """Read the runs again: others may have been started or ended."""
         self._is_shown = True
         self.refresh()
 
-    def hidden(self) -> None:
+    def on_hide(self) -> None:
         """Read and draw nothing while hidden."""
         self._is_shown = False
 
@@ -93,7 +93,7 @@ class RunsPage:
 
     def show_run(self, run_dir: Path) -> None:
         """Select a run as soon as it is read."""
-        self._wanted = run_dir
+        self._run_to_select = run_dir
         self.search.set("")
         self._follow()
 
@@ -108,22 +108,22 @@ class RunsPage:
 
     def reopen(self) -> None:
         """Load the settings of the selected run into the form, and show its curves and samples on the Run page."""
-        record = self._one()
+        record = self._single_run()
         if record is None:
             return
 
-        def shown(found: tuple[Config | None, RunState]) -> None:
-            config, state = found
+        def show(run: tuple[Config | None, RunState]) -> None:
+            config, state = run
             if config is not None:
                 self._context.form.load(config, Source(record.name))
             if not self._context.session.is_active:
                 self._context.session.show_past(state, config)
                 self._context.navigation.open("run")
             loaded = "Loaded the settings of {}. Ctrl+Z brings back your own."
-            words = loaded if config is not None else "The settings of {} cannot be read."
-            self._context.notify(words.format(record.name))
+            message = loaded if config is not None else "The settings of {} cannot be read."
+            self._context.notify(message.format(record.name))
 
-        self._context.pump.background.run(lambda: (config_of(record.run_dir), past_state(record.run_dir)), shown)
+        self._context.pump.background.run(lambda: (config_of(record.run_dir), read_past_state(record.run_dir)), show)
 
     def resume(self) -> None:
         """Resume the selected run from the backup chosen in its details: the newest, unless another is selected."""
@@ -139,23 +139,23 @@ class RunsPage:
 
     def compare(self) -> RunComparison | None:
         """Compare the selected runs in a window."""
-        records = self.selected
+        records = self.selected_runs
         return RunComparison(self._context, records) if len(records) > 1 else None
 
     def open_folder(self) -> None:
         """Open the folder of the selected run."""
-        record = self._one()
+        record = self._single_run()
         if record is not None:
             self._context.interaction.open_path(record.run_dir)
 
     def delete(self) -> None:
         """Show what a deletion of the selected runs removes, and move them to the trash if that is confirmed."""
-        self.deletion.ask([r for r in self.selected if r.ending != "running"])
+        self.deletion.ask([r for r in self.selected_runs if r.ending != "running"])
 
     @property
-    def selected(self) -> list[RunRecord]:
+    def selected_runs(self) -> list[RunRecord]:
         """The selected runs, in the order of the list."""
-        return [self.shown_records[n] for n in self.table.selected if n < len(self.shown_records)]
+        return [self.listed_runs[n] for n in self.table.selected if n < len(self.listed_runs)]
 
     # -- building
 
@@ -199,7 +199,7 @@ class RunsPage:
                 "<Delete>": self.delete,
             }
         )
-        self.table.tree.bind("<Control-a>", lambda _e: self.table.select(range(len(self.shown_records))))
+        self.table.tree.bind("<Control-a>", lambda _e: self.table.select(range(len(self.listed_runs))))
         self.empty = Text(self.table, context.theme, colour="faint", on="card", justify="center", anchor="center")
 
     # -- following
@@ -232,20 +232,20 @@ class RunsPage:
 
     def _follow(self) -> None:
         """Show the list; the selection stays with its runs."""
-        kept = {record.run_dir for record in self.selected}
-        selects_newest = bool(kept) or self._selects_newest
-        if self._wanted is not None and self.runs.of(self._wanted) is not None:
-            kept, self._wanted = {self._wanted}, None
+        selection = {record.run_dir for record in self.selected_runs}
+        selects_newest = bool(selection) or self._selects_newest
+        if self._run_to_select is not None and self.runs.of(self._run_to_select) is not None:
+            selection, self._run_to_select = {self._run_to_select}, None
         records = self.runs.visible()
-        if records != self.shown_records:
-            self.shown_records = records
+        if records != self.listed_runs:
+            self.listed_runs = records
             self.table.set_rows([_row(record) for record in records])
-        wanted = [n for n, record in enumerate(records) if record.run_dir in kept]
-        if records and not wanted and selects_newest and self._wanted is None:
-            wanted = [0]
-        self._selects_newest = selects_newest and not wanted
-        if wanted != self.table.selected:
-            self.table.select(wanted)
+        rows_to_select = [n for n, record in enumerate(records) if record.run_dir in selection]
+        if records and not rows_to_select and selects_newest and self._run_to_select is None:
+            rows_to_select = [0]
+        self._selects_newest = selects_newest and not rows_to_select
+        if rows_to_select != self.table.selected:
+            self.table.select(rows_to_select)
         self._show_headings()
         self._show_empty()
         number = count(len(self.runs), "run")
@@ -266,14 +266,14 @@ class RunsPage:
             self.table.tree.heading(column.name, text=f"{column.heading}{arrow}")
 
     def _show_empty(self) -> None:
-        if self.shown_records or self.runs.is_reading:
+        if self.listed_runs or self.runs.is_reading:
             self.empty.place_forget()
         else:
             self.empty.set_text(_NOT_FOUND if len(self.runs) else _NOTHING)
             self.empty.place(relx=0.5, rely=0.4, anchor="center")
 
     def _select_changed(self) -> None:
-        records = self.selected
+        records = self.selected_runs
         self.details.show(records)
         one = records[0] if len(records) == 1 else None
         can_start = self._context.starter.can_start
@@ -289,11 +289,11 @@ class RunsPage:
         for name, is_enabled in enabled.items():
             self.buttons[name].set_enabled(is_enabled)
 
-    def _one(self) -> RunRecord | None:
-        return self.selected[0] if len(self.selected) == 1 else None
+    def _single_run(self) -> RunRecord | None:
+        return self.selected_runs[0] if len(self.selected_runs) == 1 else None
 
     def _backup(self) -> BackupInfo | None:
-        return self.details.backup if self._one() is not None else None
+        return self.details.backup if self._single_run() is not None else None
 
 
 def _row(record: RunRecord) -> tuple[str, tuple[str, ...], str]:

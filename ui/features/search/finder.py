@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from modules.config.imports.other_names import OtherName, other_names
 from ui.features.search.model import Index, Match
 from ui.forms.context import Context
+from ui.widgets.dialog import close_windows
 from ui.widgets.panel import Text
 from ui.widgets.search_window import Rows, SearchWindow
 from ui.widgets.table import Column
@@ -44,19 +45,19 @@ class Finder(SearchWindow):
         self.foot.pack(side="bottom", anchor="w", padx=context.theme.px(PAD), pady=(0, context.theme.px(10)))
         self.show(*_SIZE)
         # Found by converting each key, which takes a moment the first time.
-        context.pump.background.run(other_names, self._know)
+        context.pump.background.run(other_names, self._use_names)
 
-    def _know(self, names: Mapping[str, tuple[OtherName, ...]]) -> None:
+    def _use_names(self, names: Mapping[str, tuple[OtherName, ...]]) -> None:
         if self.winfo_exists():
             self._index = Index(self._context.form.config, names, self._actions)
             self.look()
 
     def _find(self, text: str) -> Rows:
-        found = self._index.find(text)
-        self.matches = found.matches
+        result = self._index.find(text)
+        self.matches = result.matches
         if hasattr(self, "foot"):
-            nearest = "These are the nearest." if found.matches else "Try another word."
-            self.foot.set_text(f"Nothing is named “{text.strip()}”. {nearest}" if found.is_nearest else _KEYS)
+            nearest = "These are the nearest." if result.matches else "Try another word."
+            self.foot.set_text(f"Nothing is named “{text.strip()}”. {nearest}" if result.is_nearest else _KEYS)
         return [(f" {m.label}", (m.place, m.note), "") for m in self.matches]
 
     def _open(self, match: Match) -> None:
@@ -70,6 +71,5 @@ class Finder(SearchWindow):
 
 def open_finder(context: Context) -> Finder:
     """Open the search window; one that is already open is closed."""
-    for old in [w for w in context.root.winfo_children() if isinstance(w, Finder)]:
-        old.close()
+    close_windows(context.root, Finder)
     return Finder(context)

@@ -15,12 +15,11 @@ from modules.config.imports.other_names import OtherName
 from modules.config.reach import needs_words, variants_words
 from modules.config.records import inner_records, record_at, top_records
 from modules.config.schema import Config
-from modules.settings.edit import get_path
 from modules.settings.field import FieldRecord
 from ui.features.search.synonyms import ACTION_WORDS, SYNONYMS
-from ui.forms.records import Group, records_beside
+from ui.forms.records import Group, inline_records, value_at
 from ui.forms.setting_pages import SETTING_PAGES, TOP_BAR, TOP_BAR_TITLE, PageSpec, groups_on, page_of
-from ui.forms.visibility import is_out_of_reach, name_of, not_yet_words, offered
+from ui.forms.visibility import available_choices, is_out_of_reach, name_of, support_note
 from ui.widgets.actions import Action
 
 _NEAREST = 12
@@ -44,7 +43,7 @@ class Match:
     path: str
     label: str
     place: str
-    target: str = ""  # the path that opens, where it is not the setting's own
+    target: str = ""  # the path to open, if it is not the setting's path
     note: str = ""
     action: str = ""
 
@@ -79,7 +78,7 @@ class _Entry:
         return frozenset(_WORD.findall(f"{self.label} {self.place} {self.alias}"))
 
     @cached_property
-    def named(self) -> str:
+    def key_text(self) -> str:
         return " ".join(name.key.lower().replace("_", " ") for name in self.names)
 
 
@@ -93,10 +92,10 @@ class Index:
         actions: Iterable[Action] = (),
     ) -> None:
         self._entries = [
-            *_fields(config, names or {}),
-            *_of_lists(config),
-            *_of_other_variants(config),
-            *map(_of_action, actions),
+            *_field_entries(config, names or {}),
+            *_list_entries(config),
+            *_variant_entries(config),
+            *map(_action_entry, actions),
         ]
 
     def find(self, text: str) -> SearchResult:
@@ -104,8 +103,8 @@ class Index:
         words = _WORD.findall(text.lower().replace("_", " "))
         if not words:
             return SearchResult(self._all())
-        if found := self._rank_matches(words, text):
-            return SearchResult(found)
+        if matches := self._rank_matches(words, text):
+            return SearchResult(matches)
         return SearchResult(self._nearest(words, text), is_nearest=True)
 
     def all_matches(self) -> tuple[Match, ...]:
@@ -122,14 +121,14 @@ class Index:
                 cost = (cost or 0.0) + _EXACT_NAME
             if cost is not None:
                 ranked.append((cost + entry.cost, order, _with_name(entry, words, exact)))
-        return tuple(match for _, _, match in sorted(ranked, key=lambda found: found[:2]))
+        return tuple(match for _, _, match in sorted(ranked, key=lambda entry: entry[:2]))
 
     def _nearest(self, words: Sequence[str], text: str) -> tuple[Match, ...]:
         """Return the matches of the most similar known words; without any, of as many of the words as possible."""
-        known = sorted({w for e in self._entries for w in e.words} | SYNONYMS.keys())
-        similar = [next(iter(difflib.get_close_matches(w, known, n=1, cutoff=0.6)), w) for w in words]
-        if similar != list(words) and (found := self._rank_matches(similar, text)):
-            return found[:_NEAREST]
+        vocabulary = sorted({w for e in self._entries for w in e.words} | SYNONYMS.keys())
+        similar = [next(iter(difflib.get_close_matches(w, vocabulary, n=1, cutoff=0.6)), w) for w in words]
+        if similar != list(words) and (matches := self._rank_matches(similar, text)):
+            return matches[:_NEAREST]
         partly: dict[Match, float] = {}
         for word in similar:
             for rank, match in enumerate(self._rank_matches([word], word)):
@@ -148,10 +147,10 @@ def _cost(entry: _Entry, words: Sequence[str]) -> float | None:
     for word in words:
         costs = [_cost_of(entry, word)]
         costs += [_SYNONYM + cost for phrase in SYNONYMS.get(word, ()) if (cost := _cost_of(entry, phrase)) is not None]
-        found = [cost for cost in costs if cost is not None]
-        if not found:
+        finite = [cost for cost in costs if cost is not None]
+        if not finite:
             return None
-        total += min(found)
+        total += min(finite)
     num_more = max(0, len(_WORD.findall(entry.label)) - len(words))
     return total + _MORE_WORDS * num_more
 
@@ -165,7 +164,7 @@ def _cost_of(entry: _Entry, phrase: str) -> float | None:
         return _WITHIN_LABEL
     if f" {phrase}" in f" {entry.alias}":
         return _ALIAS
-    if phrase in entry.named:
+    if phrase in entry.key_text:
         return _IN_NAME
     if f" {phrase}" in f" {entry.place}":
         return _IN_PLACE
@@ -184,7 +183,7 @@ def _with_name(entry: _Entry, words: Sequence[str], exact: OtherName | None) -> 
     return replace(entry.match, note=f"{note}; {entry.match.note}" if entry.match.note else note)
 
 
-def _fields(config: Config, names: Mapping[str, tuple[OtherName, ...]]) -> Iterator[_Entry]:
+def _field_entries(config: Config, names: Mapping[str, tuple[OtherName, ...]]) -> Iterator[_Entry]:
     """Yield the fields of all pages and of the top bar, and their options."""
     for path in TOP_BAR:
         record = record_at(config, path)
@@ -200,21 +199,21 @@ def _entries_of(
     config: Config, record: FieldRecord, place: str, names: Mapping[str, tuple[OtherName, ...]]
 ) -> Iterator[_Entry]:
     note = needs_words(config, record)
-    without_effect = not_yet_words(config, record) if record.setting.not_yet else ""
+    without_effect = support_note(config, record) if record.setting.not_yet else ""
     match = Match(record.path, record.label, place, note=_sentence_part(without_effect) or note)
     cost = (_PART if record.path.startswith("parts.") else 0.0) + (_HIDDEN if note else 0.0)
     cost += (_ADVANCED if record.setting.level == "advanced" else 0.0) + (_NO_EFFECT if without_effect else 0.0)
     yield _entry(match, record, names.get(record.path, ()), cost)
-    for text in offered(record, name_of(_value(config, record.path))).values() if record.choices else ():
+    for text in available_choices(record, name_of(value_at(config, record.path))).values() if record.choices else ():
         choice = replace(match, label=f"{record.label}: {text}")
         yield _Entry(choice, choice.label.lower(), place.lower(), "", (), cost + _CHOICE)
 
 
-def _sentence_part(words: str) -> str:
-    return words[:1].lower() + words[1:].rstrip(".")
+def _sentence_part(sentence: str) -> str:
+    return sentence[:1].lower() + sentence[1:].rstrip(".")
 
 
-def _of_action(action: Action) -> _Entry:
+def _action_entry(action: Action) -> _Entry:
     kind = "Page" if action.name.startswith("page_") else "Command"
     label = action.label.strip("…▾ ")
     note = action.shortcut if action.is_enabled() else "not available now"
@@ -224,41 +223,43 @@ def _of_action(action: Action) -> _Entry:
     return _Entry(match, label.lower(), kind.lower(), action.help.lower(), (), 0.0, alias)
 
 
-def _of_lists(config: Config) -> Iterator[_Entry]:
+def _list_entries(config: Config) -> Iterator[_Entry]:
     """Yield the fields of list entries (concepts, prompts, reward models): they open in the first entry's editor."""
     for path, record in top_records(type(config)).items():
         page = page_of(type(config), path)
         if record.kind != "list" or record.item is None or page is None:
             continue
-        has_entries = bool(_value(config, path))
+        has_entries = bool(value_at(config, path))
         for field in inner_records(record.item, f"{path}.0"):
             if not field.setting.not_yet:
-                yield _of_entry(field, page, path, has_entries=has_entries)
+                yield _list_entry(field, page, path, has_entries=has_entries)
 
 
-def _of_entry(field: FieldRecord, page: PageSpec, path: str, *, has_entries: bool) -> _Entry:
+def _list_entry(field: FieldRecord, page: PageSpec, path: str, *, has_entries: bool) -> _Entry:
     place = f"{page.title} › each entry" + (f" › {field.setting.group}" if field.setting.group else "")
     note = "" if has_entries else "add an entry first"
     return _entry(Match(field.path, field.label, place, "" if has_entries else path, note), field, (), _ENTRY)
 
 
-def _of_other_variants(config: Config) -> Iterator[_Entry]:
+def _variant_entries(config: Config) -> Iterator[_Entry]:
     """Yield the fields that only other variants of a choice have, such as other optimizers."""
     for path, record in top_records(type(config)).items():
         page = page_of(type(config), path)
         if record.kind != "section" or page is None:
             continue
-        chosen = name_of(_value(config, path))
-        own = {f.path for name, kind in record.variants.items() if name == chosen for f in inner_records(kind, path)}
-        having: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+        chosen = name_of(value_at(config, path))
+        chosen_paths = {
+            f.path for name, kind in record.variants.items() if name == chosen for f in inner_records(kind, path)
+        }
+        variant_names: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
         fields: dict[tuple[str, str], FieldRecord] = {}
         for name, kind in record.variants.items():
             for field in inner_records(kind, path) if name not in record.setting.not_yet_choices else ():
-                if field.path not in own and not field.setting.not_yet:
-                    having[field.path, field.label].append(name)
+                if field.path not in chosen_paths and not field.setting.not_yet:
+                    variant_names[field.path, field.label].append(name)
                     fields.setdefault((field.path, field.label), field)
         for key, field in fields.items():
-            note = variants_words(record, tuple(having[key]))
+            note = variants_words(record, tuple(variant_names[key]))
             match = Match(field.path, field.label, f"{page.title} › {record.label}", path, note)
             yield _entry(match, field, (), _OTHER_VARIANT)
 
@@ -271,13 +272,5 @@ def _entry(match: Match, record: FieldRecord, names: tuple[OtherName, ...], cost
 def _records(config: Config, group: Group) -> Iterator[FieldRecord]:
     """Yield the fields of a group, without unsupported ones."""
     for record in group.records:
-        inner = records_beside(config, record) if record.kind == "section" else ()
+        inner = inline_records(config, record) if record.kind == "section" else ()
         yield from (r for r in (record, *inner) if not is_out_of_reach(config, r))
-
-
-def _value(config: Config, path: str) -> object:
-    try:
-        found: object = get_path(config, path)
-    except KeyError:
-        return None
-    return found

@@ -17,7 +17,7 @@ from modules.system.factories import load_factory
 from modules.system.paths import from_root
 from ui.forms.preferences import Preferences
 from ui.loop.background import Background
-from ui.loop.interaction import Answer, Failure, Interaction
+from ui.loop.interaction import Answer, Failure, Interaction, failure_of
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class TensorBoardControl:
         self._start(self._show_in_browser, asks=True)
 
     def follow_setting(self) -> None:
-        """Start the server where it is always on; it keeps running until the window closes."""
+        """Start the server if the setting keeps it always on; it keeps running until the window closes."""
         if self._config().general.tensorboard_always_on and not (self._server.is_running or self._is_starting):
             self._start(lambda address: self._notify(f"TensorBoard serves the runs at {address}"), asks=False)
 
@@ -71,19 +71,17 @@ class TensorBoardControl:
         is_exposed = is_wanted and self._may_expose(folder, asks)
         self._is_starting = True
 
-        def finished(address: str) -> None:
+        def succeed(address: str) -> None:
             self._is_starting = False
             done(address)
 
-        def failed(error: Exception) -> None:
+        def fail(error: Exception) -> None:
             self._is_starting = False
             if not isinstance(error, DarkroomError):
                 _log.error("TensorBoard could not be started", exc_info=error)
-            message = error.message if isinstance(error, DarkroomError) else str(error)
-            advice = error.advice if isinstance(error, DarkroomError) else ""
-            self._show_failure(Failure("TensorBoard could not be started", message, advice))
+            self._show_failure(failure_of("TensorBoard could not be started", error))
 
-        self._background.run(lambda: self._server.start(folder, port=port, is_exposed=is_exposed), finished, failed)
+        self._background.run(lambda: self._server.start(folder, port=port, is_exposed=is_exposed), succeed, fail)
 
     def _show_in_browser(self, address: str) -> None:
         self._notify(f"TensorBoard is at {address}. It ends with this window.")

@@ -34,8 +34,8 @@ class SecretsDialog(Dialog):
 
     def __init__(self, context: Context) -> None:
         loaded = load_secrets()
-        kept = f"Stored in {secrets_file()}, readable only by you. Never written to configs, presets, models or logs."
-        super().__init__(context.root, context.theme, "Tokens", kept, _ANSWERS)
+        note = f"Stored in {secrets_file()}, readable only by you. Never written to configs, presets, models or logs."
+        super().__init__(context.root, context.theme, "Tokens", note, _ANSWERS)
         self._context = context
         self._secrets = loaded.secrets
         self.entries: dict[str, Entry] = {}
@@ -71,10 +71,10 @@ class SecretsDialog(Dialog):
         self.entries[field.name], self._variables[field.name] = entry, variable
 
     def _typed_secrets(self) -> Secrets:
-        typed = self._secrets
+        secrets = self._secrets
         for name, variable in self._variables.items():
-            typed = with_secret(typed, name, variable.get())
-        return typed
+            secrets = with_secret(secrets, name, variable.get())
+        return secrets
 
     def _show(self, secrets: Secrets) -> None:
         for name, variable in self._variables.items():

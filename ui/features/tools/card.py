@@ -33,12 +33,12 @@ class ToolForm(Panel):
         self.tool = tool
         self._context = context
         self._runner = runner
-        self._kept = context.view_state.of(f"tool {tool.name}", dict[str, Any])
-        self._proposed = str(self._kept.get(_PROPOSED, ""))
+        self._view_state = context.view_state.of(f"tool {tool.name}", dict[str, Any])
+        self._proposed_output = str(self._view_state.get(_PROPOSED, ""))
         px = context.theme.px
         help_text = WrappedText(self, context.theme, tool.description, on="card", colour="muted")
         help_text.pack(fill="x", padx=(px(12), px(GAP)), pady=(0, px(10)))
-        settings = self._kept.get(_SETTINGS, tool.settings())
+        settings = self._view_state.get(_SETTINGS, tool.settings())
         self.form = SectionForm(self, context, settings, without=(_OVERWRITE,), last=(OUTPUT,))
         self.form.pack(fill="x")
         self.form.model.changed.subscribe(self._follow_settings)
@@ -86,15 +86,15 @@ class ToolForm(Panel):
             if field is None:
                 self._context.notify(f"{path.name} is not a file for this tool.")
             elif field.kind == "list":
-                present = self.form.model.value(field.path)
-                self.form.set(field.path, [asdict(file) for file in (*present, AdapterChoice(str(path)))])
+                files = self.form.model.value(field.path)
+                self.form.set(field.path, [asdict(file) for file in (*files, AdapterChoice(str(path)))])
             else:
                 self.form.set(field.path, str(path))
 
     def _follow_settings(self) -> None:
         """Keep the settings, and follow the input with the proposed name of the result."""
-        settings = self._kept[_SETTINGS] = self.form.model.config
-        proposed = proposed_output(self.tool, settings)
-        if getattr(settings, OUTPUT) == self._proposed != proposed:
-            self._proposed = self._kept[_PROPOSED] = proposed
-            self.form.set(OUTPUT, proposed)
+        settings = self._view_state[_SETTINGS] = self.form.model.config
+        output = proposed_output(self.tool, settings)
+        if getattr(settings, OUTPUT) == self._proposed_output != output:
+            self._proposed_output = self._view_state[_PROPOSED] = output
+            self.form.set(OUTPUT, output)

@@ -36,7 +36,7 @@ class InspectView(Panel):
         self._context = context
         self._use = use
         self._job: Job | None = None
-        self._kept = context.view_state.of("inspect", dict[str, Path])
+        self._view_state = context.view_state.of("inspect", dict[str, Path])
         px = context.theme.px
         WrappedText(self, context.theme, _HINT, on="card", colour="muted").pack(
             fill="x", padx=(px(12), px(GAP)), pady=(0, px(8))
@@ -54,12 +54,12 @@ class InspectView(Panel):
         self.uses = Panel(self, context.theme, "card")
         self.table = Panel(self, context.theme, "card")
         self.table.columnconfigure(1, weight=1)
-        if path := self._kept.get("path"):
+        if path := self._view_state.get("path"):
             self.open(path)
 
     def open(self, path: Path) -> None:
         """Read a file's headers in the background and show what it is."""
-        self._kept["path"] = path
+        self._view_state["path"] = path
         if self._job is not None:
             self._job.cancel()
         self._job = self._context.pump.background.run(partial(inspect_file, path), self._show)
@@ -78,7 +78,7 @@ class InspectView(Panel):
 
     def _draw_results(self) -> None:
         px, width = self.theme.px, self.winfo_width()
-        links = [Link(str(r.path), r.words, as_config_path(r.path.parent)) for r in self._results]
+        links = [Link(str(r.path), r.label, as_config_path(r.path.parent)) for r in self._results]
         groups = [("Results of your runs", links)]
         if (
             links

@@ -32,13 +32,13 @@ def proposed_output(spec: JobSpec, settings: Section) -> str:
 
 def place_for(spec: JobSpec, settings: Section, *, is_lora: bool) -> FieldRecord | None:
     """Return the field for a dropped model or LoRA: a list or an empty field, else the first that may hold it."""
-    fields = [record for record in records_of(spec.settings) if _takes(spec, record, is_lora=is_lora)]
+    fields = [record for record in records_of(spec.settings) if _accepts(spec, record, is_lora=is_lora)]
     fields.sort(key=lambda record: is_lora != _is_for_loras(spec, record))
     free = (record for record in fields if record.kind == "list" or not getattr(settings, record.path))
     return next(free, next(iter(fields), None))
 
 
-def _takes(spec: JobSpec, record: FieldRecord, *, is_lora: bool) -> bool:
+def _accepts(spec: JobSpec, record: FieldRecord, *, is_lora: bool) -> bool:
     if _is_for_loras(spec, record):
         return is_lora
     return record.setting.path_kind == "model"

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 from trainer.jobs.registry import JOBS
 from ui.features.tools.card import ToolForm
 from ui.features.tools.inspect_card import InspectView
-from ui.features.tools.job_panel import JobPanel
 from ui.features.tools.model import tools
 from ui.forms.context import Context
 from ui.forms.page import PageFrame
 from ui.forms.setting_pages import PageSpec
-from ui.loop.jobs import JobRunner
+from ui.loop.jobs import JobRunner, JobState
 from ui.loop.past_runs import newest_results
 from ui.widgets.card import Card
-from ui.widgets.panel import Panel
+from ui.widgets.controls import Button
+from ui.widgets.panel import Panel, Text, WrappedText
+from ui.widgets.progress import ThinBar
 from ui.widgets.scroll import ScrollFrame
 from ui.widgets.tabs import TabbedCard
-from ui.widgets.theme import PAD
+from ui.widgets.theme import GAP, PAD
 from ui.widgets.window import accept_paths
 
 _INSPECT = "Inspect"
@@ -45,7 +46,7 @@ class ToolsPage:
         self.inspect.pack(fill="both", expand=True)
         self._views = {tool.name: self._add_tab(tool.label) for tool in tools()}
         for verb, view in self._views.items():
-            view.bind("<Map>", partial(self._view_shown, verb), add="+")
+            view.bind("<Map>", partial(self._build_soon, verb), add="+")
         self.tabs.choose(chosen)
         self.job_card = Card(self.scroll.body, context.theme, "Result")
         tk.Grid.grid_configure(self.job_card, row=1, column=0, sticky="new", pady=(0, px(PAD)))
@@ -58,12 +59,12 @@ class ToolsPage:
         accept_paths(context.root, self.frame, self.drop)
         self._follow()
 
-    def shown(self) -> None:
+    def on_show(self) -> None:
         """Look for results of runs to offer."""
         places = self._context.workspaces()
         self._context.pump.background.run(lambda: newest_results(places), self.inspect.show_results)
 
-    def hidden(self) -> None:
+    def on_hide(self) -> None:
         """Do nothing: a job continues while the page is hidden."""
 
     def show_field(self, path: str) -> bool:
@@ -75,7 +76,7 @@ class ToolsPage:
         self.tabs.choose(title)
 
     def drop(self, paths: Sequence[Path]) -> None:
-        """Take dropped files: into the shown tool, or inspect the first one."""
+        """Pass dropped files to the selected tool, or inspect the first one."""
         tool = next((tool for tool in tools() if tool.label == self.tabs.shown), None)
         if tool is None:
             self.inspect_file(paths[0])
@@ -96,7 +97,7 @@ class ToolsPage:
             self.forms[verb] = form
         return self.forms[verb]
 
-    def _view_shown(self, verb: str, _event: object) -> None:
+    def _build_soon(self, verb: str, _event: object) -> None:
         # Not at once: Tk calls this while it places children.
         self._context.pump.redraw_soon((self, verb), partial(self._build, verb))
 
@@ -123,7 +124,7 @@ class ToolsPage:
             form.follow(state)
 
     def _arrange(self) -> None:
-        """Place the result beside the tool where there is room, else below it."""
+        """Place the result next to the tool if there is room, else below it."""
         px, body = self._context.theme.px, self.scroll.body
         is_wide = self.scroll.winfo_width() >= px(_WIDE)
         body.columnconfigure(0, weight=3 if is_wide else 1, uniform="columns" if is_wide else "")
@@ -139,3 +140,63 @@ class ToolsPage:
             self.runner.close()
             for key in ("job", "width", *self._views):
                 self._context.pump.forget((self, key))
+
+
+_COLOURS = {"idle": "muted", "finished": "good", "failed": "error", "stopped": "muted"}
+_NOTHING_YET = "What a tool writes, and how exact it is, is shown here."
+
+
+class JobPanel(Panel):
+    """Call `draw` with a state."""
+
+    def __init__(self, master: tk.Misc, context: Context, runner: JobRunner, inspect: Callable[[Path], None]) -> None:
+        super().__init__(master, context.theme, "card")
+        self._context = context
+        self._inspect = inspect
+        self._paths: tuple[Path, ...] = ()
+        px = context.theme.px
+        head = Panel(self, context.theme, "card")
+        head.pack(fill="x")
+        self.title = Text(head, context.theme, role="strong", on="card")
+        self.title.pack(side="left")
+        self.stop = Button(head, context.theme, "Stop", runner.stop, on="card", style="danger")
+        self.bar = ThinBar(self, context.theme, on="card")
+        self.bar.pack(fill="x", pady=px(GAP))
+        self.status = WrappedText(self, context.theme, on="card")
+        self.status.pack(fill="x")
+        self.notes = WrappedText(self, context.theme, on="card", colour="muted", role="small")
+        self.notes.pack(fill="x", pady=(px(4), 0))
+        self.buttons = Panel(self, context.theme, "card")
+        self.open_folder = Button(self.buttons, context.theme, "Show in folder", self._open_folder, on="card")
+        self.inspect = Button(self.buttons, context.theme, "Inspect the result", self._inspect_result, on="card")
+        self.open_folder.pack(side="left", padx=(0, GAP))
+        self.inspect.pack(side="left")
+
+    def draw(self, state: JobState) -> None:
+        """Show a state of a job."""
+        self._paths = state.paths
+        self.title.set_text(state.title)
+        self.status.set_text(state.status or _NOTHING_YET)
+        self.status.recolour(_COLOURS.get(state.stage, "text"))
+        lines = [*(str(path) for path in state.paths), *state.notes]
+        if state.failure is not None and state.failure.advice:
+            lines.append(state.failure.advice)
+        self.notes.set_text("\n".join(lines))
+        self.stop.set_enabled(state.stage == "running")
+        if state.is_active:
+            self.bar.set(state.share)
+            self.bar.pack(fill="x", pady=self.theme.px(GAP), before=self.status)
+            self.stop.pack(side="right")
+        else:
+            self.bar.pack_forget()
+            self.stop.pack_forget()
+        if state.stage == "finished":
+            self.buttons.pack(anchor="w", pady=(self.theme.px(10), self.theme.px(4)))
+        else:
+            self.buttons.pack_forget()
+
+    def _open_folder(self) -> None:
+        self._context.interaction.open_path(self._paths[0].parent)
+
+    def _inspect_result(self) -> None:
+        self._inspect(self._paths[0])

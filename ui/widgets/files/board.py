@@ -231,16 +231,6 @@ class FileBoard(Grid):
         self._on_select()
 
 
-def size_words(size_bytes: int) -> str:
-    """Return a size: 812 B, 4.0 KB, 1.6 GB."""
-    size = float(size_bytes)
-    for unit in ("B", "KB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"
-
-
 def changed_words(seconds: float) -> str:
     """Return a modification time: 2026-01-31 17:05."""
     return f"{datetime.fromtimestamp(seconds):%Y-%m-%d %H:%M}" if seconds else ""

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from modules.system.errors import DarkroomError
 from ui.loop.interaction import Answer, FileKind
+from ui.loop.wording import format_size
 from ui.widgets.controls import Button, Choice, Switch
 from ui.widgets.dialog import Dialog
 from ui.widgets.entry import Entry as TextEntry
-from ui.widgets.files.board import FileBoard, size_words
+from ui.widgets.files.board import FileBoard
 from ui.widgets.files.browser import Browser, Chosen, Enter, Outcome, Purpose, Rejected
 from ui.widgets.files.listing import Contents, Counts, Entry, count_images, folder_of, read_folder
 from ui.widgets.files.new_folder import NewFolderBar, create_folder
@@ -185,7 +186,7 @@ class FileDialog(Dialog):
     def _detail(self, entry: Entry) -> str:
         """Return the second column of a row; the images of a folder are counted in the background."""
         if not entry.is_folder:
-            return size_words(entry.size_bytes)
+            return format_size(entry.size_bytes)
         if entry.path not in self._counts:
             self._counts[entry.path] = None
             token = self._leaving
