@@ -207,6 +207,17 @@ def test_a_file_that_does_not_fit_is_refused_before_the_run(
     assert f"{name}: (3, 3) where (85, 32) is expected" in problem_of(read_from(config, wrong))
 
 
+@pytest.mark.parametrize("layout", ["ComfyUI", "diffusers"])
+def test_scaled_float8_is_refused_before_the_run(layout: str, config: Config, weights: State, tmp_path: Path) -> None:
+    """Read without its scales, such a file would be another model."""
+    file = tmp_path / "scaled.safetensors"
+    state = named(weights, layout)
+    name = next(n for n in state if n.endswith("layers.0.feed_forward.w1.weight"))
+    matrices = {n: t.to(torch.float8_e4m3fn) if t.ndim == 2 else t for n, t in state.items()}
+    save_file({**matrices, name.replace(".weight", ".scale_weight"): torch.ones(1)}, file)
+    assert "scaled float8" in problem_of(read_from(config, file))
+
+
 def test_a_unet_is_no_transformer_and_a_transformer_is_no_base_model(
     config: Config, weights: State, tmp_path: Path
 ) -> None:
@@ -215,4 +226,4 @@ def test_a_unet_is_no_transformer_and_a_transformer_is_no_base_model(
     save_file(named(weights, "ComfyUI"), file)
     assert "contains no Transformer" in problem_of(read_from(config, unet))
     error, *_ = check(laid_over(config, {"model": {"base_model": str(file)}})).errors
-    assert "set it as the Transformer file" in error.advice
+    assert "set it as the denoiser file" in error.advice

@@ -66,6 +66,9 @@ def _refusal(config: Config, found: FileKind, header: CheckpointHeader | None, n
     if found.family and found.family != spec.name:
         message = f"{shown} has no {spec.denoiser.label} of {spec.label}. {found.sentence}"
         return Problem(_PATH, message, advice="Choose one of the base model's family.")
+    if header.has_scaled_float8:
+        message = f"{shown} is in scaled float8, which is not supported."
+        return Problem(_PATH, message, advice="Choose the same model in float16, bfloat16 or plain float8.")
     if header.container == "gguf" and (unreadable := sorted(set(header.dtypes.values()) - READABLE)):
         message = f"{shown} contains weights in {', '.join(unreadable)}, which is not supported."
         return Problem(_PATH, message, advice="Choose a file in Q8_0, Q6_K, Q5_K or Q4_K.")
@@ -123,7 +126,7 @@ def _weight_dtype(config: Config, part: PartSpec) -> Iterator[Problem]:
         yield Problem(
             f"parts.{part.name}.dtype",
             f"The weight dtype of {part.label} is {chosen.format.label}, but {what}.",
-            advice=f"Choose a GGUF file as the {part.label} file, or another weight dtype.",
+            advice="Choose a GGUF file as the denoiser file, or another weight dtype.",
         )
     elif container == "gguf" and not is_stored:
         yield Problem(

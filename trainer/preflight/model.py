@@ -124,7 +124,7 @@ def _single_file(found: FileKind, name: str, spec: FamilySpec) -> Iterator[Probl
         advice = "Choose a checkpoint, a diffusers folder or a repository."
         if found.family == spec.name and serves_as(found, "denoiser"):
             label = spec.denoiser.label
-            advice += f" To use this {label}, set it as the {label} file, with a complete base model."
+            advice += f" To use this {label}, set it as the denoiser file, with a complete base model."
         yield Problem("model.base_model", message, advice=advice)
     elif "code" in found.facts:
         yield Problem("model.base_model", found.sentence, advice="Get it as .safetensors, or from another place.")

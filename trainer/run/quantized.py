@@ -51,6 +51,6 @@ def _take_from_file(family: str, part: Part, chosen: ChosenFormat, path: Path) -
     if not packed:
         raise DarkroomError(
             f"{part.spec.label} is set to {chosen.format.label}, but {path.name} has no quantized weights.",
-            advice=f"Choose a GGUF file as the {part.spec.label} file, or another weight dtype.",
+            advice="Choose a GGUF file as the denoiser file, or another weight dtype.",
         )
     return take_packed_layers(part.module, chosen, path, packed)

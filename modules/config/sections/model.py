@@ -63,10 +63,10 @@ class Model(Section):
     denoiser_file: Annotated[
         str,
         Setting(
-            "UNet file",
-            "A UNet to use in place of the model's own: a GGUF file, such as ComfyUI-GGUF loads, or a .safetensors "
-            "file. With a GGUF weight dtype its weights stay packed as they are in the file; with another one they are "
-            "unpacked.",
+            "Denoiser file",
+            "A UNet or transformer to use in place of the model's own: a GGUF file, such as ComfyUI-GGUF loads, or a "
+            ".safetensors file in ComfyUI's or in diffusers' names. With a GGUF weight dtype its weights stay packed "
+            "as they are in the file; with another one they are unpacked.",
             group="Base model",
             level="advanced",
             path_kind="model",

@@ -39,8 +39,8 @@ class Output(Section):
         Literal["single_file", "diffusers"],
         Setting(
             "Model format",
-            "A single file loads in ComfyUI, A1111, Forge and diffusers. The diffusers format is a folder with a file "
-            "for each part of the model.",
+            "A single file loads in ComfyUI, A1111, Forge and diffusers; of flow-matching models it contains the "
+            "denoiser alone. The diffusers format is a folder with a file for each part of the model.",
             group="Result",
             choice_labels={"single_file": "Single file (loads everywhere)", "diffusers": "diffusers folder"},
             applies_when=When("training.trains", ("full", "vae")),
