@@ -1,6 +1,6 @@
 """The change of a weight by an adapter of any type, from its factors, in float32 (formulas: formats.md 5.1).
 
-The formula is the type's own (`AdapterType.change`). DoRA (Liu et al. 2024, eq. 5) normalizes the changed weight to
+Each type has its formula (`AdapterType.change`). DoRA (Liu et al. 2024, eq. 5) normalizes the changed weight to
 `dora_scale`.
 """
 
@@ -27,7 +27,7 @@ Shape = tuple[int, ...]
 
 
 def weight_shape(layer: nn.Module) -> Shape:
-    """Return the shape of a layer's weight, which is no parameter of the layer if it is quantized."""
+    """Return the shape of a layer's weight, which is not a parameter of the layer if it is quantized."""
     if isinstance(layer, nn.Linear):
         return layer.out_features, layer.in_features
     weight = layer.weight
@@ -35,8 +35,8 @@ def weight_shape(layer: nn.Module) -> Shape:
     return tuple(weight.shape)
 
 
-def folded(layer: AdapterLayer) -> AdapterLayer:
-    """Return a LoRA layer with the core of a Tucker LoRA multiplied into down: `up * mid * down` stays what it is.
+def fold_tucker_core(layer: AdapterLayer) -> AdapterLayer:
+    """Return a LoRA layer with the core of a Tucker LoRA multiplied into down: `up * mid * down` stays the same.
 
     Raises RuntimeError if the factors do not fit each other.
     """
@@ -48,13 +48,14 @@ def folded(layer: AdapterLayer) -> AdapterLayer:
 
 
 def plain_lora(layer: AdapterLayer, weight: Shape, *, where: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the down (rank, in, kernel) and up (out, rank, 1...) of a LoRA in float32, beside a weight of that shape.
+    """Return the down (rank, in, kernel) and up (out, rank, 1...) of a LoRA on a weight of that shape, in float32.
 
-    A Tucker core is in down. Raises DarkroomError if the factors of the file named `where` do not fit the weight.
+    A Tucker core is multiplied into down. Raises DarkroomError if the factors of the file named `where` do not
+    fit the weight.
     """
     out_channels, in_channels, *kernel = weight
     try:
-        plain = folded(layer)
+        plain = fold_tucker_core(layer)
         down, up = (plain.factors[name].to(torch.float32) for name in (DOWN, UP))
         rank = up.shape[1]
         return down.reshape(rank, in_channels, *kernel), up.reshape(out_channels, rank, *(1 for _ in kernel))
@@ -63,12 +64,12 @@ def plain_lora(layer: AdapterLayer, weight: Shape, *, where: str) -> tuple[torch
 
 
 def bias_change(factors: Factors) -> torch.Tensor | None:
-    """Return what is added to a layer's bias, of shape (out,); None without such a factor."""
+    """Return the change of a layer's bias, of shape (out,); None without such a factor."""
     return next((factors[name] for name in sorted(BIASES & factors.keys())), None)
 
 
 def weight_change(factors: Factors, alpha: float | None, weight: torch.Tensor) -> torch.Tensor | None:
-    """Return what is added to a weight (out, in, kernel), in float32; None for factors that only change a bias.
+    """Return the change of a weight (out, in, kernel), in float32; None for factors that only change a bias.
 
     Raises RuntimeError if the factors do not fit each other or the weight, or if their change is not known.
     """
@@ -76,11 +77,11 @@ def weight_change(factors: Factors, alpha: float | None, weight: torch.Tensor) -
     magnitude = factors.get(DORA_SCALE)
     if not plain and magnitude is None:
         return None
-    own = adapter_type(plain)
-    if own is None or not own.change:
+    kind = adapter_type(plain)
+    if kind is None or not kind.change:
         raise RuntimeError(f"no change of a weight is known for {sorted(plain)}")
-    change: torch.Tensor = _change_of(own.change)(plain, alpha, weight)
-    return change if magnitude is None else _normalized(weight.float() + change, magnitude.float()) - weight.float()
+    change: torch.Tensor = _change_of(kind.change)(plain, alpha, weight)
+    return change if magnitude is None else _normalize(weight.float() + change, magnitude.float()) - weight.float()
 
 
 @cache
@@ -94,9 +95,9 @@ def by_rank(product: torch.Tensor, alpha: float | None, rank: int | None, weight
 
 
 def product_of_lora(factors: Factors, alpha: float | None, weight: torch.Tensor) -> torch.Tensor:
-    """Return what a LoRA adds to a weight: up times down, times alpha by rank; a Tucker core is between the two."""
-    own = {name: factor.float() for name, factor in factors.items()}
-    down, up, mid = own[DOWN].flatten(1), own[UP].flatten(1), own.get(MID)
+    """Return a LoRA's change of a weight: up times down, times alpha by rank; a Tucker core is between the two."""
+    in_float32 = {name: factor.float() for name, factor in factors.items()}
+    down, up, mid = in_float32[DOWN].flatten(1), in_float32[UP].flatten(1), in_float32.get(MID)
     product = up @ down if mid is None else torch.einsum("ijkl,jc,oi->ockl", mid, down, up)
     return by_rank(product, alpha, int(up.shape[1]), weight)
 
@@ -122,8 +123,8 @@ def norms_of(weight: torch.Tensor, *, is_per_output: bool, has_eps: bool) -> tor
     return norms + limits.eps if has_eps else norms.clamp_min(limits.tiny)
 
 
-def _normalized(changed: torch.Tensor, magnitude: torch.Tensor) -> torch.Tensor:
-    """Return a changed weight with DoRA's norms: of each output where there is one per output, else of each input."""
+def _normalize(changed: torch.Tensor, magnitude: torch.Tensor) -> torch.Tensor:
+    """Return a changed weight with DoRA's norms: of each output if there is one per output, else of each input."""
     norms = norms_of(changed, is_per_output=is_per_output(magnitude.shape, changed.shape), has_eps=False)
     return changed * (magnitude.reshape(norms.shape) / norms)
 

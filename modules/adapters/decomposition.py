@@ -1,9 +1,9 @@
 """DoRA (Liu et al. 2024, eq. 5): the changed weight is normalized, and its norms are trained as magnitudes.
 
-`W' = m * (W + dW) / norm(W + dW)`. The norm is that of each output over all inputs, or that of each input over all
-outputs; a kernel's places belong to the norm. It is no part of the gradient (section 4.3 of the paper): the factors
-`m / norm` scale either the outputs of the layer with its adapter, or its inputs. That is the same as a layer with the
-weight W', for any kind of adapter, and no weight of the model's size is kept for the backward pass.
+`W' = m * (W + dW) / norm(W + dW)`. A norm is taken for each output over all inputs, or for each input over all outputs,
+in both cases over the whole kernel. No gradient flows through it (section 4.3 of the paper): the factors `m / norm`
+scale either the outputs of the layer with its adapter, or its inputs. This equals a layer with the weight W', for any
+kind of adapter, and no weight of the model's size is kept for the backward pass.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class Decomposition(nn.Module):
         has_eps: bool,
         dropout: ModuleDropout | None,
     ) -> None:
-        """`change()` returns what the adapter adds to the weight, in float32 and in the weight's shape."""
+        """`change()` returns the adapter's change of the weight, in float32 and in the weight's shape."""
         super().__init__()
-        # In 16 bits they would differ from the norms they begin with, and the model from what it was.
+        # In 16 bits they would differ from the initial norms, and so would change the model before the first step.
         self.magnitudes = nn.Parameter(magnitudes.to(torch.float32))
         self.is_enabled = True
         self._change = change
         self._has_eps = has_eps
-        self._dropout = (dropout,)  # in a tuple, it is no module of this one
+        self._dropout = (dropout,)  # in a tuple, so that it does not become a submodule
 
     def norms(self, layer: Layer) -> torch.Tensor:
         """Return the norms of the changed weight, in the shape of the magnitudes."""
@@ -52,7 +52,7 @@ class Decomposition(nn.Module):
             return norms_of(changed, is_per_output=self._is_per_output(layer), has_eps=self._has_eps)
 
     def renew(self, layer: Layer) -> None:
-        """Set the magnitudes to the norms: the layer is what it would be without them."""
+        """Set the magnitudes to the norms, so that they change nothing."""
         with torch.no_grad():
             self.magnitudes.copy_(self.norms(layer))
 
@@ -71,7 +71,7 @@ class Decomposition(nn.Module):
     def scale_output(self, layer: Layer, output: torch.Tensor) -> torch.Tensor:
         """Return the scaled outputs of a layer with its adapter, for magnitudes of the outputs; otherwise the output.
 
-        A bias is not scaled. What a scale differs from 1 is rounded, not the scale.
+        A bias is not scaled. The scale's difference from 1 is rounded to the output's dtype, not the scale itself.
         """
         if not self.is_enabled or not self._is_per_output(layer):
             return output
@@ -96,28 +96,28 @@ def attach_decomposition(
     """Put magnitudes on a layer that already has its adapter, and return them.
 
     `host` is the module that computes the layer with its adapter: the layer itself, or peft's around it. Without
-    `magnitudes` (of a file) they are the norms of the weight as it is changed now.
+    `magnitudes` (of a file) they are the norms of the weight with its present change.
     """
     if magnitudes is None:
         axis, num_other = (0, layer.weight.ndim - 1) if on_outputs else (1, layer.weight.ndim - 2)
         channels = layer.weight.shape[axis]
         shape = (channels, *(1,) * num_other) if on_outputs else (1, channels, *(1,) * num_other)
-        own = Decomposition(change, magnitudes=layer.weight.new_ones(shape), has_eps=has_eps, dropout=dropout)
-        own.renew(layer)
+        decomposition = Decomposition(change, magnitudes=layer.weight.new_ones(shape), has_eps=has_eps, dropout=dropout)
+        decomposition.renew(layer)
     else:
         magnitudes = magnitudes.to(layer.weight.device)
-        own = Decomposition(change, magnitudes=magnitudes, has_eps=has_eps, dropout=dropout)
+        decomposition = Decomposition(change, magnitudes=magnitudes, has_eps=has_eps, dropout=dropout)
 
     def before(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-        return (own.scale_input(layer, inputs[0]), *inputs[1:])
+        return (decomposition.scale_input(layer, inputs[0]), *inputs[1:])
 
     def after(module: nn.Module, inputs: Sequence[torch.Tensor], output: torch.Tensor) -> torch.Tensor:
-        return own.scale_output(layer, output)
+        return decomposition.scale_output(layer, output)
 
-    host.add_module(NAME, own)
+    host.add_module(NAME, decomposition)
     host.register_forward_pre_hook(before)
     host.register_forward_hook(after)
-    return own
+    return decomposition
 
 
 def magnitudes_in(module: nn.Module, layers: Iterable[AdapterLayer], where: str) -> dict[str, torch.Tensor]:
@@ -125,7 +125,7 @@ def magnitudes_in(module: nn.Module, layers: Iterable[AdapterLayer], where: str)
 
     Raises DarkroomError if they do not fit the layer.
     """
-    found = {}
+    by_layer = {}
     for layer in layers:
         if (magnitudes := layer.factors.get(DORA_SCALE)) is None:
             continue
@@ -136,8 +136,8 @@ def magnitudes_in(module: nn.Module, layers: Iterable[AdapterLayer], where: str)
             shape = (1, weight[1], *(1,) * (len(weight) - 2))
         else:
             raise does_not_fit(layer, weight, where)
-        found[layer.path] = magnitudes.reshape(shape)
-    return found
+        by_layer[layer.path] = magnitudes.reshape(shape)
+    return by_layer
 
 
 def _along_channels(values: torch.Tensor, layer: Layer) -> torch.Tensor:
@@ -146,7 +146,7 @@ def _along_channels(values: torch.Tensor, layer: Layer) -> torch.Tensor:
 
 
 def _bias_of(layer: Layer) -> torch.Tensor | None:
-    """Return the layer's own bias and that of a kept layer beside it; None without any."""
+    """Return the sum of the layer's bias and the bias that a kept layer adds to it; None if there is neither."""
     more = kept_bias(layer)
     if layer.bias is None or more is None:
         return layer.bias if more is None else more

@@ -1,4 +1,4 @@
-"""Adapters of modules that a hook adds to the outputs of their layers, and the deltas whose factors are multiplied."""
+"""Adapters whose modules are added to the outputs of their layers by a hook, and the deltas that multiply factors."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from typing import Any, Protocol, cast
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from modules.adapters.changes import does_not_fit
 from modules.adapters.decomposition import NAME as DORA
 from modules.adapters.decomposition import Decomposition, attach_decomposition, magnitudes_in
-from modules.adapters.layer_dropout import ModuleDropout, dropped_channels
+from modules.adapters.layer_dropout import ModuleDropout, drop_channels
 from modules.adapters.spec import FileForm
 from modules.families.spec import LoraNaming
 from modules.formats.adapter_layers import AdapterLayer
@@ -29,7 +28,7 @@ AdaptedLayer = nn.Linear | nn.Conv2d
 
 
 class LayerDelta(Protocol):
-    """What an adapter adds to one layer. It is an `nn.Module`, too, and its parameters are the factors."""
+    """An adapter's change of one layer. It is also an `nn.Module`, whose parameters are the factors."""
 
     is_enabled: bool
 
@@ -42,16 +41,16 @@ class LayerDelta(Protocol):
         """Return the trained factors by their names in files."""
         ...
 
-    def stored(self, values: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], float | None]:
-        """Return the factors that files hold, and alpha, out of values for the trained ones."""
+    def in_file_form(self, values: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], float | None]:
+        """Return the factors and the alpha for a file, computed from `values` of the trained factors."""
         ...
 
     def load(self, layer: AdapterLayer) -> None:
-        """Take the factors of a file, in place; the strength stays what it was."""
+        """Copy the factors of a file into this one, in place; the strength does not change."""
         ...
 
     def weight_change(self, layer: AdaptedLayer) -> torch.Tensor:
-        """Return what it adds to the weight of its layer, of shape (out, in, kernel), in float32."""
+        """Return the change of its layer's weight, of shape (out, in, kernel), in float32."""
         ...
 
     def add_to(self, layer: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
@@ -63,7 +62,7 @@ class LayerDelta(Protocol):
 class DeltaAdapter:
     """The adapter of one part: `deltas` by the dotted names of the layers they are on, as submodules named `name`.
 
-    `decompositions` are DoRA's magnitudes of these layers, where they are trained.
+    `decompositions` are DoRA's magnitudes of these layers, if they are trained.
     """
 
     part: str
@@ -79,41 +78,43 @@ class DeltaAdapter:
             for path, delta in self.deltas.items()
             for factor, parameter in delta.factors().items()
         }
-        return factors | {self._magnitudes(path): own.magnitudes for path, own in self.decompositions.items()}
+        return factors | {
+            self._magnitudes(path): decomposition.magnitudes for path, decomposition in self.decompositions.items()
+        }
 
     def stored_layers(self, values: Mapping[str, torch.Tensor]) -> list[AdapterLayer]:
         """Return the factors of every layer out of `values`, which are named as `parameters` names them."""
-        found = []
+        layers = []
         for path, delta in self.deltas.items():
-            factors, alpha = delta.stored({f: values[self._name(path, f)] for f in delta.factors()})
+            factors, alpha = delta.in_file_form({f: values[self._name(path, f)] for f in delta.factors()})
             if path in self.decompositions:
                 factors[DORA_SCALE] = values[self._magnitudes(path)]
-            found.append(AdapterLayer(self.part, path, factors, alpha))
-        return found
+            layers.append(AdapterLayer(self.part, path, factors, alpha))
+        return layers
 
     def fixed(self) -> dict[str, torch.Tensor]:
-        """Return nothing: all it has is trained, or is the model's."""
+        """Return nothing: every tensor is either trained or part of the model."""
         return {}
 
     def changes_nothing(self) -> bool:
-        """Return False: where its factors change nothing, their product is still rounded."""
+        """Return False: even if the factors change nothing, their product is rounded."""
         return False
 
     @contextlib.contextmanager
     def disabled(self) -> Iterator[None]:
-        """Be without the adapter for a while, for a reference prediction; it is back also after an exception.
+        """Disable the adapter inside the context, for a reference prediction; enable it again even after an exception.
 
         No gradient is recorded inside: a backward pass through a disabled adapter would give it none, silently.
         """
         both: tuple[LayerDelta | Decomposition, ...] = (*self.deltas.values(), *self.decompositions.values())
         with torch.no_grad():
-            for own in both:
-                own.is_enabled = False
+            for change in both:
+                change.is_enabled = False
             try:
                 yield
             finally:
-                for own in both:
-                    own.is_enabled = True
+                for change in both:
+                    change.is_enabled = True
 
     def _name(self, path: str, factor: str) -> str:
         return f"{self.part}.{path}.{self.name}.{attribute_of(factor)}"
@@ -126,8 +127,8 @@ class DeltaAdapter:
 class DeltaKind:
     """A kind of such adapters, as the program handles any adapter (`AdapterKind`); its files have the kohya form only.
 
-    `begin(layer, part, path, settings, stored)` returns what it adds to a layer, before it is on it: fresh, drawn from
-    the global generator, or in the shapes that the layer has in a file. `read(layer, stored)` returns that of a file.
+    `begin(layer, part, path, settings, stored)` returns a delta that is not yet on the layer: fresh, drawn from the
+    global generator, or with the shapes of the layer in a file. `read(layer, stored)` returns the delta of a file.
     """
 
     label: str
@@ -146,14 +147,14 @@ class DeltaKind:
         start: Sequence[AdapterLayer] = (),
         where: str = "",
     ) -> DeltaAdapter:
-        """Put the adapter on the target layers of a part; those of `start` have the factors they have there."""
+        """Put the adapter on the target layers of a part; the layers of `start` get its factors."""
         module.requires_grad_(False)
-        found, deltas = {layer.path: layer for layer in start}, dict[str, LayerDelta]()
+        in_file, deltas = {layer.path: layer for layer in start}, dict[str, LayerDelta]()
         with seeded_global_rng(seed, CPU):
             for path in targets:
-                deltas[path] = self.begin(layer_at(module, path, self.label), part, path, settings, found.get(path))
+                deltas[path] = self.begin(layer_at(module, path, self.label), part, path, settings, in_file.get(path))
         adapter = attach_deltas(part, module, self.name, deltas, start, where)
-        return decomposed(adapter, settings, start, where) if getattr(settings, "decompose", False) else adapter
+        return add_decomposition(adapter, settings, start, where) if getattr(settings, "decompose", False) else adapter
 
     def attach_stored(
         self, part: str, module: nn.Module, layers: Sequence[AdapterLayer], *, where: str
@@ -192,14 +193,14 @@ def attach_deltas(
     return DeltaAdapter(part, module, name, deltas)
 
 
-def decomposed(adapter: DeltaAdapter, settings: Any, start: Sequence[AdapterLayer], where: str) -> DeltaAdapter:
-    """Return an adapter with DoRA's magnitudes on its layers: those of `start`, layers of the file named `where`, where
-    they have them.
+def add_decomposition(adapter: DeltaAdapter, settings: Any, start: Sequence[AdapterLayer], where: str) -> DeltaAdapter:
+    """Return an adapter with DoRA's magnitudes on its layers, taken from `start`, layers of the file named `where`, if
+    these have magnitudes.
     """
-    stored, found = magnitudes_in(adapter.module, start, where), {}
+    stored, decompositions = magnitudes_in(adapter.module, start, where), {}
     for path, delta in adapter.deltas.items():
         layer = layer_at(adapter.module, path, adapter.name)
-        found[path] = attach_decomposition(
+        decompositions[path] = attach_decomposition(
             layer,
             layer,
             partial(delta.weight_change, layer),
@@ -208,7 +209,7 @@ def decomposed(adapter: DeltaAdapter, settings: Any, start: Sequence[AdapterLaye
             dropout=delta.module_dropout,
             magnitudes=stored.get(path),
         )
-    return replace(adapter, decompositions=found)
+    return replace(adapter, decompositions=decompositions)
 
 
 def layer_at(module: nn.Module, path: str, adapter: str) -> AdaptedLayer:
@@ -221,24 +222,17 @@ def layer_at(module: nn.Module, path: str, adapter: str) -> AdaptedLayer:
     return layer
 
 
-def strength_ratio(stored: float, own: float) -> float:
-    """Return what a factor of a file is multiplied by, so that it acts as there: an adapter's own strength is another.
+def strength_ratio(in_file: float, current: float) -> float:
+    """Return the multiplier for a factor of a file, so that it has the same effect in an adapter of another strength.
 
-    An own strength of 0 is a file's that is only read, with an alpha of 0.
+    A current strength of 0 occurs in files with an alpha of 0 that are only read.
     """
-    return stored / own if own else 1.0
+    return in_file / current if current else 1.0
 
 
 def attribute_of(factor: str) -> str:
-    """Return the name of the parameter for a factor: parameters have no dots in their names."""
+    """Return the name of the parameter for a factor: names of parameters cannot contain dots."""
     return factor.replace(".", "_")
-
-
-def applied(layer: AdaptedLayer, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Return the layer's function of x with another weight and without a bias."""
-    if isinstance(layer, nn.Conv2d):
-        return functional.conv2d(x, weight, None, layer.stride, layer.padding, layer.dilation)
-    return functional.linear(x, weight)
 
 
 def with_matrices(
@@ -249,10 +243,10 @@ def with_matrices(
 
 
 class FactorDelta(nn.Module):
-    """What is added to one linear or convolution layer. `factors` are named as in LyCORIS files.
+    """A change of one linear or convolution layer. `factors` are named as in LyCORIS files.
 
-    A subclass computes `weight`, `forward` and `scale_of`, and names the factors that are scaled in `last`: those that
-    are zero at first.
+    A subclass computes `weight`, `forward` and `scale_of`, and names in `last` the factors that are scaled: those that
+    begin as zero.
     """
 
     last: tuple[str, ...] = ()
@@ -266,7 +260,7 @@ class FactorDelta(nn.Module):
         rank_dropout: float,
         module_dropout: ModuleDropout | None,
     ) -> None:
-        """The dropouts are of inputs, of outputs and of the whole."""
+        """The three dropouts leave out inputs, outputs and the whole change."""
         super().__init__()
         for name, factor in factors.items():
             self.register_parameter(name, nn.Parameter(factor))
@@ -275,15 +269,15 @@ class FactorDelta(nn.Module):
         self.scale = self.scale_of(factors, alpha)
         self.is_enabled = True
         self._rank_dropout = rank_dropout
-        self._module_dropout = (module_dropout,)  # in a tuple: it is the layer's module, not this one's
+        self._module_dropout = (module_dropout,)  # in a tuple: it is a submodule of the layer, not of this module
 
     @staticmethod
     def scale_of(factors: Mapping[str, torch.Tensor], alpha: float | None) -> float:
-        """Return the factor of the product: alpha by rank; 1 where no alpha is given."""
+        """Return the factor of the product: alpha by rank; 1 if no alpha is given."""
         raise NotImplementedError
 
     def weight(self) -> torch.Tensor:
-        """Return what is added to the layer's weight, of shape (out, in, kernel), in the dtype of the factors."""
+        """Return the change of the layer's weight, of shape (out, in, kernel), in the dtype of the factors."""
         raise NotImplementedError
 
     @property
@@ -291,8 +285,8 @@ class FactorDelta(nn.Module):
         """The module dropout of the layer, if it has one."""
         return self._module_dropout[0]
 
-    def taken(self, x: torch.Tensor) -> torch.Tensor:
-        """Return a layer's input as the products with the factors take it, after the input dropout."""
+    def cast_input(self, x: torch.Tensor) -> torch.Tensor:
+        """Return a layer's input in the dtype of the products with the factors, after the input dropout."""
         dtype = next(self.parameters()).dtype
         dropped: torch.Tensor = self.dropout(layer_input(x, dtype, keeps_cast=self.dropout.p > 0))
         return dropped
@@ -301,37 +295,37 @@ class FactorDelta(nn.Module):
         """Return the trained factors by their names in files."""
         return dict(self.named_parameters())
 
-    def stored(self, values: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], float | None]:
+    def in_file_form(self, values: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], float | None]:
         """Return the factors and alpha as files hold them."""
         return dict(values), self.alpha
 
     def load(self, layer: AdapterLayer) -> None:
-        """Take the factors of a layer in a file, in place; where its strength is another, the last one is scaled."""
+        """Copy the factors of a layer in a file, in place; if the file's strength differs, the last one is scaled."""
         ratio = strength_ratio(self.scale_of(layer.factors, layer.alpha), self.scale)
         with torch.no_grad():
             for name, factor in self.factors().items():
                 factor.copy_(layer.factors[name].float() * (ratio if name in self.last else 1.0))
 
     def weight_change(self, layer: AdaptedLayer) -> torch.Tensor:
-        """Return what it adds to the weight of its layer, in float32."""
+        """Return the change of its layer's weight, in float32."""
         return self.weight().float()
 
     def add_to(self, layer: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
-        """Return a layer's output with this added: its forward hook."""
+        """Return a layer's output with the change added: its forward hook."""
         assert isinstance(layer, AdaptedLayer)
         if not self.is_enabled:
             return output
         change, dropout = self(layer, inputs[0]), self.module_dropout
         axis = 1 if isinstance(layer, nn.Conv2d) else output.ndim - 1
-        change = dropped_channels(change, self._rank_dropout, training=self.training, channel_axis=axis)
-        return output + (change if dropout is None else dropout.kept(change)).to(output.dtype)
+        change = drop_channels(change, self._rank_dropout, training=self.training, channel_axis=axis)
+        return output + (change if dropout is None else dropout.mask(change)).to(output.dtype)
 
 
 def layer_input(x: torch.Tensor, dtype: torch.dtype, *, keeps_cast: bool) -> torch.Tensor:
     """Return a layer's input for a product with adapter weights of this dtype.
 
-    `keeps_cast` is for inputs whose cast does change something: with dropout before the product, because its random
-    numbers depend on the dtype, and for several products, whose gradients are added before they are rounded.
+    `keeps_cast` is for inputs whose cast matters: with dropout before the product, because its random numbers depend on
+    the dtype, and for several products, whose gradients are added before they are rounded.
     """
     if dtype == torch.float32 and not keeps_cast and _is_autocast(x):
         return x

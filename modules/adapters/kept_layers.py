@@ -1,9 +1,9 @@
-"""Layers of an adapter file that a run does not train: frozen, on the model as every program that loads the file has
-them.
+"""Layers of an adapter file that a run does not train: frozen, with the same effect as in every program that loads the
+file.
 
-Each is added to the output of its layer by a forward hook, in float32 from the file's own factors: the model's weights,
+Each is added to the output of its layer by a forward hook, in float32 from the file's factors: the model's weights,
 which may be in 16 bits, are never changed. The factors are buffers, so they move with their part and are neither
-trained, nor offloaded, nor counted by the watchdog. They belong to what the run starts from: `Adapter.disabled()`,
+trained, nor offloaded, nor counted by the watchdog. They are part of the run's starting point: `Adapter.disabled()`,
 which gives the reference prediction, leaves them on.
 """
 
@@ -40,11 +40,11 @@ class KeptLayer(nn.Module):
             factors |= dict(zip((DOWN, UP), plain_lora(layer, weight, where=where), strict=True))
         self._names = {name: name.replace(".", "_") for name in factors}
         for name, attribute in self._names.items():
-            self.register_buffer(attribute, factors[name], persistent=False)  # no weights of the model
+            self.register_buffer(attribute, factors[name], persistent=False)  # not weights of the model
 
     @property
     def factors(self) -> dict[str, torch.Tensor]:
-        """The factors in float32 by kohya's names, where the part is; a Tucker core is part of down."""
+        """The factors in float32 by kohya's names, on the part's device; a Tucker core is multiplied into down."""
         return {name: getattr(self, attribute) for name, attribute in self._names.items()}
 
     def add_to(self, layer: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
@@ -54,52 +54,52 @@ class KeptLayer(nn.Module):
         return output + change.to(output.dtype)
 
     def forward(self, layer: _WithWeight, x: torch.Tensor) -> torch.Tensor:
-        """Return what is added to the output of a layer for its input x in float32."""
+        """Return the change of a layer's output for its input x, in float32."""
         factors = self.factors
         bias = bias_change(factors)
         if self.is_low_rank:
-            low = _applied(layer, x, factors[DOWN], None)
+            low = apply_weight(layer, x, factors[DOWN])
             high = functional.linear(low, factors[UP]) if low.ndim != 4 else functional.conv2d(low, factors[UP])
             return self._scale * high if bias is None else self._scale * high + _along(layer, bias, x)
-        with torch.autocast(x.device.type, enabled=False):  # a product of factors in 16 bits would be another change
+        with torch.autocast(x.device.type, enabled=False):  # in 16 bits, the product of the factors would differ
             weight = weight_change(factors, self.alpha, layer.weight)
         if weight is None:
             assert bias is not None
             return _along(layer, bias, x)
-        return _applied(layer, x, weight, bias)
+        return apply_weight(layer, x, weight, bias)
 
 
 def attach_kept(modules: Mapping[str, nn.Module], layers: Iterable[AdapterLayer], *, where: str) -> None:
-    """Put frozen layers of the file named `where` on the parts of a model, by name; before a new adapter, if any.
+    """Put frozen layers of the file named `where` on the parts of a model, by name, before any new adapter.
 
     A layer whose change is not known here (`can_act`) is left out. Raises DarkroomError if one does not fit the model.
     """
     for layer in layers:
         if not can_act(layer.shapes):
             continue
-        own = modules[layer.part].get_submodule(layer.path)
-        kept = kept_layer(layer, own, where=where)
-        own.add_module(_NAME, kept)
-        own.register_forward_hook(kept.add_to)
+        target = modules[layer.part].get_submodule(layer.path)
+        kept = kept_layer(layer, target, where=where)
+        target.add_module(_NAME, kept)
+        target.register_forward_hook(kept.add_to)
 
 
-def kept_layer(layer: AdapterLayer, own: nn.Module, *, where: str) -> KeptLayer:
-    """Return the frozen change by a layer of the file named `where`, for a layer `own` of a model, on its device.
+def kept_layer(layer: AdapterLayer, target: nn.Module, *, where: str) -> KeptLayer:
+    """Return the frozen change by a layer of the file named `where`, for the layer `target` of a model, on its device.
 
     Raises DarkroomError if it does not fit.
     """
-    if not isinstance(own, _WithWeight) or getattr(own, "groups", 1) != 1 or own.weight is None:
+    if not isinstance(target, _WithWeight) or getattr(target, "groups", 1) != 1 or target.weight is None:
         raise DarkroomError(
-            f"{where} changes {layer.part}.{layer.path}, a {type(own).__name__}, which is not supported.",
+            f"{where} changes {layer.part}.{layer.path}, a {type(target).__name__}, which is not supported.",
             advice="Choose to leave out the other layers, on the LoRA / Adapter page.",
         )
-    kept = KeptLayer(layer, tuple(own.weight.shape), where=where).to(own.weight.device)
-    _try_out(kept, own, layer, where)
+    kept = KeptLayer(layer, tuple(target.weight.shape), where=where).to(target.weight.device)
+    _try_out(kept, target, layer, where)
     return kept
 
 
 def kept_bias(layer: nn.Module) -> torch.Tensor | None:
-    """Return what a frozen layer of a file adds to the bias of a layer, of shape (out,); None for nothing."""
+    """Return the change of a layer's bias by a frozen layer of a file, of shape (out,); None if it has none."""
     kept = getattr(layer, _NAME, None)
     return bias_change(kept.factors) if isinstance(kept, KeptLayer) else None
 
@@ -115,8 +115,10 @@ def kept_fingerprint(layers: Iterable[AdapterLayer]) -> str:
     return digest.hexdigest()
 
 
-def _applied(layer: _WithWeight, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """Return a layer's function of x with another weight and bias; all of them are linear in both."""
+def apply_weight(
+    layer: _WithWeight, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Apply a layer with another weight and bias to x; all these layers are linear in both."""
     match layer:
         case nn.Linear():
             return functional.linear(x, weight, bias)
@@ -134,15 +136,17 @@ def _along(layer: _WithWeight, bias: torch.Tensor, x: torch.Tensor) -> torch.Ten
     return bias.reshape(-1, *(1 for _ in x.shape[2:])) if has_channels_second else bias
 
 
-def _try_out(kept: KeptLayer, own: _WithWeight, layer: AdapterLayer, where: str) -> None:
+def _try_out(kept: KeptLayer, target: _WithWeight, layer: AdapterLayer, where: str) -> None:
     """Raise DarkroomError if the factors do not fit each other or the layer."""
     factors = kept.factors
     bias = bias_change(factors)
     try:
         with torch.no_grad():
-            change = None if kept.is_low_rank else weight_change(factors, kept.alpha, own.weight)
-        fits = (change is None or change.shape == own.weight.shape) and (bias is None or len(bias) == len(own.weight))
+            change = None if kept.is_low_rank else weight_change(factors, kept.alpha, target.weight)
+        fits = (change is None or change.shape == target.weight.shape) and (
+            bias is None or len(bias) == len(target.weight)
+        )
     except (RuntimeError, IndexError):  # which is what factors that do not fit raise
         fits = False
     if not fits:
-        raise does_not_fit(layer, tuple(own.weight.shape), where)
+        raise does_not_fit(layer, tuple(target.weight.shape), where)

@@ -1,9 +1,9 @@
 """Rank dropout and module dropout, as kohya's sd-scripts and LyCORIS define them.
 
-Rank dropout (`rank_dropout`) leaves out ranks between the two matrices of a LoRA, for each sample of its own; an
-adapter whose ranks no sample passes through leaves out outputs of its product instead. What is left is divided by the
-probability to be left. Module dropout (`module_dropout`) leaves out the whole adapter of a layer in one pass; nothing
-makes up for it.
+Rank dropout (`rank_dropout`) leaves out ranks between the two matrices of a LoRA, drawn for each sample; an adapter
+whose samples do not pass through ranks leaves out outputs of its product instead. The rest is divided by the
+probability to be kept. Module dropout (`module_dropout`) leaves out the whole adapter of a layer in one pass, without
+scaling.
 
 Both draw from the global generator, which is seeded for each micro-batch, and which gradient checkpointing restores.
 They draw on the device of the inputs, so that the host never waits.
@@ -18,7 +18,7 @@ from torch.nn import functional
 _NAME = "module_dropout"
 
 
-def dropped_channels(x: torch.Tensor, probability: float, *, training: bool, channel_axis: int) -> torch.Tensor:
+def drop_channels(x: torch.Tensor, probability: float, *, training: bool, channel_axis: int) -> torch.Tensor:
     """Return x without some of its channels, drawn for each sample (the first axis), the others scaled up."""
     if not training or not probability:
         return x
@@ -41,17 +41,17 @@ class ModuleDropout(nn.Module):
         drawn = torch.rand((), device=inputs[0].device) if self.training else None
         self.is_kept = None if drawn is None else drawn >= self.probability
 
-    def kept(self, change: torch.Tensor) -> torch.Tensor:
-        """Return what an adapter adds to a layer's output, or zeros of its shape if it is left out."""
+    def mask(self, change: torch.Tensor) -> torch.Tensor:
+        """Return an adapter's change of a layer's output, or zeros of its shape if the adapter is left out."""
         return change if self.is_kept is None else change * self.is_kept.to(change.dtype)
 
     def scale(self, scale: torch.Tensor) -> torch.Tensor:
-        """Return factors that an adapter multiplies with, or ones of their shape if it is left out."""
+        """Return factors that an adapter multiplies with, or ones of their shape if the adapter is left out."""
         return scale if self.is_kept is None else torch.where(self.is_kept, scale, torch.ones_like(scale))
 
 
 def attach_module_dropout(layer: nn.Module, probability: float) -> ModuleDropout | None:
-    """Put module dropout on a layer, before the hooks of its adapter, and return it; None without any."""
+    """Put module dropout on a layer, before the hooks of its adapter, and return it; None for a probability of 0."""
     if not probability:
         return None
     dropout = ModuleDropout(probability)

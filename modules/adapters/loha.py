@@ -1,4 +1,4 @@
-"""LoHa: its settings and its record. Torch-free; the layers are in `loha_layers`.
+"""LoHa: its settings and its record. Its layers are in `loha_layers`.
 
 LoHa (Hyeon-Woo et al. 2022, "FedPara", arXiv 2108.06098, proposition 1) adds the elementwise (Hadamard) product of two
 low-rank products to a weight: `W + alpha / rank * (w1_a @ w1_b) * (w2_a @ w2_b)`. Its rank can be that of the square of
@@ -22,7 +22,7 @@ from modules.adapters.settings import (
     StartFrom,
     network_args,
 )
-from modules.adapters.spec import AdapterSpec, NetworkFacts, OneTrainerNames, Shape
+from modules.adapters.spec import AdapterSpec, NetworkMetadata, OneTrainerNames, Shape
 from modules.adapters.training_settings import (
     Alpha,
     ConvAlpha,
@@ -84,9 +84,9 @@ class Loha(Section):
 
 
 def factor_shapes(settings: Loha, weight: Shape) -> dict[str, Shape]:
-    """Return the shapes of what LoHa trains beside a weight of (out, in, kernel), by their names in LyCORIS files.
+    """Return the shapes of LoHa's factors for a weight of (out, in, kernel), by their names in LyCORIS files.
 
-    `settings` are those of the layer, whose rank is its own (`at_layer`).
+    `settings` have the layer's rank (`at_layer`).
     """
     out_channels, in_channels, *kernel = weight
     rank = settings.rank
@@ -104,22 +104,22 @@ def walk(settings: Loha, walk: Replay, path: str, weight: Shape, x: Array, out: 
     return walk.adapter_product(f"{path}.loha", x, shapes, channels=weight[0], out=out, composed=math.prod(weight))
 
 
-def network(settings: Loha) -> NetworkFacts:
+def network(settings: Loha) -> NetworkMetadata:
     """Return kohya's metadata of a LoHa."""
     args = {"algo": "loha", "use_tucker": str(settings.use_tucker), "dropout": f"{settings.dropout:g}"}
-    return NetworkFacts("lycoris.kohya", settings.rank, settings.alpha, args | network_args(settings))
+    return NetworkMetadata("lycoris.kohya", settings.rank, settings.alpha, args | network_args(settings))
 
 
 def trainable(factors: Collection[str]) -> frozenset[str]:
-    """Return the factors of a layer in a file that are trained: a LoHa's, unless it has DoRA's magnitude."""
-    own = frozenset(factors) & FACTORS
-    return own if own and not lacking_factor(own) and DORA_SCALE not in factors else frozenset()
+    """Return the factors of a layer in a file that are trained: a LoHa's, unless the layer has DoRA's magnitudes."""
+    held = frozenset(factors) & FACTORS
+    return held if held and not lacking_factor(held) and DORA_SCALE not in factors else frozenset()
 
 
 def settings_as(settings: Loha, shapes: Mapping[str, Shape]) -> Loha:
     """Return the settings that give a layer the factors that it has in a file, from their shapes."""
-    own = {"rank": shapes["hada_w1_b"][0], "use_tucker": "hada_t1" in shapes}
-    return settings.model_copy(update={**ALL_ALIKE, **own})
+    form = {"rank": shapes["hada_w1_b"][0], "use_tucker": "hada_t1" in shapes}
+    return settings.model_copy(update={**ALL_ALIKE, **form})
 
 
 def lacking(names: frozenset[str]) -> Iterator[str]:

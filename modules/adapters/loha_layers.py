@@ -1,7 +1,7 @@
 """LoHa's layers: `h = W x + scale * ((w1_a w1_b) * (w2_a w2_b)) x`, added by a hook on each layer.
 
 peft's LoHa keeps both low-rank products of each pass for the backward pass, each as large as the weight; here they are
-computed again. The factors, their shapes and how they begin are those of LyCORIS.
+computed again. The factors, their shapes and their initial values are the same as in LyCORIS.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 from modules.adapters.changes import by_rank
-from modules.adapters.delta_adapter import AdaptedLayer, DeltaKind, FactorDelta, applied
+from modules.adapters.delta_adapter import AdaptedLayer, DeltaKind, FactorDelta
+from modules.adapters.kept_layers import apply_weight
 from modules.adapters.layer_dropout import ModuleDropout, attach_module_dropout
 from modules.adapters.loha import LOHA, Loha, factor_shapes
 from modules.adapters.ranks import at_layer, is_convolution, ranks_of
@@ -23,10 +24,10 @@ from modules.system.devices import dtype_of
 
 
 def product(factors: Mapping[str, torch.Tensor], alpha: float | None, weight: torch.Tensor) -> torch.Tensor:
-    """Return what the factors of a file add to a weight (out, in, kernel), in float32."""
-    own = {name: factor.float() for name, factor in factors.items()}
-    one, other = (_side(own, n) for n in (1, 2))
-    return by_rank(one * other, alpha, int(own["hada_w1_b"].shape[0]), weight)
+    """Return the change of a weight (out, in, kernel) by the factors of a file, in float32."""
+    in_float32 = {name: factor.float() for name, factor in factors.items()}
+    one, other = (_side(in_float32, n) for n in (1, 2))
+    return by_rank(one * other, alpha, int(in_float32["hada_w1_b"].shape[0]), weight)
 
 
 def _side(factors: Mapping[str, torch.Tensor], number: int) -> torch.Tensor:
@@ -57,7 +58,7 @@ class HadamardProduct(torch.autograd.Function):
 
 
 class HadamardDelta(FactorDelta):
-    """What LoHa adds to one linear or convolution layer. `factors` are named as in LyCORIS files."""
+    """LoHa's change of one linear or convolution layer. `factors` are named as in LyCORIS files."""
 
     last = ("hada_w2_a",)
 
@@ -71,7 +72,7 @@ class HadamardDelta(FactorDelta):
         rank_dropout: float = 0.0,
         module_dropout: ModuleDropout | None = None,
     ) -> None:
-        """`shape` is that of the layer's weight. The dropouts are of inputs, of outputs and of the whole."""
+        """`shape` is the shape of the layer's weight. The dropouts leave out inputs, outputs and the whole change."""
         super().__init__(
             factors, alpha=alpha, dropout=dropout, rank_dropout=rank_dropout, module_dropout=module_dropout
         )
@@ -79,35 +80,37 @@ class HadamardDelta(FactorDelta):
 
     @staticmethod
     def scale_of(factors: Mapping[str, torch.Tensor], alpha: float | None) -> float:
-        """Return alpha by rank; 1 where no alpha is given."""
+        """Return alpha by rank; 1 if no alpha is given."""
         return 1.0 if alpha is None else alpha / factors["hada_w1_b"].shape[0]
 
     def weight(self) -> torch.Tensor:
-        """Return what is added to the layer's weight, of shape (out, in, kernel), in the dtype of the factors."""
+        """Return the change of the layer's weight, of shape (out, in, kernel), in the dtype of the factors."""
         with torch.autocast(next(self.parameters()).device.type, enabled=False):
             (a1, b1), (a2, b2) = (self._side(n) for n in (1, 2))
             product: torch.Tensor = HadamardProduct.apply(a1 * self.scale, b1, a2, b2)  # type: ignore[no-untyped-call]
         return product.reshape(self._shape)
 
     def forward(self, layer: AdaptedLayer, x: torch.Tensor) -> torch.Tensor:
-        """Return what is added to the layer's output."""
-        return applied(layer, self.taken(x), self.weight())
+        """Return the change of the layer's output."""
+        return apply_weight(layer, self.cast_input(x), self.weight())
 
     def _side(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return a (out, rank) and b (rank, in * kernel) of one of the two products; a Tucker core is part of b."""
-        own = cast(Mapping[str, nn.Parameter], self._parameters)
-        a, b, core = own[f"hada_w{number}_a"], own[f"hada_w{number}_b"], own.get(f"hada_t{number}")
+        parameters = cast(Mapping[str, nn.Parameter], self._parameters)
+        a, b, core = parameters[f"hada_w{number}_a"], parameters[f"hada_w{number}_b"], parameters.get(f"hada_t{number}")
         return (a, b) if core is None else (a.T, torch.einsum("ijkl,jr->irkl", core, b).flatten(1))
 
 
-def _delta(layer: AdaptedLayer, part: str, path: str, settings: Loha, stored: AdapterLayer | None) -> HadamardDelta:
-    """Return what LoHa adds to a layer, before it is on it: fresh, or in the shapes that a file has."""
+def _begin_delta(
+    layer: AdaptedLayer, part: str, path: str, settings: Loha, stored: AdapterLayer | None
+) -> HadamardDelta:
+    """Return a LoHa for a layer, not yet on it: fresh, or with the shapes of a file."""
     weight = tuple(layer.weight.shape)
     if stored is not None:
         factors = {name: torch.empty(shape) for name, shape in stored.shapes.items() if name != DORA_SCALE}
     else:
         shapes = factor_shapes(at_layer(settings, part, path, weight), weight)
-        factors = {name: _begun(name, torch.empty(shape)) for name, shape in shapes.items()}
+        factors = {name: _init_factor(name, torch.empty(shape)) for name, shape in shapes.items()}
     rank = factors["hada_w1_b"].shape[0]
     return HadamardDelta(
         weight,
@@ -119,18 +122,18 @@ def _delta(layer: AdaptedLayer, part: str, path: str, settings: Loha, stored: Ad
     )
 
 
-def _begun(name: str, factor: torch.Tensor) -> torch.Tensor:
-    """Return a fresh factor as LyCORIS begins it: one of them zero, so that the model is what it was."""
+def _init_factor(name: str, factor: torch.Tensor) -> torch.Tensor:
+    """Initialize a factor as LyCORIS does: one of them is zero, so that the model is unchanged at first."""
     if name == "hada_w2_a":
         return nn.init.zeros_(factor)
     return nn.init.normal_(factor, std=1.0 if name.endswith("_b") else 0.1)
 
 
-def _stored(layer: AdaptedLayer, stored: AdapterLayer) -> HadamardDelta:
-    """Return what the LoHa of a file adds to a layer."""
+def _read_delta(layer: AdaptedLayer, stored: AdapterLayer) -> HadamardDelta:
+    """Return the LoHa of a file for a layer."""
     factors = {name: factor.float().to(layer.weight.device) for name, factor in stored.factors.items()}
     alpha = float(factors["hada_w1_b"].shape[0]) if stored.alpha is None else stored.alpha
     return HadamardDelta(layer.weight.shape, factors, alpha=alpha)
 
 
-LOHA_KIND = DeltaKind(LOHA.label, "loha", _delta, _stored)
+LOHA_KIND = DeltaKind(LOHA.label, "loha", _begin_delta, _read_delta)

@@ -1,4 +1,4 @@
-"""LoKr: its settings and its record. Torch-free; the layers are in `lokr_layers`.
+"""LoKr: its settings and its record. Its layers are in `lokr_layers`.
 
 LoKr (Yeh et al. 2023, arXiv 2309.14859, section 3; Edalati et al. 2022, "KronA") adds the Kronecker product of two
 small matrices to a weight: `W + scale * kron(w1, w2)`, with w1 of (a, b) and w2 of (out / a, in / b, kernel).
@@ -23,7 +23,7 @@ from modules.adapters.settings import (
     StartFrom,
     network_args,
 )
-from modules.adapters.spec import AdapterSpec, NetworkFacts, OneTrainerNames, Shape
+from modules.adapters.spec import AdapterSpec, NetworkMetadata, OneTrainerNames, Shape
 from modules.adapters.training_settings import (
     Alpha,
     ConvAlpha,
@@ -130,9 +130,9 @@ class Lokr(Section):
 
 
 def factor_shapes(settings: Lokr, weight: Shape) -> dict[str, Shape]:
-    """Return the shapes of what LoKr trains beside a weight of (out, in, kernel), by their names in LyCORIS files.
+    """Return the shapes of LoKr's factors for a weight of (out, in, kernel), by their names in LyCORIS files.
 
-    A matrix is a low-rank product, "_a" times "_b", where the rank is below half of its longer side.
+    A matrix is a low-rank product, "_a" times "_b", if the rank is below half of its longer side.
     """
     out_channels, in_channels, *kernel = weight
     (rows_1, rows_2), (columns_1, columns_2) = (factorization(n, settings.factor) for n in (out_channels, in_channels))
@@ -159,7 +159,7 @@ def walk(settings: Lokr, walk: Replay, path: str, weight: Shape, x: Array, out: 
     (rows_1, rows_2), (columns_1, columns_2) = (factorization(n, settings.factor) for n in (out_channels, in_channels))
     first = {name: shape for name, shape in shapes.items() if "w1" in name}
     second = {name: shape for name, shape in shapes.items() if "w1" not in name}
-    # w1 is computed, too: it is multiplied by the scale. As many numbers as that are next to nothing.
+    # w1 is computed as well, because it is multiplied by the scale; so few numbers hardly count.
     num_second = 0 if "lokr_w2" in second else rows_2 * columns_2 * math.prod(kernel)
     middle = walk.adapter_product(f"{path}.w2", x, second, channels=columns_1 * rows_2, out=out, composed=num_second)
     return walk.adapter_product(
@@ -167,7 +167,7 @@ def walk(settings: Lokr, walk: Replay, path: str, weight: Shape, x: Array, out: 
     )
 
 
-def network(settings: Lokr) -> NetworkFacts:
+def network(settings: Lokr) -> NetworkMetadata:
     """Return kohya's metadata of a LoKr."""
     args = {
         "algo": "lokr",
@@ -178,14 +178,14 @@ def network(settings: Lokr) -> NetworkFacts:
         "dropout": f"{settings.dropout:g}",
         **network_args(settings),
     }
-    return NetworkFacts("lycoris.kohya", settings.rank, settings.alpha, args)
+    return NetworkMetadata("lycoris.kohya", settings.rank, settings.alpha, args)
 
 
 def trainable(names: Collection[str]) -> frozenset[str]:
-    """Return the factors of a layer in a file that are trained: a LoKr's, if it has no DoRA magnitudes."""
-    own = frozenset(names) & FACTORS
-    is_whole = all(f"lokr_w{n}" in own or {f"lokr_w{n}_a", f"lokr_w{n}_b"} <= own for n in (1, 2))
-    return own if is_whole and not {DORA_SCALE, "lokr_t1"} & frozenset(names) else frozenset()
+    """Return the factors of a layer in a file that are trained: a LoKr's, unless the layer has DoRA's magnitudes."""
+    held = frozenset(names) & FACTORS
+    is_whole = all(f"lokr_w{n}" in held or {f"lokr_w{n}_a", f"lokr_w{n}_b"} <= held for n in (1, 2))
+    return held if is_whole and not {DORA_SCALE, "lokr_t1"} & frozenset(names) else frozenset()
 
 
 def settings_as(settings: Lokr, shapes: Mapping[str, Shape]) -> Lokr:

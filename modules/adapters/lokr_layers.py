@@ -1,7 +1,7 @@
 """LoKr's layers: `h = W x + scale * kron(w1, w2) x`, added by a hook on each layer.
 
 peft has LoKr, too, but builds the whole product in each pass (as large as all the layers' weights), has no full matrix
-and no dropout of the inputs. The factors, their shapes and how they begin are those of LyCORIS.
+and no dropout of the inputs. The factors, their shapes and their initial values are the same as in LyCORIS.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from torch import nn
 from torch.nn import functional
 
 from modules.adapters.changes import by_rank
-from modules.adapters.delta_adapter import AdaptedLayer, DeltaKind, FactorDelta, applied, with_matrices
+from modules.adapters.delta_adapter import AdaptedLayer, DeltaKind, FactorDelta, with_matrices
+from modules.adapters.kept_layers import apply_weight
 from modules.adapters.layer_dropout import ModuleDropout, attach_module_dropout
 from modules.adapters.lokr import LOKR, Lokr, factor_shapes
 from modules.adapters.ranks import at_layer, is_convolution, ranks_of
@@ -27,23 +28,23 @@ from modules.system.devices import dtype_of
 def as_in_lycoris(
     factors: Mapping[str, torch.Tensor], alpha: float | None, rank: float | None
 ) -> dict[str, torch.Tensor]:
-    """Return factors of other programs as in LyCORIS' files, whose layers with two whole matrices use no alpha.
+    """Return factors of other programs as LyCORIS' files hold them, whose layers with two whole matrices use no alpha.
 
-    PEFT scales these, too, by alpha and the rank in its settings: the strength is put into the first one.
+    PEFT scales these as well, by alpha and the rank in its settings: the strength is multiplied into the first matrix.
     """
-    own = with_matrices(factors, alpha, rank)
-    is_whole = {"lokr_w1", "lokr_w2"} <= own.keys()
+    plain = with_matrices(factors, alpha, rank)
+    is_whole = {"lokr_w1", "lokr_w2"} <= plain.keys()
     if not is_whole or alpha is None or rank is None or not math.isfinite(alpha):
-        return own
-    return own | {"lokr_w1": own["lokr_w1"].float() * (alpha / rank)}
+        return plain
+    return plain | {"lokr_w1": plain["lokr_w1"].float() * (alpha / rank)}
 
 
 def product(factors: Mapping[str, torch.Tensor], alpha: float | None, weight: torch.Tensor) -> torch.Tensor:
-    """Return what the factors of a file add to a weight (out, in, kernel), in float32."""
-    own = {name: factor.float() for name, factor in factors.items()}
-    first, second = (_side(own, n, tuple(weight.shape[2:])) for n in (1, 2))
+    """Return the change of a weight (out, in, kernel) by the factors of a file, in float32."""
+    in_float32 = {name: factor.float() for name, factor in factors.items()}
+    first, second = (_side(in_float32, n, tuple(weight.shape[2:])) for n in (1, 2))
     first = first.reshape(*first.shape[:2], *(1 for _ in second.shape[2:]))
-    return by_rank(torch.kron(first, second.contiguous()), alpha, rank_in(own), weight)
+    return by_rank(torch.kron(first, second.contiguous()), alpha, rank_in(in_float32), weight)
 
 
 def _side(factors: Mapping[str, torch.Tensor], number: int, kernel: Sequence[int]) -> torch.Tensor:
@@ -59,7 +60,7 @@ def _side(factors: Mapping[str, torch.Tensor], number: int, kernel: Sequence[int
 
 
 class KroneckerDelta(FactorDelta):
-    """What LoKr adds to one linear or convolution layer. `factors` are named as in LyCORIS files."""
+    """LoKr's change of one linear or convolution layer. `factors` are named as in LyCORIS files."""
 
     last = ("lokr_w2", "lokr_w2_b")
 
@@ -82,49 +83,49 @@ class KroneckerDelta(FactorDelta):
 
     @staticmethod
     def scale_of(factors: Mapping[str, torch.Tensor], alpha: float | None) -> float:
-        """Return alpha by rank; 1 for two full matrices, and where no alpha is given."""
+        """Return alpha by rank; 1 for two full matrices, and if no alpha is given."""
         rank = rank_in(factors)
         return 1.0 if rank is None or alpha is None else alpha / rank
 
-    def stored(self, values: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], float | None]:
+    def in_file_form(self, values: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], float | None]:
         """Return the factors and alpha as files hold them: Tucker's core is multiplied into w2_b, of the same rank.
 
-        ComfyUI skips layers with such a core, Forge fails on them, and the loader of LyCORIS does, too.
+        ComfyUI skips layers with such a core; Forge and the loader of LyCORIS fail on them.
         """
-        found = dict(values)
-        if "lokr_t2" in found:
-            core, a, b = (found.pop(name).float() for name in ("lokr_t2", "lokr_w2_a", "lokr_w2_b"))
-            found["lokr_w2_a"] = a.T.contiguous()
-            found["lokr_w2_b"] = torch.einsum("ijkl,jr->irkl", core, b).flatten(1).contiguous()
-        return found, self.alpha
+        in_file = dict(values)
+        if "lokr_t2" in in_file:
+            core, a, b = (in_file.pop(name).float() for name in ("lokr_t2", "lokr_w2_a", "lokr_w2_b"))
+            in_file["lokr_w2_a"] = a.T.contiguous()
+            in_file["lokr_w2_b"] = torch.einsum("ijkl,jr->irkl", core, b).flatten(1).contiguous()
+        return in_file, self.alpha
 
     def first(self) -> torch.Tensor:
         """Return w1, scaled, of shape (rows, columns)."""
-        own = cast(Mapping[str, nn.Parameter], self._parameters)
-        whole = own.get("lokr_w1")
-        return (own["lokr_w1_a"] @ own["lokr_w1_b"] if whole is None else whole) * self.scale
+        parameters = cast(Mapping[str, nn.Parameter], self._parameters)
+        whole = parameters.get("lokr_w1")
+        return (parameters["lokr_w1_a"] @ parameters["lokr_w1_b"] if whole is None else whole) * self.scale
 
     def second(self) -> torch.Tensor:
         """Return w2, of shape (rows, columns, kernel)."""
-        own = cast(Mapping[str, nn.Parameter], self._parameters)
-        whole, core = own.get("lokr_w2"), own.get("lokr_t2")
+        parameters = cast(Mapping[str, nn.Parameter], self._parameters)
+        whole, core = parameters.get("lokr_w2"), parameters.get("lokr_t2")
         if whole is not None:
             return whole.reshape(*whole.shape[:2], *self._kernel)
-        a, b = own["lokr_w2_a"], own["lokr_w2_b"]
+        a, b = parameters["lokr_w2_a"], parameters["lokr_w2_b"]
         if core is not None:
             return torch.einsum("ijkl,ip,jr->prkl", core, a, b)
         return (a @ b).reshape(a.shape[0], -1, *self._kernel)
 
     def weight(self) -> torch.Tensor:
-        """Return what is added to the layer's weight, of shape (out, in, kernel)."""
+        """Return the change of the layer's weight, of shape (out, in, kernel)."""
         first, second = self.first(), self.second()
         return torch.kron(first.reshape(*first.shape, *(1 for _ in self._kernel)), second.contiguous())
 
     def forward(self, layer: AdaptedLayer, x: torch.Tensor) -> torch.Tensor:
-        """Return what is added to the layer's output."""
-        x = self.taken(x)
+        """Return the change of the layer's output."""
+        x = self.cast_input(x)
         if not self._vec_trick:
-            return applied(layer, x, self.weight())
+            return apply_weight(layer, x, self.weight())
         if isinstance(layer, nn.Conv2d):
             return self._convolved(layer, x)
         first, second = self.first(), self.second()
@@ -142,19 +143,21 @@ class KroneckerDelta(FactorDelta):
 
 
 def rank_in(factors: Mapping[str, torch.Tensor]) -> int | None:
-    """Return the rank of the low-rank factors; None where both matrices are full."""
+    """Return the rank of the low-rank factors; None if both matrices are full."""
     return next((int(factors[name].shape[0]) for name in ("lokr_w1_b", "lokr_w2_b") if name in factors), None)
 
 
-def _delta(layer: AdaptedLayer, part: str, path: str, settings: Lokr, stored: AdapterLayer | None) -> KroneckerDelta:
-    """Return what LoKr adds to a layer, before it is on it: fresh, or in the shapes that a file has."""
+def _begin_delta(
+    layer: AdaptedLayer, part: str, path: str, settings: Lokr, stored: AdapterLayer | None
+) -> KroneckerDelta:
+    """Return a LoKr for a layer, not yet on it: fresh, or with the shapes of a file."""
     weight = tuple(layer.weight.shape)
     if stored is not None:
         names = [name for name in stored.factors if name != DORA_SCALE]
         factors = {name: torch.empty(stored.factors[name].shape) for name in names}
     else:
         shapes = factor_shapes(at_layer(settings, part, path, weight), weight)
-        factors = {name: _begun(name, torch.empty(shape)) for name, shape in shapes.items()}
+        factors = {name: _init_factor(name, torch.empty(shape)) for name, shape in shapes.items()}
     # Two full matrices have no rank and a strength of 1: LyCORIS writes an alpha of the rank for them.
     rank, ranks, is_conv = rank_in(factors), ranks_of(settings), is_convolution(weight)
     full = float(ranks.of(part, path, is_convolution=is_conv)[0])
@@ -169,18 +172,18 @@ def _delta(layer: AdaptedLayer, part: str, path: str, settings: Lokr, stored: Ad
     )
 
 
-def _begun(name: str, factor: torch.Tensor) -> torch.Tensor:
-    """Return a fresh factor as LyCORIS begins it: the last one of w2 zero, so that the model is what it was."""
+def _init_factor(name: str, factor: torch.Tensor) -> torch.Tensor:
+    """Initialize a factor as LyCORIS does: the last one of w2 is zero, so that the model is unchanged at first."""
     if name in ("lokr_w2", "lokr_w2_b"):
         return nn.init.zeros_(factor)
     return nn.init.kaiming_uniform_(factor, a=math.sqrt(5))
 
 
-def _stored(layer: AdaptedLayer, stored: AdapterLayer) -> KroneckerDelta:
-    """Return what the LoKr of a file adds to a layer."""
+def _read_delta(layer: AdaptedLayer, stored: AdapterLayer) -> KroneckerDelta:
+    """Return the LoKr of a file for a layer."""
     factors = {name: factor.float().to(layer.weight.device) for name, factor in stored.factors.items()}
     alpha = rank_in(factors) or 1.0 if stored.alpha is None else stored.alpha
     return KroneckerDelta(layer.weight.shape[2:], factors, alpha=alpha, dropout=0.0, vec_trick=True)
 
 
-LOKR_KIND = DeltaKind(LOKR.label, "lokr", _delta, _stored)
+LOKR_KIND = DeltaKind(LOKR.label, "lokr", _begin_delta, _read_delta)

@@ -1,4 +1,4 @@
-"""LoRA: its settings and its record (Hu et al. 2021). Torch-free; the layers are in `lora_layers`."""
+"""LoRA: its settings and its record (Hu et al. 2021). Its layers are in `lora_layers`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from modules.adapters.settings import (
     StartFrom,
     network_args,
 )
-from modules.adapters.spec import AdapterSpec, NetworkFacts, OneTrainerNames, Shape
+from modules.adapters.spec import AdapterSpec, NetworkMetadata, OneTrainerNames, Shape
 from modules.adapters.training_settings import (
     Alpha,
     ConvAlpha,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class Lora(Section):
-    """LoRA (Hu et al. 2021): a low-rank product beside each chosen layer."""
+    """LoRA (Hu et al. 2021): adds a low-rank product to each chosen layer."""
 
     name: Literal["lora"] = "lora"
     rank: Rank = 16
@@ -100,18 +100,18 @@ def walk(settings: Lora, walk: Replay, path: str, weight: Shape, x: Array, out: 
     )
 
 
-def network(settings: Lora) -> NetworkFacts:
+def network(settings: Lora) -> NetworkMetadata:
     """Return kohya's metadata of a LoRA."""
     args = network_args(settings)
     if settings.init == "pissa":
         args["init"] = "pissa"
     if not settings.decompose:
-        return NetworkFacts("networks.lora", settings.rank, settings.alpha, args)
-    return NetworkFacts("lycoris.kohya", settings.rank, settings.alpha, {"algo": "locon", **args})
+        return NetworkMetadata("networks.lora", settings.rank, settings.alpha, args)
+    return NetworkMetadata("lycoris.kohya", settings.rank, settings.alpha, {"algo": "locon", **args})
 
 
 def trainable(names: Collection[str]) -> frozenset[str]:
-    """Return the factors of a layer in a file that are trained: a LoRA's, if it has no DoRA magnitudes."""
+    """Return the factors of a layer in a file that are trained: a LoRA's, unless the layer has DoRA's magnitudes."""
     own = frozenset(names) & {DOWN, UP, MID}
     return own if {DOWN, UP} <= own and DORA_SCALE not in names else frozenset()
 

@@ -43,7 +43,7 @@ ADAPTER = "default"
 
 @dataclass(frozen=True, slots=True)
 class LoraShape:
-    """What decides a LoRA's layers."""
+    """The rank, alpha, dropouts and dtype of a LoRA's layers."""
 
     rank: int
     alpha: float
@@ -69,11 +69,11 @@ class LoraAdapter:
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """Return the trainable parameters by the part's name and their dotted name in it."""
-        own = (f".{ADAPTER}.", f".{DORA}.")
-        return {f"{self.part}.{n}": p for n, p in self.module.named_parameters() if any(name in n for name in own)}
+        markers = (f".{ADAPTER}.", f".{DORA}.")
+        return {f"{self.part}.{n}": p for n, p in self.module.named_parameters() if any(name in n for name in markers)}
 
     def fixed(self) -> dict[str, torch.Tensor]:
-        """Return the product that each layer began with, which is subtracted, by full name; none without PiSSA."""
+        """Return the initial product of each layer, which is subtracted, by full name; empty without PiSSA."""
         products = {path: initial_product(layer) for path, layer in self.layers()}
         return {
             f"{self.part}.{path}.initial_product.{name}": factor
@@ -85,8 +85,8 @@ class LoraAdapter:
     def stored_layers(self, values: Mapping[str, torch.Tensor]) -> list[AdapterLayer]:
         """Return A (down) and B (up) of every layer out of `values`, which are named as `parameters` names them.
 
-        What a layer began with (`lora_product`) is subtracted by more ranks. All layers have the same alpha, whatever
-        their strength: diffusers ignores some of those that are not the most common one.
+        The initial product of a layer (`lora_product`) is subtracted by additional ranks. All layers get the same
+        alpha, whatever their strength: diffusers ignores some alphas that differ from the most common one.
         """
         return with_one_alpha([self._stored_weight(path, layer, values) for path, layer in self.layers()])
 
@@ -106,21 +106,23 @@ class LoraAdapter:
         return [LowRankProduct(*self._names(path), layer.scaling[ADAPTER]) for path, layer in self.layers()]
 
     def load(self, layers: Sequence[AdapterLayer]) -> None:
-        """Take the weights of layers, all of which the adapter has, in the shapes that it has.
+        """Copy the weights of layers, all of which the adapter has with the same shapes, in place.
 
-        The strength stays what it was: where alpha by rank is another, the up matrix is scaled.
+        The strength does not change: if alpha by rank differs, the up matrix is scaled.
         """
-        parameters, own = self.parameters(), dict(self.layers())
+        parameters, lora_layers = self.parameters(), dict(self.layers())
         with torch.no_grad():
             for layer in layers:
                 down, up = (parameters[n] for n in self._names(layer.path))
                 down.copy_(layer.factors[DOWN])
-                up.copy_(layer.factors[UP].float() * strength_ratio(layer.scale, own[layer.path].scaling[ADAPTER]))
+                up.copy_(
+                    layer.factors[UP].float() * strength_ratio(layer.scale, lora_layers[layer.path].scaling[ADAPTER])
+                )
 
     def decompose(self, magnitudes: Mapping[str, torch.Tensor], *, on_outputs: bool, has_eps: bool) -> None:
-        """Train magnitudes of all layers beside them (DoRA). Those of a file are given by layer.
+        """Also train DoRA's magnitudes on all layers. `magnitudes` of a file are given by layer.
 
-        The others are the norms of the weights as they are changed now, so that the function stays what it is.
+        The other layers begin with the norms of their presently changed weights, so that the function is the same.
         """
         for path, layer in list(self.layers()):
             attach_decomposition(
@@ -143,7 +145,7 @@ class LoraAdapter:
         return f"{layer}.lora_A.{ADAPTER}.weight", f"{layer}.lora_B.{ADAPTER}.weight"
 
     def changes_nothing(self) -> bool:
-        """Return whether B is zero in every layer, and no layer has magnitudes, which round its weights."""
+        """Return whether B is zero in every layer, and no layer has magnitudes, whose use rounds its weights."""
         parameters = self.parameters()
         return all(
             _decomposition(layer) is None and not bool(parameters[self._names(path)[1]].any())
@@ -152,23 +154,23 @@ class LoraAdapter:
 
     @contextlib.contextmanager
     def disabled(self) -> Iterator[None]:
-        """Be without the adapter for a while, for a reference prediction; it is back also after an exception.
+        """Disable the adapter inside the context, for a reference prediction; enable it again even after an exception.
 
         No gradient is recorded inside: a backward pass through a disabled adapter would give it none, silently.
         """
         layers = [layer for _, layer in self.layers()]
-        decompositions = [own for layer in layers if (own := _decomposition(layer)) is not None]
+        decompositions = [decomposition for layer in layers if (decomposition := _decomposition(layer)) is not None]
         were_trained = {p: p.requires_grad for p in self.parameters().values()}
         with torch.no_grad():
             for layer in layers:
                 layer.enable_adapters(False)
-            for own in decompositions:
-                own.is_enabled = False
+            for decomposition in decompositions:
+                decomposition.is_enabled = False
             try:
                 yield
             finally:
-                for own in decompositions:
-                    own.is_enabled = True
+                for decomposition in decompositions:
+                    decomposition.is_enabled = True
                 for layer in layers:
                     layer.enable_adapters(True)
                 for parameter, was_trained in were_trained.items():  # peft would train a frozen adapter again
@@ -182,24 +184,24 @@ def attach_lora(
     shape: LoraShape,
     *,
     seed: int,
-    own: Mapping[str, tuple[int, float]] | None = None,
+    layer_ranks: Mapping[str, tuple[int, float]] | None = None,
     principal: Collection[str] = (),
 ) -> LoraAdapter:
-    """Put a LoRA beside the target layers of a frozen module, in place, and return it.
+    """Put a LoRA on the target layers of a frozen module, in place, and return it.
 
-    A is drawn as in Hu et al. (Kaiming uniform) from `seed` alone, B is zero: at first the model is what it was. `own`
-    contains the rank and the alpha of the layers that do not have those of `shape`, by their names. The layers in
-    `principal` begin as the principal part of their weight (PiSSA).
+    A is drawn as in Hu et al. (Kaiming uniform) from `seed` alone and B is zero, so that the model is unchanged at
+    first. `layer_ranks` contains the rank and the alpha of layers whose values differ from `shape`, by their names. The
+    layers in `principal` begin as the principal part of their weight (PiSSA).
     """
-    own = own or {}
+    layer_ranks = layer_ranks or {}
     config = LoraConfig(
         r=shape.rank,
         lora_alpha=shape.alpha,  # annotated int, but only ever divided by the rank
         lora_dropout=shape.dropout,
         target_modules=targets,
         bias="none",
-        rank_pattern=_pattern({path: rank for path, (rank, _) in own.items() if rank != shape.rank}),
-        alpha_pattern=_pattern({path: alpha for path, (_, alpha) in own.items() if alpha != shape.alpha}),
+        rank_pattern=_pattern({path: rank for path, (rank, _) in layer_ranks.items() if rank != shape.rank}),
+        alpha_pattern=_pattern({path: alpha for path, (_, alpha) in layer_ranks.items() if alpha != shape.alpha}),
     )
     module.requires_grad_(False)
     with seeded_global_rng(seed, CPU):
@@ -223,7 +225,7 @@ def attach_lora(
 
 
 def _change(layer: Any) -> torch.Tensor:
-    """Return what a LoRA adds to the weight of its layer, in float32."""
+    """Return the change of its layer's weight by a LoRA, in float32."""
     down, up = layer.lora_A[ADAPTER].weight.float(), layer.lora_B[ADAPTER].weight.float()
     product = up.flatten(1) @ down.flatten(1)
     if (initial := initial_product(layer)) is not None:
@@ -234,8 +236,8 @@ def _change(layer: Any) -> torch.Tensor:
 
 
 def _decomposition(layer: Any) -> Decomposition | None:
-    found = getattr(layer, DORA, None)
-    return found if isinstance(found, Decomposition) else None
+    decomposition = getattr(layer, DORA, None)
+    return decomposition if isinstance(decomposition, Decomposition) else None
 
 
 def _pattern(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -263,7 +265,7 @@ class LoraKind:
         start: Sequence[AdapterLayer] = (),
         where: str = "",
     ) -> LoraAdapter:
-        """Put a LoRA on the target layers of a part; those of `start` have the rank and the weights they have there."""
+        """Put a LoRA on the target layers of a part; the layers of `start` get its ranks and weights."""
         shape = LoraShape(
             settings.rank,
             settings.alpha,
@@ -273,9 +275,9 @@ class LoraKind:
             settings.module_dropout,
         )
         plain = _plain(module, start, where)
-        own = _own_ranks(part, module, targets, settings, {layer.path: layer.rank for layer in plain})
+        layer_ranks = _ranks_by_layer(part, module, targets, settings, {layer.path: layer.rank for layer in plain})
         fresh = frozenset(targets) - {layer.path for layer in plain} if settings.init == "pissa" else ()
-        adapter = attach_lora(part, module, list(targets), shape, seed=seed, own=own, principal=fresh)
+        adapter = attach_lora(part, module, list(targets), shape, seed=seed, layer_ranks=layer_ranks, principal=fresh)
         adapter.load(plain)
         if settings.decompose:
             magnitudes = magnitudes_in(module, start, where)
@@ -287,8 +289,8 @@ class LoraKind:
         """Put the LoRA of a file on the layers that the file has, each with its rank and alpha."""
         plain = _plain(module, layers, where)
         shape = LoraShape(plain[0].rank, plain[0].lora_alpha, 0.0, torch.float32)
-        own = {layer.path: (layer.rank, layer.lora_alpha) for layer in plain}
-        adapter = attach_lora(part, module, [layer.path for layer in plain], shape, seed=0, own=own)
+        layer_ranks = {layer.path: (layer.rank, layer.lora_alpha) for layer in plain}
+        adapter = attach_lora(part, module, [layer.path for layer in plain], shape, seed=0, layer_ranks=layer_ranks)
         adapter.load(plain)
         return adapter
 
@@ -301,33 +303,33 @@ class LoraKind:
         return to_peft(layers, naming.peft_name, folds_alpha=True)
 
 
-def _own_ranks(
-    part: str, module: nn.Module, targets: Sequence[str], settings: Lora, found: Mapping[str, int]
+def _ranks_by_layer(
+    part: str, module: nn.Module, targets: Sequence[str], settings: Lora, ranks_in_file: Mapping[str, int]
 ) -> dict[str, tuple[int, float]]:
     """Return the rank and the alpha of the target layers; `found` are the ranks of those that a file has."""
-    ranks, own = ranks_of(settings), {}
+    ranks, by_layer = ranks_of(settings), {}
     for path in targets:
         is_conv = is_convolution(weight_shape(module.get_submodule(path)))
         rank, alpha = ranks.of(part, path, is_convolution=is_conv)
-        if (other := found.get(path, rank)) != rank:
+        if (other := ranks_in_file.get(path, rank)) != rank:
             rank, alpha = other, ranks.alpha_at(part, path, other, is_convolution=is_conv)
-        own[path] = (rank, alpha)
-    return own
+        by_layer[path] = (rank, alpha)
+    return by_layer
 
 
 def _plain(module: nn.Module, layers: Sequence[AdapterLayer], where: str) -> list[AdapterLayer]:
-    """Return layers of a file with the shapes of peft's layers, a Tucker core in down."""
+    """Return layers of a file with the shapes of peft's layers, any Tucker core multiplied into down."""
     return [_plain_layer(module, layer, where) for layer in layers]
 
 
 def _plain_layer(module: nn.Module, layer: AdapterLayer, where: str) -> AdapterLayer:
-    own = module.get_submodule(layer.path)
-    if not isinstance(own, nn.Linear | nn.Conv2d):
+    base = module.get_submodule(layer.path)
+    if not isinstance(base, nn.Linear | nn.Conv2d):
         raise DarkroomError(
-            f"{where} has a LoRA on {layer.part}.{layer.path}, a {type(own).__name__}, which cannot have one.",
+            f"{where} has a LoRA on {layer.part}.{layer.path}, a {type(base).__name__}, which cannot have one.",
             advice="Choose other layers, on the LoRA / Adapter page: those that are not trained are kept as they are.",
         )
-    down, up = plain_lora(layer, weight_shape(own), where=where)
+    down, up = plain_lora(layer, weight_shape(base), where=where)
     return lora_layer(layer.part, layer.path, down, up, layer.alpha)
 
 

@@ -1,9 +1,9 @@
-"""What a LoRA adds to a layer, beyond peft's plain product: rank dropout, module dropout, and the start of PiSSA.
+"""LoRA's product with more than peft's: rank dropout, module dropout, and the initial product of PiSSA.
 
-PiSSA (Meng et al. 2024) begins with the principal part of the weight, and freezes the rest: `W - s B0 A0 + s B A`. The
-model's weight stays what it is here: the frozen `B0 A0` is subtracted beside it, which is the same function, without
-the rounding of a changed 16-bit weight, and leaves the original model there for reference predictions. A file for the
-original model holds both products, as a LoRA of twice the rank (appendix C of the paper).
+PiSSA (Meng et al. 2024) begins with the principal part of the weight, and freezes the rest: `W - s B0 A0 + s B A`. Here
+the model's weight is not changed: the frozen `B0 A0` is a second product, which is subtracted. The function is the
+same, without the rounding of a changed 16-bit weight, and the original model is still there for reference predictions.
+A file for the original model holds both products, as a LoRA of twice the rank (appendix C of the paper).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from peft.tuners.lora.layer import LoraVariant
 from torch import nn
 from torch.nn import functional
 
-from modules.adapters.layer_dropout import ModuleDropout, dropped_channels
+from modules.adapters.layer_dropout import ModuleDropout, drop_channels
 from modules.families.parts.circular_padding import padded
 
 _NAME = "initial_product"
@@ -25,7 +25,7 @@ _EXACT_UP_TO = 256
 
 
 class InitialProduct(nn.Module):
-    """The frozen matrices A0 and B0 that a layer's LoRA began with. They are no weights of the model."""
+    """The frozen matrices A0 and B0 that a layer's LoRA began with. They are not weights of the model."""
 
     def __init__(self, down: torch.Tensor, up: torch.Tensor) -> None:
         super().__init__()
@@ -53,33 +53,33 @@ class Product(LoraVariant):  # type: ignore[misc]
         self.rank_dropout = rank_dropout
         self.module_dropout = module_dropout
 
-    # An instance, where peft's own variants are static: what it needs is known per layer.
+    # An instance, while peft's variants are static: its probabilities differ by layer.
     def forward(
         self, module: LoraLayer, active_adapter: str, x: torch.Tensor, result: torch.Tensor, **kwargs: Any
     ) -> torch.Tensor:
-        """Return the layer's output with the LoRA added; `result` is that without, x its input."""
+        """Return the layer's output with the LoRA added; `result` is the output without it, x the layer's input."""
         layer = module.get_base_layer()
         low = module.lora_A[active_adapter](module.lora_dropout[active_adapter](x))
         axis = 1 if isinstance(layer, nn.Conv2d) else low.ndim - 1
-        low = dropped_channels(low, self.rank_dropout, training=module.training, channel_axis=axis)
+        low = drop_channels(low, self.rank_dropout, training=module.training, channel_axis=axis)
         change = module.lora_B[active_adapter](low)
         if (initial := initial_product(module)) is not None:
             change = change - initial(layer, x)
         change = change * module.scaling[active_adapter]
-        return result + (change if self.module_dropout is None else self.module_dropout.kept(change))
+        return result + (change if self.module_dropout is None else self.module_dropout.mask(change))
 
 
 def initial_product(layer: nn.Module) -> InitialProduct | None:
-    """Return the product that a layer's LoRA began with; None for one that began with zero."""
-    found = getattr(layer, _NAME, None)
-    return found if isinstance(found, InitialProduct) else None
+    """Return the product that a layer's LoRA began with; None if it began with zero."""
+    product = getattr(layer, _NAME, None)
+    return product if isinstance(product, InitialProduct) else None
 
 
 def begin_as_principal_part(module: LoraLayer, adapter: str) -> None:
     """Set a fresh LoRA to the principal part of its layer's weight (eq. 3 and 4 of the paper), and freeze a copy.
 
-    Ranks beyond those of the weight begin as in any LoRA. The random draws of the decomposition are the global
-    generator's. In place.
+    Ranks beyond the rank of the weight begin as in any LoRA. The decomposition draws from the global generator. In
+    place.
     """
     down, up = module.lora_A[adapter].weight, module.lora_B[adapter].weight
     weight = module.get_base_layer().weight

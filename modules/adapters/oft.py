@@ -1,4 +1,4 @@
-"""OFT: its settings and its record. Torch-free; the layers are in `oft_layers`, the formulas in `rotations`.
+"""OFT: its settings and its record. Its layers and formulas are in `oft_layers`.
 
 OFT (Qiu et al. 2023, arXiv 2306.07280, section 3) multiplies a weight by an orthogonal matrix of blocks, which begins
 as the identity: `R W`. Angles between the neurons stay what they are. COFT (section 3.2) keeps R close to the identity.
@@ -16,7 +16,7 @@ from annotated_types import Ge, Le, Lt
 
 from modules.adapters.ranks import factorization
 from modules.adapters.settings import AN_ADAPTER, Bundle, LayerNames, LayerPatterns, Layers, OtherLayers, StartFrom
-from modules.adapters.spec import AdapterSpec, NetworkFacts, OneTrainerNames, Shape
+from modules.adapters.spec import AdapterSpec, NetworkMetadata, OneTrainerNames, Shape
 from modules.adapters.training_settings import ModuleDropout, WeightType
 from modules.formats.adapter_types import AdapterType, Shapes
 from modules.formats.program_table import UNKNOWN, Answers, none, plain_lora_only
@@ -130,9 +130,9 @@ class Oft(Section):
 def block_size_of(settings: Oft, size: int) -> int:
     """Return the block size for so many channels: a divisor of their number.
 
-    For outputs it is the one that LyCORIS gives them, which is never larger than the number of blocks: it loads no
-    others. For inputs it is the one nearest to that of the settings, as in peft; the smaller of two. A block of one
-    channel cannot rotate: where it would be one, it is the nearest other size, and 1 only if there is none.
+    For outputs it is the size that LyCORIS uses, which is never larger than the number of blocks: it loads no others.
+    For inputs it is the divisor nearest to the size in the settings, as in peft; the smaller of two. A block of one
+    channel cannot rotate: instead of 1 it is the nearest other divisor, if there is one.
     """
     if settings.rotates == "outputs":
         usual = factorization(size, settings.block_size)[0]
@@ -141,13 +141,13 @@ def block_size_of(settings: Oft, size: int) -> int:
 
 
 def _nearest(wanted: int, size: int, *, up_to: int) -> int:
-    """Return the divisor of a size nearest to the wanted one, above 1 and at most `up_to`; 1 where there is none."""
+    """Return the divisor of a size nearest to the wanted one, above 1 and at most `up_to`; 1 if there is no divisor."""
     divisors = (n for n in range(2, up_to + 1) if size % n == 0)
     return min(divisors, key=lambda n: (abs(n - wanted), n), default=1)
 
 
 def problems(settings: Oft, weights: Collection[Shape]) -> Iterator[Problem]:
-    """Yield what a user should know of the block sizes of layers with weights of these shapes."""
+    """Yield the problems of the block sizes on layers with weights of these shapes."""
     if settings.rotates != "outputs":
         return
     sizes = sorted({weight[0] for weight in weights})
@@ -170,10 +170,10 @@ def problems(settings: Oft, weights: Collection[Shape]) -> Iterator[Problem]:
 
 
 def factor_shapes(settings: Oft, weight: Shape) -> dict[str, Shape]:
-    """Return the shapes of what OFT trains beside a weight of (out, in, kernel), by their names in files.
+    """Return the shapes of OFT's factors for a weight of (out, in, kernel), by their names in files.
 
-    Those of LyCORIS for outputs: square blocks B, which generate a rotation by `B - B^T`. Those of peft and OneTrainer
-    for inputs: the values above the diagonal of what generates it, a row for each block of in * kernel.
+    For outputs, as in LyCORIS: square blocks B, which generate a rotation by `B - B^T`. For inputs, as in peft and
+    OneTrainer: the values above the diagonal of the generator, a row for each block of in * kernel.
     """
     if settings.rotates == "outputs":
         side = block_size_of(settings, weight[0])
@@ -188,7 +188,7 @@ def walk(settings: Oft, walk: Replay, path: str, weight: Shape, x: Array, out: A
     """Run OFT on the estimate's tape: the rotation of the outputs, or of the inputs before the weight once more."""
     shapes = factor_shapes(settings, weight)
     size = weight[0] if settings.rotates == "outputs" else math.prod(weight[1:])
-    # The rotations are kept in float32, and in 16 bits beside them where the pass is in 16 bits.
+    # The rotations are kept in float32, and also in 16 bits if the pass is in 16 bits.
     rotations = size * block_size_of(settings, size) * (3 if walk.plan.compute_bytes else 1)
     if settings.rotates == "outputs":
         turned = walk.adapter_product(path, out, shapes, channels=weight[0], out=out, composed=rotations)
@@ -199,7 +199,7 @@ def walk(settings: Oft, walk: Replay, path: str, weight: Shape, x: Array, out: A
     return walk.adapter_product(path, rotated, {}, channels=weight[0], out=out)
 
 
-def network(settings: Oft) -> NetworkFacts:
+def network(settings: Oft) -> NetworkMetadata:
     """Return kohya's metadata of an OFT: LyCORIS takes the block size as its rank."""
     args = {
         "algo": "diag-oft",
@@ -210,11 +210,11 @@ def network(settings: Oft) -> NetworkFacts:
     }
     if settings.rotates == "inputs":
         args["algo"] = "oft_v2"
-    return NetworkFacts("lycoris.kohya", settings.block_size, settings.constraint, args)
+    return NetworkMetadata("lycoris.kohya", settings.block_size, settings.constraint, args)
 
 
 def trainable(factors: Mapping[str, Shape]) -> frozenset[str]:
-    """Return the factors of a layer in a file that are trained: those of either OFT. BOFT's blocks have four axes."""
+    """Return the factors of a layer in a file that are trained, of either form of OFT; BOFT's blocks have four axes."""
     if len(factors.get(OFT_BLOCKS, ())) == 3:
         return frozenset(factors) & {OFT_BLOCKS, RESCALE}
     return frozenset({OFT_VECTORS}) if len(factors.get(OFT_VECTORS, ())) == 2 else frozenset()
@@ -223,10 +223,10 @@ def trainable(factors: Mapping[str, Shape]) -> frozenset[str]:
 def settings_as(settings: Oft, shapes: Mapping[str, Shape]) -> Oft:
     """Return the settings that give a layer the factors that it has in a file, from their shapes."""
     if vectors := shapes.get(OFT_VECTORS):
-        own = {"rotates": "inputs", "block_size": side_of_vectors(vectors[1]), "block_share": vectors[0] == 1}
+        form = {"rotates": "inputs", "block_size": side_of_vectors(vectors[1]), "block_share": vectors[0] == 1}
     else:
-        own = {"rotates": "outputs", "block_size": shapes[OFT_BLOCKS][1], "block_share": False}
-    return settings.model_copy(update={**own, "rescale": RESCALE in shapes})
+        form = {"rotates": "outputs", "block_size": shapes[OFT_BLOCKS][1], "block_share": False}
+    return settings.model_copy(update={**form, "rescale": RESCALE in shapes})
 
 
 def side_of_vectors(num_values: int) -> int:
@@ -249,7 +249,7 @@ def _size(shapes: Shapes) -> tuple[int, int] | None:
 
 
 def _acts(shapes: Shapes) -> bool:
-    """Whether it is a rotation known here; the blocks of BOFT have four axes."""
+    """Return whether it is a supported rotation; the blocks of BOFT have four axes."""
     return shapes.keys() == {OFT_VECTORS} or (
         shapes.keys() <= {OFT_BLOCKS, RESCALE} and len(shapes.get(OFT_BLOCKS, ())) == 3
     )

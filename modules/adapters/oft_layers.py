@@ -1,13 +1,13 @@
 """OFT's layers, added by a hook: `h = R W x + b` for rotated outputs, `h = W R x + b` for rotated inputs.
 
-The rotation of the outputs is applied to what the layer returns, whatever the layer is, and needs no weight. peft has
-the rotation of inputs, too, but is not the identity at first on convolutions larger than 1x1: here those are rotated in
-their weights.
+The rotation of the outputs is applied to the result of the layer, whatever the layer is, and needs no weight. peft also
+has the rotation of inputs, which on convolutions larger than 1x1 does not begin as the identity: here their weights are
+rotated.
 
 A skew-symmetric Q generates a rotation R by the Cayley transform `R = (I + Q) (I - Q)^-1` (Qiu et al. 2023, section
 3.1), or by the first five terms of its series, `I + 2 Q + 2 Q^2 + 2 Q^3 + Q^4` (Qiu et al. 2025, section 4), which is
-what the programs that read those files compute. Here it is always `R - I` in float32: of small rotations little would
-be left.
+what the programs that read those files compute. This module always computes `R - I`, in float32: rounding would leave
+little of small rotations.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from modules.adapters.delta_adapter import AdaptedLayer, DeltaKind, applied, attribute_of, layer_input
-from modules.adapters.kept_layers import kept_bias
+from modules.adapters.delta_adapter import AdaptedLayer, DeltaKind, attribute_of, layer_input
+from modules.adapters.kept_layers import apply_weight, kept_bias
 from modules.adapters.layer_dropout import ModuleDropout, attach_module_dropout
 from modules.adapters.oft import (
     NO_LIMIT,
@@ -40,20 +40,20 @@ from modules.system.devices import dtype_of
 def as_in_lycoris(
     factors: Mapping[str, torch.Tensor], alpha: float | None, rank: float | None
 ) -> dict[str, torch.Tensor]:
-    """Return factors as the rotation needs them: Scaled OFT, which OneTrainer marks by a tensor, has vectors that are
-    to be divided, for blocks of n channels by 2 sqrt(n - 1).
+    """Return factors as the rotation needs them. Scaled OFT, which OneTrainer marks by a tensor, has vectors that must
+    be divided by 2 sqrt(n - 1) for blocks of n channels.
     """
-    own = {name: factor for name, factor in factors.items() if name != OFT_SCALED}
+    plain = {name: factor for name, factor in factors.items() if name != OFT_SCALED}
     if OFT_SCALED in factors and OFT_VECTORS in factors and factors[OFT_VECTORS].ndim == 2:
         side = side_of_vectors(factors[OFT_VECTORS].shape[1])
-        own[OFT_VECTORS] = factors[OFT_VECTORS].float() / (2 * math.sqrt(max(side - 1, 1)))
-    return own
+        plain[OFT_VECTORS] = factors[OFT_VECTORS].float() / (2 * math.sqrt(max(side - 1, 1)))
+    return plain
 
 
 def generators(factors: Mapping[str, torch.Tensor]) -> torch.Tensor:
     """Return the skew-symmetric generators of a layer's rotations, (blocks, size, size), in float32.
 
-    Raises RuntimeError or IndexError if the factors are none.
+    Raises RuntimeError or IndexError if the factors are not valid.
     """
     if OFT_BLOCKS in factors:
         blocks = factors[OFT_BLOCKS].float()
@@ -66,12 +66,12 @@ def generators(factors: Mapping[str, torch.Tensor]) -> torch.Tensor:
 
 
 def _block_numbers(values: torch.Tensor) -> torch.Tensor:
-    """Return the numbers of the blocks as an index beside those of the values in them."""
+    """Return the numbers of the blocks, as the first index of the values above their diagonals."""
     return torch.arange(values.shape[0], device=values.device)[:, None]
 
 
-def within(generators_KNN: torch.Tensor, limit: float) -> torch.Tensor:
-    """Return generators with a norm, of all blocks of a layer together, of at most `limit`; 0 is no limit (COFT)."""
+def limit_norm(generators_KNN: torch.Tensor, limit: float) -> torch.Tensor:
+    """Return generators whose norm, over all blocks of a layer, is at most `limit`; 0 means no limit (COFT)."""
     if not limit:
         return generators_KNN
     norm: torch.Tensor = torch.linalg.vector_norm(generators_KNN)
@@ -79,7 +79,7 @@ def within(generators_KNN: torch.Tensor, limit: float) -> torch.Tensor:
 
 
 class CayleyTransform(torch.autograd.Function):
-    """`R - I` from Q. It keeps its result alone: with `S = R + I`, which is `2 (I - Q)^-1`, dR is `S dQ S / 2`."""
+    """`R - I` from Q. Only the result is kept for backward: dR is `S dQ S / 2` with `S = R + I = 2 (I - Q)^-1`."""
 
     @staticmethod
     def forward(ctx: Any, generators_KNN: torch.Tensor) -> torch.Tensor:
@@ -112,7 +112,7 @@ def cayley_series(generators_KNN: torch.Tensor) -> torch.Tensor:
     return 2 * (generators_KNN + square + cube) + cube @ generators_KNN
 
 
-def rotated(rotations_KNN: torch.Tensor, x: torch.Tensor, axis: int) -> torch.Tensor:
+def rotate(rotations_KNN: torch.Tensor, x: torch.Tensor, axis: int) -> torch.Tensor:
     """Return the vectors along an axis of x, each block times its rotation (or R - I): `y_m = sum_n x_n R_nm`."""
     num_blocks, side = rotations_KNN.shape[:2]
     if axis in (-1, x.ndim - 1):
@@ -123,8 +123,9 @@ def rotated(rotations_KNN: torch.Tensor, x: torch.Tensor, axis: int) -> torch.Te
 
 
 def spread(rotations_KNN: torch.Tensor, size: int) -> torch.Tensor:
-    """Return rotations with a block for all `size` channels: a single block is shared by them. Raises RuntimeError if
-    they are for another number of channels.
+    """Return rotations with blocks for all `size` channels: a single block is repeated.
+
+    Raises RuntimeError if the rotations are for another number of channels.
     """
     num_blocks, side, _ = rotations_KNN.shape
     if num_blocks == 1 and size % side == 0:
@@ -135,7 +136,7 @@ def spread(rotations_KNN: torch.Tensor, size: int) -> torch.Tensor:
 
 
 def oft_change(factors: Mapping[str, torch.Tensor], alpha: float | None, weight: torch.Tensor) -> torch.Tensor:
-    """Return what OFT adds to a weight (out, in, kernel), from the factors of a file, in float32.
+    """Return the change of a weight (out, in, kernel) by an OFT, from the factors of a file, in float32.
 
     With blocks for the outputs alpha is LyCORIS' constraint: the norm of the generators is at most alpha times the
     number of outputs. Raises RuntimeError if the factors do not fit the weight.
@@ -143,9 +144,9 @@ def oft_change(factors: Mapping[str, torch.Tensor], alpha: float | None, weight:
     matrix = weight.float().flatten(1)
     if OFT_BLOCKS not in factors:
         turned = spread(cayley_series(generators(factors)), matrix.shape[1])
-        return rotated(turned.transpose(-1, -2), matrix, -1).reshape(weight.shape)
-    turned = spread(cayley(within(generators(factors), (alpha or 0.0) * matrix.shape[0])), matrix.shape[0])
-    change = rotated(turned, matrix, 0)
+        return rotate(turned.transpose(-1, -2), matrix, -1).reshape(weight.shape)
+    turned = spread(cayley(limit_norm(generators(factors), (alpha or 0.0) * matrix.shape[0])), matrix.shape[0])
+    change = rotate(turned, matrix, 0)
     if RESCALE in factors:
         scales = factors[RESCALE].float().reshape(-1, 1)
         change = scales * change + (scales - 1) * matrix
@@ -153,7 +154,7 @@ def oft_change(factors: Mapping[str, torch.Tensor], alpha: float | None, weight:
 
 
 class RotationDelta(nn.Module):
-    """What OFT adds to one linear or convolution layer: blocks for its outputs, or vectors for its inputs."""
+    """OFT's change of one linear or convolution layer: blocks for its outputs, or vectors for its inputs."""
 
     def __init__(
         self,
@@ -165,7 +166,7 @@ class RotationDelta(nn.Module):
         dropout: float = 0.0,
         module_dropout: ModuleDropout | None = None,
     ) -> None:
-        """`shape` is that of the layer's weight. The dropouts are of blocks and of the whole."""
+        """`shape` is the shape of the layer's weight. The dropouts leave out blocks and the whole change."""
         super().__init__()
         self._attributes = {name: attribute_of(name) for name in factors}
         for name, factor in factors.items():
@@ -180,7 +181,7 @@ class RotationDelta(nn.Module):
             num_values = vectors.shape[1] if vectors is not None else math.comb(blocks.shape[-1], 2)  # type: ignore[union-attr]
             self._scale = max(num_values, 1) ** -0.5
         self._dropout = dropout
-        self._module_dropout = (module_dropout,)  # in a tuple: it is the layer's module, not this one's
+        self._module_dropout = (module_dropout,)  # in a tuple: it is a submodule of the layer, not of this module
 
     @property
     def module_dropout(self) -> ModuleDropout | None:
@@ -189,31 +190,31 @@ class RotationDelta(nn.Module):
 
     def factors(self) -> dict[str, nn.Parameter]:
         """Return the trained factors by their names in files."""
-        own = dict(self.named_parameters())
-        return {name: own[attribute] for name, attribute in self._attributes.items()}
+        parameters = dict(self.named_parameters())
+        return {name: parameters[attribute] for name, attribute in self._attributes.items()}
 
-    def stored(self, values: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], float | None]:
+    def in_file_form(self, values: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], float | None]:
         """Return the factors and alpha as files hold them, so that every program computes the same rotation.
 
-        The scale and the constraint are multiplied into them, and a shared block is there for all channels. For
-        outputs alpha is a limit of their norm, which LyCORIS multiplies by the number of outputs and others do not: it
-        is one that is never reached.
+        The scale and the constraint are multiplied into them, and a shared block is repeated for all channels. For
+        outputs, alpha limits the norm; LyCORIS multiplies it by the number of outputs and others do not, so it is set
+        to a value that is never reached.
         """
-        found = dict(values)
+        in_file = dict(values)
         name = OFT_BLOCKS if self._rotates_outputs else OFT_VECTORS
         if self._scale != 1.0 or self._limit:
-            found[name] = values[name].float() * self._scale
-            norm = torch.linalg.vector_norm(self._spread(generators(found)))
+            in_file[name] = values[name].float() * self._scale
+            norm = torch.linalg.vector_norm(self._spread(generators(in_file)))
             if self._limit:
-                found[name] = found[name] * (self._limit / norm.clamp_min(self._limit))
+                in_file[name] = in_file[name] * (self._limit / norm.clamp_min(self._limit))
         if not self._rotates_outputs:
-            return found, None
-        found[name] = spread(found[name], self._size).contiguous()
-        norm = torch.linalg.vector_norm(generators(found))
-        return found, max(NO_LIMIT, 2.0 ** math.ceil(math.log2(max(float(norm), 1.0))))
+            return in_file, None
+        in_file[name] = spread(in_file[name], self._size).contiguous()
+        norm = torch.linalg.vector_norm(generators(in_file))
+        return in_file, max(NO_LIMIT, 2.0 ** math.ceil(math.log2(max(float(norm), 1.0))))
 
     def load(self, layer: AdapterLayer) -> None:
-        """Take the factors of a layer in a file, in place, with the file's constraint multiplied into them."""
+        """Copy the factors of a layer in a file, in place, with the file's constraint multiplied into them."""
         name = OFT_BLOCKS if self._rotates_outputs else OFT_VECTORS
         limit = (layer.alpha or 0.0) * self._size if self._rotates_outputs else 0.0
         with torch.no_grad():
@@ -225,31 +226,31 @@ class RotationDelta(nn.Module):
                 factor.copy_(value.reshape(factor.shape))
 
     def weight_change(self, layer: AdaptedLayer) -> torch.Tensor:
-        """Return what it adds to the weight of its layer, in float32."""
-        factors, alpha = self.stored({name: factor.detach() for name, factor in self.factors().items()})
+        """Return the change of its layer's weight, in float32."""
+        factors, alpha = self.in_file_form({name: factor.detach() for name, factor in self.factors().items()})
         return oft_change(factors, alpha, layer.weight)
 
     def rotations(self) -> torch.Tensor:
         """Return R - I, of shape (blocks, size, size), in float32; some of them 0 in training with dropout."""
         factors = self.factors()
         with torch.autocast(next(self.parameters()).device.type, enabled=False):
-            own = within(self._spread(generators(factors)) * self._scale, self._limit)
-            turned = cayley(own) if self._rotates_outputs else cayley_series(own)
+            limited = limit_norm(self._spread(generators(factors)) * self._scale, self._limit)
+            turned = cayley(limited) if self._rotates_outputs else cayley_series(limited)
         if self.training and self._dropout:
             turned = turned * (torch.rand(len(turned), 1, 1, device=turned.device) >= self._dropout)
         return turned
 
     def forward(self, layer: AdaptedLayer, x: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
-        """Return what is added to the layer's output for its input x."""
+        """Return the change of the layer's output for its input x."""
         return self._of_outputs(layer, output) if self._rotates_outputs else self._of_inputs(layer, x)
 
     def add_to(self, layer: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
-        """Return a layer's output with this added: its forward hook."""
+        """Return a layer's output with the change added: its forward hook."""
         assert isinstance(layer, AdaptedLayer)
         if not self.is_enabled:
             return output
         change, dropout = self(layer, inputs[0], output), self.module_dropout
-        return output + (change if dropout is None else dropout.kept(change)).to(output.dtype)
+        return output + (change if dropout is None else dropout.mask(change)).to(output.dtype)
 
     def _spread(self, of_blocks: torch.Tensor) -> torch.Tensor:
         return spread(of_blocks, self._size)
@@ -260,7 +261,7 @@ class RotationDelta(nn.Module):
         for bias in (layer.bias, kept_bias(layer)):  # biases are not rotated
             if bias is not None:
                 plain = plain - (bias[:, None, None] if is_convolution else bias).to(plain.dtype)
-        change = rotated(self.rotations().to(plain.dtype), plain, 1 if is_convolution else -1)
+        change = rotate(self.rotations().to(plain.dtype), plain, 1 if is_convolution else -1)
         scales = self.factors().get(RESCALE)
         if scales is None:
             return change
@@ -272,15 +273,17 @@ class RotationDelta(nn.Module):
         if weight[0].numel() == weight.shape[1]:
             dtype = next(self.parameters()).dtype
             x = layer_input(x, dtype, keeps_cast=False)
-            x = rotated(turned.to(dtype), x, 1 if isinstance(layer, nn.Conv2d) else -1)
-            return applied(layer, layer_input(x, weight.dtype, keeps_cast=False), weight)
+            x = rotate(turned.to(dtype), x, 1 if isinstance(layer, nn.Conv2d) else -1)
+            return apply_weight(layer, layer_input(x, weight.dtype, keeps_cast=False), weight)
         with torch.autocast(x.device.type, enabled=False):
-            change = rotated(turned.transpose(-1, -2), weight.float().flatten(1), -1).reshape(weight.shape)
-        return applied(layer, x.to(change.dtype), change)
+            change = rotate(turned.transpose(-1, -2), weight.float().flatten(1), -1).reshape(weight.shape)
+        return apply_weight(layer, x.to(change.dtype), change)
 
 
-def _delta(layer: AdaptedLayer, part: str, path: str, settings: Oft, stored: AdapterLayer | None) -> RotationDelta:
-    """Return what OFT adds to a layer, before it is on it: the identity, in a file's shapes if there is one."""
+def _begin_delta(
+    layer: AdaptedLayer, part: str, path: str, settings: Oft, stored: AdapterLayer | None
+) -> RotationDelta:
+    """Return an OFT for a layer, not yet on it: the identity, with the shapes of a file if there is one."""
     weight, dtype = layer.weight, dtype_of(settings.dtype)
     shapes = factor_shapes(settings, tuple(weight.shape)) if stored is None else stored.shapes
     factors = {name: torch.empty(shape, dtype=dtype, device=weight.device) for name, shape in shapes.items()}
@@ -294,12 +297,12 @@ def _delta(layer: AdaptedLayer, part: str, path: str, settings: Oft, stored: Ada
     )
 
 
-def _stored(layer: AdaptedLayer, stored: AdapterLayer) -> RotationDelta:
-    """Return what the OFT of a file adds to a layer."""
+def _read_delta(layer: AdaptedLayer, stored: AdapterLayer) -> RotationDelta:
+    """Return the OFT of a file for a layer."""
     device = layer.weight.device
     return RotationDelta(
         layer.weight.shape, {n: torch.empty(f.shape, device=device) for n, f in stored.factors.items()}
     )
 
 
-OFT_KIND = DeltaKind(OFT.label, "oft", _delta, _stored)
+OFT_KIND = DeltaKind(OFT.label, "oft", _begin_delta, _read_delta)

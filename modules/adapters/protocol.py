@@ -1,4 +1,4 @@
-"""What an adapter offers once it is built, what its kind can do with models and files, and which layers get one."""
+"""The protocols of a built adapter and of a kind of adapter, and the choice of target layers."""
 
 from __future__ import annotations
 
@@ -39,30 +39,31 @@ class Adapter(Protocol):
         ...
 
     def fixed(self) -> Mapping[str, torch.Tensor]:
-        """Return the tensors that it does not train and that no file of the model has, by full name, to write and read
-        them in place: what a run has computed once, such as the product that a PiSSA began with.
+        """Return the tensors that are neither trained nor in a file of the model, by full name, for backups.
+
+        A run has computed them once, such as the initial product of a PiSSA. They are read back in place.
         """
         ...
 
     def stored_layers(self, values: Mapping[str, torch.Tensor]) -> list[AdapterLayer]:
         """Return the adapter as files hold it, its weights out of `values`, which are named as `parameters` names them.
 
-        They are layers of its own kind, for its kind's `write`.
+        The layers are for the `write` of the adapter's kind.
         """
         ...
 
     def changes_nothing(self) -> bool:
-        """Return whether the model computes exactly what it would without the adapter, as before its first step.
+        """Return whether the model computes exactly the same as without the adapter, as before the first step.
 
-        False where that is not known without a comparison.
+        False if that is not known without a comparison.
         """
         ...
 
     def disabled(self) -> AbstractContextManager[None]:
         """Return a context in which the model is without the adapter and no gradient is recorded.
 
-        Frozen layers of the file that the run started from stay on (`kept_layers`): they are part of what it started
-        from, and the reference is the model without what was trained.
+        Frozen layers of the file that the run started from stay on (`kept_layers`): the reference is the model that the
+        run started from.
         """
         ...
 
@@ -86,7 +87,7 @@ class LowRankAdapter(Protocol):
 
 
 class AdapterKind(Protocol):
-    """What can be done with one kind of adapter."""
+    """The operations of one kind of adapter."""
 
     def attach(
         self,
@@ -99,12 +100,12 @@ class AdapterKind(Protocol):
         start: Sequence[AdapterLayer] = (),
         where: str = "",
     ) -> Adapter:
-        """Put an adapter on the target layers of a part, which gets frozen, in place.
+        """Freeze a part and put an adapter on its target layers, in place.
 
-        `settings` are of the spec's class. At first the model is what it was; weights are drawn from `seed` alone.
-        The target layers in `start`, of a file named `where`, have the weights and the shapes (such as the rank) that
-        they have there. Their strength stays what it was; alpha by rank is that of the settings. Raises DarkroomError
-        if a layer does not fit the model.
+        `settings` are of the spec's class. The model's function is unchanged at first; weights are drawn from `seed`
+        alone. The target layers in `start`, of a file named `where`, get the weights and the shapes (such as the rank)
+        of the file. Their strength does not change; alpha by rank follows the settings. Raises DarkroomError if a layer
+        does not fit the model.
         """
         ...
 
@@ -115,22 +116,22 @@ class AdapterKind(Protocol):
     def write(
         self, layers: Iterable[AdapterLayer], form: FileForm, naming: LoraNaming
     ) -> tuple[Mapping[str, Writable], dict[str, str]]:
-        """Return the tensors of a file, and what the form adds to its metadata. `form` is one of the spec's."""
+        """Return the tensors of a file, and the metadata that the form adds. `form` is one of the spec's forms."""
         ...
 
 
 def kind_of(spec: AdapterSpec) -> AdapterKind:
-    """Import what builds, reads and writes an adapter. Raises ValueError for one that is not supported yet."""
+    """Import the kind of an adapter. Raises ValueError for one that is not supported yet."""
     return cast(AdapterKind, load_factory(spec.factory))
 
 
 def target_layers(module: nn.Module, role: Role, *, layers: LayerFilter, reaches: Callable[[str], bool]) -> list[str]:
-    """Return the dotted names of the layers that get an adapter, in the module's own order.
+    """Return the dotted names of the layers that get an adapter, in the order of the module.
 
-    Linear and convolution layers that the filter takes; a text encoder has no filter, but its
-    numbered layers alone count: a projection behind them has no name in LoRA files that every program reads. What no
-    gradient can reach (layers left out by clip skip) is never taken. Raises DarkroomError where an entry of the
-    filter takes no layer.
+    These are the linear and convolution layers that the filter matches. For a text encoder there is no filter, but only
+    its numbered layers count: a projection after them has no name that every program reads in LoRA files. Layers that
+    no gradient reaches (left out by clip skip) get no adapter. Raises DarkroomError if an entry of the filter matches
+    no layer.
     """
     candidates = [n for n, m in module.named_modules() if isinstance(m, nn.Linear | nn.Conv2d) and reaches(n)]
     if role == "text_encoder":

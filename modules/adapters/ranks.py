@@ -1,4 +1,4 @@
-"""The rank and the alpha of each layer: those of all layers, of convolutions, and of layers by name. Torch-free.
+"""The rank and the alpha of each layer: for all layers, for convolutions, and for layers by name.
 
 A line of `layer_ranks` is `name = rank` or `name = rank:alpha`; a layer with a rank of 0 gets no adapter. The name is
 part of a layer's name, or a regular expression after "re:". The strength of a layer is alpha by rank; rank-stabilized
@@ -61,30 +61,30 @@ class LayerRanks:
     is_stabilized: bool = False
 
     def of(self, part: str, path: str, *, is_convolution: bool) -> tuple[int, float]:
-        """Return the rank of a layer, and the alpha that divided by it is the layer's strength, as files hold it."""
-        rank, _ = self._own(part, path, is_convolution)
+        """Return the rank and the alpha of a layer as files hold it: alpha by rank is the layer's strength."""
+        rank, _ = self._set_for(part, path, is_convolution)
         return rank, self.alpha_at(part, path, rank, is_convolution=is_convolution)
 
     def alpha_at(self, part: str, path: str, rank: int, *, is_convolution: bool) -> float:
-        """Return the alpha, as files hold it, of a layer that has another rank, such as that of a file."""
-        own_rank, own = self._own(part, path, is_convolution)
+        """Return the alpha, as files hold it, of a layer with another rank than set here, such as a file's rank."""
+        set_rank, set_alpha = self._set_for(part, path, is_convolution)
         if self.is_stabilized:
-            return own * math.sqrt(rank)
-        return own if rank == own_rank else own / own_rank * rank
+            return set_alpha * math.sqrt(rank)
+        return set_alpha if rank == set_rank else set_alpha / set_rank * rank
 
     def leaves_out(self, part: str, path: str) -> bool:
-        """Return whether a layer gets no adapter: its own rank is 0."""
-        return (found := self._named(part, path)) is not None and not found.rank
+        """Return whether a layer gets no adapter, because its rank is set to 0."""
+        return (named := self._first_taking(part, path)) is not None and not named.rank
 
-    def _named(self, part: str, path: str) -> NamedRank | None:
+    def _first_taking(self, part: str, path: str) -> NamedRank | None:
         path = path.removeprefix(_TEXT_MODEL)
         return next((named for named in self.named if named.takes(part, path)), None)
 
-    def _own(self, part: str, path: str, is_convolution: bool) -> tuple[int, float]:
+    def _set_for(self, part: str, path: str, is_convolution: bool) -> tuple[int, float]:
         """Return the rank and the alpha that are set for a layer."""
         rank, alpha = self.rank, None
-        if found := self._named(part, path):
-            rank, alpha = found.rank, found.alpha
+        if named := self._first_taking(part, path):
+            rank, alpha = named.rank, named.alpha
         elif is_convolution:
             rank, alpha = self.conv_rank or rank, self.conv_alpha
         if alpha is None:  # the same strength as the other layers, or the same alpha of rank-stabilized ones
@@ -92,7 +92,7 @@ class LayerRanks:
         return rank, alpha
 
     def unused(self, layers: Iterable[tuple[str, str]]) -> list[str]:
-        """Return the lines that take none of the layers, which are given by part and path."""
+        """Return the lines that match none of the layers, which are given by part and path."""
         places = [(part, path.removeprefix(_TEXT_MODEL)) for part, path in layers]
         return [str(named) for named in self.named if not any(named.takes(*place) for place in places)]
 
@@ -120,7 +120,7 @@ ALL_ALIKE = {"conv_rank": None, "conv_alpha": None, "layer_ranks": "", "rank_sta
 
 
 def ranks_of(settings: RankedSettings) -> LayerRanks:
-    """Return which rank and alpha the layers have. Raises DarkroomError for a line that is none."""
+    """Return which rank and alpha the layers have. Raises DarkroomError for an invalid line."""
     return LayerRanks(
         settings.rank,
         settings.alpha,
@@ -153,7 +153,7 @@ class SettingsAt:
 
 
 def settings_by_layer(settings: Any, part: str) -> SettingsAt | None:
-    """Return the settings on each layer of a part; None if all layers have the same, or if lines are none."""
+    """Return the settings on each layer of a part; None if all layers have the same, or if a line is invalid."""
     if all(getattr(settings, name, value) == value for name, value in ALL_ALIKE.items()):
         return None
     try:
@@ -165,7 +165,7 @@ def settings_by_layer(settings: Any, part: str) -> SettingsAt | None:
 
 @dataclass(frozen=True, slots=True)
 class LayersWithRank:
-    """The layers of a part that get an adapter, as far as their ranks say."""
+    """The layers of a part that get an adapter, according to their ranks."""
 
     ranks: LayerRanks
     part: str
@@ -176,7 +176,7 @@ class LayersWithRank:
 
 
 def layers_with_rank(settings: Any, part: str) -> LayersWithRank | None:
-    """Return which layers of a part get an adapter; None if all of them do, or if lines are none."""
+    """Return which layers of a part get an adapter; None if all of them do, or if a line is invalid."""
     try:
         ranks = ranks_of(settings) if getattr(settings, "layer_ranks", "") else None
     except DarkroomError:  # a rule reports it
@@ -190,7 +190,7 @@ def is_convolution(weight: Shape) -> bool:
 
 
 def unused_ranks(settings: Any, layers: Iterable[tuple[str, str]]) -> Problem | None:
-    """Return what is wrong if lines of the ranks by layer take none of the layers, which are given by part and path."""
+    """Return a problem if a line of the ranks by layer matches none of the layers, given by part and path."""
     text = getattr(settings, "layer_ranks", "")
     unused = ranks_of(settings).unused(layers) if text else []
     if not unused:
@@ -203,17 +203,17 @@ def unused_ranks(settings: Any, layers: Iterable[tuple[str, str]]) -> Problem | 
 
 
 def require_used_ranks(settings: Any, layers: Iterable[tuple[str, str]]) -> None:
-    """Raise DarkroomError if a line of the ranks by layer takes none of the layers, by part and path."""
+    """Raise DarkroomError if a line of the ranks by layer matches none of the layers, given by part and path."""
     if (problem := unused_ranks(settings, layers)) is not None:
         raise DarkroomError(problem.message, advice=problem.advice)
 
 
 def parse_ranks(text: str) -> tuple[NamedRank, ...]:
-    """Return the ranks by name from the lines of a setting. Raises DarkroomError that names a line that is none.
+    """Return the ranks by name from the lines of a setting. Raises DarkroomError that names an invalid line.
 
     Entries without a regular expression may also be separated by commas.
     """
-    return tuple(_parsed(entry) for entry in _entries(text))
+    return tuple(_parse_entry(entry) for entry in _entries(text))
 
 
 def _entries(text: str) -> Iterable[str]:
@@ -222,17 +222,17 @@ def _entries(text: str) -> Iterable[str]:
         yield from (entry.strip() for entry in entries if entry.strip())
 
 
-def _parsed(entry: str) -> NamedRank:
+def _parse_entry(entry: str) -> NamedRank:
     advice = "Write a part of the layers' names, =, and their rank, as in: attn2 = 32, or with an alpha: attn2 = 32:16."
     # The time of a match grows with the square of the spaces in a line.
-    found = _LINE.fullmatch(entry) if len(entry) <= _MAX_LINE_CHARS else None
-    if found is None:
+    match = _LINE.fullmatch(entry) if len(entry) <= _MAX_LINE_CHARS else None
+    if match is None:
         raise DarkroomError(f"{shown(entry)} in the ranks of layers is not a name and a rank.", advice=advice)
-    name, rank = found["name"], int(found["rank"])
+    name, rank = match["name"], int(match["rank"])
     try:
-        alpha = None if found["alpha"] is None else float(found["alpha"])
+        alpha = None if match["alpha"] is None else float(match["alpha"])
     except ValueError:
-        raise DarkroomError(f"{found['alpha']!r} in the ranks of layers is not an alpha.", advice=advice) from None
+        raise DarkroomError(f"{match['alpha']!r} in the ranks of layers is not an alpha.", advice=advice) from None
     if not 0 <= rank <= MAX_RANK or (alpha is not None and not 0 < alpha <= MAX_ALPHA):
         message = f"{entry!r} in the ranks of layers: a rank is 0 to {MAX_RANK}, an alpha above 0 to {MAX_ALPHA:g}."
         raise DarkroomError(message, advice=advice)

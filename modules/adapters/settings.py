@@ -1,7 +1,7 @@
 """The settings that adapters share: their layers, the file to start from, and what all of them have.
 
-Those of the rank and of how it is trained are in `training_settings`. Each adapter's own ones are
-in its file, which puts them all together.
+The settings of rank and training are in `training_settings`. Each adapter's file adds its own settings and puts them
+all together.
 """
 
 from __future__ import annotations
@@ -63,8 +63,9 @@ OtherLayers = Annotated[
     Literal["keep", "leave_out"],
     Setting(
         "Other layers",
-        "What becomes of layers in the file to start from that this run does not train, such as those of text encoders "
-        "in a run of the denoiser. Kept as they are, they act in the run and are written again; or they are left out.",
+        "What happens to layers in the file to start from that this run does not train, such as text encoder layers "
+        "in a run of the denoiser. If kept, they act in the run and are written again unchanged; otherwise they are "
+        "left out.",
         group="Starting point",
         level="advanced",
         applies_when=When("start_from", is_set=True),
@@ -84,7 +85,7 @@ Bundle = Annotated[
 
 
 class AdapterSettings(Protocol):
-    """What the settings of every adapter have."""
+    """The settings that every adapter has."""
 
     @property
     def name(self) -> str:
@@ -103,7 +104,7 @@ class AdapterSettings(Protocol):
 
     @property
     def other_layers(self) -> str:
-        """Whether layers of that file which are not trained are kept ("keep") or left out ("leave_out")."""
+        """Whether layers of this file that are not trained are kept ("keep") or left out ("leave_out")."""
         ...
 
     @property
@@ -152,8 +153,8 @@ def network_args(settings: Any) -> dict[str, str]:
     return {name: _as_text(value) for name, value in args.items() if value}
 
 
-def decomposed_axis(settings: Any) -> Literal["", "outputs", "inputs"]:
-    """Return what of each layer has DoRA's magnitudes; empty where none are trained."""
+def decomposition_axis(settings: Any) -> Literal["", "outputs", "inputs"]:
+    """Return whether each layer's outputs or inputs have DoRA's magnitudes; empty if no magnitudes are trained."""
     if not getattr(settings, "decompose", False):
         return ""
     return "outputs" if settings.decompose_output_axis else "inputs"

@@ -1,4 +1,4 @@
-"""What is known of an adapter before anything is built: a record in the adapter's own file. Torch-free."""
+"""The record of an adapter, which each adapter's file fills in: all that is known before anything is built."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ FileForm = Literal["kohya", "diffusers"]
 Shape = tuple[int, ...]
 
 
-# `walk(settings, walk, path, weight, x, out)` runs an adapter on the memory estimate's tape beside the layer at `path`,
+# `walk(settings, walk, path, weight, x, out)` runs an adapter on the memory estimate's tape for the layer at `path`,
 # whose weight has the shape `weight` (out, in, and height and width of a kernel), whose input is `x` and whose result
-# is `out`. It returns what is to be added to `out`.
+# is `out`. It returns the change of `out`.
 AdapterWalk = Callable[[Any, "Replay", str, Shape, "Array", "Array"], "Array"]
 
 
@@ -27,8 +27,8 @@ Trainable = Callable[[Mapping[str, Shape]], frozenset[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class NetworkFacts:
-    """What kohya's `ss_network_*` metadata say of an adapter: its module, rank ("dim"), alpha and other arguments."""
+class NetworkMetadata:
+    """An adapter in kohya's `ss_network_*` metadata: its module, rank ("dim"), alpha and other arguments."""
 
     module: str
     rank: int
@@ -38,10 +38,10 @@ class NetworkFacts:
 
 @dataclass(frozen=True, slots=True)
 class OneTrainerNames:
-    """How OneTrainer's configs name an adapter: its `peft_type`, and its keys with the fields that they are here.
+    """An adapter in OneTrainer's configs: its `peft_type`, and its keys with the names of our fields.
 
-    `dora_on_outputs` is its default for the axis of DoRA's magnitudes, None without DoRA. `fixed` are fields that are
-    always so there, about which `note` and `advice` inform the user.
+    `dora_on_outputs` is OneTrainer's default for the axis of DoRA's magnitudes, None without DoRA. `fixed` are fields
+    with a fixed value in OneTrainer, about which `note` and `advice` inform the user.
     """
 
     peft_type: str
@@ -54,19 +54,19 @@ class OneTrainerNames:
 
 @dataclass(frozen=True, slots=True)
 class AdapterSpec:
-    """An adapter: what people call it, its settings, and what the rest of the program needs to know of it.
+    """The record of an adapter: its label, its settings, and all that the rest of the program needs to know about it.
 
-    `files` is how files hold it, by the same label. `kohya` are words in the names of kohya's networks and LyCORIS'
-    algorithms that mean it, `onetrainer` is how OneTrainer's configs name it. `factory` names its `AdapterKind`
+    `files` describes it in files, by the same label. `kohya` are words in the names of kohya's networks and LyCORIS'
+    algorithms that identify it, `onetrainer` describes it in OneTrainer's configs. `factory` names its `AdapterKind`
     (`modules/adapters/protocol.py`) as "module:name", imported inside the training thread. `forms` are the file forms
-    it can be written in. `walk` is what the memory estimate counts, `network(settings)` what the file's metadata say.
-    `raised` are parts of the names of the weights to which the ratio of LoRA+ applies.
+    it can be written in. `walk` counts its memory for the estimate, `network(settings)` returns it for the file's
+    metadata. `raised` are parts of the names of the weights to which the ratio of LoRA+ applies.
 
     `trainable(shapes)` returns which factors of a layer in a file this adapter continues to train, from the shapes of
-    all but DoRA's magnitudes: `trainable_with` adds these for a run that trains them;
-    `settings_as(settings, shapes)` the settings that give a layer the shapes that its factors have there.
-    `float8_factors` are the factors whose product the layer's alpha scales, so that they can be written in float8; an
-    adapter without any cannot be. `problems(settings, shapes)` yields what is wrong with its settings for layers with
+    all factors but DoRA's magnitudes; `trainable_with` adds the magnitudes for a run that trains them.
+    `settings_as(settings, shapes)` returns the settings that give a layer factors of these shapes. `float8_factors` are
+    the factors whose product the layer's alpha scales, so that they can be written in float8; without any, the adapter
+    cannot be written in float8. `problems(settings, shapes)` yields the problems of its settings for layers with
     weights of these shapes.
     """
 
@@ -80,7 +80,7 @@ class AdapterSpec:
     supports_dora: bool = False
     raised: tuple[str, ...] = ()
     walk: AdapterWalk | None = None
-    network: Callable[[Any], NetworkFacts] | None = None
+    network: Callable[[Any], NetworkMetadata] | None = None
     trainable: Trainable | None = None
     settings_as: Callable[[Any, Mapping[str, Shape]], Any] | None = None
     float8_factors: frozenset[str] = frozenset()
@@ -93,7 +93,7 @@ class AdapterSpec:
 
     @property
     def help(self) -> str:
-        """What it is, in a sentence."""
+        """A description in one sentence."""
         return (self.settings.__doc__ or "").strip().splitlines()[0]
 
     def trainable_with(self, settings: Any) -> Trainable | None:
@@ -101,13 +101,13 @@ class AdapterSpec:
 
         DoRA's magnitudes belong to the change of a weight: only a run that trains them continues a layer that has them.
         """
-        own = self.trainable
-        if own is None or not (self.supports_dora and settings.decompose):
-            return own
+        select = self.trainable
+        if select is None or not (self.supports_dora and settings.decompose):
+            return select
 
         def trainable(shapes: Mapping[str, Shape]) -> frozenset[str]:
-            found = own({name: shape for name, shape in shapes.items() if name != DORA_SCALE})
-            return found | ({DORA_SCALE} & shapes.keys()) if found else found
+            names = select({name: shape for name, shape in shapes.items() if name != DORA_SCALE})
+            return names | ({DORA_SCALE} & shapes.keys()) if names else names
 
         return trainable
 

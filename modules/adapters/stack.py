@@ -1,7 +1,7 @@
 """Adapter files on a loaded model to sample with: any number, each with a strength, replaced without a new model.
 
 As in other programs, every file adds its change to the outputs of the model's own layers, times its strength; the
-model's weights are never changed. The change by a file is that to the model's own weight, whatever other files add.
+model's weights are never changed. A file's change is computed from the model's own weight, whatever other files add.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class AdapterStack:
         self.files: tuple[WeightedFile, ...] = ()
 
     def put(self, files: Sequence[WeightedFile]) -> None:
-        """Put these files on the model in place of the present ones.
+        """Replace the files on the model with these.
 
-        Raises DarkroomError for a file that is not an adapter of this model; the model is then without any.
+        Raises DarkroomError for a file that is not an adapter of this model; the model is then left without files.
         """
         if tuple(files) == self.files:
             return
@@ -90,13 +90,13 @@ class AdapterStack:
                 self._add_layer(layer, file)
 
     def _add_layer(self, layer: AdapterLayer, file: WeightedFile) -> None:
-        own = self._modules[layer.part].get_submodule(layer.path)
-        change = kept_layer(layer, own, where=file.path.name)
-        stacked = own._modules.get(_NAME)
+        target = self._modules[layer.part].get_submodule(layer.path)
+        change = kept_layer(layer, target, where=file.path.name)
+        stacked = target._modules.get(_NAME)
         if stacked is None:
             stacked = _Stacked()
-            own.add_module(_NAME, stacked)
-            self._stacked[own] = own.register_forward_hook(stacked.add_to)
+            target.add_module(_NAME, stacked)
+            self._stacked[target] = target.register_forward_hook(stacked.add_to)
         assert isinstance(stacked, _Stacked)
         stacked.changes.append(change)
         stacked.strengths.append(file.strength)

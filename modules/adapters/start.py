@@ -1,7 +1,8 @@
-"""What a run starts from: the layers of an adapter file that it continues to train, and those that it keeps.
+"""The adapter file that a run starts from: the layers that it continues to train, and the layers that it keeps.
 
-A run's folder holds all of it in a file of its own (`write_content`), so that a resumed run starts from the same even
-if the adapter file has been changed or deleted since. What it keeps is written with what was trained (`written`).
+The run's folder has its own copy of the content (`write_content`), so that a resumed run starts from the same layers
+even if the adapter file has been changed or deleted since. Kept layers are saved together with the trained ones
+(`tensors_to_write`).
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from modules.system.errors import DarkroomError
 
 @dataclass(frozen=True, eq=False)
 class AdapterContent:
-    """What an adapter file holds: layers, by the names that a loaded model has for them, and other tensors by theirs.
+    """The content of an adapter file: layers, by their names in a loaded model, and other tensors, by their own names.
 
-    The others are bundled embeddings, and tensors for which the model has no place. `where` is the name of the file.
+    The others are bundled embeddings and tensors of layers that the model does not have. `where` is the file's name.
     """
 
     where: str
@@ -41,8 +42,8 @@ class Start:
     """The content of an adapter file, divided for a run.
 
     `trained` are the layers that the run continues to train, by part. `kept` are the layers that it does not train,
-    which stay as they are, and `others` tensors of no layer; both are empty for a run that leaves them out: `left_out`
-    and `left_out_others` (names only) are these then. `targets` are the layers of each part that get an adapter.
+    which stay as they are, and `others` tensors of no layer. A run that leaves these out has them in `left_out` and
+    `left_out_others` (names only) instead. `targets` are the layers of each part that get an adapter.
     """
 
     where: str
@@ -68,22 +69,21 @@ class Start:
         return sum(MID in layer.factors for layers in self.trained.values() for layer in layers)
 
 
-def divided(
+def divide_content(
     content: AdapterContent, targets: Mapping[str, Sequence[str]], trainable: Trainable, *, keeps: bool
 ) -> Start:
     """Divide the content of a file for a run that trains adapters on `targets`, the layers of each part.
 
-    `trainable` is that of the adapter's record. A layer whose change is of another kind is not trained while it is
-    kept: a file holds one change of a weight. With `keeps` the other layers and tensors are kept, otherwise they are
-    left out.
+    `trainable` is from the adapter's record. A layer that is kept with a change of another kind is not trained: a file
+    holds one change of a weight. With `keeps` the other layers and tensors are kept, otherwise they are left out.
     """
     trained: dict[str, list[AdapterLayer]] = {part: [] for part in targets}
     others: list[AdapterLayer] = []
     for layer in content.layers:
         names = trainable(layer.shapes) if layer.path in targets.get(layer.part, ()) else frozenset()
         if names:
-            own = {name: factor for name, factor in layer.factors.items() if name in names}
-            trained[layer.part].append(replace(layer, factors=own))
+            trained_factors = {name: factor for name, factor in layer.factors.items() if name in names}
+            trained[layer.part].append(replace(layer, factors=trained_factors))
         if rest := {name: factor for name, factor in layer.factors.items() if name not in names}:
             others.append(replace(layer, factors=rest, alpha=None if names else layer.alpha))
     kept = tuple(others) if keeps else ()
@@ -116,7 +116,7 @@ def write_content(path: Path, content: AdapterContent) -> None:
 
 
 def read_content(path: Path) -> AdapterContent:
-    """Read what `write_content` wrote. Raises DarkroomError if it cannot be read."""
+    """Read a file of `write_content`. Raises DarkroomError if it cannot be read."""
     tensors, metadata = read_safetensors(path)
     try:
         index, factors = index_in(metadata), factors_by_layer(tensors)
@@ -129,14 +129,13 @@ def read_content(path: Path) -> AdapterContent:
         ) from error
 
 
-def written(
+def tensors_to_write(
     kind: AdapterKind, trained: Sequence[AdapterLayer], start: Start | None, form: FileForm, naming: LoraNaming
 ) -> tuple[dict[str, Writable], dict[str, str]]:
-    """Return the tensors of a file with the trained layers and those that `start` keeps, and what the form adds to its
-    metadata.
+    """Return the tensors of a file with the trained and the kept layers, and the metadata that the form adds.
 
-    The kohya form holds everything as it is. diffusers' form holds only LoRA, with alpha and a Tucker core multiplied
-    into its matrices; `lost_in` names the rest. `copies_in` are left out of both.
+    The kohya form holds everything unchanged. diffusers' form holds only LoRA, with alpha and a Tucker core multiplied
+    into its matrices; `lost_in` names the rest. Both leave out the copies (`copies_in`).
     """
     if start is None or not (start.kept or start.others):
         tensors, metadata = kind.write(trained, form, naming)
@@ -146,18 +145,18 @@ def written(
         copies = set(copies_in(start, naming))
         others = {name: tensor for name, tensor in start.others.items() if name not in copies}
         return {**others, **tensors, **to_kohya(start.kept, naming.kohya_name)}, metadata
-    kept = [_in_float32(layer) for layer in written_of(start, form)]
+    kept = [_in_float32(layer) for layer in layers_to_write(start, form)]
     tensors, metadata = kind.write([*trained, *kept], form, naming)
     return dict(tensors), metadata
 
 
-def written_of(start: Start | None, form: FileForm) -> list[AdapterLayer]:
+def layers_to_write(start: Start | None, form: FileForm) -> list[AdapterLayer]:
     """Return the kept layers that a form holds."""
     return [layer for layer in (start.kept if start else ()) if form == "kohya" or fits_peft(layer)]
 
 
 def copies_in(start: Start, naming: LoraNaming) -> list[str]:
-    """Return the names of the other tensors that are second copies of layers which are written under these names."""
+    """Return the names of the other tensors that are second copies of layers which the file is going to hold."""
     places = {(layer.part, layer.path) for layer in (*start.kept, *start.left_out)}
     places |= {(part, path) for part, paths in start.targets.items() for path in paths}
     places |= {(layer.part, layer.path) for layers in start.trained.values() for layer in layers}

@@ -1,6 +1,6 @@
 """The messages about a start from an adapter file: which layers a run does not train, and what happens to them.
 
-Torch-free: preflight finds them in the file's header, the run in its tensors.
+Preflight finds these layers in the file's header, the run in its tensors.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class OtherLayers:
     copies: tuple[str, ...] = ()
 
     def note(self) -> tuple[str, str]:
-        """Return a message and its advice; two empty strings where the run trains everything in the file."""
+        """Return a message and its advice; two empty strings if the run trains everything in the file."""
         what = [*(f"{count(len(p), 'layer')} of {label} ({_examples(p)})" for label, p in self.paths.items() if p)]
         if self.others:
             what.append(f"{count(len(self.others), 'tensor')} of no layer ({_examples(self.others)})")
@@ -48,7 +48,7 @@ class OtherLayers:
         return message, advice
 
     def _note(self, what: list[str]) -> tuple[str, str]:
-        begins = f"{self.where} has {_listed(what)} that this run does not train"
+        begins = f"{self.where} has {_join_words(what)} that this run does not train"
         begins += "" if self.trains_any else ", and no others"
         if not self.is_kept:
             return f"{begins}. They are left out, as set.", "Keep them under Other layers on the LoRA / Adapter page."
@@ -72,15 +72,15 @@ class OtherLayers:
 
 
 def rank_note(where: str, ranks: Iterable[int], rank: int, *, num_new: int) -> str:
-    """Return how the ranks of a file differ from the run's; empty where they do not.
+    """Return a sentence if the ranks of a file differ from the run's; otherwise an empty string.
 
     `num_new` is the number of layers that the run trains and the file does not have.
     """
-    found = sorted(set(ranks))
-    if not found or found == [rank]:
+    distinct = sorted(set(ranks))
+    if not distinct or distinct == [rank]:
         return ""
-    span = f"{found[0]}" if len(found) == 1 else f"{found[0]} to {found[-1]}"
-    use = f"is that of the {count(num_new, 'layer')} that the file does not have" if num_new else "is not used"
+    span = f"{distinct[0]}" if len(distinct) == 1 else f"{distinct[0]} to {distinct[-1]}"
+    use = f"is used for the {count(num_new, 'layer')} that the file does not have" if num_new else "is not used"
     return f"The layers of {where} have rank {span}, which they keep. The rank set here, {rank}, {use}."
 
 
@@ -90,5 +90,5 @@ def _examples(names: Iterable[str]) -> str:
     return ", ".join(all_names[:_MAX_EXAMPLES]) + more
 
 
-def _listed(items: list[str]) -> str:
+def _join_words(items: list[str]) -> str:
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"

@@ -26,18 +26,18 @@ _TEXT_MODEL = "text_model."
 def read_adapter(path: Path, naming: LoraNaming, modules: Mapping[str, nn.Module]) -> AdapterContent:
     """Return the content of a file, its layers by the paths they have in `modules`, the model's parts by name.
 
-    Raises DarkroomError where the file is not an adapter, is damaged or not finite, or is of another model: most of its
-    layers are not in this one.
+    Raises DarkroomError if the file is not an adapter, is damaged, has values that are not finite, or is for another
+    model, which lacks most of its layers.
     """
-    found = identify(path)
-    if not serves_as(found, "start of an adapter"):
-        is_missing = found.facts.get("defect") == "missing"
-        message = found.sentence if is_missing else f"{path.name} is not a supported adapter file. {found.sentence}"
+    kind = identify(path)
+    if not serves_as(kind, "start of an adapter"):
+        is_missing = kind.facts.get("defect") == "missing"
+        message = kind.sentence if is_missing else f"{path.name} is not a supported adapter file. {kind.sentence}"
         raise DarkroomError(
             message, advice=f"Choose a file of one of these types: {', '.join(s.label for s in ADAPTERS.values())}."
         )
     content = read_adapter_file(path, naming.targets)
-    refusal, advice = reason_to_refuse(path.name, len(content.layers), content.unplaced, found.sentence)
+    refusal, advice = reason_to_refuse(path.name, len(content.layers), content.unplaced, kind.sentence)
     if refusal:
         raise DarkroomError(refusal, advice=advice)
     shapes = {(x.part, x.path): {name: tuple(f.shape) for name, f in x.factors.items()} for x in content.layers}
@@ -50,7 +50,7 @@ def read_adapter(path: Path, naming: LoraNaming, modules: Mapping[str, nn.Module
     for name, tensor in content.extra_tensors.items():
         if not _is_finite(tensor):
             raise _not_finite(path, name)
-    layers = tuple(_placed(layer, modules, path) for layer in content.layers)
+    layers = tuple(_at_module_path(layer, modules, path) for layer in content.layers)
     return AdapterContent(path.name, layers, content.extra_tensors)
 
 
@@ -66,8 +66,8 @@ def _not_finite(path: Path, where: str) -> DarkroomError:
     )
 
 
-def _placed(layer: AdapterLayer, modules: Mapping[str, nn.Module], file: Path) -> AdapterLayer:
-    """Return a layer under the path that its module has; transformers 5.6 dropped the "text_model." of files."""
+def _at_module_path(layer: AdapterLayer, modules: Mapping[str, nn.Module], file: Path) -> AdapterLayer:
+    """Return a layer under its module's path; transformers 5.6 dropped the "text_model." that files have."""
     module = modules.get(layer.part)
     for path in (layer.path, layer.path.removeprefix(_TEXT_MODEL)):
         if module is not None and _has(module, path):

@@ -1,6 +1,6 @@
 """An adapter file from its header alone: the layers that it changes, with the shapes of their factors.
 
-A run keeps a copy of the file it started from, with names of its own and an index in the metadata (`ContentIndex`).
+A run keeps a copy of the file it started from, with its own tensor names and an index in the metadata (`ContentIndex`).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _LAYER, _OTHER = "layer", "other"
 
 @dataclass(frozen=True, slots=True)
 class ContentIndex:
-    """What the copy holds: layers by part and path, each with its alpha, and the other tensors by their names.
+    """The content of the copy: layers by part and path, each with its alpha, and the other tensors by their names.
 
-    `where` is the name of the file that it is a copy of.
+    `where` is the name of the original file.
     """
 
     where: str
@@ -43,7 +43,7 @@ class ContentIndex:
 
 
 def index_in(metadata: Mapping[str, str]) -> ContentIndex:
-    """Return the index in the metadata of a copy. Raises ValueError, KeyError or TypeError if there is none."""
+    """Return the index in the metadata of a copy. Raises ValueError, KeyError or TypeError without a valid index."""
     index = json.loads(metadata[_INDEX])
     layers = tuple((part, path, alpha) for part, path, alpha in index["layers"])
     return ContentIndex(index["where"], layers, tuple(index["others"]))
@@ -60,26 +60,26 @@ def other_tensor(number: int) -> str:
 
 
 def factors_by_layer(tensors: Mapping[str, T]) -> dict[int, dict[str, T]]:
-    """Return the factors of each layer by its number, from tensors, or what is known of them, by name.
+    """Return the factors of each layer by its number, from tensors (or their shapes) by name.
 
     Raises ValueError for a name that `layer_tensor` does not give.
     """
-    found: dict[int, dict[str, T]] = {}
+    by_number: dict[int, dict[str, T]] = {}
     for name, tensor in tensors.items():
         group, _, rest = name.partition(".")
         if group == _LAYER:
             number, _, factor = rest.partition(".")
-            found.setdefault(int(number), {})[factor] = tensor
-    return found
+            by_number.setdefault(int(number), {})[factor] = tensor
+    return by_number
 
 
 @dataclass(frozen=True, slots=True)
 class StoredHeader:
     """The layers of a file by part and path, each with the shapes of its factors, and the names of the other tensors.
 
-    Paths are those of the memory walk: text layers without "text_model.". `unplaced` are the layers that the model does
-    not have, by their names in the file; their tensors are among the others. `copies` are tensors of layers that the
-    file names twice (`second_copies`), which are not.
+    Paths are as in the memory estimate: text layers without "text_model.". `unplaced` are the layers that the model
+    lacks, by their names in the file; their tensors are among the others. `copies` are tensors of layers that the
+    file names twice (`second_copies`); these are not among the others.
     """
 
     layers: Mapping[Place, Mapping[str, Shape]]
@@ -88,8 +88,8 @@ class StoredHeader:
     copies: tuple[str, ...] = ()
 
 
-def stored_header(header: CheckpointHeader, targets: AdapterTargets) -> StoredHeader:
-    """Return what a file with this header holds for a model with these layers (`AdapterFile` has it with tensors)."""
+def match_header(header: CheckpointHeader, targets: AdapterTargets) -> StoredHeader:
+    """Return the layers of a file with this header in a model with these targets (`AdapterFile` has the tensors)."""
     layers: dict[Place, Mapping[str, Shape]] = {}
     placed: set[str] = set()
     written: set[str] = set()
@@ -110,9 +110,9 @@ def stored_header(header: CheckpointHeader, targets: AdapterTargets) -> StoredHe
 
 
 def header_of_copy(header: CheckpointHeader, targets: AdapterTargets) -> tuple[str, StoredHeader]:
-    """Return the name of the file that a run started from, and what it held, from the run's own copy (`read_content`).
+    """Return the name of the file that a run started from, and its content, from the run's copy (`read_content`).
 
-    Raises ValueError, KeyError or TypeError if it is no such copy.
+    Raises ValueError, KeyError or TypeError if it is not such a copy.
     """
     index, factors = index_in(header.metadata), factors_by_layer(header.shapes)
     places = ((part, path.removeprefix(_TEXT_MODEL)) for part, path, _ in index.layers)
@@ -124,10 +124,10 @@ def header_of_copy(header: CheckpointHeader, targets: AdapterTargets) -> tuple[s
 
 
 def reason_to_refuse(where: str, num_placed: int, unplaced: Sequence[str], sentence: str) -> tuple[str, str]:
-    """Return a message and its advice where most layers of a file are not in the model; otherwise two empty strings.
+    """Return a message and its advice if most layers of a file are not in the model; otherwise two empty strings.
 
-    Preflight reads a file's header, the run its tensors. `unplaced` are the names of the layers in question, `sentence`
-    is that of the file's kind, which names its model.
+    Preflight reads a file's header, the run its tensors. `unplaced` are the names of the missing layers, `sentence`
+    describes the file's kind and names its model.
     """
     if len(unplaced) <= num_placed:
         return "", ""
@@ -136,9 +136,9 @@ def reason_to_refuse(where: str, num_placed: int, unplaced: Sequence[str], sente
 
 
 def reason_if_broken(where: str, layers: Mapping[Place, Mapping[str, Shape]]) -> tuple[str, str]:
-    """Return which layer of the file named `where` lacks a factor or has a damaged one, and an advice.
+    """Return a message and its advice if a layer of the file named `where` lacks a factor or has a damaged one.
 
-    `layers` are the shapes of the factors of each layer. Two empty strings if all can be what they are.
+    `layers` are the shapes of the factors of each layer. Two empty strings if all are plausible.
     """
     for (part, path), shapes in layers.items():
         if damage := damage_in(shapes) or mismatch_in(shapes):

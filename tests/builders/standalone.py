@@ -9,7 +9,7 @@ from PIL import Image
 from modules.adapters.kept_layers import attach_kept
 from modules.adapters.protocol import Adapter, kind_of
 from modules.adapters.registry import ADAPTERS, DEFAULT_ADAPTER
-from modules.adapters.start import divided
+from modules.adapters.start import divide_content
 from modules.adapters.stored import read_adapter
 from modules.config.quantized_parts import quantized_parts
 from modules.config.schema import Config
@@ -55,7 +55,7 @@ def put_adapter_on(family: ModelFamily, path: Path) -> list[Adapter]:
     everything: dict[str, list[str]] = {}
     for layer in content.layers:
         everything.setdefault(layer.part, []).append(layer.path)
-    start = divided(content, everything, trainable, keeps=True)
+    start = divide_content(content, everything, trainable, keeps=True)
     attach_kept(modules, start.kept, where=start.where)
     adapters = [
         kind.attach_stored(part, modules[part], layers, where=start.where)

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from modules.adapters.stack import AdapterStack
-from modules.adapters.tools.merge import Merged, merged
+from modules.adapters.tools.merge import MergedModel, merge_into_model
 from modules.adapters.tools.opening import WeightedFile
 from modules.families.kinds.conversion import open_source
 from modules.families.kinds.identify import identify
@@ -41,8 +41,8 @@ def weight_of(module: nn.Module, path: str) -> torch.Tensor:
     return weight.detach().float()
 
 
-def merge(model: Path, file: Path) -> Merged:
-    return merged(open_source(model), [WeightedFile(file)], dtype=None)
+def merge(model: Path, file: Path) -> MergedModel:
+    return merge_into_model(open_source(model), [WeightedFile(file)], dtype=None)
 
 
 def changes(model: Path, file: Path) -> dict[str, torch.Tensor]:

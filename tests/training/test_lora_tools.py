@@ -13,11 +13,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from modules.adapters.stack import AdapterStack
-from modules.adapters.tools.blocks import scaled_by_block
-from modules.adapters.tools.combine import combined, resized
-from modules.adapters.tools.extract import extracted
-from modules.adapters.tools.low_rank import LowRank, RankChoice, reduced_matrix, reduced_product
-from modules.adapters.tools.merge import merged
+from modules.adapters.tools.blocks import scale_blocks
+from modules.adapters.tools.combine import combine, resize
+from modules.adapters.tools.extract import extract_difference
+from modules.adapters.tools.low_rank import LowRank, RankChoice, reduce_matrix, reduce_product
+from modules.adapters.tools.merge import merge_into_model
 from modules.adapters.tools.opening import WeightedFile, open_adapter
 from modules.adapters.tools.results import TOOL_KEY, LoraResult, tool_metadata, write_result
 from modules.families.kinds.conversion import Source, convert, open_source
@@ -104,7 +104,7 @@ def test_a_merged_model_equals_the_model_with_its_loras(
     form: Any, tiny_sd: Path, loras: tuple[Path, Path], tmp_path: Path
 ) -> None:
     files = weighted((loras[0], 0.7), (loras[1], -0.4))
-    found = merged(open_source(tiny_sd), files, dtype=None)
+    found = merge_into_model(open_source(tiny_sd), files, dtype=None)
     out = tmp_path / ("model" if form == "folder" else "model.safetensors")
     convert(found.source, out, form, dtype=None, created=NOW)
     if form == "single":
@@ -121,7 +121,7 @@ def test_a_merged_model_equals_the_model_with_its_loras(
 def test_a_sum_of_loras_is_exact_and_one_minus_itself_is_zero(loras: tuple[Path, Path], tmp_path: Path) -> None:
     sources = [open_adapter(path) for path in loras]
     files = weighted((loras[0], 0.5), (loras[1], -2.0))
-    found = written(combined(sources, files, None, nothing), sources[0], tmp_path / "sum.safetensors")
+    found = written(combine(sources, files, None, nothing), sources[0], tmp_path / "sum.safetensors")
     one, two = (changes(source) for source in sources)
     assert_same(changes(found), {place: 0.5 * one[place] - 2.0 * two[place] for place in one})
     assert found.adapter is not None
@@ -130,16 +130,16 @@ def test_a_sum_of_loras_is_exact_and_one_minus_itself_is_zero(loras: tuple[Path,
 
     convert(open_source(loras[1]), tmp_path / "peft.safetensors", "peft", dtype=None, created=NOW)
     other_form = [sources[0], open_adapter(tmp_path / "peft.safetensors")]
-    mixed = combined(other_form, files, None, nothing)
+    mixed = combine(other_form, files, None, nothing)
     assert_same(changes(written(mixed, sources[0], tmp_path / "mixed.safetensors")), changes(found))
 
     twice = weighted((loras[0], 1.0), (loras[0], -1.0))
     for choice in (None, RankChoice(4)):
-        result = combined([sources[0]] * 2, twice, choice, nothing)
+        result = combine([sources[0]] * 2, twice, choice, nothing)
         zero = changes(written(result, sources[0], tmp_path / "zero.safetensors"))
         assert max(float(change.abs().max()) for change in zero.values()) < 1e-6
 
-    small = combined(sources, files, RankChoice(7), nothing)
+    small = combine(sources, files, RankChoice(7), nothing)
     assert_same(changes(written(small, sources[0], tmp_path / "small.safetensors")), changes(found))
     assert "Error of the weights: 0.00%" in small.sentences[0]
 
@@ -148,9 +148,9 @@ def test_a_resized_lora_is_the_original_at_full_rank_and_the_best_one_below(
     loras: tuple[Path, Path], tmp_path: Path
 ) -> None:
     source = open_adapter(loras[0])
-    full = resized(source, FULL, nothing)
+    full = resize(source, FULL, nothing)
     assert_same(changes(written(full, source, tmp_path / "full.safetensors")), changes(source))
-    small = resized(source, RankChoice(2, conv_rank=1), nothing)
+    small = resize(source, RankChoice(2, conv_rank=1), nothing)
     half = written(small, source, tmp_path / "half.safetensors")
     total = lost = 0.0
     for place, change in changes(source).items():
@@ -160,7 +160,7 @@ def test_a_resized_lora_is_the_original_at_full_rank_and_the_best_one_below(
         assert float(left.norm()) == pytest.approx(float(sizes[kept:].norm()), rel=1e-4, abs=1e-6)
         total, lost = total + float(change.square().sum()), lost + float(left.square().sum())
     assert f"Error of the weights: {(lost / total) ** 0.5:.2%}" in small.sentences[0]
-    by_energy = resized(source, RankChoice(energy=0.9), nothing)
+    by_energy = resize(source, RankChoice(energy=0.9), nothing)
     for place, change in changes(written(by_energy, source, tmp_path / "energy.safetensors")).items():
         assert float(change.square().sum()) >= 0.9 * float(changes(source)[place].square().sum()) - 1e-9
 
@@ -168,15 +168,17 @@ def test_a_resized_lora_is_the_original_at_full_rank_and_the_best_one_below(
 def test_a_lora_extracted_from_a_merged_model_is_that_lora(
     tiny_sd: Path, loras: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    convert(merged(open_source(tiny_sd), weighted((loras[0], 0.7)), dtype=None).source, tmp_path / "m", "folder",
-            dtype=None, created=NOW)  # fmt: skip
+    merged = merge_into_model(open_source(tiny_sd), weighted((loras[0], 0.7)), dtype=None).source
+    convert(merged, tmp_path / "m", "folder", dtype=None, created=NOW)
     base, tuned = open_source(tiny_sd), open_source(tmp_path / "m")
-    found = written(extracted(base, tuned, RankChoice(4), nothing), open_adapter(loras[0]), tmp_path / "x.safetensors")
+    found = written(
+        extract_difference(base, tuned, RankChoice(4), nothing), open_adapter(loras[0]), tmp_path / "x.safetensors"
+    )
     assert_same(changes(found), {place: 0.7 * c for place, c in changes(open_adapter(loras[0])).items()})
-    only_unet = extracted(base, tuned, RankChoice(4), nothing, with_text_encoders=False)
+    only_unet = extract_difference(base, tuned, RankChoice(4), nothing, with_text_encoders=False)
     assert {layer.part for layer in only_unet.layers} == {"unet"}
     with pytest.raises(DarkroomError, match="have the same weights"):
-        extracted(base, base, FULL, nothing)
+        extract_difference(base, base, FULL, nothing)
 
 
 def test_a_large_matrix_is_decomposed_like_a_small_one() -> None:
@@ -185,7 +187,7 @@ def test_a_large_matrix_is_decomposed_like_a_small_one() -> None:
         product = LowRank(filled(shape[0], 5), filled(5, int(torch.tensor(shape[1:]).prod())), shape)
         change = (product.up @ product.down).reshape(shape)
         for rank in (5, 3):
-            by_matrix, by_factors = reduced_matrix(change, RankChoice(rank)), reduced_product(product, RankChoice(rank))
+            by_matrix, by_factors = reduce_matrix(change, RankChoice(rank)), reduce_product(product, RankChoice(rank))
             one, other = (r.change.up @ r.change.down for r in (by_matrix, by_factors))
             assert torch.allclose(one, other, atol=1e-6)
             assert by_matrix.lost == pytest.approx(by_factors.lost, abs=1e-6)
@@ -194,7 +196,7 @@ def test_a_large_matrix_is_decomposed_like_a_small_one() -> None:
 def test_strengths_of_blocks(loras: tuple[Path, Path], tmp_path: Path) -> None:
     source = open_adapter(loras[0])
     whole = changes(source)
-    result = scaled_by_block(source, "down=0.5, mid=2, text=0, IN01=0.25, *attn1.to_q=3")
+    result = scale_blocks(source, "down=0.5, mid=2, text=0, IN01=0.25, *attn1.to_q=3")
     found = changes(written(result, source, tmp_path / "b.safetensors"))
     for place, change in whole.items():
         part, path = place
@@ -206,7 +208,7 @@ def test_strengths_of_blocks(loras: tuple[Path, Path], tmp_path: Path) -> None:
             strength = 0.25 if path.startswith(("down_blocks.0.resnets.0", "down_blocks.0.attentions.0")) else 0.5
         strength = 3.0 if path.endswith("attn1.to_q") else strength
         assert torch.allclose(found[place], strength * change, atol=1e-6), place
-    every = scaled_by_block(source, "only the UNet")
+    every = scale_blocks(source, "only the UNet")
     assert {layer.part for layer in every.layers} == {"unet"}
     for text, reason in (
         ("1,1,1,1,1,1", "6 strengths are given"),
@@ -216,7 +218,7 @@ def test_strengths_of_blocks(loras: tuple[Path, Path], tmp_path: Path) -> None:
         ("", "No strengths"),
     ):
         with pytest.raises(DarkroomError, match=reason):
-            scaled_by_block(source, text)
+            scale_blocks(source, text)
 
 
 def test_a_list_of_strengths_has_the_order_that_users_know() -> None:
@@ -258,28 +260,30 @@ def test_other_kinds_of_adapters_are_exact_or_refused_by_name(
 ) -> None:
     loha, dora = (other_kinds(tiny_sd, tmp_path / f"{kind}.safetensors", kind) for kind in ("loha", "dora"))
     source, one = open_adapter(loha), open_adapter(loras[0])
-    small = written(resized(source, FULL, nothing), source, tmp_path / "lora.safetensors")
+    small = written(resize(source, FULL, nothing), source, tmp_path / "lora.safetensors")
     [(place, change)] = changes(small).items()
     assert source.adapter is not None
     f = {name.removeprefix("hada_"): tensor for name, tensor in source.adapter.layers[0].factors.items()}
     assert torch.allclose(change.float(), (f["w1_a"] @ f["w1_b"]) * (f["w2_a"] @ f["w2_b"]), atol=1e-6)
     files = weighted((loras[0], 1.0), (loha, 2.0))
     with pytest.raises(DarkroomError, match="no exact LoRA"):
-        combined([one, source], files, None, nothing)
-    both = changes(written(combined([one, source], files, FULL, nothing), one, tmp_path / "both.safetensors"))
+        combine([one, source], files, None, nothing)
+    both = changes(written(combine([one, source], files, FULL, nothing), one, tmp_path / "both.safetensors"))
     assert torch.allclose(both[place], changes(one)[place] + 2 * change, atol=1e-5)
-    half = scaled_by_block(source, "0.5").layers[0].factors
+    half = scale_blocks(source, "0.5").layers[0].factors
     assert torch.equal(half["hada_w1_a"], source.adapter.layers[0].factors["hada_w1_a"] * 0.5)
     tools: tuple[Callable[[], object], ...] = (
-        lambda: resized(open_adapter(dora), RankChoice(1), nothing),
-        lambda: combined([open_adapter(dora)], weighted((dora, 1.0)), None, nothing),
-        lambda: scaled_by_block(open_adapter(dora), "0.5"),
+        lambda: resize(open_adapter(dora), RankChoice(1), nothing),
+        lambda: combine([open_adapter(dora)], weighted((dora, 1.0)), None, nothing),
+        lambda: scale_blocks(open_adapter(dora), "0.5"),
     )
     for tool in tools:
         with pytest.raises(DarkroomError, match=r"DoRA \(LoRA\), whose change depends on the weights") as refused:
             tool()
         assert "Merge the file into the model" in refused.value.advice
-    model = merged(open_source(tiny_sd), weighted((dora, 1.0)), dtype=None).source  # exact where it has a model
+    model = merge_into_model(
+        open_source(tiny_sd), weighted((dora, 1.0)), dtype=None
+    ).source  # exact where it has a model
     convert(model, tmp_path / "m", "folder", dtype=None, created=NOW)
     own, other = predictions(tmp_path / "m")[1], predictions(tiny_sd, weighted((dora, 1.0)))[1]
     assert torch.allclose(own, other, atol=1e-5)
@@ -288,11 +292,11 @@ def test_other_kinds_of_adapters_are_exact_or_refused_by_name(
 def test_differences_of_weights_and_biases_are_merged_and_summed(tiny_sd: Path, tmp_path: Path) -> None:
     path = other_kinds(tiny_sd, tmp_path / "diff.safetensors", "diff")
     source = open_adapter(path)
-    total = combined([source, source], weighted((path, 1.0), (path, 0.5)), FULL, nothing)
+    total = combine([source, source], weighted((path, 1.0), (path, 0.5)), FULL, nothing)
     assert source.adapter is not None
     assert torch.allclose(total.layers[0].factors["diff_b"], 1.5 * source.adapter.layers[0].factors["diff_b"])
     with pytest.raises(DarkroomError, match=r"changes the bias of unet.*to_q, which this model does not have"):
-        merged(open_source(tiny_sd), weighted((path, 1.0)), dtype=None)
+        merge_into_model(open_source(tiny_sd), weighted((path, 1.0)), dtype=None)
 
 
 def test_the_files_of_a_tool_say_what_was_done_and_other_programs_read_them(
@@ -302,7 +306,7 @@ def test_the_files_of_a_tool_say_what_was_done_and_other_programs_read_them(
     metadata = {**(source.metadata or {}), **tool_metadata("resize", [{"file": "one.safetensors"}], rank=2)}
     out = tmp_path / "out.safetensors"
     write_result(
-        resized(source, RankChoice(2), nothing), source, out, metadata=metadata, dtype=torch.float16, created=NOW
+        resize(source, RankChoice(2), nothing), source, out, metadata=metadata, dtype=torch.float16, created=NOW
     )
     again = open_adapter(out)
     assert {tensor.dtype for tensor in load_file(out).values()} == {torch.float16}
@@ -321,11 +325,11 @@ def test_files_for_other_models_are_refused(
     with pytest.raises(DarkroomError, match="cannot be used"):
         open_adapter(tiny_sd)
     with pytest.raises(DarkroomError, match="is not an adapter file"):
-        merged(open_source(tiny_sd), weighted((tiny_sdxl, 1.0)), dtype=None)
+        merge_into_model(open_source(tiny_sd), weighted((tiny_sdxl, 1.0)), dtype=None)
     with pytest.raises(DarkroomError, match="does not fit this model"):
-        merged(open_source(tiny_sdxl), weighted((loras[0], 1.0)), dtype=None)
+        merge_into_model(open_source(tiny_sdxl), weighted((loras[0], 1.0)), dtype=None)
     with pytest.raises(DarkroomError, match="models are of different kinds"):
-        extracted(open_source(tiny_sd), open_source(tiny_sdxl), FULL, nothing)
+        extract_difference(open_source(tiny_sd), open_source(tiny_sdxl), FULL, nothing)
 
 
 def test_a_stack_is_replaced_and_taken_off_without_a_trace(tiny_sd: Path, loras: tuple[Path, Path]) -> None:

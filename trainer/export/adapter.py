@@ -12,8 +12,8 @@ import torch
 
 from modules.adapters.protocol import Adapter, AdapterKind, kind_of
 from modules.adapters.registry import ADAPTERS
-from modules.adapters.spec import NetworkFacts
-from modules.adapters.start import Start, written, written_of
+from modules.adapters.spec import NetworkMetadata
+from modules.adapters.start import Start, layers_to_write, tensors_to_write
 from modules.config.schema import Config
 from modules.data.dataset import Dataset
 from modules.families.embeddings import Word, bundled_words
@@ -93,7 +93,7 @@ class AdapterExporter:
         """
         output = self.config.output
         layers = [layer for adapter in self.adapters for layer in adapter.stored_layers(values)]
-        tensors, form_metadata = written(self._kind, layers, self.start, output.format, self.naming)
+        tensors, form_metadata = tensors_to_write(self._kind, layers, self.start, output.format, self.naming)
         dtype = None
         words = lazy_state(bundled_words(self.bundled, values, self.embedding_tensors))
         if output.dtype == "float8":
@@ -112,11 +112,11 @@ class AdapterExporter:
     def _kind(self) -> AdapterKind:
         return kind_of(ADAPTERS[self.config.adapter.name])
 
-    def _rank_and_alpha(self, trained: Sequence[AdapterLayer], network: NetworkFacts) -> tuple[int, float]:
+    def _rank_and_alpha(self, trained: Sequence[AdapterLayer], network: NetworkMetadata) -> tuple[int, float]:
         """Return rank and alpha of the written layers, which differ from the settings if the start file has others."""
         if rank_and_alpha(trained) is None:  # not a LoRA
             return network.rank, network.alpha
-        kept = written_of(self.start, self.config.output.format)
+        kept = layers_to_write(self.start, self.config.output.format)
         rank, alpha = rank_and_alpha([*trained, *kept]) or (network.rank, network.alpha)
         # Other programs divide the alpha of a rank-stabilized LoRA by the square root of the rank.
         return rank, network.alpha if "rs_lora" in network.args else alpha

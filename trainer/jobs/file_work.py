@@ -10,11 +10,11 @@ from typing import Any, get_args
 
 import torch
 
-from modules.adapters.tools.blocks import scaled_by_block
-from modules.adapters.tools.combine import combined, resized
-from modules.adapters.tools.extract import extracted
+from modules.adapters.tools.blocks import scale_blocks
+from modules.adapters.tools.combine import combine, resize
+from modules.adapters.tools.extract import extract_difference
 from modules.adapters.tools.low_rank import RankChoice
-from modules.adapters.tools.merge import merged
+from modules.adapters.tools.merge import merge_into_model
 from modules.adapters.tools.opening import WeightedFile, content_of, open_adapter, widest_dtype
 from modules.adapters.tools.results import LoraResult, tool_metadata, write_result
 from modules.families.kinds.conversion import Source, as_inpainting, conversion_notes, convert, open_source, target_form
@@ -72,7 +72,7 @@ def merge_loras(settings: MergeSettings, job: Job) -> JobFinished:
         raise DarkroomError(f"{out.name} cannot be written.", advice="End the name in .safetensors, or name a folder.")
     dtype = dtype_of(settings.dtype) if settings.dtype else None
     job.progress("reading", 0, 1)
-    merge = merged(open_source(model), files, dtype=dtype)
+    merge = merge_into_model(open_source(model), files, dtype=dtype)
     job.note(merge.sentences)
     written = convert(merge.source, out, form, dtype=dtype, created=_now(), on_written=_writing(job))
     return JobFinished(f"Merged {_several(files)} into {model.name}.", tuple(map(str, written)))
@@ -82,7 +82,7 @@ def combine_loras(settings: CombineSettings, job: Job) -> JobFinished:
     """Write the weighted sum of LoRAs as one LoRA: exact, or reduced to a rank by SVD."""
     out, files, choice = from_root(settings.out), _weighted_files(settings.files), _rank_choice(settings)
     sources = [_open(job, file.path, out, overwrite=settings.overwrite) for file in files]
-    result = combined(sources, files, choice, _layers(job))
+    result = combine(sources, files, choice, _layers(job))
     inputs = [{"file": file.path.name, "strength": file.strength} for file in files]
     metadata = tool_metadata("combine LoRAs", inputs, **_rank_facts(choice))
     path = _write(job, result, sources, out, settings.dtype, metadata)
@@ -93,7 +93,7 @@ def resize_lora(settings: ResizeSettings, job: Job) -> JobFinished:
     """Write a LoRA with other ranks, by SVD."""
     source, out, choice = from_root(settings.source), from_root(settings.out), _required_choice(settings)
     opened = _open(job, source, out, overwrite=settings.overwrite)
-    result = resized(opened, choice, _layers(job))
+    result = resize(opened, choice, _layers(job))
     metadata = {**(opened.metadata or {}), **tool_metadata("resize", [{"file": source.name}], **_rank_facts(choice))}
     path = _write(job, result, [opened], out, settings.dtype, metadata)
     return JobFinished(f"Resized {source.name}.", (str(path),))
@@ -104,7 +104,7 @@ def scale_lora(settings: BlockSettings, job: Job) -> JobFinished:
     source, out = from_root(settings.source), from_root(settings.out)
     strengths = settings.strengths.strip() or settings.preset
     opened = _open(job, source, out, overwrite=settings.overwrite)
-    result = scaled_by_block(opened, strengths)
+    result = scale_blocks(opened, strengths)
     inputs = [{"file": source.name}]
     metadata = {**(opened.metadata or {}), **tool_metadata("strengths per block", inputs, strengths=strengths)}
     path = _write(job, result, [opened], out, settings.dtype, metadata)
@@ -119,7 +119,7 @@ def extract_lora(settings: ExtractSettings, job: Job) -> JobFinished:
     _require_lora_name(out)
     job.progress("reading", 0, 1)
     one, other = open_source(base), open_source(tuned)
-    result = extracted(one, other, choice, _layers(job), with_text_encoders=settings.text_encoders)
+    result = extract_difference(one, other, choice, _layers(job), with_text_encoders=settings.text_encoders)
     inputs = [{"file": base.name, "role": "base"}, {"file": tuned.name, "role": "tuned"}]
     like = Source(out, one.kind, one.configs, {})
     job.note(result.sentences)

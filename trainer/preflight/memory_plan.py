@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from modules.adapters.ranks import layers_with_rank, settings_by_layer
 from modules.adapters.registry import ADAPTERS
-from modules.adapters.settings import AdapterSettings, adapter_layers, decomposed_axis
+from modules.adapters.settings import AdapterSettings, adapter_layers, decomposition_axis
 from modules.config.embedding_facts import trained_encoders, trained_parts, trained_words
 from modules.config.method_facts import (
     copies_originals,
@@ -215,7 +215,7 @@ def _adapter_plan(settings: AdapterSettings, part: PartSpec) -> AdapterPlan | No
         _TEXT_LAYERS if part.role == "text_encoder" else adapter_layers(settings, part.model.layers),
         has_dropout=settings.dropout > 0,
         settings_at=settings_by_layer(settings, part.name),
-        decomposes=decomposed_axis(settings),
+        decomposes=decomposition_axis(settings),
         has_own=layers_with_rank(settings, part.name),
     )
 

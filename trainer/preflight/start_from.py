@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from modules.adapters.registry import ADAPTERS
-from modules.adapters.settings import AdapterSettings, decomposed_axis
+from modules.adapters.settings import AdapterSettings, decomposition_axis
 from modules.adapters.spec import Shape, Trainable
 from modules.adapters.start_notes import OtherLayers, rank_note
 from modules.adapters.stored_header import (
     Place,
     StoredHeader,
     header_of_copy,
+    match_header,
     reason_if_broken,
     reason_to_refuse,
-    stored_header,
 )
 from modules.config.schema import Config
 from modules.estimate.architecture import Architecture, architecture_of
@@ -120,7 +120,7 @@ def notes_on_start(config: Config, start: StartHeader, passes: Passes, plans: Pl
 def _axis_of_start(config: Config, start: StartHeader) -> Iterator[Problem]:
     """Yield what becomes of a result whose layers keep another axis of DoRA than the settings."""
     axes = {dora_axis(shapes[DORA_SCALE]) for shapes in start.trained.values() if DORA_SCALE in shapes}
-    others = axes - {decomposed_axis(config.adapter)}
+    others = axes - {decomposition_axis(config.adapter)}
     if "outputs" in others and config.output.format == "kohya":
         yield Problem(
             _PATH,
@@ -174,7 +174,7 @@ def _named_header(config: Config, name: str, targets: AdapterTargets) -> tuple[s
     try:
         if _refusal(config, path, found, name) is not None:
             return None
-        return path.name, stored_header(read_checkpoint_header(path), targets)
+        return path.name, match_header(read_checkpoint_header(path), targets)
     except (UnreadableFileError, OSError):
         return None
 
@@ -276,7 +276,7 @@ def _stored_in_base_model(config: Config, path: Path) -> StoredHeader | None:
     if architecture is None:
         return None
     try:
-        return stored_header(read_checkpoint_header(path), _targets(config, architecture))
+        return match_header(read_checkpoint_header(path), _targets(config, architecture))
     except (KeyError, TypeError, ValueError, IndexError, AttributeError):  # the check of the model reports it
         return None
 

@@ -12,7 +12,7 @@ from modules.adapters.protocol import Adapter, kind_of, target_layers
 from modules.adapters.ranks import layers_with_rank, require_used_ranks
 from modules.adapters.registry import ADAPTERS
 from modules.adapters.settings import AdapterSettings, adapter_layers
-from modules.adapters.start import Start, divided, read_content, write_content
+from modules.adapters.start import Start, divide_content, read_content, write_content
 from modules.adapters.stored import read_adapter
 from modules.config.embedding_facts import trained_parts
 from modules.config.method_facts import trains_on_pixels
@@ -45,7 +45,7 @@ def start_of(config: Config, family: ModelFamily, start_copy: Path | None) -> St
         if start_copy is not None:
             write_content(start_copy, content)
     targets = _targets(family, settings, config.part)
-    return divided(content, targets, trainable, keeps=settings.other_layers == "keep")
+    return divide_content(content, targets, trainable, keeps=settings.other_layers == "keep")
 
 
 def attach_adapters(

@@ -45,12 +45,11 @@ _STARTS = {"input_blocks": "IN", "middle_block": "M", "output_blocks": "OUT"}
 _ATTENTION = ".attn"
 _MANY = 5  # as many numbers are a list of blocks
 _ORDER = {"BASE": 0, "IN": 1, "M": 2, "OUT": 3}
-# The factor of each kind of layer whose multiple multiplies the change.
 
 
 @dataclass(frozen=True, slots=True)
 class BlockStrengths:
-    """Strengths in the order in which they were given; the last one that fits a layer counts.
+    """Strengths in the order in which they were given; the last one that matches a layer counts.
 
     Each is for a name: a block, a group (`down`, `mid`, `up`, `text`, `BASE`), a pattern with * for the part and the
     path of a layer, or "*" for everything.
@@ -59,25 +58,25 @@ class BlockStrengths:
     given: tuple[tuple[str, float], ...]
 
     def of(self, target: AdapterTarget) -> float:
-        """Return the strength of a layer; 1 where none fits."""
+        """Return the strength of a layer; 1 if no name matches it."""
         fitting = [strength for name, strength in self.given if _fits(name, target)]
         return fitting[-1] if fitting else 1.0
 
 
 def block_of(target: AdapterTarget) -> str:
-    """Return the name of the block that a layer is in, such as IN04; BASE for a layer in none."""
-    found = _BLOCK.match(target.paths.get("original", ""))
-    if not found:
+    """Return the name of the block that contains a layer, such as IN04; BASE for a layer outside the blocks."""
+    match = _BLOCK.match(target.paths.get("original", ""))
+    if not match:
         return BASE
-    start = _STARTS[found[1]]
-    return "M00" if start == "M" else f"{start}{int(found[2]):02d}"
+    start = _STARTS[match[1]]
+    return "M00" if start == "M" else f"{start}{int(match[2]):02d}"
 
 
 def blocks_in(targets: Sequence[AdapterTarget]) -> dict[int, tuple[str, ...]]:
     """Return the lists of blocks of a model by their length: BASE and all blocks, and BASE and those with attention."""
     every = {block_of(t) for t in targets} | {BASE}
     attending = {block_of(t) for t in targets if _ATTENTION in t.path and t.paths.get("original")} | {BASE}
-    lists = (tuple(sorted(found, key=_place)) for found in (every, attending))
+    lists = (tuple(sorted(names, key=_place)) for names in (every, attending))
     return {len(names): names for names in lists}
 
 
@@ -91,7 +90,7 @@ def parse_strengths(text: str, targets: Sequence[AdapterTarget]) -> BlockStrengt
     if not words:
         raise DarkroomError("No strengths are given.", advice=_how_to_write(targets))
     if len(words) >= _MANY and all("=" not in word for word in words):
-        return _listed([_number(word, text, targets) for word in words], targets)
+        return _from_list([_number(word, text, targets) for word in words], targets)
     given: list[tuple[str, float]] = []
     for word in words:
         name, _, value = word.partition("=") if "=" in word else ("*", "=", word)
@@ -102,7 +101,7 @@ def parse_strengths(text: str, targets: Sequence[AdapterTarget]) -> BlockStrengt
     return BlockStrengths(tuple(given))
 
 
-def scaled_by_block(source: Source, text: str) -> LoraResult:
+def scale_blocks(source: Source, text: str) -> LoraResult:
     """Return an opened adapter file with the change of each layer times the strength that a text gives its block.
 
     Layers of strength 0 are left out. Raises DarkroomError for a text that cannot be read, and where a layer whose
@@ -118,7 +117,7 @@ def scaled_by_block(source: Source, text: str) -> LoraResult:
         strength = strengths.of(places[layer.part, layer.path])
         num_scaled += strength not in (0.0, 1.0)
         if strength:
-            layers.append(_scaled(layer, strength, source.path.name))
+            layers.append(_scale_layer(layer, strength, source.path.name))
     if not layers:
         raise DarkroomError(
             f"With these strengths nothing of {source.path.name} is left.", advice="Give some block a strength."
@@ -128,21 +127,21 @@ def scaled_by_block(source: Source, text: str) -> LoraResult:
     return LoraResult(tuple(layers), content.extra_tensors, (sentence,))
 
 
-def _scaled(layer: AdapterLayer, strength: float, where: str) -> AdapterLayer:
+def _scale_layer(layer: AdapterLayer, strength: float, where: str) -> AdapterLayer:
     if strength == 1.0:
         return layer
     require_linear(where, [layer], f"scaled by {strength:g}")
     assert not depends_on_weight(layer)
     names = {name for name in ("diff_b", "b_norm") if name in layer.factors}
     if changes_weight(layer):
-        names.add(next(name for name in _scaled_by(layer) if name in layer.factors))
+        names.add(next(name for name in _scalable_factors(layer) if name in layer.factors))
     factors = {n: _times(f, strength) if n in names else f for n, f in layer.factors.items()}
     return replace(layer, factors=factors)
 
 
-def _scaled_by(layer: AdapterLayer) -> tuple[str, ...]:
-    own = adapter_type(layer.factors)
-    return own.scaled if own is not None else ()
+def _scalable_factors(layer: AdapterLayer) -> tuple[str, ...]:
+    kind = adapter_type(layer.factors)
+    return kind.scaled if kind is not None else ()
 
 
 def _times(factor: torch.Tensor, strength: float) -> torch.Tensor:
@@ -168,7 +167,7 @@ def _full_name(name: str) -> str:
     return f"{start}{int(digits):02d}" if digits else name
 
 
-def _listed(values: Sequence[float], targets: Sequence[AdapterTarget]) -> BlockStrengths:
+def _from_list(values: Sequence[float], targets: Sequence[AdapterTarget]) -> BlockStrengths:
     lists = blocks_in(targets)
     names = lists.get(len(values))
     if names is None:

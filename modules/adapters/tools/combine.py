@@ -16,10 +16,10 @@ from modules.adapters.start import changes_weight
 from modules.adapters.tools.low_rank import (
     LowRank,
     RankChoice,
-    Reduced,
+    Reduction,
     low_rank_of,
-    reduced_matrix,
-    reduced_product,
+    reduce_matrix,
+    reduce_product,
 )
 from modules.adapters.tools.opening import WeightedFile, content_of, left_over_notes, require_linear
 from modules.adapters.tools.results import LoraResult, Losses, OnLayer
@@ -37,14 +37,14 @@ Place = tuple[str, str]
 
 @dataclass(frozen=True, eq=False)
 class _Sum:
-    """What is added up at a layer: products, whole changes of its weight, and changes of its bias, all weighted."""
+    """The terms of the sum at a layer: products, whole changes of its weight, and changes of its bias, all weighted."""
 
     products: list[LowRank] = field(default_factory=list)
     wholes: list[torch.Tensor] = field(default_factory=list)
     biases: list[torch.Tensor] = field(default_factory=list)
 
 
-def combined(
+def combine(
     sources: Sequence[Source], files: Sequence[WeightedFile], choice: RankChoice | None, on_layer: OnLayer
 ) -> LoraResult:
     """Return the weighted sum of opened adapter files; with a choice of rank reduced by SVD, otherwise exact.
@@ -63,10 +63,10 @@ def combined(
         for layer in content.layers:
             _add(sums.setdefault((layer.part, layer.path), _Sum()), layer, file, places, is_exact=choice is None)
     layers: list[AdapterLayer] = []
-    reduced: dict[str, Reduced] = {}
-    for done, ((part, path), found) in enumerate(sums.items()):
+    reduced: dict[str, Reduction] = {}
+    for done, ((part, path), total) in enumerate(sums.items()):
         on_layer(done, len(sums))
-        layers += _layers_of(part, path, found, choice, reduced)
+        layers += _layers_of(part, path, total, choice, reduced)
     on_layer(len(sums), len(sums))
     ranks = [layer.rank for layer in layers if DOWN in layer.factors]
     exact = f"{count(len(ranks), 'layer')} of rank {max(ranks, default=0)}: the exact sum."
@@ -109,7 +109,7 @@ def _add(
 
 
 def whole_change(layer: AdapterLayer, places: Mapping[Place, AdapterTarget], *, where: str) -> torch.Tensor:
-    """Return the change of a weight by a layer of the file named `where`, in float32, where it is the same for any.
+    """Return the change of a weight by a layer of the file named `where`, which does not depend on it, in float32.
 
     Raises DarkroomError if its factors do not fit the model.
     """
@@ -128,16 +128,16 @@ def whole_change(layer: AdapterLayer, places: Mapping[Place, AdapterTarget], *, 
 
 
 def _layers_of(
-    part: str, path: str, total: _Sum, choice: RankChoice | None, reduced: dict[str, Reduced]
+    part: str, path: str, total: _Sum, choice: RankChoice | None, reduced: dict[str, Reduction]
 ) -> list[AdapterLayer]:
-    """Return what a file holds of a sum: a LoRA, or a norm's difference, and the difference of a bias."""
+    """Return the layer of a file for a sum: a LoRA, or a norm's difference, and the difference of a bias."""
     factors: dict[str, torch.Tensor] = {}
     alpha: float | None = None
     is_norm = bool(total.wholes) and total.wholes[0].ndim == 1
     if is_norm:
         factors["w_norm"] = torch.stack(total.wholes).sum(0).float()
     elif total.products or total.wholes:
-        product = _summed(part, path, total, choice, reduced).as_layer(part, path)
+        product = _reduce_sum(part, path, total, choice, reduced).as_layer(part, path)
         factors |= product.factors
         alpha = product.alpha
     if total.biases:
@@ -147,7 +147,7 @@ def _layers_of(
     return [AdapterLayer(part, path, factors, alpha)]
 
 
-def _summed(part: str, path: str, total: _Sum, choice: RankChoice | None, reduced: dict[str, Reduced]) -> LowRank:
+def _reduce_sum(part: str, path: str, total: _Sum, choice: RankChoice | None, reduced: dict[str, Reduction]) -> LowRank:
     try:
         if not total.wholes:
             widest = max((p.shape for p in total.products), key=len)
@@ -156,23 +156,23 @@ def _summed(part: str, path: str, total: _Sum, choice: RankChoice | None, reduce
             )
             if choice is None:
                 return product
-            found = reduced_product(product, choice)
+            reduction = reduce_product(product, choice)
         else:
             shape = max((w.shape for w in total.wholes), key=len)
             change = torch.stack([w.reshape(shape) for w in total.wholes]).sum(0)
             for p in total.products:
                 change += (p.up @ p.down).reshape(shape)
-            found = reduced_matrix(change, choice or RankChoice())
+            reduction = reduce_matrix(change, choice or RankChoice())
     except RuntimeError as error:
         raise DarkroomError(
             f"The files change {part}.{path} in different sizes, so they are for different models.",
             advice="Choose files for the same model.",
         ) from error
-    reduced[f"{part}.{path}"] = found
-    return found.change
+    reduced[f"{part}.{path}"] = reduction
+    return reduction.change
 
 
-def resized(source: Source, choice: RankChoice, on_layer: OnLayer) -> LoraResult:
+def resize(source: Source, choice: RankChoice, on_layer: OnLayer) -> LoraResult:
     """Return an opened adapter file with the ranks of a choice. Norms, biases and embeddings stay as they are.
 
     Raises DarkroomError where the change of a layer depends on the model's weights.
@@ -181,7 +181,7 @@ def resized(source: Source, choice: RankChoice, on_layer: OnLayer) -> LoraResult
     require_linear(where, content.layers, "resized")
     places = {(t.part, t.path): t for t in published(source.kind.model).adapter_targets(source.configs).all}
     layers: list[AdapterLayer] = []
-    reduced: dict[str, Reduced] = {}
+    reduced: dict[str, Reduction] = {}
     for done, layer in enumerate(content.layers):
         on_layer(done, len(content.layers))
         is_product = DOWN in layer.factors
@@ -189,18 +189,18 @@ def resized(source: Source, choice: RankChoice, on_layer: OnLayer) -> LoraResult
             layers.append(layer)
             continue
         try:
-            found = (
-                reduced_product(low_rank_of(layer), choice)
+            reduction = (
+                reduce_product(low_rank_of(layer), choice)
                 if is_product
-                else reduced_matrix(whole_change(layer, places, where=where), choice)
+                else reduce_matrix(whole_change(layer, places, where=where), choice)
             )
         except (RuntimeError, IndexError) as error:
             raise DarkroomError(
                 f"{where} is damaged: the matrices of {layer.part}.{layer.path} do not fit each other.",
                 advice="Download it again.",
             ) from error
-        reduced[f"{layer.part}.{layer.path}"] = found
-        small = found.change.as_layer(layer.part, layer.path)
+        reduced[f"{layer.part}.{layer.path}"] = reduction
+        small = reduction.change.as_layer(layer.part, layer.path)
         biases = {name: factor for name, factor in layer.factors.items() if name in BIASES}
         layers.append(AdapterLayer(small.part, small.path, {**small.factors, **biases}, small.alpha))
     on_layer(len(content.layers), len(content.layers))

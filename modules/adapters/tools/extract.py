@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from modules.adapters.tools.low_rank import RankChoice, Reduced, reduced_matrix
+from modules.adapters.tools.low_rank import RankChoice, Reduction, reduce_matrix
 from modules.adapters.tools.results import LoraResult, Losses, OnLayer
 from modules.families.kinds.conversion import Source
 from modules.families.registry import FAMILIES, published
@@ -14,7 +14,7 @@ from modules.system.errors import DarkroomError
 from modules.system.problem import count
 
 
-def extracted(
+def extract_difference(
     base: Source, tuned: Source, choice: RankChoice, on_layer: OnLayer, *, with_text_encoders: bool = True
 ) -> LoraResult:
     """Return the LoRA that turns an opened model into another one, of the ranks of a choice.
@@ -30,7 +30,7 @@ def extracted(
             )
     targets = _targets(base, tuned, with_text_encoders=with_text_encoders)
     layers: list[AdapterLayer] = []
-    reduced: dict[str, Reduced] = {}
+    reduced: dict[str, Reduction] = {}
     lost = 0
     for done, target in enumerate(targets):
         on_layer(done, len(targets))
@@ -42,9 +42,9 @@ def extracted(
         if target.is_norm:
             lost += 1
             continue
-        found = reduced_matrix(difference, choice)
-        reduced[f"{target.part}.{target.path}"] = found
-        layers.append(found.change.as_layer(target.part, target.path))
+        reduction = reduce_matrix(difference, choice)
+        reduced[f"{target.part}.{target.path}"] = reduction
+        layers.append(reduction.change.as_layer(target.part, target.path))
     on_layer(len(targets), len(targets))
     if not layers:
         raise DarkroomError(
@@ -70,13 +70,13 @@ def _targets(base: Source, tuned: Source, *, with_text_encoders: bool) -> list[A
 
 
 def _difference(base: Source, tuned: Source, target: AdapterTarget, name: str) -> torch.Tensor:
-    own, other = base.states[target.part][name], tuned.states.get(target.part, {}).get(name)
-    if other is None or other.shape != own.shape:
-        there = "nothing" if other is None else str(tuple(other.shape))
+    base_tensor, tuned_tensor = base.states[target.part][name], tuned.states.get(target.part, {}).get(name)
+    if tuned_tensor is None or tuned_tensor.shape != base_tensor.shape:
+        there = "nothing" if tuned_tensor is None else str(tuple(tuned_tensor.shape))
         raise DarkroomError(
-            f"The models differ in size: {target.part}.{name} is {tuple(own.shape)} in {base.path.name}, and {there} "
-            f"in {tuned.path.name}.",
+            f"The models differ in size: {target.part}.{name} is {tuple(base_tensor.shape)} in {base.path.name}, and "
+            f"{there} in {tuned.path.name}.",
             advice="Choose the base model that the other one was trained from; an inpainting model needs an "
             "inpainting one.",
         )
-    return other.make().float() - own.make().float()
+    return tuned_tensor.make().float() - base_tensor.make().float()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from modules.adapters.changes import folded
+from modules.adapters.changes import fold_tucker_core
 from modules.formats.adapter_layers import AdapterLayer, lora_layer
 from modules.formats.adapter_names import DOWN, UP
 
@@ -24,7 +24,7 @@ class RankChoice:
     """How many ranks a layer keeps: at most `rank` (None: no limit), and as many as keep this share of the `energy`.
 
     The energy of a matrix is the sum of its squared singular values. `conv_rank` is the limit for kernels larger than
-    one pixel; None: that of the others. A layer keeps at least one rank.
+    one pixel; None: the limit of the other layers. A layer keeps at least one rank.
     """
 
     rank: int | None = None
@@ -66,8 +66,8 @@ class LowRank:
 
 
 @dataclass(frozen=True, eq=False)
-class Reduced:
-    """A low-rank form, and what it lost: the squared norms of the whole change and of the part left out."""
+class Reduction:
+    """A low-rank form, and its loss: the squared norms of the whole change and of the part left out."""
 
     change: LowRank
     total: float
@@ -79,39 +79,41 @@ def low_rank_of(layer: AdapterLayer) -> LowRank:
 
     Raises RuntimeError or IndexError if the factors do not fit each other.
     """
-    plain = folded(layer)
+    plain = fold_tucker_core(layer)
     down, up = plain.factors[DOWN].double(), plain.factors[UP].double()
     shape = (int(up.shape[0]), *(int(n) for n in down.shape[1:]))
     return LowRank(up.flatten(1) * layer.scale, down.flatten(1), shape)
 
 
-def reduced_product(product: LowRank, choice: RankChoice) -> Reduced:
+def reduce_product(product: LowRank, choice: RankChoice) -> Reduction:
     """Return the best approximation of a product of two matrices, without multiplying them out."""
     left, up_core = torch.linalg.qr(product.up.double())
     right, down_core = torch.linalg.qr(product.down.double().T)
     u, sizes, v = torch.linalg.svd(up_core @ down_core.T, full_matrices=False)
-    return _kept(left @ u, sizes, v @ right.T, product.shape, choice)
+    return _keep_ranks(left @ u, sizes, v @ right.T, product.shape, choice)
 
 
-def reduced_matrix(change: torch.Tensor, choice: RankChoice) -> Reduced:
+def reduce_matrix(change: torch.Tensor, choice: RankChoice) -> Reduction:
     """Return the best approximation of a change of a weight (out, in, and height and width of a kernel)."""
     matrix, shape = change.flatten(1).double(), tuple(change.shape)
     if min(matrix.shape) <= _EXACT_UP_TO:
         u, sizes, v = torch.linalg.svd(matrix, full_matrices=False)
-        return _kept(u, sizes, v, shape, choice)
+        return _keep_ranks(u, sizes, v, shape, choice)
     is_wide = matrix.shape[0] <= matrix.shape[1]
     rows = matrix if is_wide else matrix.T
     values, vectors = torch.linalg.eigh(rows @ rows.T)  # in rising order
     sizes, u = values.clamp_min(0).sqrt().flip(0), vectors.flip(1)
-    found = _kept(u, sizes, (u.T @ rows) / sizes.clamp_min(torch.finfo(sizes.dtype).tiny)[:, None], shape, choice)
+    reduction = _keep_ranks(
+        u, sizes, (u.T @ rows) / sizes.clamp_min(torch.finfo(sizes.dtype).tiny)[:, None], shape, choice
+    )
     if is_wide:
-        return found
-    return Reduced(LowRank(found.change.down.T, found.change.up.T, shape), found.total, found.lost)
+        return reduction
+    return Reduction(LowRank(reduction.change.down.T, reduction.change.up.T, shape), reduction.total, reduction.lost)
 
 
-def _kept(u: torch.Tensor, sizes: torch.Tensor, v: torch.Tensor, shape: Shape, choice: RankChoice) -> Reduced:
+def _keep_ranks(u: torch.Tensor, sizes: torch.Tensor, v: torch.Tensor, shape: Shape, choice: RankChoice) -> Reduction:
     rank = choice.of(sizes, shape)
     roots = sizes[:rank].sqrt()
     squares = sizes.square()
     change = LowRank(u[:, :rank] * roots, roots[:, None] * v[:rank], shape)
-    return Reduced(change, float(squares.sum()), float(squares[rank:].sum()))
+    return Reduction(change, float(squares.sum()), float(squares[rank:].sum()))

@@ -1,7 +1,7 @@
 """Merging adapter files into a model: its weights plus the change by each file, times that file's strength.
 
-Each change is that to the model's own weight, so the order of the files does not matter. The weights are read, changed
-in float32 and written one by one.
+Each change is computed from the model's own weight, so the order of the files does not matter. The weights are read,
+changed in float32 and written one by one.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _Change = Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True, eq=False)
-class Merged:
+class MergedModel:
     """A model with adapters in its weights, to be written like any opened model, and sentences about the merge."""
 
     source: Source
     sentences: tuple[str, ...]
 
 
-def merged(model: Source, files: Sequence[WeightedFile], *, dtype: torch.dtype | None) -> Merged:
-    """Return an opened model with the changes of adapter files in its weights; `dtype` is what it is written in.
+def merge_into_model(model: Source, files: Sequence[WeightedFile], *, dtype: torch.dtype | None) -> MergedModel:
+    """Return an opened model with the changes of adapter files in its weights, to be written in `dtype`.
 
-    Raises DarkroomError for a file of another model, and where a change is not known or does not fit.
+    Raises DarkroomError for a file of another model, and for a change that is not known or does not fit.
     """
     if not model.kind.is_model:
         raise DarkroomError(
@@ -54,7 +54,7 @@ def merged(model: Source, files: Sequence[WeightedFile], *, dtype: torch.dtype |
         sentences.append(f"{file.words}: {count(len(content.layers), 'layer')} merged.")
         sentences += left_over_notes(file.path.name, content)
     states = {
-        part: {name: _changed(tensor, changes.get((part, name), ()), dtype) for name, tensor in state.items()}
+        part: {name: _with_changes(tensor, changes.get((part, name), ()), dtype) for name, tensor in state.items()}
         for part, state in model.states.items()
     }
     inputs = [{"file": file.path.name, "strength": file.strength} for file in files]
@@ -63,11 +63,11 @@ def merged(model: Source, files: Sequence[WeightedFile], *, dtype: torch.dtype |
         "modelspec.merged_from": f"{model.path.name}, {names_of(files)}",
         **tool_metadata("merge LoRAs into a model", inputs, model=model.path.name),
     }
-    return Merged(replace(model, states=states, metadata=metadata), tuple(sentences))
+    return MergedModel(replace(model, states=states, metadata=metadata), tuple(sentences))
 
 
 def _add(changes: dict[Place, list[_Change]], model: Source, layer: AdapterLayer, file: WeightedFile) -> None:
-    """Add what a layer of a file changes: a weight, a bias, or both."""
+    """Add the changes by a layer of a file: of a weight, a bias, or both."""
     names = {f"{layer.path}.{kind}": kind for kind in ("weight", "bias")}
     state = model.states.get(layer.part, {})
     bias = bias_change(layer.factors)
@@ -87,10 +87,10 @@ def _add(changes: dict[Place, list[_Change]], model: Source, layer: AdapterLayer
 def _weight_adder(layer: AdapterLayer, file: WeightedFile) -> _Change:
     def change(weight: torch.Tensor) -> torch.Tensor:
         try:
-            found = weight_change(layer.factors, layer.alpha, weight)
-            assert found is not None  # `changes_weight`
-            return found.reshape(weight.shape) * file.strength
-        except (RuntimeError, IndexError):  # which is what factors that do not fit raise
+            delta = weight_change(layer.factors, layer.alpha, weight)
+            assert delta is not None  # `changes_weight`
+            return delta.reshape(weight.shape) * file.strength
+        except (RuntimeError, IndexError):  # raised by factors that do not fit
             raise does_not_fit(layer, tuple(weight.shape), file.path.name) from None
 
     return change
@@ -98,25 +98,25 @@ def _weight_adder(layer: AdapterLayer, file: WeightedFile) -> _Change:
 
 def _bias_adder(layer: AdapterLayer, file: WeightedFile) -> _Change:
     def change(bias: torch.Tensor) -> torch.Tensor:
-        found = bias_change(layer.factors)
-        if found is None or found.numel() != bias.numel():
+        delta = bias_change(layer.factors)
+        if delta is None or delta.numel() != bias.numel():
             raise does_not_fit(layer, tuple(bias.shape), file.path.name)
-        return found.float().reshape(bias.shape) * file.strength
+        return delta.float().reshape(bias.shape) * file.strength
 
     return change
 
 
-def _changed(tensor: LazyTensor, changes: Sequence[_Change], dtype: torch.dtype | None) -> LazyTensor:
+def _with_changes(tensor: LazyTensor, changes: Sequence[_Change], dtype: torch.dtype | None) -> LazyTensor:
     """Return a tensor with the changes added in float32, in `dtype` or its own."""
     if not changes:
         return tensor
     written = dtype or tensor.dtype
 
     def make() -> torch.Tensor:
-        own = tensor.make().float()
-        total = own.clone()
+        original = tensor.make().float()
+        total = original.clone()
         for change in changes:
-            total += change(own)
+            total += change(original)
         return total.to(written)
 
     return LazyTensor(tensor.shape, written, make)

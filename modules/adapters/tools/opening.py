@@ -93,30 +93,30 @@ def require_linear(where: str, layers: Iterable[AdapterLayer], tool: str) -> Non
 
 
 def depends_on_weight(layer: AdapterLayer) -> bool:
-    """Return whether the change of a layer depends on the weight that it changes: of DoRA, and of rotations."""
-    own = adapter_type(layer.factors)
-    return DORA_SCALE in layer.factors or (own is not None and own.depends_on_weight)
+    """Return whether the change of a layer depends on the weight that it changes, as with DoRA and rotations."""
+    kind = adapter_type(layer.factors)
+    return DORA_SCALE in layer.factors or (kind is not None and kind.depends_on_weight)
 
 
 def widest_dtype(layers: Iterable[AdapterLayer]) -> torch.dtype:
-    """Return the floating-point dtype of some layers that can hold the others best; float32 for none."""
+    """Return the widest floating-point dtype of some layers, at most float32; float32 without layers."""
     dtypes = {f.dtype for layer in layers for f in layer.factors.values() if f.is_floating_point()}
     wide = {torch.float16 if dtype.itemsize == 1 else dtype for dtype in dtypes} or {torch.float32}
-    found = wide.pop()
+    widest = wide.pop()
     for dtype in wide:
-        found = torch.promote_types(found, dtype)
-    return torch.float32 if found.itemsize > torch.float32.itemsize else found
+        widest = torch.promote_types(widest, dtype)
+    return torch.float32 if widest.itemsize > torch.float32.itemsize else widest
 
 
 def left_over_notes(where: str, content: AdapterFile) -> tuple[str, ...]:
-    """Return what of a file a tool that writes only layers leaves out, a sentence each."""
+    """Return a sentence for everything in a file that a tool leaves out because it writes only layers."""
     others = [name for name in content.extra_tensors if name not in content.embeddings]
-    found = [f"{where}: {content.doubt}"] if content.doubt else []
+    notes = [f"{where}: {content.doubt}"] if content.doubt else []
     if content.embeddings:
-        found.append(f"The embeddings in {where} are left out: use its file beside the result for them.")
+        notes.append(f"The embeddings in {where} are left out: keep the file to use them.")
     if others:
-        found.append(f"{len(others)} tensors of {where} belong to no layer of the model and are left out.")
-    return tuple(found)
+        notes.append(f"{len(others)} tensors of {where} belong to no layer of the model and are left out.")
+    return tuple(notes)
 
 
 def _require_whole(where: str, content: AdapterFile) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from modules.adapters.tools.low_rank import Reduced
+from modules.adapters.tools.low_rank import Reduction
 from modules.families.kinds.conversion import Source
 from modules.families.kinds.lora_conversion import write_lora
 from modules.families.parts.single_file.models import CONFIGS_KEY
@@ -33,18 +33,18 @@ OnLayer = Callable[[int, int], None]
 
 @dataclass(frozen=True, eq=False)
 class Losses:
-    """What a reduction lost, by layer: the squared norm of its change, that of the part left out, and its rank."""
+    """The losses of a reduction by layer: the squared norms of the change and of the part left out, and the rank."""
 
     by_layer: Mapping[str, tuple[float, float, int]]
 
     @classmethod
-    def of(cls, reduced: Mapping[str, Reduced]) -> Losses:
+    def of(cls, reduced: Mapping[str, Reduction]) -> Losses:
         """Return the losses of reduced layers by name."""
         return cls({name: (r.total, r.lost, r.change.rank) for name, r in reduced.items()})
 
     @property
     def relative_error(self) -> float:
-        """The norm of all that was left out, relative to that of all changes."""
+        """The norm of everything that was left out, relative to the norm of all changes."""
         total = sum(t for t, _, _ in self.by_layer.values())
         return math.sqrt(sum(lost for _, lost, _ in self.by_layer.values()) / total) if total else 0.0
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from modules.adapters.ranks import parse_ranks
 from modules.adapters.registry import ADAPTERS
-from modules.adapters.settings import adapter_layers, decomposed_axis
+from modules.adapters.settings import adapter_layers, decomposition_axis
 from modules.adapters.training_settings import max_norm_of
 from modules.config.schema import Config
 from modules.config.sections.training import filtered_layers
@@ -60,7 +60,7 @@ def file_format(config: Config) -> Iterator[Problem]:
             f"{spec.label} cannot be saved in the {form} format.",
             advice=f"Choose the {spec.forms[0]} format.",
         )
-    elif config.training.trains == "adapter" and form == "diffusers" and decomposed_axis(config.adapter) == "inputs":
+    elif config.training.trains == "adapter" and form == "diffusers" and decomposition_axis(config.adapter) == "inputs":
         yield Problem(
             "output.format",
             "The diffusers format cannot hold DoRA magnitudes of a layer's inputs.",
@@ -75,7 +75,7 @@ def misread_file(config: Config) -> Iterator[Problem]:
     """
     if config.training.trains != "adapter":
         return
-    if decomposed_axis(config.adapter) == "outputs" and config.output.format == "kohya":
+    if decomposition_axis(config.adapter) == "outputs" and config.output.format == "kohya":
         yield Problem(
             "adapter.decompose_output_axis",
             "ComfyUI, Forge and A1111 compute DoRA on the output axis with other norms than in training: images made "
