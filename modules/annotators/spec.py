@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from modules.formats.published_files import cached_file
+from modules.formats.published_files import find_cached_file
 from modules.system.factories import Package
 from modules.system.paths import models_dir
 
@@ -95,8 +95,8 @@ def find_place(files: ModelFiles, *, hub_cache_dir: str = "") -> Path | None:
         file = models_dir() / files.names[0]
         return file if file.is_file() else None
     for revision in dict.fromkeys((files.revision, "")):  # also what was downloaded before
-        places = [cached_file(files.repo, name, revision, hub_cache_dir=hub_cache_dir) for name in files.names]
-        weights = [cached_file(files.repo, name, revision, hub_cache_dir=hub_cache_dir) for name in files.weights]
+        places = [find_cached_file(files.repo, name, revision, hub_cache_dir=hub_cache_dir) for name in files.names]
+        weights = [find_cached_file(files.repo, name, revision, hub_cache_dir=hub_cache_dir) for name in files.weights]
         if places and places[0] is not None and None not in places and (not weights or any(weights)):
             return places[0].parent
     return None

@@ -16,8 +16,7 @@ _MOST_LAYERS = 20_000
 
 
 def damage_in_file(header: CheckpointHeader) -> str:
-    """Return the damage of an adapter file, as a clause with the layer: "at x: its alpha is nan"; empty if nothing
-    is.
+    """Return the damage of an adapter file, as a clause with the layer: "at x: its alpha is nan"; empty without damage.
 
     No program computes anything useful with such a layer. Values of the matrices are not read.
     """
@@ -56,7 +55,7 @@ def damage_in(shapes: Mapping[str, Shape]) -> str:
 
 @cache
 def _matrices() -> tuple[frozenset[str], frozenset[str]]:
-    """Return the names of all matrices that are multiplied, and of those whose first axis is the rank."""
+    """Return the names of all matrices that are multiplied, and the names of the ones whose first axis is the rank."""
     types = [t for t in adapter_types() if t.products]
     ranked = frozenset(product.last for t in types for product in t.products)
     return frozenset().union(*(t.factors for t in types)), ranked

@@ -30,7 +30,7 @@ from modules.system.factories import load_factory
 
 @dataclass(frozen=True, eq=False)
 class AdapterFile:
-    """The content of an adapter file; nothing of it is lost.
+    """The complete content of an adapter file.
 
     `layers` are the layers that the model has. `extra_tensors` are all other tensors by their names in the file:
     bundled embeddings, and layers that the model does not have (`unplaced`, by their names in the file). `form` is a
@@ -50,7 +50,7 @@ class AdapterFile:
 
     @property
     def doubt(self) -> str:
-        """A sentence about what is not known of the strength of the file; empty where all is."""
+        """A sentence about an unknown strength of the file; empty if it is known."""
         return doubt_about_alpha(self.form, self.metadata)
 
 
@@ -111,14 +111,14 @@ def _layer(target: AdapterTarget, factors: dict[str, torch.Tensor], alphas: Peft
                 advice="Download the file again.",
             )
         alpha = float(stored)
-    own = adapter_type(factors)
+    known = adapter_type(factors)
     rank = None
-    if stored is None and own is not None and own.peft_alpha:
-        own_rank = int(factors[DOWN].shape[0]) if DOWN in factors else 1
-        alpha = alphas.stated(target.part, target.path, own_rank, setting=own.peft_alpha)
+    if stored is None and known is not None and known.peft_alpha:
+        down_rank = int(factors[DOWN].shape[0]) if DOWN in factors else 1
+        alpha = alphas.alpha_as_stored(target.part, target.path, down_rank, setting=known.peft_alpha)
         rank = alphas.rank(target.part, target.path)
-    if own is not None and own.read:
-        factors = load_factory(own.read)(factors, None if stored is not None else alpha, rank)
+    if known is not None and known.read:
+        factors = load_factory(known.read)(factors, None if stored is not None else alpha, rank)
     return AdapterLayer(target.part, target.path, factors, alpha)
 
 

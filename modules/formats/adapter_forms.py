@@ -1,7 +1,7 @@
 """The table of how each program names the layers of a model in adapter files.
 
 A form is a record and a line in `_FORMS`. A layer's name is a prefix, which names the part of the model, and the path
-in one of the layouts, with dots, or with underscores behind a prefix that ends in one (formats.md 5.1): the same layer
+in one of the layouts, with dots, or with underscores after a prefix that ends in one (formats.md 5.1): the same layer
 of SDXL is `lora_unet_input_blocks_4_1_proj_in` and `unet.down_blocks.1.attentions.0.proj_in`.
 """
 
@@ -39,22 +39,22 @@ Naming = Literal[
     "raw PEFT",
     "ComfyUI, UNet",
     "ComfyUI, text",
-    "kohya, SGM names beside diffusers names",
+    "kohya, SGM and diffusers names",
     "other",
     "unknown",
 ]
-"""The namings that programs tell apart. "other": one that is read here, and that no program was measured with;
+"""The namings that programs tell apart. "other": a naming that is read here, but with which no program was measured;
 "unknown": the model has no layer of this name."""
 DENOISER = "denoiser"
-"""The denoiser in prefixes: families name this part differently ("unet", "transformer"), the programs do not care."""
+"""The denoiser in prefixes: families name this part differently ("unet", "transformer"), but programs ignore that."""
 _FIRST, _SECOND = "text_encoder", "text_encoder_2"
 
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """The beginning of the names of a part's layers; `part` is `DENOISER` or a text encoder, empty if it shows neither.
+    """The beginning of the names of a part's layers; `part` is `DENOISER` or a text encoder, empty if it does not tell.
 
-    `namings` are by the layout of the path behind it; with any other layout it is "other".
+    `namings` are by the layout of the path after the prefix; for any other layout the naming is "other".
     """
 
     start: str
@@ -68,8 +68,8 @@ class Prefix:
 
 @dataclass(frozen=True, slots=True)
 class AdapterForm:
-    """A form of adapter files. The first prefix that matches counts; `spelling` is whose names the factors have, None:
-    either's.
+    """A form of adapter files. The first prefix that matches counts; `spelling` is whose names the factors have (None:
+    either).
     """
 
     name: str
@@ -149,7 +149,7 @@ _STARTS = re.compile("|".join(re.escape(start) for start in _PREFIXES if start))
 
 
 def split_layer(layer: str) -> tuple[Prefix, str]:
-    """Return the prefix of a layer's name in a file, and the path behind it with underscores for dots."""
+    """Return the prefix of a layer's name in a file, and the path after it with underscores for dots."""
     match = _STARTS.match(layer)
     prefix = _PREFIXES[match[0] if match else ""]
     return prefix, layer[len(prefix.start) :].replace(".", "_")

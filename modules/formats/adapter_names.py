@@ -57,8 +57,8 @@ def layers_in(shapes: Mapping[str, Shape]) -> dict[str, dict[str, Shape]]:
 def tensors_by_layer(names: Iterable[str]) -> dict[str, dict[str, str]]:
     """Return the layers of a file by their names in it, each with the names of its tensors by kohya's names of factors.
 
-    A tensor of a layer whose meaning is not known here is a factor of an unknown name: without it the layer would be
-    read as something else. The weights of the model itself are not such tensors.
+    A tensor of a layer whose meaning is not known here becomes a factor of an unknown name: without it the layer would
+    be mistaken for another type. The weights of the model itself are not such tensors.
     """
     layers: dict[str, dict[str, str]] = {}
     others: list[str] = []
@@ -101,14 +101,14 @@ def layer_and_factor(name: str) -> tuple[str, str]:
 def second_copies(others: Iterable[str], layers: Collection[str]) -> list[str]:
     """Return the names of other tensors that belong to a layer which is written under the same name.
 
-    A file can name a layer twice, such as `lora_te1_...` and `lora_te_...` of SD 1.5. Only one copy can be written, and
-    a layer of two copies' factors would be neither.
+    A file can contain a layer twice, as `lora_te1_...` and `lora_te_...` of SD 1.5. Only one copy can be written, and
+    a mixture of both copies' factors would be wrong.
     """
     return [name for name in others if layer_and_factor(name)[0] in layers]
 
 
 def _of_module(layer: str, third: str, second: str, last: str) -> tuple[str, str] | None:
-    """Return layer and factor where the last three words of a name are PEFT's with an adapter, or a processor's."""
+    """Return layer and factor if the last three words of a name are PEFT's with an adapter, or a processor's."""
     if third in _NAMED and last == "weight":
         return layer, _NAMED[third]
     if third in _PROCESSORS and second in ("down", "up") and last == "weight":

@@ -45,7 +45,7 @@ class AdapterTarget:
 
 @dataclass(frozen=True, slots=True)
 class AdapterTargets:
-    """All layers of a model that files can change, and the same by the part of prefixes and path with underscores."""
+    """All layers of a model that files can change, also by the part in prefixes and the path with underscores."""
 
     all: tuple[AdapterTarget, ...]
     by_name: Mapping[Name, tuple[AdapterTarget, ...]]
@@ -63,10 +63,10 @@ class AdapterTargets:
         return cls(every, by_name)
 
     def find(self, layer: str, shapes: Shapes) -> AdapterTarget | None:
-        """Return the layer of the model that a layer of a file changes; None where the model has no such layer.
+        """Return the layer of the model that a layer of a file changes; None if the model has no such layer.
 
-        `layer` is its name in the file and `shapes` are the shapes of its factors by kohya's names. They decide where
-        the name does not say which text encoder it is for.
+        `layer` is its name in the file and `shapes` are the shapes of its factors by kohya's names. They decide if
+        the name does not tell which text encoder it is for.
         """
         return self.find_by(name_of(layer), shapes)
 
@@ -81,15 +81,15 @@ def _flat(path: str) -> str:
 
 
 def name_of(layer: str) -> Name:
-    """Return the part in a layer's name in a file, and the path behind it with underscores for dots."""
+    """Return the part in a layer's name in a file, and the path after it with underscores for dots."""
     prefix, path = split_layer(layer)
     return prefix.part, path
 
 
 def fits(shapes: Shapes, weight: Shape) -> bool:
-    """Whether the factors of a layer can be for a weight (out, in, and height and width of a kernel).
+    """Return whether the factors of a layer can be for a weight (out, in, and height and width of a kernel).
 
-    True where the shapes of the factors do not tell.
+    True if the shapes of the factors do not tell.
     """
     size = _size(shapes)
     if size is None or not weight:
@@ -123,7 +123,7 @@ _OLD_ENDS = (
 
 
 def layout_of(layer: str, target: AdapterTarget) -> Layout | None:
-    """Return in which layout the name of a layer in a file has the target's path; None for a mixed spelling."""
+    """Return the layout of the target's path in the name of a layer in a file; None for a mixed spelling."""
     prefix, _ = split_layer(layer)
     return next((layout for layout, path in target.paths.items() if prefix.name_of(path) == layer), None)
 
@@ -150,7 +150,7 @@ def _of_other_prefix(prefix: Prefix, layout: Layout, target: AdapterTarget) -> N
 
 
 def _with_factors(naming: Naming, tensors: Collection[str]) -> Naming:
-    """Return the naming of a dotted layer by how its factors are spelled, which programs tell apart, too."""
+    """Return the naming of a dotted layer by how its factors are spelled, since programs also tell these apart."""
     if all(t.endswith(_PEFT_ENDS) for t in tensors):
         return naming
     if naming == "PEFT, UNet" and all(t.endswith(_OLD_ENDS) for t in tensors):

@@ -1,7 +1,7 @@
-"""The types of changes that adapter files hold for a layer, such as a low-rank product: what a file shows of each.
+"""The types of changes that adapter files hold for a layer, such as a low-rank product, and how to recognize them.
 
 The types that are trained here are described in the records of their adapters, the others below. The records are named
-and not imported, as a factory is: they also hold settings, which are above the formats.
+like a factory and not imported: they also hold settings, and this package may not import those.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _never(shapes: Shapes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """Two factors that are multiplied: `first`, whose axis `axis` is the rank, and `last`, whose first axis is it.
+    """Two factors that are multiplied: `first`, with the rank at its axis `axis`, and `last`, with the rank first.
 
     `core` is the factor of shape (rank, rank, height, width) that a Tucker form has between them; there the axis of
     `first` is `core_axis`.
@@ -55,13 +55,13 @@ class AdapterType:
     """A type of change, as files hold it.
 
     `factors` are the names of a layer's tensors as in kohya's and LyCORIS' files, without alpha and DoRA's scale;
-    `markers` others that a file may have with them. `lacking(names)` yields the factors that an incomplete layer lacks.
-    `products` are the pairs of factors that are multiplied. `size(shapes)` returns how many rows and columns the change
-    has, 0 for unknown ones, or None if these are not its factors.
+    `markers` are other tensors that a file may have. `lacking(names)` yields the factors that an incomplete layer
+    lacks. `products` are the pairs of factors that are multiplied. `size(shapes)` returns how many rows and columns the
+    change has, 0 for an unknown number, or None if these are not its factors.
 
     `acts(shapes)`: the change by such factors can be computed here, by the function that `change` names
     ("module:function"), with `change(factors, alpha, weight)`. `depends_on_weight`: it is not the same for every
-    weight. The first of `scaled` in a layer is what a strength is multiplied with. `takes_dora`: DoRA's scale is one of
+    weight. A strength is multiplied into the first of `scaled` that a layer has. `takes_dora`: DoRA's scale is one of
     its factors. `read` names a function `read(factors, alpha, rank)` that returns the factors of other programs as in
     LyCORIS' files; `peft_alpha` is PEFT's name of its alpha.
 
@@ -87,7 +87,7 @@ class AdapterType:
     programs: Mapping[str, Answers] = field(default_factory=dict)
 
     def has_tucker_core(self, names: Iterable[str]) -> bool:
-        """Whether factors are in Tucker's form: kernels larger than 1x1 are decomposed."""
+        """Return whether factors are in Tucker's form, in which kernels larger than 1x1 are decomposed."""
         return bool({product.core for product in self.products if product.core} & set(names))
 
 
@@ -135,9 +135,9 @@ _DIFFERENCE = AdapterType(
 
 @cache
 def adapter_types() -> tuple[AdapterType, ...]:
-    """Return all types; of a file with layers of several, the first one gives the name.
+    """Return all types; a file with layers of several types is named after the first one.
 
-    Plain LoRA, the default adapter, is behind the others: LyCORIS' networks have it on some of their layers.
+    Plain LoRA, the default adapter, comes after the others: LyCORIS' networks have it on some of their layers.
     """
     default, *others = (spec.files for spec in load_factory(_ADAPTERS).values())
     return (*others, _GLORA, _IA3, default, _DIFFERENCE)
@@ -155,18 +155,18 @@ def all_factors() -> frozenset[str]:
 
 
 def no_factors() -> frozenset[str]:
-    """Return the tensors that files have in addition to the factors of a layer, and that the factors are read with."""
+    """Return the names of tensors that are read together with the factors of a layer, but are not factors."""
     return frozenset({ALPHA}).union(*(t.markers for t in adapter_types()))
 
 
 def adapter_type(factors: Iterable[str]) -> AdapterType | None:
-    """Return the type of an adapter, or of one layer, with these factors; None for none of the known ones."""
+    """Return the type of an adapter, or of one layer, with these factors; None for an unknown type."""
     names = frozenset(factors)
     return next((t for t in adapter_types() if names & (t.factors | t.markers)), None)
 
 
 def type_of(factors: Iterable[str]) -> str:
-    """Return the label of the type of an adapter with these factors; empty for none of the known ones."""
+    """Return the label of the type of an adapter with these factors; empty for an unknown type."""
     names = frozenset(factors)
     if known := adapter_type(names):
         return known.label
@@ -174,9 +174,9 @@ def type_of(factors: Iterable[str]) -> str:
 
 
 def lacking_factor(factors: Iterable[str]) -> str:
-    """Return the name of a factor that a layer with these lacks; empty where its change is complete.
+    """Return the name of a factor that a layer with these factors lacks; empty if its change is complete.
 
-    Nothing is known to be lacking of the other types.
+    Unknown types count as complete.
     """
     names = frozenset(factors) - {ALPHA}
     if names == {DORA_SCALE}:
@@ -189,7 +189,7 @@ def can_act(shapes: Shapes) -> bool:
     names = frozenset(shapes) - BIASES
     if not names:
         return bool(shapes)
-    own = adapter_type(names)
-    if own is None or lacking_factor(names) or (DORA_SCALE in names and not own.takes_dora):
+    known = adapter_type(names)
+    if known is None or lacking_factor(names) or (DORA_SCALE in names and not known.takes_dora):
         return False
-    return own.acts({name: shape for name, shape in shapes.items() if name not in BIASES and name != DORA_SCALE})
+    return known.acts({name: shape for name, shape in shapes.items() if name not in BIASES and name != DORA_SCALE})

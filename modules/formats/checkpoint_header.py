@@ -17,7 +17,7 @@ import numpy as np
 
 from modules.formats.gguf_header import GgufTensor, read_gguf_header
 from modules.formats.headers import ITEM_BYTES, TensorEntry, UnreadableFileError, read_header
-from modules.formats.pickle_header import limited_zip, read_pickle_header, unsafe_names_of
+from modules.formats.pickle_header import open_limited_zip, read_pickle_header, unsafe_names_of
 from modules.formats.pickle_machine import PickleLimitError
 from modules.formats.pickle_values import PickledTensor
 from modules.system.regular_files import open_regular
@@ -103,14 +103,14 @@ def read_checkpoint_header(path: Path) -> CheckpointHeader:
 
 
 def read_values(header: CheckpointHeader, name: str) -> np.ndarray | None:
-    """Return one small tensor's values as float32, or None where they cannot be read without torch."""
+    """Return one small tensor's values as float32, or None if they cannot be read without torch."""
     entry = header.entries.get(name)
     if entry is None or isinstance(entry, GgufTensor) or math.prod(entry.shape) > _MAX_VALUES:
         return None
     try:
         with open_regular(header.path) as file:
             if isinstance(entry, PickledTensor):
-                return _pickled_values(file, entry)
+                return _read_pickled_values(file, entry)
             file.seek(entry.start)
             return _floats(file.read(entry.end - entry.start), entry.dtype)
     except (OSError, ValueError, RuntimeError, PickleLimitError, zipfile.BadZipFile):
@@ -170,10 +170,10 @@ def _pickle_header(path: Path) -> CheckpointHeader:
     )
 
 
-def _pickled_values(file: BinaryIO, tensor: PickledTensor) -> np.ndarray | None:
+def _read_pickled_values(file: BinaryIO, tensor: PickledTensor) -> np.ndarray | None:
     storage, first = tensor.place
     size = ITEM_BYTES.get(tensor.dtype, 0)
-    with limited_zip(file) as archive:
+    with open_limited_zip(file) as archive:
         place = next((e for e in archive.infolist() if e.filename.endswith(f"/data/{storage}")), None)
         if place is None or not size or place.compress_type != zipfile.ZIP_STORED:
             return None

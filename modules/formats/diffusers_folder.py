@@ -41,7 +41,7 @@ def locate(
 
     A missing repository is downloaded, only the weights of `parts`. `on_bytes(done, total)` is called now and then,
     from several threads, and may raise to cancel. A later download resumes from the files that are already there. `hub`
-    holds the access token. Raises DarkroomError where there is neither a folder nor a repository, or where the token
+    holds the access token. Raises DarkroomError if there is neither a folder nor a repository, or if the token
     gives no access to it.
     """
     folder = from_root(name)

@@ -1,7 +1,7 @@
 """Reads tensors in the format of `torch.distributed.checkpoint`, in which older versions wrote sharded backups.
 
 A folder holds a pickle, `.metadata`, with the place of each part of each tensor, and files with these parts, each as
-torch.save writes it. torch unpickles the first without any restriction; here its instructions are only interpreted.
+torch.save writes it. torch unpickles `.metadata` without any restriction; here its instructions are only interpreted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from modules.formats.lazy_tensors import LazyTensor
 from modules.formats.pickle_header import unsafe_sentence
 from modules.formats.pickle_machine import PickleLimitError, PickleMachine
 from modules.formats.pickle_values import BuiltObject, NamedGlobal
-from modules.formats.stored_tensors import pickled_tensor
+from modules.formats.stored_tensors import read_pickled_tensor
 from modules.system.errors import DarkroomError
 from modules.system.regular_files import open_regular, read_regular
 
@@ -41,15 +41,15 @@ _DAMAGE = (OSError, ValueError, IndexError, KeyError, TypeError, AttributeError,
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a tensor: its first row, the number of rows of the whole, and its values; 0 and 1 for a scalar."""
+    """A part of a tensor: its first row, the number of rows of the whole tensor, and its values; scalars have 0 and 1."""
 
     start: int
     num_rows: int
     values: LazyTensor
 
 
-def distributed_tensors(folder: Path) -> dict[str, list[Part]]:
-    """Return the parts of each tensor in a folder. Raises DarkroomError for a damaged one, and one with code."""
+def read_distributed(folder: Path) -> dict[str, list[Part]]:
+    """Return the parts of each tensor in a folder. Raises DarkroomError if the folder is damaged or contains code."""
     try:
         metadata = _metadata(folder)
         stored: Mapping[str, Any] = metadata.state["state_dict_metadata"]
@@ -104,7 +104,7 @@ def _lazy_part(file: Path, start: int, length: int, shape: tuple[int, ...], dtyp
     def read() -> torch.Tensor:
         with open_regular(file) as opened:
             opened.seek(start)
-            tensor = pickled_tensor(opened.read(length), name=file.name)
+            tensor = read_pickled_tensor(opened.read(length), name=file.name)
         if tuple(tensor.shape) != shape or tensor.dtype != dtype:
             raise _damage_error(file.parent, f"a tensor in {file.name} is not like its entry in .metadata")
         return tensor

@@ -1,8 +1,8 @@
 """The files of embeddings (textual inversion) of A1111, ComfyUI, Forge, diffusers, kohya and OneTrainer.
 
 A1111's .pt has the vectors in `string_to_param`; other files of one text encoder have a single tensor of any name;
-SDXL's have one for each encoder, `clip_l` and `clip_g`. Files of our own with a single tensor have OneTrainer's name
-for it, `emp_params`: OneTrainer reads no other, and the other programs read any.
+SDXL's have one for each encoder, `clip_l` and `clip_g`. Our files with a single tensor use OneTrainer's name for it,
+`emp_params`: OneTrainer reads only this one, and the other programs read any.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def read_embedding(path: Path, tensors: Mapping[str, str], widths: Mapping[str, 
     """Return an embedding's vectors (N, D) by text encoder, in float32; at the output by encoder and `OUTPUT_SUFFIX`.
 
     `tensors` are the names of the family's tensors by text encoder, `widths` the encoders' D. A file with a single
-    tensor is of the encoder with its width; the others have no vectors then. Raises DarkroomError where the file cannot
-    be read or does not fit the encoders.
+    tensor is for the encoder of its width; the others get no vectors. Raises DarkroomError if the file cannot be read
+    or does not fit the encoders.
     """
     stored, _ = read_stored(path)
     by_part: dict[str, LazyTensor] = {}

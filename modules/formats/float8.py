@@ -1,8 +1,8 @@
 """Files in float8 (e4m3: four bits of exponent, three of mantissa; Micikevicius et al. 2022, "FP8 Formats").
 
 Values from 2^-6 to 448 have a relative error of at most 1/16; smaller ones lose more, and values below 2^-10 become 0.
-So only matrices and kernels of the denoiser are stored in float8, all else in float16; and the factors of a LoRA, which
-are mostly smaller, are scaled up by powers of two, with an alpha that undoes it.
+So only matrices and kernels of the denoiser are stored in float8, everything else in float16; and the factors of a
+LoRA, which are mostly smaller, are scaled up by powers of two, with an alpha that reverses this.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TARGET_EXPONENT = 3
 
 
 def matrices_in_float8(tensors: Mapping[str, LazyTensor]) -> dict[str, LazyTensor]:
-    """Return the tensors of a denoiser for a file: ones with two and more axes in float8, others in float16."""
+    """Return the tensors of a denoiser for a file: tensors with two and more axes in float8, others in float16."""
     return {name: _cast(t, FLOAT8 if len(t.shape) > 1 else _REST) for name, t in tensors.items()}
 
 
@@ -62,7 +62,7 @@ def adapter_in_float8(tensors: Mapping[str, Writable], scaled: Collection[str]) 
 
 
 def _exponent_up(values: torch.Tensor) -> int:
-    """Return the exponent of the power of two that brings the largest value to between half of the target and it."""
+    """Return the exponent of the power of two that scales the largest value to between half of the target and all."""
     largest = values.float().abs().max().item() if values.numel() else 0.0
     return _TARGET_EXPONENT - math.frexp(largest)[1] if largest > 0 and math.isfinite(largest) else 0
 

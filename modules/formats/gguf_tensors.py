@@ -33,7 +33,7 @@ _PLAIN = {
 def gguf_tensors(path: Path) -> tuple[dict[str, LazyTensor], dict[str, str]]:
     """Return the tensors of a GGUF file, to be read and unpacked to float32 on demand, and its metadata.
 
-    Raises DarkroomError where it is not a complete GGUF file, or has types that cannot be read.
+    Raises DarkroomError if it is not a complete GGUF file, or has types that cannot be read.
     """
     header = read_gguf_header(path)
     if header.unreadable:
@@ -62,7 +62,7 @@ def block_function(kind: BlockType) -> Unpack:
     return function
 
 
-def unpacked_blocks(packed: torch.Tensor, kind: BlockType, unpack: Unpack, dtype: torch.dtype) -> torch.Tensor:
+def unpack_blocks(packed: torch.Tensor, kind: BlockType, unpack: Unpack, dtype: torch.dtype) -> torch.Tensor:
     """Return the weights (n,) in the bytes of a quantized type, in a dtype, rounded once from float32."""
     blocks = packed.view(-1, kind.num_bytes)
     return unpack(blocks, kind.block, kind.num_bytes, torch.float32).reshape(-1).to(dtype)
@@ -78,6 +78,6 @@ def _lazy(path: Path, tensor: GgufTensor) -> LazyTensor:
         if not math.prod(shape):
             return torch.empty(shape)
         packed = read_packed(path, tensor)
-        return unpacked_blocks(packed, kind, block_function(kind), torch.float32).reshape(shape)
+        return unpack_blocks(packed, kind, block_function(kind), torch.float32).reshape(shape)
 
     return LazyTensor(shape, torch.float32, make)

@@ -90,7 +90,7 @@ def over_limit(path: Path, what: str) -> UnreadableFileError:
 
 def _read(path: Path, file: BinaryIO, size: int) -> Header:
     beginning = file.read(512)
-    _refuse_strangers(path, beginning, size)
+    _refuse_other_formats(path, beginning, size)
     length = int.from_bytes(beginning[:8], "little")
     if size < 8 or beginning[8:9] not in (b"{", b"[", b"") or length >= 2**40:
         advice = "Choose another file; if it was a safetensors file, download it again."
@@ -187,7 +187,7 @@ def _misplaced_error(path: Path, what: str) -> UnreadableFileError:
     return UnreadableFileError("damaged", f"{path.name} is damaged, and no program loads it: {what}.", advice=_AGAIN)
 
 
-def _refuse_strangers(path: Path, beginning: bytes, size: int) -> None:
+def _refuse_other_formats(path: Path, beginning: bytes, size: int) -> None:
     text = beginning.lstrip().lower()
     if size == 0:
         raise UnreadableFileError("empty", f"{path.name} is empty.", advice=_AGAIN)

@@ -23,9 +23,9 @@ class Downloads:
 
 
 def local_file(wanted: FileRequest, downloads: Downloads, *, needed_by: str) -> Path:
-    """Return where a file, or a folder, is on this computer; a missing one is downloaded.
+    """Return the place of a file, or a folder, on this computer; a missing one is downloaded.
 
-    Raises DarkroomError where it is missing and cannot be downloaded.
+    Raises DarkroomError if it is missing and cannot be downloaded.
     """
     present = find_file(wanted, hub_cache_dir=downloads.hub_cache_dir)
     if present is not None:

@@ -41,7 +41,7 @@ def to_kohya(layers: Iterable[AdapterLayer], name_of: NameOf) -> dict[str, torch
 def _alpha(alpha: float, factors: Mapping[str, torch.Tensor]) -> torch.Tensor:
     """Return an alpha as a tensor, in the dtype of the layer's factors as other programs write it if that is exact.
 
-    Those in float8 have it in float32, as `float8` writes it.
+    The alpha of factors in float8 is in float32, as `float8` writes it.
     """
     exact = torch.tensor(float(alpha))
     dtypes = (t.dtype for t in factors.values() if t.is_floating_point() and t.dtype.itemsize > 1)
@@ -52,10 +52,10 @@ def _alpha(alpha: float, factors: Mapping[str, torch.Tensor]) -> torch.Tensor:
 def to_peft(
     layers: Iterable[AdapterLayer], name_of: NameOf, *, folds_alpha: bool = False
 ) -> tuple[dict[str, LazyTensor], dict[str, str]]:
-    """Return the tensors in the PEFT form and their metadata; every layer must be one that `fits_peft`.
+    """Return the tensors in the PEFT form and their metadata; every layer must fit the form (`fits_peft`).
 
-    diffusers since 0.34 takes alpha from the metadata. With `folds_alpha` it is folded into B, which gives every
-    program the right strength; the tensors then differ from the file that they came from.
+    diffusers since 0.34 reads alpha from the metadata. With `folds_alpha` it is folded into B, which gives every
+    program the right strength, but the tensors then differ from the file that they came from.
     """
     tensors: dict[str, LazyTensor] = {}
     by_part: dict[str, dict[str, tuple[int, float]]] = {}
@@ -104,7 +104,7 @@ def _whole(alpha: float) -> float:
 
 
 def fits_peft(layer: AdapterLayer) -> bool:
-    """Whether the PEFT form can hold a layer: a LoRA, with Tucker's middle, with DoRA's scale per output, or plain."""
+    """Return whether the PEFT form can hold a layer: a LoRA, perhaps with a Tucker core or DoRA's scale per output."""
     factors = layer.factors
     if not {DOWN, UP} <= factors.keys() <= LORA_FACTORS:
         return False
@@ -113,7 +113,7 @@ def fits_peft(layer: AdapterLayer) -> bool:
 
 
 def is_incomplete(layer: AdapterLayer) -> bool:
-    """Whether a layer lacks a factor (`lacking_factor`), or is a LoRA with matrices of different ranks."""
+    """Return whether a layer lacks a factor (`lacking_factor`), or is a LoRA with matrices of different ranks."""
     factors = layer.factors
     if lacking_factor(factors):
         return True
@@ -132,9 +132,9 @@ def _down(layer: AdapterLayer) -> LazyTensor:
 
 
 def flatten_down(factors: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """Return the down matrix (rank, in, height, width), with the middle of Tucker's form folded in where there is one.
+    """Return the down matrix (rank, in, height, width), with any Tucker core folded in.
 
-    LyCORIS' Tucker form is up (out, r), mid (r, r, height, width) and down (r, in); diffusers and peft have no middle.
+    LyCORIS' Tucker form is up (out, r), mid (r, r, height, width) and down (r, in); diffusers and peft have no core.
     """
     down, mid = factors[DOWN], factors.get(MID)
     if mid is None:
@@ -176,10 +176,10 @@ def ranks_and_alphas(layers: Iterable[AdapterLayer]) -> Counter[tuple[int, float
 
 
 def rank_and_alpha(layers: Iterable[AdapterLayer]) -> tuple[int, float] | None:
-    """Return the rank and the alpha that stand for a file with these layers; None where none of them is a LoRA.
+    """Return the rank and the alpha that represent a file with these layers; None if no layer is a LoRA.
 
-    The rank is the largest one, which sd-scripts states for a file with several; alpha is the most frequent one of its
-    layers.
+    The rank is the largest one, as sd-scripts states it for a file with several ranks; alpha is the most frequent one
+    of the layers with this rank.
     """
     counts = ranks_and_alphas(layers)
     return max(counts, key=lambda pair: (pair[0], counts[pair], pair[1])) if counts else None

@@ -100,8 +100,8 @@ def checkpoint_metadata(
     """Return the metadata of a single-file checkpoint (ModelSpec 1.0.1).
 
     `kept` is more metadata, such as from the file it was converted from; its title, date and resolution stay, and
-    what describes the new file is replaced. The prediction type is stored under the spec's key and under ComfyUI's,
-    which differs.
+    entries that describe the file itself are replaced. The prediction type is stored under the spec's key and under
+    ComfyUI's, which differs.
     """
     prediction = _PREDICTION_WORDS.get(facts.prediction)
     unet_dtype, vae_dtype = facts.dtypes
@@ -133,7 +133,7 @@ def lasting_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
     return {n: text for n, text in metadata.items() if n != "modelspec.hash_sha256" and not n.startswith("sshs_")}
 
 
-def folded_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
+def fold_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
     """Return the metadata of a model as one entry for the header of its denoiser in a diffusers folder.
 
     Header entries are ignored by diffusers and, unlike a separate file, vanish when another program replaces the
@@ -143,8 +143,8 @@ def folded_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
     return {FOLDED_KEY: json.dumps(lasting, sort_keys=True, ensure_ascii=False)} if lasting else {}
 
 
-def unfolded_metadata(header: Mapping[str, str]) -> dict[str, str]:
-    """Return the metadata that `folded_metadata` stored in a header; none where it is missing or not valid."""
+def unfold_metadata(header: Mapping[str, str]) -> dict[str, str]:
+    """Return the metadata that `folded_metadata` stored in a header; empty if it is missing or not valid."""
     try:
         stored = json.loads(header.get(FOLDED_KEY, "{}"))
     except (ValueError, RecursionError):

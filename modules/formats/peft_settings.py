@@ -36,7 +36,7 @@ def with_peft_settings(path: Path, names: Iterable[str], metadata: Mapping[str, 
 
 
 def doubt_about_alpha(form: str, metadata: Mapping[str, str]) -> str:
-    """Return a sentence if the alpha of a file of PEFT is not known; empty if it is, or if the form has none by rule.
+    """Return a sentence if the alpha of a file of PEFT is not known; empty if it is, or for any other form.
 
     The strength is then 1, as for files of any form without an alpha.
     """
@@ -46,21 +46,21 @@ def doubt_about_alpha(form: str, metadata: Mapping[str, str]) -> str:
 
 
 class PeftAlphas:
-    """The ranks and alphas of layers by PEFT's settings; settings that are damaged or not numbers count as none."""
+    """The ranks and alphas of layers by PEFT's settings; settings that are damaged or not numbers count as missing."""
 
     def __init__(self, metadata: Mapping[str, str]) -> None:
         self._settings = _settings_in(metadata)
         self._patterns: dict[tuple[str, str], dict[str, tuple[int, Any]]] = {}
 
     def find(self, part: str, path: str, rank: int) -> float | None:
-        """Return the alpha of a LoRA layer, by its part or for the whole file; None where there is no usable one."""
-        alpha = self.stated(part, path, rank)
+        """Return the alpha of a LoRA layer, by its part or for the whole file; None without a usable value."""
+        alpha = self.alpha_as_stored(part, path, rank)
         return alpha if alpha is not None and math.isfinite(alpha) else None
 
-    def stated(self, part: str, path: str, rank: int, *, setting: str = "lora_alpha") -> float | None:
-        """Return the alpha of a layer as `find` does, but also one that is infinite or NaN, as in a damaged file.
+    def alpha_as_stored(self, part: str, path: str, rank: int, *, setting: str = "lora_alpha") -> float | None:
+        """Return the alpha of a layer like `find`, but also an infinite or NaN alpha of a damaged file.
 
-        `setting` is PEFT's name of it, which some types of adapters spell otherwise.
+        `setting` is PEFT's name of it, which differs for some types of adapters.
         """
         alpha = self._number(part, path, setting, "alpha_pattern")
         if alpha is None or self._setting(part, "use_rslora") is not True:
@@ -68,12 +68,12 @@ class PeftAlphas:
         return alpha * math.sqrt(rank)  # rank-stabilised LoRA (Kalajdzievski 2023) divides by the root of the rank
 
     def rank(self, part: str, path: str) -> float | None:
-        """Return the rank that the settings give a layer; None where they have no usable one."""
+        """Return the rank that the settings give a layer; None without a usable value."""
         rank = self._number(part, path, "r", "rank_pattern")
         return rank if rank is not None and math.isfinite(rank) and rank > 0 else None
 
     def _number(self, part: str, path: str, setting: str, pattern: str) -> float | None:
-        value = self._own_value(part, path, pattern, self._setting(part, setting))
+        value = self._value_at(part, path, pattern, self._setting(part, setting))
         if isinstance(value, bool) or not isinstance(value, int | float):
             return None
         try:
@@ -84,7 +84,7 @@ class PeftAlphas:
     def _setting(self, part: str, name: str) -> Any:
         return self._settings.get(f"{part}.{name}", self._settings.get(name))
 
-    def _own_value(self, part: str, path: str, pattern: str, usual: Any) -> Any:
+    def _value_at(self, part: str, path: str, pattern: str, usual: Any) -> Any:
         """Return the first entry of a pattern that is the layer's path or the end of it, else the usual one."""
         entries = self._patterns.get((part, pattern))
         if entries is None:
@@ -105,7 +105,7 @@ def _settings_in(metadata: Mapping[str, str]) -> Mapping[str, Any]:
 
 
 def _by_target(pattern: Any) -> dict[str, tuple[int, Any]]:
-    """Return the places and the values of a pattern by target; the first one counts where two are the same."""
+    """Return the places and the values of a pattern by target; the first one of equal targets counts."""
     by_name: dict[str, tuple[int, Any]] = {}
     for place, (target, value) in enumerate(pattern.items() if isinstance(pattern, dict) else ()):
         by_name.setdefault(target.removeprefix("^"), (place, value))

@@ -84,8 +84,8 @@ def is_zip(file: BinaryIO) -> bool:
     return file.read(len(_ZIP)) == _ZIP
 
 
-def limited_zip(file: BinaryIO) -> zipfile.ZipFile:
-    """Open a zip archive. Raises PickleLimitError where it has too many members to list."""
+def open_limited_zip(file: BinaryIO) -> zipfile.ZipFile:
+    """Open a zip archive. Raises PickleLimitError if it has too many members to list."""
     reads = _LimitedReads(file)
     archive = zipfile.ZipFile(cast("Any", reads))
     reads.is_listing = False
@@ -112,9 +112,9 @@ class _LimitedReads:
 
 
 def _root(file: BinaryIO, names: set[str]) -> Any:
-    """Return the object in a checkpoint; `names` receives what its pickles name, also where one is damaged."""
+    """Return the object in a checkpoint; `names` receives the names in its pickles, even if one is damaged."""
     if is_zip(file):
-        with limited_zip(file) as archive:
+        with open_limited_zip(file) as archive:
             return PickleMachine(_pickle_of(archive, names), names=names).run()
     file.seek(0)
     data = file.read(_MAX_PICKLE_BYTES + 1)

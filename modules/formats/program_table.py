@@ -1,4 +1,4 @@
-"""Which programs load what: facts about other programs, with the versions that they were measured with.
+"""Which programs load which files: facts about other programs, with the measured versions.
 
 A file of adapters is answered from three tables: how its layers are named (`NAMES`, by naming and architecture), what
 kind of change they hold (`CHANGES`, and the rows in the records of the adapters), and what else is in the file
@@ -62,8 +62,8 @@ def refuses(why: str) -> Answer:
 class Program:
     """A program that loads model files, in the version stated.
 
-    `is_main` is false for a program that is named only where it differs from the others. `any_size`: it loads adapters
-    for models of other sizes than the published ones.
+    `is_main` is false for a program that is named only if it differs from the others. `any_size`: it loads adapters for
+    models of unpublished sizes.
     """
 
     version: str
@@ -84,7 +84,7 @@ PROGRAMS: Mapping[str, Program] = {
 # -- the names of layers
 
 Row = Mapping[str, Answer | Mapping[Place, Answer]]
-"""The answers by program; where they depend on the place of a layer, those of the other layers are under ""."""
+"""The answers by program; if they depend on the place of a layer, the answer for all other layers is under ""."""
 _WIDER: Mapping[Place, Place] = {"added embedding": "outside", "inpainting input": "outside"}
 
 _SD, _SDXL = ("stable-diffusion-v1", "stable-diffusion-v2"), "stable-diffusion-xl-v1"
@@ -149,7 +149,7 @@ NAMES: Mapping[tuple[str, str], Row] = {
     },
     (_SGM_NAMES, _SDXL): _SGM,
     **dict.fromkeys(((_SGM_NAMES, a) for a in _SD), _SGM_IN_SD),
-    ("kohya, SGM names beside diffusers names", _SDXL): {
+    ("kohya, SGM and diffusers names", _SDXL): {
         **_SGM,
         "diffusers": {"": _DROPS_SGM, "added embedding": ALL},
         "diffusers 0.31": refuses("raises an error: files with both namings are not supported"),
@@ -220,19 +220,19 @@ def answer_about_names(program: str, naming: str, architecture: str, place: Plac
 
 
 def plain_lora_only(label: str) -> Answers:
-    """Return the answers of those that load LoRA alone: diffusers' converter of kohya's files raises for the rest."""
+    """Return the answers of programs that load only LoRA: diffusers' converter of kohya's files raises for the rest."""
     error = refuses(f"raises an error: {label} layers are not supported")
     return {"diffusers": error, "diffusers 0.31": error, "sd-scripts": UNKNOWN}
 
 
 _NO_SCALES = none("loads them without the DoRA scales")
-# Of the published formula (Liu et al. 2024, eq. 5) they divide by another norm: not that of the changed weight.
+# Unlike the published formula (Liu et al. 2024, eq. 5), they do not divide by the norm of the changed weight.
 _NORMS_OF_BASE = none("computes DoRA on the output axis with the norms of the base model, a wrong change")
 _NORMS_OF_INPUTS = none("computes DoRA on the output axis with the norms of the inputs, a wrong change")
 _IGNORED_ALPHA = none("ignores the alpha in the metadata, a wrong strength")
 _INCOMPLETE = Answer("unknown", "was not measured with layers that lack a factor")
 
-# The rows of each type of adapter are in its record (`adapter_types`); these are about any type.
+# The rows of each type of adapter are in its record (`adapter_types`); these apply to any type.
 CHANGES: Mapping[str, Answers] = {
     "DoRA of outputs": {
         "ComfyUI": _NORMS_OF_BASE,
@@ -260,9 +260,9 @@ CHANGES: Mapping[str, Answers] = {
     },
 }
 
-# diffusers finds the alpha of a layer again by a name that it makes of the name in the file. For these layers that name
-# is another one, so they get the most common alpha of their part. (The first text encoder has no "text_model" in
-# transformers 5.6 and later.)
+# diffusers looks up the alpha of a layer by a name that it derives from the name in the file. For these layers it
+# derives a different name, so they get the most common alpha of their part. (The first text encoder has no "text_model"
+# in transformers 5.6 and later.)
 _LOST_ALPHAS = (
     ("unet", r".*\.attn[12]\.to_(q|k|v|out\.0)"),
     ("text_encoder", r"text_model\..*"),
@@ -271,7 +271,7 @@ _LOST_ALPHAS = (
 
 
 def diffusers_loses_alpha(part: str, path: str) -> bool:
-    """Whether diffusers 0.42.1 gives a layer of a kohya file the most common alpha of its part instead of its own."""
+    """Return whether diffusers 0.42.1 uses the most common alpha of its part for a layer of a kohya file."""
     return any(part == p and re.fullmatch(layers, path) for p, layers in _LOST_ALPHAS)
 
 
@@ -309,10 +309,10 @@ class CheckpointFacts:
     """How a program reads single files.
 
     `reads_velocity_tensors`: it reads the empty tensors `v_pred` and `ztsnr` of SDXL. `reads_sidecar`: it reads the
-    .yaml beside a file. `loads_other_sizes` is whether it loads a model whose widths are not a published model's (None:
-    unknown), and `size_note` is the reason. `zero_snr_note` is what a file with zero terminal SNR needs that has no
-    tensor the program reads. `exceptions` are the variants and prediction types that it does not load (None: unknown)
-    although it loads the model's files, each with the reason.
+    .yaml next to a file. `loads_other_sizes` is whether it loads a model with the widths of no published model (None:
+    unknown), and `size_note` is the reason. `zero_snr_note` is the advice for a file with zero terminal SNR, but
+    without a tensor that the program reads. `exceptions` are the variants and prediction types that it does not load
+    (None: unknown) although it loads the model's files, each with the reason.
     """
 
     reads_velocity_tensors: bool = False
@@ -358,9 +358,9 @@ CHECKPOINTS: Mapping[str, CheckpointFacts] = {
 
 
 def velocity_note(program: str, *, has_tensors: bool, has_sidecar: bool, zero_snr: bool) -> str:
-    """Return what the user must do so that a program uses the v-prediction of an SDXL file; empty for nothing.
+    """Return the user's steps for a program to use the v-prediction of an SDXL file; empty if none are needed.
 
-    `has_tensors`: the file has the tensor `v_pred`; `has_sidecar`: a .yaml beside it states v-prediction.
+    `has_tensors`: the file has the tensor `v_pred`; `has_sidecar`: a .yaml next to it states v-prediction.
     """
     facts = CHECKPOINTS[program]
     if facts.reads_velocity_tensors and has_tensors:
@@ -370,5 +370,5 @@ def velocity_note(program: str, *, has_tensors: bool, has_sidecar: bool, zero_sn
             return "the file has no v_pred marker: set v-prediction yourself"
         snr = ", rescale_betas_zero_snr=True" if zero_snr else ""
         return f'set prediction_type="v_prediction"{snr} in its scheduler'
-    note = "keep the .yaml beside it" if has_sidecar else "takes it for epsilon unless a .yaml lies beside it"
+    note = "keep the .yaml next to it" if has_sidecar else "takes it for epsilon unless a .yaml is next to it"
     return f"{note}; {facts.zero_snr_note}" if zero_snr and facts.zero_snr_note else note

@@ -50,7 +50,7 @@ class FileRequest:
     """A file, or a folder, that a run needs: the published one, and the user's own if one is set."""
 
     published: PublishedFile
-    own: Path | None
+    user_path: Path | None
 
     @property
     def words(self) -> str:
@@ -60,7 +60,7 @@ class FileRequest:
 
 
 def file_request(published: PublishedFile, given: str) -> FileRequest:
-    """Return a file, for the text of the setting that can name another. A repository there replaces the published."""
+    """Return the request for a published file, or for the file or repository that a setting names instead."""
     given = given.strip()
     path = from_root(given)
     if given and is_repository(given) and not path.exists():
@@ -76,23 +76,25 @@ def is_repository(name: str) -> bool:
 
 
 def find_file(wanted: FileRequest, *, hub_cache_dir: str) -> Path | None:
-    """Return the file, or the folder, where it is on this computer, else None. Only names are checked.
+    """Return the file, or the folder, if it is on this computer, else None. Only names are checked.
 
     Raises DarkroomError if the user's own file is missing or of the wrong form.
     """
-    if wanted.own is not None:
-        return _check_file(wanted.own, wanted.published)
+    if wanted.user_path is not None:
+        return _check_file(wanted.user_path, wanted.published)
     published = wanted.published
     for revision in dict.fromkeys((published.revision, "")):  # also what was downloaded before
-        paths = [cached_file(published.repo, name, revision, hub_cache_dir=hub_cache_dir) for name in published.names]
+        paths = [
+            find_cached_file(published.repo, name, revision, hub_cache_dir=hub_cache_dir) for name in published.names
+        ]
         if (last := paths[-1]) is not None and None not in paths:
             return last if published.name else last.parent
     return None
 
 
-def cached_file(repo: str, name: str, revision: str, *, hub_cache_dir: str) -> Path | None:
+def find_cached_file(repo: str, name: str, revision: str, *, hub_cache_dir: str) -> Path | None:
     """Return a file of a repository's revision in the download cache; empty for the newest one downloaded so far."""
-    # Imported here: the import takes a third of a second, which runs with local files can save.
+    # Imported here: the import takes a third of a second, which runs with local files do not need.
     from huggingface_hub import try_to_load_from_cache
 
     path = try_to_load_from_cache(repo, name, revision=revision or None, cache_dir=hub_cache_dir or None)
@@ -121,18 +123,18 @@ def problem_of_file(
     return Problem(where, f"{needs}. It will be downloaded when the run starts.", "info")
 
 
-def _check_file(own: Path, published: PublishedFile) -> Path:
+def _check_file(path: Path, published: PublishedFile) -> Path:
     if published.name:
-        if not own.is_file():
-            raise DarkroomError(f"The file {own} does not exist.", advice=_instead(published))
-        return own
-    missing = [name for name in published.names if not (own / name).is_file()]
+        if not path.is_file():
+            raise DarkroomError(f"The file {path} does not exist.", advice=_instead(published))
+        return path
+    missing = [name for name in published.names if not (path / name).is_file()]
     if missing:
         raise DarkroomError(
-            f"The folder {own} is not a CLIP model in transformers' layout: {missing[0]} is missing.",
+            f"The folder {path} is not a CLIP model in transformers' layout: {missing[0]} is missing.",
             advice=_instead(published),
         )
-    return own
+    return path
 
 
 def _instead(published: PublishedFile) -> str:

@@ -38,12 +38,12 @@ _DTYPE_CODES = {
 
 
 PAYLOAD_SHA256 = "payload-sha256".center(64, "#")
-"""As a metadata value, this is replaced by the payload's hash, which is known last and has the same length."""
+"""A placeholder in metadata values for the payload's hash, which has the same length and is known last."""
 
 TRAINED = "The training has diverged: use a lower learning rate or another precision."
 """The advice for trained weights that are not finite."""
 CONVERTED = (
-    "Where the values are too large, use --dtype float32 or --dtype bfloat16; otherwise the file is damaged: "
+    "If the values are too large, use --dtype float32 or --dtype bfloat16; otherwise the file is damaged: "
     "download it again, or choose another one."
 )
 """The advice for weights that are not finite and come from a file."""
@@ -66,8 +66,8 @@ def write_safetensors(
     """Write tensors atomically in the order of their names, floating-point ones cast to `dtype` if one is given.
 
     Only one tensor at a time is created or copied from its device. `on_written(done, total)` counts bytes and may raise
-    to cancel. Raises DarkroomError with `advice`, and leaves an existing file unchanged, where a tensor has a value
-    that is not finite.
+    to cancel. Raises DarkroomError with `advice`, and leaves an existing file unchanged, if a tensor has a value that
+    is not finite.
     """
     digest = hashlib.sha256()
     with atomic_file(path) as temporary:

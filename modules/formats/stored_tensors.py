@@ -54,22 +54,22 @@ _ALWAYS_READ = 100_000_000  # bytes; asking for the free memory takes longer tha
 def read_stored(path: Path) -> tuple[dict[str, LazyTensor], dict[str, str]]:
     """Return the tensors of a model file, of any format regardless of its suffix, and its metadata.
 
-    Raises DarkroomError where it is not a complete file of a known format.
+    Raises DarkroomError if it is not a complete file of a known format.
     """
     try:
-        return stored_tensors(path)
+        return read_lazy_safetensors(path)
     except UnreadableFileError as error:
         if error.defect == "gguf":
             return gguf_tensors(path)
         if error.defect != "pickled":
             raise
-        return pickled_tensors(path), {}
+        return read_pickled_tensors(path), {}
 
 
-def stored_tensors(path: Path) -> tuple[dict[str, LazyTensor], dict[str, str]]:
+def read_lazy_safetensors(path: Path) -> tuple[dict[str, LazyTensor], dict[str, str]]:
     """Return the tensors of a safetensors file, to be read on demand, and its metadata.
 
-    Raises DarkroomError where it is not a complete safetensors file.
+    Raises DarkroomError if it is not a complete safetensors file.
     """
     header = read_header(path)
     unknown = {t.dtype for t in header.tensors.values()} - DTYPE_CODES.keys()
@@ -78,10 +78,10 @@ def stored_tensors(path: Path) -> tuple[dict[str, LazyTensor], dict[str, str]]:
     return {name: _lazy_entry(path, entry) for name, entry in header.tensors.items()}, dict(header.metadata)
 
 
-def pickled_tensors(path: Path) -> dict[str, LazyTensor]:
+def read_pickled_tensors(path: Path) -> dict[str, LazyTensor]:
     """Return the tensors of a .ckpt or .pt file by dotted name, without a "state_dict" prefix.
 
-    Raises DarkroomError where it is damaged, in the format before PyTorch 1.6, or contains more than weights.
+    Raises DarkroomError if it is damaged, in the format before PyTorch 1.6, or contains more than weights.
     """
     # torch sets no limits: a file of a few bytes can take hours and all memory. The header's reader does.
     _refuse_code(path.name, read_pickle_header(path))
@@ -95,15 +95,15 @@ def pickled_tensors(path: Path) -> dict[str, LazyTensor]:
     return {name: lazy(tensor) for name, tensor in _flatten(data, "", 0)}
 
 
-def pickled_tensor(content: bytes, *, name: str) -> torch.Tensor:
+def read_pickled_tensor(content: bytes, *, name: str) -> torch.Tensor:
     """Return the tensor that torch.save wrote as `content`; `name` is the file's, for errors.
 
-    Raises DarkroomError where it is anything else.
+    Raises DarkroomError if it is anything else.
     """
     _refuse_code(name, pickle_header_of(io.BytesIO(content), Path(name)))
     tensor = _load(io.BytesIO(content), name, mmap=False)
     if not isinstance(tensor, torch.Tensor):
-        raise DarkroomError(f"{name} contains something else than a tensor.", advice=_UNSAFE_ADVICE)
+        raise DarkroomError(f"{name} contains something other than a tensor.", advice=_UNSAFE_ADVICE)
     return tensor.detach()
 
 
@@ -126,7 +126,7 @@ def _load(source: Path | BinaryIO, name: str, *, mmap: bool) -> Any:
 
 
 def require_memory(num_bytes: int, path: Path) -> None:
-    """Raise DarkroomError where tensors of a file need more memory than is free.
+    """Raise DarkroomError if tensors of a file need more memory than is free.
 
     A file of a few bytes on the disk can have tensors of any size: reading them would end this program or others.
     """
@@ -175,7 +175,7 @@ class _Nothing:
 
 
 class _Parameters(dict[str, torch.Tensor]):
-    """Replaces a dictionary of parameters, which is a module: takes the parameters of its state alone."""
+    """Replaces a dictionary of parameters, which is a module, by the parameters in its state."""
 
     def __setstate__(self, state: object) -> None:
         parameters = state.get("_parameters") if isinstance(state, dict) else None

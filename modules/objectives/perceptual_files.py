@@ -110,9 +110,9 @@ def problems_of_files(settings: Reconstruction, *, offline: bool, hub_cache_dir:
         problem = problem_of_file(where, wanted, needed_by=NEEDED_BY, offline=offline, hub_cache_dir=hub_cache_dir)
         if problem is not None:
             yield problem
-        elif wanted.own is not None:
+        elif wanted.user_path is not None:
             try:
-                refused = refusal_of(wanted.own, read_checkpoint_header(wanted.own).shapes)
+                refused = refusal_of(wanted.user_path, read_checkpoint_header(wanted.user_path).shapes)
             except DarkroomError as error:
                 refused = error
             if refused is not None:

@@ -18,7 +18,7 @@ import torch
 
 from modules.data.cache.store import BrokenEntryError, EntryStore
 from modules.formats.gguf_header import BlockType
-from modules.formats.gguf_tensors import block_function, unpacked_blocks
+from modules.formats.gguf_tensors import block_function, unpack_blocks
 from modules.quantization.registry import BLOCK_WEIGHTS
 from modules.quantization.spec import QuantizedFormat, Residual, Rounding
 from modules.system.devices import dtype_of
@@ -178,7 +178,7 @@ class GgufBlocks:
 
     def unpack(self, stored: PackedData, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
         """Return the weight in a dtype."""
-        return unpacked_blocks(stored.packed, self.kind, self._unpack, dtype).view(shape)
+        return unpack_blocks(stored.packed, self.kind, self._unpack, dtype).view(shape)
 
     def rows(self, stored: PackedData, shape: tuple[int, int], rounding: Rounding) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the weight rounded again, at each use."""

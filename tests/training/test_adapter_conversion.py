@@ -13,7 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from modules.families.kinds.identify import identify
-from modules.families.kinds.lora_conversion import converted_metadata
+from modules.families.kinds.lora_conversion import convert_metadata
 from modules.families.parts.single_file.models import CONFIGS_KEY
 from modules.families.registry import published
 from modules.formats.adapter_file import AdapterFile, read_adapter_file
@@ -187,7 +187,7 @@ def test_every_type_keeps_its_tensors_under_kohyas_names(kind: str, dtype: str, 
 )
 def test_the_metadata_name_the_algorithm_as_lycoris_does(factors: str, algo: str) -> None:
     layer = AdapterLayer("unet", "conv_in", {name: torch.ones(2, 2) for name in factors.split()})
-    metadata = converted_metadata({}, [layer], published("sd1"), "kohya")
+    metadata = convert_metadata({}, [layer], published("sd1"), "kohya")
     assert json.loads(metadata["ss_network_args"])["algo"] == algo
 
 
@@ -214,7 +214,7 @@ def test_what_a_form_cannot_hold_is_said(tmp_path: Path, capsys: pytest.CaptureF
     write(tmp_path / "a.safetensors", both, "sdxl", ss_network_args='{"algo": "locon", "use_tucker": "True"}')
     said = notes_of(tmp_path, capsys, "--to", "peft")
     assert f"{len(norms)} of {len(norms) + len(loras)} layers are left out" in said
-    assert "The Tucker middle of" in said
+    assert "The Tucker core of" in said
     assert "The bundled embeddings are left out" in said
     assert "Tensors that belong to no layer of the model: 1, such as lora_unet_nowhere" in said
     assert_same_effect(read(tmp_path / "out.safetensors", "sdxl"), with_tucker(loras), atol=1e-5)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from modules.config.schema import Config
-from modules.formats.metadata import unfolded_metadata
+from modules.formats.metadata import unfold_metadata
 from modules.formats.safetensors_io import read_safetensors
 from modules.system.atomic import write_text
 from tests.builders.configs import laid_over
@@ -55,7 +55,7 @@ def step_of(model: Path) -> str:
     """After which step a model was saved."""
     file = model if model.is_file() else next(model.glob("unet/*.safetensors"))
     metadata = read_safetensors(file)[1]
-    return {**unfolded_metadata(metadata), **metadata}["ss_steps"]
+    return {**unfold_metadata(metadata), **metadata}["ss_steps"]
 
 
 def best_config(config: Config, held_out: Path, changes: dict[str, Any]) -> Config:

@@ -21,7 +21,7 @@ from modules.families.kinds.identify import identify, who_loads_file
 from modules.families.protocol import ModelFamily
 from modules.families.registry import FAMILIES
 from modules.formats.gguf_header import _TYPES, READABLE, BlockType, read_gguf_header
-from modules.formats.gguf_tensors import block_function, gguf_tensors, unpacked_blocks
+from modules.formats.gguf_tensors import block_function, gguf_tensors, unpack_blocks
 from modules.formats.headers import UnreadableFileError, read_header
 from modules.formats.stored_tensors import read_stored
 from modules.memory.part_plan import PartPlan
@@ -61,7 +61,7 @@ def test_blocks_are_unpacked_to_the_values_of_the_package_gguf(name: str) -> Non
     raw = torch.randint(0, 256, (40, kind.num_bytes), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
     for place in _scales(kind):  # random bytes are valid but for the scales, which must be finite
         raw[:, place : place + 2] = torch.tensor(list(struct.pack("<e", 0.01)), dtype=torch.uint8)
-    found = unpacked_blocks(raw.flatten(), kind, block_function(kind), torch.float32)
+    found = unpack_blocks(raw.flatten(), kind, block_function(kind), torch.float32)
     theirs = gguf.quants.dequantize(raw.numpy(), gguf.GGMLQuantizationType[name])
     assert np.array_equal(found.numpy(), theirs.flatten())
 

@@ -263,7 +263,7 @@ def test_only_base_models_become_inpainting_models(
     models: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["convert", str(models["sd"]), str(tmp_path / "again"), "--to-inpainting"]) == 2
-    assert "no base model" in capsys.readouterr().err
+    assert "not a base model" in capsys.readouterr().err
     assert not (tmp_path / "again").exists()
 
 

@@ -210,10 +210,10 @@ def test_a_final_model_says_how_completely_every_program_loads_it() -> None:
     line = line_of(ModelSaved(5, "/m.safetensors", "diffusers", True, ("diffusers",), loading), 0.0)
     assert line is not None
     assert line.text.endswith("(loads in diffusers; partly in ComfyUI; not in A1111 and Forge)")
-    needs = ("A1111: keep the .yaml beside it",)
+    needs = ("A1111: keep the .yaml next to it",)
     line = line_of(ModelSaved(5, "/m.safetensors", "single_file", True, ("A1111",), {"A1111": "yes"}, needs), 0.0)
     assert line is not None
-    assert line.text.endswith("(loads in A1111; A1111: keep the .yaml beside it)")
+    assert line.text.endswith("(loads in A1111; A1111: keep the .yaml next to it)")
 
 
 def test_the_log_is_bounded() -> None:

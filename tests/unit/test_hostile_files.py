@@ -51,7 +51,7 @@ def code_names(path: Path) -> list[str]:
 @pytest.mark.parametrize("place", ["zip", "legacy", "version", "keys", "raw", "damaged", "inner"])
 def test_a_pickle_with_code_is_not_safe_to_load(way: str, place: str, tmp_path: Path) -> None:
     """Wherever the code is: in the object, in the small pickles around it, and before damage."""
-    from modules.formats.stored_tensors import pickled_tensors
+    from modules.formats.stored_tensors import read_pickled_tensors
 
     canary = tmp_path / "canary"
     value = hostile.planted(canary)[way]
@@ -73,7 +73,7 @@ def test_a_pickle_with_code_is_not_safe_to_load(way: str, place: str, tmp_path: 
     assert kind.kind == "broken" or "code" in kind.facts
     assert all(x.complete is False for x in loads)
     with pytest.raises(DarkroomError):
-        pickled_tensors(path)
+        read_pickled_tensors(path)
     assert not canary.exists()
 
 

@@ -117,17 +117,17 @@ def test_v_prediction_needs_a_setting_where_a_program_does_not_detect_it(tmp_pat
     path = write_header(tmp_path / "f.safetensors", model_shapes("sdxl") | {"v_pred": (0,)})
     found = notes(path)
     assert found["ComfyUI"] == found["Forge"] == ""
-    assert found["A1111"] == "takes it for epsilon unless a .yaml lies beside it"
+    assert found["A1111"] == "takes it for epsilon unless a .yaml is next to it"
     assert "scheduler" in found["diffusers"]
     write_header(path, model_shapes("sdxl") | {"v_pred": (0,), "ztsnr": (0,)})
     path.with_suffix(".yaml").write_text("x: sgm.modules.diffusionmodules.denoiser_scaling.VScaling\n")
     found = notes(path)
     assert found["ComfyUI"] == ""
     assert found["Forge"] == ""
-    assert found["A1111"].startswith("keep the .yaml beside it; set ")
+    assert found["A1111"].startswith("keep the .yaml next to it; set ")
     write_header(path, model_shapes("sdxl"))
     assert "no v_pred marker" in notes(path)["ComfyUI"]
-    assert notes(path)["Forge"] == notes(path)["A1111"] == "keep the .yaml beside it"
+    assert notes(path)["Forge"] == notes(path)["A1111"] == "keep the .yaml next to it"
     path = write_header(tmp_path / "g.safetensors", model_shapes("sd1"), metadata={"modelspec.prediction_type": "v"})
     assert "ModelSamplingDiscrete" in notes(path)["ComfyUI"]
     assert "needs a .yaml" in notes(path)["A1111"]

@@ -204,9 +204,9 @@ def test_the_leftovers_of_sd1s_own_trainer_become_nothing(tmp_path: Path) -> Non
     finally:
         for name in names:
             del sys.modules[name]
-    from modules.formats.stored_tensors import pickled_tensors
+    from modules.formats.stored_tensors import read_pickled_tensors
 
-    assert pickled_tensors(tmp_path / "m.ckpt").keys() == {"w"}
+    assert read_pickled_tensors(tmp_path / "m.ckpt").keys() == {"w"}
 
 
 def test_one_tensor_at_a_time_is_in_memory(tmp_path: Path) -> None:

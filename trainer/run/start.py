@@ -16,7 +16,7 @@ from modules.config.method_facts import method_of, original_has_adapter, uses_pr
 from modules.config.schema import Config
 from modules.formats.checkpoint_header import read_checkpoint_header
 from modules.formats.headers import UnreadableFileError
-from modules.formats.metadata import unfolded_metadata
+from modules.formats.metadata import unfold_metadata
 from modules.formats.safetensors_io import read_safetensors, write_safetensors
 from modules.memory.frozen_copy import FrozenCopy
 from modules.system.file_errors import describe_file_error
@@ -133,7 +133,7 @@ def _step_of(model: Path) -> int | None:
     for file in sorted(model.rglob("*.safetensors")) if model.is_dir() else [model]:
         with suppress(OSError, UnreadableFileError, KeyError, ValueError):
             metadata = read_checkpoint_header(file).metadata
-            return int({**unfolded_metadata(metadata), **metadata}["ss_steps"])
+            return int({**unfold_metadata(metadata), **metadata}["ss_steps"])
     return None
 
 

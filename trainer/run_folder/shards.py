@@ -14,9 +14,9 @@ from typing import Any, Literal
 
 import torch
 
-from modules.formats.distributed_checkpoint import METADATA, Part, distributed_tensors
+from modules.formats.distributed_checkpoint import METADATA, Part, read_distributed
 from modules.formats.safetensors_io import read_safetensors, write_safetensors
-from modules.formats.stored_tensors import stored_tensors
+from modules.formats.stored_tensors import read_lazy_safetensors
 from modules.system.errors import DarkroomError
 
 Kind = Literal["weights", "optimizer", "ema"]
@@ -82,7 +82,7 @@ def stored_in_shards(folder: Path, kind: Kind) -> dict[str, StoredTensor]:
     shards = folder / _FOLDER
     if not shards.is_dir():
         return {}
-    parts = distributed_tensors(shards) if (shards / METADATA).exists() else _parts_in(shards)
+    parts = read_distributed(shards) if (shards / METADATA).exists() else _parts_in(shards)
     prefix = key_of(kind, "")
     return {
         key.removeprefix(prefix): _assemble(shards, key, rows) for key, rows in parts.items() if key.startswith(prefix)
@@ -104,7 +104,7 @@ def has_averages(folder: Path) -> bool:
 def _parts_in(shards: Path) -> dict[str, list[Part]]:
     parts: dict[str, list[Part]] = {}
     for file in sorted(shards.glob("*.safetensors")):
-        tensors, metadata = stored_tensors(file)
+        tensors, metadata = read_lazy_safetensors(file)
         places = _places(file, metadata.get(_ROWS, "{}"))
         for key, tensor in tensors.items():
             start, num_rows = places.get(key, (0, tensor.shape[0] if tensor.shape else 1))

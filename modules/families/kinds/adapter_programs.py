@@ -51,14 +51,14 @@ _ADDED = re.compile(r"add_embedding\.linear_[12]")
 _KOHYA_PREFIXES = ("lora_te_", "lora_unet_", "lora_te1_", "lora_te2_")
 _AMOUNTS: tuple[Word, ...] = ("none", "unknown", "part", "all")
 _SGM: Naming = "kohya, SGM names"
-_SGM_BESIDE: Naming = "kohya, SGM names beside diffusers names"
+_SGM_MIXED: Naming = "kohya, SGM and diffusers names"
 
 
 @dataclass(frozen=True, slots=True)
 class LayerGroup:
     """Layers of a file that every program answers alike: their naming, place, and changes (rows of `CHANGES`).
 
-    `kohya_naming` is what kohya's trainers would name them.
+    `kohya_naming` is the naming of kohya's trainers for them.
     """
 
     naming: Naming
@@ -69,7 +69,7 @@ class LayerGroup:
 
 @dataclass(frozen=True, slots=True)
 class AdapterContents:
-    """An adapter file as the rows of the table distinguish files: groups of layers, and what else it holds (`EXTRAS`).
+    """An adapter file as the rows of the table distinguish files: groups of layers, and its other content (`EXTRAS`).
 
     `architecture` is ModelSpec's id of its model.
     """
@@ -107,24 +107,24 @@ def adapter_loads(header: CheckpointHeader | None, kind: FileKind) -> tuple[Load
 
 def answer_of(program: str, contents: AdapterContents) -> Loads:
     """Return how much of a file a program loads, by the rows of the table that apply to it."""
-    answer = _with_extras(program, _of_groups(program, contents), contents.extras)
+    answer = _add_extras(program, _answer_groups(program, contents), contents.extras)
     notes = answer.why, _advice(program, contents, answer)
     facts = PROGRAMS[program]
-    return Loads(program, answer.loads, _joined(notes), version=facts.version, is_main=facts.is_main)
+    return Loads(program, answer.loads, _join(notes), version=facts.version, is_main=facts.is_main)
 
 
-def _of_groups(program: str, contents: AdapterContents) -> Answer:
-    answers = [_of_group(program, group, contents.architecture) for group in contents.groups]
+def _answer_groups(program: str, contents: AdapterContents) -> Answer:
+    answers = [_answer_group(program, group, contents.architecture) for group in contents.groups]
     if refused := next((answer for answer in answers if answer.refuses), None):
         return refused
     words = {answer.loads for answer in answers}
     if len(words) < 2 or words == {"all", "unknown"} or words == {"none", "unknown"}:
         word: Word = "unknown" if len(words) != 1 else next(iter(words))
-        return Answer(word, _joined(answer.why for answer in answers))
-    return Answer("part", _joined(answer.why for answer in answers if answer.loads != "unknown"))
+        return Answer(word, _join(answer.why for answer in answers))
+    return Answer("part", _join(answer.why for answer in answers if answer.loads != "unknown"))
 
 
-def _of_group(program: str, group: LayerGroup, architecture: str) -> Answer:
+def _answer_group(program: str, group: LayerGroup, architecture: str) -> Answer:
     names = answer_about_names(program, group.naming, architecture, group.place)
     rows = _rows()
     changes = (rows[change].get(program, Answer("all")) for change in group.changes)
@@ -133,16 +133,16 @@ def _of_group(program: str, group: LayerGroup, architecture: str) -> Answer:
 
 @cache
 def _rows() -> Mapping[str, Answers]:
-    """Return the rows about changes: those about any type, and those of each type of adapter."""
+    """Return the rows about changes: the rows for any type, and the rows of each type of adapter."""
     return {name: row for rows in (CHANGES, *(t.programs for t in adapter_types())) for name, row in rows.items()}
 
 
-def _with_extras(program: str, answer: Answer, extras: Iterable[str]) -> Answer:
+def _add_extras(program: str, answer: Answer, extras: Iterable[str]) -> Answer:
     more = [EXTRAS[extra][program] for extra in extras if program in EXTRAS[extra]]
     if answer.refuses:
         return answer
     worst = min((answer, *more), key=lambda a: a.severity)
-    return worst if worst.refuses else replace(worst, why=_joined((answer.why, *(a.why for a in more))))
+    return worst if worst.refuses else replace(worst, why=_join((answer.why, *(a.why for a in more))))
 
 
 def _advice(program: str, contents: AdapterContents, answer: Answer) -> str:
@@ -156,8 +156,8 @@ def _advice(program: str, contents: AdapterContents, answer: Answer) -> str:
     if "unusual alpha" in odd_alphas:
         forms["PEFT"] = [_in_peft_form(group) for group in contents.groups]
     for form, groups in forms.items():
-        converted = _of_groups(program, AdapterContents(contents.architecture, tuple(groups)))
-        if _AMOUNTS.index(_with_extras(program, converted, extras).loads) > _AMOUNTS.index(answer.loads):
+        converted = _answer_groups(program, AdapterContents(contents.architecture, tuple(groups)))
+        if _AMOUNTS.index(_add_extras(program, converted, extras).loads) > _AMOUNTS.index(answer.loads):
             return f"convert it to the {form} form"
     return ""
 
@@ -175,11 +175,8 @@ def _peft_naming(group: LayerGroup) -> Naming:
     return "PEFT, text" if group.kohya_naming == "kohya, text" else "PEFT, UNet"
 
 
-def _joined(texts: Iterable[str]) -> str:
+def _join(texts: Iterable[str]) -> str:
     return "; ".join(dict.fromkeys(text for text in texts if text))
-
-
-# -- reading a header
 
 
 def read_contents(header: CheckpointHeader, model: str) -> AdapterContents:
@@ -196,7 +193,7 @@ def read_contents(header: CheckpointHeader, model: str) -> AdapterContents:
     groups = [_group(layer, odd_alphas.get(layer.name, ""), is_inpainting=is_inpainting) for layer in layers]
     namings = {group.naming for group in groups}
     if {_SGM, "kohya, diffusers names"} <= namings and any(group.kohya_naming == _SGM for group in groups):
-        groups = [replace(g, naming=_SGM_BESIDE) if g.naming == _SGM else g for g in groups]
+        groups = [replace(g, naming=_SGM_MIXED) if g.naming == _SGM else g for g in groups]
     extras = tuple(_extras(header, layers, record.architecture, groups))
     return AdapterContents(record.architecture, tuple(dict.fromkeys(groups)), extras)
 
@@ -206,7 +203,7 @@ def _layers(header: CheckpointHeader) -> list[_Layer]:
     for name, shape in header.shapes.items():
         if not name.startswith(BUNDLED_EMBEDDING):
             layer, factor = layer_and_factor(name)
-            layer = layer or name.rpartition(".")[0] or name  # what any other tensor is named by
+            layer = layer or name.rpartition(".")[0] or name  # any other tensor counts as a layer of its name
             entry = layers.setdefault(layer, _Layer(layer, [], {}))
             entry.tensors.append(name)
             entry.shapes[factor] = shape
@@ -252,8 +249,8 @@ def _changes(layer: _Layer, *, is_peft: bool) -> Iterator[str]:
         yield "unknown"
     elif lacking_factor(factors):
         yield "incomplete"
-    elif own := adapter_type(factors):
-        yield from own.rows(shapes, layer.alpha)
+    elif known := adapter_type(factors):
+        yield from known.rows(shapes, layer.alpha)
     if scale := shapes.get(DORA_SCALE):
         yield "DoRA of PEFT" if is_peft else f"DoRA of {dora_axis(scale)}"
 
@@ -261,36 +258,36 @@ def _changes(layer: _Layer, *, is_peft: bool) -> Iterator[str]:
 def _odd_alphas(header: CheckpointHeader, layers: Iterable[_Layer]) -> dict[str, str]:
     """Return the row of `CHANGES` about a layer's alpha, by the names of the LoRA layers that have such an alpha."""
     loras = [x for x in layers if x.target is not None and len(x.shapes.get(DOWN, ())) > 1]
-    found: dict[str, str] = {}
+    odd: dict[str, str] = {}
     if PEFT_SETTINGS in header.metadata:
         settings = PeftAlphas(header.metadata)
         for layer in (x for x in loras if ALPHA not in x.shapes and x.target is not None):
             assert layer.target is not None
             rank = layer.shapes[DOWN][0]
             if settings.find(layer.target.part, layer.target.path, rank) not in (None, rank):
-                found[layer.name] = "alpha in the metadata"
+                odd[layer.name] = "alpha in the metadata"
     by_part: dict[str, dict[str, _Layer]] = {}
     for layer in loras:
         if layer.target is not None and layer.name.startswith(_KOHYA_PREFIXES):
             by_part.setdefault(layer.target.part, {})[layer.name] = layer
-    for part, own in by_part.items():
-        ranks = {name: layer.shapes[DOWN][0] for name, layer in own.items()}
-        stored = {name: layer.alpha for name, layer in own.items() if ALPHA in layer.shapes}
+    for part, part_layers in by_part.items():
+        ranks = {name: layer.shapes[DOWN][0] for name, layer in part_layers.items()}
+        stored = {name: layer.alpha for name, layer in part_layers.items() if ALPHA in layer.shapes}
         for name in unusual_alphas(ranks, stored):
-            target = own[name].target
+            target = part_layers[name].target
             if name not in stored or (target is not None and diffusers_loses_alpha(part, target.path)):
-                found[name] = "unusual alpha"
-    return found
+                odd[name] = "unusual alpha"
+    return odd
 
 
 def unusual_alphas(ranks: Mapping[str, int], alphas: Mapping[str, float | None]) -> set[str]:
     """Return the LoRA layers of one part whose alpha is not the most common one; a layer without one has its rank.
 
-    `alphas` are those of the layers with one, None where it cannot be read: nothing is known then.
+    `alphas` are the alphas of layers that have one, None for an unreadable one: then none counts as unusual.
     """
     if not alphas or None in alphas.values():
         return set()
-    # The one that comes first by name where two are as common: programs read the tensors in that order.
+    # Of equally common alphas, the first one by the layers' names: programs read the tensors in that order.
     usual = Counter(alphas[name] for name in sorted(alphas)).most_common(1)[0][0]
     return {name for name, rank in ranks.items() if alphas.get(name, float(rank)) != usual}
 

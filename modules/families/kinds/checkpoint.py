@@ -1,4 +1,4 @@
-"""Single-file checkpoints: detected by the family's record, loadable where no weight is missing. Torch-free."""
+"""Single-file checkpoints: detected by the family's record, loadable if no weight is missing."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _loads(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads, ...]
 
 
 def _whole(program: str, kind: FileKind, note: str) -> Loads:
-    """Return whether a program loads a file that lacks nothing, with a note on its prediction type."""
+    """Return whether a program loads a complete file, with a note on its prediction type."""
     complete, reason = CHECKPOINTS[program].exception(kind.variant, kind.prediction) or (True, note)
     return loads_whole(program, complete, reason, version=PROGRAMS[program].version)
 

@@ -40,8 +40,8 @@ from modules.system.factories import load_factory
 class Source:
     """An opened source: the model's parts, or the content of an adapter file.
 
-    `uses_ema`: the EMA weights were opened in place of those beside them. `beside` are the tensors of networks beside
-    the model, such as a depth estimator, by their names in its file.
+    `uses_ema`: the EMA weights were opened in place of the other weights. `beside` are the tensors of further networks
+    in the file, such as a depth estimator, by their names in it.
     """
 
     path: Path
@@ -63,7 +63,7 @@ def open_folder(path: Path, kind: FileKind, *, use_ema: bool = False) -> Source:
 
 
 def open_single_file(path: Path, kind: FileKind, *, use_ema: bool = False) -> Source:
-    """Open a single-file checkpoint. Raises DarkroomError where a part is missing."""
+    """Open a single-file checkpoint. Raises DarkroomError if a part is missing."""
     traits_of(kind)
     checkpoint = open_checkpoint(path, kind)
     states = {part: part_state(checkpoint, part, use_ema=use_ema) for part in checkpoint.layouts}
@@ -81,7 +81,7 @@ def notes_of_folder(source: Source, form: Form) -> tuple[str, ...]:
 
 
 def notes(source: Source, form: Form) -> tuple[str, ...]:
-    """Return what a conversion leaves out: a file or folder of ours has one set of weights."""
+    """Return a sentence about the weights that a conversion leaves out: our files have a single set of weights."""
     if source.kind.facts.get("ema") != "beside the weights":
         return ()
     if source.uses_ema:
@@ -101,7 +101,7 @@ def write_model(
     """Write a model as a folder or as one file and return the paths written.
 
     Its metadata are kept, also by way of a folder, except for the hashes of the old file. `created` is the time of the
-    conversion, not that of the model, so it is not in its metadata.
+    conversion, not of the model, so it is not in its metadata.
     """
     traits, metadata = traits_of(source.kind), {**(source.metadata or {})}
     if form == "single" and not source.beside and needs_beside(traits):
@@ -155,13 +155,13 @@ def as_inpainting(source: Source) -> Source:
         )
     if kind.variant:
         raise DarkroomError(
-            f"{source.path.name} is no base model. {kind.sentence}",
+            f"{source.path.name} is not a base model. {kind.sentence}",
             advice="Convert it without --to-inpainting." if kind.variant == _VARIANT else "Choose a base model.",
         )
     [name] = FAMILIES[kind.family].names_of("denoiser")
     more = FAMILIES[kind.family].variants[_VARIANT]
     weight = source.states[name][_FIRST]
-    state = {**source.states[name], _FIRST: _widened(weight, more)}
+    state = {**source.states[name], _FIRST: _widen(weight, more)}
     return replace(
         source,
         kind=replace(kind, variant=_VARIANT),
@@ -170,22 +170,23 @@ def as_inpainting(source: Source) -> Source:
     )
 
 
-def _widened(weight: LazyTensor, more: int) -> LazyTensor:
-    """Return a convolution's weight with `more` input channels of zeros behind its own."""
+def _widen(weight: LazyTensor, more: int) -> LazyTensor:
+    """Return a convolution's weight with `more` input channels of zeros appended."""
     rows, columns, *kernel = weight.shape
 
-    def widened(tensor: torch.Tensor) -> torch.Tensor:
+    def append_zeros(tensor: torch.Tensor) -> torch.Tensor:
         return torch.cat([tensor, tensor.new_zeros(rows, more, *kernel)], dim=1)
 
-    return weight.then((rows, columns + more, *kernel), widened)
+    return weight.then((rows, columns + more, *kernel), append_zeros)
 
 
 _ADVICE: dict[Form, str] = {"kohya": "Use --to kohya or --to peft.", "single": "Use --to single or --to folder."}
 
 
 def target_form(kind: FileKind, out: Path, wanted: Form | None) -> Form:
-    """Return the form to convert into: the wanted one, else the one that follows from the source and the name of the
-    output. Raises DarkroomError where source and form do not match.
+    """Return the form to convert into: the wanted one, or the form that follows from the source and the output's name.
+
+    Raises DarkroomError if source and form do not match.
     """
     forms = FILE_KINDS[kind.kind].forms or ("single", "folder")  # `open_source` rejects kinds that cannot be converted
     is_file = out.suffix.lower() == ".safetensors"
@@ -208,12 +209,12 @@ def target_form(kind: FileKind, out: Path, wanted: Form | None) -> Form:
 
 
 def _has_peft_form(kind: FileKind) -> bool:
-    """Whether the PEFT form is the other form of an adapter file: of LoRA alone, in kohya's form."""
+    """Return whether an adapter file is converted into the PEFT form by default: a LoRA in kohya's form."""
     return kind.facts.get("form") == "kohya" and kind.facts.get("adapter") in ("LoRA", "DoRA (LoRA)")
 
 
 def open_source(path: Path, *, use_ema: bool = False) -> Source:
-    """Open a file or folder for conversion. Raises DarkroomError where it cannot be converted."""
+    """Open a file or folder for conversion. Raises DarkroomError if it cannot be converted."""
     kind = identify(path)
     opener = FILE_KINDS[kind.kind].opener
     if not opener:
@@ -226,10 +227,10 @@ def open_source(path: Path, *, use_ema: bool = False) -> Source:
 
 
 def conversion_notes(source: Source, form: Form) -> tuple[str, ...]:
-    """Return what the conversion into a form changes or cannot keep, a sentence each."""
+    """Return a sentence for everything that the conversion into a form changes or cannot keep."""
     reference = FILE_KINDS[source.kind.kind].notes
-    found: tuple[str, ...] = load_factory(reference)(source, form) if reference else ()
-    return found
+    sentences: tuple[str, ...] = load_factory(reference)(source, form) if reference else ()
+    return sentences
 
 
 def convert(
@@ -243,7 +244,7 @@ def convert(
 ) -> list[Path]:
     """Write an opened model or LoRA in another form and return the files and folders written.
 
-    Raises DarkroomError where a tensor is missing or not finite; an existing output is left unchanged then.
+    Raises DarkroomError if a tensor is missing or not finite; an existing output then stays unchanged.
     """
     writer: Callable[..., list[Path]] = load_factory(FILE_KINDS[source.kind.kind].writer)
     return writer(source, out, form, dtype=dtype, created=created, on_written=on_written)

@@ -1,4 +1,4 @@
-"""Textual-inversion embeddings (formats.md 5.4). Torch-free."""
+"""Textual-inversion embeddings (formats.md 5.4)."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ def embedding_kind(header: CheckpointHeader) -> FileKind | None:
     shapes = {n: s for n, s in header.shapes.items() if len(s) in (1, 2)}
     where = _where(shapes)
     for model in published_models():
-        if found := [s for n, s in shapes.items() if n.removesuffix(OUTPUT_SUFFIX) in model.embedding_tensors]:
-            return _embedding(model.name, found[0], where)
+        if model_shapes := [s for n, s in shapes.items() if n.removesuffix(OUTPUT_SUFFIX) in model.embedding_tensors]:
+            return _embedding(model.name, model_shapes[0], where)
     widths = {m.embedding_width: m.name for m in reversed(list(published_models())) if m.embedding_width}
     named = (
         s for n, s in shapes.items() if n.removesuffix(OUTPUT_SUFFIX) in _NAMES or n.startswith("string_to_param.")
     )
-    found_shape = next(named, None)
-    if found_shape is None and len(header.shapes) == 1:
-        found_shape = next((s for s in shapes.values() if s and s[-1] in widths), None)
-    return _embedding(widths.get(found_shape[-1], ""), found_shape, where) if found_shape else None
+    single_shape = next(named, None)
+    if single_shape is None and len(header.shapes) == 1:
+        single_shape = next((s for s in shapes.values() if s and s[-1] in widths), None)
+    return _embedding(widths.get(single_shape[-1], ""), single_shape, where) if single_shape else None
 
 
 def _where(names: Iterable[str]) -> str:
-    """Return where the vectors of a file are used, in words; empty for the text encoder's input alone."""
+    """Return a phrase for where the vectors of a file are used; empty if only at the text encoder's input."""
     known = [n for n in names if n.removesuffix(OUTPUT_SUFFIX) in {*_NAMES, *_names_of_several()}]
     outputs = [n for n in known if n.endswith(OUTPUT_SUFFIX)]
     if not outputs:
@@ -66,19 +66,21 @@ def _loads(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads, ...]
     if header is None:
         return ()
     if header.code:
-        return tuple(loads_whole(p, False, "not safe to load: it contains code besides vectors") for p in ALL_PROGRAMS)
+        return tuple(
+            loads_whole(p, False, "not safe to load: it contains code in addition to vectors") for p in ALL_PROGRAMS
+        )
     if "at" in kind.facts:
         return tuple(loads_whole(p, False, _NO_OUTPUTS, version=_VERSIONS.get(p, "")) for p in ALL_PROGRAMS)
     if not kind.model:
         width = kind.facts.get("width", "")
         return tuple(loads_whole(p, None, f"unknown for vectors of width {width}") for p in ALL_PROGRAMS)
     named = next((m.embedding_tensors for m in published_models() if m.name == kind.model), ())
-    found = _several(header, named) if named else _one(header)
-    return tuple(replace(found[p], version=_VERSIONS.get(p, "")) for p in ALL_PROGRAMS)
+    answers = _several(header, named) if named else _one(header)
+    return tuple(replace(answers[p], version=_VERSIONS.get(p, "")) for p in ALL_PROGRAMS)
 
 
 def _several(header: CheckpointHeader, named: tuple[str, ...]) -> dict[str, Loads]:
-    """Return who loads vectors for several text encoders, each in a tensor of its own name."""
+    """Return which programs load vectors for several text encoders, each in a tensor with its name."""
     both = set(named) <= header.shapes.keys()
     note = "" if both else f"needs both {' and '.join(named)}"
     return {
@@ -86,13 +88,13 @@ def _several(header: CheckpointHeader, named: tuple[str, ...]) -> dict[str, Load
         "A1111": loads_whole("A1111", both, note),
         "Forge": loads_whole("Forge", both, note),
         "diffusers": loads_whole(
-            "diffusers", False, "pass each tensor to load_textual_inversion by itself, with a token"
+            "diffusers", False, "pass each tensor to load_textual_inversion separately, with a token"
         ),
     }
 
 
 def _one(header: CheckpointHeader) -> dict[str, Loads]:
-    """Return who loads the vectors of one text encoder: A1111's form, or a file with a single tensor."""
+    """Return which programs load the vectors of one text encoder: A1111's form, or a file with a single tensor."""
     is_a1111 = header.container == "pickle" and header.has("string_to_param.")
     is_single = is_a1111 or len(header.shapes) == 1
     note = "" if is_single else "needs exactly one tensor"
@@ -106,7 +108,7 @@ def _one(header: CheckpointHeader) -> dict[str, Loads]:
 
 
 def _in_diffusers(header: CheckpointHeader, *, is_a1111: bool, is_single: bool) -> Loads:
-    """Return what `load_textual_inversion` makes of the file: A1111's name or the tensor's is the token."""
+    """Return how diffusers' `load_textual_inversion` reads the file: A1111's name or the tensor's name is the token."""
     if not is_single:
         return loads_whole("diffusers", False, "needs exactly one tensor")
     if not is_a1111:

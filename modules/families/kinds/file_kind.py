@@ -1,4 +1,4 @@
-"""The result of identifying a file or folder. Torch-free."""
+"""The result of identifying a file or folder."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ Prediction = Literal["epsilon", "v_prediction", "flow", "edm", ""]
 
 @dataclass(frozen=True, slots=True)
 class FileKind:
-    """What a file or folder was identified as.
+    """The kind of a file or folder.
 
-    `kind` is the name of its record in the registry of file kinds, `family` the family's in the registry of families,
-    `model` the family's published model whose configs fit it, `variant` "inpainting", "instruct" or "depth" for a
-    model that is not the base model.
-    `prediction` is empty where the file does not contain it. `sentence` describes the file for the user.
+    `kind` is the name of its record in the registry of file kinds, `family` the name of a family's record, `model` the
+    family's published model whose configs fit it, `variant` "inpainting", "instruct" or "depth" for a model that is not
+    the base model. `prediction` is empty if the file does not contain it. `sentence` describes the file for the user.
     """
 
     kind: str

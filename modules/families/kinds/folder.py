@@ -1,4 +1,4 @@
-"""Detects models in diffusers' folder layout from their JSON files. Torch-free."""
+"""Detects models in diffusers' folder layout from their JSON files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from modules.families.published import ALL_PROGRAMS, FamilyFiles, FolderFacts
 from modules.families.registry import FAMILIES, files_of, published
 from modules.formats.checkpoint_header import CheckpointHeader
 from modules.formats.headers import UnreadableFileError, over_limit, read_header
-from modules.formats.metadata import unfolded_metadata
+from modules.formats.metadata import unfold_metadata
 from modules.system.problem import with_article
 from modules.system.regular_files import FileTooLargeError, read_regular
 
@@ -28,7 +28,7 @@ _PREDICTIONS = {"v_prediction": " with v-prediction", "epsilon": " with epsilon 
 def folder_kind(folder: Path) -> FileKind:
     """Return a folder's kind; for a folder that is not a model, its sentence explains why.
 
-    Raises UnreadableFileError where it is larger than any model's.
+    Raises UnreadableFileError if it is larger than any model's folder.
     """
     index = _json(folder / "model_index.json")
     if index is None:
@@ -41,13 +41,13 @@ def folder_kind(folder: Path) -> FileKind:
 
 
 def folder_metadata(folder: Path, kind: FileKind) -> dict[str, str]:
-    """Return the metadata of a folder's model, from the header of its denoiser; none where no program stored any."""
+    """Return the metadata of a folder's model, from the header of its denoiser; empty if no program stored any."""
     if not kind.family:
         return {}
     denoiser = folder / FAMILIES[kind.family].names_of("denoiser")[0]
     with suppress(UnreadableFileError):
         for file in sorted(_weights(denoiser)):
-            if metadata := unfolded_metadata(read_header(file).metadata):
+            if metadata := unfold_metadata(read_header(file).metadata):
                 return metadata
     return {}
 
@@ -81,7 +81,7 @@ def _of_family(folder: Path, index: dict[str, Any], pipeline: str, files: Family
 
 
 def _is_left_out(index: dict[str, Any], part: str) -> bool:
-    """Whether the index marks the part as absent: an entry without a class."""
+    """Return whether the index marks the part as absent, by an entry without a class."""
     entry = index.get(part)
     return isinstance(entry, list) and bool(entry) and entry[0] is None
 
@@ -102,7 +102,7 @@ def _without_index(folder: Path) -> FileKind:
 
 
 def _of_run(folder: Path) -> str:
-    """Return what a folder that a run has written is, in words; empty for any other."""
+    """Return a phrase for a folder that a run has written; empty for any other folder."""
     if (folder / ".metadata").is_file() and next(folder.glob("*.distcp"), None) is not None:
         return "the sharded part of the backup of a run"
     if (folder / "manifest.json").is_file() and (folder / "state.json").is_file():
@@ -137,7 +137,7 @@ def _json(file: Path) -> dict[str, Any] | None:
 
 
 def _word(value: object) -> str:
-    """Return a name in a config as it can be shown; a config may contain anything in its place."""
+    """Return a name in a config in a form that can be shown: a config may contain anything in its place."""
     return value[:_MAX_WORD_CHARS] if isinstance(value, str) else "model without a name"
 
 
@@ -146,7 +146,7 @@ def _whole(value: object) -> int:
 
 
 def _weights(folder: Path) -> Iterator[Path]:
-    """Yield the files of weights of a part's folder. Raises UnreadableFileError where it has too many files."""
+    """Yield the files of weights of a part's folder. Raises UnreadableFileError if it has too many files."""
     try:
         with os.scandir(folder) as entries:
             for count, entry in enumerate(entries):

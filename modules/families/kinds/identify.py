@@ -27,7 +27,7 @@ def identify(path: Path) -> FileKind:
 
 
 def identify_with_header(path: Path) -> tuple[FileKind, CheckpointHeader | None]:
-    """Return the kind of a file or folder, and a file's header where it is readable. Never raises."""
+    """Return the kind of a file or folder, and the header of a readable file. Never raises."""
     try:
         if path.is_dir():
             return folder_kind(path), None
@@ -42,16 +42,16 @@ def identify_with_header(path: Path) -> tuple[FileKind, CheckpointHeader | None]
 def identify_header(header: CheckpointHeader) -> FileKind:
     """Return the kind of a file with this header."""
     detectors = (spec.detect for spec in FILE_KINDS.values() if spec.detect is not None)
-    found = next((kind for detect in detectors if (kind := detect(header)) is not None), None)
-    if found is None:
-        found = _unknown(header)
+    kind = next((kind for detect in detectors if (kind := detect(header)) is not None), None)
+    if kind is None:
+        kind = _unknown(header)
     if header.container == "safetensors" and header.path.suffix.lower() in (".ckpt", ".pt", ".pth", ".bin"):
-        found = dataclasses.replace(found, facts={**found.facts, "suffix": "a safetensors file with another suffix"})
+        kind = dataclasses.replace(kind, facts={**kind.facts, "suffix": "a safetensors file with another suffix"})
     if header.code:
-        sentence = f"{found.sentence} {unsafe_sentence(header.path.name, header.code)}"
-        facts = {**found.facts, "code": ", ".join(name[:80] for name in header.code[:5])}
-        found = dataclasses.replace(found, sentence=sentence, facts=facts)
-    return found
+        sentence = f"{kind.sentence} {unsafe_sentence(header.path.name, header.code)}"
+        facts = {**kind.facts, "code": ", ".join(name[:80] for name in header.code[:5])}
+        kind = dataclasses.replace(kind, sentence=sentence, facts=facts)
+    return kind
 
 
 def _unknown(header: CheckpointHeader) -> FileKind:
@@ -84,7 +84,7 @@ def who_loads_file(path: Path) -> tuple[FileKind, tuple[Loads, ...]]:
 
 
 def who_loads(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads, ...]:
-    """Return, for each program, whether it loads a file; empty where nothing is known about such files.
+    """Return, for each program, whether it loads a file; empty if nothing is known about such files.
 
     `header` is None for a folder.
     """

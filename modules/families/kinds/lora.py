@@ -1,5 +1,6 @@
-"""Detects LoRA files and their relatives (formats.md 5.1): the factors of a layer give the adapter type, its name the
-form, and names and shapes together the model. Torch-free.
+"""Detects adapter files (formats.md 5.1).
+
+The factors of a layer identify the type of the adapter, its name the form, and names and shapes together the model.
 """
 
 from __future__ import annotations
@@ -45,10 +46,10 @@ def adapter_kind(header: CheckpointHeader) -> FileKind | None:
         facts["damage"] = damage
     if header.has(BUNDLED_EMBEDDING):
         facts["embeddings"] = "bundled"
-    found = model_of_lora(layers, header.metadata)
-    if not found.is_published_size:
+    match = model_of_lora(layers, header.metadata)
+    if not match.is_published_size:
         facts["size"] = "unpublished"
-    model = "" if _other_model(found) else next(iter(found.models), "")
+    model = "" if _other_model(match) else next(iter(match.models), "")
     if doubt := doubt_about_alpha(form, with_peft_settings(header.path, header.shapes, header.metadata)):
         facts["alpha"] = "unknown"
     remarks = [f"It is damaged {damage}." if damage else "", doubt]
@@ -56,7 +57,7 @@ def adapter_kind(header: CheckpointHeader) -> FileKind | None:
         facts["names"] = names
     rank = f" of rank {facts['rank']}" if "rank" in facts else ""
     label = FORMS[form].label if form in FORMS else "unknown"
-    what = f"{with_article(facts['adapter'], capital=True)}{rank} for {_label(found)}"
+    what = f"{with_article(facts['adapter'], capital=True)}{rank} for {_label(match)}"
     return FileKind(
         kind="lora",
         sentence=" ".join(filter(None, (f"{what}, in {label} form, {facts['dtype']}.", *remarks))),
@@ -74,43 +75,43 @@ def _ranks(layers: Iterable[Shapes]) -> Iterator[int]:
 
 
 def _num_layers(names: Iterable[str]) -> int:
-    """Return how many layers the tensors of a file belong to; any other tensor belongs to what it is named by."""
-    own = (name for name in names if not name.startswith(BUNDLED_EMBEDDING))
-    return len({layer_and_factor(name)[0] or name.rpartition(".")[0] or name for name in own})
+    """Return the number of layers in a file; other tensors count as layers by the beginnings of their names."""
+    layer_tensors = (name for name in names if not name.startswith(BUNDLED_EMBEDDING))
+    return len({layer_and_factor(name)[0] or name.rpartition(".")[0] or name for name in layer_tensors})
 
 
 def _is_model(header: CheckpointHeader) -> bool:
-    """Whether it is a whole model with leftover adapter tensors: it also has weights that are not an adapter's."""
+    """Return whether it is a whole model with leftover adapter tensors: it also has weights of a model."""
     if not header.has(*_MODEL_TENSORS):
         return False
     return any(n.startswith(_MODEL_TENSORS) and not layer_and_factor(n)[0] for n in header.shapes)
 
 
 def _names(layers: Mapping[str, Shapes], model: str, metadata: Mapping[str, str]) -> str:
-    """Return in which layout the layers of the denoiser are named."""
+    """Return the layout of the names of the denoiser's layers."""
     targets = targets_of(published(model), metadata) if model else None
-    found = {layout_of(layer, t) for layer, s in layers.items() if targets and (t := targets.find(layer, s))}
-    if {"original", "diffusers"} <= found:
+    layouts = {layout_of(layer, t) for layer, s in layers.items() if targets and (t := targets.find(layer, s))}
+    if {"original", "diffusers"} <= layouts:
         return "mixed"
-    return "sgm" if "original" in found else "diffusers" if "diffusers" in found else ""
+    return "sgm" if "original" in layouts else "diffusers" if "diffusers" in layouts else ""
 
 
-def _other_model(found: LoraModel) -> str:
-    """Return the model an adapter is for, where it is not a supported one."""
-    if found.models and found.has_denoiser:
+def _other_model(match: LoraModel) -> str:
+    """Return a phrase for the model of an adapter if that model is not supported; otherwise an empty string."""
+    if match.models and match.has_denoiser:
         return ""
-    unplaced = [layer for layer in found.unplaced if not layer.startswith(_TEXT)]
+    unplaced = [layer for layer in match.unplaced if not layer.startswith(_TEXT)]
     for label, parts in _OTHERS:
         if any(part in layer for layer in unplaced for part in parts):
             return label
     return ""
 
 
-def _label(found: LoraModel) -> str:
-    if other := _other_model(found):
+def _label(match: LoraModel) -> str:
+    if other := _other_model(match):
         return other
-    labels = " or ".join(dict.fromkeys(label_of(model) for model in found.models)) or "an unknown model"
-    return labels if found.is_published_size else f"{labels} of an unpublished size"
+    labels = " or ".join(dict.fromkeys(label_of(model) for model in match.models)) or "an unknown model"
+    return labels if match.is_published_size else f"{labels} of an unpublished size"
 
 
 def _prediction(metadata: Mapping[str, str]) -> Prediction:

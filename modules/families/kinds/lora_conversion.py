@@ -33,7 +33,7 @@ from modules.system.problem import count
 def open_lora(path: Path, kind: FileKind, *, use_ema: bool = False) -> Source:
     """Return the content of an adapter file of any form.
 
-    Raises DarkroomError where its model is not known, or where no layer of it belongs to that model.
+    Raises DarkroomError if its model is not known, or if none of its layers belongs to that model.
     """
     if not kind.model:
         labels = ", ".join(spec.label for spec in FAMILIES.values())
@@ -49,10 +49,10 @@ def open_lora(path: Path, kind: FileKind, *, use_ema: bool = False) -> Source:
             f"The model configs in the metadata of {path.name} are not valid: {error!r}.",
             advice="The file is damaged. Download it again.",
         ) from error
-    found = adapter_file(tensors, metadata, targets, where=path.name)
-    if not found.layers:
+    content = adapter_file(tensors, metadata, targets, where=path.name)
+    if not content.layers:
         raise DarkroomError(f"{path.name} cannot be converted: {kind.model} models have none of its layers.")
-    return Source(path, kind, configs, {}, found, metadata)
+    return Source(path, kind, configs, {}, content, metadata)
 
 
 def write_lora(
@@ -64,9 +64,9 @@ def write_lora(
     created: datetime,
     on_written: OnWritten | None = None,
 ) -> list[Path]:
-    """Write an adapter file. `notes` returns what the form cannot hold. Its metadata is kept where it stays true.
+    """Write an adapter file. `notes` returns the losses of the form. Metadata that stay true are kept.
 
-    Raises DarkroomError where the form can hold no layer of it.
+    Raises DarkroomError if the form can hold none of its layers.
     """
     adapter = _content(source)
     tensors: Mapping[str, Writable]
@@ -80,51 +80,53 @@ def write_lora(
     else:
         layers = _held_by_peft(source)
         tensors, settings = to_peft(layers, peft_name)
-    metadata = converted_metadata(source.metadata or {}, layers, published(source.kind.model), form)
+    metadata = convert_metadata(source.metadata or {}, layers, published(source.kind.model), form)
     write_safetensors(out, tensors, metadata | settings, dtype=dtype, on_written=on_written, advice=CONVERTED)
     return [out]
 
 
 def notes(source: Source, form: Form) -> tuple[str, ...]:
-    """Return what the form changes or cannot hold, a sentence each; nothing where everything is kept as it is."""
+    """Return a sentence for everything that the form changes or cannot hold; empty if everything is kept unchanged."""
     adapter = _content(source)
-    found = []
+    sentences = []
     if form == "kohya":
         if wrong := _lost_alphas(adapter.layers):
             where = f"in the attention or in a text encoder {'has' if wrong == 1 else 'have'}"
-            found.append(
+            sentences.append(
                 f"{count(wrong, 'layer')} {where} another alpha than most layers of "
-                "their part, which diffusers does not use: use --to peft for it."
+                "their part, which diffusers does not use. For diffusers, use --to peft."
             )
         if broken := _incomplete(adapter):
-            found.append(f"{_about_incomplete(broken)} Kept as in the file.")
+            sentences.append(f"{_about_incomplete(broken)} Kept as in the file.")
         copies = _copies(source)
         if copies:
-            found.append(
+            sentences.append(
                 f"The file names layers twice. The first copy is kept, and {count(len(copies), 'tensor')} of the "
                 f"second left out, such as {copies[0]}."
             )
-        return (*found, *_about_unplaced(adapter, "They are kept under their names.", copies))
+        return (*sentences, *_about_unplaced(adapter, "They are kept under their names.", copies))
     held = _held_by_peft(source)
     broken = _incomplete(adapter)
     if broken:
-        found.append(f"{_about_incomplete(broken)} Left out.")
+        sentences.append(f"{_about_incomplete(broken)} Left out.")
     if lost := len(adapter.layers) - len(held) - len(broken):
         layers = f"{lost} of {count(len(adapter.layers), 'layer')} {'is' if lost == 1 else 'are'}"
-        found.append(
+        sentences.append(
             f"{layers} left out: the PEFT form holds LoRA and DoRA per output only. The kohya form holds them."
         )
     if middles := sum(MID in layer.factors for layer in held):
-        found.append(f"The Tucker middle of {count(middles, 'layer')} is folded into the down matrix, which rounds it.")
+        sentences.append(
+            f"The Tucker core of {count(middles, 'layer')} is folded into the down matrix, which rounds it."
+        )
     if strengths := sorted({layer.scale for layer in held} - {1.0}):
         listed = ", ".join(f"{strength:g}" for strength in strengths[:3]) + (", ..." if len(strengths) > 3 else "")
-        found.append(
+        sentences.append(
             f"The strength (alpha by rank: {listed}) is in the metadata, which diffusers reads since 0.34. "
-            "Older versions and other programs use strength 1; the kohya form has the strength beside each layer."
+            "Older versions and other programs use strength 1; the kohya form stores the strength with each layer."
         )
     if adapter.embeddings:
-        found.append("The bundled embeddings are left out: diffusers rejects files with embeddings.")
-    return (*found, *_about_unplaced(adapter, "They are left out."))
+        sentences.append("The bundled embeddings are left out: diffusers rejects files with embeddings.")
+    return (*sentences, *_about_unplaced(adapter, "They are left out."))
 
 
 def _incomplete(adapter: AdapterFile) -> list[AdapterLayer]:
@@ -137,18 +139,18 @@ def _about_incomplete(layers: Sequence[AdapterLayer]) -> str:
 
 
 def _lost_alphas(layers: Sequence[AdapterLayer]) -> int:
-    """Return for how many layers of a kohya file diffusers uses the alpha of others."""
+    """Return the number of layers of a kohya file for which diffusers uses the alpha of other layers."""
     loras = [layer for layer in layers if DOWN in layer.factors]
     wrong = 0
     for part in {layer.part for layer in loras}:
-        own = {layer.path: layer for layer in loras if layer.part == part}
-        ranks, alphas = {p: x.rank for p, x in own.items()}, {p: x.lora_alpha for p, x in own.items()}
+        by_path = {layer.path: layer for layer in loras if layer.part == part}
+        ranks, alphas = {p: x.rank for p, x in by_path.items()}, {p: x.lora_alpha for p, x in by_path.items()}
         wrong += sum(diffusers_loses_alpha(part, path) for path in unusual_alphas(ranks, alphas))
     return wrong
 
 
 def _copies(source: Source) -> list[str]:
-    """Return the tensors that the kohya form has no name for: their layers are written under it from another copy."""
+    """Return the tensors of second copies of layers: in the kohya form, the first copy is written under their name."""
     name_of = kohya_naming(source.kind.model, source.configs)
     adapter = _content(source)
     return second_copies(adapter.extra_tensors, {name_of(layer.part, layer.path) for layer in adapter.layers})
@@ -190,13 +192,13 @@ _NORMS = frozenset({"w_norm", "b_norm"})
 _TUCKER_ARGS, _NORM_ARGS = ("use_tucker", "use_cp"), ("train_norm",)
 
 
-def converted_metadata(
+def convert_metadata(
     old: Mapping[str, str], layers: Sequence[AdapterLayer], record: PublishedModel, form: Form
 ) -> dict[str, str]:
-    """Return the metadata of a file with these layers, beside what its form needs.
+    """Return the metadata of a file with these layers, without the settings that its form needs.
 
-    sd-scripts' minimum set is added in kohya form, for A1111 and Forge read it. Rank and alpha are those of the layers
-    where the old file's are not among them.
+    sd-scripts' minimum set is added in kohya form, because A1111 and Forge read it. Rank and alpha are replaced if no
+    layer has the values of the old file.
     """
     metadata = {name: value for name, value in old.items() if name not in _STALE}
     if form == "kohya":
@@ -211,8 +213,8 @@ def converted_metadata(
         } | metadata
     if usual := rank_and_alpha(layers):
         ranks, alphas = zip(*ranks_and_alphas(layers), strict=True)
-        for name, own, value in (("ss_network_dim", ranks, usual[0]), ("ss_network_alpha", alphas, usual[1])):
-            if (form == "kohya" or name in metadata) and not _is_among(metadata.get(name, ""), own):
+        for name, used, value in (("ss_network_dim", ranks, usual[0]), ("ss_network_alpha", alphas, usual[1])):
+            if (form == "kohya" or name in metadata) and not _is_among(metadata.get(name, ""), used):
                 metadata[name] = f"{value:g}"
     if form == "peft" and "ss_network_args" in metadata:
         metadata["ss_network_args"] = _plain_args(metadata["ss_network_args"])
@@ -227,11 +229,11 @@ def _is_among(text: str, values: Sequence[float]) -> bool:
 
 
 def _network(layers: Sequence[AdapterLayer]) -> tuple[str, dict[str, str]]:
-    """Return the module and the arguments that would make such layers, as kohya's trainers name them."""
+    """Return the module and the arguments with which kohya's trainers would make such layers."""
     factors = {factor for layer in layers for factor in layer.factors}
-    # Norms are trained by any network; a file with plain LoRA and another type is of a network of the other.
-    own = adapter_type(factors - LORA_FACTORS - _NORMS - {ALPHA})
-    args = {"algo": own.algo if own is not None and own.algo else _LOCON}
+    # Any network can train norms; a file with plain LoRA and another type comes from a network of the other type.
+    known = adapter_type(factors - LORA_FACTORS - _NORMS - {ALPHA})
+    args = {"algo": known.algo if known is not None and known.algo else _LOCON}
     if any(t.has_tucker_core(factors) for t in adapter_types()):
         args["use_tucker"] = "True"
     if "w_norm" in factors:

@@ -1,6 +1,6 @@
-"""Which published model an adapter file is for: by the names and the shapes of its layers together. Torch-free.
+"""Which published model an adapter file is for, by the names and the shapes of its layers together.
 
-The metadata decide only between models that names and shapes both leave open, such as SD 2.x for 512 and for 768.
+The metadata decide only between models that neither names nor shapes distinguish, such as SD 2.x for 512 and for 768.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from modules.formats.adapter_types import Shapes
 
 _MODEL_KEYS = ("ss_v2", "ss_base_model_version", "modelspec.architecture")
 INVALID_CONFIGS = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError)
-"""What configs that are not valid raise."""
+"""The exceptions of invalid configs."""
 _MOST_LAYERS = 20_000  # no model has as many; the first ones decide
 _STRANGE = 0.05  # the share of layers that may be unknown where no shape confirms the names
 
@@ -30,9 +30,9 @@ _STRANGE = 0.05  # the share of layers that may be unknown where no shape confir
 class LoraModel:
     """The model of an adapter file.
 
-    `models` are all published models it can be for, the likeliest first; empty where none has its layers. `unplaced`
-    are its layers that the first of them does not have. `is_published_size` is False where the names are the model's
-    and the shapes are not. `has_denoiser`: it changes more than text encoders.
+    `models` are all published models it can be for, the likeliest first; empty if no model has its layers. `unplaced`
+    are the layers that the first model does not have. `is_published_size` is False if the names match the model and the
+    shapes do not. `has_denoiser`: it changes more than text encoders.
     """
 
     models: tuple[str, ...]
@@ -55,7 +55,7 @@ class _Match:
 
     @property
     def score(self) -> tuple[int, ...]:
-        """The order of the matches without the metadata: by shapes; by names where the shapes are of no model."""
+        """The order of the matches without the metadata: by shapes, or by names if the shapes fit no model."""
         wrong = self.named - self.fitting
         return (1, self.fitting - wrong, self.axes) if self.fitting > wrong else (0, self.named, 0)
 
@@ -67,14 +67,14 @@ def model_of_lora(layers: Mapping[str, Shapes], metadata: Mapping[str, str]) -> 
     if not matches:
         return LoraModel((), tuple(layers))
     is_published_size = max(m.score for m in matches)[0] == 1
-    if not is_published_size:  # the names alone: nearly all of them, or what the metadata say
+    if not is_published_size:  # decided by nearly all of the names alone, or by the metadata
         few = len(some) * _STRANGE
-        matches = _named(matches, metadata) or [m for m in matches if len(m.unplaced) <= few]
+        matches = _filter_named(matches, metadata) or [m for m in matches if len(m.unplaced) <= few]
         if not matches:
             return LoraModel((), tuple(layers), is_published_size=False)
     best = max(m.score for m in matches)
     open_choice = [m for m in matches if m.score == best]
-    chosen = _named(open_choice, metadata) or open_choice
+    chosen = _filter_named(open_choice, metadata) or open_choice
     most = max(m.written for m in chosen)
     chosen = [m for m in chosen if m.written == most]
     first = chosen[0]
@@ -100,17 +100,19 @@ def _match(record: PublishedModel, layers: Mapping[str, tuple[Name, Shapes]], me
         fitting += fits(shapes, target.weight)
         axes += len(shapes.get(DOWN, target.weight)) == len(target.weight)
         has_denoiser = has_denoiser or not target.is_text
-    written = sum(layer in _written(record) for layer in layers) if named else 0
+    written = sum(layer in _kohya_names(record) for layer in layers) if named else 0
     return _Match(record, named, fitting, axes, written, has_denoiser, tuple(unplaced))
 
 
-def _named(matches: Sequence[_Match], metadata: Mapping[str, str]) -> list[_Match]:
-    """Return those of the matches that the metadata name."""
+def _filter_named(matches: Sequence[_Match], metadata: Mapping[str, str]) -> list[_Match]:
+    """Return the matches that the metadata name."""
     exact = [m for m in matches if _is_named(m.record, metadata)]
     if exact:
         return exact
     words = " ".join(f"{name}={metadata.get(name, '')}" for name in _MODEL_KEYS).lower()
-    names = [name for family in dict.fromkeys(m.record.family for m in matches) for name in _worded(family, words)]
+    names = [
+        name for family in dict.fromkeys(m.record.family for m in matches) for name in _models_by_word(family, words)
+    ]
     return next(([m for m in matches if m.record.name == name] for name in names if _has(matches, name)), [])
 
 
@@ -118,7 +120,7 @@ def _has(matches: Sequence[_Match], name: str) -> bool:
     return any(m.record.name == name for m in matches)
 
 
-def _worded(family: str, words: str) -> Iterator[str]:
+def _models_by_word(family: str, words: str) -> Iterator[str]:
     """Yield the models of a family that the metadata name by a word."""
     yield from (model for word, model in files_of(family).lora_words if word in words)
 
@@ -130,7 +132,7 @@ def _is_named(record: PublishedModel, metadata: Mapping[str, str]) -> bool:
 
 
 def targets_of(record: PublishedModel, metadata: Mapping[str, str]) -> AdapterTargets | None:
-    """Return the layers of a model, of the size in the metadata where the file has it; None without any configs."""
+    """Return the layers of a model, of the size in the metadata if it is stated there; None without any configs."""
     if CONFIGS_KEY in metadata:
         with suppress(*INVALID_CONFIGS):
             brought = json.loads(metadata[CONFIGS_KEY])
@@ -155,9 +157,9 @@ def _shipped_targets(model: str) -> AdapterTargets:
 
 
 @cache
-def _shipped_written(model: str) -> frozenset[str]:
+def _shipped_names(model: str) -> frozenset[str]:
     return frozenset(t.kohya_name for t in _shipped_targets(model).all)
 
 
-def _written(record: PublishedModel) -> frozenset[str]:
-    return _shipped_written(record.name) if record.configs else frozenset()
+def _kohya_names(record: PublishedModel) -> frozenset[str]:
+    return _shipped_names(record.name) if record.configs else frozenset()

@@ -1,7 +1,7 @@
 """Files that are neither whole models, adapters nor embeddings: single parts of a model, unknown and unreadable files,
 and models that are not supported, so that a message can name them.
 
-The markers of models are those of diffusers' single-file loader, and similar ones.
+The markers of models are taken from diffusers' single-file loader, with similar additions.
 """
 
 from __future__ import annotations

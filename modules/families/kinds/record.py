@@ -1,4 +1,4 @@
-"""The record of a kind of file: detection, uses, conversion, and which programs load it. Torch-free."""
+"""The record of a kind of file: detection, uses, conversion, and which programs load it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Form = Literal["single", "folder", "kohya", "peft"]
 class Loads:
     """How much of a file a program loads, and a note for the user.
 
-    `version` is the program's version that this was measured with. `is_main` is false for a program that is named only
-    where it does not load the file completely.
+    `version` is the measured version of the program. `is_main` is false for a program that is named only if it does not
+    load the file completely.
     """
 
     program: str
@@ -30,7 +30,7 @@ class Loads:
 
     @property
     def complete(self) -> bool | None:
-        """Whether it loads all of the file; None where that is unknown."""
+        """Whether it loads all of the file; None if that is unknown."""
         return {"all": True, "unknown": None}.get(self.loads, False)
 
     @property
@@ -49,7 +49,7 @@ _ANSWERS: Mapping[Word, str] = {"all": "yes", "part": "partly", "none": "no", "u
 
 
 def loads_whole(program: str, complete: bool | None, note: str = "", *, version: str = "") -> Loads:
-    """Return that a program loads all of a file or nothing of it; None where that is unknown."""
+    """Return that a program loads all of a file or nothing of it; None if that is unknown."""
     words: dict[bool | None, Word] = {True: "all", False: "none", None: "unknown"}
     return Loads(program, words[complete], note, version)
 
@@ -63,10 +63,10 @@ def nobody_known(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads
 class FileKindSpec:
     """A kind of file.
 
-    `detect(header)` returns the kind if a file is of it, else None; a kind of folder has no `detect`. `uses` is what a
-    run can use it as; `forms` is what it can be converted into, by `opener` and `writer` ("module:function", which
-    import torch); `notes` names the function that returns what a conversion changes or cannot keep.
-    `loads(header, kind)` returns which programs load it; `header` is None for a folder.
+    `detect(header)` returns the kind of a matching file, else None; a kind of folder has no `detect`. `uses` are its
+    uses in a run; `forms` are the forms that it can be converted into, by `opener` and `writer` ("module:function",
+    which import torch); `notes` names the function that returns the losses of a conversion as sentences. `loads(header,
+    kind)` returns which programs load it; `header` is None for a folder.
     """
 
     name: str

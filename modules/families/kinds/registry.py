@@ -1,4 +1,4 @@
-"""The kinds of files, one line each, in the order of detection. Torch-free."""
+"""The kinds of files, one line each, in the order of detection."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from modules.families.kinds.other_files import BROKEN, OTHER_MODEL, PART, UNKNOW
 from modules.families.kinds.record import FileKindSpec, Use
 from modules.families.kinds.vae import VAE
 
-# The order matters: an adapter's names contain those of its model, and a model's names contain those of its parts.
+# The order matters: an adapter's names contain the names of its model, which contain the names of its parts.
 FILE_KINDS: Mapping[str, FileKindSpec] = {
     LORA.name: LORA,
     CHECKPOINT.name: CHECKPOINT,
@@ -27,6 +27,6 @@ FILE_KINDS: Mapping[str, FileKindSpec] = {
 }
 
 
-def serves_as(found: FileKind, use: Use) -> bool:
-    """Whether a run can use a file as its base model, its VAE or the start of its adapter."""
-    return use in FILE_KINDS[found.kind].uses
+def serves_as(kind: FileKind, use: Use) -> bool:
+    """Return whether a run can use a file as its base model, its VAE or the start of its adapter."""
+    return use in FILE_KINDS[kind.kind].uses

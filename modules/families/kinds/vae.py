@@ -1,4 +1,4 @@
-"""A file with only a VAE, in the original or in diffusers' layout. Torch-free."""
+"""A file with only a VAE, in the original or in diffusers' layout."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from modules.families.published import ALL_PROGRAMS
 from modules.families.registry import FAMILIES
 from modules.formats.checkpoint_header import CheckpointHeader
 
-# Of a whole model: a VAE's own EMA weights are `model_ema.encoder...`.
+# In a whole model; the EMA weights of a VAE are `model_ema.encoder...`.
 _OTHER_PARTS = (
     *("model.diffusion_model.", "diffusion_model.", "model_ema.diffusion_model", "input_blocks.0.0.", "unet."),
     *("cond_stage_model.", "conditioner.", "text_encoder"),
@@ -19,9 +19,9 @@ _IN_FOLDER = ("diffusion_pytorch_model.safetensors", "vae/diffusion_pytorch_mode
 
 
 def vae_weights_at(path: Path) -> Path:
-    """Return the file with the weights of a VAE: of a file, a diffusers folder of a VAE, or one of a whole model.
+    """Return the file with the weights of a VAE, which is a file or in a diffusers folder of a VAE or a whole model.
 
-    The path itself if it is a file or contains none that is known.
+    The path itself if it is a file or has no known file in it.
     """
     return next((file for name in _IN_FOLDER if (file := path / name).is_file()), path)
 
@@ -49,16 +49,18 @@ def vae_kind(header: CheckpointHeader) -> FileKind | None:
 
 
 def _loads(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads, ...]:
-    """Return who loads a VAE: published ones in the original layout, without a prefix, are for the web interfaces and
-    ComfyUI; of other forms there only diffusers' own is known.
+    """Return which programs load a VAE: the web interfaces and ComfyUI load published ones in the original layout,
+    without a prefix, and diffusers loads its own layout; other combinations are not known.
     """
     if header is None:  # a folder
         others = (p for p in ALL_PROGRAMS if p != "diffusers")
         return (loads_whole("diffusers", True), *(loads_whole(p, False, "needs a single file") for p in others))
     if header.code:
-        return tuple(loads_whole(p, False, "not safe to load: it contains code besides weights") for p in ALL_PROGRAMS)
+        return tuple(
+            loads_whole(p, False, "not safe to load: it contains code in addition to weights") for p in ALL_PROGRAMS
+        )
     if kind.facts.get("layout") == "diffusers":
-        known = {"diffusers": loads_whole("diffusers", True, "as diffusion_pytorch_model beside its config.json")}
+        known = {"diffusers": loads_whole("diffusers", True, "as diffusion_pytorch_model next to its config.json")}
     elif header.has("encoder.down.0.block."):
         known = {p: loads_whole(p, True) for p in ALL_PROGRAMS if p != "diffusers"}
         known["diffusers"] = loads_whole("diffusers", True, "by AutoencoderKL.from_single_file, with its config")

@@ -25,9 +25,9 @@ from modules.families.registry import FAMILIES, published
 from modules.families.spec import PartSpec, tokenizer_of
 from modules.formats.diffusers_folder import read_json
 from modules.formats.lazy_tensors import LazyTensor
-from modules.formats.metadata import folded_metadata
+from modules.formats.metadata import fold_metadata
 from modules.formats.safetensors_io import TRAINED, OnWritten, write_safetensors
-from modules.formats.stored_tensors import stored_tensors
+from modules.formats.stored_tensors import read_lazy_safetensors
 from modules.system.atomic import atomic_folder
 from modules.system.errors import DarkroomError
 
@@ -96,7 +96,7 @@ def write_folder(
 
             (folder / part.name).mkdir()
             file = folder / part.name / f"{_WEIGHTS[part.library]}.safetensors"
-            stored = folded_metadata(metadata or {}) if part.role == "denoiser" else {}
+            stored = fold_metadata(metadata or {}) if part.role == "denoiser" else {}
             write_safetensors(file, state, {**stored, "format": "pt"}, dtype=dtype, on_written=report, advice=advice)
             _write_json(folder / part.name / "config.json", _part_config(part, configs[part.name]))
             done += size
@@ -129,7 +129,7 @@ def _part_tensors(folder: Path) -> dict[str, LazyTensor]:
         )
     tensors: dict[str, LazyTensor] = {}
     for file in files:
-        tensors |= stored_tensors(file)[0]
+        tensors |= read_lazy_safetensors(file)[0]
     return tensors
 
 

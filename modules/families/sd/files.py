@@ -47,7 +47,7 @@ def second_prediction(header: CheckpointHeader) -> PredictionMark | None:
 
 
 def _note(program: str, kind: FileKind) -> str:
-    """Return the user's steps for v-prediction: ComfyUI and diffusers alone detect the 768 model of SD 2."""
+    """Return the user's steps for v-prediction: only ComfyUI and diffusers detect the 768 model of SD 2."""
     if kind.prediction != "v_prediction":
         return ""
     is_published = kind.model == _SD2_V.name
@@ -58,7 +58,7 @@ def _note(program: str, kind: FileKind) -> str:
     if program == "ComfyUI":
         return "" if is_published else "add a ModelSamplingDiscrete node set to v_prediction"
     has_sidecar = kind.facts.get("prediction_from", "").endswith((".yaml", ".yml"))
-    return "keep the .yaml beside it" if has_sidecar else "" if is_published else "needs a .yaml beside it"
+    return "keep the .yaml next to it" if has_sidecar else "" if is_published else "needs a .yaml next to it"
 
 
 _SD1_FILE = UnetClipFile(

@@ -34,7 +34,7 @@ class StableDiffusion(LatentDiffusion):
     def with_empty_prompts(
         self, conditioning: Conditioning, empty_for: Sequence[Collection[int]], empty: Conditioning
     ) -> TextConditioning:
-        """Return the conditioning with the empty prompt's where the text encoder gets it."""
+        """Return the conditioning with the empty prompt for the prompts whose text encoder gets it."""
         states_BLD, empty_1LD = _text(conditioning).states_BLD, _text(empty).states_BLD
         return TextConditioning(replaced_rows(states_BLD, empty_1LD, [0 in e for e in empty_for]))
 

@@ -20,7 +20,7 @@ from modules.families.spec import LoraNaming
 def load(request: LoadRequest[SdSettings]) -> StableDiffusion:
     """Load the model with every part on the CPU and frozen.
 
-    Raises DarkroomError where a file is missing or the model is not Stable Diffusion 1.x or 2.x.
+    Raises DarkroomError if a file is missing or the model is not Stable Diffusion 1.x or 2.x.
     """
     return assemble(read_model(request, SD), request.settings)
 

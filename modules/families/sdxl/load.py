@@ -14,7 +14,7 @@ from modules.families.sdxl.spec import SDXL
 def load(request: LoadRequest[SdxlSettings]) -> StableDiffusionXL:
     """Load the model with every part on the CPU and frozen.
 
-    Raises DarkroomError where a file is missing or the model is not SDXL.
+    Raises DarkroomError if a file is missing or the model is not SDXL.
     """
     return assemble(read_model(request, SDXL), request.settings)
 

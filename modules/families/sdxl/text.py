@@ -29,7 +29,7 @@ class SdxlConditioning:
         return len(self.text)
 
     def to(self, device: Device, dtype: torch.dtype | None = None) -> Self:
-        """Move it to a device, the text to a dtype where one is given; sizes stay float32, exact to the pixel."""
+        """Move it to a device, and the text to a dtype if one is given; sizes stay float32, exact to the pixel."""
         sizes_B6 = None if self.sizes_B6 is None else move(self.sizes_B6, device)
         return type(self)(self.text.to(device, dtype), move(self.pooled_BE, device, dtype=dtype), sizes_B6)
 
@@ -62,7 +62,7 @@ class SdxlConditioning:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, torch.Tensor]) -> Self:
-        """Return the conditioning from its `tensors`. Raises KeyError where one is missing."""
+        """Return the conditioning from its `tensors`. Raises KeyError if one is missing."""
         return cls(TextConditioning.from_tensors(tensors), tensors["pooled"])
 
     @classmethod
