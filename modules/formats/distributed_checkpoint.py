@@ -41,7 +41,7 @@ _DAMAGE = (OSError, ValueError, IndexError, KeyError, TypeError, AttributeError,
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a tensor: its first row, the number of rows of the whole tensor, and its values; scalars have 0 and 1."""
+    """A part of a tensor: its first row, the number of rows of the whole tensor, and its values; scalars have 0, 1."""
 
     start: int
     num_rows: int
