@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from modules.config.embedding_facts import trained_parts, trained_words
-from modules.config.method_facts import data_in_use, learns_from, method_of, trains_on_pixels
 from modules.config.schema import Config
+from modules.config.usage import (
+    data_in_use,
+    learns_from,
+    method_of,
+    trained_embeddings,
+    trained_parts,
+    trains_on_pixels,
+)
 from modules.families.spec import FamilySpec, Role
 
 CACHE_IMAGES = "cache_images"
@@ -59,7 +65,7 @@ def phase_facts(config: Config) -> PhaseFacts:
         trained_parts=trained,
         samples_to_learn=method_of(config).samples_images,
         reads_images=learns_from(config) != "prompts",
-        encodes_some_captions=bool(trained_words(config)),
+        encodes_some_captions=bool(trained_embeddings(config)),
         needs_only_trained=trains_on_pixels(config),
     )
 

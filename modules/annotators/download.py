@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
-from modules.annotators.spec import ModelFiles, find_place
+from modules.annotators.registry import ModelFiles, find_place
 from modules.formats.diffusers_folder import OnBytes, byte_progress_bar
 from modules.system.atomic import atomic_file
 from modules.system.errors import DarkroomError
@@ -19,10 +19,10 @@ _SECONDS = 30
 
 
 def download_place(files: ModelFiles, *, hub: HubAccess, hub_cache_dir: str = "", on_bytes: OnBytes) -> Path:
-    """Return the folder of a model's files, or its only file, after downloading what is missing.
+    """Return the folder of a model's files, or its only file, after downloading missing files.
 
     `on_bytes(done, total)` is called now and then, from several threads, and may raise to cancel. Raises DarkroomError
-    where they cannot be downloaded.
+    if they cannot be downloaded.
     """
     present = find_place(files, hub_cache_dir=hub_cache_dir)
     if present is not None:
@@ -81,5 +81,5 @@ def _failure(files: ModelFiles, reason: str) -> DarkroomError:
     where = files.url or f"the Hugging Face repository {files.repo}"
     return DarkroomError(
         f"{', '.join((*files.names, *files.weights[:1]))} of {where} could not be downloaded: {reason}.",
-        advice="Check the connection and try again; what has arrived of a Hugging Face repository is kept.",
+        advice="Check the connection and try again; files of a Hugging Face repository that have arrived are kept.",
     )

@@ -9,8 +9,7 @@ from annotated_types import Ge, Le
 from numpy.typing import NDArray
 from PIL import Image
 
-from modules.annotators.registry import CAPTIONERS, MASKERS
-from modules.annotators.spec import CaptionSetting, MaskSetting
+from modules.annotators.registry import CAPTIONERS, MASKERS, CaptionSetting, MaskSetting
 from modules.settings.field import Section, Setting, When
 
 SoftMask = NDArray[np.float32]

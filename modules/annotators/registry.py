@@ -1,13 +1,112 @@
-"""The captioners and the maskers: their records, and the lists of them.
+"""The captioners and maskers, a record each, and the places of their files on this computer.
 
-Factories are named here and imported when they run.
+Factories are named here and imported when they run; nothing is downloaded here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
 
-from modules.annotators.spec import ONNX, WEIGHTS, CaptionerSpec, MaskerSpec, ModelFiles
+from modules.formats.published_files import find_cached_file
+from modules.system.factories import Package
+from modules.system.paths import models_dir
+
+CaptionSetting = Literal["threshold", "character_threshold", "exclude_tags", "keep_underscores", "initial", "detail"]
+MaskSetting = Literal["prompts", "colour", "tolerance", "threshold"]
+
+ONNX = Package("onnxruntime", extra="captioning")
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # of a transformers model; the first one that a repository has
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """The published files of a model: a repository at Hugging Face with some files, or one file at an address.
+
+    `names` are required. For a transformers model, whose weights are in one of `weights`, the other text files are
+    downloaded as well. `size_bytes` is approximate, 0 if it is not known. `md5` is the sum of the file at `url`.
+    `revision` is the commit of the repository that is downloaded: a repository can change later.
+    """
+
+    repo: str
+    names: tuple[str, ...]
+    size_bytes: int = 0
+    weights: tuple[str, ...] = ()
+    url: str = ""
+    md5: str = ""
+    revision: str = ""
+
+    @property
+    def description(self) -> str:
+        """The place, the files and the size, in full."""
+        names = ", ".join((*self.names, *self.weights[:1]))
+        place = self.url or f"{self.repo} at Hugging Face"
+        return f"{place} ({names}, {self.size_text})"
+
+    @property
+    def size_text(self) -> str:
+        """The size of the download as text."""
+        if not self.size_bytes:
+            return "size not known"
+        return f"{self.size_bytes / 1e9:.1f} GB" if self.size_bytes >= 5e8 else f"{self.size_bytes / 1e6:.0f} MB"
+
+
+@dataclass(frozen=True, slots=True)
+class CaptionerSpec:
+    """The facts about a captioner that are known before anything is loaded.
+
+    `factory` names the function that builds it, as "module:function", called with the folder of its files (or its only
+    file, of a model at an address), the `CaptionSettings` and the name of a device; it returns a `Captioner`.
+    `settings` are the settings that it uses.
+    """
+
+    name: str
+    label: str
+    help: str
+    factory: str
+    files: ModelFiles
+    licence: str
+    settings: frozenset[CaptionSetting]
+    packages: tuple[Package, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MaskerSpec:
+    """The facts about a masker that are known before anything is loaded.
+
+    `factory` is called with the folder of its files (or its only file, or None without any), the `MaskSettings` and the
+    name of a device; it returns a `Masker`.
+    """
+
+    name: str
+    label: str
+    help: str
+    factory: str
+    files: ModelFiles | None
+    licence: str
+    settings: frozenset[MaskSetting]
+    packages: tuple[Package, ...] = ()
+
+
+def find_place(files: ModelFiles, *, hub_cache_dir: str = "") -> Path | None:
+    """Return the folder with the files of a model, or its only file, if all are on this computer.
+
+    Only names are checked.
+    """
+    if files.url:
+        file = models_dir() / files.names[0]
+        return file if file.is_file() else None
+    for revision in dict.fromkeys((files.revision, "")):  # also what was downloaded before
+        places = [find_cached_file(files.repo, name, revision, hub_cache_dir=hub_cache_dir) for name in files.names]
+        weights = [find_cached_file(files.repo, name, revision, hub_cache_dir=hub_cache_dir) for name in files.weights]
+        if places and places[0] is not None and None not in places and (not weights or any(weights)):
+            return places[0].parent
+    return None
+
+
+# The captioners and maskers.
 
 
 def _wd_tagger(name: str, label: str, text: str, repository: str, revision: str, size_bytes: int) -> CaptionerSpec:
@@ -16,7 +115,7 @@ def _wd_tagger(name: str, label: str, text: str, repository: str, revision: str,
         name,
         label,
         text,
-        "modules.annotators.models.onnx_models:make_wd_tagger",
+        "modules.annotators.onnx_models:make_wd_tagger",
         ModelFiles(repository, ("model.onnx", "selected_tags.csv"), size_bytes, revision=revision),
         "Apache-2.0",
         frozenset({"threshold", "character_threshold", "exclude_tags", "keep_underscores"}),
@@ -65,7 +164,7 @@ FLORENCE_2_BASE = CaptionerSpec(
     "florence_2_base",
     "Florence-2 base",
     "Sentences for any image, as short or as detailed as chosen.",
-    "modules.annotators.models.transformers_models:make_florence",
+    "modules.annotators.transformers_models:make_florence",
     ModelFiles(
         "florence-community/Florence-2-base",
         ("config.json",),
@@ -81,7 +180,7 @@ FLORENCE_2_LARGE = CaptionerSpec(
     "florence_2_large",
     "Florence-2 large",
     "Sentences for any image, as short or as detailed as chosen. More accurate than the base model.",
-    "modules.annotators.models.transformers_models:make_florence",
+    "modules.annotators.transformers_models:make_florence",
     ModelFiles(
         "florence-community/Florence-2-large",
         ("config.json",),
@@ -97,7 +196,7 @@ BLIP_BASE = CaptionerSpec(
     "blip_base",
     "BLIP base",
     "A short sentence for photographs. Fast.",
-    "modules.annotators.models.transformers_models:make_blip",
+    "modules.annotators.transformers_models:make_blip",
     ModelFiles(
         "Salesforce/blip-image-captioning-base",
         ("config.json",),
@@ -114,7 +213,7 @@ BLIP_LARGE = CaptionerSpec(
     "blip_large",
     "BLIP large",
     "A short sentence for photographs.",
-    "modules.annotators.models.transformers_models:make_blip",
+    "modules.annotators.transformers_models:make_blip",
     ModelFiles(
         "Salesforce/blip-image-captioning-large",
         ("config.json",),
@@ -133,7 +232,7 @@ U2NET = MaskerSpec(
     "u2net",
     "U2-Net (rembg)",
     "The foreground: whatever stands out.",
-    "modules.annotators.models.onnx_models:make_u2net",
+    "modules.annotators.onnx_models:make_u2net",
     ModelFiles("", ("u2net.onnx",), 176_000_000, url=_U2NET_URL, md5="60024c5c889badc19c04ad937298a77b"),
     "Apache-2.0",
     frozenset({"threshold"}),
@@ -147,7 +246,7 @@ U2NET_HUMAN = MaskerSpec(
     "u2net_human",
     "U2-Net for people (rembg)",
     "The people in an image.",
-    "modules.annotators.models.onnx_models:make_u2net",
+    "modules.annotators.onnx_models:make_u2net",
     ModelFiles(
         "", ("u2net_human_seg.onnx",), 176_000_000, url=_U2NET_HUMAN_URL, md5="c09ddc2e0104f800e3e1bb4652583d1f"
     ),
@@ -163,7 +262,7 @@ ISNET = MaskerSpec(
     "isnet",
     "IS-Net (rembg)",
     "The foreground, with finer edges than U2-Net; slower.",
-    "modules.annotators.models.onnx_models:make_isnet",
+    "modules.annotators.onnx_models:make_isnet",
     ModelFiles("", ("isnet-general-use.onnx",), 179_000_000, url=_ISNET_URL, md5="fc16ebd8b0c10d971d3513d564d01e29"),
     "Apache-2.0",
     frozenset({"threshold"}),
@@ -175,7 +274,7 @@ CLIPSEG = MaskerSpec(
     "clipseg",
     "CLIPSeg",
     "What a text describes, such as a face, or a red car. Several texts, separated by commas, are masked together.",
-    "modules.annotators.models.transformers_models:make_clipseg",
+    "modules.annotators.transformers_models:make_clipseg",
     ModelFiles(
         "CIDAS/clipseg-rd64-refined",
         ("config.json",),
@@ -192,7 +291,7 @@ COLOUR = MaskerSpec(
     "colour",
     "Colour",
     "Everything except one colour, such as a plain background. Needs no model.",
-    "modules.annotators.models.colour_masker:make_colour",
+    "modules.annotators.colour_masker:make_colour",
     None,
     "",
     frozenset({"colour", "tolerance"}),

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from modules.config.fitting import default_named, sift, validated
+from modules.config.fitting import default_named, sift, validate
 from modules.config.json_errors import advice_for, describe_error
 from modules.config.list_files import LISTS, ListKind, list_file, loses_entries, read_list, reason_to_confirm
 from modules.config.migrations.chain import NEWEST_DARKROOM, is_onetrainer, migrate
@@ -88,7 +88,7 @@ def load_text(text: str, *, name: str, folder: Path, over: Config | None = None)
 
 def as_text(config: Config) -> str:
     """Return a config as one complete JSON text: with its concepts and samples, and without secrets."""
-    return _json_text(encode(packed(config)))
+    return _json_text(encode(pack_lists(config)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,11 @@ def save_file(
                 raise OSError(f"{shown(name)} cannot be used as the file for the {kind.name}.")
             folder, _, key = kind.list_path.rpartition(".")
             apart[place] = kind, (tree[folder] if folder else tree).pop(key)
-    if unconfirmed := [found for found in lists_to_confirm(config, path) if found.path not in confirmed]:
+    if unconfirmed := [
+        unconfirmed_list
+        for unconfirmed_list in lists_to_confirm(config, path)
+        if unconfirmed_list.path not in confirmed
+    ]:
         raise UnconfirmedListError(str(unconfirmed[0]))
     for place, (kind, entries) in apart.items():
         if loses_entries(kind, place, entries):
@@ -155,10 +159,10 @@ def export_file(config: Config, path: Path) -> Path | None:
     A file that it replaces is copied first, as in `save_file`; returns the path of that copy, or None. A link is
     replaced: in the folder of a run, which another person may have made, it could lead anywhere.
     """
-    return save_file(packed(config), path, follows_link=False)
+    return save_file(pack_lists(config), path, follows_link=False)
 
 
-def packed(config: Config) -> Config:
+def pack_lists(config: Config) -> Config:
     """Return the config with its concepts and samples stored inside it instead of in separate files."""
     for kind in LISTS:
         config = _set(config, kind.name_path, "")
@@ -241,7 +245,7 @@ def decode(raw: object, *, over: Config | None = None) -> Loaded:
         return Loaded(Config(), [_without_settings(raw)])
     schema = tree.pop(_SCHEMA, None)  # for editors; kept in place, not a setting
     if over is not None:
-        tree = _merged(encode(over), tree)
+        tree = _merge(encode(over), tree)
     unknown = tree.pop("unknown", {})
     if not isinstance(unknown, dict):
         problems.append(Problem("unknown", f"{shown(unknown)} is not an object with unknown settings; it is left out."))
@@ -252,7 +256,7 @@ def decode(raw: object, *, over: Config | None = None) -> Loaded:
     known["unknown"] = _storable(unknown)
     if "remembered" in known:
         known["remembered"] = _storable(known["remembered"])
-    config = validated(known, problems)
+    config = validate(known, problems)
     return Loaded(config, [default_named(p, config) for p in problems], was_migrated)
 
 
@@ -269,14 +273,14 @@ def _without_settings(raw: Mapping[str, Any]) -> Problem:
     return Problem("", message, "error", "Choose a config of Darkroom, OneTrainer or kohya.")
 
 
-def _merged(below: dict[str, Any], above: dict[str, Any], path: str = "") -> dict[str, Any]:
+def _merge(below: dict[str, Any], above: dict[str, Any], path: str = "") -> dict[str, Any]:
     """Return `below` updated by `above`: objects are merged, lists, values and other variants replaced."""
     if path in _variant_paths() and "name" in above and above["name"] != below.get("name"):
         return above
     joined = dict(below)
     for key, value in above.items():
         under, place = below.get(key), f"{path}.{key}" if path else key
-        joined[key] = _merged(under, value, place) if isinstance(under, dict) and isinstance(value, dict) else value
+        joined[key] = _merge(under, value, place) if isinstance(under, dict) and isinstance(value, dict) else value
     return joined
 
 

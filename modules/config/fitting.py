@@ -77,7 +77,7 @@ def _sift_value(
     return value
 
 
-def validated(tree: dict[str, Any], problems: list[Problem]) -> Config:
+def validate(tree: dict[str, Any], problems: list[Problem]) -> Config:
     """Validate the tree; remove invalid values, so that their defaults apply, until the rest is valid."""
     while True:
         try:
@@ -99,13 +99,13 @@ def default_named(problem: Problem, config: Config) -> Problem:
     if DEFAULT_USED not in problem.message:
         return problem
     try:
-        words = _in_words(get_path(config, problem.path))
+        words = _describe_default(get_path(config, problem.path))
     except KeyError:
         return problem
     return replace(problem, message=problem.message.replace(DEFAULT_USED, f"the default, {words}, is used instead"))
 
 
-def _in_words(default: object) -> str:
+def _describe_default(default: object) -> str:
     match default:
         case Every():
             return str(default)
@@ -156,6 +156,6 @@ def _drop(tree: dict[str, Any], place: _Place, message: str, removed: Mapping[_P
 
 
 def _new_index(place: _Place, depth: int, removed: Mapping[_Place, list[int]]) -> Any:
-    """Return one step of a place; for an item of a list, its index after earlier items were removed."""
+    """Return one step of a place: for an item of a list, the index after the removal of earlier items."""
     step = place[depth]
     return step - bisect_left(removed.get(place[:depth], []), step) if isinstance(step, int) else step

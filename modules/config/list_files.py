@@ -50,7 +50,7 @@ LISTS = (
 
 
 @dataclass(frozen=True, slots=True)
-class FoundList:
+class LoadedList:
     """A list that was read: our entries, its file, the version of the entries, and unused settings of OneTrainer's."""
 
     entries: list[Any]
@@ -61,7 +61,7 @@ class FoundList:
 
 def read_list(
     kind: ListKind, name: str, folder: Path, notes: list[Problem], *, family: str, is_onetrainer: bool
-) -> FoundList | None:
+) -> LoadedList | None:
     """Return the list in a file that a config in `folder` names; None, with a note, if it is missing or not a list.
 
     The name is relative to the config's folder. OneTrainer's names are relative to its own folder, further up.
@@ -118,7 +118,7 @@ def reason_to_confirm(kind: ListKind, path: Path, folder: Path) -> str:
     return "" if is_ours else "exists already and was not written by Darkroom"
 
 
-def _ours(kind: ListKind, path: Path, content: Tree, notes: list[Problem]) -> FoundList | None:
+def _ours(kind: ListKind, path: Path, content: Tree, notes: list[Problem]) -> LoadedList | None:
     version, entries = content.get(kind.version_key), content.get(kind.name)
     if version is None or not isinstance(entries, list):
         return None
@@ -126,17 +126,17 @@ def _ours(kind: ListKind, path: Path, content: Tree, notes: list[Problem]) -> Fo
         message = f"{path} is from another version of Darkroom ({shown(version)}); only known settings are loaded."
         notes.append(Problem(kind.list_path, message, "warning"))
     is_older = isinstance(version, int) and 0 < version < LIST_VERSION
-    return FoundList(entries, path, version if is_older else LIST_VERSION)
+    return LoadedList(entries, path, version if is_older else LIST_VERSION)
 
 
-def _theirs(kind: ListKind, path: Path, content: object, family: str, notes: list[Problem]) -> FoundList | None:
+def _theirs(kind: ListKind, path: Path, content: object, family: str, notes: list[Problem]) -> LoadedList | None:
     if not isinstance(content, list):
         return None
     from modules.config.migrations.onetrainer_11.lists import concepts_from, samples_from
 
     is_concepts = kind.name == "concepts"
     entries, leftovers = concepts_from(content, notes) if is_concepts else samples_from(content, notes, family)
-    return FoundList(entries, path, 1, leftovers)  # OneTrainer's entries are migrated through our version 1
+    return LoadedList(entries, path, 1, leftovers)  # OneTrainer's entries are migrated through our version 1
 
 
 def _find(kind: ListKind, name: str, folder: Path, notes: list[Problem], *, is_onetrainer: bool) -> Path | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from modules.config.codec import Loaded, export_file, load_file, packed
+from modules.config.codec import Loaded, export_file, load_file, pack_lists
 from modules.config.schema import Config
 from modules.system.errors import DarkroomError
 from modules.system.paths import PROGRAM_ROOT, safe_name, user_presets_dir
@@ -88,7 +88,7 @@ def import_presets(folder: Path, *, user_dir: Path | None = None) -> Imported:
         if any(p.severity == "error" and not p.path for p in loaded.problems):
             problems += (Problem("", f"{file.name} was left out. {p.message}", "warning") for p in loaded.problems)
             continue
-        preset, message = _keep(packed(loaded.config), file.stem, target)
+        preset, message = _keep(pack_lists(loaded.config), file.stem, target)
         presets.append(preset)
         problems.append(Problem("", f"{file.stem}: {message}", "info"))
         problems += (Problem("", f"{file.stem}: {p}", p.severity) for p in loaded.problems)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from modules.config.method_facts import method_of, settings_of_method
 from modules.config.schema import Config
 from modules.config.sections.noise import timestep_sampling_of
+from modules.config.usage import method_of, settings_of_method
 from modules.optim.registry import optimizer_spec
 from modules.optim.schedule_registry import SCHEDULES, factors_over_run, learning_rate_factor, warmup_length
 from modules.settings.shared_types import BarPreview, side_of

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from modules.config.schema import Config
 from modules.config.sections.quantization import quantized_layers, residual_of
-from modules.quantization.registry import FORMATS
-from modules.quantization.spec import ChosenFormat
+from modules.quantization.registry import FORMATS, ChosenFormat
 from modules.settings.layer_filter import EVERYTHING
 
 _SIXTEEN_BITS = ("bfloat16", "float16")

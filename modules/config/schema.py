@@ -8,15 +8,13 @@ from typing import Annotated, Any, Literal, cast
 
 from modules.adapters.registry import ADAPTERS, DEFAULT_ADAPTER
 from modules.adapters.settings import AN_ADAPTER, AdapterSettings
-from modules.config.sections.backup import Backup
 from modules.config.sections.data import Data
-from modules.config.sections.devices import MultiGpu
 from modules.config.sections.embeddings import Embeddings
 from modules.config.sections.evaluation import Sampling, Validation
-from modules.config.sections.general import General
+from modules.config.sections.general import General, MultiGpu
 from modules.config.sections.masks import Masks
 from modules.config.sections.model import Model, Part
-from modules.config.sections.output import Output
+from modules.config.sections.output import Backup, Output
 from modules.config.sections.quantization import Quantization
 from modules.config.sections.reward import Reward
 from modules.config.sections.training import Training

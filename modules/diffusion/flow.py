@@ -22,8 +22,8 @@ from modules.diffusion.process_spec import FlowConvention, PredictionType, Proce
 class FlowProcess:
     """Rectified flow with the convention of a model; implements `NoiseProcess`.
 
-    What `ModelFamily.predict` returns is the velocity `eps - x_0`: a family passes its model `time_input(timesteps)`
-    and returns `velocity(output)`. So nothing else in the program knows the signs of a model.
+    `ModelFamily.predict` returns the velocity `eps - x_0`: a family passes its model `time_input(timesteps)` and
+    returns `velocity(output)`. So nothing else in the program knows the signs of a model.
     """
 
     convention: FlowConvention = field(default_factory=FlowConvention)

@@ -1,4 +1,4 @@
-"""How a model's latents are normalised: from the VAE's encoding to the denoiser's input, and back.
+"""The normalisation of a model's latents: from the VAE's encoding to the denoiser's input, and back.
 
 Shapes: B batch, C channels of the VAE, H W height and width of its latents. Each model has its own normalisation;
 diffusers keeps the constants in the VAE's config, or in its weights.
@@ -122,7 +122,7 @@ class PatchNorm:
 def patches_to_channels(values_BCHW: torch.Tensor) -> torch.Tensor:
     """Return values (B, C, H, W) as (B, 4C, H / 2, W / 2): channel 4c + 2i + j is the value in row i, column j of c.
 
-    As diffusers' `Flux2Pipeline._patchify_latents`. Raises RuntimeError where a side is odd.
+    As diffusers' `Flux2Pipeline._patchify_latents`. Raises RuntimeError if a side is odd.
     """
     return torch.pixel_unshuffle(values_BCHW, 2)
 

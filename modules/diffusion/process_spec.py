@@ -22,7 +22,7 @@ class Shift(Protocol):
 
     @property
     def depends_on_size(self) -> bool:
-        """Whether s is another one for images of another size."""
+        """Whether s is different for images of another size."""
         ...
 
     def factor(self, num_tokens: int) -> float:

@@ -1,8 +1,8 @@
 """The loss weightings with their formulas, one record each. They only call methods of their tensors.
 
 A formula takes the process, timesteps (B,) and the gamma setting and returns the loss weights of these timesteps, shape
-(B,), finite at every signal-to-noise ratio, 0 and infinity included; or None where all are equal. What it needs it asks
-the process for: the ratio, the prediction type.
+(B,), finite at every signal-to-noise ratio, 0 and infinity included; or None if all are equal. It gets the ratio and
+the prediction type from the process.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class GammaLimit:
 
 @dataclass(frozen=True, slots=True)
 class WeightingSpec:
-    """A loss weighting. `help` is a sentence for its list, empty where none is needed.
+    """A loss weighting. `help` is a sentence for its list, which may be empty.
 
     `predictions` are the prediction types for which its formula is defined. `gamma_help` describes the gamma setting
     and its usual values; empty if it has no gamma. `onetrainer` is its name in OneTrainer's configs.
@@ -59,7 +59,7 @@ class WeightingSpec:
     kohya_flag: str = ""
 
     def weights(self, process: NoiseProcess, timesteps_B: torch.Tensor, gamma: float) -> torch.Tensor | None:
-        """Return the loss weights of these timesteps, shape (B,), or None where all are equal.
+        """Return the loss weights of these timesteps, shape (B,), or None if all are equal.
 
         Raises DarkroomError for a process whose prediction type has no formula.
         """

@@ -51,9 +51,9 @@ def traced_part(spec: FamilySpec, part: PartSpec, config: Mapping[str, Any]) -> 
 
 def traced_perceptual() -> PassesOfPart:
     """Return the recording of the perceptual distance of images from their originals."""
-    from modules.objectives.perceptual import traced_distance
+    from modules.objectives.perceptual import trace_distance
 
-    module, traced = traced_distance()
+    module, traced = trace_distance()
     return {"forward": trace(module, traced, sizes=_SIZES)}
 
 

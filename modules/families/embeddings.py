@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from modules.formats.adapter_names import BUNDLED_EMBEDDING
-from modules.formats.embedding_names import OUTPUT_SUFFIX
+from modules.formats.adapter_names import BUNDLED_EMBEDDING, OUTPUT_SUFFIX
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""The names of tensors in adapter files: a layer and one factor of its change.
+"""The names of tensors in adapter files, which are a layer and one factor of its change, and in files of embeddings.
 
 Each program has its own names for the same factor (formats.md 5.1); here they are the names in kohya's files.
 """
@@ -116,3 +116,14 @@ def _of_module(layer: str, third: str, second: str, last: str) -> tuple[str, str
         names = _TEXT_PROCESSORS if layer.endswith("self_attn") else _PROCESSORS
         return f"{layer}.{names[third]}", DOWN if second == "down" else UP
     return None
+
+
+# The names of tensors in files of embeddings.
+
+
+EMP_PARAMS = "emp_params"
+"""OneTrainer's name of the vectors of a single encoder (with its typing error), and the name in our files."""
+EMB_PARAMS = "emb_params"
+"""kohya's name of them, and the name in our files until config version 2."""
+OUTPUT_SUFFIX = "_out"
+"""OneTrainer's suffix of the vectors at the output of an encoder."""

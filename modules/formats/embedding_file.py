@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from modules.formats.embedding_names import EMB_PARAMS, EMP_PARAMS, OUTPUT_SUFFIX
+from modules.formats.adapter_names import EMB_PARAMS, EMP_PARAMS, OUTPUT_SUFFIX
 from modules.formats.lazy_tensors import LazyTensor
 from modules.formats.stored_tensors import read_stored
 from modules.system.errors import DarkroomError

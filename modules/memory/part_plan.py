@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from modules.quantization.spec import ChosenFormat, QuantizedFormat
+from modules.quantization.registry import ChosenFormat, QuantizedFormat
 from modules.settings.layer_filter import EVERYTHING, LayerFilter
 from modules.settings.shared_types import CheckpointMode
 

@@ -15,7 +15,7 @@ from typing import Literal
 
 from modules.memory.part_plan import FLOAT32_BYTES, PartPlan, Shape
 from modules.memory.recording import Call, Operation, PassSize, Program, Recording, Result
-from modules.quantization.spec import QuantizedFormat
+from modules.quantization.registry import QuantizedFormat
 from modules.settings.shared_types import LEAST_KEPT_LENGTH
 
 Gradients = Literal["new", "accumulated", "fused"]

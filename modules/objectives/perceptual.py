@@ -34,8 +34,8 @@ Convolution = tuple[torch.Tensor, torch.Tensor]
 class PerceptualDistance:
     """VGG16's convolutions (weight, bias) by stage, and the weights (1, C, 1, 1) of each stage's features.
 
-    `scaling` are what is subtracted from images in [-1, 1], and what they are divided by, (1, 3, 1, 1) each. All are
-    float32 and frozen, and on the device of the images. There is no state that a backup would need.
+    `scaling` are the shifts that are subtracted from images in [-1, 1] and the scales that divide them, (1, 3, 1, 1)
+    each. All are float32 and frozen, and on the device of the images. A backup needs none of them.
     """
 
     stages: Sequence[Sequence[Convolution]]
@@ -82,7 +82,7 @@ class PerceptualDistance:
         return features
 
 
-def traced_distance() -> tuple[nn.Module, TracedPass]:
+def trace_distance() -> tuple[nn.Module, TracedPass]:
     """Return the pass of a distance with the published VGG16, for the memory estimate to trace, and its weights."""
 
     def empty(*shape: int) -> nn.Parameter:
@@ -113,7 +113,7 @@ def image_scaling(device: Device) -> tuple[torch.Tensor, torch.Tensor]:
 def read_perceptual_distance(vgg_file: Path, lpips_file: Path, device: Device) -> PerceptualDistance:
     """Return the distance, read from two files onto a device. Only weights are read, never code.
 
-    Raises DarkroomError where a file contains something else, or where they do not fit.
+    Raises DarkroomError if a file contains anything else, or if the files do not fit each other.
     """
     vgg, _ = read_stored(vgg_file)
     lpips, _ = read_stored(lpips_file)

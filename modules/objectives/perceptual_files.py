@@ -43,7 +43,7 @@ _ALSO_ACCEPTED = "torchvision's or timm's VGG16, or a file of the package lpips"
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-def wanted_of(settings: Reconstruction) -> tuple[FileRequest, FileRequest]:
+def requests_of(settings: Reconstruction) -> tuple[FileRequest, FileRequest]:
     """Return the file of VGG16 and the file of LPIPS's weights that a run of the VAE needs."""
     return file_request(VGG_FILE, settings.vgg_file), file_request(LPIPS_FILE, settings.lpips_file)
 
@@ -105,7 +105,7 @@ def problems_of_files(settings: Reconstruction, *, offline: bool, hub_cache_dir:
     if not settings.perceptual_strength:
         return
     refusals = (refusal_of_vgg, refusal_of_lpips)
-    for wanted, refusal_of in zip(wanted_of(settings), refusals, strict=True):
+    for wanted, refusal_of in zip(requests_of(settings), refusals, strict=True):
         where = f"training.vae.{wanted.published.slot}"
         problem = problem_of_file(where, wanted, needed_by=NEEDED_BY, offline=offline, hub_cache_dir=hub_cache_dir)
         if problem is not None:

@@ -1,4 +1,4 @@
-"""The loss of a VAE on its reconstructions, and how alike images are: PSNR and SSIM.
+"""The loss of a VAE on its reconstructions, and the similarity of images: PSNR and SSIM.
 
 Images are float32 in [-1, 1], (B, 3, P, P).
 """
@@ -17,7 +17,7 @@ _LEAST_ERROR = 1e-10  # of images that are the same: 100 dB
 def pixel_errors(
     decoded_B3PP: torch.Tensor, images_B3PP: torch.Tensor, *, mse_strength: float, mae_strength: float
 ) -> torch.Tensor:
-    """Return the errors of all pixels, (B, 3, P, P): the squared and the absolute ones, with their strengths."""
+    """Return the errors of all pixels, (B, 3, P, P): squared and absolute errors, times their strengths."""
     differences_B3PP = decoded_B3PP.float() - images_B3PP.float()
     errors_B3PP = mse_strength * differences_B3PP.square()
     return errors_B3PP + mae_strength * differences_B3PP.abs() if mae_strength else errors_B3PP

@@ -31,12 +31,12 @@ from modules.quantization.packing import (
     pack_weight,
     round_rows,
 )
-from modules.quantization.spec import ChosenFormat, QuantizedFormat, Rounding
+from modules.quantization.registry import ChosenFormat, QuantizedFormat, Rounding
 from modules.settings.layer_filter import select_layers
 
 # Products of rounded inputs with packed rows: in 8 bits if the device can, otherwise with the same rounded values.
 #
-# Each token has its own scale, so what a sample becomes does not depend on the others in its batch.
+# Each token has its own scale, so that the result of a sample does not depend on the others in its batch.
 _CUDA_MIN_ROWS = 17  # torch._int_mm: "self.size(0) needs to be greater than 16"
 _CUDA_MULTIPLE = {torch.int8: 8, torch.float8_e4m3fn: 16}  # of both sides of the weight (cuBLASLt)
 _CUDA_CAPABILITY = {torch.int8: (7, 5), torch.float8_e4m3fn: (8, 9)}
@@ -105,7 +105,7 @@ class QuantizedLinear(nn.Linear):
     table: torch.Tensor | None
 
     def __init__(self, layer: nn.Linear, form: QuantizedFormat, weight: PackedWeight | None = None) -> None:
-        """Take the place of a layer. Without `weight`, the layer's own weight is packed, on its device.
+        """Take the place of a layer. Without `weight`, the weight of the layer is packed, on its device.
 
         The property `weight` has the dtype of the layer's weight. The bias is kept.
         """
@@ -157,7 +157,7 @@ class QuantizedLinear(nn.Linear):
 
 
 def _compute_dtype(x: torch.Tensor) -> torch.dtype:
-    """Return the dtype of the product: autocast's where it is on."""
+    """Return the dtype of the product: autocast's if it is on."""
     kind = x.device.type
     if kind == "meta" or not torch.is_autocast_enabled(kind):  # weights without values have no autocast
         return x.dtype
@@ -220,8 +220,8 @@ def _add_low_rank(to: torch.Tensor, x: torch.Tensor, first: torch.Tensor, second
 def quantize_layers(module: nn.Module, chosen: ChosenFormat, *, cache: EntryStore | None = None) -> list[str]:
     """Replace the weights of a part's linear layers by quantized ones, one after the other, in place.
 
-    A `cache` keeps what a residual takes time to compute. Returns the names of the layers. Raises DarkroomError where
-    an entry of the filter takes no layer.
+    A `cache` keeps residuals, which take time to compute. Returns the names of the layers. Raises DarkroomError if an
+    entry of the filter matches no layer.
     """
     linear = _linear_layers(module)
     taken = select_layers(chosen.layers, linear, page="Model")
@@ -238,7 +238,7 @@ def quantize_layers(module: nn.Module, chosen: ChosenFormat, *, cache: EntryStor
 def take_packed_layers(
     module: nn.Module, chosen: ChosenFormat, path: Path, packed: Mapping[str, GgufTensor]
 ) -> list[str]:
-    """Give a part's linear layers the weights that a GGUF file has packed, in place; `packed` are those by name.
+    """Give a part's linear layers the packed weights of a GGUF file, in place; `packed` are these weights by name.
 
     The other layers have their weights already. Returns the names of the layers. Raises DarkroomError as
     `quantize_layers` does.

@@ -19,8 +19,7 @@ import torch
 from modules.data.cache.store import BrokenEntryError, EntryStore
 from modules.formats.gguf_header import BlockType
 from modules.formats.gguf_tensors import block_function, unpack_blocks
-from modules.quantization.registry import BLOCK_WEIGHTS
-from modules.quantization.spec import QuantizedFormat, Residual, Rounding
+from modules.quantization.registry import BLOCK_WEIGHTS, QuantizedFormat, Residual, Rounding
 from modules.system.devices import dtype_of
 from modules.system.factories import load_factory
 

@@ -24,7 +24,7 @@ EXAMPLES = "attn1 (self-attention), attn2 (cross-attention) or ff (feed-forward)
 
 @dataclass(frozen=True, slots=True)
 class LayerFilter:
-    """Takes the layers whose names contain one of `entries`, or, with `is_regex`, match one of them anywhere."""
+    """Matches the layers whose names contain one of `entries`, or, with `is_regex`, match one of them anywhere."""
 
     entries: tuple[str, ...]
     is_regex: bool = False
@@ -45,11 +45,11 @@ class LayerFilter:
 EVERYTHING = LayerFilter(("",))
 
 LayerPresets = Mapping[str, LayerFilter]
-"""The filters of a model's presets by name, those of "attention_mlp", "attention" and "blocks"."""
+"""The filters of a model's presets "attention_mlp", "attention" and "blocks", by name."""
 
 
 def layer_filter(preset: str, presets: LayerPresets, names: str = "", *, is_regex: bool = False) -> LayerFilter:
-    """Return the filter of a preset of a model; with "custom" the one of `names`, which may have no entries.
+    """Return the filter of a preset of a model, or with "custom" the filter of `names`, which may be empty.
 
     The names are separated by commas, except inside the brackets of a regular expression, as in "a{1,2}".
     """
@@ -62,10 +62,10 @@ def layer_filter(preset: str, presets: LayerPresets, names: str = "", *, is_rege
 
 
 def select_layers(layers: LayerFilter, paths: Iterable[str], *, page: str) -> list[str]:
-    """Return the layers that a filter takes, in their order.
+    """Return the layers that a filter matches, in their order.
 
-    Raises DarkroomError where an entry takes no layer, which is then a slip of the pen; `page` is the window's page
-    with the setting.
+    Raises DarkroomError if an entry matches no layer, since it is probably misspelled; `page` is the window's page with
+    the setting.
     """
     known = list(paths)
     if idle := layers.idle_entries(known):
@@ -78,7 +78,7 @@ def select_layers(layers: LayerFilter, paths: Iterable[str], *, page: str) -> li
 
 
 def invalid_entry(layers: LayerFilter) -> tuple[str, str] | None:
-    """Return the first entry that is not a usable regular expression, and what is wrong with it; None where all are."""
+    """Return the first entry that is not a usable regular expression, and its fault; None if all are usable."""
     faults = ((entry, fault_of_pattern(entry)) for entry in (layers.entries if layers.is_regex else ()))
     return next(((entry, fault) for entry, fault in faults if fault), None)
 

@@ -109,10 +109,10 @@ def lazy_variants(records: Mapping[str, Record], default: str) -> tuple[Variants
     A bare name means the settings with their defaults; an object without a name means the record named `default`.
     """
 
-    def named(value: Any) -> Any:
+    def with_name(value: Any) -> Any:
         if isinstance(value, str):
             return {"name": value}
         return {"name": default, **value} if isinstance(value, dict) else value
 
     kinds = _View(records, lambda record: record.settings)
-    return Variants(kinds, _View(records, lambda record: record.label)), BeforeValidator(named)
+    return Variants(kinds, _View(records, lambda record: record.label)), BeforeValidator(with_name)

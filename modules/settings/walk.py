@@ -41,7 +41,7 @@ def live_records(tree: Section) -> Iterator[FieldRecord]:
 
 
 def present_records(tree: Section) -> Iterator[FieldRecord]:
-    """Yield the same records, and those whose own condition does not hold."""
+    """Yield the same records, and also the records of fields whose condition does not hold."""
     yield from _counting(tree, records_of(type(tree)), with_idle=True)
 
 

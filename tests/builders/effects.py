@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from modules.config.method_facts import learns_from
 from modules.config.schema import Config
+from modules.config.usage import learns_from
 from modules.formats.safetensors_io import read_safetensors
 from modules.settings.edit import get_path, set_path
 from modules.settings.field import FieldRecord, records_of

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from modules.config.reach import is_reachable
+from modules.config.records import is_reachable
 from modules.config.schema import Config
 from modules.settings.edit import get_path
 from modules.settings.field import FieldRecord

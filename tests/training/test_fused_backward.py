@@ -15,9 +15,9 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from modules.config.method_facts import updates_in_backward
 from modules.config.rules import problems_of
 from modules.config.schema import Config
+from modules.config.usage import updates_in_backward
 from modules.optim.build import build_optimizer
 from modules.optim.ema import Ema
 from modules.optim.optimizers.adam import AdamW

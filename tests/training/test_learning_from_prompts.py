@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from modules.config.method_facts import uses_prior
 from modules.config.presets import list_presets
 from modules.config.rules import problems_of
 from modules.config.schema import Config
+from modules.config.usage import uses_prior
 from modules.data.order import SampleIndex
 from modules.data.versions import ImageVersions
 from modules.estimate.architecture import architecture_of

@@ -45,8 +45,7 @@ from modules.optim.optimizers.factored import Adafactor
 from modules.quantization import linear
 from modules.quantization.linear import QuantizedLinear, quantize_layers
 from modules.quantization.packing import GgufBlocks, PackedWeight
-from modules.quantization.registry import FORMATS
-from modules.quantization.spec import ChosenFormat, Residual
+from modules.quantization.registry import FORMATS, ChosenFormat, Residual
 from modules.settings.layer_filter import EVERYTHING, layer_filter
 from modules.system.devices import CPU
 from tests.builders.adapter_plans import dora_plan, lora_plan

@@ -12,8 +12,7 @@ from torch.nn import functional
 from modules.data.cache.store import CacheStore
 from modules.quantization.linear import QuantizedLinear, quantize_layers
 from modules.quantization.packing import NF4_BLOCKS, PackedData, low_rank_product, pack_weight, unpack_by_bitsandbytes
-from modules.quantization.registry import COMPUTED
-from modules.quantization.spec import ChosenFormat, Residual
+from modules.quantization.registry import COMPUTED, ChosenFormat, Residual
 from modules.settings.layer_filter import EVERYTHING, LayerFilter
 
 # The error of a weight of normal numbers, relative to its norm: int8 rounds to 1/254 of a row's largest value, e4m3 has

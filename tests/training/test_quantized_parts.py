@@ -31,8 +31,7 @@ from modules.memory.guard import DeviceGuard
 from modules.memory.part_plan import PartPlan
 from modules.quantization.linear import QuantizedLinear
 from modules.quantization.packing import NF4_BLOCKS
-from modules.quantization.registry import COMPUTED, FORMATS
-from modules.quantization.spec import ChosenFormat, Residual
+from modules.quantization.registry import COMPUTED, FORMATS, ChosenFormat, Residual
 from modules.settings.layer_filter import EVERYTHING, LayerFilter
 from modules.settings.walk import records_of
 from modules.system import hardware

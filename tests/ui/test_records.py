@@ -7,8 +7,7 @@ from typing import Literal
 
 import pytest
 
-from modules.config.reach import is_reachable
-from modules.config.records import record_at
+from modules.config.records import is_reachable, record_at
 from modules.config.schema import Config
 from modules.config.sections.model import Model
 from modules.data.concept import Concept

@@ -7,10 +7,8 @@ from itertools import product
 
 import pytest
 
-from modules.config.reach import needs_words
-from modules.config.records import record_at
+from modules.config.records import describe_needs, record_at, why_unused
 from modules.config.schema import Config
-from modules.config.unused import why_unused
 from modules.families.registry import FAMILIES
 from modules.objectives.registry import METHODS
 from modules.settings.edit import choose_variant, set_path
@@ -93,7 +91,7 @@ def test_what_a_hidden_field_needs_is_said() -> None:
     config = config_of("sd", "grpo", "adapter")
     record = record_at(config, "training.loss.mix.mse.strength")
     assert record is not None
-    assert needs_words(config, record).startswith("not used: ")
+    assert describe_needs(config, record).startswith("not used: ")
     schedule = record_at(config, "output.model_format")
     assert schedule is not None
-    assert needs_words(config, schedule) == "needs Training target: Fine-tune or VAE"
+    assert describe_needs(config, schedule) == "needs Training target: Fine-tune or VAE"

@@ -18,13 +18,11 @@ from hypothesis import strategies as st
 from PIL import Image
 from safetensors.torch import load_file
 
-from modules.annotators import download
-from modules.annotators.models import onnx_models
-from modules.annotators.models.onnx_models import Foreground, Tag, WdTagger, read_tags, square_bgr
+from modules.annotators import download, onnx_models
+from modules.annotators.onnx_models import Foreground, Tag, WdTagger, read_tags, square_bgr
 from modules.annotators.protocol import CaptionSettings, MaskSettings
-from modules.annotators.registry import CAPTIONERS, MASKERS
+from modules.annotators.registry import CAPTIONERS, MASKERS, ModelFiles
 from modules.annotators.results import CAPTION_MODES, combine_masks, draw_mask, merge_caption
-from modules.annotators.spec import ModelFiles
 from modules.data.captions.caption_file import parse_caption_file
 from modules.system.errors import DarkroomError
 from modules.system.factories import load_factory
@@ -208,7 +206,7 @@ class Answer(io.BytesIO):
 
 def test_a_file_at_an_address_is_checked_before_it_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(download, "models_dir", lambda: tmp_path)
-    monkeypatch.setattr("modules.annotators.spec.models_dir", lambda: tmp_path)
+    monkeypatch.setattr("modules.annotators.registry.models_dir", lambda: tmp_path)
     seen: list[tuple[float, float]] = []
     good = hashlib.md5(b"model", usedforsecurity=False).hexdigest()
 

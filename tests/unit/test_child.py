@@ -16,8 +16,7 @@ import pytest
 
 from modules.config.codec import load_file
 from modules.config.schema import Config
-from modules.config.sections.devices import MultiGpu
-from modules.config.sections.general import General
+from modules.config.sections.general import General, MultiGpu
 from modules.system import hardware
 from modules.system.paths import PROGRAM_ROOT, log_dir
 from trainer.child import run as run_module

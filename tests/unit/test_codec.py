@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modules.config.codec import Loaded, decode, encode, load_file, packed, save_file
+from modules.config.codec import Loaded, decode, encode, load_file, pack_lists, save_file
 from modules.config.schema import Config
 from modules.optim.optimizers.factored import Adafactor
 from modules.settings.every import Every
@@ -77,7 +77,7 @@ def write(folder: Path, content: bytes) -> Path:
 def test_a_saved_config_loads_unchanged(tmp_path_factory: pytest.TempPathFactory, config: Config) -> None:
     file = tmp_path_factory.mktemp("saved") / "config.json"
     assert decode(encode(config)).config == config
-    config = packed(config)  # separate list files are tested in test_list_files
+    config = pack_lists(config)  # separate list files are tested in test_list_files
     save_file(config, file)
     loaded = load_file(file)
     assert loaded.config == config

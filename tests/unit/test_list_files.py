@@ -16,7 +16,7 @@ from modules.config.codec import (
     export_file,
     lists_to_confirm,
     load_file,
-    packed,
+    pack_lists,
     save_file,
 )
 from modules.config.list_files import LISTS, ListKind
@@ -56,7 +56,7 @@ def test_lists_are_found_from_where_the_config_lies(onetrainer: Path, place: str
     inlined = decode(
         {**OLDER, **{k: json.loads((FIXTURES / f"onetrainer_{k}.json").read_text()) for k in ("concepts", "samples")}}
     )
-    assert packed(loaded.config) == packed(inlined.config)
+    assert pack_lists(loaded.config) == pack_lists(inlined.config)
     named = loaded.config.concepts_file, loaded.config.sampling.prompts_file
     folder = onetrainer if place else Path()  # outside the config's folder the whole path is needed
     assert named == (
@@ -189,7 +189,7 @@ def test_two_configs_share_a_list(tmp_path: Path) -> None:
 def test_an_export_holds_everything(tmp_path: Path) -> None:
     export_file(apart(), tmp_path / "all.json")
     assert [p.name for p in tmp_path.iterdir() if p.is_file()] == ["all.json"]
-    assert load_file(tmp_path / "all.json").config == CONFIG == packed(apart())
+    assert load_file(tmp_path / "all.json").config == CONFIG == pack_lists(apart())
 
 
 def test_a_list_inside_wins_over_the_file_that_is_named(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from modules.config.quantized_parts import quantized_parts
 from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.objectives.methods.alignprop import AlignProp
-from modules.quantization.spec import Residual
+from modules.quantization.registry import Residual
 from modules.settings.edit import choose_variant, get_path
 from modules.settings.every import Every
 from tests.unit.strategies import garbage

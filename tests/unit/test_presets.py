@@ -10,12 +10,12 @@ import pytest
 
 from modules.config import presets
 from modules.config.codec import decode, encode
-from modules.config.method_facts import learns_from
 from modules.config.migrations.chain import NEWEST_DARKROOM
 from modules.config.presets import BUILT_IN_DIR, Preset, import_presets, list_presets, save_preset
 from modules.config.quantized_parts import quantized_parts
 from modules.config.rules import problems_of
 from modules.config.schema import Config
+from modules.config.usage import learns_from
 from modules.data.buckets import Size
 from modules.objectives.registry import METHODS
 from modules.settings.edit import get_path, set_path

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from modules.config.method_facts import step_passes
 from modules.config.schema import Config
+from modules.config.usage import step_passes
 from modules.estimate.step_passes import StepPasses
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder

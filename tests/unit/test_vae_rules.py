@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from modules.config.codec import decode
-from modules.config.embedding_facts import trained_parts
-from modules.config.method_facts import data_in_use, learns_from, method_of, trains_on_pixels
 from modules.config.rules import problems_of
 from modules.config.schema import Config
+from modules.config.usage import data_in_use, learns_from, method_of, trained_parts, trains_on_pixels
 from modules.settings.walk import live_records
 from tests.builders.configs import laid_over, small_config
 from trainer import phases

@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal, TypeVar
 import psutil
 
 from modules.config.codec import load_file
-from modules.config.method_facts import data_in_use
 from modules.config.schema import Config
+from modules.config.usage import data_in_use
 from modules.rewards.user_code_file import approved_hashes
 from modules.settings.field import Section, Setting
 from modules.system.errors import DarkroomError

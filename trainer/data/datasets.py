@@ -6,9 +6,8 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from modules.config.method_facts import learns_from, steps_per_group, trains_on_pixels
 from modules.config.schema import Config
-from modules.config.variant_facts import inpaints, inputs_of
+from modules.config.usage import inpaints, inputs_of, learns_from, steps_per_group, trains_on_pixels
 from modules.data.buckets import BucketRules, Size
 from modules.data.dataset import WantedCompanions
 from modules.data.datasets import Datasets, DatasetSettings, build_datasets

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from modules.config.method_facts import data_in_use
 from modules.config.schema import Config
+from modules.config.usage import data_in_use
 from modules.data.buckets import Size
 from modules.data.captions.drawing import CaptionDropout, DrawnCaption
 from modules.data.concept import Concept

@@ -19,9 +19,10 @@ from typing import Any, Literal
 
 from modules.adapters.training_settings import max_norm_of
 from modules.config.codec import encode
-from modules.config.method_facts import method_of, rate_factor_of
+from modules.config.usage import method_of, rate_factor_of
 from modules.config.schema import Config
 from modules.config.sections.noise import Noise
+from modules.config.usage import method_of, rate_factor_of
 from modules.data.buckets import Size
 from modules.data.dataset import Dataset
 from modules.data.images import open_image

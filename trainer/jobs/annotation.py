@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from modules.annotators.spec import CaptionerSpec, MaskerSpec, find_place
+from modules.annotators.registry import CaptionerSpec, MaskerSpec, find_place
 from modules.data.archives import archive_of
 from modules.data.images import BrokenImageError
 from modules.data.listing import list_images

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated
 
-from modules.config.method_facts import data_in_use
 from modules.config.schema import Config
+from modules.config.usage import data_in_use
 from modules.data.datasets import Datasets
 from modules.data.doctor.finding import printable
 from modules.data.plan_table import describe_buckets, describe_images, plan_rows

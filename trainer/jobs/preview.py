@@ -10,8 +10,8 @@ from typing import Annotated
 from annotated_types import Ge, Le
 from PIL import Image, ImageDraw
 
-from modules.config.method_facts import data_in_use
 from modules.config.schema import Config
+from modules.config.usage import data_in_use
 from modules.data.buckets import Size
 from modules.data.dataset import Dataset, Example
 from modules.data.image_settings import AUGMENTATIONS, ImageChanges

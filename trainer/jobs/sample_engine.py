@@ -19,7 +19,7 @@ from modules.adapters.tools.opening import WeightedFile
 from modules.config.codec import encode, load_file
 from modules.config.quantized_parts import quantized_parts
 from modules.config.schema import Config
-from modules.config.sections.embeddings import EmbeddingWord
+from modules.config.sections.embeddings import EmbeddingSettings
 from modules.families.kinds.identify import identify
 from modules.families.protocol import ModelFamily
 from modules.memory.placement import Placement
@@ -166,7 +166,7 @@ def _config_of(request: SampleRequest, weights: Weights) -> Config:
     if weights.model:
         config = config.model_copy(update={"model": with_model(config, weights.model).model})
     words = tuple(
-        EmbeddingWord(placeholder=Path(file).stem, file=file, train=False, token_count=None)
+        EmbeddingSettings(placeholder=Path(file).stem, file=file, train=False, token_count=None)
         for file in request.choices.embeddings
     )
     training = config.training.model_copy(update={"trains": "adapter"})  # so that text is read and nothing is trained

@@ -9,7 +9,7 @@ from pathlib import Path
 from modules.config.codec import load_file
 from modules.config.schema import Config
 from modules.config.sections.evaluation import SamplePrompt
-from modules.config.variant_facts import with_kind
+from modules.config.usage import with_kind
 from modules.families.kinds.identify import identify
 from modules.families.spec import BASE_VARIANT
 from modules.system.errors import DarkroomError

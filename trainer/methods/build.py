@@ -9,7 +9,7 @@ from modules.config.sections.training import Training, method_in_use
 from modules.diffusion.process import NoiseProcess
 from modules.formats.hub_files import Downloads, local_file
 from modules.objectives.perceptual import PerceptualDistance, read_perceptual_distance
-from modules.objectives.perceptual_files import NEEDED_BY, wanted_of
+from modules.objectives.perceptual_files import NEEDED_BY, requests_of
 from modules.objectives.spec import OTHER_METHOD
 from modules.rewards.composite import CompositeReward
 from modules.system.devices import Device
@@ -50,5 +50,5 @@ def load_perceptual(
     """
     access = hub_access(load_secrets().secrets)
     downloads = Downloads(config.model.offline, config.model.hub_cache_dir, access, on_bytes)
-    vgg, lpips = (local_file(wanted, downloads, needed_by=NEEDED_BY) for wanted in wanted_of(config.training.vae))
+    vgg, lpips = (local_file(wanted, downloads, needed_by=NEEDED_BY) for wanted in requests_of(config.training.vae))
     return read_perceptual_distance(vgg, lpips, device)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from itertools import islice
 
-from modules.config.method_facts import rollout_of, seeds_per_measured_prompt
 from modules.config.schema import Config
 from modules.config.sections.evaluation import SamplePrompt
+from modules.config.usage import rollout_of, seeds_per_measured_prompt
 from modules.data.dataset import Dataset
 
 

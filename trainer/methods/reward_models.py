@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from modules.config.method_facts import scorers_of, trains_on_reward
 from modules.config.schema import Config
+from modules.config.usage import scorers_of, trains_on_reward
 from modules.rewards.composite import CompositeReward, build_rewards
 from modules.rewards.protocol import RewardContext
 from modules.system.devices import Device

@@ -12,7 +12,7 @@ from pathlib import Path
 from modules.adapters.ranks import unused_ranks
 from modules.adapters.registry import ADAPTERS
 from modules.config.schema import Config
-from modules.config.variant_facts import inpaints, inputs_of
+from modules.config.usage import inpaints, inputs_of
 from modules.data.buckets import Size
 from modules.estimate.disk import (
     DiskNeed,

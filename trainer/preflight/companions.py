@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from modules.config.method_facts import learns_from
 from modules.config.schema import Config
-from modules.config.variant_facts import inpaints, reads_depth, weighs_areas
+from modules.config.usage import inpaints, learns_from, reads_depth, weighs_areas
 from modules.data.captions.sources import contains_any
 from modules.data.companions import Companion, is_named_like_mask, mask_path_of
 from modules.data.dataset import Dataset

@@ -19,7 +19,7 @@ from modules.formats.checkpoint_header import CheckpointHeader
 from modules.formats.gguf_header import READABLE
 from modules.formats.headers import UnreadableFileError
 from modules.memory.part_plan import PartPlan
-from modules.quantization.spec import ChosenFormat
+from modules.quantization.registry import ChosenFormat
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from modules.system.problem import Problem, cut, with_article

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from modules.config.embedding_facts import words_in_use
 from modules.config.schema import Config
+from modules.config.usage import embeddings_in_use
 from modules.families.kinds.identify import identify
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
@@ -21,7 +21,7 @@ _MAX_CHARS = 200
 
 def problems_of_words(config: Config, *, is_new: bool) -> Iterator[Problem]:
     """Yield problems with the placeholders and files of embeddings; a resumed run has its own copies of the files."""
-    if not words_in_use(config):
+    if not embeddings_in_use(config):
         return
     yield from _existing_words(config)
     for index, word in enumerate(config.embeddings.words):

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from modules.config.method_facts import learns_from
 from modules.config.schema import Config
+from modules.config.usage import learns_from
 from modules.data.buckets import Size
 from modules.data.dataset import Dataset
 from modules.data.versions import num_variations

@@ -7,8 +7,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from modules.config.method_facts import method_of
 from modules.config.schema import Config
+from modules.config.usage import method_of
 from modules.estimate.passes import count
 from modules.estimate.run import RUNTIME_BYTES
 from modules.estimate.step_time import StepFacts, step_time

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from modules.config.schema import Config
-from modules.config.variant_facts import inpaints
+from modules.config.usage import inpaints
 from modules.data.archives import open_file
 from modules.data.concept import Concept
 from modules.data.dataset import Dataset

@@ -6,9 +6,10 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterator
 
-from modules.config.embedding_facts import trained_parts
+from modules.config.usage import trained_parts
 from modules.config.rules.images import too_few_validations
 from modules.config.schema import Config
+from modules.config.usage import trained_parts
 from modules.data.dataset import Dataset, concept_repeats_of
 from modules.data.plans import EpochPlans
 from modules.optim.schedule_registry import SCHEDULES, factors_over_run, learning_rate_factor

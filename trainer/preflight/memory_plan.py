@@ -8,8 +8,11 @@ from dataclasses import replace
 from modules.adapters.ranks import layers_with_rank, settings_by_layer
 from modules.adapters.registry import ADAPTERS
 from modules.adapters.settings import AdapterSettings, adapter_layers, decomposition_axis
-from modules.config.embedding_facts import trained_encoders, trained_parts, trained_words
-from modules.config.method_facts import (
+from modules.config.quantized_parts import QuantizedParts, quantized_parts
+from modules.config.schema import Config
+from modules.config.sections.quantization import quantized_layers
+from modules.config.sections.training import filtered_layers
+from modules.config.usage import (
     copies_originals,
     data_in_use,
     images_per_pass,
@@ -18,14 +21,13 @@ from modules.config.method_facts import (
     method_of,
     rollout_of,
     scorers_of,
+    trained_embeddings,
+    trained_encoders,
+    trained_parts,
     trains_on_pixels,
     updates_in_backward,
     uses_perceptual_distance,
 )
-from modules.config.quantized_parts import QuantizedParts, quantized_parts
-from modules.config.schema import Config
-from modules.config.sections.quantization import quantized_layers
-from modules.config.sections.training import filtered_layers
 from modules.data.buckets import Size
 from modules.data.order import shares_of_step
 from modules.estimate.architecture import Architecture
@@ -182,7 +184,7 @@ def _part_plan(
         offloads=settings.offload_activations,
         offload_fraction=0.0 if _never_offloads(config) else settings.offload_fraction,
         quantized=quantized.formats.get(part.name),
-        has_words=part.name in trained_encoders(config) and bool(trained_words(config)),
+        has_words=part.name in trained_encoders(config) and bool(trained_embeddings(config)),
     )
 
 

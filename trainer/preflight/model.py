@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from modules.config.method_facts import trains_on_pixels
 from modules.config.schema import Config
+from modules.config.usage import trains_on_pixels
 from modules.estimate.architecture import architecture_of
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.identify import identify

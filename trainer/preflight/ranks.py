@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from modules.config.embedding_facts import trained_parts
-from modules.config.method_facts import copies_originals, method_of, settings_of_method, updates_in_backward
+from modules.config.usage import trained_parts
+from modules.config.usage import copies_originals, method_of, settings_of_method, updates_in_backward
 from modules.config.quantized_parts import quantized_parts
 from modules.config.schema import Config
 from modules.optim.registry import optimizer_spec

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from modules.config.schema import Config
 from modules.config.sections.evaluation import SamplePrompt
-from modules.config.variant_facts import inpaints, reads_depth
+from modules.config.usage import inpaints, reads_depth
 from modules.data.images import open_image, upright
 from modules.system.paths import from_root
 from modules.system.problem import Problem

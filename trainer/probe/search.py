@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from modules.config.method_facts import method_of
 from modules.config.schema import Config
+from modules.config.usage import method_of
 from modules.estimate.run import in_gb
 from modules.optim.registry import optimizer_spec
 from modules.optim.schedule_registry import formula_schedule

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from modules.config.method_facts import scorers_of
 from modules.config.schema import Config
+from modules.config.usage import scorers_of
 from modules.rewards.registry import REWARDS
 from modules.rewards.user_code_file import approved_hashes, hash_of, split_reference
 from modules.system.errors import DarkroomError

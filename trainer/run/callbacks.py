@@ -6,9 +6,8 @@ import functools
 from dataclasses import dataclass
 from pathlib import Path
 
-from modules.config.embedding_facts import trained_parts
-from modules.config.method_facts import steps_per_group, trains_on_pixels
 from modules.config.schema import Config
+from modules.config.usage import steps_per_group, trained_parts, trains_on_pixels
 from modules.data.dataset import Dataset
 from modules.objectives.denoise import timestep_weights
 from modules.objectives.perceptual import PerceptualDistance

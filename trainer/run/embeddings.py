@@ -12,15 +12,14 @@ from typing import cast
 import torch
 from torch import nn
 
-from modules.config.embedding_facts import key_of_word, trained_encoders, word_rates, words_in_use
-from modules.config.method_facts import rate_factor_of
 from modules.config.schema import Config
-from modules.config.sections.embeddings import EmbeddingWord
+from modules.config.sections.embeddings import EmbeddingSettings
+from modules.config.usage import embedding_rates, embeddings_in_use, key_of_embedding, rate_factor_of, trained_encoders
 from modules.families.embeddings import Word
 from modules.families.parts.token_rows import start_rows, typical_norm
 from modules.families.protocol import FamilyWithWords, ModelFamily
+from modules.formats.adapter_names import OUTPUT_SUFFIX
 from modules.formats.embedding_file import read_embedding
-from modules.formats.embedding_names import OUTPUT_SUFFIX
 from modules.formats.safetensors_io import read_safetensors, write_safetensors
 from modules.optim.param_groups import TrainGroup
 from modules.optim.updates.weight_norms import RowNorms
@@ -35,10 +34,10 @@ def attach_embeddings(config: Config, family: ModelFamily, *, copies: Path | Non
     `copies` is the folder of the run's copies of the files that they start from: each is read if it exists,
     otherwise written. Raises DarkroomError for a file that does not fit.
     """
-    if not words_in_use(config):
+    if not embeddings_in_use(config):
         return []
     with_words = cast(FamilyWithWords, family)
-    used = words_in_use(config)
+    used = embeddings_in_use(config)
     stored = [_read_vectors(settings, with_words, copies) for settings in used]
     words = [_word(config, one, with_words, vectors) for one, vectors in zip(used, stored, strict=True)]
     with_words.add_words({w.placeholder: w.rows for w in words})
@@ -53,7 +52,7 @@ def embedding_units(config: Config, words: Sequence[Word]) -> list[TrainGroup]:
 
     An adapter that is attached to a text encoder has disabled the gradients of all other weights in it.
     """
-    rates, factor = word_rates(config), rate_factor_of(config)
+    rates, factor = embedding_rates(config), rate_factor_of(config)
     for word in words:
         for name, parameter in word.parameters.items():
             parameter.requires_grad_(name in word.trained)
@@ -67,7 +66,7 @@ def embedding_units(config: Config, words: Sequence[Word]) -> list[TrainGroup]:
             is_in_every_batch=False,
             fixed=partial(_untrained_rows, word),
         )
-        for word, settings in zip(words, words_in_use(config), strict=True)
+        for word, settings in zip(words, embeddings_in_use(config), strict=True)
         if word.trained
     ]
 
@@ -98,13 +97,15 @@ def fixed_embeddings_identity(words: Sequence[Word]) -> str:
     return f"words {digest.hexdigest()}" if fixed else ""
 
 
-def _word(config: Config, settings: EmbeddingWord, family: FamilyWithWords, stored: Mapping[str, torch.Tensor]) -> Word:
+def _word(
+    config: Config, settings: EmbeddingSettings, family: FamilyWithWords, stored: Mapping[str, torch.Tensor]
+) -> Word:
     """Return an embedding with its first rows, read from its file or made from its initial text."""
     encoders = {n: family.parts[n].module for n in family.spec.text.embedding_tensors}
     vocabularies = {n: _vocabulary(encoder) for n, encoder in encoders.items()}
     dtype = dtype_of(config.embeddings.dtype)
     trained = trained_encoders(config) if settings.train and not settings.is_output else ()
-    key, rows = key_of_word(settings), {}
+    key, rows = key_of_embedding(settings), {}
     for name, vocabulary_VD in vocabularies.items():
         first_ND = stored.get(name)
         if first_ND is None:
@@ -128,7 +129,7 @@ def _with_outputs(word: Word, config: Config, family: FamilyWithWords, stored: M
     """Return an output embedding with its rows at the encoders' output: from its file, or the present output."""
     dtype, settings = (
         dtype_of(config.embeddings.dtype),
-        next(w for w in words_in_use(config) if key_of_word(w) == word.key),
+        next(w for w in embeddings_in_use(config) if key_of_embedding(w) == word.key),
     )
     trained = trained_encoders(config) if settings.train else ()
     outputs = {}
@@ -147,11 +148,11 @@ def _vocabulary(encoder: nn.Module) -> torch.Tensor:
     return weight
 
 
-def _read_vectors(settings: EmbeddingWord, family: FamilyWithWords, copies: Path | None) -> dict[str, torch.Tensor]:
+def _read_vectors(settings: EmbeddingSettings, family: FamilyWithWords, copies: Path | None) -> dict[str, torch.Tensor]:
     """Return the vectors of the file that an embedding starts from, as `read_embedding` does; none for a new one."""
     if not settings.file.strip():
         return {}
-    copy = None if copies is None else copies / f"{_file_stem(key_of_word(settings))}.safetensors"
+    copy = None if copies is None else copies / f"{_file_stem(key_of_embedding(settings))}.safetensors"
     if copy is not None and copy.exists():
         return read_safetensors(copy)[0]
     tensors = family.spec.text.embedding_tensors

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Iterator
 
 from modules.adapters.registry import ADAPTERS
-from modules.config.method_facts import method_of
 from modules.config.schema import Config
+from modules.config.usage import method_of
 from modules.optim.registry import optimizer_spec
 
 _log = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ from modules.adapters.spec import FileForm
 from modules.adapters.start import copies_in, lost_in
 from modules.adapters.start_notes import OtherLayers
 from modules.config.codec import load_file
-from modules.config.method_facts import data_in_use, method_of, uses_perceptual_distance
 from modules.config.schema import Config
+from modules.config.usage import data_in_use, method_of, uses_perceptual_distance
 from modules.memory.compiled_blocks import Compilation
 from modules.memory.placement import free_cached_memory
 from modules.objectives.perceptual import PerceptualDistance

@@ -12,12 +12,12 @@ import torch
 from modules.adapters.kept_layers import kept_fingerprint
 from modules.adapters.protocol import Adapter
 from modules.adapters.start import Start
-from modules.config.method_facts import rate_factor_of, trains_on_pixels
 from modules.config.quantized_parts import NOTHING_QUANTIZED, QuantizedParts, quantized_parts
 from modules.config.schema import Config
 from modules.config.sections.model import Model
 from modules.config.sections.model import Part as PartSettings
 from modules.config.sections.training import filtered_layers
+from modules.config.usage import rate_factor_of, trains_on_pixels
 from modules.data.cache.store import weights_fingerprint
 from modules.families.embeddings import Word
 from modules.families.parts.attention_processor import set_attention

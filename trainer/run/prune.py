@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
-from modules.config.embedding_facts import trained_words
 from modules.config.schema import Config
+from modules.config.usage import trained_embeddings
 from modules.data.cache.key import DigestIndex, caption_key
 from modules.data.cache.store import CacheStore, StoredEntry
 from modules.data.dataset import WantedCompanions
@@ -118,7 +118,7 @@ def keys_of(config: Config, datasets: Datasets | None = None) -> tuple[set[str],
             versions = ImageVersions(dataset, run_seed, is_cached=True)
             keys |= _image_keys(config, versions, digests, datasets.settings.wanted, encoder=identities.images)
         if "text" in kinds:
-            trained = [w.placeholder for w in trained_words(config)]
+            trained = [w.placeholder for w in trained_embeddings(config)]
             texts = texts_to_cache(dataset, text_encoder_trains=False, trained_tokens=trained, run_seed=run_seed)
             keys.update(caption_key(caption=t, encoder=identities.captions) for t in texts)
     return keys, kinds

@@ -10,7 +10,7 @@ from modules.data.cache.store import CacheStore, EntryStore
 from modules.families.parts.single_file.denoiser_file import packed_layers
 from modules.families.protocol import ModelFamily, Part
 from modules.quantization.linear import quantize_layers, take_packed_layers
-from modules.quantization.spec import ChosenFormat
+from modules.quantization.registry import ChosenFormat
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 

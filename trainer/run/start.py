@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modules.adapters.protocol import Adapter
-from modules.config.method_facts import method_of, original_has_adapter, uses_prior
 from modules.config.schema import Config
+from modules.config.usage import method_of, original_has_adapter, uses_prior
 from modules.formats.checkpoint_header import read_checkpoint_header
 from modules.formats.headers import UnreadableFileError
 from modules.formats.metadata import unfold_metadata

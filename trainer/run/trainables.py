@@ -14,10 +14,9 @@ from modules.adapters.registry import ADAPTERS
 from modules.adapters.settings import AdapterSettings, adapter_layers
 from modules.adapters.start import Start, divide_content, read_content, write_content
 from modules.adapters.stored import read_adapter
-from modules.config.embedding_facts import trained_parts
-from modules.config.method_facts import trains_on_pixels
 from modules.config.schema import Config
 from modules.config.sections.model import Part as PartSettings
+from modules.config.usage import trained_parts, trains_on_pixels
 from modules.families.protocol import ModelFamily, Part
 from modules.optim.param_groups import TrainGroup
 from modules.settings.layer_filter import LayerFilter, select_layers

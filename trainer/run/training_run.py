@@ -9,8 +9,8 @@ from dataclasses import replace
 from modules.adapters.protocol import Adapter
 from modules.adapters.training_settings import max_norm_of
 from modules.config.codec import export_file
-from modules.config.method_facts import updates_in_backward
 from modules.config.schema import Config
+from modules.config.usage import updates_in_backward
 from modules.data.conditioning import complete_conditioning
 from modules.data.plan_table import as_csv, plan_rows
 from modules.optim.param_groups import TrainGroup, fixed_tensors, kept_parameters

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
-from modules.config.codec import decode, encode, packed
+from modules.config.codec import decode, encode, pack_lists
 from modules.config.schema import Config
 from modules.system.errors import DarkroomError
 
@@ -70,7 +70,7 @@ class RunQueue:
 
     def add(self, name: str, config: Config) -> RunQueue:
         """Add a copy of a config at the end."""
-        item = Item(self.next_number, name, encode(packed(config)))
+        item = Item(self.next_number, name, encode(pack_lists(config)))
         return replace(self, items=(*self.items, item), next_number=self.next_number + 1)
 
     def remove(self, numbers: Collection[int]) -> RunQueue:
@@ -101,7 +101,7 @@ class RunQueue:
             raise DarkroomError(
                 f"Item {number} cannot be edited: it is {item.state}.", advice="Add the config as a new item."
             )
-        return self._with(replace(item, settings=encode(packed(config))))
+        return self._with(replace(item, settings=encode(pack_lists(config))))
 
     def repeat(self, numbers: Collection[int]) -> RunQueue:
         """Let items that have ended wait again, to be trained anew."""

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from modules.config.records import why_unused
 from modules.config.schema import Config
-from modules.config.unused import why_unused
 from modules.system.problem import count
 from ui.features.presets.menu import add_presets
 from ui.forms.binding import ChoiceBinding, tip_of

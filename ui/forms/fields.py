@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import get_args
 
-from modules.config.reach import needs_words
+from modules.config.records import describe_needs
 from modules.settings.every import Unit
 from modules.settings.field import FieldRecord
 from modules.system.paths import as_config_path, from_root
@@ -275,7 +275,7 @@ class Row:
         self.control.mark_invalid(is_error)
         if note := support_note(form.config, self.record):
             self._show_note(note, "muted")
-        elif needs := needs_words(form.config, self.record) if self.is_shown else "":
+        elif needs := describe_needs(form.config, self.record) if self.is_shown else "":
             self._show_note(f"No effect now: {needs}.", "muted")  # opened by a link
         elif problem is not None:
             self._show_note(

@@ -6,7 +6,7 @@ import tkinter as tk
 from collections.abc import Iterator
 from typing import Any
 
-from modules.config.reach import is_reachable
+from modules.config.records import is_reachable
 from modules.settings.field import FieldRecord
 from modules.settings.shared_types import BarPreview
 from modules.system.factories import load_factory

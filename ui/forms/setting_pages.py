@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from modules.config.records import why_unused
 from modules.config.schema import Config
-from modules.config.unused import why_unused
 from ui.forms.records import Group, claimed_sections, groups_of, variant_records
 
 # The choices that shape every page: the top bar is their only place. The fields of a method are on its page.

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from modules.config.reach import is_reachable
-from modules.config.records import record_at
+from modules.config.records import is_reachable, record_at
 from modules.config.schema import Config
 from modules.settings.field import FieldRecord
 from modules.settings.walk import condition_path, is_relevant

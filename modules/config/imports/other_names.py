@@ -38,7 +38,7 @@ class OtherName:
 @cache
 def other_names() -> Mapping[str, tuple[OtherName, ...]]:
     """Return the other programs' keys by the path of our setting, which lacks the name of a variant."""
-    found: defaultdict[str, list[OtherName]] = defaultdict(list)
+    by_path: defaultdict[str, list[OtherName]] = defaultdict(list)
     for program, keys, convert in (
         ("OneTrainer", sorted(KEYS), _from_onetrainer),
         ("kohya", _kohya_keys(), _from_kohya),
@@ -47,8 +47,8 @@ def other_names() -> Mapping[str, tuple[OtherName, ...]]:
         plain = _flat(base)
         for key in keys:
             for path in _paths_of(key, plain, convert):
-                found[path].append(OtherName(program, key))
-    return {path: tuple(dict.fromkeys(names)) for path, names in found.items()}
+                by_path[path].append(OtherName(program, key))
+    return {path: tuple(dict.fromkeys(names)) for path, names in by_path.items()}
 
 
 Convert = Callable[[Tree], tuple[Tree, list[Problem]]]

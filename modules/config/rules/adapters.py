@@ -69,7 +69,7 @@ def file_format(config: Config) -> Iterator[Problem]:
 
 
 def misread_file(config: Config) -> Iterator[Problem]:
-    """Yield a warning for an option of the adapter with which other programs apply its file otherwise than trained.
+    """Yield a warning for an option of the adapter with which other programs apply its file in another way.
 
     The same facts about files are in `modules/formats/program_table.py`.
     """
@@ -79,14 +79,14 @@ def misread_file(config: Config) -> Iterator[Problem]:
         yield Problem(
             "adapter.decompose_output_axis",
             "ComfyUI, Forge and A1111 compute DoRA on the output axis with other norms than in training: images made "
-            "there will not be those of the samples.",
+            "there will differ from the samples.",
             "warning",
             "Switch off DoRA on output axis: they apply the input axis as it was trained.",
         )
     if getattr(config.adapter, "rescale", False) and getattr(config.adapter, "rotates", "") == "outputs":
         yield Problem(
             "adapter.rescale",
-            "ComfyUI ignores the scales of the outputs: images made there will not be those of the samples.",
+            "ComfyUI ignores the scales of the outputs: images made there will differ from the samples.",
             "warning",
             "Switch off Rescale outputs for a file that ComfyUI applies as it was trained.",
         )
@@ -100,7 +100,7 @@ def max_norm(config: Config) -> Iterator[Problem]:
     if spec.has_evaluation_mode(config.training.optimizer):
         yield Problem(
             "adapter.max_norm",
-            f"{spec.label} derives the weights from averages of its own, which a limit of the norm would not reach.",
+            f"{spec.label} derives the weights from its own averages, which a limit of the norm would not reach.",
             advice="Leave the max norm empty, or choose another optimizer.",
         )
     if getattr(config.adapter, "init", "zero") != "zero":

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from modules.config.method_facts import learns_from, method_of
 from modules.config.schema import Config
+from modules.config.usage import learns_from, method_of
 from modules.data.captions.settings import CaptionChanges
 from modules.families.spec import FamilySpec
 from modules.objectives.registry import METHODS
@@ -37,7 +37,7 @@ def roles_of_images(config: Config) -> Iterator[Problem]:
             yield Problem(
                 f"concepts.{index}.kind",
                 f"The concept {concept.name or f'number {index + 1}'} is for {role}, but {label} trains on images that "
-                "it samples itself: it uses the captions of the concept like those of any other.",
+                "it samples itself: it uses the captions of the concept like the captions of any other.",
                 "warning",
                 "Disable the concept, or set its concept type to Training.",
             )
@@ -58,7 +58,7 @@ def dropped_prompts(config: Config) -> Iterator[Problem]:
 
 
 def caption_changes(config: Config) -> Iterator[Problem]:
-    """Yield a warning for each operation of probability 0, and for random ones that are drawn once for a whole run."""
+    """Yield a warning for each change of probability 0, and for random changes that are drawn once for a whole run."""
     family = config.family
     parts = family.parts
     is_trained = any(p.role == "text_encoder" and config.part(p.name).train for p in parts)
@@ -80,7 +80,7 @@ def caption_changes(config: Config) -> Iterator[Problem]:
 
 
 def _without_effect(text: CaptionChanges, label: str, family: FamilySpec) -> Iterator[tuple[str, str, str]]:
-    """Yield the field, a message and advice for what is on but changes nothing."""
+    """Yield the field, a message and advice for each change that is on but has no effect."""
     of = f"is on for the concept {label}, but"
     if text.tag_dropout and text.tag_dropout_probability == 0:
         message = f"Tag dropout {of} its probability is 0: it drops nothing."

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from modules.config.embedding_facts import trained_encoders, trained_words, word_rates
-from modules.config.method_facts import method_of, uses_prior
 from modules.config.schema import Config
+from modules.config.usage import embedding_rates, method_of, trained_embeddings, trained_encoders, uses_prior
 from modules.objectives.registry import METHODS
 from modules.optim.registry import optimizer_spec
 from modules.system.problem import Problem, shown
@@ -56,7 +55,7 @@ def _untrained_embeddings(config: Config) -> Iterator[Problem]:
             "No text encoder has its embeddings trained.",
             advice=f"Switch on Train embeddings for one of: {', '.join(labels[n] for n in names)}.",
         )
-    elif not trained_words(config):
+    elif not trained_embeddings(config):
         yield Problem(
             "embeddings.words",
             "The run is to train embeddings, but there is none that is trained.",
@@ -73,7 +72,7 @@ def _untrained_embeddings(config: Config) -> Iterator[Problem]:
 
 def _combinations(config: Config) -> Iterator[Problem]:
     """Yield problems of trained embeddings with the method, the optimizer and the learning rates."""
-    if not trained_words(config):
+    if not trained_embeddings(config):
         return
     if not method_of(config).trains_embeddings:
         labels = " or ".join(spec.label for spec in METHODS.values() if spec.trains_embeddings)
@@ -82,7 +81,7 @@ def _combinations(config: Config) -> Iterator[Problem]:
             f"{method_of(config).label} does not train embeddings.",
             advice=f"Choose {labels}, or switch off the training of the embeddings.",
         )
-    for placeholder, rate in word_rates(config).items():
+    for placeholder, rate in embedding_rates(config).items():
         if rate == 0:
             index = next(i for i, w in enumerate(config.embeddings.words) if w.placeholder == placeholder)
             yield Problem(

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from modules.config.reach import is_reachable, needs_words
+from modules.config.records import describe_needs, is_reachable, why_unused
 from modules.config.schema import Config
-from modules.config.unused import why_unused
 from modules.settings.edit import get_path
 from modules.settings.field import FieldRecord
 from modules.settings.walk import live_records, present_records
@@ -43,7 +42,7 @@ def settings_without_effect(config: Config) -> Iterator[Problem]:
     idle: dict[str, list[FieldRecord]] = defaultdict(list)
     for record in present_records(config):
         if get_path(config, record.path) != record.default and not is_reachable(config, record):
-            idle[needs_words(config, record)].append(record)
+            idle[describe_needs(config, record)].append(record)
     for needs, records in idle.items():
         labels = list(dict.fromkeys(r.label for r in records))
         rest = f" and {len(labels) - _MAX_NAMED} more" if len(labels) > _MAX_NAMED else ""

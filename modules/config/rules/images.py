@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from modules.config.method_facts import data_in_use, learns_from
 from modules.config.schema import Config
+from modules.config.usage import data_in_use, learns_from
 from modules.data.buckets import Size
 from modules.data.decode import colour_of
 from modules.data.image_settings import STRENGTH_OF, is_random

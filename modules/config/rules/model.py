@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from modules.config.embedding_facts import trained_parts
-from modules.config.method_facts import learns_from, method_of, trains_on_pixels
 from modules.config.schema import Config
-from modules.config.variant_facts import inpaints, is_variant, reads_depth
+from modules.config.usage import (
+    inpaints,
+    is_variant,
+    learns_from,
+    method_of,
+    reads_depth,
+    trained_parts,
+    trains_on_pixels,
+)
 from modules.families.registry import files_of
 from modules.families.spec import BASE_VARIANT
 from modules.system.problem import Problem

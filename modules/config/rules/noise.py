@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from modules.config.method_facts import method_of, rollout_of, settings_of_method, uses_denoiser
 from modules.config.schema import Config
 from modules.config.sections.noise import timestep_sampling_of
+from modules.config.usage import method_of, rollout_of, settings_of_method, uses_denoiser
 from modules.diffusion.weightings import WEIGHTINGS
 from modules.objectives.losses import LOSSES, loss_mix_of
 from modules.objectives.spec import OTHER_METHOD

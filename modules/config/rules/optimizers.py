@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from modules.config.embedding_facts import trained_parts, word_rates
-from modules.config.method_facts import method_of, rate_factor_of
 from modules.config.schema import Config
+from modules.config.usage import embedding_rates, method_of, rate_factor_of, trained_parts
 from modules.optim.registry import OPTIMIZERS, optimizer_spec
 from modules.optim.schedule_registry import SCHEDULES, learning_rate_factor
 from modules.optim.spec import is_fused
@@ -25,7 +24,7 @@ def optimizer_fields(config: Config) -> Iterator[Problem]:
 def _rates_of_words(config: Config) -> dict[str, float]:
     places = {w.placeholder: f"embeddings.words.{i}.learning_rate" for i, w in enumerate(config.embeddings.words)}
     factor = rate_factor_of(config)
-    return {places[placeholder]: rate * factor for placeholder, rate in word_rates(config).items()}
+    return {places[placeholder]: rate * factor for placeholder, rate in embedding_rates(config).items()}
 
 
 def one_learning_rate(config: Config) -> Iterator[Problem]:
@@ -108,7 +107,7 @@ _OFF = "So the weights are updated after the backward pass in this run, and all 
 
 def fused_backward_pass(config: Config) -> Iterator[Problem]:
     """Yield a warning for accumulation and loss scaling, which need all gradients at once and switch the fused backward
-    pass off (`method_facts.updates_in_backward`); say how clipping works with it.
+    pass off (`usage.updates_in_backward`); say how clipping works with it.
     """
     training = config.training
     if not is_fused(training.optimizer):

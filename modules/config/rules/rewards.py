@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from modules.config.method_facts import method_of, reports, scorers_of, settings_of_method, trains_on_reward
 from modules.config.schema import Config
+from modules.config.usage import method_of, reports, scorers_of, settings_of_method, trains_on_reward
 from modules.rewards.registry import REWARDS
 from modules.system.errors import DarkroomError
 from modules.system.problem import Problem

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from modules.config.embedding_facts import trained_parts, trained_words
 from modules.config.quantized_parts import quantized_parts
 from modules.config.schema import Config
 from modules.config.sections.quantization import quantized_layers
+from modules.config.usage import trained_embeddings, trained_parts
 from modules.settings.layer_filter import EXAMPLES, invalid_entry
 from modules.system.problem import Problem, shown
 
@@ -18,7 +18,7 @@ def something_is_trained(config: Config) -> Iterator[Problem]:
     """Yield problems if no part is trained, or a trained part has a learning rate of 0."""
     trainable = [p for p in config.family_parts if p.trainable]
     trained = trained_parts(config)
-    if trainable and not trained and not trained_words(config) and config.training.trains != "embedding":
+    if trainable and not trained and not trained_embeddings(config) and config.training.trains != "embedding":
         yield Problem(
             f"parts.{trainable[0].name}.train",
             "No part of the model is trained.",
@@ -83,7 +83,7 @@ def stops(config: Config) -> Iterator[Problem]:
                 "info",
             )
     spans = {p.name: config.part(p.name).stop_after for p in trained}
-    if spans and not trained_words(config) and all(s.unit == "epoch" and 0 < s.n < epochs for s in spans.values()):
+    if spans and not trained_embeddings(config) and all(s.unit == "epoch" and 0 < s.n < epochs for s in spans.values()):
         last = max(spans, key=lambda name: spans[name].n)
         yield Problem(
             f"parts.{last}.stop_after",

@@ -11,7 +11,7 @@ from modules.settings.every import Every
 from modules.settings.field import Section, Setting, When
 
 
-class EmbeddingWord(Section):
+class EmbeddingSettings(Section):
     """An embedding: a placeholder in prompts that stands for trained vectors."""
 
     placeholder: Annotated[
@@ -100,7 +100,7 @@ class Embeddings(Section):
     applies_when: ClassVar[When | None] = USES_DENOISER
 
     words: Annotated[
-        tuple[EmbeddingWord, ...],
+        tuple[EmbeddingSettings, ...],
         Setting("Embeddings", "The embeddings to train, or to use during training.", group="Embeddings"),
     ] = ()
     learning_rate: Annotated[

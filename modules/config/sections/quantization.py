@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Le
 
-from modules.quantization.spec import Residual
+from modules.quantization.registry import Residual
 from modules.settings.conditions import USES_DENOISER
 from modules.settings.field import Section, Setting, When
 from modules.settings.layer_filter import PRESET_LABELS, LayerFilter, LayerPresets, layer_filter

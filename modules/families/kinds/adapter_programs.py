@@ -16,7 +16,7 @@ from modules.families.published import ALL_PROGRAMS
 from modules.families.registry import published
 from modules.formats.adapter_damage import damage_in, damage_of_alpha, mismatch_in
 from modules.formats.adapter_forms import Naming
-from modules.formats.adapter_names import BUNDLED_EMBEDDING, DOWN, dora_axis, layer_and_factor
+from modules.formats.adapter_names import BUNDLED_EMBEDDING, DOWN, OUTPUT_SUFFIX, dora_axis, layer_and_factor
 from modules.formats.adapter_targets import AdapterTarget, fits, kohya_naming_of, naming_of
 from modules.formats.adapter_types import (
     ALPHA,
@@ -28,7 +28,6 @@ from modules.formats.adapter_types import (
     lacking_factor,
 )
 from modules.formats.checkpoint_header import CheckpointHeader, read_scalars
-from modules.formats.embedding_names import OUTPUT_SUFFIX
 from modules.formats.peft_settings import PEFT_SETTINGS, PeftAlphas
 from modules.formats.program_table import (
     CHANGES,

@@ -9,8 +9,8 @@ from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.record import FileKindSpec, Loads, loads_whole
 from modules.families.published import ALL_PROGRAMS
 from modules.families.registry import family_of, label_of, published_models
+from modules.formats.adapter_names import EMB_PARAMS, EMP_PARAMS, OUTPUT_SUFFIX
 from modules.formats.checkpoint_header import CheckpointHeader
-from modules.formats.embedding_names import EMB_PARAMS, EMP_PARAMS, OUTPUT_SUFFIX
 from modules.formats.program_table import PROGRAMS
 
 _NO_OUTPUTS = "has no place for vectors at the output of a text encoder; OneTrainer does"

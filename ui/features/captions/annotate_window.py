@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from modules.annotators.registry import CAPTIONERS, MASKERS
-from modules.annotators.spec import CaptionerSpec, MaskerSpec, find_place
+from modules.annotators.registry import CAPTIONERS, MASKERS, CaptionerSpec, MaskerSpec, find_place
 from modules.settings.field import Section
 from modules.system.errors import DarkroomError
 from trainer.jobs.registry import JOBS

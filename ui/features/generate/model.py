@@ -10,7 +10,7 @@ from typing import Any
 
 from modules.config.schema import Config
 from modules.config.sections.evaluation import SamplePrompt
-from modules.config.variant_facts import with_kind
+from modules.config.usage import with_kind
 from modules.settings.edit import set_path
 from modules.system.atomic import write_text
 from modules.system.errors import DarkroomError

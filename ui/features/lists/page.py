@@ -6,10 +6,10 @@ import tkinter as tk
 from collections.abc import Sequence
 from pathlib import Path
 
-from modules.config.method_facts import uses_denoiser
 from modules.config.schema import Config
-from modules.config.sections.embeddings import EmbeddingWord
+from modules.config.sections.embeddings import EmbeddingSettings
 from modules.config.sections.evaluation import SamplePrompt
+from modules.config.usage import uses_denoiser
 from modules.settings.shared_types import side_of
 from ui.forms.context import Context
 from ui.forms.form_with_list import FormWithList, ListSpec, Row
@@ -64,18 +64,18 @@ def embeddings_page(master: tk.Misc, context: Context, spec: PageSpec) -> FormWi
     return FormWithList(master, context, spec, _EMBEDDINGS)
 
 
-def _embedding_row(word: EmbeddingWord, config: Config) -> Row:
+def _embedding_row(word: EmbeddingSettings, config: Config) -> Row:
     start = Path(word.file).name or word.initial_text or "random"
     tokens = "" if word.token_count is None else str(word.token_count)
     return f" {word.placeholder}", ("yes" if word.train else "no", tokens, start), "" if word.train else "faint"
 
 
-def _new_embedding(embeddings: Sequence[EmbeddingWord], config: Config) -> EmbeddingWord:
+def _new_embedding(embeddings: Sequence[EmbeddingSettings], config: Config) -> EmbeddingSettings:
     """Return an embedding with a placeholder that no other one has."""
     names = {w.placeholder.lower() for w in embeddings}
     free = (f"<embedding-{n}>" for n in range(2, len(names) + 3))
-    first = EmbeddingWord().placeholder
-    return EmbeddingWord(placeholder=first if first not in names else next(n for n in free if n not in names))
+    first = EmbeddingSettings().placeholder
+    return EmbeddingSettings(placeholder=first if first not in names else next(n for n in free if n not in names))
 
 
 _EMBEDDINGS = ListSpec(
@@ -90,7 +90,7 @@ _EMBEDDINGS = ListSpec(
     add_label="Add embedding",
     add_tip="Add an embedding to train, or to use during training",
     item_name="Embedding",
-    item_type=EmbeddingWord,
+    item_type=EmbeddingSettings,
     row_of=_embedding_row,
     new=_new_embedding,
     empty_text="No embeddings. An embedding is a new word for prompts:\n"

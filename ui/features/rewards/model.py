@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from modules.config.method_facts import (
+from modules.config.schema import Config
+from modules.config.usage import (
     copies_originals,
     keeps_reference_copy,
     learns_from,
@@ -17,7 +18,6 @@ from modules.config.method_facts import (
     settings_of_method,
     steps_per_group,
 )
-from modules.config.schema import Config
 from modules.objectives.metrics import METRICS
 from modules.objectives.spec import RolloutFacts
 from modules.system.problem import count

@@ -5,8 +5,8 @@ from __future__ import annotations
 import tkinter as tk
 from collections.abc import Iterable, Sequence
 
-from modules.config.method_facts import method_of, scorers_of
 from modules.config.schema import Config
+from modules.config.usage import method_of, scorers_of
 from modules.objectives.registry import METHODS
 from modules.rewards.registry import REWARDS
 from modules.rewards.settings import Scorer

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from modules.config.imports.other_names import OtherName
-from modules.config.reach import needs_words, variants_words
-from modules.config.records import inner_records, record_at, top_records
+from modules.config.records import describe_needs, describe_variants, inner_records, record_at, top_records
 from modules.config.schema import Config
 from modules.settings.field import FieldRecord
 from ui.features.search.synonyms import ACTION_WORDS, SYNONYMS
@@ -198,7 +197,7 @@ def _field_entries(config: Config, names: Mapping[str, tuple[OtherName, ...]]) -
 def _entries_of(
     config: Config, record: FieldRecord, place: str, names: Mapping[str, tuple[OtherName, ...]]
 ) -> Iterator[_Entry]:
-    note = needs_words(config, record)
+    note = describe_needs(config, record)
     without_effect = support_note(config, record) if record.setting.not_yet else ""
     match = Match(record.path, record.label, place, note=_sentence_part(without_effect) or note)
     cost = (_PART if record.path.startswith("parts.") else 0.0) + (_HIDDEN if note else 0.0)
@@ -259,7 +258,7 @@ def _variant_entries(config: Config) -> Iterator[_Entry]:
                     variant_names[field.path, field.label].append(name)
                     fields.setdefault((field.path, field.label), field)
         for key, field in fields.items():
-            note = variants_words(record, tuple(variant_names[key]))
+            note = describe_variants(record, tuple(variant_names[key]))
             match = Match(field.path, field.label, f"{page.title} › {record.label}", path, note)
             yield _entry(match, field, (), _OTHER_VARIANT)
 

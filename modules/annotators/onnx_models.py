@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from modules.annotators.protocol import Captioner, CaptionSettings, Masker, MaskSettings, SoftMask, split_list
-from modules.annotators.spec import ONNX
+from modules.annotators.registry import ONNX
 from modules.system.errors import DarkroomError
 
 

@@ -1,23 +1,27 @@
-"""Facts about the training method of a config, from the method's record. Does not import torch."""
+"""How a run uses its config: the method and what it needs, the inputs of the model, and what is trained."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from modules.config.schema import Config
 from modules.config.sections.data import Data
+from modules.config.sections.embeddings import EmbeddingSettings
 from modules.config.sections.training import method_in_use
-from modules.config.variant_facts import weighs_areas
+from modules.data.inputs import ModelInput, inputs_named
 from modules.estimate.step_passes import StepPasses, passes_of_step
+from modules.families.spec import BASE_VARIANT, PartSpec
 from modules.objectives.spec import LearnsFrom, MethodSpec, RolloutFacts
 from modules.optim.scaling import rate_factor
 from modules.optim.spec import is_fused
 from modules.rewards.settings import ScorersInUse, scorers_in_use
 from modules.settings.conditions import USES_DENOISER
+from modules.settings.edit import choose_variant
 
 
 def method_of(config: Config) -> MethodSpec:
-    """Return the record of a config's method: its training target's own, or the chosen one."""
+    """Return the record of a config's method: the method of its training target, or the chosen one."""
     return method_in_use(config.training)[0]
 
 
@@ -32,7 +36,7 @@ def trains_on_pixels(config: Config) -> bool:
 
 
 def uses_denoiser(config: Config) -> bool:
-    """Return whether the run denoises, with prompts, noise and caches: not one of the VAE."""
+    """Return whether the run denoises, with prompts, noise and caches; a run that trains the VAE does not."""
     return USES_DENOISER.holds(config.training.trains)
 
 
@@ -101,9 +105,9 @@ def uses_prior(config: Config) -> bool:
 def original_has_adapter(config: Config, *, has_start_weights: bool = False) -> bool:
     """Return whether the original model has the adapter as it is at the start of the run.
 
-    One that starts from a file, or from weights of another run, is a part of the reference of preference methods, which
-    is the model as the run found it (Wallace et al. 2023: the fine-tuned model). The prior of other methods is the base
-    model, without any adapter.
+    An adapter that starts from a file, or from weights of another run, is part of the reference of preference methods:
+    their reference is the model at the start of the run (Wallace et al. 2023: the fine-tuned model). The prior of other
+    methods is the base model, without any adapter.
     """
     is_new = not config.adapter.start_from.strip() and not has_start_weights
     return not is_new and method_of(config).needs_reference(settings_of_method(config))
@@ -151,9 +155,9 @@ def reports(config: Config, metric: str) -> bool:
 
 
 def seeds_per_measured_prompt(config: Config) -> int:
-    """Return with how many seeds each prompt of a reward measurement is sampled at least.
+    """Return the least number of seeds per prompt of a reward measurement.
 
-    Two where the diversity is limited and the method's own rollouts do not report it.
+    It is 2 if the diversity is limited and the method's rollouts do not report it.
     """
     return 2 if config.reward.min_diversity is not None and not reports(config, "diversity") else 1
 
@@ -165,3 +169,86 @@ def updates_in_backward(config: Config) -> bool:
     training = config.training
     needs_all = training.accumulation_steps > 1 or method_of(config).splits_batches or training.precision == "float16"
     return is_fused(training.optimizer) and not needs_all
+
+
+# The further inputs that the model variant gets besides the prompt. A run of the VAE uses no denoiser, so it has none.
+
+
+def with_kind(config: Config, family: str, variant: str) -> Config:
+    """Return the config for a model of a family and a variant. Another family has its remembered settings."""
+    config, _ = choose_variant(config, "model.family", family)
+    return config.model_copy(update={"model": config.model.model_copy(update={"variant": variant})})
+
+
+def is_variant(config: Config) -> bool:
+    """Return whether the model is conditioned on an image besides the prompt."""
+    return _has_denoiser(config) and config.model.variant != BASE_VARIANT
+
+
+def inputs_of(config: Config) -> tuple[ModelInput, ...]:
+    """Return the further inputs that the model gets with each image, in their order."""
+    if not _has_denoiser(config):
+        return ()
+    return inputs_named(config.family.inputs.get(config.model.variant, ()))
+
+
+def inpaints(config: Config) -> bool:
+    """Return whether the model gets an inpainting mask and a conditioning image with each image."""
+    return any(i.delivery == "mask" for i in inputs_of(config))
+
+
+def reads_depth(config: Config) -> bool:
+    """Return whether the model gets a depth map with each image."""
+    return any(i.name == "depth" for i in inputs_of(config))
+
+
+def weighs_areas(config: Config) -> bool:
+    """Return whether masks weigh the loss.
+
+    They do not for an inpainting model, which learns the whole image from the rest of it: as in OneTrainer, its masks
+    are the areas to inpaint.
+    """
+    return config.masks.enabled and not inpaints(config)
+
+
+def _has_denoiser(config: Config) -> bool:
+    return method_in_use(config.training)[0].trains_on == "latents"
+
+
+# The parts and embeddings that a run trains.
+
+
+def trained_parts(config: Config) -> list[PartSpec]:
+    """Return the parts whose weights, or adapters, a run trains: none in a run that trains embeddings alone."""
+    if config.training.trains == "embedding":
+        return []
+    return [p for p in config.family_parts if p.trainable and config.part(p.name).train]
+
+
+def embeddings_in_use(config: Config) -> tuple[EmbeddingSettings, ...]:
+    """Return the embeddings of a run, trained or only used; a run that trains the VAE reads no text."""
+    if config.training.trains == "vae" or not config.family.text.embedding_tensors:
+        return ()
+    return config.embeddings.words
+
+
+def trained_encoders(config: Config) -> tuple[str, ...]:
+    """Return the text encoders for which embeddings are trained."""
+    return tuple(n for n in config.family.text.embedding_tensors if config.part(n).train_embedding)
+
+
+def trained_embeddings(config: Config) -> tuple[EmbeddingSettings, ...]:
+    """Return the embeddings that a run trains."""
+    return tuple(w for w in embeddings_in_use(config) if w.train) if trained_encoders(config) else ()
+
+
+def embedding_rates(config: Config) -> Mapping[str, float]:
+    """Return the learning rate of each trained embedding by its placeholder, without the learning rate scaler."""
+    general = config.embeddings.learning_rate
+    fallback = config.training.learning_rate if general is None else general
+    return {w.placeholder: fallback if w.learning_rate is None else w.learning_rate for w in trained_embeddings(config)}
+
+
+def key_of_embedding(word: EmbeddingSettings) -> str:
+    """Return the key of an embedding in backups: its UUID, so that the placeholder may change, or the placeholder."""
+    return word.uuid.strip() or word.placeholder

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from modules.annotators.models.onnx_models import resize_mask
+from modules.annotators.onnx_models import resize_mask
 from modules.annotators.protocol import Captioner, CaptionSettings, Detail, Masker, MaskSettings, SoftMask, split_list
 from modules.formats.stored_tensors import read_stored
 from modules.system.devices import resolve_device

@@ -1,1 +1,0 @@
-"""The models behind the records. Not imported by the window."""
