@@ -196,6 +196,6 @@ MaxNorm = Annotated[
 
 
 def max_norm_of(settings: AdapterSettings) -> float | None:
-    """Return the largest norm of a layer's change; None without a limit, or where the adapter does not support one."""
+    """Return the largest norm of a layer's change; None without a limit, or if the adapter does not support one."""
     limit = getattr(settings, "max_norm", None)
     return None if limit is None else float(limit)

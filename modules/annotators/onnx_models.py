@@ -33,7 +33,7 @@ class Session(Protocol):
 def open_session(file: Path, device: str) -> Session:
     """Return a session of an ONNX file, on a GPU if `device` is one and the package supports it.
 
-    Raises DarkroomError where the package is missing, or the file cannot be loaded.
+    Raises DarkroomError if the package is missing, or the file cannot be loaded.
     """
     try:
         runtime = importlib.import_module(ONNX.name)
@@ -91,14 +91,14 @@ def resize_mask(values: SoftMask, size: tuple[int, int]) -> SoftMask:
 
 
 def make_u2net(file: Path | None, settings: MaskSettings, device: str) -> Masker:
-    """Return U2-Net. Raises DarkroomError where it cannot be loaded."""
+    """Return U2-Net. Raises DarkroomError if it cannot be loaded."""
     del settings
     assert file is not None
     return Foreground(open_session(file, device), 320, (0.229, 0.224, 0.225))
 
 
 def make_isnet(file: Path | None, settings: MaskSettings, device: str) -> Masker:
-    """Return IS-Net. Raises DarkroomError where it cannot be loaded."""
+    """Return IS-Net. Raises DarkroomError if it cannot be loaded."""
     del settings
     assert file is not None
     return Foreground(open_session(file, device), 1024, (1.0, 1.0, 1.0))
@@ -165,7 +165,7 @@ def square_bgr(image: Image.Image, side_px: int) -> NDArray[np.float32]:
 
 
 def read_tags(file: Path) -> tuple[Tag, ...]:
-    """Return the table of tags. Raises DarkroomError where it is not one."""
+    """Return the table of tags. Raises DarkroomError if it is not one."""
     try:
         with file.open(encoding="utf-8", newline="") as rows:
             return tuple(Tag(row["name"], row["category"]) for row in csv.DictReader(rows))
@@ -177,7 +177,7 @@ def read_tags(file: Path) -> tuple[Tag, ...]:
 
 
 def make_wd_tagger(folder: Path, settings: CaptionSettings, device: str) -> Captioner:
-    """Return the tagger in a folder. Raises DarkroomError where it cannot be loaded."""
+    """Return the tagger in a folder. Raises DarkroomError if it cannot be loaded."""
     return WdTagger(open_session(folder / "model.onnx", device), read_tags(folder / "selected_tags.csv"), settings)
 
 

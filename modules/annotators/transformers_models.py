@@ -26,7 +26,7 @@ _PICKLED = "pytorch_model.bin"
 def load_pretrained(folder: Path, model_class: str, device: str) -> tuple[Any, Any, torch.device]:
     """Return a model of a class of transformers, its processor, and the device that the model is on.
 
-    Raises DarkroomError where the folder does not contain them, or the device does not exist.
+    Raises DarkroomError if the folder does not contain them, or the device does not exist.
     """
     import transformers
     from transformers.utils.logging import disable_progress_bar
@@ -80,7 +80,7 @@ class Blip:
 
 
 def make_blip(folder: Path, settings: CaptionSettings, device: str) -> Captioner:
-    """Return the captioner in a folder. Raises DarkroomError where it cannot be loaded."""
+    """Return the captioner in a folder. Raises DarkroomError if it cannot be loaded."""
     model, processor, place = load_pretrained(folder, "BlipForConditionalGeneration", device)
     return Blip(model, processor, place, settings.initial)
 
@@ -113,7 +113,7 @@ class Florence:
 
 
 def make_florence(folder: Path, settings: CaptionSettings, device: str) -> Captioner:
-    """Return the captioner in a folder. Raises DarkroomError where it cannot be loaded."""
+    """Return the captioner in a folder. Raises DarkroomError if it cannot be loaded."""
     model, processor, place = load_pretrained(folder, "Florence2ForConditionalGeneration", device)
     return Florence(model, processor, place, settings.detail)
 
@@ -142,7 +142,7 @@ class ClipSeg:
 
 
 def make_clipseg(folder: Path | None, settings: MaskSettings, device: str) -> Masker:
-    """Return the masker in a folder. Raises DarkroomError without a text, or where it cannot be loaded."""
+    """Return the masker in a folder. Raises DarkroomError without a text, or if it cannot be loaded."""
     assert folder is not None
     prompts = split_list(settings.prompts)
     if not prompts:

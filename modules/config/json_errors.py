@@ -36,7 +36,7 @@ def describe_error(text: str, error: json.JSONDecodeError) -> str:
 
 
 def advice_for(text: str, error: json.JSONDecodeError) -> str:
-    """Return how to fix it; empty where the description is enough."""
+    """Return how to fix it; empty if the description is enough."""
     if error.msg.startswith(_BACKSLASH):
         return "Write paths with /, or double each backslash."
     if text[error.pos : error.pos + 2] in ("//", "/*") or text[error.pos : error.pos + 1] == "#":

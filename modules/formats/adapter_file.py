@@ -57,7 +57,7 @@ class AdapterFile:
 def read_adapter_file(path: Path, targets: AdapterTargets) -> AdapterFile:
     """Return the content of an adapter file of any form, for a model with these layers.
 
-    Raises DarkroomError where the file cannot be read or is damaged.
+    Raises DarkroomError if the file cannot be read or is damaged.
     """
     return adapter_file(*read_adapter_tensors(path), targets, where=path.name)
 
@@ -65,7 +65,7 @@ def read_adapter_file(path: Path, targets: AdapterTargets) -> AdapterFile:
 def read_adapter_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
     """Return the tensors and the metadata of an adapter file, with the settings that PEFT saved next to it.
 
-    Raises DarkroomError where the file cannot be read, or is larger than the free memory.
+    Raises DarkroomError if the file cannot be read, or is larger than the free memory.
     """
     stored, metadata = read_stored(path)
     require_memory(sum(tensor.num_bytes for tensor in stored.values()), path)

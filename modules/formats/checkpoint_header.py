@@ -54,7 +54,7 @@ class CheckpointHeader:
     """Where the tensors are in the file, for `read_values`."""
 
     def has(self, *prefixes: str) -> bool:
-        """Whether a tensor's name starts with one of these prefixes."""
+        """Return whether a tensor's name starts with one of these prefixes."""
         return any(name.startswith(prefixes) for name in self.shapes)
 
     @property

@@ -128,7 +128,7 @@ def byte_progress_bar(on_bytes: OnBytes) -> type[Any]:
 
 
 def read_json(folder: Path, *names: str) -> dict[str, Any]:
-    """Return a JSON file of a model's folder. Raises DarkroomError where it is missing or damaged."""
+    """Return a JSON file of a model's folder. Raises DarkroomError if it is missing or damaged."""
     file = folder.joinpath(*names)
     try:
         data = json.loads(read_regular(file, _MAX_JSON_BYTES))
@@ -145,7 +145,7 @@ def read_json(folder: Path, *names: str) -> dict[str, Any]:
 def read_part(folder: Path, name: str, kind: Any, dtype: torch.dtype) -> Any:
     """Return one part of a model, on the CPU, in eval mode, frozen.
 
-    `kind` is the diffusers or transformers class. Only weights are loaded, never code. Raises DarkroomError where the
+    `kind` is the diffusers or transformers class. Only weights are loaded, never code. Raises DarkroomError if the
     folder does not contain the part.
     """
     disable_progress_bar()  # one bar per part would clutter every log

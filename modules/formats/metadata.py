@@ -82,7 +82,7 @@ class CheckpointFacts:
 
     `architecture` is ModelSpec's id, `implementation` the code base whose layout the file has, `dtypes` the plain names
     of its denoiser's and its VAE's dtype, empty for a file of the denoiser alone. `created` is when the model was made,
-    None where that is not known.
+    None if that is not known.
     """
 
     title: str

@@ -45,7 +45,7 @@ class PickleHeader:
 def read_pickle_header(path: Path) -> PickleHeader:
     """Return the contents of a pickled checkpoint.
 
-    Raises UnreadableFileError where it cannot be interpreted: it is damaged, larger than any real checkpoint, or not
+    Raises UnreadableFileError if it cannot be interpreted: it is damaged, larger than any real checkpoint, or not
     one of PyTorch. The defect is "unsafe" where what was read names code; programs run it before they find the damage.
     """
     try:

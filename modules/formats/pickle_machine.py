@@ -49,7 +49,7 @@ class PickleMachine:
     def run(self) -> Any:
         """Interpret one pickle and return what it builds.
 
-        Raises PickleLimitError where it is too large, and ValueError, IndexError, KeyError or TypeError where it is
+        Raises PickleLimitError if it is too large, and ValueError, IndexError, KeyError or TypeError where it is
         damaged.
         """
         self.stack, self.memo = [], {}

@@ -51,7 +51,7 @@ def guided_prediction(
     It takes noisy latents (B, C, H, W) and a timestep of shape (), and returns the model's output, float32. At a
     guidance of 1 or less there is none. `unconditional`, needed only where guidance doubles the batch, is the
     conditioning of the empty prompt, once or B times. Both receive the size conditioning of uncropped images of `size`.
-    Raises ValueError where it is missing.
+    Raises ValueError if it is missing.
     """
     is_guided = family.spec.doubles_batch(guidance)
     if is_guided:
@@ -77,7 +77,7 @@ def guided_prediction(
 
 @dataclass(frozen=True, eq=False)
 class InpaintingImages:
-    """The input of a sample that inpaints: the mask (1, 1, P, P), 1 where it inpaints, and the image in [-1, 1]
+    """The input of a sample that inpaints: the mask (1, 1, P, P), 1 if it inpaints, and the image in [-1, 1]
     (1, 3, P, P), which is mid-gray there.
     """
 

@@ -26,7 +26,7 @@ class FlowScheduler:
 @dataclass(frozen=True, slots=True)
 class SamplerSpec:
     """A sampler: its label, the diffusers scheduler it uses for DDPM models, that scheduler's options, and the
-    prediction types of the models it can sample. `flow` is its scheduler for flow models, None where it has none.
+    prediction types of the models it can sample. `flow` is its scheduler for flow models, None if it has none.
     """
 
     label: str

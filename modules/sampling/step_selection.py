@@ -65,7 +65,7 @@ class Truncation:
 
     One random number per rollout, as in the authors' later code of AlignProp (Prabhudesai et al. 2023, section 4:
     uniform K): independent decisions per step would keep steps whose gradient a later step blocks.
-    Raises ValueError where `lowest` is below 1 or above `highest`.
+    Raises ValueError if `lowest` is below 1 or above `highest`.
     """
 
     lowest: int

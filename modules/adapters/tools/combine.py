@@ -175,7 +175,7 @@ def _reduce_sum(part: str, path: str, total: _Sum, choice: RankChoice | None, re
 def resize(source: Source, choice: RankChoice, on_layer: OnLayer) -> LoraResult:
     """Return an opened adapter file with the ranks of a choice. Norms, biases and embeddings stay as they are.
 
-    Raises DarkroomError where the change of a layer depends on the model's weights.
+    Raises DarkroomError if the change of a layer depends on the model's weights.
     """
     content, where = content_of(source), source.path.name
     require_linear(where, content.layers, "resized")
