@@ -86,10 +86,10 @@ import sys
 sys.path.insert(0, {str(tmp_path)!r})
 from trainer.__main__ import main
 main(["inspect", {str(path)!r}])
-from modules.formats.stored_tensors import pickled_tensors
+from modules.formats.stored_tensors import read_pickled_tensors
 from modules.system.errors import DarkroomError
 try:
-    pickled_tensors({path!r}.__class__({str(path)!r}))
+    read_pickled_tensors({path!r}.__class__({str(path)!r}))
 except DarkroomError as error:
     print(error)
 assert "canary_module" not in sys.modules
