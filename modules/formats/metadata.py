@@ -144,7 +144,7 @@ def fold_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
 
 
 def unfold_metadata(header: Mapping[str, str]) -> dict[str, str]:
-    """Return the metadata that `folded_metadata` stored in a header; empty if it is missing or not valid."""
+    """Return the metadata that `fold_metadata` stored in a header; empty if it is missing or not valid."""
     try:
         stored = json.loads(header.get(FOLDED_KEY, "{}"))
     except (ValueError, RecursionError):
