@@ -78,7 +78,7 @@ def select_layers(layers: LayerFilter, paths: Iterable[str], *, page: str) -> li
 
 
 def invalid_entry(layers: LayerFilter) -> tuple[str, str] | None:
-    """Return the first entry that is not a usable regular expression, and its fault; None if all are usable."""
+    """Return the first entry that is not a usable regular expression, and the reason; None if all are usable."""
     faults = ((entry, fault_of_pattern(entry)) for entry in (layers.entries if layers.is_regex else ()))
     return next(((entry, fault) for entry, fault in faults if fault), None)
 
