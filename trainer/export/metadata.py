@@ -19,7 +19,6 @@ from typing import Any, Literal
 
 from modules.adapters.training_settings import max_norm_of
 from modules.config.codec import encode
-from modules.config.usage import method_of, rate_factor_of
 from modules.config.schema import Config
 from modules.config.sections.noise import Noise
 from modules.config.usage import method_of, rate_factor_of

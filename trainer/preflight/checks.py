@@ -6,10 +6,9 @@ from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
-from modules.config.usage import learns_from, rollout_of, step_passes, trains_on_pixels, trains_on_reward
 from modules.config.rules import problems_of
 from modules.config.schema import Config
-from modules.config.usage import trains_on_pixels
+from modules.config.usage import learns_from, rollout_of, step_passes, trains_on_pixels, trains_on_reward
 from modules.data.dataset import Dataset
 from modules.data.datasets import Datasets
 from modules.data.plans import EpochPlans

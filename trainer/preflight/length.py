@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterator
 
-from modules.config.usage import trained_parts
 from modules.config.rules.images import too_few_validations
 from modules.config.schema import Config
 from modules.config.usage import trained_parts

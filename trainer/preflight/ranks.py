@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from modules.config.usage import trained_parts
-from modules.config.usage import copies_originals, method_of, settings_of_method, updates_in_backward
 from modules.config.quantized_parts import quantized_parts
 from modules.config.schema import Config
+from modules.config.usage import copies_originals, method_of, settings_of_method, trained_parts, updates_in_backward
 from modules.optim.registry import optimizer_spec
 from modules.system import hardware
 from modules.system.problem import Problem, count

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from modules.config.usage import method_of, rollout_of, scorers_of, settings_of_method, uses_perceptual_distance
 from modules.config.schema import Config
-from modules.config.usage import method_of, rollout_of, scorers_of, settings_of_method
+from modules.config.usage import method_of, rollout_of, scorers_of, settings_of_method, uses_perceptual_distance
 from modules.data.dataset import Dataset
 from modules.objectives.perceptual_files import problems_of_files
 from modules.rewards.problems import problems_of_rewards
