@@ -69,24 +69,28 @@ def recordings(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     return tmp_path_factory.mktemp("recordings") if cache is None else Path(cache.mkdir(f"recordings-{version}"))
 
 
+@pytest.fixture
+def home_dir(tmp_path: Path) -> Iterator[Path]:
+    """A home folder next to the test's own folder, which is empty at first."""
+    folder = tmp_path.with_name(f"{tmp_path.name}-home")
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 @pytest.fixture(autouse=True)
-def isolated(tmp_path: Path, recordings: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def isolated(home_dir: Path, recordings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep tests off the network and away from the user's configs, presets and logs.
 
-    What a test has patched is undone before its folder is removed, thanks to the order of these two. The home folder is
-    next to the test's own, which is empty at first.
+    A test's patches, such as of `os.scandir`, are undone before the home folder is removed: `home_dir` comes first.
     """
-    home = tmp_path.with_name(f"{tmp_path.name}-home")
     for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY"):
         monkeypatch.setenv(name, "1")
     for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME"):
-        monkeypatch.setenv(name, str(home / name.lower()))
+        monkeypatch.setenv(name, str(home_dir / name.lower()))
     monkeypatch.delenv("DARKROOM_CALLER_DIR", raising=False)
-    cache_dir = home / "xdg_cache_home" / "darkroom"
+    cache_dir = home_dir / "xdg_cache_home" / "darkroom"
     cache_dir.mkdir(parents=True)
     (cache_dir / "recordings").symlink_to(recordings, target_is_directory=True)
-    yield
-    shutil.rmtree(home, ignore_errors=True)
 
 
 @pytest.fixture(scope="session", autouse=True)

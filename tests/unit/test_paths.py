@@ -46,9 +46,9 @@ def test_the_home_of_an_unknown_user_is_an_ordinary_name() -> None:
     assert from_caller("~no such user/x") == Path.cwd() / "~no such user" / "x"
 
 
-def test_the_user_s_folders_are_the_user_s(tmp_path: Path) -> None:
+def test_the_user_s_folders_are_the_user_s(home_dir: Path) -> None:
     for path in (user_presets_dir(), session_file(), log_dir()):
-        assert tmp_path in path.parents
+        assert home_dir in path.parents
 
 
 @given(text=st.text(max_size=80) | odd_texts, max_chars=st.integers(8, 60))

@@ -30,7 +30,7 @@ class _Sampler:
 class _Evaluation:
     """The model as it is."""
 
-    def shown(self, *, also_without_ema: bool) -> tuple[_Evaluation, ...]:
+    def variants(self, *, also_without_ema: bool) -> tuple[_Evaluation, ...]:
         return (self,)
 
     def active(self) -> contextlib.AbstractContextManager[None]:
