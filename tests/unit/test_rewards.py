@@ -335,7 +335,7 @@ def test_a_failed_download_is_reported(tmp_path: Path, monkeypatch: pytest.Monke
 )  # fmt: skip
 def test_names_of_repositories_are_recognised(name: str, is_one: bool) -> None:
     assert is_repository(name) is is_one
-    own = next(iter(wanted_files(Scorer(kind="pickscore", file=name)))).own
+    own = next(iter(wanted_files(Scorer(kind="pickscore", file=name)))).user_path
     assert (own is None) is (is_one or not name)
 
 
