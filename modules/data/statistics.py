@@ -138,13 +138,16 @@ def statistics_of(
     tags: tuple[tuple[str, int], ...],
     *,
     texts: Sequence[tuple[str, str]],
-    count_tokens: Callable[[str], int],
+    count_tokens: Callable[[str], int] | None,
     chunk_tokens: int,
     is_truncated: bool = False,
 ) -> Statistics:
-    """Return the statistics of some images. `texts` are all their captions as trained, each with its image's name."""
+    """Return the statistics of some images. `texts` are all their captions as trained, each with its image's name.
+
+    Without `count_tokens` the lengths in tokens stay unknown.
+    """
     sizes = Counter(Size(i.width_px, i.height_px) for i in images if i.has_image)
-    lengths = [(float(count_tokens(text)), name) for text, name in texts if text]
+    lengths = [(float(count_tokens(text)), name) for text, name in texts if text] if count_tokens is not None else []
     return Statistics(
         num_images=len(images),
         size_bytes=sum(i.size_bytes for i in images),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from modules.families.sd.spec import SD
 from modules.families.sdxl.spec import SDXL
 from modules.families.spec import FamilySpec, Role
+from modules.families.z_image.spec import Z_IMAGE
 from modules.system.errors import DarkroomError
 from modules.system.factories import load_factory
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:  # the window needs neither until it inspects a file
 _FAMILIES: dict[str, FamilySpec] = {
     SD.name: SD,
     SDXL.name: SDXL,
+    Z_IMAGE.name: Z_IMAGE,
 }
 
 FAMILIES: Mapping[str, FamilySpec] = _FAMILIES

@@ -38,6 +38,8 @@ class ModelClass:
 
     `file_key` names the function from the key of a tensor in the module to the one in files, empty for a tensor that
     files do not have, as "module:function"; without it both are the same.
+
+    `overflows_in_float16`: activations of the published weights do, so that no run may compute in it.
     """
 
     reference: str
@@ -48,6 +50,7 @@ class ModelClass:
     layers: LayerPresets = field(default_factory=dict, hash=False)
     never_quantized: frozenset[str] = frozenset()
     file_key: str = ""
+    overflows_in_float16: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,7 @@ class TextSpec:
     `chunk_tokens` are the tokens that its encoders read at once. The rest of a longer prompt is read in further chunks,
     or not at all if the family `truncates`. `tokenizer` names the function that loads the tokenizer which counts
     tokens; `is_lower_case`: all text is read in lower case, so that capitals of captions change nothing.
+    `ships_vocabulary`: the program contains one for models without a tokenizer; without it the model must have its own.
 
     `embedding_tensors` are the names of an embedding's tensors in files, by the text encoder whose vectors they hold; a
     family without any does not support embeddings.
@@ -108,6 +112,7 @@ class TextSpec:
     tokenizer: str
     truncates: bool = False
     is_lower_case: bool = False
+    ships_vocabulary: bool = True
     embedding_tensors: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
@@ -116,16 +121,20 @@ class DistilledSpec:
     """The checkpoints of a family that were distilled to sample in few steps or without guidance.
 
     One is recognized by a word in the name of its file or repository, or by `config_key`, a value in the config of the
-    denoiser that only theirs set. `advice` is shown to the user.
+    denoiser that only theirs set. With one of `undone_words` in its name the distillation was undone. `advice` is shown
+    to the user.
     """
 
     words: tuple[str, ...]
     advice: str
     config_key: str = ""
+    undone_words: tuple[str, ...] = ()
 
     def is_named(self, base_model: str) -> bool:
-        """Return whether the name of a base model, a path or a repository, has one of the words."""
+        """Return whether the name of a base model, a path or a repository, is that of a distilled one."""
         name = re.split(r"[\\/]", base_model.rstrip("\\/"))[-1].lower()
+        if any(word in name for word in self.undone_words):
+            return False
         return any(re.search(rf"(?<![a-z]){re.escape(word)}(?![a-z])", name) for word in self.words)
 
 

@@ -19,6 +19,7 @@ from modules.system.paths import PROGRAM_ROOT
 NAMERS = {
     "modules/families/sd/": "its own folder",
     "modules/families/sdxl/": "its own folder",
+    "modules/families/z_image/": "its own folder",
     "modules/config/migrations/": "names of OneTrainer's files, which are history and do not change",
     "modules/config/imports/": "names of kohya's files, in which the family is a flag",
     "modules/config/sections/model.py": "the default",

@@ -43,13 +43,13 @@ def tiny_unet(*, in_channels: int = 4) -> UNet2DConditionModel:
     )
 
 
-def tiny_vae(**options: Any) -> AutoencoderKL:
+def tiny_vae(*, latent_channels: int = 4, **options: Any) -> AutoencoderKL:
     """A VAE of factor 8, as SD's."""
     return AutoencoderKL(
         block_out_channels=(8, 8, 16, 16),
         down_block_types=("DownEncoderBlock2D",) * 4,
         up_block_types=("UpDecoderBlock2D",) * 4,
-        latent_channels=4,
+        latent_channels=latent_channels,
         layers_per_block=1,
         norm_num_groups=4,
         sample_size=64,

@@ -6,15 +6,15 @@ import torch
 from diffusers.loaders.single_file_utils import convert_z_image_transformer_checkpoint_to_diffusers
 
 from modules.families.parts.single_file.moves import from_original, to_original
+from modules.families.z_image.transformer_file import transformer_layout
 from modules.formats.lazy_tensors import lazy_state
 from tests.builders.runs import assert_equal_tensors
-from tests.builders.toy_transformer.build import toy_transformer
-from tests.builders.toy_transformer.transformer_file import transformer_layout
+from tests.builders.z_image import tiny_transformer
 
 
 def test_the_transformer_in_comfyuis_names_is_read_by_diffusers(one_thread: None) -> None:
     torch.manual_seed(0)
-    transformer = toy_transformer()
+    transformer = tiny_transformer()
     state = dict(transformer.state_dict())
     layout = transformer_layout(dict(transformer.config))
     original = to_original(layout.slots, lazy_state(state))

@@ -1,12 +1,12 @@
 """Files with the denoiser alone: read in place of the base model's, and written as a fine-tune, in every layout.
 
-The toy transformer stands for the families whose single files have no other part; `test_gguf.py` has those with a UNet.
+Z-Image stands for the families whose single files have no other part; `test_gguf.py` has those with a UNet.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +21,15 @@ from modules.families.kinds.identify import identify
 from modules.families.parts.single_file.denoiser_file import packed_layers
 from modules.families.parts.single_file.models import CONFIGS_KEY
 from modules.families.parts.single_file.moves import to_original
-from modules.families.registry import registered
+from modules.families.z_image.spec import Z_IMAGE
+from modules.families.z_image.transformer_file import transformer_layout
 from modules.formats.gguf_tensors import block_function, gguf_tensors, read_packed, unpack_blocks
 from modules.formats.lazy_tensors import lazy_state
 from modules.formats.safetensors_io import read_safetensors
 from modules.quantization.linear import QuantizedLinear
 from tests.builders.configs import laid_over, small_config
 from tests.builders.runs import assert_equal_tensors, run
-from tests.builders.toy_transformer.build import toy_transformer, write_toy_transformer_folder
-from tests.builders.toy_transformer.spec import TOY_TRANSFORMER
-from tests.builders.toy_transformer.transformer_file import transformer_layout
+from tests.builders.z_image import tiny_transformer, write_z_image_folder
 from trainer.__main__ import main
 from trainer.events import StepFinished
 from trainer.preflight import check
@@ -38,21 +37,15 @@ from trainer.run.model import load_family
 
 State = dict[str, torch.Tensor]
 BASE: dict[str, Any] = {
-    "data": {"resolution_px": [32], "bucket_step_px": 8, "latent_cache": False, "text_cache": False},
+    "data": {"latent_cache": False, "text_cache": False},
     "training": {"epochs": 1, "batch_size": 2, "noise": {"distribution": "logit_normal", "dynamic_shift": False}},
     "output": {"dtype": "float32", "format": "diffusers"},
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def toy() -> Iterator[None]:
-    with registered(TOY_TRANSFORMER):
-        yield
-
-
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Path:
-    return write_toy_transformer_folder(tmp_path_factory.mktemp("models") / "toy-transformer")
+    return write_z_image_folder(tmp_path_factory.mktemp("models") / "z-image")
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +69,7 @@ def config(hollow: Path, images: Path, tmp_path: Path) -> Config:
 
 def fused(weights: Mapping[str, torch.Tensor]) -> State:
     """The weights under the names of ComfyUI's checkpoints."""
-    slots = transformer_layout(dict(toy_transformer().config)).slots
+    slots = transformer_layout(dict(tiny_transformer().config)).slots
     return {name: tensor.make() for name, tensor in to_original(slots, lazy_state(dict(weights))).items()}
 
 
@@ -114,8 +107,8 @@ def test_a_file_replaces_the_transformer_bit_by_bit(
     file = tmp_path / "transformer.safetensors"
     save_file({n: t.contiguous() for n, t in named(weights, layout).items()}, file)
     kind = identify(file)
-    assert (kind.kind, kind.family, kind.prediction) == ("part", TOY_TRANSFORMER.name, "flow")
-    assert kind.sentence == "A Toy transformer transformer alone, float32."
+    assert (kind.kind, kind.family, kind.prediction) == ("part", Z_IMAGE.name, "flow")
+    assert kind.sentence == "A Z-Image transformer alone, float32."
     from_file = read_from(config, file)
     assert not check(from_file).errors
     assert_equal_tensors(loaded(from_file), weights)
@@ -135,8 +128,8 @@ def test_a_gguf_file_gives_each_projection_its_rows(config: Config, weights: Sta
     write_gguf(file, fused(weights), kind="Q8_0")
     unpacked = {name: tensor.make() for name, tensor in gguf_tensors(file)[0].items()}
     qkv = unpacked["layers.0.attention.qkv.weight"]
-    settings = dict(toy_transformer().config)
-    layers = packed_layers(TOY_TRANSFORMER.name, file, settings)
+    settings = dict(tiny_transformer().config)
+    layers = packed_layers(Z_IMAGE.name, file, settings)
     for name, rows in zip(("to_q", "to_k", "to_v"), qkv.chunk(3), strict=True):
         entry = layers[f"layers.0.attention.{name}"]
         values = unpack_blocks(read_packed(file, entry), entry.type, block_function(entry.type), torch.float32)
@@ -165,10 +158,10 @@ def test_a_fine_tune_is_a_file_of_the_transformer_that_is_read_again(
     assert Path(ran.finished.model_path) == saved
     tensors, metadata = read_safetensors(saved)
     assert tensors.keys() == named(weights, "ComfyUI").keys()  # and no other part
-    assert metadata["modelspec.architecture"] == "toy-transformer"
+    assert metadata["modelspec.architecture"] == "Z-Image"
     assert "modelspec.vae_dtype" not in metadata
     assert CONFIGS_KEY in metadata
-    assert identify(saved).family == TOY_TRANSFORMER.name
+    assert identify(saved).family == Z_IMAGE.name
     trained = {n.removeprefix("transformer."): t for n, t in ran.weights.items() if n.startswith("transformer.")}
     assert trained
     again = loaded(read_from(config, saved))

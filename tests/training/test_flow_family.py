@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,18 +19,18 @@ from modules.diffusion.process_spec import TokenShift, flow_matching
 from modules.diffusion.training_noise import generalized_offset_factor
 from modules.families.registry import registered
 from modules.families.settings import FamilySettings
+from modules.families.z_image.spec import CONVENTION, Z_IMAGE
 from modules.sampling.ddim_step import ddim_steps
 from modules.sampling.prediction import guided_prediction
 from modules.sampling.registry import sampler_labels
 from modules.system.errors import DarkroomError
 from tests.builders.configs import laid_over, small_config
-from tests.builders.toy_transformer.build import write_toy_transformer_folder
-from tests.builders.toy_transformer.spec import CONVENTION, TOY_TRANSFORMER
+from tests.builders.z_image import write_z_image_folder
 from trainer.methods.build import require_process
 from trainer.methods.denoise import denoise_of
 
 BASE: dict[str, Any] = {
-    "data": {"resolution_px": [32], "bucket_step_px": 8, "latent_cache": True, "text_cache": True},
+    "data": {"latent_cache": True, "text_cache": True},
     "training": {
         "epochs": 4,
         "batch_size": 2,
@@ -44,22 +43,14 @@ BASE: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def flow() -> Iterator[None]:
-    with registered(TOY_TRANSFORMER):
-        yield
-
-
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Path:
-    return write_toy_transformer_folder(tmp_path_factory.mktemp("models") / "toy-transformer")
+    return write_z_image_folder(tmp_path_factory.mktemp("models") / "z-image")
 
 
 @pytest.fixture
 def config(model: Path, images: Path, tmp_path: Path) -> Config:
-    return laid_over(
-        small_config(tmp_path, model=model, images=images), {**BASE, "model": {"family": TOY_TRANSFORMER.name}}
-    )
+    return laid_over(small_config(tmp_path, model=model, images=images), BASE)
 
 
 def of(config: Config, **sections: Any) -> dict[str, str]:
@@ -125,10 +116,10 @@ class SizedSettings(FamilySettings):
 
 def test_the_chart_of_timesteps_has_the_shift_of_the_model(config: Config) -> None:
     convention = replace(CONVENTION, shift=TokenShift(16, 256))
-    sized = replace(TOY_TRANSFORMER, name="sized", settings=SizedSettings, process=flow_matching(convention))
+    sized = replace(Z_IMAGE, name="sized", settings=SizedSettings, process=flow_matching(convention))
     with registered(sized):
         preview = timestep_preview(laid_over(config, {"model": {"family": "sized"}}))
-        fixed = {"dynamic_shift": False, "shift": convention.shift_at(32, 32)}
+        fixed = {"dynamic_shift": False, "shift": convention.shift_at(64, 64)}
         by_hand = laid_over(config, {"model": {"family": "sized"}, "training": {"noise": fixed}})
         assert preview.bars == timestep_preview(by_hand).bars
         assert preview.right == "1000: noise"
@@ -170,7 +161,7 @@ def test_guidance_is_that_of_the_family(kind: Any, guidance: float, batch: int, 
         return noisy_BCHW
 
     family: Any = SimpleNamespace(
-        spec=replace(TOY_TRANSFORMER, guidance=kind),
+        spec=replace(Z_IMAGE, guidance=kind),
         with_size_conditioning=lambda text, sizes: text,
         with_guidance=with_guidance,
         join=lambda texts, empty: Text([t for text in texts for t in text]),
@@ -191,6 +182,6 @@ def test_a_guidance_scale_without_effect_is_said(config: Config) -> None:
     guided = laid_over(config, {"sampling": {"prompts": [{"guidance": 1.0}, {"guidance": 4.0}]}})
     path = "sampling.prompts.1.guidance"
     assert path not in [p.path for p in problems_of(guided)]
-    with registered(replace(TOY_TRANSFORMER, name="distilled", settings=DistilledSettings, guidance="none")):
+    with registered(replace(Z_IMAGE, name="distilled", settings=DistilledSettings, guidance="none")):
         distilled = laid_over(guided, {"model": {"family": "distilled"}})
         assert [(p.path, p.severity) for p in problems_of(distilled) if p.path == path] == [(path, "info")]

@@ -10,6 +10,7 @@ import pytest
 from modules.config.records import describe_needs, record_at, why_unused
 from modules.config.schema import Config
 from modules.families.registry import FAMILIES
+from modules.families.spec import FamilySpec
 from modules.objectives.registry import METHODS
 from modules.settings.edit import choose_variant, set_path
 from ui.app.catalogue import PAGES
@@ -31,9 +32,9 @@ RULES: tuple[tuple[str, Callable[[str, str], bool]], ...] = (
     ("output.model_format", lambda method, target: target in ("full", "vae")),
     ("reward.", lambda method, target: method in REWARD and target != "vae"),
     ("masks.", lambda method, target: method not in REWARD or target == "vae"),
-    ("parts.unet.train", lambda method, target: target in ("adapter", "full")),
-    ("parts.unet.learning_rate", lambda method, target: target in ("adapter", "full")),
-    ("parts.unet.", lambda method, target: target != "vae"),
+    ("parts.{denoiser}.train", lambda method, target: target in ("adapter", "full")),
+    ("parts.{denoiser}.learning_rate", lambda method, target: target in ("adapter", "full")),
+    ("parts.{denoiser}.", lambda method, target: target != "vae"),
     ("parts.text_encoder.train", lambda method, target: target in ("adapter", "full")),
     ("parts.vae.train", lambda method, target: target == "vae"),
     ("quantization.", lambda method, target: target != "vae"),
@@ -42,6 +43,17 @@ RULES: tuple[tuple[str, Callable[[str, str], bool]], ...] = (
     ("model.family.clip_skip", lambda method, target: target != "vae"),
     ("validation.num_timesteps", lambda method, target: target != "vae"),
 )
+
+
+def rules_of(spec: FamilySpec) -> Iterator[tuple[str, Callable[[str, str], bool]]]:
+    """The rules with the name of the family's denoiser, without those about settings that the family does not have."""
+    trainable = {part.name for part in spec.trainable_parts}
+    for prefix, is_wanted in RULES:
+        if prefix == "parts.text_encoder.train" and "text_encoder" not in trainable:
+            continue
+        if prefix.startswith("model.family.") and prefix.rpartition(".")[2] not in spec.settings.model_fields:
+            continue
+        yield prefix.format(denoiser=spec.denoiser.name), is_wanted
 
 
 def config_of(family: str, method: str, target: str) -> Config:
@@ -64,7 +76,7 @@ def test_only_what_family_method_and_target_use_is_shown(target: str) -> None:
         if method not in record_choices():
             continue
         paths = set(shown_in(config_of(family, method, target)))
-        for prefix, is_wanted in RULES:
+        for prefix, is_wanted in rules_of(FAMILIES[family]):
             found = any(path.startswith(prefix) for path in paths)
             assert found is is_wanted(method, target), f"{prefix} with {family}, {method}, {target}"
         has_second = len(FAMILIES[family].names_of("text_encoder")) > 1 and target != "vae"

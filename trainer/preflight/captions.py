@@ -21,7 +21,7 @@ from modules.families.parts.prompt_weights import without_weights
 from modules.families.spec import TextSpec
 from modules.system.errors import DarkroomError
 from modules.system.problem import Problem, count, cut
-from trainer.preflight.tokenizer import read_tokenizer
+from trainer.preflight.tokenizer import counting_tokenizer
 
 _MAX_CHARS = 200
 _SINGLE_BRACE = "a { or } without its counterpart"
@@ -61,10 +61,11 @@ def report_on_captions(config: Config, training: Dataset, validation: Dataset) -
     texts = _texts_of(config, training)
     if texts:
         try:
-            tokenizer = read_tokenizer(config)
+            tokenizer = counting_tokenizer(config)
         except DarkroomError as error:
             problems.append(Problem("model.base_model", error.message, advice=error.advice))
-        else:
+            tokenizer = None
+        if tokenizer is not None:
             lengths = {text: tokenizer.count(text) for text in sorted(texts)}
             text = config.family.text
             problems += _long_ones(list(lengths.values()), tokenizer, list(lengths), text)

@@ -35,7 +35,7 @@ from trainer.data.hub_datasets import with_local_folders
 from trainer.preflight.captions import problems_of_caption_settings
 from trainer.preflight.images import problems_of_concept_folders
 from trainer.preflight.missing_captions import problems_of_captions_files
-from trainer.preflight.tokenizer import read_tokenizer
+from trainer.preflight.tokenizer import counting_tokenizer
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and all of it; may raise to stop."""
@@ -217,9 +217,9 @@ def _long_captions(config: Config, datasets: Sequence[Dataset]) -> Iterator[Long
                 text = without_weights(given) if config.model.family.reads_weights else given
                 if len(text) > chunk_tokens:  # a token is at least one character
                     files[text].append(example.image.path)
-    if not files:
+    tokenizer = counting_tokenizer(config) if files else None
+    if tokenizer is None:
         return
-    tokenizer = read_tokenizer(config)
     lengths = {text: tokenizer.count(text) for text in files}
     for text, paths in files.items():
         if lengths[text] > chunk_tokens:

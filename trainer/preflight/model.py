@@ -17,7 +17,7 @@ from modules.families.kinds.identify import identify
 from modules.families.kinds.registry import serves_as
 from modules.families.kinds.vae import vae_weights_at
 from modules.families.registry import FAMILIES
-from modules.families.spec import BASE_VARIANT, VARIANT_LABELS, FamilySpec
+from modules.families.spec import BASE_VARIANT, VARIANT_LABELS, FamilySpec, tokenizer_of
 from modules.formats.headers import UnreadableFileError, read_header
 from modules.system.paths import from_root
 from modules.system.problem import Problem, cut
@@ -40,7 +40,7 @@ def found_model(config: Config) -> FileKind | None:
     name = config.model.base_model.strip()
     place = from_root(name)
     if not name or not kind_of(place):
-        downloaded = _downloaded_folder(config) if _REPOSITORY.fullmatch(name) else None
+        downloaded = downloaded_folder(config)
         return None if downloaded is None else identify(downloaded)
     return identify(place)
 
@@ -69,7 +69,7 @@ def _base_model(config: Config, found: FileKind | None) -> Iterator[Problem]:
             f"The base model {cut(name, max_chars=200)} does not exist." if name else "No base model is set.",
             advice="Choose a file or a folder, or enter a repository as owner/model.",
         )
-    elif (downloaded := _downloaded_folder(config)) is not None:
+    elif (downloaded := downloaded_folder(config)) is not None:
         needs_denoiser = not config.model.denoiser_file.strip()
         yield from _diffusers_folder(
             downloaded, name, spec, is_whole=config.model.offline, needs_denoiser=needs_denoiser
@@ -92,7 +92,7 @@ def _base_model(config: Config, found: FileKind | None) -> Iterator[Problem]:
 
 def _problems_of_distilled(config: Config) -> Iterator[Problem]:
     """Yield a warning about a distilled base model that is trained directly."""
-    distilled, name = config.family.distilled, config.model.base_model.strip()
+    distilled, name = config.family.distilled, config.model.denoiser_file.strip() or config.model.base_model.strip()
     if distilled is None or not name or trains_on_pixels(config):
         return
     architecture = architecture_of(name, config.model.family.name) if distilled.config_key else None
@@ -106,9 +106,12 @@ def _problems_of_distilled(config: Config) -> Iterator[Problem]:
         )
 
 
-def _downloaded_folder(config: Config) -> Path | None:
-    """Return the folder a repository was downloaded to; None if it was not."""
-    repository = hub_cache_dir(config) / f"models--{config.model.base_model.strip().replace('/', '--')}"
+def downloaded_folder(config: Config) -> Path | None:
+    """Return the folder that the base model, a repository, was downloaded to; None if it was not."""
+    name = config.model.base_model.strip()
+    if not _REPOSITORY.fullmatch(name):
+        return None
+    repository = hub_cache_dir(config) / f"models--{name.replace('/', '--')}"
     try:
         revision = (repository / "refs" / "main").read_text(encoding="utf-8").strip()
     except (OSError, ValueError):
@@ -178,6 +181,14 @@ def _diffusers_folder(
             advice=f"Set the model family to {other}." if other else "Choose a model of this family.",
         )
         return
+    if is_whole and not spec.text.ships_vocabulary:
+        names = (tokenizer_of(encoder) for encoder in spec.names_of("text_encoder"))
+        if missing := [name for name in names if kind_of(folder / name) != "folder"]:
+            yield Problem(
+                "model.base_model",
+                f"{name} is incomplete: its {missing[0]} is missing.",
+                advice="Download or copy the model again.",
+            )
     for part in spec.parts if is_whole else ():
         if reason := _why_incomplete(folder / part.name, has_weights=needs_denoiser or part.role != "denoiser"):
             yield Problem(
@@ -228,6 +239,13 @@ def _vae(config: Config) -> Iterator[Problem]:
                 "model.vae_file",
                 f"{cut(name, max_chars=200)} contains no VAE. {found.sentence}",
                 advice="Choose a VAE file, or leave it empty to use the model's own.",
+            )
+        elif found.facts.get("latent_channels", str(spec.latents.channels)) != str(spec.latents.channels):
+            yield Problem(
+                "model.vae_file",
+                f"{cut(name, max_chars=200)} is a VAE with {found.facts['latent_channels']} latent channels; "
+                f"{spec.label} needs {spec.latents.channels}.",
+                advice="Choose a VAE of the model's family, or leave it empty to use the model's own.",
             )
     for part in spec.parts:
         if part.role == "vae" and spec.latents.overflows_in_float16 and config.part(part.name).dtype == "float16":

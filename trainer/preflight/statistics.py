@@ -14,7 +14,7 @@ from modules.families.parts.prompt_weights import without_weights
 from modules.system.paths import from_root
 from trainer.data.datasets import dataset_settings
 from trainer.preflight.doctor import Progress, no_progress
-from trainer.preflight.tokenizer import read_tokenizer
+from trainer.preflight.tokenizer import counting_tokenizer
 
 _REPORTED_EVERY = 200  # captions
 
@@ -67,9 +67,11 @@ def _texts(config: Config, dataset: Dataset, run_seed: int) -> list[tuple[str, s
     ]
 
 
-def _counter(config: Config, progress: Progress, total: int) -> Callable[[str], int]:
-    """Return a function that counts tokens, each text once, and reports its progress."""
-    tokenizer = read_tokenizer(config)
+def _counter(config: Config, progress: Progress, total: int) -> Callable[[str], int] | None:
+    """Return a function that counts tokens, each text once, and reports its progress; None without a tokenizer."""
+    tokenizer = counting_tokenizer(config)
+    if tokenizer is None:
+        return None
     lengths: dict[str, int] = {}
     done = 0
 

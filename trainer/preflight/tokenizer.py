@@ -10,6 +10,7 @@ from modules.families.registry import load_tokenizer
 from modules.families.spec import tokenizer_of
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
+from trainer.preflight.model import downloaded_folder, kind_of
 
 
 def read_tokenizer(config: Config) -> Any:
@@ -23,13 +24,20 @@ def read_tokenizer(config: Config) -> Any:
         raise DarkroomError(message, advice="Download or copy the model again.") from error
 
 
+def counting_tokenizer(config: Config) -> Any | None:
+    """Return the same, or None while the tokenizer comes with a base model that is not on this machine yet."""
+    if not config.family.text.ships_vocabulary and tokenizer_folder(config) is None:
+        return None
+    return read_tokenizer(config)
+
+
 def tokenizer_folder(config: Config) -> Path | None:
-    """Return the tokenizer folder of a local base model; None to use the vocabulary shipped with the program."""
+    """Return the tokenizer folder of a local or downloaded base model; None where there is none on this machine."""
     encoders = config.family.names_of("text_encoder")
     if not encoders or not config.model.base_model.strip():
         return None
-    folder = from_root(config.model.base_model) / tokenizer_of(encoders[0])
-    try:
-        return folder if folder.is_dir() else None
-    except (OSError, ValueError):
-        return None
+    for model in (from_root(config.model.base_model), downloaded_folder(config)):
+        folder = None if model is None else model / tokenizer_of(encoders[0])
+        if folder is not None and kind_of(folder) == "folder":
+            return folder
+    return None

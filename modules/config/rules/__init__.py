@@ -48,6 +48,7 @@ from modules.config.rules.optimizers import (
 from modules.config.rules.rewards import masked_training, method_settings, reward_limits, reward_models
 from modules.config.rules.training import (
     compiling,
+    float16_overflow,
     low_precision_updates,
     mixed_16_bit,
     offloaded_layers,
@@ -99,6 +100,7 @@ RULES: tuple[Rule, ...] = (
     weights_that_stay_zero,
     low_precision_updates,
     mixed_16_bit,
+    float16_overflow,
     quantized_weights,
     quantized_layer_names,
     residual_without_effect,

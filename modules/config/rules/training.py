@@ -120,6 +120,20 @@ def mixed_16_bit(config: Config) -> Iterator[Problem]:
         )
 
 
+def float16_overflow(config: Config) -> Iterator[Problem]:
+    """Yield an error if a part would compute in float16 that overflows in it: by autocast, or by its weights."""
+    precision = config.training.precision
+    for part in config.family.parts if config.training.trains != "vae" else ():
+        dtype = config.part(part.name).dtype
+        if part.model.overflows_in_float16 and "float16" in (precision, dtype) and precision != "bfloat16":
+            yield Problem(
+                "training.precision" if precision == "float16" else f"parts.{part.name}.dtype",
+                f"The {part.label.lower()} of {config.family.label} overflows in float16: its samples and losses would "
+                "not be finite.",
+                advice="Set the precision and the weight dtype to bfloat16.",
+            )
+
+
 _PLAIN = "Set its weight dtype to bfloat16, float16 or float32"
 
 

@@ -77,7 +77,8 @@ def token_bars(statistics: Statistics) -> tuple[Bar, ...]:
 def describe_token_lengths(statistics: Statistics) -> str:
     """Explain the lengths of the captions."""
     if not statistics.token_lengths:
-        return "There are no captions."
+        has_captions = statistics.num_captions > 0
+        return "Tokens can be counted once the base model is here." if has_captions else "There are no captions."
     if not statistics.num_long:
         return f"No caption is longer than {statistics.chunk_tokens} tokens, so none is truncated anywhere."
     long = f"{count(statistics.num_long, 'caption')} of {len(statistics.token_lengths):,}"

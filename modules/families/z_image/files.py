@@ -1,29 +1,40 @@
-"""What files of the toy transformer look like, and its layers in adapter files. Torch-free."""
+"""The files of Z-Image: folders, the names of layers in LoRA files, and files of the transformer alone. Torch-free.
+
+Adapter files name the layers as diffusers does, behind `lora_unet_`, `transformer.` or, as ComfyUI has it,
+`diffusion_model.`: the published checkpoint has separate projections of queries, keys and values, too.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from modules.families.parts.single_file.detect import denoiser_kind
 from modules.families.parts.single_file.record import SingleFile
+from modules.families.parts.single_file.slots import limited
 from modules.families.published import Configs, FamilyFiles, PublishedModel
+from modules.families.z_image.transformer_file import TRANSFORMER_FILE
 from modules.formats.adapter_targets import AdapterTarget, AdapterTargets
-from tests.builders.toy_transformer.transformer_file import TRANSFORMER_FILE
+
+_EMBEDDED_TIME = 256  # ADALN_EMBED_DIM of diffusers' class: the most channels of the embedded time
+# What makes a model different from the published one; `axes_lens` are the lengths of tables alone.
+_SHAPING = ("in_channels", "dim", "n_layers", "n_refiner_layers", "n_heads", "n_kv_heads", "cap_feat_dim", "axes_dims")
 
 
 def _layers(configs: Configs) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Yield all linear layers with the shapes of their weights (out, in)."""
+    """Yield all linear layers of the transformer with the shapes of their weights (out, in)."""
     config = configs["transformer"]
     width, refiners = int(config["dim"]), int(config["n_refiner_layers"])
-    inner, time, patch = int(width / 3 * 8), min(width, 256), 4 * int(config["in_channels"])
+    inner, time = int(width / 3 * 8), min(width, _EMBEDDED_TIME)
     counts = {"layers": int(config["n_layers"]), "noise_refiner": refiners, "context_refiner": refiners}
-    for block in (f"{group}.{index}" for group, count in counts.items() for index in range(count)):
+    for block in limited(f"{group}.{index}" for group, count in counts.items() for index in range(count)):
         for name in ("to_q", "to_k", "to_v", "to_out.0"):
             yield f"{block}.attention.{name}", (width, width)
         for name, shape in (("w1", (inner, width)), ("w2", (width, inner)), ("w3", (inner, width))):
             yield f"{block}.feed_forward.{name}", shape
         if not block.startswith("context"):
             yield f"{block}.adaLN_modulation.0", (4 * width, time)
+    patch = 4 * int(config["in_channels"])  # of 2 x 2 latents
     yield "all_x_embedder.2-1", (width, patch)
     yield "all_final_layer.2-1.linear", (patch, width)
     yield "all_final_layer.2-1.adaLN_modulation.1", (width, time)
@@ -40,25 +51,28 @@ def _targets(configs: Configs) -> AdapterTargets:
 
 
 MODEL = PublishedModel(
-    name="toy_transformer",
-    label="Toy transformer",
-    family="toy_transformer",
-    architecture="toy-transformer",
-    kohya_version="toy_transformer",
+    name="z_image",
+    label="Z-Image",
+    family="z_image",
+    architecture="Z-Image",
+    kohya_version="z_image",
+    implementation="https://github.com/Tongyi-MAI/Z-Image",
     adapter_targets=_targets,
-    pipelines={"": "ToyTransformerPipeline"},
+    configs=Path(__file__).parent / "configs" / "z_image",
+    pipelines={"": "ZImagePipeline"},
     single_file=SingleFile(
         parts=lambda configs: (TRANSFORMER_FILE.layout(configs["transformer"]),),
         original_names=TRANSFORMER_FILE.original_names,
+        shaping={"transformer": _SHAPING},
     ),
-    programs=(),
+    programs=("ComfyUI", "diffusers"),
 )
 FILES = FamilyFiles(
     models=(MODEL,),
-    pipelines={"ToyTransformerPipeline": ""},
+    pipelines={"ZImagePipeline": ""},
     folder_model=lambda facts: MODEL.name,
     checkpoint=lambda header: denoiser_kind(header, MODEL, "transformer", TRANSFORMER_FILE, "flow"),
     denoiser_file=TRANSFORMER_FILE,
-    lora_words=(("toy-transformer", MODEL.name),),
+    lora_words=(("z-image", MODEL.name), ("z_image", MODEL.name), ("zimage", MODEL.name)),
     repository_model=lambda name: MODEL.name,
 )

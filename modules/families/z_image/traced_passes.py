@@ -1,4 +1,4 @@
-"""The forward pass of the toy transformer, for the memory estimate to trace."""
+"""The forward pass of Z-Image, for the memory estimate to trace."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from modules.memory.trace import TracedPass
 
 
 def transformer_passes(transformer: Any, spec: FamilySpec) -> Mapping[str, TracedPass]:
+    """Return the forward pass of a `ZImageTransformer2DModel`, which goes through its images one by one."""
+
     def inputs(size: PassSize) -> dict[str, Any]:
         channels, height, width = spec.latents.shape(size.width_px, size.height_px)
         return {

@@ -1,4 +1,4 @@
-"""The loaded toy transformer: the only code that runs its parts."""
+"""A loaded Z-Image: the only code that runs its parts."""
 
 from __future__ import annotations
 
@@ -12,38 +12,42 @@ from modules.data.inputs import NO_INPUTS
 from modules.diffusion.flow import FlowProcess
 from modules.families.parts.conditioning import TokenConditioning
 from modules.families.parts.latent_model import LatentModel
-from tests.builders.toy_transformer.text import PromptTokenizer, encode
+from modules.families.z_image.text import PromptTokenizer, encode
 
 
 @dataclass(eq=False)
-class ToyTransformer(LatentModel[FlowProcess]):
-    """A transformer, a text encoder, a VAE; implements `ModelFamily`."""
+class ZImage(LatentModel[FlowProcess]):
+    """A transformer, a Qwen3, a VAE; implements `ModelFamily`."""
 
     tokenizer: PromptTokenizer
-    text_tokens: int
 
     def reaches(self, part: str, name: str) -> bool:
-        return part == "transformer"
+        """Return whether a denoising loss reaches a layer: the transformer's are reached, the text is not trained."""
+        return part == self.spec.denoiser.name
 
     def encode_prompts(self, prompts: Sequence[str], padded_like: Sequence[str] = ()) -> TokenConditioning:
+        """Return the states of prompts. The transformer pads them itself, so `padded_like` changes nothing."""
         encoder, forward = self.modules["text_encoder"], self._forward("text_encoder")
-        ids = [self.tokenizer.templated(prompt, self.text_tokens) for prompt in prompts]
-        return TokenConditioning.of([encode(encoder, forward, one) for one in ids])
+        return TokenConditioning.of([encode(encoder, forward, self.tokenizer.templated(p)) for p in prompts])
 
     def with_size_conditioning(
         self, conditioning: Conditioning, size_conditionings: Sequence[SizeConditioning]
     ) -> TokenConditioning:
+        """Return the conditioning as it is: the model has no size conditioning."""
         return _tokens(conditioning)
 
     def with_empty_prompts(
         self, conditioning: Conditioning, empty_for: Sequence[Collection[int]], empty: Conditioning
     ) -> TokenConditioning:
+        """Return the conditioning with the empty prompt, in its template, for the prompts that name the encoder."""
         return _tokens(conditioning).with_empty_prompts([0 in e for e in empty_for], _tokens(empty))
 
     def conditioning_from(self, tensors: Mapping[str, torch.Tensor]) -> TokenConditioning:
+        """Return the conditioning of a cache entry."""
         return TokenConditioning.from_tensors(tensors)
 
     def join(self, conditionings: Sequence[Conditioning], empty: Conditioning) -> TokenConditioning:
+        """Join several conditionings into one."""
         return TokenConditioning.join([_tokens(c) for c in conditionings])
 
     def predict(
@@ -53,19 +57,22 @@ class ToyTransformer(LatentModel[FlowProcess]):
         conditioning: Conditioning,
         inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
     ) -> torch.Tensor:
+        """Return the velocity (B, 16, H, W): the transformer reads lists of latents with one frame, and of states."""
         dtype = self._input_dtype()
-        images = list(noisy_BCHW.to(dtype).unsqueeze(2))  # a list of (C, F, H, W) with one frame
+        images = list(noisy_BCHW.to(dtype).unsqueeze(2))
         states = [states_LD.to(dtype) for states_LD in _tokens(conditioning).split()]
         outputs = self._forward("transformer")(images, self.process.time_input(timesteps_B), states, return_dict=False)
         return self.process.velocity(torch.stack(outputs[0]).squeeze(2))
 
     def text_identity(self) -> str:
-        return f"{self.tokenizer.tokenizer.to_str()}|{self.text_tokens}"
+        """Return everything but the weights that affects how a prompt is encoded."""
+        return f"{self.tokenizer.tokenizer.to_str()}|{self.tokenizer.templated('')}"
 
     def count_tokens(self, prompt: str) -> int:
+        """Return the number of tokens of a prompt, without the template."""
         return self.tokenizer.count(prompt)
 
 
 def _tokens(conditioning: Conditioning) -> TokenConditioning:
-    assert isinstance(conditioning, TokenConditioning)
+    assert isinstance(conditioning, TokenConditioning), f"conditioning of another family: {type(conditioning)}"
     return conditioning

@@ -1,22 +1,16 @@
-"""A flow-matching transformer in one folder, registered by a test, does what every family does.
-
-Its text encoder is no CLIP, its latents are shifted and have 16 channels. `tests/builders/toy_transformer` is all that
-the program knows of it: the last test fails if another file names it.
-"""
+"""Z-Image at toy size does what every family does: a flow-matching transformer with a Qwen3 and a VAE with a shift."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from diffusers import FlowMatchEulerDiscreteScheduler, ZImagePipeline
 from PIL import Image
-from transformers import PreTrainedTokenizerFast
 
 from modules.config.codec import decode, encode
 from modules.config.rules import RULES
@@ -25,20 +19,18 @@ from modules.data.buckets import Size
 from modules.families.kinds.identify import identify
 from modules.families.parts.attention_processor import set_attention
 from modules.families.protocol import PartMemory
-from modules.families.registry import registered
+from modules.families.z_image.forward import ZImage
+from modules.families.z_image.spec import Z_IMAGE
 from modules.formats.safetensors_io import read_safetensors
 from modules.memory.compiled_blocks import Compilation
 from modules.sampling.denoising_loop import initial_noise, run_denoising_loop, scheduler_for
 from modules.sampling.prediction import guided_prediction
 from modules.sampling.registry import samplers_for
 from modules.system.devices import CPU, Device
-from modules.system.paths import PROGRAM_ROOT
 from tests.builders.configs import laid_over, small_config
 from tests.builders.pipelines import load_tiny
 from tests.builders.runs import Ran, assert_equal_tensors, run
-from tests.builders.toy_transformer.build import PAD, write_toy_transformer_folder
-from tests.builders.toy_transformer.forward import ToyTransformer
-from tests.builders.toy_transformer.spec import TOY_TRANSFORMER
+from tests.builders.z_image import write_z_image_folder, z_image_pipeline
 from trainer.__main__ import main
 from trainer.events import BackupSaved, SampleReady, StepFinished, ValidationFinished
 from trainer.preflight import check
@@ -46,7 +38,7 @@ from trainer.preflight.budget import memory_estimate
 from ui.forms.records import groups_of, inline_records
 
 BASE: dict[str, Any] = {
-    "data": {"resolution_px": [32], "bucket_step_px": 8, "latent_cache": True, "text_cache": True},
+    "data": {"latent_cache": True, "text_cache": True},
     "training": {
         "epochs": 2,
         "batch_size": 2,
@@ -55,19 +47,13 @@ BASE: dict[str, Any] = {
     },
     "output": {"dtype": "float32", "format": "diffusers"},
 }
-PROMPT = {"prompt": "a disc", "width_px": 32, "height_px": 32, "steps": 2, "guidance": 2.0}
-SIZE = Size(32, 32)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def toy() -> Iterator[None]:
-    with registered(TOY_TRANSFORMER):
-        yield
+PROMPT = {"prompt": "a disc", "width_px": 64, "height_px": 64, "steps": 2, "guidance": 2.0}
+SIZE = Size(64, 64)
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Path:
-    return write_toy_transformer_folder(tmp_path_factory.mktemp("models") / "toy-transformer")
+    return write_z_image_folder(tmp_path_factory.mktemp("models") / "z-image")
 
 
 @pytest.fixture(scope="module")
@@ -102,8 +88,8 @@ def ran(watched: Config) -> Ran:
 
 
 @pytest.fixture
-def family(model: Path) -> ToyTransformer:
-    family: ToyTransformer = load_tiny(model, TOY_TRANSFORMER.name)
+def family(model: Path) -> ZImage:
+    family: ZImage = load_tiny(model, Z_IMAGE.name)
     return family
 
 
@@ -125,7 +111,7 @@ def test_it_caches_trains_validates_samples_and_saves_a_lora(ran: Ran, folder: P
     assert scores[-1] < scores[0]
     samples = ran.of(SampleReady)
     assert len(samples) == len(samplers_for(["flow"]))
-    assert {Image.open(sample.path).size for sample in samples} == {(32, 32)}
+    assert {Image.open(sample.path).size for sample in samples} == {(64, 64)}
     lora = Path(ran.finished.model_path)
     names = read_safetensors(lora)[0]
     assert "transformer.layers.1.attention.to_out.0.lora_A.weight" in names
@@ -133,7 +119,7 @@ def test_it_caches_trains_validates_samples_and_saves_a_lora(ran: Ran, folder: P
         name for name in names if not name.startswith("transformer.layers.")
     ]  # the preset leaves the others out
     kind = identify(lora)
-    assert (kind.kind, kind.family, kind.facts["form"]) == ("lora", TOY_TRANSFORMER.name, "diffusers")
+    assert (kind.kind, kind.family, kind.facts["form"]) == ("lora", Z_IMAGE.name, "diffusers")
     shapes = {tuple(t.shape) for f in (folder / "cache" / "latents").rglob("*.safetensors") for t in tensors_in(f)}
     assert {shape[0] for shape in shapes} == {16}
     lengths = {t.shape[1] for f in (folder / "cache" / "text").rglob("*.safetensors") for t in tensors_in(f)}
@@ -162,7 +148,7 @@ def test_a_lokr_trains_and_a_lora_continues(config: Config, ran: Ran, tmp_path: 
     tree = encode(laid_over(config, once))
     lokr = run(decode({**tree, "adapter": {"name": "lokr", "rank": 2, "factor": 4}}).config)
     kind = identify(Path(lokr.finished.model_path))
-    assert (kind.kind, kind.family) == ("lora", TOY_TRANSFORMER.name)
+    assert (kind.kind, kind.family) == ("lora", Z_IMAGE.name)
     further = laid_over(config, {**once, "adapter": {"start_from": ran.finished.model_path}})
     assert not check(further).errors
     assert losses(run(further))[0] != losses(ran)[0]
@@ -174,7 +160,7 @@ def test_a_fine_tune_is_a_folder_that_loads_again(config: Config, tmp_path: Path
         "output": {"model_format": "diffusers", "destination": str(tmp_path / "tuned")},
     }
     saved = Path(run(laid_over(config, tuned)).finished.model_path)
-    assert identify(saved).model == TOY_TRANSFORMER.name
+    assert identify(saved).model == Z_IMAGE.name
     assert json.loads((saved / "model_index.json").read_text())["tokenizer"] == [
         "transformers",
         "PreTrainedTokenizerFast",
@@ -187,9 +173,9 @@ def test_a_fine_tune_is_a_folder_that_loads_again(config: Config, tmp_path: Path
 def test_captions_beyond_the_tokens_that_are_read_are_reported(config: Config, images: Path, tmp_path: Path) -> None:
     folder = tmp_path / "images"
     shutil.copytree(images, folder)
-    (folder / "000.txt").write_text("a" * 60)
+    (folder / "000.txt").write_text("a" * 520)
     problems = check(laid_over(config, {"concepts": [{"path": str(folder)}]})).problems
-    [long] = [p for p in problems if "longer than the 48 tokens that the model reads" in p.message]
+    [long] = [p for p in problems if "longer than the 504 tokens that the model reads" in p.message]
     assert (long.path, long.severity) == ("concepts", "warning")
     assert long.message.startswith("1 of")
 
@@ -221,19 +207,19 @@ def test_its_lora_is_resized_merged_and_extracted(ran: Ran, model: Path, tmp_pat
     assert main(["lora-resize", str(lora), str(small), "--rank", "1"]) == 0
     assert main(["lora-merge", str(model), str(merged), str(lora)]) == 0
     assert main(["lora-extract", str(model), str(merged), str(back), "--rank", "2"]) == 0
-    assert {identify(file).family for file in (small, merged, back)} == {TOY_TRANSFORMER.name}
+    assert {identify(file).family for file in (small, merged, back)} == {Z_IMAGE.name}
 
 
 @torch.no_grad()
-def test_its_lora_is_loaded_by_diffusers(ran: Ran, model: Path, family: ToyTransformer, tmp_path: Path) -> None:
+def test_its_lora_is_loaded_by_diffusers(ran: Ran, model: Path, family: ZImage, tmp_path: Path) -> None:
     """diffusers' own loader and a merged model give the same prediction."""
     merged = tmp_path / "merged"
     assert main(["lora-merge", str(model), str(merged), ran.finished.model_path]) == 0
-    ours: ToyTransformer = load_tiny(merged, TOY_TRANSFORMER.name)
+    ours: ZImage = load_tiny(merged, Z_IMAGE.name)
     text = ours.encode_prompts(["a disc"])
     noisy = torch.randn(1, 16, 8, 8, generator=torch.Generator().manual_seed(5))
     plain = family.predict(noisy, torch.tensor([500.0]), text)
-    pipe = stock_pipeline(model, family)
+    pipe = z_image_pipeline(model, family)
     pipe.load_lora_weights(ran.finished.model_path)
     theirs = family.predict(noisy, torch.tensor([500.0]), text)
     torch.testing.assert_close(ours.predict(noisy, torch.tensor([500.0]), text), theirs, rtol=1e-4, atol=1e-5)
@@ -252,7 +238,7 @@ def test_it_trains_on_quantized_weights(config: Config, dtype: str) -> None:
 def test_it_is_shown_in_the_forms(config: Config) -> None:
     assert [g.title for g in groups_of(config, ("parts",))] == ["Transformer", "Text encoder (Qwen3)", "VAE"]
     [choice] = groups_of(config, ("model.family",))[0].records
-    assert [record.path for record in inline_records(config, choice)] == ["model.family.text_tokens"]
+    assert [record.path for record in inline_records(config, choice)] == []
 
 
 # -- gradients
@@ -266,7 +252,7 @@ def test_the_memory_of_a_run_is_estimated(config: Config) -> None:
     assert 0 < 3 * activations[0] < activations[1] < 5 * activations[0]
 
 
-def gradients(family: ToyTransformer, memory: PartMemory) -> dict[str, torch.Tensor]:
+def gradients(family: ZImage, memory: PartMemory) -> dict[str, torch.Tensor]:
     """The gradients of a loss, with the memory settings of the transformer."""
     family.denoiser.requires_grad_(True)
     family.denoiser.zero_grad()
@@ -287,7 +273,7 @@ def gradients(family: ToyTransformer, memory: PartMemory) -> dict[str, torch.Ten
     ],
     ids=["block", "whole", "activations", "layers"],
 )
-def test_gradients_are_those_of_a_plain_pass(family: ToyTransformer, memory: PartMemory) -> None:
+def test_gradients_are_those_of_a_plain_pass(family: ZImage, memory: PartMemory) -> None:
     assert_equal_tensors(gradients(family, memory), gradients(family, PartMemory()))
 
 
@@ -298,7 +284,7 @@ class LastBlock(Compilation):
         super().compile_in_place(blocks[-1:])
 
 
-def test_a_compiled_block_has_the_same_gradients(family: ToyTransformer) -> None:
+def test_a_compiled_block_has_the_same_gradients(family: ZImage) -> None:
     plain = gradients(family, PartMemory())
     compilation = LastBlock(iter(range(1_000_000)).__next__, backend="aot_eager")
     compiled = gradients(family, PartMemory("block", compilation=compilation))
@@ -310,7 +296,7 @@ def test_a_compiled_block_has_the_same_gradients(family: ToyTransformer) -> None
 # -- parity
 
 
-def test_a_batch_of_two_lengths_is_two_batches_of_one(family: ToyTransformer) -> None:
+def test_a_batch_of_two_lengths_is_two_batches_of_one(family: ZImage) -> None:
     text = family.encode_prompts(["a", "a very much longer prompt of a disc"])
     noisy = torch.randn(2, 16, 8, 8, generator=torch.Generator().manual_seed(1))
     timesteps = torch.tensor([200.0, 800.0])
@@ -321,38 +307,24 @@ def test_a_batch_of_two_lengths_is_two_batches_of_one(family: ToyTransformer) ->
     assert family.join([text.select([1]), text.select([0])], text).lengths == text.lengths[::-1]
 
 
-def test_an_empty_prompt_goes_through_the_template(family: ToyTransformer) -> None:
+def test_an_empty_prompt_goes_through_the_template(family: ZImage) -> None:
     empty = family.encode_prompts([""])
-    assert empty.lengths == (2,)
+    assert empty.lengths == (len("user\n\nassistant\n") + 3,)
     dropped = family.with_empty_prompts(family.encode_prompts(["a disc", "b"]), [{0}, set()], empty)
-    assert dropped.lengths == (2, 3)
+    assert dropped.lengths == (empty.lengths[0], empty.lengths[0] + 1)
     assert torch.equal(dropped.split()[0], empty.states_BLD[0])
 
 
-def stock_pipeline(model: Path, family: ToyTransformer) -> Any:
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(model / "tokenizer", local_files_only=True)
-    assert tokenizer.pad_token == PAD
-    pipe = ZImagePipeline(
-        FlowMatchEulerDiscreteScheduler.from_pretrained(model / "scheduler"),
-        family.vae,
-        family.modules["text_encoder"],
-        tokenizer,
-        family.denoiser,
-    )
-    pipe.set_progress_bar_config(disable=True)
-    return pipe
-
-
 @torch.no_grad()
-def test_a_sample_is_that_of_diffusers_pipeline(model: Path, family: ToyTransformer) -> None:
+def test_a_sample_is_that_of_diffusers_pipeline(model: Path, family: ZImage) -> None:
     """Text, every denoising step and the decoded image."""
-    pipe = stock_pipeline(model, family)
+    pipe = z_image_pipeline(model, family)
     prompt = "a disc"
     noise, generator = initial_noise((1, 16, 8, 8), seed=3, device=CPU)
-    theirs_text = pipe.encode_prompt([prompt], do_classifier_free_guidance=False, max_sequence_length=48)[0]
+    theirs_text = pipe.encode_prompt([prompt], do_classifier_free_guidance=False, max_sequence_length=512)[0]
     text = family.encode_prompts([prompt])
     torch.testing.assert_close(text.split()[0], theirs_text[0], rtol=1e-5, atol=1e-5)
-    options = {"num_inference_steps": 4, "guidance_scale": 0.0, "height": 32, "width": 32, "max_sequence_length": 48}
+    options = {"num_inference_steps": 4, "guidance_scale": 0.0, "height": 64, "width": 64}
     theirs = pipe([prompt], latents=noise, output_type="latent", **options).images
     predict = guided_prediction(family, text, None, size=SIZE, guidance=1.0)
     scheduler = scheduler_for(family, "euler", SIZE)
@@ -362,7 +334,7 @@ def test_a_sample_is_that_of_diffusers_pipeline(model: Path, family: ToyTransfor
     torch.testing.assert_close((family.decode(latents) / 2 + 0.5).clamp(0, 1), image, rtol=1e-5, atol=1e-5)
 
 
-def test_one_euler_step_with_the_true_velocity_returns_the_image(family: ToyTransformer) -> None:
+def test_one_euler_step_with_the_true_velocity_returns_the_image(family: ZImage) -> None:
     generator = torch.Generator().manual_seed(2)
     clean, noise = (torch.randn(2, 16, 8, 8, generator=generator) for _ in range(2))
     timesteps = torch.tensor([300.0, 900.0])
@@ -373,22 +345,10 @@ def test_one_euler_step_with_the_true_velocity_returns_the_image(family: ToyTran
 
 
 @torch.no_grad()
-def test_attention_implementations_agree(family: ToyTransformer) -> None:
+def test_attention_implementations_agree(family: ZImage) -> None:
     text = family.encode_prompts(["a", "a longer prompt"])
     noisy = torch.randn(2, 16, 8, 8, generator=torch.Generator().manual_seed(1))
     before = family.predict(noisy, torch.tensor([200.0, 800.0]), text)
-    set_attention(family.denoiser, TOY_TRANSFORMER.denoiser.model, "sdpa_math", device=CPU, dtype=torch.float32)
+    set_attention(family.denoiser, Z_IMAGE.denoiser.model, "sdpa_math", device=CPU, dtype=torch.float32)
     after = family.predict(noisy, torch.tensor([200.0, 800.0]), text)
     torch.testing.assert_close(after, before, rtol=1e-5, atol=1e-5)
-
-
-# -- one folder and one line
-
-
-def test_only_its_folder_and_tests_name_it() -> None:
-    home = PROGRAM_ROOT / "tests" / "builders" / "toy_transformer"
-    places = ("modules", "trainer", "ui", "launcher", "benchmarks", "tests/builders", "training_presets")
-    files = [f for place in places for f in (PROGRAM_ROOT / place).rglob("*") if f.suffix in (".py", ".json")]
-    assert len(files) > 500
-    texts = {f: f.read_text(encoding="utf-8") for f in files if home not in f.parents}
-    assert not [str(f) for f, text in texts.items() if "toy_transformer" in text or "ToyTransformer" in text]

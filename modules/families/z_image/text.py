@@ -1,4 +1,7 @@
-"""The prompts of the toy transformer: the states of a Qwen3's last layer but one, read through a template."""
+"""The prompts of Z-Image: the states of Qwen3's last layer but one, read as one message of a chat.
+
+The template is Qwen3's for a single message of the user, with the beginning of an answer and thinking enabled.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +13,23 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 
+from modules.families.z_image.spec import MAX_TOKENS
 from modules.system.devices import tensor_on
+from modules.system.errors import DarkroomError
 
-START, END = "<|user|>", "<|assistant|>"
+_START, _END = "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"
 
 
 @dataclass(frozen=True)
 class PromptTokenizer:
-    """A tokenizer of transformers' format, with the template of the model's prompts."""
+    """The tokenizer of a Qwen3, with the template of the model's prompts."""
 
     tokenizer: Tokenizer
 
-    def templated(self, prompt: str, most_tokens: int) -> list[int]:
-        """Return the ids of a prompt in its template, of `most_tokens` in all."""
-        ids: list[int] = self.tokenizer.encode(f"{START}{prompt}{END}", add_special_tokens=False).ids
-        return ids[:most_tokens]
+    def templated(self, prompt: str) -> list[int]:
+        """Return the ids of a prompt in its template, at most 512."""
+        ids: list[int] = self.tokenizer.encode(f"{_START}{prompt}{_END}", add_special_tokens=False).ids
+        return ids[:MAX_TOKENS]
 
     def count(self, prompt: str) -> int:
         """Return the number of tokens of a prompt, without the template."""
@@ -37,10 +42,14 @@ class PromptTokenizer:
 
 
 def load_tokenizer(folder: Path | None) -> PromptTokenizer:
-    """Return the tokenizer of a folder; the program contains none for this family."""
-    if folder is None:
-        raise FileNotFoundError("the model has no tokenizer folder")
-    return PromptTokenizer(Tokenizer.from_file(str(folder / "tokenizer.json")))
+    """Return the tokenizer of a model's folder. Raises DarkroomError where there is none: the program contains none."""
+    file = None if folder is None else folder / "tokenizer.json"
+    if file is None or not file.is_file():
+        raise DarkroomError(
+            "The model has no tokenizer: tokenizer/tokenizer.json is missing.",
+            advice="Download it again, as a diffusers folder or repository.",
+        )
+    return PromptTokenizer(Tokenizer.from_file(str(file)))
 
 
 def encode(encoder: Any, forward: Callable[..., Any], ids: list[int]) -> torch.Tensor:

@@ -1,0 +1,66 @@
+"""Z-Image (Cai et al. 2025, arXiv 2511.22699): rectified flow in one transformer over the tokens of text and image.
+
+A Qwen3 reads the prompts, and the VAE is FLUX.1's. The base model, Turbo and De-Turbo differ in their weights alone.
+"""
+
+from __future__ import annotations
+
+from modules.diffusion.process_spec import ConstantShift, FlowConvention, flow_matching
+from modules.families.parts.part_classes import KL_VAE
+from modules.families.spec import DistilledSpec, FamilySpec, LatentSpec, ModelClass, PartSpec, TextSpec
+from modules.families.z_image.settings import ZImageSettings
+from modules.settings.layer_filter import LayerFilter
+
+_HOME = "modules.families.z_image"
+MAX_TOKENS = 512
+"""The tokens that the text encoder reads of a prompt in its template (`ZImagePipeline`)."""
+_TEMPLATE_TOKENS = 8
+
+TRANSFORMER = ModelClass(
+    "diffusers.models.transformers.transformer_z_image:ZImageTransformer2DModel",
+    ("diffusers.models.transformers.transformer_z_image:ZImageTransformerBlock",),
+    f"{_HOME}.traced_passes:transformer_passes",
+    attention="modules.families.parts.attention_processor:set_backend",
+    # Without the refiners, as OneTrainer's presets have it.
+    layers={
+        "attention_mlp": LayerFilter((r"^layers\.\d+\.(attention|feed_forward)\.",), is_regex=True),
+        "attention": LayerFilter((r"^layers\.\d+\.attention\.",), is_regex=True),
+        "blocks": LayerFilter((r"^layers\.",), is_regex=True),
+    },
+    # The embeddings of time, text and image, the modulations and the output: small, and sensitive.
+    never_quantized=frozenset({"t_embedder", "cap_embedder", "adaLN_modulation", "all_x_embedder", "all_final_layer"}),
+    overflows_in_float16=True,  # the activations inside its MLPs reach 66,000
+)
+QWEN3 = ModelClass(
+    "transformers.models.qwen3.modeling_qwen3:Qwen3Model",
+    ("transformers.models.qwen3.modeling_qwen3:Qwen3DecoderLayer",),
+    "modules.families.parts.traced_passes:text_passes",
+)
+CONVENTION = FlowConvention(output_sign=-1, time_input="1 - sigma", shift=ConstantShift(3.0))
+Z_IMAGE = FamilySpec(
+    name="z_image",
+    label="Z-Image",
+    settings=ZImageSettings,
+    parts=(
+        PartSpec("transformer", "Transformer", "denoiser", TRANSFORMER),
+        PartSpec("text_encoder", "Text encoder (Qwen3)", "text_encoder", QWEN3, trainable=False),
+        PartSpec("vae", "VAE", "vae", KL_VAE, trainable=False),
+    ),
+    factory=f"{_HOME}.load:load",
+    default_resolution_px=1024,
+    size_step_px=16,
+    latents=LatentSpec(channels=16, factor=8, overflows_in_float16=True),
+    text=TextSpec(
+        MAX_TOKENS - _TEMPLATE_TOKENS, f"{_HOME}.text:load_tokenizer", truncates=True, ships_vocabulary=False
+    ),
+    files=f"{_HOME}.files:FILES",
+    pipelines=("ZImagePipeline",),
+    process=flow_matching(CONVENTION),
+    distilled=DistilledSpec(
+        ("turbo",),
+        "Train on Z-Image, or on Z-Image-De-Turbo, and use the result with Turbo. Training Turbo directly undoes its "
+        "distillation: its samples will need more steps and guidance. Turbo itself is sampled in 8 steps with a "
+        "guidance of 1.",
+        undone_words=("de-turbo", "deturbo", "de_turbo"),
+    ),
+)
