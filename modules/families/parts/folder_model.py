@@ -79,7 +79,7 @@ def write_folder(
     """
     record = published(traits.model)
     known = layouts(traits.model, configs)
-    parts = [p for p in FAMILIES[record.family].parts if p.name in (known or states)]
+    parts = [p for p in FAMILIES[record.family].parts if p.name in {**known, **states}]
     named = {part.name: file_state(part.model, states.get(part.name, {})) for part in parts}
     for name, layout in known.items():
         require_keys(name, {s.key for s in layout.slots}, named[name])
