@@ -241,6 +241,38 @@ def test_it_is_shown_in_the_forms(config: Config) -> None:
     assert [record.path for record in inline_records(config, choice)] == []
 
 
+# -- bad input
+
+
+def errors_of(config: Config, **sections: Any) -> dict[str, str]:
+    return {p.path: p.message for p in check(laid_over(config, sections)).errors}
+
+
+def test_float16_is_refused(config: Config) -> None:
+    for sections in ({"training": {"precision": "float16"}}, {"parts": {"transformer": {"dtype": "float16"}}}):
+        [message] = errors_of(config, **sections).values()
+        assert message.startswith("The transformer of Z-Image overflows in float16")
+
+
+@pytest.mark.parametrize(
+    ("name", "is_distilled"), [("Z-Image", False), ("Z-Image-Turbo", True), ("Z-Image-De-Turbo", False)]
+)
+def test_turbo_alone_is_distilled(config: Config, name: str, is_distilled: bool) -> None:
+    problems = check(laid_over(config, {"model": {"base_model": f"someone/{name}"}})).problems
+    assert any("seems to be a distilled model" in p.message for p in problems) is is_distilled
+
+
+def test_a_model_without_its_tokenizer_is_refused(config: Config, model: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "model"
+    shutil.copytree(model, copy, ignore=shutil.ignore_patterns("tokenizer"))
+    assert "its tokenizer is missing" in errors_of(config, model={"base_model": str(copy)})["model.base_model"]
+
+
+def test_a_vae_of_another_family_is_refused(config: Config, tiny_sd: Path) -> None:
+    message = errors_of(config, model={"vae_file": str(tiny_sd / "vae")})["model.vae_file"]
+    assert message.endswith("is a VAE with 4 latent channels; Z-Image needs 16.")
+
+
 # -- gradients
 
 

@@ -78,6 +78,7 @@ ELSEWHERE = {
     "token_count": "Embeddings: the list",
     "train_text_encoder_2": "Model › the second text encoder (Stable Diffusion XL)",
     "train_text_encoder_2_epochs": "Model › the second text encoder (Stable Diffusion XL)",
+    "transformer": "Model › the transformer (Z-Image)",
     "unet": "Model › UNet",
     "unmasked_probability": "Data › Masks › Unmasked probability",
     "vae": "Model › VAE",
@@ -85,7 +86,7 @@ ELSEWHERE = {
     **dict.fromkeys(
         (
             "dynamic_timestep_shifting", "frames", "sample_audio_format", "sample_video_format", "text_encoder_3",
-            "text_encoder_2_sequence_length", "text_encoder_3_layer_skip", "text_encoder_4", "transformer",
+            "text_encoder_2_sequence_length", "text_encoder_3_layer_skip", "text_encoder_4",
             "text_encoder_4_layer_skip", "text_encoder_sequence_length", "unconditional_transformer",
             "vb_loss_strength",
         ),

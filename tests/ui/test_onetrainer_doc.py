@@ -14,6 +14,7 @@ _OTHERS = (
     "Window › Debug bundle",
     "Model › the part's card",
     "Model › the second text encoder",
+    "Model › the transformer",
 )  # no settings
 
 

@@ -708,3 +708,32 @@ def test_the_unmasked_probability_had_an_effect_on_inpainting_models_only() -> N
     for keys, expected in (({"unmasked_probability": 0.5}, 0.5), ({}, 0.1)):
         inpainting = loaded(model_type="STABLE_DIFFUSION_15_INPAINTING", **MASKED, **keys)
         assert inpainting.config.masks.unmasked_probability == expected
+
+
+def test_a_z_image_preset_of_onetrainer() -> None:
+    """Its De-Turbo preset; the transformer's own file must be on this machine, which the check of a run says."""
+    layers = {"layer_filter": "^(?=.*attention)(?!.*refiner).*", "layer_filter_preset": "attn-mlp"}
+    file = "https://huggingface.co/ostris/Z-Image-De-Turbo/blob/main/z_image_de_turbo_v1_bf16.safetensors"
+    tree = {
+        "model_type": "Z_IMAGE",
+        "base_model_name": "Tongyi-MAI/Z-Image-Turbo",
+        "training_method": "LORA",
+        "gradient_checkpointing": "CPU_OFFLOADED",
+        "layer_offload_fraction": 0.6,
+        "transformer": {"train": True, "weight_dtype": "INT_W8A8", "model_name": file},
+        "text_encoder": {"train": False, "weight_dtype": "FLOAT_8"},
+        "train_dtype": "BFLOAT_16",
+        "timestep_distribution": "LOGIT_NORMAL",
+        "quantization": {"layer_filter": "layers", "layer_filter_preset": "blocks"},
+        **layers,
+        "layer_filter_regex": True,
+    }
+    loaded = decode(tree)
+    assert not [p for p in loaded.problems if p.severity != "info"]
+    config = loaded.config
+    assert (config.model.family.name, config.model.denoiser_file) == ("z_image", file)
+    transformer = config.part("transformer")
+    assert (transformer.dtype, transformer.checkpointing) == ("int8_w8a8", "block")
+    assert (transformer.offload_fraction, transformer.offload_activations) == (0.6, True)
+    assert config.part("text_encoder").dtype == "float8"
+    assert config.adapter.layers == "attention_mlp"

@@ -33,6 +33,7 @@ _MODELS: Mapping[str, tuple[str, str]] = {
     "STABLE_DIFFUSION_21_BASE": ("sd", "text_to_image"),
     "STABLE_DIFFUSION_XL_10_BASE": ("sdxl", "text_to_image"),
     "STABLE_DIFFUSION_XL_10_BASE_INPAINTING": ("sdxl", "inpainting"),
+    "Z_IMAGE": ("z_image", "text_to_image"),
 }
 _LORA_FORMATS = {
     "KOHYA_LORA": "kohya",
@@ -159,7 +160,8 @@ def _format(rest: Tree, result: Tree, notes: Notes) -> None:
 
 # OneTrainer's parts of the model, and their quantization.
 
-_PARTS = ("unet", "text_encoder", "text_encoder_2", "vae")
+_PARTS = ("unet", "transformer", "text_encoder", "text_encoder_2", "vae")
+_LATER = "transformer"  # of families that their files of Stable Diffusion only name
 _OF_PARTS = ("train", "learning_rate", "train_embedding", "offload_fraction")
 
 
@@ -167,7 +169,7 @@ def parts_of(rest: Tree, result: Tree, notes: Notes, steps_per_update: int) -> N
     """Convert the settings of single parts, also of parts in the file that the family does not have."""
     parts = [part.name for part in FAMILIES[family_of(result)].parts]
     for name in _PARTS:
-        if name in parts or name in rest:
+        if name in parts or (name in rest and name != _LATER):
             given = pop_object(rest, name, notes, f"parts.{name}")
             if name == "vae" and result.get("training", {}).get("trains") == "vae":
                 given.pop("train", None)  # FINE_TUNE_VAE trains it whatever this is: the VAE has no such switch there
@@ -192,6 +194,8 @@ def _part(name: str, given: Tree, result: Tree, notes: Notes, steps_per_update: 
         move(given, result, "dropout_probability", "data.caption_dropout_2")
     elif name == "vae":
         move(given, result, "model_name", "model.vae_file")
+    elif name == _LATER:
+        move(given, result, "model_name", "model.denoiser_file")
     return part
 
 
