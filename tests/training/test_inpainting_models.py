@@ -22,7 +22,7 @@ from modules.config.sections.evaluation import SamplePrompt
 from modules.data.buckets import Size
 from modules.data.conditioning import Conditioning, SizeConditioning
 from modules.estimate.architecture import architecture_of
-from modules.estimate.passes import PartPlan, Passes
+from modules.estimate.passes import PartPlan
 from modules.families.kinds.identify import identify
 from modules.families.protocol import ModelFamily
 from modules.families.registry import FAMILIES
@@ -36,6 +36,7 @@ from trainer.__main__ import main
 from trainer.commands import Command
 from trainer.events import Event, ModelSaved, SampleReady, StepFinished, ValidationFinished, WarningRaised
 from trainer.preflight import check
+from trainer.preflight.passes import passes_of
 
 ONETRAINER_PRESET: dict[str, Any] = {
     "training_method": "FINE_TUNE",
@@ -302,7 +303,7 @@ def test_a_lora_of_every_layer_is_recognised(sd_config: Config) -> None:
 def test_the_memory_estimate_counts_the_channels(models: dict[str, Path]) -> None:
     architecture = architecture_of(str(models["sd"]), "sd")
     assert architecture is not None
-    found = Passes(FAMILIES["sd"], architecture.configs).weights("unet", PartPlan()).own
+    found = passes_of(FAMILIES["sd"], architecture.configs).weights("unet", PartPlan()).own
     assert sorted(found.values()) == sorted(tuple(p.shape) for p in load_tiny(models["sd"]).unet.parameters())
 
 

@@ -443,7 +443,7 @@ def test_the_dry_run_tries_the_largest_rollout_and_leaves_nothing(
             states.append(self._comparison.state_dict())
         return plain_sampled(self, *arguments)
 
-    monkeypatch.setattr(PolicyGradient, "_sampled", sampled)
+    monkeypatch.setattr(PolicyGradient, "_sample", sampled)
     run(config_of(tmp_path, tiny_sd, hard_images, method, training={"epochs": 1}))
     assert seen[:2] == [("96x96", 2, 2, 2.0, False)] * 2, "two denoising steps, two images, as large as the others"
     assert set(seen[2:]) == {("96x96", n, 3, 2.0, False) for n in (1, 2)}

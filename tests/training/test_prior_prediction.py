@@ -13,7 +13,6 @@ from modules.config.schema import Config
 from modules.data.batch import Batch
 from modules.data.buckets import Size
 from modules.estimate.architecture import architecture_of
-from modules.estimate.passes import Passes
 from modules.estimate.run import estimate
 from modules.families.registry import FAMILIES
 from modules.memory.checkpointing import offloaded_weights
@@ -30,6 +29,7 @@ from trainer.methods import denoise
 from trainer.methods.denoise import Denoise
 from trainer.methods.protocol import StepContext, StepLoss
 from trainer.preflight.memory_plan import run_plan
+from trainer.preflight.passes import passes_of
 from trainer.run.machine import machine_of
 from trainer.run.model import load_model
 from trainer.run.start import original_of
@@ -209,7 +209,7 @@ def test_the_copy_is_what_the_estimate_counts(sd_config: Config, changes: dict[s
     assert architecture is not None
     plan = run_plan(changed, architecture, [Size(64, 64)])
     assert plan is not None
-    training = estimate(Passes(FAMILIES["sd"], architecture.configs), plan).phase("training")
+    training = estimate(passes_of(FAMILIES["sd"], architecture.configs), plan).phase("training")
     assert training is not None
     model = load_model(changed, machine_of(changed.general, changed.training.precision))
     offloaded = {id(w) for part in model.family.parts.values() for w in offloaded_weights(part.module)}

@@ -86,7 +86,7 @@ def test_the_run_ends_once_the_held_out_reward_no_longer_rises(
     )
     ran = run(config)
     assert (ran.finished.outcome, ran.finished.step) == ("stopped_early", 4)
-    assert "2 reward evaluations in a row did not improve on that of step 2." in ran.finished.message
+    assert "2 reward evaluations in a row did not improve on step 2." in ran.finished.message
     assert [m.best_step for m in ran.of(RewardMeasured)] == [None, 1, 2, 2, 2]
     again = run(config, resume_from=Path(ran.finished.backup_path))
     assert (again.finished.outcome, again.finished.step) == ("stopped_early", 4)
