@@ -378,7 +378,7 @@ def test_a_method_with_rollouts_stops_early_and_ends_with_its_best_model(
     }
     ran = run(policy_config(tmp_path, tiny_sd, reward=reward))
     assert (ran.finished.outcome, ran.finished.step) == ("stopped_early", 5)
-    assert "2 reward evaluations in a row did not improve on that of step 3." in ran.finished.message
+    assert "2 reward evaluations in a row did not improve on step 3." in ran.finished.message
     assert ran.finished.message.endswith("The result is the best model by reward, from step 3 (reward 0.7).")
     saves = [s for s in ran.of(ModelSaved) if "-best-reward" in s.path]
     assert [s.step for s in saves] == [1, 2, 3]

@@ -296,7 +296,7 @@ def test_the_run_stops_early_and_saves(config: Config, held_out: Path, monkeypat
     ran = run(validated(longer, held_out, early_stopping_patience=2))
     assert (ran.finished.outcome, ran.finished.step) == ("stopped_early", 5)
     assert (
-        ran.finished.message == "Stopped early after 5 steps: 2 validations in a row did not improve on that of step 3."
+        ran.finished.message == "Stopped early after 5 steps: 2 validations in a row did not improve on step 3."
     )
     assert ran.of(ModelSaved)[-1].is_final
     assert Path(ran.finished.model_path).is_file()
