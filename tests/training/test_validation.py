@@ -295,9 +295,7 @@ def test_the_run_stops_early_and_saves(config: Config, held_out: Path, monkeypat
     longer = laid_over(config, {"training": {"epochs": 9}})
     ran = run(validated(longer, held_out, early_stopping_patience=2))
     assert (ran.finished.outcome, ran.finished.step) == ("stopped_early", 5)
-    assert (
-        ran.finished.message == "Stopped early after 5 steps: 2 validations in a row did not improve on step 3."
-    )
+    assert ran.finished.message == "Stopped early after 5 steps: 2 validations in a row did not improve on step 3."
     assert ran.of(ModelSaved)[-1].is_final
     assert Path(ran.finished.model_path).is_file()
     assert Path(ran.finished.backup_path).is_dir()

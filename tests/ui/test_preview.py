@@ -6,7 +6,7 @@ from typing import Any
 
 from modules.config.previews import timestep_preview
 from tests.ui.conftest import Window
-from ui.forms.group_card import GroupCard, Preview
+from ui.forms.group_card import GroupCard, Preview, preview_figure
 
 
 def preview_card(page: Any) -> tuple[GroupCard, Preview]:
@@ -24,12 +24,12 @@ def test_the_histogram_follows_the_fields(window: Window) -> None:
     window.settle()
     assert preview.frame.winfo_ismapped()
     chart = preview.chart
-    assert chart.preview == timestep_preview(form.config)
+    assert chart.figure == preview_figure(timestep_preview(form.config))
     before = [chart.coords(item) for item in chart.find_withtag("bar")]
     assert len(before) == 50
     form.edit("training.noise.noising_bias", 1.0)
     window.settle()
-    assert chart.preview == timestep_preview(form.config)
+    assert chart.figure == preview_figure(timestep_preview(form.config))
     assert [chart.coords(item) for item in chart.find_withtag("bar")] != before
     form.edit("training.noise.noising_weight", -2.0)
     window.settle()

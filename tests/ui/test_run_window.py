@@ -263,7 +263,7 @@ def test_the_chart_shows_validation_the_best_and_each_number(ready: Window) -> N
 
 def test_an_early_stop_is_reported(ready: Window) -> None:
     run, bar = press_start(ready), ready.app.shell.bottom_bar
-    message = "Stopped early after 5 steps: 2 validations in a row did not improve on that of step 3."
+    message = "Stopped early after 5 steps: 2 validations in a row did not improve on step 3."
     run.emit(started(), PhaseChanged("training"), step(5))
     end(ready, run, RunFinished("stopped_early", 5, message))
     assert (bar.phase.cget("text"), bar.detail.cget("text")) == ("Stopped early", message)
