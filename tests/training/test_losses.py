@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +15,7 @@ from modules.config.sections.loss import Loss, weighting_labels
 from modules.config.sections.training import Training
 from modules.diffusion.flow import FlowProcess
 from modules.diffusion.process import DDPMProcess, NoiseProcess
-from modules.diffusion.process_spec import PredictionType, flow_matching
+from modules.diffusion.process_spec import DDPM, PredictionType, flow_matching
 from modules.diffusion.schedule import cumulative_alphas
 from modules.diffusion.weightings import (
     WEIGHTINGS,
@@ -24,14 +23,14 @@ from modules.diffusion.weightings import (
     min_snr_weights,
     p2_weights,
     soft_min_snr_weights,
+    weightings_for,
 )
-from modules.families.registry import registered
+from modules.families.registry import FAMILIES
 from modules.objectives.denoise import Prior, squared_errors, timestep_weights, weighted_errors
 from modules.objectives.learned_weighting import LearnedWeighting
 from modules.objectives.losses import LOSSES, DeltaSettings, LossMix, huber_deltas, loss_mix_of
 from modules.optim.scaling import SCALER_LABELS, loss_factor, rate_factor
 from modules.system.errors import DarkroomError
-from tests.builders.toy_family.spec import TOY
 from trainer.methods.denoise import denoise_of
 
 GENERATOR = torch.Generator().manual_seed(7)
@@ -208,10 +207,12 @@ def test_no_formula_takes_a_flow_for_v_prediction(formula: Callable[..., torch.T
         formula(torch.ones(2), prediction_type="flow")
 
 
-def test_weightings_of_a_flow_are_not_offered_without_a_family() -> None:
-    assert set(weighting_labels()) == set(WEIGHTS)
-    with registered(replace(TOY, process=flow_matching())):
-        assert set(weighting_labels()) == {*WEIGHTS, *FLOW_WEIGHTS}
+def test_the_weightings_of_the_families_processes_are_offered() -> None:
+    assert set(weightings_for(frozenset(DDPM.predictions))) == set(WEIGHTS)
+    assert set(weightings_for(frozenset(flow_matching().predictions))) >= set(FLOW_WEIGHTS)
+    processes = [spec.process for spec in FAMILIES.values()]
+    offered = frozenset(prediction for process in processes for prediction in process.predictions)
+    assert set(weighting_labels()) == set(weightings_for(offered))
 
 
 @pytest.mark.parametrize("prediction_type", ["epsilon", "v_prediction"])
