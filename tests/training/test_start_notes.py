@@ -112,7 +112,7 @@ def test_preflight_says_the_same_from_the_header(config: Config, any_model: Path
     same = whole_lora(any_model, tmp_path / "same.safetensors", takes=lambda place: "attentions" in place[1])
     assert infos(starting(config, same, **UNET_ONLY)).keys() == {"adapter.start_from"}
     fewer = whole_lora(any_model, tmp_path / "fewer.safetensors", takes=lambda p: "attn1" in p[1], rank_of=lambda p: 2)
-    assert "is that of the " in infos(starting(config, fewer, **UNET_ONLY))["adapter.rank"]
+    assert "is used for the " in infos(starting(config, fewer, **UNET_ONLY))["adapter.rank"]
     nothing = whole_lora(any_model, tmp_path / "text.safetensors", takes=lambda place: place[0] != "unet")
     assert "does not train, and no others" in infos(starting(config, nothing, **UNET_ONLY))["adapter.other_layers"]
 
