@@ -191,7 +191,7 @@ def test_a_unet_of_safetensors_replaces_the_models_own(tiny_sd: Path, tmp_path: 
     config = with_unet(tmp_path, tiny_sd, tmp_path / "unet.safetensors", "float32")
     found = loaded(config).parts["unet"].module.state_dict()
     assert all(torch.equal(found[n], t) for n, t in state.items())
-    assert "is no GGUF file" in errors(laid_over(config, {"parts": {"unet": {"dtype": "gguf"}}}))["parts.unet.dtype"]
+    assert "is not a GGUF file" in errors(laid_over(config, {"parts": {"unet": {"dtype": "gguf"}}}))["parts.unet.dtype"]
 
 
 def test_a_whole_model_in_a_gguf_file_is_a_base_model(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ import pytest
 from modules.config import presets
 from modules.config.presets import save_preset
 from modules.config.schema import Config
+from modules.families.registry import FAMILIES
 from modules.families.sd.spec import SD
-from modules.families.sdxl.spec import SDXL
 from tests.ui.conftest import Window
 from tests.ui.driving import pick
 from tests.ui.fake_engine import started, step
@@ -77,7 +77,7 @@ def test_the_menu_has_the_users_presets_then_each_family_then_recent_files(
 
 def test_presets_are_listed_with_plain_loras_first_and_methods_last() -> None:
     groups = preset_groups(presets.list_presets())
-    assert [g.title for g in groups] == ["Demo", SD.label, SDXL.label]
+    assert [g.title for g in groups] == ["Demo", *(family.label for family in FAMILIES.values())]
     assert groups[0].presets[0].name == "#demo"
     for group, first in ((groups[1], "#sd 1.5 LoRA"), (groups[2], "#sdxl 1.0 LoRA")):
         headings = [heading for heading, _ in group.parts]
