@@ -1,1 +1,1 @@
-"""Estimates of a run's memory and disk space, from shapes alone: no weights are loaded. Torch-free."""
+"""Estimates of a run's memory and disk space, from shapes alone: no weights are loaded."""

@@ -1,4 +1,4 @@
-"""The configs of a model's parts, from its files or of the published model, without loading it. Torch-free."""
+"""The configs of a model's parts, from its files or of the published model, without loading it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The passes through the denoiser that an optimizer step takes: on them its time depends. Torch-free."""
+"""The passes through the denoiser that an optimizer step takes: on them its time depends."""
 
 from __future__ import annotations
 

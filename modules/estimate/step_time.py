@@ -1,4 +1,4 @@
-"""A small model of the time of an optimizer step, to compare settings of one run with each other. Torch-free.
+"""A small model of the time of an optimizer step, to compare settings of one run with each other.
 
 Times are in forward passes of SDXL's UNet over one image of 1024 px in 16 bits: 6 TFLOP, about 0.075 s at 80 TFLOP/s,
 an assumed card of the middle class. Only the order of settings and the ratio of two times mean something. The figures
@@ -44,7 +44,7 @@ _OPTIMIZER_BYTES = 40  # read and written for each trained weight: gradient, val
 
 @dataclass(frozen=True, slots=True)
 class StepFacts:
-    """What the time of an optimizer step depends on.
+    """The settings and sizes on which the time of an optimizer step depends.
 
     `num_weights` are those of the part that is passed through, `weight_bytes` the bytes of each as it is stored,
     `work` the cost of a weight relative to a UNet's. `batch_size` counts images; `num_trained` the weights of the

@@ -39,7 +39,7 @@ _WHAT_IS_MISSING = (
 
 @dataclass(frozen=True, slots=True)
 class CompileCounts:
-    """What has been compiled: blocks in use, graphs (shared by blocks of one structure), and the time it took."""
+    """The state of compilation: blocks in use, graphs (shared by blocks of one structure), and the time it took."""
 
     num_blocks: int = 0
     num_graphs: int = 0
@@ -62,7 +62,7 @@ class Compilation:
 
     @property
     def counts(self) -> CompileCounts:
-        """What has been compiled so far."""
+        """The state of compilation so far."""
         return CompileCounts(sum(block.is_compiled for block in self._blocks), self._num_graphs, self._seconds)
 
     @property

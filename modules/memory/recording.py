@@ -69,7 +69,8 @@ class Operation:
     `operands` are the values that it reads, `weights` the names of the weights below the program's path. `saves` are
     the tensors that autograd saves if an operand or a weight needs a gradient, for each of them: numbers in the list of
     operands, weights, results and `extras`, which only the backward pass uses. `changes` is the operand that is changed
-    in place, -1 for none. `length` is that of the vectors of a product. `frees` are the values that end with it.
+    in place, -1 for none. `length` is the length of the vectors in a product. `frees` are the values whose
+    last use it is.
     """
 
     kind: Kind

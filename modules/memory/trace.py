@@ -199,7 +199,7 @@ class _Freed:
 
 @dataclass(slots=True)
 class _Events:
-    """What happened in a pass; `inputs` are its inputs, each as the index of its number of elements and item bytes."""
+    """The events of one pass; each of its `inputs` is the index of its number of elements, and the bytes of an item."""
 
     events: list[_Called | _Entered | _Left | _Freed] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
@@ -275,7 +275,7 @@ class _Call:
 
 @dataclass(frozen=True, slots=True)
 class _Saved:
-    """What autograd saves of a call: by operand and weight, and what only the backward pass uses (size, item bytes)."""
+    """The values saved of a call, by operand and weight, and those of the backward pass alone (size, item bytes)."""
 
     of_operands: tuple[tuple[int, ...], ...]
     extras: tuple[tuple[int, int], ...]

@@ -58,8 +58,8 @@ def test_the_options_give_the_defaults_and_paths_of_the_caller(
 def test_a_request_with_an_unknown_job_or_setting_is_refused_by_name() -> None:
     assert request_in('{"command": "Stop"}', JOBS) is None
     assert request_in("no JSON", JOBS) is None
-    with pytest.raises(DarkroomError, match="There is no job 'paint'"):
-        request_in('{"job": "paint", "settings": {}}', JOBS)
+    with pytest.raises(DarkroomError, match="There is no job 'no such job'"):
+        request_in('{"job": "no such job", "settings": {}}', JOBS)
     with pytest.raises(DarkroomError, match="no setting 'sorce'"):
         request_in('{"job": "convert", "settings": {"sorce": "x"}}', JOBS)
 

@@ -32,7 +32,7 @@ class Preview:
     reward_models: tuple[str, ...] = ()
     """Sentences about the downloads, code and memory of the reward models."""
     passes: str = ""
-    """What a step costs in passes through the denoiser; empty for a method whose steps only denoise."""
+    """The cost of a step in passes through the denoiser; empty for a method whose steps only denoise."""
     num_prompts: int = 0
     """The number of prompts without an image."""
     num_pairs: int = 0

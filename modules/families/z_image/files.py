@@ -1,4 +1,4 @@
-"""The files of Z-Image: folders, the names of layers in LoRA files, and files of the transformer alone. Torch-free.
+"""The files of Z-Image: folders, the names of layers in LoRA files, and files of the transformer alone.
 
 Adapter files name the layers as diffusers does, behind `lora_unet_`, `transformer.` or, as ComfyUI has it,
 `diffusion_model.`: the published checkpoint has separate projections of queries, keys and values, too.

@@ -26,7 +26,7 @@ _KINDS = (("Model", "*.safetensors"),)
 
 @dataclass(frozen=True, slots=True)
 class StepModel:
-    """What there is of the model after a step: its save, else its backup; both None if it can only be saved now."""
+    """The model after a step: its save, else its backup; both None if it can only be saved now."""
 
     step: int
     save: Path | None = None

@@ -13,7 +13,7 @@ from modules.formats.checkpoint_header import CheckpointHeader
 from modules.system.problem import with_article
 
 DENOISER_PREFIX = "model.diffusion_model."
-"""What names of a denoiser's tensors start with in the files of ComfyUI and LDM."""
+"""The prefixes of a denoiser's tensors in the files of ComfyUI and LDM."""
 
 _PREFIXES = (DENOISER_PREFIX, "diffusion_model.", "")
 _OTHER_PARTS = ("vae.", "first_stage_model.", "text_encoders.", "cond_stage_model.", "conditioner.")
