@@ -34,6 +34,23 @@ def test_the_window_with_all_its_pages_never_loads_the_engine(tmp_path: Path) ->
     assert done.stderr == ""
 
 
+_OPEN_LATER = """
+import sys
+import ui.app.window
+from ui.app.catalogue import PAGES, view_of
+readers = {"modules.config.imports.kohya_settings", "modules.formats.headers", "modules.data.listing"}
+views = {view_of(page).partition(":")[0] for page in PAGES}
+print("early:", sorted((readers | views | {"trainer.jobs.spec"}) & set(sys.modules)))
+"""
+
+
+def test_pages_and_the_readers_of_files_are_imported_when_they_are_needed() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _OPEN_LATER], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.stdout.strip() == "early: []", done.stderr
+
+
 def test_without_a_display_it_reports_so_in_a_sentence() -> None:
     environment = {k: v for k, v in os.environ.items() if k not in ("DISPLAY", "WAYLAND_DISPLAY")}
     done = subprocess.run(

@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from modules.settings.field import Section
 from trainer.child.job import ChildJob, JobEnded, send_job
 from trainer.child.process import Spawn, spawn_trainer
 from trainer.job_events import ImageAnnotated, JobEvent, JobFailed, JobFinished, JobNotes, JobProgress, JobStopped
-from trainer.jobs.spec import JobSpec, request_line
 from ui.loop.interaction import Failure
 from ui.loop.signal import Signal
+
+if TYPE_CHECKING:
+    from trainer.jobs.spec import JobSpec
 
 _MAX_LINES = 200
 Stage = Literal["idle", "running", "stopping", "finished", "stopped", "failed"]
@@ -109,6 +111,8 @@ class JobRunner:
 
     def start(self, spec: JobSpec, settings: Section, *, title: str = "") -> None:
         """Start a job; nothing while one runs. `title` stands for its label."""
+        from trainer.jobs.spec import request_line
+
         if self.state.is_active:
             return
         self.state = JobState("running", title or spec.label)

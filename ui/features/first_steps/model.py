@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from modules.config.schema import Config
 from modules.data.concept import Concept
@@ -11,7 +12,9 @@ from modules.system.paths import from_root
 from modules.system.problem import count
 from ui.forms.documents import FIRST_PRESET
 from ui.forms.model import Source
-from ui.widgets.files.listing import Counts
+
+if TYPE_CHECKING:
+    from ui.widgets.files.listing import Counts
 
 CHOOSING, HIDDEN = "choose", ""  # states in addition to the names of the ways
 
@@ -201,6 +204,7 @@ def count_captions(concepts: Iterable[Concept]) -> Counts:
     """
     from modules.data.archives import archive_of
     from modules.data.listing import list_images
+    from ui.widgets.files.listing import Counts
 
     num_images = num_captions = 0
     for concept in concepts:
