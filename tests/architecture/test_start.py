@@ -53,7 +53,7 @@ def test_none_of_it_needs_torch() -> None:
 
 def test_the_window_is_drawn_without_what_a_check_needs() -> None:
     """It takes a third of the start, and the first check comes in the background, when the window is there."""
-    code = f"import sys, ui.__main__; print(*[m for m in {HEAVY + CHECKS_ALONE_NEED!r} if m in sys.modules])"
+    code = f"import sys, ui.app.window; print(*[m for m in {HEAVY + CHECKS_ALONE_NEED!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], cwd=PROGRAM_ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
 
