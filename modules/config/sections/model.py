@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
@@ -12,12 +13,15 @@ from modules.families.settings import FamilySettings
 from modules.families.spec import VARIANT_LABELS
 from modules.quantization.registry import FORMATS
 from modules.settings.every import Every
-from modules.settings.field import Section, Setting, When
+from modules.settings.field import Section, Setting, When, one_of
 from modules.settings.lazy_variants import lazy_variants
 from modules.settings.shared_types import CheckpointMode
 
-_PLAIN = {"float32": "float32", "bfloat16": "bfloat16", "float16": "float16"}
-_QUANTIZED = {quantized.name: quantized.label for quantized in FORMATS.values()}
+
+def weight_dtype_labels() -> Mapping[str, str]:
+    """Return the names and labels of the dtypes, and of the quantized formats, of a part's weights."""
+    plain = {name: name for name in ("float32", "bfloat16", "float16")}
+    return plain | {quantized.name: quantized.label for quantized in FORMATS.values()}
 
 
 class Model(Section):
@@ -212,17 +216,14 @@ class Part(Section):
         ),
     ] = True
     dtype: Annotated[
-        Literal[
-            "float32", "bfloat16", "float16", "float8", "int8", "nfloat4", "float8_w8a8", "int8_w8a8", "gguf",
-            "gguf_a8_float", "gguf_a8_int",
-        ],
+        str,
+        *one_of(weight_dtype_labels),
         Setting(
             "Weight dtype",
             "The dtype the weights are kept in. float32 is exact; 16 bits take half the memory. The others quantize "
             "the linear layers of a part whose own weights are not trained, such as the denoiser of a LoRA: a seventh "
             "to a quarter of the memory, at some cost in speed and precision. GGUF keeps the weights of a UNet's GGUF "
             "file as they are stored (docs/quantization.md).",
-            choice_labels={**_PLAIN, **_QUANTIZED},
             level="advanced",
         ),
-    ] = "float32"  # fmt: skip
+    ] = "float32"
