@@ -185,7 +185,7 @@ def _gguf_bytes(shape: Shape) -> int:
 GGUF = QuantizedFormat(
     name="gguf",
     label="GGUF",
-    help="The UNet of a GGUF file, whose weights stay packed as they are in it.",
+    help="The denoiser of a GGUF file, whose weights stay packed as they are in it.",
     packing="",
     stored_bytes=_gguf_bytes,
     working_bytes=10,
@@ -196,7 +196,7 @@ GGUF = QuantizedFormat(
 GGUF_A8_FLOAT = QuantizedFormat(
     name="gguf_a8_float",
     label="GGUF, computed in float8",
-    help="The UNet of a GGUF file; weights and inputs are rounded to float8 at each use, so that the product is "
+    help="The denoiser of a GGUF file; weights and inputs are rounded to float8 at each use, so that the product is "
     "computed in float8.",
     packing="",
     stored_bytes=_gguf_bytes,
@@ -210,8 +210,8 @@ GGUF_A8_FLOAT = QuantizedFormat(
 GGUF_A8_INT = QuantizedFormat(
     name="gguf_a8_int",
     label="GGUF, computed in int8",
-    help="The UNet of a GGUF file; weights and inputs are rounded to int8 at each use, so that the product is one of "
-    "integers.",
+    help="The denoiser of a GGUF file; weights and inputs are rounded to int8 at each use, so that the product is "
+    "computed in integers.",
     packing="",
     stored_bytes=_gguf_bytes,
     working_bytes=10,

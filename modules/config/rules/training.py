@@ -153,7 +153,7 @@ def quantized_weights(config: Config) -> Iterator[Problem]:
         elif formats[part.name].format.is_stored and part.role != "denoiser":
             yield Problem(
                 f"parts.{part.name}.dtype",
-                f"{part.label} cannot be {label}: only a UNet is read from a GGUF file.",
+                f"{part.label} cannot be {label}: only the denoiser is read from a GGUF file.",
                 advice=f"{_PLAIN}, or to another quantized format.",
             )
         elif config.training.trains == "full":

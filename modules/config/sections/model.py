@@ -222,8 +222,8 @@ class Part(Section):
             "Weight dtype",
             "The dtype the weights are kept in. float32 is exact; 16 bits take half the memory. The others quantize "
             "the linear layers of a part whose own weights are not trained, such as the denoiser of a LoRA: a seventh "
-            "to a quarter of the memory, at some cost in speed and precision. GGUF keeps the weights of a UNet's GGUF "
-            "file as they are stored (docs/quantization.md).",
+            "to a quarter of the memory, at some cost in speed and precision. GGUF keeps the weights of a "
+            "denoiser's GGUF file as they are stored (docs/quantization.md).",
             level="advanced",
         ),
     ] = "float32"
