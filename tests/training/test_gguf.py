@@ -339,4 +339,6 @@ def test_types_that_cannot_be_read_are_refused(tiny_sd: Path, tmp_path: Path) ->
 def test_only_a_unet_can_be_gguf(tiny_sd: Path, tmp_path: Path) -> None:
     config = small_config(tmp_path, model=tiny_sd, images=tmp_path)
     found = errors(laid_over(config, {"parts": {"text_encoder": {"dtype": "gguf", "train": False}}}))
-    assert found["parts.text_encoder.dtype"] == "Text encoder cannot be GGUF: only the denoiser is read from a GGUF file."
+    assert (
+        found["parts.text_encoder.dtype"] == "Text encoder cannot be GGUF: only the denoiser is read from a GGUF file."
+    )

@@ -385,7 +385,10 @@ def test_stochastic_rounding_is_a_setting_of_the_weights(dtype: str, asked: bool
     optimizer = {"optimizer": "ADAMW", "stochastic_rounding": asked}
     full = loaded(training_method="FINE_TUNE", unet={"weight_dtype": dtype}, optimizer=optimizer)
     lora = loaded(lora_weight_dtype=dtype, optimizer=optimizer)
-    assert [r.config.training.low_precision_updates for r in (full, lora)] == [expected, expected]
+    flow = loaded(
+        model_type="Z_IMAGE", training_method="FINE_TUNE", transformer={"weight_dtype": dtype}, optimizer=optimizer
+    )
+    assert [r.config.training.low_precision_updates for r in (full, lora, flow)] == [expected] * 3
 
 
 def test_the_batch_size_of_several_gpus_is_that_of_all_of_them() -> None:

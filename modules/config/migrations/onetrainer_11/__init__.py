@@ -37,7 +37,9 @@ _THEIR_DEFAULTS: Mapping[str, object] = {
     "include_train_config": "NONE",
 }
 _MAX_NAMED = 8
-_PARTLY_USED = ("unet", "text_encoder", "text_encoder_2", "vae", "concepts", "samples", "additional_embeddings")
+_PARTLY_USED = (
+    "unet", "transformer", "text_encoder", "text_encoder_2", "vae", "concepts", "samples", "additional_embeddings"
+)  # fmt: skip
 
 
 def to_darkroom_1(tree: Tree, notes: Notes) -> Tree:
