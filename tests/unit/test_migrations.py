@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modules.config.codec import Loaded, decode, encode, load_file
+from modules.config.migrations import darkroom_steps
 from modules.config.migrations.onetrainer_11 import to_darkroom_1
 from modules.config.migrations.onetrainer_steps import to_11
 from modules.config.quantized_parts import quantized_parts
@@ -389,6 +390,15 @@ def test_stochastic_rounding_is_a_setting_of_the_weights(dtype: str, asked: bool
         model_type="Z_IMAGE", training_method="FINE_TUNE", transformer={"weight_dtype": dtype}, optimizer=optimizer
     )
     assert [r.config.training.low_precision_updates for r in (full, lora, flow)] == [expected] * 3
+
+
+def test_a_loss_that_older_files_of_ours_lack_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key of OneTrainer's in a new record has no place in our version 1."""
+    monkeypatch.setattr(darkroom_steps, "_LOSSES", ("mse",))
+    result = loaded(mse_strength=0.5, mae_strength=0.75)
+    mix = result.config.training.loss.mix.model_dump()
+    assert {name: entry["strength"] for name, entry in mix.items() if entry["strength"]} == {"mse": 0.5, "mae": 0.75}
+    assert "training.loss" not in str(result.config.unknown)
 
 
 def test_the_batch_size_of_several_gpus_is_that_of_all_of_them() -> None:

@@ -37,8 +37,9 @@ _PLAIN = {
     "noising_bias": "training.noise.distribution_bias",
     "timestep_shift": "training.noise.shift",
     "loss_weight_strength": "training.loss.gamma",
-    **{spec.onetrainer_key: f"training.loss.{spec.name}_strength" for spec in LOSSES.values() if spec.onetrainer_key},
-    "huber_delta": "training.loss.huber_delta",
+    # To their place of today, which every later step keeps: version 1 has no name for a new loss.
+    **{s.onetrainer_key: f"training.loss.mix.{s.name}.strength" for s in LOSSES.values() if s.onetrainer_key},
+    "huber_delta": "training.loss.mix.huber.delta",
 }
 _SCALERS = {
     "NONE": "none",
