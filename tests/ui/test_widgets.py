@@ -20,11 +20,13 @@ from ui.loop.series import Series
 from ui.loop.wording import LogLine
 from ui.widgets import dialog
 from ui.widgets.auto_bar import AutoBar
+from ui.widgets.canvas import DrawnCanvas
 from ui.widgets.card import Card
 from ui.widgets.controls import Button, Choice, Switch
 from ui.widgets.dialog import Dialog
 from ui.widgets.entry import Entry
 from ui.widgets.fitted_text import FittedText
+from ui.widgets.grid import Grid
 from ui.widgets.image_grid import ImageGrid, Tile
 from ui.widgets.log import LogView, lines_after
 from ui.widgets.panel import Text
@@ -470,6 +472,12 @@ def test_the_bar_is_seen_when_needed_and_can_be_dragged(screen: tk.Tk, theme: Th
     bar.set(0, 0.001)
     top, bottom = bar._ends()
     assert bottom - top == 24
+
+
+@pytest.mark.parametrize("base", [Grid, DrawnCanvas])
+def test_a_grid_and_a_canvas_must_state_how_they_are_drawn(screen: tk.Tk, base: type) -> None:
+    with pytest.raises(TypeError, match="abstract"):
+        type("Undrawn", (base,), {})(screen)
 
 
 def test_the_grid_loads_only_visible_images(window: Window, tmp_path: Path) -> None:

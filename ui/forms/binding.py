@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tkinter as tk
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -25,7 +26,7 @@ class Binding(Protocol):
         """Unsubscribe from the variables and the model."""
 
 
-class _Link:
+class _Link(ABC):
     """Two-way connection: user edits go to the model, changes of the field go to the variables."""
 
     def __init__(self, model: FormModel, path: str, variables: tuple[tk.Variable, ...]) -> None:
@@ -54,13 +55,13 @@ class _Link:
         if not self._is_refreshing:
             self.take()
 
+    @abstractmethod
     def show(self) -> None:
         """Set the variables to the model's value."""
-        raise NotImplementedError
 
+    @abstractmethod
     def take(self) -> None:
         """Pass the variables' value to the model."""
-        raise NotImplementedError
 
 
 class TextBinding(_Link):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tkinter as tk
+from abc import ABC, abstractmethod
 from functools import partial
 from typing import Any
 
@@ -42,7 +43,7 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, str | int | float | tuple) else str(value)
 
 
-class DrawnCanvas(tk.Canvas):
+class DrawnCanvas(tk.Canvas, ABC):
     """A canvas on the colour of a token. `draw` is called when its size or the mode changes.
 
     A subclass calls `apply_theme` once it has what it draws.
@@ -60,9 +61,9 @@ class DrawnCanvas(tk.Canvas):
         self.configure(background=self.theme.colour(self.on))
         self.draw()
 
+    @abstractmethod
     def draw(self) -> None:
         """Redraw everything."""
-        raise NotImplementedError
 
 
 class Shapes:

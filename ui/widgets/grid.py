@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tkinter as tk
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ from ui.widgets.photos import Key, Load, Photos, fitted_into_square
 from ui.widgets.theme import Theme
 
 
-class Grid(Panel):
+class Grid(Panel, ABC):
     """A subclass returns the `layout` of its items and draws one of them with `draw_item`.
 
     It may also return the `photo_key` of an item's image, follow the pointer with `pointed_at`, and draw above the
@@ -70,13 +71,13 @@ class Grid(Panel):
 
     # -- what a subclass states
 
+    @abstractmethod
     def layout(self) -> GridLayout:
         """Return where the items are."""
-        raise NotImplementedError
 
+    @abstractmethod
     def draw_item(self, batch: CanvasBatch, layout: GridLayout, number: int, x: int, y: int) -> None:
         """Draw an item with its top left at a place on the canvas."""
-        raise NotImplementedError
 
     def photo_key(self, number: int, layout: GridLayout) -> Key | None:
         """Return the key of an item's image; None for an item without one."""
