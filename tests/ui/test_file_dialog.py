@@ -22,8 +22,11 @@ from ui.forms.fields import Row
 from ui.widgets.controls import Button
 from ui.widgets.dialog import Dialog
 from ui.widgets.entry import Entry
+from ui.widgets.files.board import FileBoard
+from ui.widgets.files.browser import Browser
 from ui.widgets.files.dialog import FileDialog
 from ui.widgets.files.listing import Contents, Counts, read_folder
+from ui.widgets.files.listing import Entry as FileEntry
 from ui.widgets.focus import focused_widget
 from ui.widgets.tk_interaction import TkInteraction
 
@@ -162,6 +165,36 @@ def images(tmp_path: Path) -> Path:
     (folder / "cats" / "1.txt").write_text("a cat")
     (folder / "sub.json").write_text("{}")
     return folder
+
+
+def test_a_page_of_the_file_list_keeps_one_row_in_view(window: Window) -> None:
+    browser = Browser("open", Path("/"))
+    browser.show(Contents(Path("/"), tuple(FileEntry("/", f"{n}.json", is_folder=False) for n in range(100))))
+    top, noop = tk.Toplevel(window.app.root), lambda *_: None
+    board = FileBoard(
+        top, window.app.theme, window.app.context.pump, browser,
+        detail_of=lambda _entry: "", on_select=noop, on_activate=noop,
+    )  # fmt: skip
+    board.pack(fill="both", expand=True)
+    for as_tiles, size in ((False, "500x360"), (True, "500x520")):
+        board.as_tiles = as_tiles
+        top.geometry(f"{size}+0+0")
+        browser.select(0)
+        board.show_folder()
+        window.settle()
+        layout = board.layout()
+        num_visible = board.canvas.winfo_height() // layout.row_px * layout.num_columns
+        press(board.canvas, "Next")
+        last = browser.cursor
+        assert last == num_visible - layout.num_columns
+        assert board.top == 0  # it was visible
+        press(board.canvas, "Next")
+        window.settle()
+        assert last in board.visible(layout)
+        assert browser.cursor == 2 * last
+        press(board.canvas, "Prior", "Prior")
+        assert browser.cursor == 0
+    top.destroy()
 
 
 def test_folders_show_their_images_and_are_chosen_by_keys(

@@ -216,7 +216,9 @@ class FileBoard(Grid):
 
     def _arrow(self, event: tk.Event[Any]) -> str:
         cursor = self.browser.cursor
-        by = self.layout().step(event.keysym, cursor, self.canvas.winfo_height()) if cursor >= 0 else 1
+        layout = self.layout()
+        page_px = self.canvas.winfo_height() - layout.row_px  # a page keeps one row of the last one in view
+        by = layout.step(event.keysym, cursor, page_px) if cursor >= 0 else 1
         self.browser.move(by, extend=bool(int(event.state) & _SHIFT))
         self.see_cursor()
         self._follow_change()
