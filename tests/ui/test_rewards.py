@@ -237,6 +237,11 @@ def test_metrics_and_the_newest_rollout_share_the_places_of_loss_and_samples(rea
     assert len(cell.find_withtag("course")) == 2  # the values, and their moving average
     cell.event_generate("<Motion>", x=2, y=20)
     assert "Reward · step 1" in [cell.itemcget(i, "text") for i in cell.find_all() if cell.type(i) == "text"]
+    items = cell.find_all()
+    cell.event_generate("<Motion>", x=2, y=30)
+    assert cell.find_all() == items  # not drawn again for the same value
+    cell.event_generate("<Leave>")
+    assert "Reward" in [cell.itemcget(i, "text") for i in cell.find_all() if cell.type(i) == "text"]
     assert view.rollout_line.cget("text") == "Step 60: 2 images of 1 prompt, mean reward 1"
     canvas = view.rollout.canvas
     assert [canvas.itemcget(i, "text") for i in canvas.find_withtag("badge")] == ["worst 0.5", "best 1.5"]

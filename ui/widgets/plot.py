@@ -118,7 +118,11 @@ class Plot(DrawnCanvas):
                 self._draw_points()
             else:
                 self._draw_panes()
+                self.draw_above()
         self._batch.draw()
+
+    def draw_above(self) -> None:
+        """Add what a subclass draws above the panes."""
 
     def x(self, step: float) -> float:
         """Return the place of a step on the canvas; steps outside of the range are put on its edge."""

@@ -25,6 +25,7 @@ from ui.loop.past_runs import list_runs_with_log, read_past_run
 from ui.loop.run_state import RunState
 from ui.loop.series import PastRun, Series
 from ui.widgets.controls import Button, Switch
+from ui.widgets.fitted_text import FittedTexts
 from ui.widgets.menu import make_menu, open_at
 from ui.widgets.panel import Panel
 from ui.widgets.plot import Plot
@@ -227,6 +228,7 @@ class MetricPlot(Plot):
         self.curve = MetricCurve()
         self._pointed: Point | None = None
         super().__init__(master, theme, size_px=(60, _HEIGHT))
+        self._texts = FittedTexts(self, theme)
 
     def tip(self) -> str:
         """Return the tooltip."""
@@ -238,43 +240,30 @@ class MetricPlot(Plot):
             self.curve = curve
             self.show(metric_figure(curve.points))
 
-    def draw(self) -> None:
-        """Redraw everything."""
-        super().draw()
-        points, width = self.curve.points, self.winfo_width()
-        if not points or width <= 1:
-            return
-        shown = self._pointed or points[-1]
-        value = self._head(width, short_number(shown[1]), "text", "small", "ne")
-        at_step = f" · step {shown[0]:,}" if self._pointed else ""
-        label = self._head(0, metric_label(self.name) + at_step, "muted", "caption", "nw")
-        self._fit(label, self.bbox(value)[0] - self.theme.px(6))
-        bottom = self.winfo_height() - 1
-        self.create_line(0, bottom, width, bottom, fill=self.theme.colour("chart_grid"))
+    def draw_above(self) -> None:
+        """Write the label and the value, and mark the value under the pointer."""
+        px, width, bottom = self.theme.px, self.winfo_width(), self.winfo_height() - 1
+        step, value = self._pointed or self.curve.points[-1]
+        words = short_number(value)
+        label = metric_label(self.name) + (f" · step {step:,}" if self._pointed else "")
+        room = width - self._texts.width(words, "small") - px(6)
+        self._write(width, 0, words, "text", anchor="ne", role="small")
+        self._write(0, 0, self._texts.fitted(label, "caption", room), "muted", anchor="nw")
+        self._batch.add("line", 0, bottom, width, bottom, fill=self.theme.colour("chart_grid"))
         if self._pointed:
-            x, y, radius = self.x(shown[0]), self.y(shown[1]), self.theme.px(3)
-            colour = self.theme.colour("chart_smooth")
-            self.create_oval(x - radius, y - radius, x + radius, y + radius, fill=colour, width=0)
-
-    def _head(self, x: float, text: str, token: str, role: str, anchor: Any) -> int:
-        colour, font = self.theme.colour(token), self.theme.font(role)
-        return self.create_text(x, 0, text=text, fill=colour, font=font, anchor=anchor)
-
-    def _fit(self, label: int, room_px: float) -> None:
-        """Shorten a label that would run into the value."""
-        text = str(self.itemcget(label, "text"))  # type: ignore[no-untyped-call]
-        while len(text) > 4 and self.bbox(label)[2] > room_px:
-            text = text[:-2]
-            self.itemconfigure(label, text=f"{text.rstrip()}…")
+            self._draw_dot(self.x(step), self.y(value), px(3), self.theme.colour("chart_smooth"))
 
     def _point_at(self, event: tk.Event[Any]) -> None:
-        if self.curve.points and self.panes:
-            self._pointed = min(self.curve.points, key=lambda point: abs(self.x(point[0]) - event.x))
-            self.draw()
+        if self.panes:
+            self._point_to(min(self.curve.points, key=lambda point: abs(self.x(point[0]) - event.x)))
 
     def _leave(self, _event: tk.Event[Any]) -> None:
-        self._pointed = None
-        self.draw()
+        self._point_to(None)
+
+    def _point_to(self, point: Point | None) -> None:
+        if point != self._pointed:
+            self._pointed = point
+            self.draw()
 
 
 def metric_figure(points: Sequence[Point]) -> Figure:
