@@ -12,6 +12,12 @@ from ui.widgets.theme import Theme
 _MAX_KEPT = 5000
 
 
+def shortened(text: str, max_chars: int) -> str:
+    """Return a text on one line, cut if it has more letters."""
+    plain = " ".join(text.split())
+    return plain if len(plain) <= max_chars else plain[: max(1, max_chars - 1)].rstrip() + "…"
+
+
 class FittedTexts:
     """Measures each text once."""
 

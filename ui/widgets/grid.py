@@ -214,9 +214,3 @@ class Grid(Panel, ABC):
         if number != self.hovered:
             self.hovered = number
             self.pointed_at(event)
-
-
-def shortened(text: str, max_chars: int) -> str:
-    """Return a text on one line, cut where it is longer."""
-    plain = " ".join(text.split())
-    return plain if len(plain) <= max_chars else plain[: max(1, max_chars - 1)] + "…"

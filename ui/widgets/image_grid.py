@@ -10,7 +10,8 @@ from pathlib import Path
 
 from ui.loop.pump import Pump
 from ui.widgets.canvas import CanvasBatch
-from ui.widgets.grid import Grid, shortened
+from ui.widgets.fitted_text import shortened
+from ui.widgets.grid import Grid
 from ui.widgets.grid_layout import GridLayout
 from ui.widgets.photos import Key, Load, fitted_into_square
 from ui.widgets.theme import Theme

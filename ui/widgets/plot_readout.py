@@ -6,6 +6,7 @@ import tkinter as tk
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ui.widgets.fitted_text import shortened
 from ui.widgets.plot_model import Column
 from ui.widgets.theme import Theme
 
@@ -52,12 +53,12 @@ class _Writer:
 
     def column(self, x: float, y: float, column: Column, num_rows: int) -> float:
         """Write a column with its top left at a point; return its right edge."""
-        rows = list(column.rows)
+        rows = [(shortened(name, _MAX_NAME_CHARS), value) for name, value in column.rows]
         if len(rows) > num_rows:
             rows = [*rows[: num_rows - 1], (f"and {len(rows) - num_rows + 1} more", "")]
         step = self.theme.px(_ROW_PX)
         names = [self.text(x, y, column.title, "faint", "nw")]
-        names += [self.text(x, y + (i + 1) * step, _cut(n), "on_tip", "nw") for i, (n, _) in enumerate(rows)]
+        names += [self.text(x, y + (i + 1) * step, name, "on_tip", "nw") for i, (name, _) in enumerate(rows)]
         middle = max(self.canvas.bbox(i)[2] for i in names) + self.theme.px(_PADDING_PX)
         numbers = [self.text(middle, y + (i + 1) * step, value, "on_tip", "nw") for i, (_, value) in enumerate(rows)]
         with_value = [i for i, (_, value) in zip(numbers, rows, strict=True) if value]
@@ -66,11 +67,6 @@ class _Writer:
             self.canvas.coords(item, right, self.canvas.coords(item)[1])
             self.canvas.itemconfigure(item, anchor="ne")
         return float(right)
-
-
-def _cut(name: str) -> str:
-    """Return a name, shortened if it is too long for the table."""
-    return name if len(name) <= _MAX_NAME_CHARS else name[: _MAX_NAME_CHARS - 1] + "…"
 
 
 def _around(canvas: tk.Canvas, items: Sequence[int]) -> tuple[float, float, float, float]:

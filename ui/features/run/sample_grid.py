@@ -12,7 +12,8 @@ from typing import Any
 from trainer.events import SampleReady
 from ui.loop.pump import Pump
 from ui.widgets.canvas import CanvasBatch
-from ui.widgets.grid import Grid, shortened
+from ui.widgets.fitted_text import shortened
+from ui.widgets.grid import Grid
 from ui.widgets.grid_layout import GridLayout
 from ui.widgets.photos import Key
 from ui.widgets.theme import Theme

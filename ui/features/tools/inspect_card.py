@@ -13,6 +13,7 @@ from ui.forms.context import Context
 from ui.loop.background import Job
 from ui.loop.past_runs import Result
 from ui.widgets.controls import Button
+from ui.widgets.fitted_text import shortened
 from ui.widgets.link_columns import Link, LinkColumns
 from ui.widgets.panel import Panel, Text, WrappedText
 from ui.widgets.theme import GAP
@@ -163,5 +164,4 @@ class InspectView(Panel):
 
 
 def _short(text: str, most: int = _MAX_CHARS) -> str:
-    line = " ".join(text[: 2 * most].split())
-    return line if len(line) <= most else f"{line[: most - 1]}…"
+    return shortened(text[: 2 * most], most)  # a value may have megabytes
