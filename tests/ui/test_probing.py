@@ -152,6 +152,9 @@ def test_the_window_shows_the_plot_and_offers_the_findings(ready: Window) -> Non
     texts = [window.plot.itemcget(item, "text") for item in window.plot.find_withtag("pointer")
              if window.plot.type(item) == "text"]  # fmt: skip
     assert "Learning rate 0.0001" in texts
+    probing.changed()  # as by the progress of another probe
+    ready.settle()
+    assert window.plot.find_withtag("pointer")  # the values stay
     window.plot_buttons[BATCH].invoke()
     assert len(window.plot.find_withtag("dot")) == 3
     window.take_buttons[RATE].invoke()

@@ -40,6 +40,7 @@ class ProbeWindow(Window):
         self.switches = {name: FlagVar(master=self, value=True) for name in _LABELS}
         self.steps = TextVar(master=self, value="60")
         self._plot_name = RATE
+        self._shown_plot: ProbePlot | None = None
         pad = context.theme.px(PAD)
         WrappedText(self, context.theme, _HELP, colour="muted").pack(fill="x", padx=pad, pady=(pad, 0))
         self._add_choices(pad)
@@ -130,7 +131,9 @@ class ProbeWindow(Window):
         self._offer()
         open_plot = self._plot_name if self._plot_name in findings.plots else next(iter(findings.plots), "")
         plot = findings.plots.get(open_plot)
-        self.plot.show(probe_figure(plot) if plot is not None else Figure())
+        if plot is not self._shown_plot:  # progress is reported many times a second
+            self._shown_plot = plot
+            self.plot.show(probe_figure(plot) if plot is not None else Figure())
         for name, button in self.plot_buttons.items():
             button.set_enabled(name != open_plot)
 
