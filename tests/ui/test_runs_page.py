@@ -95,6 +95,8 @@ def test_a_run_is_reopened_compared_deleted_brought_back_forked_and_resumed(
     assert page.details.card.is_stacked, "facts and curve are shown together"
     assert page.details.facts.winfo_ismapped()
     assert page.details.chart.winfo_ismapped()
+    page.details.chart.event_generate("<Button-4>", x=200, y=60)
+    assert page.details.chart.zoom.steps
     opened.app.root.geometry("1024x600")
     opened.wait_until(lambda: not page.details.card.is_stacked, "tabs in a low window")
     opened.settle()
@@ -111,6 +113,7 @@ def test_a_run_is_reopened_compared_deleted_brought_back_forked_and_resumed(
     opened.wait_until(lambda: page.details.state.series, "the curve")
     opened.settle()
     assert "Step 33 of 40" in page.details.facts.cget("text")
+    assert page.details.chart.zoom.steps is None, "the whole of another run"
     assert page.details.backup.step == 20
     page.buttons["reopen"].invoke()
     opened.wait_until(lambda: opened.app.form.config.training.epochs == 55, "the settings of the run")

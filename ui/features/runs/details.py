@@ -22,6 +22,7 @@ from ui.widgets.image_grid import ImageGrid, Tile
 from ui.widgets.image_viewer import ImageViewer
 from ui.widgets.panel import Panel, Text, WrappedText
 from ui.widgets.plot import Plot
+from ui.widgets.plot_axes import Zoom
 from ui.widgets.run_figures import SHOWN_AT_FIRST, lines_of, run_figure, shown
 from ui.widgets.scroll import ScrollFrame
 from ui.widgets.table import Column, Table
@@ -77,6 +78,8 @@ class RunDetails:
             return
         is_other = record is None or self._record is None or record.run_dir != self._record.run_dir
         self._record = record
+        if is_other:
+            self.chart.set_zoom(Zoom())  # its steps mean nothing in another run
         if record is not None:
             self.facts.set_text("\n".join(fact_lines(record)))
         self._show_backups(record, keeps_selection=not is_other)
