@@ -13,7 +13,14 @@ from typing import Any
 from pydantic import BaseModel
 
 from modules.config.schema import Config
-from modules.config.usage import inpaints, learns_from, method_of, settings_of_method, trains_on_pixels
+from modules.config.usage import (
+    inpaints,
+    learns_from,
+    method_of,
+    settings_of_method,
+    supports_embeddings,
+    trains_on_pixels,
+)
 from modules.settings.edit import get_path
 from modules.settings.field import FieldRecord, Section, When, records_of
 from modules.settings.walk import condition_path, is_relevant
@@ -56,7 +63,7 @@ def _item_type(config: Section, holder: FieldRecord) -> type[BaseModel] | None:
     return type(get_path(config, holder.path)) if holder.kind == "section" else holder.item
 
 
-# The settings that a run does not use because of its training target and method, so that forms hide them.
+# The settings that a run does not use because of its family, training target and method, so that forms hide them.
 
 
 _INPAINTING = "inpainting"  # a family without such models is refused with it
@@ -92,7 +99,9 @@ def why_unused(config: Section, path: str) -> str:
 
 
 def _unused_settings(config: Config) -> Iterator[tuple[str, str]]:
-    method, settings = method_of(config), settings_of_method(config)
+    family, method, settings = config.family, method_of(config), settings_of_method(config)
+    if not supports_embeddings(config):
+        yield "adapter.bundle_embeddings", f"{family.label} does not support embeddings"
     if not method.adds_noise(settings):
         yield "training.noise", f"{method.label} adds no noise of its own"
     if not method.has_denoising_loss(settings):

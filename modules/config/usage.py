@@ -225,9 +225,14 @@ def trained_parts(config: Config) -> list[PartSpec]:
     return [p for p in config.family_parts if p.trainable and config.part(p.name).train]
 
 
+def supports_embeddings(config: Config) -> bool:
+    """Return whether the text encoders of the family can get embeddings."""
+    return bool(config.family.text.embedding_tensors)
+
+
 def embeddings_in_use(config: Config) -> tuple[EmbeddingSettings, ...]:
     """Return the embeddings of a run, trained or only used; a run that trains the VAE reads no text."""
-    if config.training.trains == "vae" or not config.family.text.embedding_tensors:
+    if config.training.trains == "vae" or not supports_embeddings(config):
         return ()
     return config.embeddings.words
 

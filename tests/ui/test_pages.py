@@ -13,6 +13,7 @@ import pytest
 from modules.config.codec import load_file, save_file
 from modules.config.presets import Preset, list_presets
 from modules.config.schema import Config
+from modules.families.registry import FAMILIES
 from modules.settings.field import records_of
 from tests.ui.conftest import Window
 from tests.ui.driving import change, expected, fill, flip, inside, pick, shown_by, type_into, walk
@@ -398,6 +399,25 @@ def test_pages_say_what_training_the_vae_has_not(window: Window) -> None:
         assert words in view.empty_note.cget("text")
         assert "method in the top bar" not in view.empty_note.cget("text")
     assert not window.app.shell.top_bar.choices["training.method"].winfo_ismapped()
+
+
+def test_the_embeddings_page_names_a_family_without_embeddings(window: Window) -> None:
+    page: Any = window.open_page("embeddings")
+    form, note, card = window.app.form, page.form_view.empty_note, page.list.card
+    for family in FAMILIES.values():
+        form.choose_variant("model.family", family.name)
+        window.settle()
+        supports = bool(family.text.embedding_tensors)
+        assert note.cget("text") == ("" if supports else f"{family.label} does not support embeddings.")
+        assert bool(card.winfo_ismapped()) is supports
+    form.choose_variant("model.family", next(f.name for f in FAMILIES.values() if not f.text.embedding_tensors))
+    window.settle()
+    form.edit("embeddings.words", [{"placeholder": "<zog>"}])
+    window.settle()
+    assert card.winfo_ismapped()  # to remove it
+    form.edit("embeddings.words", [])
+    window.settle()
+    assert not card.winfo_ismapped()
 
 
 def test_the_adapter_page_shows_a_note_while_no_adapter_is_trained(window: Window) -> None:

@@ -32,9 +32,9 @@ Row = tuple[str, Sequence[str], str]
 class ListSpec:
     """The list at a path: its title, columns, add button and entry type.
 
-    `row_of(entry, config)` returns the row of an entry, `new(present, config)` a new entry. Rows that depend on another
-    setting are refreshed when the value at `depends_on` changes; the list is shown while
-    `applies(config)` is true; `empty_text` is shown while it has no entries.
+    `row_of(entry, config)` returns the row of an entry, `new(present, config)` a new entry. The list is shown while
+    `applies(config)` is true, `empty_text` while it has no entries. A change of the value at a path in `depends_on`
+    refreshes the list.
     """
 
     path: str
@@ -47,7 +47,7 @@ class ListSpec:
     row_of: Callable[[Any, Config], Row]
     new: Callable[[Sequence[Any], Config], Section]
     empty_text: str = ""
-    depends_on: str = ""
+    depends_on: tuple[str, ...] = ()
     applies: Callable[[Config], bool] = lambda config: True
 
 
@@ -83,8 +83,8 @@ class FormWithList(FormPage):
         self._place_list()
         self.list.add_button("add", entries.add_label, self.add, entries.add_tip)
         self.list.add_usual_buttons()
-        if entries.depends_on:
-            form.watch(entries.depends_on, self._follow)
+        for path in entries.depends_on:
+            form.watch(path, self._follow)
         self._follow()
 
     def show_field(self, path: str) -> bool:

@@ -148,12 +148,13 @@ class FormView(Panel):
         num_columns = max(1, min(self._max_columns, num_fitting, len(self._groups)))
         counts = tuple(card.num_rows_shown() for card in self.cards)
         room = self._room() if self._room is not None else 0
-        shape = (num_columns, counts, tuple(card.group.key for card in self.cards), self.is_complete, width, room)
+        note = self._note() if self.is_complete and not any(counts) else ""
+        shape = (num_columns, counts, tuple(card.group.key for card in self.cards), self.is_complete, width, room, note)
         if shape == self._shape or width <= 1:
             return
         self._shape = shape
         self._set_columns(num_columns)
-        self._show_empty_note(is_empty=self.is_complete and not any(counts))
+        self._show_empty_note(note)
         places = self._places(num_columns, width, room)
         for card, num_rows, column in zip(self.cards, counts, places, strict=True):
             card.card.pack_forget()
@@ -192,8 +193,7 @@ class FormView(Panel):
             self._widths[text] = font.measure(text) / self._context.theme.scale
         return self._widths[text]
 
-    def _show_empty_note(self, *, is_empty: bool) -> None:
-        note = self._note() if is_empty else ""
+    def _show_empty_note(self, note: str) -> None:
         self.empty_note.set_text(note)
         if note:
             self.empty_note.grid(row=1, column=0, columnspan=2 * self._max_columns, sticky="w", pady=(0, PAD))

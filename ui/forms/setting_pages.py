@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from modules.config.records import why_unused
 from modules.config.schema import Config
+from modules.config.usage import supports_embeddings, uses_denoiser
 from ui.forms.records import Group, claimed_sections, groups_of, variant_records
 
 # The choices that shape every page: the top bar is their only place. The fields of a method are on its page.
@@ -105,10 +106,7 @@ SETTING_PAGES: tuple[PageSpec, ...] = (
         "Embeddings",
         "New words for prompts, trained alone or together with a model.",
         ("embeddings",),
-        empty_note=lambda config: (
-            "A VAE is trained without prompts, so it has no embeddings.\n"
-            "To train some, choose another training target in the top bar."
-        ),
+        empty_note=lambda config: _without_embeddings(config),
     ),
 )
 
@@ -123,6 +121,16 @@ def _without_method(config: Config) -> str:
         "This method has no settings of its own.\n"
         "To learn from rewards or preferences, choose another method in the top bar."
     )
+
+
+def _without_embeddings(config: Config) -> str:
+    """Return why a run has no embeddings; nothing if it may have some, which the page lists."""
+    if not uses_denoiser(config):
+        return (
+            "A VAE is trained without prompts, so it has no embeddings.\n"
+            "To train some, choose another training target in the top bar."
+        )
+    return "" if supports_embeddings(config) else f"{config.family.label} does not support embeddings."
 
 
 def page_of(config_type: type[Config], path: str) -> PageSpec | None:

@@ -6,7 +6,14 @@ import re
 from collections.abc import Iterator
 
 from modules.config.schema import Config
-from modules.config.usage import embedding_rates, method_of, trained_embeddings, trained_encoders, uses_prior
+from modules.config.usage import (
+    embedding_rates,
+    method_of,
+    supports_embeddings,
+    trained_embeddings,
+    trained_encoders,
+    uses_prior,
+)
 from modules.objectives.registry import METHODS
 from modules.optim.registry import optimizer_spec
 from modules.system.problem import Problem, shown
@@ -17,11 +24,13 @@ _NOT_IN_PLACEHOLDERS = re.compile(r"[\s()\[\]{}|,.\\/:]")
 def embeddings(config: Config) -> Iterator[Problem]:
     """Yield problems with the embeddings of a config, and an error if a run of embeddings trains none."""
     words, family = config.embeddings.words, config.family
-    if words and not family.text.embedding_tensors:
+    trains_embeddings = config.training.trains == "embedding"
+    if not supports_embeddings(config) and (words or trains_embeddings):
+        advice = "Choose another training target" if trains_embeddings else "Remove the embeddings"
         yield Problem(
-            "embeddings.words",
+            "training.trains" if trains_embeddings else "embeddings.words",
             f"{family.label} does not support embeddings.",
-            advice="Remove the embeddings, or choose another base model.",
+            advice=f"{advice}, or another model family.",
         )
         return
     for index, word in enumerate(words):
@@ -41,7 +50,7 @@ def embeddings(config: Config) -> Iterator[Problem]:
                 f"The embedding has {word.token_count} vectors, and {family.label} reads {most} tokens at once.",
                 advice=f"Use at most {most}.",
             )
-    if config.training.trains == "embedding":
+    if trains_embeddings:
         yield from _untrained_embeddings(config)
     yield from _combinations(config)
 
@@ -51,7 +60,7 @@ def _untrained_embeddings(config: Config) -> Iterator[Problem]:
         labels = {p.name: p.label for p in config.family.parts}
         names = list(config.family.text.embedding_tensors)
         yield Problem(
-            f"parts.{names[0]}.train_embedding" if names else "embeddings.words",
+            f"parts.{names[0]}.train_embedding",
             "No text encoder has its embeddings trained.",
             advice=f"Switch on Train embeddings for one of: {', '.join(labels[n] for n in names)}.",
         )

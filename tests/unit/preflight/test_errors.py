@@ -170,6 +170,8 @@ BROKEN: dict[str, tuple[Break, str]] = {
     "a fine-tune's folder that is a file": (
         lambda c, tmp: changed(c, training__trains="full", output__model_format="diffusers"), "output.destination"),
     "no embedding": (lambda c, tmp: changed(c, training__trains="embedding"), "embeddings.words"),
+    "embeddings of a family without any": (
+        lambda c, tmp: changed(c, model__family="z_image", training__trains="embedding"), "training.trains"),
     "another model of OneTrainer's": (from_onetrainer, "model.family"),
 }  # fmt: skip
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from modules.config.schema import Config
 from modules.config.sections.embeddings import EmbeddingSettings
 from modules.config.sections.evaluation import SamplePrompt
-from modules.config.usage import uses_denoiser
+from modules.config.usage import supports_embeddings, uses_denoiser
 from modules.settings.shared_types import side_of
 from ui.forms.context import Context
 from ui.forms.form_with_list import FormWithList, ListSpec, Row
@@ -54,7 +54,7 @@ _PROMPTS = ListSpec(
     row_of=_row_of,
     new=_new,
     empty_text="No prompts: a run generates no samples.\nAdd some to watch it learn.",
-    depends_on="training.trains",
+    depends_on=("training.trains",),
     applies=uses_denoiser,  # a VAE's samples are images of the data
 )
 
@@ -95,6 +95,6 @@ _EMBEDDINGS = ListSpec(
     new=_new_embedding,
     empty_text="No embeddings. An embedding is a new word for prompts:\n"
     "alone as the training target (top bar), or together with a LoRA or a fine-tune.",
-    depends_on="training.trains",
-    applies=uses_denoiser,
+    depends_on=("training.trains", "model.family", "embeddings.words"),
+    applies=lambda config: uses_denoiser(config) and (supports_embeddings(config) or bool(config.embeddings.words)),
 )

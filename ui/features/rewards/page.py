@@ -74,7 +74,7 @@ _REWARD_MODELS = ListSpec(
     new=_new,
     empty_text="No reward models. Add one that scores the images.",
     applies=lambda config: method_of(config).needs_reward_models,
-    depends_on="training.method",  # whether a reward model is trained on or held out
+    depends_on=("training.method",),  # whether a reward model is trained on or held out
 )
 
 
