@@ -21,6 +21,7 @@ from modules.config.usage import (
     supports_embeddings,
     trains_on_pixels,
 )
+from modules.families.spec import BASE_VARIANT
 from modules.settings.edit import get_path
 from modules.settings.field import FieldRecord, Section, When, records_of
 from modules.settings.walk import condition_path, is_relevant
@@ -100,6 +101,8 @@ def why_unused(config: Section, path: str) -> str:
 
 def _unused_settings(config: Config) -> Iterator[tuple[str, str]]:
     family, method, settings = config.family, method_of(config), settings_of_method(config)
+    if not (family.variants or family.inputs) and config.model.variant == BASE_VARIANT:
+        yield "model.variant", f"{family.label} has no other models"
     if not supports_embeddings(config):
         yield "adapter.bundle_embeddings", f"{family.label} does not support embeddings"
     if not method.adds_noise(settings):

@@ -82,6 +82,7 @@ def test_only_what_family_method_and_target_use_is_shown(target: str) -> None:
         has_second = len(FAMILIES[family].names_of("text_encoder")) > 1 and target != "vae"
         for path in ("model.family.clip_skip_2", "data.caption_dropout_2", "parts.text_encoder_2.dtype"):
             assert (path in paths) is has_second, path
+        assert ("model.variant" in paths) is bool(FAMILIES[family].variants)
         assert paths.isdisjoint(TOP_BAR)
 
 
