@@ -37,10 +37,11 @@ class Registry:
         records: Mapping[str, Any] = load_factory(self.reference)
         return records
 
-    def named_in(self, strings: Iterable[str]) -> list[str]:
-        """The strings that are a record's name, or contain its label."""
-        names = self.records.keys() - self.common
-        labels = {getattr(record, "label", "") for record in self.records.values()} - self.common - {""}
+    def named_in(self, strings: Iterable[str], *, unless: frozenset[str] | None = None) -> list[str]:
+        """The strings that are a record's name, or contain its label; the common ones do not count."""
+        unless = self.common if unless is None else unless
+        names = self.records.keys() - unless
+        labels = {getattr(record, "label", "") for record in self.records.values()} - unless - {""}
         label = re.compile("|".join(rf"\b{re.escape(text)}(?!\w)" for text in sorted(labels)) or "(?!)")
         return [text for text in strings if text in names or label.search(text)]
 
@@ -68,8 +69,7 @@ REGISTRIES = {
     "attention": Registry(
         "modules.families.attention:ATTENTIONS",
         ("modules/families/attention",),
-        frozenset({"PyTorch"}),
-        {
+        allowed={
             "modules/config/sections/training.py": _DEFAULT,
             "ui/features/search/synonyms.py": "words that people search for",
         },
@@ -77,15 +77,52 @@ REGISTRIES = {
     "families": Registry(
         "modules.families.registry:FAMILIES",
         ("modules/families/",),
-        words("SD SDXL"),
-        {"modules/config/sections/model.py": _DEFAULT},
+        allowed={"modules/config/sections/model.py": _DEFAULT},
+    ),
+    "doctor, checks": Registry(
+        "modules.data.doctor.report:CHECKS",
+        ("modules/data/doctor/",),
+        words("dark"),  # also the dark theme
+    ),
+    "doctor, fixes": Registry(
+        "modules.data.doctor.fixes:FIXES",
+        ("modules/data/doctor/",),
+        words("rename"),
+    ),
+    "forms of adapter files": Registry(
+        "modules.formats.adapter_forms:FORMS",
+        ("modules/formats/",),
+        words("kohya diffusers lycoris LyCORIS ComfyUI"),  # also programs and libraries
+    ),
+    "inputs of models": Registry(
+        "modules.data.inputs:INPUTS",
+        ("modules/data/",),
+        words("mask depth"),  # masks are also used in training, and depth is a model variant
+        {
+            "modules/config/sections/evaluation.py": "a sample has settings of its own for its inputs",
+            "trainer/callbacks/image_sampler.py": "a sample has settings of its own for its inputs",
+            "trainer/events.py": "the label of a cache",
+            "trainer/preflight/companions.py": "checks of the files next to an image",
+        },
+    ),
+    "jobs": Registry(
+        "trainer.jobs.registry:JOBS",
+        ("trainer/jobs/",),
+        words("check doctor sample preview probe inspect convert export diff schema caption mask bundle")
+        | words("Check Generate Probe Inspect Convert Export Extract Resize Differences"),
+        {
+            "modules/data/doctor/page.py": "the title of a page",
+            "ui/app/actions.py": "entries of menus that open a window",
+            "ui/features/about/window.py": "the button of a job",
+            "ui/features/tools/model.py": "the tools of its page: reading all records of jobs takes half a second",
+            "ui/features/tools/inspect_card.py": "which tools use a file, and what its button says",
+        },
     ),
     "kinds of files": Registry(
         "modules.families.kinds.registry:FILE_KINDS",
         ("modules/families/kinds/",),
-        frozenset({"lora", "checkpoint", "vae", "embedding", "part", "unknown", "broken", "other_model"})
-        | frozenset({"LoRA", "Checkpoint", "VAE", "Embedding", "Unknown", "Unreadable", "Part of a model"})
-        | frozenset({"Unsupported model", "Diffusers folder"}),
+        words("lora checkpoint vae embedding part unknown broken LoRA VAE Embedding Unknown Unreadable")
+        | frozenset({"Diffusers folder"}),
         {"ui/features/generate/sources.py": "samples are made from models alone"},
     ),
     "losses": Registry(
@@ -95,7 +132,7 @@ REGISTRIES = {
     "methods": Registry(
         "modules.objectives.registry:METHODS",
         ("modules/objectives/", "trainer/methods/"),
-        words("reward Denoising"),  # denoising is also what a sampler does
+        words("Denoising"),  # denoising is also what a sampler does
         {
             "modules/config/sections/training.py": _DEFAULT,
             "modules/config/rules/model.py": _ADVICE,
@@ -106,7 +143,7 @@ REGISTRIES = {
     "quantized formats": Registry(
         "modules.quantization.registry:FORMATS",
         ("modules/quantization/",),
-        frozenset({"float8", "float8 (e4m3)", "int8", "gguf", "GGUF"}),  # also dtypes and containers of files
+        words("float8 int8 gguf GGUF"),  # also dtypes and containers of files
         {
             "modules/config/sections/model.py": "the choices of the weight dtype",
             "ui/features/search/synonyms.py": "words that people search for",
@@ -115,7 +152,7 @@ REGISTRIES = {
     "rewards": Registry(
         "modules.rewards.registry:REWARDS",
         ("modules/rewards/",),
-        words("brightness Brightness contrast Contrast sharpness Sharpness"),  # also changes and faults of images
+        words("brightness Brightness contrast Contrast sharpness"),  # also changes and faults of images
     ),
     "samplers": Registry(
         "modules.sampling.registry:SAMPLERS",
@@ -126,17 +163,17 @@ REGISTRIES = {
     "schedules": Registry(
         "modules.optim.schedule_registry:SCHEDULES",
         ("modules/optim/",),
-        words("constant Constant linear Linear cosine Cosine custom Custom points Points"),
+        words("constant Constant linear Cosine custom points"),
     ),
     "timestep distributions": Registry(
         "modules.diffusion.timesteps.distributions:DISTRIBUTIONS",
         ("modules/diffusion/",),
-        words("uniform Uniform sigmoid Sigmoid beta Beta"),
+        words("uniform sigmoid beta Beta"),
     ),
     "weightings": Registry(
         "modules.diffusion.weightings:WEIGHTINGS",
         ("modules/diffusion/",),
-        words("none None sigma Sigma"),
+        words("none None"),
     ),
 }
 
@@ -155,12 +192,24 @@ def program_strings() -> Mapping[str, frozenset[str]]:
     return {path.relative_to(PROGRAM_ROOT).as_posix(): frozenset(strings(path)) for path in PROGRAM}
 
 
+def strings_outside(registry: Registry) -> Mapping[str, frozenset[str]]:
+    """The strings of the files that may not name a registry's records."""
+    return {p: s for p, s in program_strings().items() if not p.startswith((*registry.own, *OF_OTHERS))}
+
+
 @pytest.mark.parametrize("registry", REGISTRIES.values(), ids=list(REGISTRIES))
 def test_nobody_else_knows_a_records_name(registry: Registry) -> None:
-    others = {p: s for p, s in program_strings().items() if not p.startswith((*registry.own, *OF_OTHERS))}
+    others = strings_outside(registry)
     assert len(others) > 200
     found = {path: named for path, texts in others.items() if (named := registry.named_in(texts))}
     assert not {path: named for path, named in found.items() if path not in registry.allowed}
+    assert not registry.allowed.keys() - found.keys(), "exceptions that nobody needs"
+
+
+@pytest.mark.parametrize("registry", REGISTRIES.values(), ids=list(REGISTRIES))
+def test_every_common_name_is_needed(registry: Registry) -> None:
+    others = frozenset[str]().union(*strings_outside(registry).values())
+    assert not [word for word in registry.common if not registry.named_in(others, unless=registry.common - {word})]
 
 
 def test_a_name_that_is_planted_is_found(tmp_path: Path) -> None:
