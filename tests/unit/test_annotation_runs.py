@@ -143,7 +143,6 @@ def test_a_folder_without_images_is_an_error(tmp_path: Path) -> None:
 
 
 def test_nothing_is_downloaded_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("modules.annotators.registry.find_place", lambda *_, **__: None)
     monkeypatch.setattr("trainer.jobs.annotation.find_place", lambda *_, **__: None)
     with pytest.raises(DarkroomError) as error:
         load_annotator(
