@@ -258,20 +258,31 @@ CHANGES: Mapping[str, Answers] = {
         "diffusers": none("gives them the alpha of most layers, a wrong strength"),
         "diffusers 0.31": UNKNOWN,
     },
+    # In files whose values cannot be read, such as pickles.
+    "unreadable alpha": {
+        "diffusers": Answer("unknown", "gives them a wrong strength if their alpha is not that of most layers"),
+        "diffusers 0.31": UNKNOWN,
+    },
 }
 
 # diffusers looks up the alpha of a layer by a name that it derives from the name in the file. For these layers it
 # derives a different name, so they get the most common alpha of their part. (The first text encoder has no "text_model"
 # in transformers 5.6 and later.)
+_TEXT_ATTENTION = r".*\.self_attn\..*"
 _LOST_ALPHAS = (
     ("unet", r".*\.attn[12]\.to_(q|k|v|out\.0)"),
     ("text_encoder", r"text_model\..*"),
-    ("text_encoder_2", r".*\.self_attn\..*"),
+    ("text_encoder_2", _TEXT_ATTENTION),
 )
 
 
-def diffusers_loses_alpha(part: str, path: str) -> bool:
-    """Return whether diffusers 0.42.1 uses the most common alpha of its part for a layer of a kohya file."""
+def diffusers_loses_alpha(part: str, path: str, *, is_bare: bool = False) -> bool:
+    """Return whether diffusers 0.42.1 uses the most common alpha of its part for a layer of a kohya file.
+
+    `is_bare`: it is a layer of a text encoder whose name in the file lacks "text_model".
+    """
+    if is_bare:
+        return re.fullmatch(_TEXT_ATTENTION, path) is not None
     return any(part == p and re.fullmatch(layers, path) for p, layers in _LOST_ALPHAS)
 
 

@@ -17,6 +17,7 @@ from tests.builders import lora_keys as by
 from tests.builders.lora_keys import Keys, Which
 from tests.parity.test_consumers_in_diffusers import quiet  # noqa: F401
 from tests.unit.test_kinds import write_header
+from tests.unit.test_program_table import loads
 
 pytestmark = pytest.mark.filterwarnings("ignore:The following alpha_pattern keys")
 Alphas = dict[str, float]
@@ -91,6 +92,14 @@ def test_a_wrong_strength_of_some_layers_is_said(model: str, unusual: str, tmp_p
         assert found["diffusers"].note.endswith("convert it to the PEFT form")
 
 
+@pytest.mark.parametrize("unusual", ["first encoder, MLP", "attention of the encoders"])
+def test_names_without_text_model(unusual: str, tmp_path: Path) -> None:
+    keys, alphas = kohya_lora("sd1", UNUSUAL[unusual], bare=True)
+    found = loads_of(tmp_path / "lora.safetensors", keys, alphas)["diffusers"]
+    right = right_in_diffusers("sd1", keys, alphas, bare=True)
+    assert found.loads == ("all" if right == len(alphas) else "part")
+
+
 def test_layers_without_an_alpha_get_that_of_the_others(tmp_path: Path) -> None:
     keys, alphas = kohya_lora("sd1", UNUSUAL["attention of the UNet"])
     missing = [name for name, alpha in alphas.items() if alpha == 1.0]
@@ -99,3 +108,14 @@ def test_layers_without_an_alpha_get_that_of_the_others(tmp_path: Path) -> None:
     found = loads_of(tmp_path / "lora.safetensors", keys, alphas)["diffusers"]
     assert right_in_diffusers("sd1", keys, alphas) == len(alphas)
     assert found.loads == "part"
+
+
+def test_alphas_that_cannot_be_read_are_doubted_where_ranks_differ() -> None:
+    keys, _ = kohya_lora("sd1", UNUSUAL["attention of the UNet"])
+    assert loads("sd1", keys)["diffusers"].complete  # there is no such file, so no alpha can be read
+    name = next(n for n in keys if n.startswith("lora_unet") and n.endswith("attn1_to_q.lora_down.weight"))
+    up = name.replace("lora_down", "lora_up")
+    found = loads("sd1", keys | {name: (8, *keys[name][1:]), up: (keys[up][0], 8)})["diffusers"]
+    assert found.complete is None
+    assert "a wrong strength if their alpha is not" in found.note
+    assert found.note.endswith("convert it to the PEFT form")

@@ -48,6 +48,7 @@ _ATTENTION = re.compile(r".*\.attn[12]\.to_(q|k|v|out\.0)")
 _OUTSIDE = re.compile(r"time_embedding\..*|add_embedding\..*|conv_in|conv_out")
 _ADDED = re.compile(r"add_embedding\.linear_[12]")
 _KOHYA_PREFIXES = ("lora_te_", "lora_unet_", "lora_te1_", "lora_te2_")
+_LOST_ALPHA = {"unusual alpha", "unreadable alpha"}
 _AMOUNTS: tuple[Word, ...] = ("none", "unknown", "part", "all")
 _SGM: Naming = "kohya, SGM names"
 _SGM_MIXED: Naming = "kohya, SGM and diffusers names"
@@ -147,12 +148,12 @@ def _add_extras(program: str, answer: Answer, extras: Iterable[str]) -> Answer:
 def _advice(program: str, contents: AdapterContents, answer: Answer) -> str:
     """Return the advice to convert a file of plain LoRA layers into a form of which the program loads more."""
     odd_alphas = {change for group in contents.groups for change in group.changes} - {"LoRA"}
-    is_plain = odd_alphas <= {"alpha in the metadata", "unusual alpha"}
+    is_plain = odd_alphas <= {"alpha in the metadata", *_LOST_ALPHA}
     if not is_plain or "bundled embeddings" in contents.extras or any(g.naming == "unknown" for g in contents.groups):
         return ""
     extras = tuple(extra for extra in contents.extras if extra == "another size")
     forms = {"kohya": [_in_kohya_form(group) for group in contents.groups]}
-    if "unusual alpha" in odd_alphas:
+    if odd_alphas & _LOST_ALPHA:
         forms["PEFT"] = [_in_peft_form(group) for group in contents.groups]
     for form, groups in forms.items():
         converted = _answer_groups(program, AdapterContents(contents.architecture, tuple(groups)))
@@ -269,20 +270,28 @@ def _odd_alphas(header: CheckpointHeader, layers: Iterable[_Layer]) -> dict[str,
     for layer in loras:
         if layer.target is not None and layer.name.startswith(_KOHYA_PREFIXES):
             by_part.setdefault(layer.target.part, {})[layer.name] = layer
-    for part, part_layers in by_part.items():
+    for part_layers in by_part.values():
         ranks = {name: layer.shapes[DOWN][0] for name, layer in part_layers.items()}
         stored = {name: layer.alpha for name, layer in part_layers.items() if ALPHA in layer.shapes}
+        if None in stored.values() and len(set(ranks.values())) > 1:  # alphas mostly follow the ranks
+            odd |= {name: "unreadable alpha" for name, layer in part_layers.items() if _is_alpha_lost(layer)}
         for name in unusual_alphas(ranks, stored):
-            target = part_layers[name].target
-            if name not in stored or (target is not None and diffusers_loses_alpha(part, target.path)):
+            if name not in stored or _is_alpha_lost(part_layers[name]):
                 odd[name] = "unusual alpha"
     return odd
+
+
+def _is_alpha_lost(layer: _Layer) -> bool:
+    if layer.target is None:
+        return False
+    is_bare = naming_of(layer.name, layer.target, layer.tensors) == "kohya, text without text_model"
+    return diffusers_loses_alpha(layer.target.part, layer.target.path, is_bare=is_bare)
 
 
 def unusual_alphas(ranks: Mapping[str, int], alphas: Mapping[str, float | None]) -> set[str]:
     """Return the LoRA layers of one part whose alpha is not the most common one; a layer without one has its rank.
 
-    `alphas` are the alphas of layers that have one, None for an unreadable one: then none counts as unusual.
+    `alphas` are the alphas of layers that have one, None for an unreadable one: then none is known to be unusual.
     """
     if not alphas or None in alphas.values():
         return set()
