@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,13 +23,19 @@ from modules.families.registry import registered
 from modules.families.settings import FamilySettings
 from modules.families.z_image.spec import CONVENTION, Z_IMAGE
 from modules.sampling.ddim_step import ddim_steps
+from modules.sampling.denoising_loop import scheduler_for
 from modules.sampling.prediction import guided_prediction
-from modules.sampling.registry import sampler_labels
+from modules.sampling.registry import sampler_labels, samplers_for
 from modules.system.errors import DarkroomError
 from tests.builders.configs import laid_over, small_config
+from tests.builders.images import draw_folder
+from tests.builders.pipelines import load_tiny
+from tests.builders.runs import run
 from tests.builders.z_image import write_z_image_folder
+from trainer.events import SampleReady, StepFinished, ValidationFinished
 from trainer.methods.build import require_process
 from trainer.methods.denoise import denoise_of
+from trainer.preflight import check
 
 BASE: dict[str, Any] = {
     "data": {"latent_cache": True, "text_cache": True},
@@ -123,6 +131,46 @@ def test_the_chart_of_timesteps_has_the_shift_of_the_model(config: Config) -> No
         by_hand = laid_over(config, {"model": {"family": "sized"}, "training": {"noise": fixed}})
         assert preview.bars == timestep_preview(by_hand).bars
         assert preview.right == "1000: noise"
+
+
+@pytest.fixture(scope="module")
+def sized_model(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose scheduler config derives the shift from the size of the image."""
+    folder = tmp_path_factory.mktemp("models") / "sized"
+    shutil.copytree(model, folder)
+    file = folder / "scheduler" / "scheduler_config.json"
+    sizes = {"base_image_seq_len": 16, "max_image_seq_len": 256, "base_shift": 0.5, "max_shift": 1.15}
+    file.write_text(json.dumps({**json.loads(file.read_text()), "use_dynamic_shifting": True, **sizes}))
+    return folder
+
+
+def test_a_model_with_a_shift_by_size_trains_validates_and_samples_with_it(sized_model: Path, tmp_path: Path) -> None:
+    """All of it as with the shift of this size as a setting; the samplers get it from the model in both runs."""
+    images = draw_folder(tmp_path / "images", sizes=[(64, 64)] * 4)
+    prompt = {"prompt": "a disc", "width_px": 64, "height_px": 64, "steps": 3, "guidance": 2.0}
+    config = laid_over(
+        small_config(tmp_path, model=sized_model, images=images),
+        {
+            **BASE,
+            "training": {**BASE["training"], "epochs": 1},
+            "concepts": [{"path": str(images)}, {"path": str(images), "kind": "validation"}],
+            "validation": {"every": {"n": 1, "unit": "epoch"}, "num_timesteps": 2},
+            "sampling": {"at_end": True, "prompts": [{**prompt, "sampler": s} for s in samplers_for(["flow"])]},
+        },
+    )
+    assert not check(config).errors
+    shift = TokenShift(16, 256).factor(4 * 4)
+    by_size, by_hand, plain = (
+        run(laid_over(config, {"training": {"noise": noise}}))
+        for noise in ({}, {"dynamic_shift": False, "shift": shift}, {"dynamic_shift": False})
+    )
+    losses = [[e.loss for e in ran.of(StepFinished)] for ran in (by_size, by_hand, plain)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    assert losses[0] != pytest.approx(losses[2], rel=1e-2)
+    assert list(by_size.of(ValidationFinished)[-1].by_timestep) == ["250", "750"]
+    assert len(by_size.of(SampleReady)) == len(samplers_for(["flow"]))
+    steps = scheduler_for(load_tiny(sized_model, Z_IMAGE.name), "euler", Size(64, 64))
+    assert steps.scheduler.config["shift"] == pytest.approx(shift)
 
 
 def test_samplers_of_flow_models_are_offered_while_there_is_a_family() -> None:
