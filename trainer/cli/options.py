@@ -94,8 +94,12 @@ def _number_reader(record: FieldRecord) -> Callable[[str], float]:
 
 
 def _help_of(record: FieldRecord) -> str:
-    """Return the help of an option: the help of its setting, with the choices and the default."""
+    """Return the help of an option: the help of its setting, with the choices and the default.
+
+    The option of a setting that is on by default switches it off; the help of such a setting begins with a verb.
+    """
     text = f"{record.setting.help[:1].lower()}{record.setting.help[1:]}".removesuffix(".")
+    text = f"do not {text}" if record.default is True else text
     if record.choices:
         text = f"{text}: {', '.join(name for name in record.choices if name)}"
     unit = f" {record.setting.unit}" if record.setting.unit else ""

@@ -165,7 +165,7 @@ class ExtractSettings(Section):
     rank: Rank = None
     conv_rank: ConvRank = None
     energy: Energy = None
-    text_encoders: Annotated[bool, Setting("Text encoders", "Also extract the difference of the text encoders.")] = True
+    text_encoders: Annotated[bool, Setting("Text encoders", "Extract the text encoders' difference as well.")] = True
     dtype: Annotated[
         str,
         *one_of(lambda: {name: name for name in ("float16", "bfloat16", "float32")}),
