@@ -9,19 +9,23 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
+from modules.adapters.protocol import target_layers
 from modules.adapters.registry import ADAPTERS
 from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.data.dataset import Dataset
 from modules.families.kinds.identify import identify
+from modules.families.parts.part_classes import UNET_LAYERS
 from modules.settings.edit import set_path
-from tests.builders.configs import laid_over, small_config
+from modules.settings.layer_filter import layer_filter
+from tests.builders.configs import USUAL_LAYERS, laid_over, small_config
 from tests.builders.pipelines import load_tiny
 from tests.builders.runs import Ran, assert_equal_tensors, run
 from tests.builders.standalone import put_adapter_on
 from trainer.events import BackupSaved, StepFinished
 from trainer.export.adapter import AdapterExporter
 from trainer.preflight import check
+from trainer.run_folder.shards import read_whole
 
 KINDS: dict[str, dict[str, Any]] = {
     "lokr": {"name": "lokr", "rank": 1, "alpha": 2.0, "use_tucker": True},
@@ -121,3 +125,36 @@ def test_the_factors_of_the_file_decide(trained: tuple[Config, Ran], tmp_path: P
 def test_the_diffusers_form_is_refused(trained: tuple[Config, Ran]) -> None:
     config = laid_over(trained[0], {"output": {"format": "diffusers"}})
     assert [p.path for p in problems_of(config) if p.severity == "error"] == ["output.format"]
+
+
+@pytest.mark.parametrize(
+    "adapter",
+    [{"name": "lora"}, {"name": "lora", "decompose": True}, {"name": "loha"}, {"name": "lokr"}, {"name": "oft"}],
+    ids=["lora", "dora", "loha", "lokr", "oft"],
+)
+def test_by_default_every_attention_and_feed_forward_layer_learns(
+    any_model: Path, images: Path, tmp_path: Path, adapter: dict[str, Any]
+) -> None:
+    """Most small runs of the tests train two projections of each block."""
+    size = {"block_size": 4} if adapter["name"] == "oft" else {"rank": 2}
+    config = with_adapter(
+        small_config(
+            tmp_path, model=any_model, images=images, training={"epochs": 1, "batch_size": 3},
+            parts={"unet": {"checkpointing": "block"}}, backup={"every": {"n": 1, "unit": "step"}, "keep": 0},
+        ),
+        **size, **adapter, **USUAL_LAYERS,
+    )  # fmt: skip
+    ran = run(config)
+    before, after = (read_whole(Path(b.path), "weights") for b in ran.of(BackupSaved)[:: len(ran.of(BackupSaved)) - 1])
+    family = load_tiny(any_model)
+    wanted = {
+        f"{part.spec.name}.{layer}"
+        for part in family.parts.values() if part.spec.trainable
+        for layer in target_layers(
+            part.module, part.spec.role, layers=layer_filter(config.adapter.layers, UNET_LAYERS), reaches=part.reaches
+        )
+    }  # fmt: skip
+    assert all(any(kind in layer for layer in wanted) for kind in ("attn1", "attn2", "proj_in", "ff.net", "mlp.fc1"))
+    moved = [name for name in after if not after[name].equal(before[name])]
+    assert not [layer for layer in wanted if not any(name.startswith(f"{layer}.") for name in moved)]
+    assert not [name for name in after if not any(name.startswith(f"{layer}.") for layer in wanted)]

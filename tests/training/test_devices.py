@@ -19,7 +19,7 @@ from modules.memory.guard import DeviceGuard, DeviceMixError
 from modules.memory.placement import ParkedPartError, Placement
 from modules.system.devices import CPU, Device, move
 from modules.system.paths import PROGRAM_ROOT
-from tests.builders.configs import laid_over, small_config
+from tests.builders.configs import USUAL_LAYERS, laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.matrix import matrix
 from tests.builders.runs import Ran, assert_equal_tensors, run
@@ -65,6 +65,7 @@ def watched_config(model: Path, images: Path, folder: Path, *, form: str, text_i
         folder,
         model=model,
         images=images,
+        adapter=USUAL_LAYERS,
         concepts=[{"path": str(images)}, {"path": str(images), "kind": "validation"}],
         parts={
             **{key: {"train": text_is_trained, **learning[key]} for key in ENCODERS},

@@ -17,7 +17,7 @@ from modules.config.codec import save_file
 from modules.config.schema import Config
 from modules.data.batch import Batch
 from modules.settings.edit import set_path
-from tests.builders.configs import laid_over, small_config
+from tests.builders.configs import USUAL_LAYERS, laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.matrix import matrix
 from tests.builders.runs import Ran, assert_equal_tensors, run
@@ -82,6 +82,7 @@ class Case:
             general={"temp_device": "cpu:1"},
             parts={p: MEMORIES[self.memory] | ({} if p in self.remaining else stop) for p in self.trained},
             training={"epochs": EPOCHS, "trains": self.trains, "ema": {"mode": "train_device"}},
+            adapter=USUAL_LAYERS,
             backup={"every": {"n": 1, "unit": "step"}, "keep": 0},
         )
 

@@ -17,7 +17,7 @@ from modules.config.codec import save_file
 from modules.config.schema import Config
 from modules.settings.edit import set_path
 from modules.system.paths import PROGRAM_ROOT
-from tests.builders.configs import laid_over, small_config
+from tests.builders.configs import USUAL_LAYERS, laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.runs import assert_equal_tensors, run
 from trainer.commands import CommandDesk, Stop
@@ -40,7 +40,7 @@ HARD: dict[str, Any] = {
         "schedule": {"name": "cosine", "warmup_steps": 3},
         "ema": {"mode": "train_device", "decay": 0.9},
     },
-    "adapter": {"dropout": 0.2},
+    "adapter": {"dropout": 0.2, **USUAL_LAYERS},
     "parts": {"unet": {"checkpointing": "block"}, "text_encoder": {"learning_rate": 1e-3}},
     "backup": {"every": {"n": 5, "unit": "step"}, "keep": 0},
 }
