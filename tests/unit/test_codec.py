@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,16 @@ def apart(places: list[tuple[Any, ...]]) -> list[list[tuple[Any, ...]]]:
     return [group[i :: len(group) // 8 + 1] for group in by_depth for i in range(len(group) // 8 + 1) if group[i:]]
 
 
+def alone(places: list[tuple[Any, ...]]) -> list[list[tuple[Any, ...]]]:
+    """A group of each place."""
+    return [[place] for place in places]
+
+
+Grouping = Callable[[list[tuple[Any, ...]]], list[list[tuple[Any, ...]]]]
+# Places of a file that are changed at the same time, far from each other; in the full suite each alone.
+GROUPED = pytest.mark.parametrize("grouped", [apart, pytest.param(alone, marks=pytest.mark.full)])
+
+
 @for_each(apart([p for p in PLACES if isinstance(p[-1], str)]))
 def test_null_is_accepted_everywhere(places: list[tuple[Any, ...]]) -> None:
     tree = full_tree()
@@ -158,10 +169,11 @@ def test_null_is_accepted_everywhere_alone(place: tuple[Any, ...]) -> None:
     assert_sound(decode(tree))
 
 
+@GROUPED
 @pytest.mark.daily(3)
 @pytest.mark.parametrize("value", [10**400, -(10**400), float("nan"), float("inf"), "9" * 5000, [[]], {"a": {}}, True])
-def test_odd_numbers_at_every_place(value: Any) -> None:
-    for places in apart(PLACES):
+def test_odd_numbers_at_every_place(value: Any, grouped: Grouping) -> None:
+    for places in grouped(PLACES):
         tree = full_tree()
         for place in places:
             holder_of(tree, place)[place[-1]] = copy.deepcopy(value)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +23,12 @@ from modules.quantization.registry import Residual
 from modules.settings.edit import choose_variant, get_path
 from modules.settings.every import Every
 from tests.unit.strategies import garbage
-from tests.unit.test_codec import apart, assert_sound, holder_of, places
+from tests.unit.test_codec import GROUPED, Grouping, assert_sound, holder_of, places
 
 FIXTURES = Path(__file__).parent / "fixtures"
 EVERYTHING: dict[str, Any] = json.loads((FIXTURES / "onetrainer_11.json").read_text())
 OLDER: dict[str, Any] = json.loads((FIXTURES / "onetrainer_10.json").read_text())
 READ_INSIDE = {"unet", "text_encoder", "vae", "optimizer", "concepts", "samples", "cloud"}
-Grouping = Callable[[list[tuple[Any, ...]]], list[list[tuple[Any, ...]]]]
-
 PLACES = {v: [p for p in places(t) if len(p) == 1 or p[0] in READ_INSIDE] for v, t in ((11, EVERYTHING), (10, OLDER))}
 OPTIMIZER_KEYS = {"optimizer", "beta1", "eps", "decay_rate", "amsgrad"}
 SHORT = {k: v for k, v in EVERYTHING.items() if not isinstance(v, dict) or k in READ_INSIDE}
@@ -121,12 +118,6 @@ def test_the_steps_are_pure(tree: dict[str, Any]) -> None:
 def test_any_keys_may_be_missing(gone: set[str], version: int) -> None:
     tree = {k: v for k, v in (EVERYTHING if version == 11 else OLDER).items() if k not in gone}
     assert_sound(decode(tree))
-
-
-# Places of a file that are changed at the same time, far from each other; in the full suite each alone.
-GROUPED = pytest.mark.parametrize(
-    "grouped", [apart, pytest.param(lambda places: [[p] for p in places], id="alone", marks=pytest.mark.full)]
-)
 
 
 @GROUPED
