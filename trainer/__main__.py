@@ -37,7 +37,7 @@ from collections.abc import Mapping, Sequence
 
 from trainer.cli import queue, runs, secrets
 from trainer.cli.jobs import run_request, verb_of
-from trainer.cli.program import WRONG, Verb, run_program
+from trainer.cli.program import WRONG, Verb, add_verbs, run_program
 from trainer.jobs.registry import JOBS
 
 # Former verbs that are now packages outside the program: the command of each.
@@ -57,11 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m trainer", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    commands = parser.add_subparsers(metavar="VERB", required=True)
-    for name, verb in _verbs().items():
-        command = commands.add_parser(name, help=verb.summary, description=verb.summary)
-        verb.arguments(command)
-        command.set_defaults(run_verb=verb.run)
+    commands = add_verbs(parser, _verbs())
     # For the window: without a help, it is not listed.
     commands.add_parser("job", description=run_request.__doc__).set_defaults(run_verb=run_request)
     return parser

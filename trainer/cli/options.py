@@ -10,7 +10,17 @@ from typing import Any
 from modules.settings.field import FieldRecord, Section, records_of
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_caller
-from trainer.jobs.spec import AdapterChoice, Argument, argument_of
+from trainer.cli.program import Verb
+from trainer.jobs.spec import AdapterChoice, Argument, SectionT, argument_of, validate_settings
+
+
+def settings_verb(summary: str, section: type[SectionT], run: Callable[[SectionT], int]) -> Verb:
+    """Return a verb whose options are the settings of a section."""
+    return Verb(
+        summary,
+        lambda parser: add_options(parser, section),
+        lambda options: run(validate_settings(section, settings_of(options, section))),
+    )
 
 
 def add_options(parser: argparse.ArgumentParser, section: type[Section]) -> None:

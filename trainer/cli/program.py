@@ -6,7 +6,7 @@ import argparse
 import io
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TextIO, cast
@@ -31,6 +31,27 @@ class Verb:
     summary: str
     arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int]
+
+
+def add_verbs(
+    parser: argparse.ArgumentParser, verbs: Mapping[str, Verb], *, metavar: str = "VERB", dest: str = "run_verb"
+) -> Any:
+    """Add verbs to a parser, whose namespace has the `run` of the chosen one as `dest`; return argparse's group."""
+    commands = parser.add_subparsers(metavar=metavar, required=True)
+    for name, verb in verbs.items():
+        command = commands.add_parser(name, help=verb.summary, description=verb.summary)
+        verb.arguments(command)
+        command.set_defaults(**{dest: verb.run})
+    return commands
+
+
+def verb_group(summary: str, actions: Mapping[str, Verb]) -> Verb:
+    """Return a verb that consists of actions, as in `queue list` and `queue add`."""
+
+    def add_actions(parser: argparse.ArgumentParser) -> None:
+        add_verbs(parser, actions, metavar="ACTION", dest="run_action")
+
+    return Verb(summary, add_actions, lambda options: int(options.run_action(options)))
 
 
 def run_program(parser: Callable[[], argparse.ArgumentParser], arguments: Sequence[str] | None) -> int:

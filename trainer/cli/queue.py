@@ -8,20 +8,20 @@ import queue
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from modules.settings.field import Section, Setting
 from modules.system.paths import queue_file
 from modules.system.problem import errors_in
 from trainer.child.run import ChildRun, launch_child
 from trainer.cli.console import Console, JsonLines, Listener
-from trainer.cli.options import add_options, settings_of
-from trainer.cli.program import Verb
+from trainer.cli.options import settings_verb
+from trainer.cli.program import Verb, verb_group
 from trainer.cli.signals import on_signal, restore
 from trainer.commands import Stop
 from trainer.events import Event, RunFailed, RunFinished
 from trainer.jobs.config import AllowCode, AllowCodeHash, Changes, PresetName, allowed_code, describe, read_config
-from trainer.jobs.spec import positional, validate_settings
+from trainer.jobs.spec import positional
 from trainer.run_queue.file import QueueFile
 from trainer.run_queue.items import Item, State
 from trainer.run_queue.running import QueueRun, continues_after, ending_of, request_of
@@ -51,8 +51,7 @@ class QueueRunSettings(Section):
     allow_code_hash: AllowCodeHash = ()
 
 
-def _add(options: argparse.Namespace) -> int:
-    settings = validate_settings(AddSettings, settings_of(options, AddSettings))
+def _add(settings: AddSettings) -> int:
     for name in settings.configs:
         loaded = read_config(name, settings.changes, preset=settings.preset)
         for problem in errors_in(loaded.problems):
@@ -89,8 +88,8 @@ def _move(options: argparse.Namespace) -> int:
     return 0
 
 
-def _run(options: argparse.Namespace) -> int:
-    settings, file = validate_settings(QueueRunSettings, settings_of(options, QueueRunSettings)), _file()
+def _run(settings: QueueRunSettings) -> int:
+    file = _file()
     if wanted := settings.after_failure:
         file.change(lambda now: now.with_after_failure(wanted))
     return run_queue(file, JsonLines() if settings.json_lines else Console(), launch=_launcher(settings))
@@ -162,29 +161,28 @@ def _file() -> QueueFile:
     return QueueFile(queue_file())
 
 
-def _arguments(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(metavar="ACTION", required=True)
-
-    def action(name: str, help_text: str, run: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
-        command = actions.add_parser(name, help=help_text, description=help_text)
-        command.set_defaults(do=run)
-        return command
-
-    add = action("add", "add copies of configs; later changes of a file do not change the queue", _add)
-    add_options(add, AddSettings)
-    listed = action("list", "list the queue", _list)
-    listed.add_argument("--json", action="store_true", help="print the queue as JSON")
-    add_options(action("run", "train the configs of the queue one after another", _run), QueueRunSettings)
-    remove = action("remove", "remove items", _remove)
-    remove.add_argument("numbers", metavar="NUMBER", nargs="+", type=int)
-    move = action("move", "move an item to another place, counted from 1", _move)
-    move.add_argument("number", metavar="NUMBER", type=int)
-    move.add_argument("place", metavar="PLACE", type=int)
+def _list_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print the queue as JSON")
 
 
-def _do(options: argparse.Namespace) -> int:
-    do: Callable[[argparse.Namespace], Any] = options.do
-    return int(do(options))
+def _remove_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("numbers", metavar="NUMBER", nargs="+", type=int)
 
 
-QUEUE = Verb("train several configs one after another: queue add, list, run, remove, move", _arguments, _do)
+def _move_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("number", metavar="NUMBER", type=int)
+    parser.add_argument("place", metavar="PLACE", type=int)
+
+
+QUEUE = verb_group(
+    "train several configs one after another: queue add, list, run, remove, move",
+    {
+        "add": settings_verb(
+            "add copies of configs; later changes of a file do not change the queue", AddSettings, _add
+        ),
+        "list": Verb("list the queue", _list_arguments, _list),
+        "run": settings_verb("train the configs of the queue one after another", QueueRunSettings, _run),
+        "remove": Verb("remove items", _remove_arguments, _remove),
+        "move": Verb("move an item to another place, counted from 1", _move_arguments, _move),
+    },
+)

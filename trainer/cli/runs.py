@@ -8,8 +8,8 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Literal, TypeVar
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
 
 import psutil
 
@@ -24,8 +24,7 @@ from modules.system.problem import Problem, count
 from modules.system.ranks import current_rank
 from trainer import commands
 from trainer.cli.console import Console, JsonLines, Listener, OtherProcess
-from trainer.cli.options import add_options, settings_of
-from trainer.cli.program import Verb
+from trainer.cli.options import settings_verb
 from trainer.cli.signals import on_signal
 from trainer.events import Event, PhaseChanged, RunFailed, RunFinished
 from trainer.jobs.check import plan_lines
@@ -41,7 +40,7 @@ from trainer.jobs.config import (
     with_hashes,
 )
 from trainer.jobs.fit import FitSettings, fit_config
-from trainer.jobs.spec import Argument, positional, validate_settings
+from trainer.jobs.spec import Argument, positional
 from trainer.launch import RunRequest, import_engine, module_arguments, num_processes
 from trainer.preflight import check
 from trainer.run_folder.backup import find_backup
@@ -293,18 +292,7 @@ def _confirm() -> bool:
     return input("Remove them? [y/N] ").strip().lower() in ("y", "yes")
 
 
-_Settings = TypeVar("_Settings", bound=RunSettings)
-
-
-def _verb(summary: str, section: type[_Settings], run: Callable[[_Settings], int]) -> Verb:
-    return Verb(
-        summary,
-        lambda parser: add_options(parser, section),
-        lambda options: run(validate_settings(section, settings_of(options, section))),
-    )
-
-
-TRAIN = _verb("train a config", TrainSettings, _train)
-RESUME = _verb("resume a run from its newest backup", ResumeSettings, _resume)
-FORK = _verb("start a new run from a backup of another run, which stays as it is", ForkSettings, _fork)
-CACHE = _verb("fill the caches of a config and stop", CacheSettings, _cache)
+TRAIN = settings_verb("train a config", TrainSettings, _train)
+RESUME = settings_verb("resume a run from its newest backup", ResumeSettings, _resume)
+FORK = settings_verb("start a new run from a backup of another run, which stays as it is", ForkSettings, _fork)
+CACHE = settings_verb("fill the caches of a config and stop", CacheSettings, _cache)

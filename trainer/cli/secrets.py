@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import getpass
 import sys
-from collections.abc import Callable
 
 from modules.system.errors import DarkroomError
 from modules.system.file_errors import UnconfirmedError, describe_file_error
 from modules.system.paths import from_caller, secrets_file
 from modules.system.secrets import SECRET_FIELDS, SECRET_NAMES, Secrets, hub_access, secret, secret_error, with_secret
 from modules.system.secrets_file import import_secrets, load_secrets, save_secrets
-from trainer.cli.program import Verb
+from trainer.cli.program import Verb, verb_group
 from trainer.jobs.config import describe
 
 
@@ -78,27 +77,25 @@ def _save(secrets: Secrets) -> None:
         raise DarkroomError(message, advice=kept + advice) from error
 
 
-def _arguments(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(metavar="ACTION", required=True)
-
-    def add(name: str, summary: str, act: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
-        action = actions.add_parser(name, help=summary, description=summary)
-        action.set_defaults(act=act)
-        return action
-
-    add("list", "list which secrets are set, without their values", _list)
-    setting = add("set", "set a secret; its value is entered at a prompt or read from standard input", _set)
-    setting.add_argument("name", choices=SECRET_NAMES, metavar="NAME", help=", ".join(SECRET_NAMES))
-    setting.add_argument("value", nargs="*", help=argparse.SUPPRESS)  # to reject it without printing it
-    removing = add("remove", "remove a secret", _remove)
-    removing.add_argument("name", choices=SECRET_NAMES, metavar="NAME", help=", ".join(SECRET_NAMES))
-    importing = add("import", "import the secrets of OneTrainer", _import)
-    importing.add_argument("file", metavar="FILE", help="its secrets.json, or an old config that contains 'secrets'")
+def _name_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", choices=SECRET_NAMES, metavar="NAME", help=", ".join(SECRET_NAMES))
 
 
-def _secrets(options: argparse.Namespace) -> int:
-    code: int = options.act(options)
-    return code
+def _set_arguments(parser: argparse.ArgumentParser) -> None:
+    _name_argument(parser)
+    parser.add_argument("value", nargs="*", help=argparse.SUPPRESS)  # to reject it without printing it
 
 
-SECRETS = Verb("store tokens and passwords, or list which are set", _arguments, _secrets)
+def _import_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="its secrets.json, or an old config that contains 'secrets'")
+
+
+SECRETS = verb_group(
+    "store tokens and passwords, or list which are set",
+    {
+        "list": Verb("list which secrets are set, without their values", lambda _parser: None, _list),
+        "set": Verb("set a secret; its value is entered at a prompt or read from standard input", _set_arguments, _set),
+        "remove": Verb("remove a secret", _name_argument, _remove),
+        "import": Verb("import the secrets of OneTrainer", _import_arguments, _import),
+    },
+)
