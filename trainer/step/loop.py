@@ -121,9 +121,8 @@ def finish_step(training: Training, epoch_steps: int, started: float) -> None:
     outcome = training.stepper.finish(before.step)
     training.is_in_step = False
     seconds = training.clock() - started
-    if any(
-        group.stop_after.is_of_time for group in training.groups
-    ):  # then all processes count the seconds of the main one
+    if any(group.stop_after.is_of_time for group in training.groups):
+        # All processes count the seconds of the main one.
         (seconds,) = training.ranks.sums([seconds if training.ranks.rank.is_main else 0.0])
     trained_parts = training_parts(training.groups)
     training.counters = before.after_step(
