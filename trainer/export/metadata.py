@@ -36,6 +36,10 @@ from modules.system.paths import from_root
 
 _MIXED = {"bfloat16": "bf16", "float16": "fp16"}
 _HASHED_FROM, _HASHED_BYTES, _HASH_CHARS = 0x100000, 0x10000, 8
+_THUMBNAIL_PX = 256
+_NOT_SHARED = ("concepts", "concepts_file", "unknown", "remembered")
+_REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
+_WEIGHTS = (".safetensors", ".ckpt", ".pt", ".pth", ".bin")
 
 
 def dataset_facts(dataset: Dataset, amount: Literal["none", "counts", "names", "tags"]) -> DatasetFacts | None:
@@ -181,9 +185,6 @@ def short_hash(file: Path) -> str:
         return ""
 
 
-_SIDE_PX = 256
-
-
 def thumbnail_of(samples: Path) -> str:
     """Return the newest sample of the first prompt in a run's samples folder as a data URL of a JPEG, at most 256 px a
     side (ModelSpec 1.0.1, `modelspec.thumbnail`); empty if there is no sample, or if it cannot be read.
@@ -197,15 +198,10 @@ def thumbnail_of(samples: Path) -> str:
             small = image.convert("RGB")
     except OSError:
         return ""
-    small.thumbnail((_SIDE_PX, _SIDE_PX))
+    small.thumbnail((_THUMBNAIL_PX, _THUMBNAIL_PX))
     buffer = io.BytesIO()
     small.save(buffer, format="JPEG", quality=85)
     return f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
-
-
-_LEFT_OUT = ("concepts", "concepts_file", "unknown", "remembered")
-_REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
-_WEIGHTS = (".safetensors", ".ckpt", ".pt", ".pth", ".bin")
 
 
 def embedded_config(config: Config) -> str:
@@ -221,7 +217,7 @@ def embedded_config(config: Config) -> str:
         sampling = config.sampling.model_copy(update={"prompts": (), "prompts_file": ""})
         general = config.general.model_copy(update={"notes": ""})
         shared = config.model_copy(update={"concepts": (), "sampling": sampling, "general": general})
-        tree = {k: v for k, v in encode(shared).items() if k not in _LEFT_OUT}
+        tree = {k: v for k, v in encode(shared).items() if k not in _NOT_SHARED}
         _hide_paths(shared, tree)
     return json.dumps(tree, sort_keys=True, ensure_ascii=False)
 

@@ -24,6 +24,8 @@ from trainer.preflight.passes import MALFORMED_CONFIG
 from trainer.preflight.run_budget import TIGHT, Budget, budget_of
 from trainer.preflight.savings import Worth, worthwhile_savings
 
+_UNITS = {"": 1e9, "gb": 1e9, "g": 1e9, "gib": 1 << 30, "mb": 1e6, "mib": 1 << 20}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)")
 _SLOW = 2.0  # times as long: then changes of what is learned are listed, too
 
 
@@ -192,10 +194,6 @@ def bytes_words(saved: int) -> str:
 def factor_words(factor: float) -> str:
     """Return the factor on a step's time as text."""
     return "the same" if 0.995 < factor < 1.005 else f"x {factor:.2f}"
-
-
-_UNITS = {"": 1e9, "gb": 1e9, "g": 1e9, "gib": 1 << 30, "mb": 1e6, "mib": 1 << 20}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)")
 
 
 def size_of(text: str) -> int | None:

@@ -21,6 +21,8 @@ from trainer.run.setup import RunSetup
 from trainer.run_folder.backup import BackupInfo, list_backups
 from trainer.step.failures import NotEnoughMemoryError, explain, is_fixable
 
+_SHARE = 0.8  # of the estimate: the savings are to bring the run well below what was not enough
+
 logger = logging.getLogger("darkroom.run")
 
 
@@ -86,9 +88,6 @@ def _write_details(details: str, run_dir: Path | None) -> str:
         logger.warning("%s could not be written.", file, exc_info=True)
         return ""
     return str(file)
-
-
-_SHARE = 0.8  # of the estimate: the savings are to bring the run well below what was not enough
 
 
 def memory_advice(
