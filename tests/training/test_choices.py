@@ -262,7 +262,7 @@ def test_tf32_is_switched_on(base: Config, monkeypatch: pytest.MonkeyPatch) -> N
     seen = []
     plain_write = checkpoint.write_state
     monkeypatch.setattr(
-        "trainer.run.finish.write_state",
+        "trainer.run.backups.write_state",
         lambda *a, **k: (seen.append(tf32()), plain_write(*a, **k)),
     )
     for precision in ("float32", "tfloat32"):

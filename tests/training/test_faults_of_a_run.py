@@ -38,7 +38,7 @@ from trainer.events import (
 from trainer.export.adapter import AdapterExporter
 from trainer.methods.denoise import Denoise
 from trainer.methods.protocol import StepContext, StepLoss
-from trainer.run.finish import Backups
+from trainer.run.backups import Backups
 from trainer.run_folder.event_log import EVENTS_FILE
 from trainer.run_folder.run_lock import LOCK_FILE
 

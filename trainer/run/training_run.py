@@ -28,11 +28,12 @@ from trainer.launch import QuietPoints
 from trainer.methods.build import build_method, require_process
 from trainer.methods.protocol import StepContext, TrainingMethod
 from trainer.ranks import ALONE, Ranks
+from trainer.run.backups import Backups, split_state_of_rewards
 from trainer.run.callbacks import RunCallbacks, build_callbacks
 from trainer.run.checkpoint import restore
 from trainer.run.data import Loaders, plan_fingerprint
 from trainer.run.embeddings import kept_norms
-from trainer.run.finish import Backups, PreparedRun, end, end_stopped, rescue, split_state_of_rewards
+from trainer.run.finish import PreparedRun, end, end_stopped, rescue
 from trainer.run.loading import load_perceptual_of, load_reward_models_of, load_run
 from trainer.run.model import LoadedModel
 from trainer.run.open_folder import remove_unfinished_files
