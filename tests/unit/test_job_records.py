@@ -76,3 +76,16 @@ def test_a_request_with_an_unknown_job_or_setting_is_refused_by_name() -> None:
 def test_the_presets_of_strengths_are_those_that_the_tool_reads() -> None:
     offered = next(r for r in records_of(BlockSettings) if r.path == "preset").choices
     assert set(offered) - {""} == set(PRESETS) - {"all"}
+
+
+def test_the_help_of_an_option_names_its_choices_once_and_its_default() -> None:
+    def help_of(name: str) -> str:
+        parser = argparse.ArgumentParser(formatter_class=lambda prog: argparse.HelpFormatter(prog, width=1000))
+        add_options(parser, JOBS[name].settings)
+        return parser.format_help().partition("options:")[2]
+
+    assert "--text-encoders, --no-text-encoders" in help_of("lora-extract")
+    assert "difference of the text encoders (default: on)" in help_of("lora-extract")
+    assert help_of("lora-combine").count("bfloat16") == 1
+    assert "written weights (default: as the input)" in help_of("lora-combine")
+    assert "loses more (default: exact)" in help_of("lora-combine")

@@ -60,15 +60,14 @@ def split_strength(word: str) -> tuple[str, float]:
 
 
 def _flag_of(record: FieldRecord, argument: Argument) -> str:
-    name = record.path.replace("_", "-")
-    return argument.flag or (f"--no-{name}" if record.default is True else f"--{name}")
+    return argument.flag or f"--{record.path.replace('_', '-')}"
 
 
 def _value_facts(record: FieldRecord, argument: Argument) -> dict[str, Any]:
     """Return how argparse reads the value of a setting."""
     facts: dict[str, Any] = {"default": record.default}
     if record.kind == "bool":
-        return {**facts, "action": "store_false" if record.default is True else "store_true"}
+        return {**facts, "action": argparse.BooleanOptionalAction if record.default is True else "store_true"}
     facts |= {"metavar": argument.metavar} if argument.metavar else {}
     if record.kind == "list":
         if argument.is_positional or argument.takes_several:
@@ -104,18 +103,23 @@ def _number_reader(record: FieldRecord) -> Callable[[str], float]:
 
 
 def _help_of(record: FieldRecord) -> str:
-    """Return the help of an option: the help of its setting, with the choices and the default.
-
-    The option of a setting that is on by default switches it off; the help of such a setting begins with a verb.
-    """
+    """Return the help of an option: the help of its setting, with the default. argparse adds the choices."""
     text = f"{record.setting.help[:1].lower()}{record.setting.help[1:]}".removesuffix(".")
-    text = f"do not {text}" if record.default is True else text
-    if record.choices:
-        text = f"{text}: {', '.join(name for name in record.choices if name)}"
+    default = _default_words(record)
+    return f"{text} (default: {default})".replace("%", "%%") if default else text.replace("%", "%%")
+
+
+def _default_words(record: FieldRecord) -> str:
+    """Return the default of a setting; empty if there is nothing to say about it."""
+    if record.default is None:
+        return record.setting.empty_means
+    if record.default == "":
+        label = record.choices.get("", "")
+        return f"{label[:1].lower()}{label[1:]}"
+    if isinstance(record.default, bool):
+        return "on" if record.default else ""
     unit = f" {record.setting.unit}" if record.setting.unit else ""
-    has_default = record.default not in (None, "", ()) and not isinstance(record.default, bool)
-    shown = f" (default: {record.default}{unit})" if has_default else ""
-    return f"{text}{shown}".replace("%", "%%")
+    return f"{record.default}{unit}" if record.default != () else ""
 
 
 def _resolve(record: FieldRecord, value: Any) -> Any:

@@ -47,7 +47,7 @@ Rank = Annotated[int | None, Ge(1), Setting("Rank", _RANK_HELP, empty_means="no 
 ConvRank = Annotated[
     int | None,
     Ge(1),
-    Setting("Convolution rank", "The largest rank of kernels over 1x1; empty: the rank.", empty_means="as above"),
+    Setting("Convolution rank", "The largest rank of kernels over 1x1.", empty_means="same as the rank"),
     Argument(metavar="N"),
 ]
 Energy = Annotated[
@@ -84,7 +84,7 @@ class ConvertSettings(Section):
         *one_of(_forms),
         Setting(
             "Format",
-            "The output format. By default it follows from the output's name; a LoRA gets its other form.",
+            "The output format. If it follows from the output's name, a LoRA gets its other form.",
         ),
     ] = ""
     dtype: Dtype = ""
@@ -123,7 +123,7 @@ class CombineSettings(Section):
     rank: Annotated[
         int | None,
         Ge(1),
-        Setting("Reduce to rank", f"{_RANK_HELP} Empty: exact.", empty_means="exact"),
+        Setting("Reduce to rank", _RANK_HELP, empty_means="exact"),
         Argument(metavar="N"),
     ] = None
     conv_rank: ConvRank = None
