@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any, get_args
@@ -33,7 +34,6 @@ from trainer.jobs.files import (
     ExtractSettings,
     MergeSettings,
     ResizeSettings,
-    require_rank,
 )
 from trainer.jobs.spec import AdapterChoice
 
@@ -81,20 +81,21 @@ def merge_loras(settings: MergeSettings, job: Job) -> JobFinished:
 def combine_loras(settings: CombineSettings, job: Job) -> JobFinished:
     """Write the weighted sum of LoRAs as one LoRA: exact, or reduced to a rank by SVD."""
     out, files, choice = from_root(settings.out), _weighted_files(settings.files), _rank_choice(settings)
+    is_exact = choice == RankChoice()
     sources = [_open(job, file.path, out, overwrite=settings.overwrite) for file in files]
-    result = combine(sources, files, choice, _layers(job))
+    result = combine(sources, files, None if is_exact else choice, _layers(job))
     inputs = [{"file": file.path.name, "strength": file.strength} for file in files]
-    metadata = tool_metadata("combine LoRAs", inputs, **_rank_facts(choice))
+    metadata = tool_metadata("combine LoRAs", inputs, **({} if is_exact else asdict(choice)))
     path = _write(job, result, sources, out, settings.dtype, metadata)
     return JobFinished(f"Combined {_several(files)}.", (str(path),))
 
 
 def resize_lora(settings: ResizeSettings, job: Job) -> JobFinished:
     """Write a LoRA with other ranks, by SVD."""
-    source, out, choice = from_root(settings.source), from_root(settings.out), _required_choice(settings)
+    source, out, choice = from_root(settings.source), from_root(settings.out), _rank_choice(settings)
     opened = _open(job, source, out, overwrite=settings.overwrite)
     result = resize(opened, choice, _layers(job))
-    metadata = {**(opened.metadata or {}), **tool_metadata("resize", [{"file": source.name}], **_rank_facts(choice))}
+    metadata = {**(opened.metadata or {}), **tool_metadata("resize", [{"file": source.name}], **asdict(choice))}
     path = _write(job, result, [opened], out, settings.dtype, metadata)
     return JobFinished(f"Resized {source.name}.", (str(path),))
 
@@ -114,7 +115,7 @@ def scale_lora(settings: BlockSettings, job: Job) -> JobFinished:
 def extract_lora(settings: ExtractSettings, job: Job) -> JobFinished:
     """Write the difference of two models as a LoRA."""
     base, tuned, out = from_root(settings.base), from_root(settings.tuned), from_root(settings.out)
-    choice = _required_choice(settings)
+    choice = _rank_choice(settings)
     require_free([base, tuned], out, overwrite=settings.overwrite)
     _require_lora_name(out)
     job.progress("reading", 0, 1)
@@ -127,7 +128,7 @@ def extract_lora(settings: ExtractSettings, job: Job) -> JobFinished:
         result,
         like,
         out,
-        metadata=tool_metadata("extract", inputs, **_rank_facts(choice)),
+        metadata=tool_metadata("extract", inputs, **asdict(choice)),
         dtype=dtype_of(settings.dtype),
         created=_now(),
         on_written=_writing(job),
@@ -193,21 +194,8 @@ def _require_lora_name(path: Path) -> None:
         raise DarkroomError(f"{path.name} is not a valid name for a LoRA.", advice="End its name in .safetensors.")
 
 
-def _rank_choice(settings: CombineSettings | ResizeSettings | ExtractSettings) -> RankChoice | None:
-    if settings.rank is None and settings.energy is None and settings.conv_rank is None:
-        return None
+def _rank_choice(settings: CombineSettings | ResizeSettings | ExtractSettings) -> RankChoice:
     return RankChoice(settings.rank, settings.energy, settings.conv_rank)
-
-
-def _required_choice(settings: ResizeSettings | ExtractSettings) -> RankChoice:
-    require_rank(settings)
-    return RankChoice(settings.rank, settings.energy, settings.conv_rank)
-
-
-def _rank_facts(choice: RankChoice | None) -> dict[str, Any]:
-    if choice is None:
-        return {}
-    return {"rank": choice.rank, "energy": choice.energy, "conv_rank": choice.conv_rank}
 
 
 def _several(files: Sequence[WeightedFile]) -> str:

@@ -194,7 +194,7 @@ class BlockSettings(Section):
     overwrite: Overwrite = False
 
 
-def require_rank(settings: ResizeSettings | ExtractSettings) -> None:
+def _require_rank(settings: ResizeSettings | ExtractSettings) -> None:
     """Raise DarkroomError without any limit of the ranks."""
     if settings.rank is None and settings.conv_rank is None and settings.energy is None:
         raise DarkroomError("No rank is given.", advice="Give a rank, such as 16, or the energy to keep, such as 0.95.")
@@ -245,7 +245,7 @@ LORA_RESIZE = JobSpec(
     ResizeSettings,
     "trainer.jobs.file_work:resize_lora",
     "A LoRA with other ranks, with the least change of what it does. The error is reported.",
-    check=require_rank,
+    check=_require_rank,
     button="Resize",
     input="source",
     ending="-resized.safetensors",
@@ -257,7 +257,7 @@ LORA_EXTRACT = JobSpec(
     ExtractSettings,
     "trainer.jobs.file_work:extract_lora",
     "The difference of two models as a LoRA: what a fine-tune learned, in a small file.",
-    check=require_rank,
+    check=_require_rank,
     button="Extract",
     input="tuned",
     ending="-lora.safetensors",
