@@ -61,7 +61,7 @@ def run(work: Work, originals: Originals, *, stops_after: int = 99) -> tuple[Sum
         if isinstance(event, JobProgress) and event.done == stops_after:
             desk.put(Stop())
 
-    return carry_out(work, Job(emit, desk), originals, what="captions", clock=lambda: float(next(ticks))), events
+    return carry_out(work, Job(emit, desk), originals, clock=lambda: float(next(ticks))), events
 
 
 def captioned(request: CaptionJob, tmp_path: Path, **options: Any) -> tuple[Summary, list[JobEvent]]:
@@ -154,12 +154,12 @@ def test_nothing_is_downloaded_unasked(tmp_path: Path, monkeypatch: pytest.Monke
     assert "--download" in error.value.advice
 
 
-def test_how_it_ended_is_words() -> None:
-    words = Summary("finished", 1, 2, 1, "kept").words("captions")
-    assert words == (
+def test_the_outcome_is_a_message() -> None:
+    message = Summary("finished", "caption", 1, 2, 1, "kept").message
+    assert message == (
         "1 caption written, 2 images left as they are, 1 image could not be done. The files before are kept in kept."
     )
-    assert Summary("stopped", 2, 0, 0).words("masks") == "Stopped. 2 masks written."
+    assert Summary("stopped", "mask", 2, 0, 0).message == "Stopped. 2 masks written."
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol
 
 from modules.annotators.registry import CaptionerSpec, MaskerSpec, find_place
 from modules.data.archives import archive_of
@@ -65,12 +65,13 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The work on the images of a folder.
+    """The work on the images of a folder, which writes a `noun` for each: "caption" or "mask".
 
     `is_left(image)` returns None for an image to work on, "" for one that stays as it is, else why it cannot be done;
     `do(image)` works on it, and raises OSError where that fails.
     """
 
+    noun: str
     folder: Path
     include_subfolders: bool
     is_left: Callable[[Path], str | None]
@@ -79,17 +80,19 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The outcome of the work. `kept_in` is the folder with copies of the replaced files, if there are any."""
+    """The outcome of the work. `noun` is the work's, `kept_in` the folder with copies of replaced files, if any."""
 
     outcome: Literal["finished", "stopped"]
+    noun: str
     num_written: int
     num_left: int
     num_failed: int
     kept_in: str = ""
 
-    def words(self, what: str) -> str:
-        """Return the outcome as sentences; `what` is "captions" or "masks"."""
-        parts = [f"{count(self.num_written, what.removesuffix('s'))} written"]
+    @property
+    def message(self) -> str:
+        """The outcome as sentences."""
+        parts = [f"{count(self.num_written, self.noun)} written"]
         if self.num_left:
             parts.append(f"{count(self.num_left, 'image')} left as they are")
         if self.num_failed:
@@ -115,15 +118,8 @@ def images_of(folder: Path, *, include_subfolders: bool) -> tuple[Path, ...]:
     return images
 
 
-def carry_out(
-    work: Work,
-    job: Job,
-    originals: Originals,
-    *,
-    what: str,
-    clock: Callable[[], float] = time.monotonic,
-) -> Summary:
-    """Work on all images, report each, and return the summary. `what` is "captions" or "masks".
+def carry_out(work: Work, job: Job, originals: Originals, *, clock: Callable[[], float] = time.monotonic) -> Summary:
+    """Work on all images, report each, and return the summary.
 
     An image that cannot be read or written is reported, and the next one follows. Stops before the next image. Raises
     DarkroomError where the model cannot be used.
@@ -156,20 +152,29 @@ def carry_out(
             else None
         )
         job.emit(ImageAnnotated(str(image), done.has_written, done.text, problem))
-        job.emit(JobProgress(what, number, len(images), left))
-    return Summary(outcome, num_written, num_left, num_failed, str(originals.place or ""))
+        job.emit(JobProgress(f"{work.noun}s", number, len(images), left))
+    return Summary(outcome, work.noun, num_written, num_left, num_failed, str(originals.place or ""))
+
+
+class ModelChoice(Protocol):
+    """Settings that say where a model computes, and whether its files may be downloaded."""
+
+    @property
+    def device(self) -> str: ...
+
+    @property
+    def download(self) -> bool: ...
 
 
 def annotate(
     spec: CaptionerSpec | MaskerSpec,
-    settings: Any,
+    settings: ModelChoice,
     job: Job,
     work_of: Callable[[Callable[[], Any], Originals], Work],
     *,
-    what: str,
     folder: Path,
 ) -> JobFinished | JobStopped:
-    """Work on all images of a folder. `what` is "captions" or "masks", `folder` the one that they are written to.
+    """Work on all images of a folder; captions or masks are written to `folder`.
 
     `work_of(load, originals)` returns the work; `load()` returns the captioner or masker. Raises DarkroomError if the
     model cannot be used.
@@ -178,11 +183,10 @@ def annotate(
     load = partial(
         load_annotator, spec, settings, device=settings.device, may_download=settings.download, job=job
     )  # fmt: skip
-    summary = carry_out(work_of(load, originals), job, originals, what=what)
-    words = summary.words(what)
+    summary = carry_out(work_of(load, originals), job, originals)
     if summary.outcome == "stopped":
-        return JobStopped(words)
-    return JobFinished(words, code=_FAILED if summary.num_failed else 0)
+        return JobStopped(summary.message)
+    return JobFinished(summary.message, code=_FAILED if summary.num_failed else 0)
 
 
 def load_annotator(

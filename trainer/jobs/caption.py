@@ -60,7 +60,7 @@ CAPTION = JobSpec(
 def caption(settings: CaptionJob, job: Job) -> JobFinished | JobStopped:
     """Write the captions. Raises DarkroomError if the model cannot be used."""
     spec, folder = CAPTIONERS[settings.model], from_root(settings.folder)
-    return annotate(spec, settings, job, partial(caption_work, settings), what="captions", folder=folder)
+    return annotate(spec, settings, job, partial(caption_work, settings), folder=folder)
 
 
 def caption_work(settings: CaptionJob, load: Callable[[], Captioner], originals: Originals) -> Work:
@@ -91,7 +91,7 @@ def caption_work(settings: CaptionJob, load: Callable[[], Captioner], originals:
         whole = f"{settings.prefix}{text}{settings.suffix}" if text else ""
         return _write(_file_of(image, settings), whole, settings.mode, originals)
 
-    return Work(folder, settings.include_subfolders, is_left, do)
+    return Work("caption", folder, settings.include_subfolders, is_left, do)
 
 
 def _write(path: Path, caption: str, mode: CaptionMode, originals: Originals) -> Done:

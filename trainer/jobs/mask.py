@@ -76,7 +76,7 @@ MASK = JobSpec(
 def mask(settings: MaskJob, job: Job) -> JobFinished | JobStopped:
     """Write the masks. Raises DarkroomError if the model cannot be used."""
     spec, folder = MASKERS[settings.model], _masks_folder(settings)
-    return annotate(spec, settings, job, partial(mask_work, settings), what="masks", folder=folder)
+    return annotate(spec, settings, job, partial(mask_work, settings), folder=folder)
 
 
 def mask_work(settings: MaskJob, load: Callable[[], Masker], originals: Originals) -> Work:
@@ -110,7 +110,7 @@ def mask_work(settings: MaskJob, load: Callable[[], Masker], originals: Original
         write_bytes(Path(os.path.realpath(path)), stream.getvalue())
         return Done(has_written=True)
 
-    return Work(from_root(settings.folder), settings.include_subfolders, is_left, do)
+    return Work("mask", from_root(settings.folder), settings.include_subfolders, is_left, do)
 
 
 def _old_mask(path: Path, size: tuple[int, int]) -> Mask | None:
