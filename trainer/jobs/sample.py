@@ -17,7 +17,7 @@ from modules.settings.edit import set_path
 from modules.settings.field import Section, Setting, one_of
 from modules.system.errors import DarkroomError
 from modules.system.factories import load_factory
-from modules.system.paths import from_caller
+from modules.system.paths import from_caller, from_root
 from trainer.job import Job
 from trainer.job_events import JobFinished
 from trainer.jobs.config import Changes, PresetName, apply_changes, read_config
@@ -209,7 +209,7 @@ def _config(settings: SampleSettings) -> Config:
     if settings.config:
         config = read_config(settings.config, settings.changes, preset=settings.preset).config
     elif settings.run or settings.backup:
-        config = apply_changes(config_of_run(from_caller(settings.run or settings.backup)), settings.changes)
+        config = apply_changes(config_of_run(from_root(settings.run or settings.backup)), settings.changes)
     elif settings.model:
         config = apply_changes(Config(), settings.changes)
     else:

@@ -167,7 +167,7 @@ def _prompts(text: str, request: SampleRequest) -> Sequence[AxisValue]:
 def _saves(text: str, request: SampleRequest) -> Sequence[AxisValue]:
     if not request.choices.run:
         raise DarkroomError("The axis Save needs a run.", advice="Choose a run's folder, or another axis.")
-    run = saves_of(Path(request.choices.run))
+    run = saves_of(from_root(request.choices.run))
     words = split_list(text) or ["all"]
     chosen = [save for save in run.saves if "all" in words or save.label in words or str(save.step) in words]
     unknown = [
