@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from modules.adapters.tools.blocks import PRESETS
 from modules.settings.field import records_of
 from modules.system.errors import DarkroomError
 from modules.system.factories import load_factory
+from modules.system.paths import PROGRAM_ROOT
 from trainer.cli.options import add_options, settings_of
 from trainer.jobs.files import BlockSettings
 from trainer.jobs.registry import JOBS
@@ -89,3 +92,15 @@ def test_the_help_of_an_option_names_its_choices_once_and_its_default() -> None:
     assert help_of("lora-combine").count("bfloat16") == 1
     assert "written weights (default: as the input)" in help_of("lora-combine")
     assert "loses more (default: exact)" in help_of("lora-combine")
+
+
+def test_convert_reports_a_damaged_file_without_loading_torch(tmp_path: Path) -> None:
+    (tmp_path / "a.safetensors").write_bytes(b"no header")
+    code = f"""
+import sys
+from trainer.__main__ import main
+code = main(["convert", {str(tmp_path / "a.safetensors")!r}, {str(tmp_path / "b.safetensors")!r}])
+sys.exit(3 if "torch" in sys.modules else code)
+"""
+    ended = subprocess.run([sys.executable, "-c", code], cwd=PROGRAM_ROOT, capture_output=True, text=True, check=False)
+    assert (ended.returncode, "a.safetensors is not a safetensors file" in ended.stderr) == (2, True)

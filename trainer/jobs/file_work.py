@@ -20,7 +20,6 @@ from modules.adapters.tools.opening import WeightedFile, content_of, open_adapte
 from modules.adapters.tools.results import LoraResult, tool_metadata, write_result
 from modules.families.kinds.conversion import Source, as_inpainting, conversion_notes, convert, open_source, target_form
 from modules.families.kinds.identify import identify
-from modules.families.kinds.other_files import BROKEN
 from modules.families.kinds.record import Form
 from modules.system.devices import dtype_of
 from modules.system.errors import DarkroomError
@@ -45,8 +44,6 @@ def convert_file(settings: ConvertSettings, job: Job) -> JobFinished:
     source, out = from_root(settings.source), from_root(settings.out)
     require_free([source], out, overwrite=settings.overwrite)
     kind = identify(source)
-    if kind.kind == BROKEN.name:
-        raise DarkroomError(kind.sentence)
     form = target_form(kind, out, _form(settings.to))
     if form == "single":
         require_free([source], out.with_suffix(".yaml"), overwrite=settings.overwrite)

@@ -7,9 +7,15 @@ from typing import Annotated
 from annotated_types import Ge, Gt, Le
 
 from modules.adapters.registry import adapter_labels
+from modules.families.kinds.identify import identify
+from modules.families.kinds.other_files import BROKEN
 from modules.families.kinds.registry import FILE_KINDS
 from modules.settings.field import Section, Setting, one_of
 from modules.system.errors import DarkroomError
+from modules.system.factories import load_factory
+from modules.system.paths import from_root
+from trainer.job import Job
+from trainer.job_events import JobFinished
 from trainer.jobs.spec import LORA, LORA_FILE, AdapterChoice, Argument, Dtype, JobSpec, Overwrite, positional
 
 _FORMS = {
@@ -205,12 +211,21 @@ def _require_strengths(settings: BlockSettings) -> None:
         raise DarkroomError("No strengths are given.", advice="Give the strengths, or choose a preset.")
 
 
+def convert(settings: ConvertSettings, job: Job) -> JobFinished:
+    """Convert a file or folder. A damaged file is reported before torch is loaded, which takes a second or two."""
+    kind = identify(from_root(settings.source))
+    if kind.kind == BROKEN.name:
+        raise DarkroomError(kind.sentence)
+    result: JobFinished = load_factory("trainer.jobs.file_work:convert_file")(settings, job)
+    return result
+
+
 CONVERT = JobSpec(
     "convert",
     "Convert",
     "Convert a model or a LoRA to another format or dtype.",
     ConvertSettings,
-    "trainer.jobs.file_work:convert_file",
+    "trainer.jobs.files:convert",
     "A model between diffusers folder and single file, a LoRA between the kohya and the PEFT form, or another dtype.",
     button="Convert",
     input="source",
