@@ -17,13 +17,15 @@ from trainer.preflight.start_from import trained_layers
 
 _KINDS: Mapping[str, tuple[str, ...]] = {  # the first with a part of the name
     "normalization": ("norm",),
-    "timestep embedding": ("time_emb", "add_embedding"),
+    "timestep embedding": ("time_emb", "add_embedding", "t_embedder"),
     "self-attention": ("attn1.", "self_attn.", "mid_block.attentions.0.to_"),  # the last in a VAE
     "cross-attention": ("attn2.",),
-    "feed-forward": (".ff.", ".mlp."),
+    "attention": (".attention.", ".attn."),
+    "feed-forward": (".ff.", ".mlp.", ".feed_forward."),
+    "modulation": ("adaLN_modulation",),
     "projection": ("proj_in", "proj_out", "text_projection"),
     "convolution": ("conv", "downsamplers", "upsamplers"),
-    "embedding": ("embedding",),
+    "embedding": ("embedding", "embedder"),
 }
 
 

@@ -111,7 +111,8 @@ def _of_run(folder: Path) -> str:
 
 
 def _sentence(label: str, variant: str, prediction: Prediction, zero_snr: bool, facts: dict[str, str]) -> str:
-    text = f"A {label}{f' {variant}' if variant else ''} in diffusers' folder layout{_PREDICTIONS.get(prediction, '')}"
+    name = f"{label} {variant}".strip()
+    text = f"A {name} model in diffusers' folder layout{_PREDICTIONS.get(prediction, '')}"
     text += " and zero terminal SNR" if zero_snr else ""
     if "missing" in facts:
         text += f"; the weights of {facts['missing']} are missing"

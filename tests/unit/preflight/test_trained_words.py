@@ -22,6 +22,11 @@ from trainer.preflight.trained_layers import TrainedPart, kind_of_layer
         ("encoder.layers.3.mlp.fc1", "feed-forward"),
         ("decoder.mid_block.attentions.0.to_q", "self-attention"),
         ("text_model.embeddings.token_embedding", "embedding"),
+        ("layers.3.attention.to_q", "attention"),
+        ("noise_refiner.0.feed_forward.w1", "feed-forward"),
+        ("layers.3.adaLN_modulation.0", "modulation"),
+        ("t_embedder.mlp.0", "timestep embedding"),
+        ("cap_embedder.1", "embedding"),
         ("something.new", "other"),
     ],
 )
