@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from modules.config.codec import encode
 from modules.config.schema import Config
 from modules.sampling.registry import sampler_labels
 from modules.settings.edit import set_path
@@ -172,6 +173,27 @@ def test_the_worker_is_kept_between_presses(session: Any, tmp_path: Path) -> Non
     again = SampleSession(config, Background(), state_file=tmp_path / "sample.json", spawn=spawn)
     assert again.form.value("sampling.prompts.0.prompt") == "a house"  # found again after a restart
     assert again.choices.adapters == own.choices.adapters
+
+
+def test_a_request_of_an_earlier_version_is_restored(tmp_path: Path) -> None:
+    """Until version 4 of the config the choices were not one section, and an axis was a pair."""
+    config, _ = set_path(Config(), "sampling.prompts", [{"prompt": "a boat"}])
+    old = {
+        "request": 3, "config": encode(config), "folder": "/w/samples", "adapters": [["/l/one.safetensors", 0.5]],
+        "embeddings": ["/e/zog.safetensors"], "num_images": 2, "wildcards": "cards", "backup": "", "run": "/r",
+        "x": ["steps", "10-50 (+10)"],
+    }  # fmt: skip
+    state_file = tmp_path / "sample.json"
+    state_file.write_text(json.dumps(old), encoding="utf-8")
+    session = SampleSession(Config(), Background(), state_file=state_file)
+    assert session.was_restored
+    assert session.form.value("sampling.prompts.0.prompt") == "a boat"
+    assert session.choices.adapters == (AdapterChoice("/l/one.safetensors", 0.5),)
+    assert session.choices.embeddings == ("/e/zog.safetensors",)
+    assert (session.choices.num_images, session.choices.x, session.choices.y) == (2, "steps=10-50 (+10)", "")
+    assert (session.choices.wildcards, session.choices.run) == ("cards", "")
+    state_file.write_text(json.dumps({**old, "adapters": 5}), encoding="utf-8")
+    assert not SampleSession(Config(), Background(), state_file=state_file).was_restored
 
 
 def test_what_cannot_be_sampled_is_said_before_anything_starts(session: Any) -> None:

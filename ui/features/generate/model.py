@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -194,14 +195,25 @@ class SampleSession:
     def _restore(self) -> None:
         """Restore the last request of an earlier session, if there is one."""
         try:
-            request = sample_in(self._state_file.read_text(encoding="utf-8"))
-        except (OSError, ValueError, KeyError, TypeError):
+            request = sample_in(_with_choices(self._state_file.read_text(encoding="utf-8")))
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return
         if request is None:
             return
         self.was_restored = True
         self.form = FormModel(_with_prompt(self.form.config, request.prompt))
         self.choices = request.choices.model_copy(update={"run": "", "backup": ""})
+
+
+def _with_choices(line: str) -> str:
+    """Return the line of a request with its choices as one section: earlier versions wrote them one by one."""
+    data = json.loads(line)
+    if not isinstance(data, dict) or "choices" in data:
+        return line
+    choices = {name: data[name] for name in ("embeddings", "num_images", "wildcards")}
+    choices["adapters"] = [{"path": path, "strength": strength} for path, strength in data["adapters"]]
+    choices |= {name: "=".join(data[name]) for name in ("x", "y") if name in data}
+    return json.dumps({**data, "choices": choices})
 
 
 def _with_prompt(config: Config, prompt: SamplePrompt | None = None) -> Config:
