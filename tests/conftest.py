@@ -199,6 +199,14 @@ def tiny_sdxl_v(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> P
 
 
 @pytest.fixture(scope="session")
+def tiny_z_image(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Path:
+    """A tiny random Z-Image with a tokenizer of bytes; nobody may write to it."""
+    from tests.builders.z_image import write_z_image_folder
+
+    return write_z_image_folder(tmp_path_factory.mktemp("models") / "tiny-z-image")
+
+
+@pytest.fixture(scope="session")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Five drawn images of two shapes, with captions; nobody may write to it."""
     sizes = [(64, 64), (64, 64), (64, 64), (96, 64), (96, 64)]

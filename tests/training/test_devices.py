@@ -48,7 +48,8 @@ FORMS: dict[str, dict[str, Any]] = {
     "single file": {"training": {"trains": "full"}, "output": {"model_format": "single_file"}},
     "folder": {"training": {"trains": "full"}, "output": {"model_format": "diffusers"}},
 }
-TRAINED_PARTS = ("unet", *ENCODERS)
+DENOISERS = ("unet", "transformer")
+TRAINED_PARTS = (*DENOISERS, *ENCODERS)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +70,7 @@ def watched_config(model: Path, images: Path, folder: Path, *, form: str, text_i
         concepts=[{"path": str(images)}, {"path": str(images), "kind": "validation"}],
         parts={
             **{key: {"train": text_is_trained, **learning[key]} for key in ENCODERS},
-            "unet": {"checkpointing": "block", "offload_activations": True, **learning["unet"]},
+            **{key: {"checkpointing": "block", "offload_activations": True, **learning[key]} for key in DENOISERS},
         },
     )
     name = "model" if form == "folder" else "model.safetensors"
@@ -92,8 +93,9 @@ def assert_all_went_well(ran: Ran) -> None:
 @pytest.mark.parametrize(
     ("model", "latent_cache", "text_cache", "text_is_trained", "temp_device", "form", "offloaded_layers"),
     matrix(
-        ["tiny_sd", "tiny_sdxl"], [True, False], [True, False], [True, False], ["cpu:1", "cpu"], list(FORMS),
-        [0.0, 0.5],
+        ["tiny_sd", "tiny_sdxl", "tiny_z_image"], [True, False], [True, False], [True, False], ["cpu:1", "cpu"],
+        list(FORMS), [0.0, 0.5],
+        possible=lambda model, latents, text, text_is_trained, *_: not (model == "tiny_z_image" and text_is_trained),
         most_daily=9,
     ),
 )  # fmt: skip
@@ -147,25 +149,28 @@ def test_the_guard_changes_nothing(tiny_sd: Path, images: Path, tmp_path: Path) 
     assert_equal_tensors(weights[0], weights[1])
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(3)
 @pytest.mark.parametrize(
-    ("text_cache", "precision"),
-    [
-        pytest.param(True, "float32", marks=pytest.mark.one_family),
-        pytest.param(False, "float32", marks=pytest.mark.one_family),
-        (True, "bfloat16"),
-    ],
+    ("model", "text_cache", "precision"),
+    matrix(["tiny_sd", "tiny_sdxl", "tiny_z_image"], [True, False], ["float32", "bfloat16"]),
 )
 def test_what_is_cached_arrives_as_what_is_encoded(
-    any_model: Path, images: Path, tmp_path: Path, text_cache: bool, precision: str, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest,
+    images: Path,
+    tmp_path: Path,
+    model: str,
+    text_cache: bool,
+    precision: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """On the training device, in its numbers, bit for bit the same; in batches of two sizes, some without caption."""
+    folder = request.getfixturevalue(model)
     batches = watch_batches(monkeypatch)
     weights = []
     for cached in (False, True):
         config = small_config(
             tmp_path / str(cached),
-            model=any_model,
+            model=folder,
             images=images,
             general={"temp_device": "cpu:1", "debug_checks": True},
             data={"latent_cache": cached, "text_cache": cached and text_cache, "caption_dropout": 0.3},

@@ -30,7 +30,11 @@ from trainer.run.setup import Clocks
 from trainer.step import freezing
 from ui.loop.run_state import RunState, fold
 
-TRAINED = {"tiny_sd": ("unet", "text_encoder"), "tiny_sdxl": ("unet", "text_encoder", "text_encoder_2")}
+TRAINED = {
+    "tiny_sd": ("unet", "text_encoder"),
+    "tiny_sdxl": ("unet", "text_encoder", "text_encoder_2"),
+    "tiny_z_image": ("transformer",),
+}
 MODELS = list(TRAINED)
 MEMORIES: dict[str, dict[str, Any]] = {
     "off": {},

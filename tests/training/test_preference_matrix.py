@@ -16,6 +16,7 @@ import torch
 
 from benchmarks.loop_speed import run_setup
 from modules.families.protocol import PartMemory
+from modules.families.z_image.spec import Z_IMAGE
 from modules.optim.param_groups import named_parameters
 from modules.system.devices import CPU, Device
 from tests.builders.matrix import matrix
@@ -105,10 +106,20 @@ def gradients(prepared: PreparedRun, memory: PartMemory) -> Tensors:
     return {name: gradient for name, gradient in found.items() if gradient is not None}
 
 
+def has_flow_form(method: str) -> bool:
+    return not spec_of(method).refusal(settings_of(method), Z_IMAGE.process)
+
+
 @pytest.mark.daily(6)
 @pytest.mark.parametrize(
     ("model", "trains", "method", "memory"),
-    matrix(["tiny_sd", "tiny_sdxl"], ["adapter", "full"], NAMES, list(MEMORIES)),
+    matrix(
+        ["tiny_sd", "tiny_sdxl", "tiny_z_image"],
+        ["adapter", "full"],
+        NAMES,
+        list(MEMORIES),
+        possible=lambda model, _, method, __: model != "tiny_z_image" or has_flow_form(method),
+    ),
 )
 def test_gradients_equal_the_plain_ones_bit_for_bit(
     request: pytest.FixtureRequest, prepared_runs: PreparedRuns, model: str, trains: str, method: str, memory: str
