@@ -46,7 +46,7 @@ from trainer.step.prediction_modes import prior_mode
 from ui.loop.wording import preview_lines
 
 FULL: dict[str, Any] = {"training": {"trains": "full"}, "output": {"dtype": "float32"}}
-MODELS = ["tiny_sd", "tiny_sd2", "tiny_sdxl", "tiny_sdxl_v"]  # the second and the last predict v
+MODELS = ["tiny_sd", "tiny_sd2", "tiny_sdxl", "tiny_sdxl_v", "tiny_z_image"]  # the second and fourth predict v
 
 
 @pytest.fixture(scope="module")
