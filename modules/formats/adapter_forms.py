@@ -29,15 +29,16 @@ Naming = Literal[
     "kohya, text without text_model",
     "OFT of sd-scripts",
     "SimpleTuner",
-    "PEFT, UNet",
+    "PEFT, denoiser",
     "PEFT, text",
     "PEFT, text without text_model",
-    "before PEFT, UNet",
+    "before PEFT, denoiser",
     "before PEFT, text",
-    "UNet without unet.",
+    "PEFT, denoiser without its prefix",
     "other factors in PEFT names",
     "raw PEFT",
-    "ComfyUI, UNet",
+    "ComfyUI, original names",
+    "ComfyUI, diffusers names",
     "ComfyUI, text",
     "kohya, SGM and diffusers names",
     "other",
@@ -104,12 +105,16 @@ LYCORIS = AdapterForm(
         Prefix("lycoris_", "", {"diffusers": "SimpleTuner"}),
     ),
 )
+_COMFY_DENOISER: Mapping[Layout, Naming] = {
+    "diffusers": "ComfyUI, diffusers names",
+    "original": "ComfyUI, original names",
+}
 _ENCODERS = (("clip_l", _FIRST), ("clip_h", _FIRST), ("clip_g", _SECOND))
 COMFY = AdapterForm(
     "comfy",
     "ComfyUI",
     (
-        Prefix("diffusion_model.", DENOISER, {"original": "ComfyUI, UNet"}),
+        Prefix("diffusion_model.", DENOISER, _COMFY_DENOISER),
         Prefix("model.diffusion_model.", DENOISER),
         *(Prefix(f"text_encoders.{x}.transformer.", part, {"text": "ComfyUI, text"}) for x, part in _ENCODERS),
         *(Prefix(f"text_encoders.{x}.", part) for x, part in _ENCODERS),
@@ -131,12 +136,12 @@ RAW_PEFT = AdapterForm(
 )
 _PEFT_TEXT: Mapping[Layout, Naming] = {"text": "PEFT, text", "bare text": "PEFT, text without text_model"}
 _DOTTED = (
-    Prefix("unet.", DENOISER, {"diffusers": "PEFT, UNet"}),
-    Prefix("transformer.", DENOISER, {"diffusers": "PEFT, UNet"}),
+    Prefix("unet.", DENOISER, {"diffusers": "PEFT, denoiser"}),
+    Prefix("transformer.", DENOISER, {"diffusers": "PEFT, denoiser"}),
     Prefix("lora_unet.", DENOISER),
     Prefix("text_encoder_2.", _SECOND, _PEFT_TEXT),
     Prefix("text_encoder.", _FIRST, _PEFT_TEXT),
-    Prefix("", "", {"diffusers": "UNet without unet."}),
+    Prefix("", "", {"diffusers": "PEFT, denoiser without its prefix"}),
 )
 DIFFUSERS = AdapterForm("diffusers", "diffusers", _DOTTED, "peft")
 RAW = AdapterForm("raw", "OneTrainer's raw", _DOTTED, "kohya")

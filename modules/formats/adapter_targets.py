@@ -111,7 +111,7 @@ _OTHER_PREFIXES: Mapping[str, Naming] = {
     "lora_te1_": "kohya, lora_te1_ for lora_te_",
     "lora_te_": "kohya, lora_te_ for lora_te1_",
 }
-_PEFT: tuple[Naming, ...] = ("PEFT, UNet", "PEFT, text", "PEFT, text without text_model")
+_PEFT: tuple[Naming, ...] = ("PEFT, denoiser", "PEFT, text", "PEFT, text without text_model")
 _MAGNITUDES = (".lora_magnitude_vector", ".lora_magnitude_vector.weight")
 _PEFT_ENDS = (".lora_A.weight", ".lora_B.weight", *_MAGNITUDES, f".{ALPHA}")
 _LINEAR_LAYER = (".lora_linear_layer.down.weight", ".lora_linear_layer.up.weight")
@@ -153,8 +153,8 @@ def _with_factors(naming: Naming, tensors: Collection[str]) -> Naming:
     """Return the naming of a dotted layer by how its factors are spelled, since programs also tell these apart."""
     if all(t.endswith(_PEFT_ENDS) for t in tensors):
         return naming
-    if naming == "PEFT, UNet" and all(t.endswith(_OLD_ENDS) for t in tensors):
-        return "before PEFT, UNet"
+    if naming == "PEFT, denoiser" and all(t.endswith(_OLD_ENDS) for t in tensors):
+        return "before PEFT, denoiser"
     if naming == "PEFT, text" and all(t.endswith(_LINEAR_LAYER) for t in tensors):
         return "before PEFT, text"
     return "other factors in PEFT names"

@@ -7,10 +7,11 @@ extras. Where several rows apply to a layer, the worst answer counts; a file who
 loaded in part. Whole models are in `CHECKPOINTS`.
 
 Plain LoRA files were measured on 2026-11-21 with each program's own code at real shapes; LoHa, LoKr, OFT, DoRA, damaged
-files and inpainting on 2026-11-23. SimpleTuner's names and bundled embeddings are facts read in the programs or their
-issue threads. Tests ask diffusers and LyCORIS themselves, and tests/parity/test_merges_of_programs.py has the formulas
-of the others. A fact that turns out wrong, or a new version, changes this file alone. It imports nothing of the
-program, since the families' records read it.
+files and inpainting on 2026-11-23. Files of Z-Image were measured with diffusers alone, on 2026-11-27 at toy size.
+SimpleTuner's names and bundled embeddings are facts read in the programs or their issue threads. Tests ask diffusers
+and LyCORIS themselves, and tests/parity/test_merges_of_programs.py has the formulas of the others. A fact that turns
+out wrong, or a new version, changes this file alone. It imports nothing of the program, since the families' records
+read it.
 """
 
 from __future__ import annotations
@@ -88,6 +89,7 @@ Row = Mapping[str, Answer | Mapping[Place, Answer]]
 _WIDER: Mapping[Place, Place] = {"added embedding": "outside", "inpainting input": "outside"}
 
 _SD, _SDXL = ("stable-diffusion-v1", "stable-diffusion-v2"), "stable-diffusion-xl-v1"
+_Z_IMAGE = "Z-Image"
 _DIFFUSERS_NAMES, _SGM_NAMES = "kohya, diffusers names", "kohya, SGM names"
 _SKIPS_INPUT = none("skips conv_in of inpainting models")
 _NOT_OUTSIDE = none("does not map layers outside the blocks")
@@ -120,13 +122,20 @@ _SGM_IN_SD: Row = {
     "diffusers": {"": none("does not map SGM names for this model"), "outside": ALL},
     "sd-scripts": {"": UNKNOWN, "outside": _ONLY_BLOCKS},
 }
-_PEFT_UNET: Row = {
+_PEFT_DENOISER: Row = {
     "ComfyUI": {"": ALL, "attention": none(f"does not map {_NO_ATTENTION}")},
     "Forge": {"": ALL, "attention": refuses(f"refuses the file, because it cannot place {_NO_ATTENTION}")},
     "diffusers": ALL,
     "diffusers 0.31": ALL,
 }
 _DROPS_SGM = none("drops SGM names where the file has diffusers names, too")
+# diffusers has the model since 0.36, and sd-scripts does not train it.
+_IN_Z_IMAGE: Row = {
+    **_UNMEASURED,
+    "diffusers": ALL,
+    "diffusers 0.31": none("does not have this model"),
+    "sd-scripts": none("does not have this model"),
+}
 _BEFORE_PEFT: Row = {"ComfyUI": UNKNOWN, "Forge": UNKNOWN, "diffusers": ALL, "diffusers 0.31": UNKNOWN}
 
 # By the naming of a layer (`adapter_forms.Naming`) and the beginning of its model's architecture, by ModelSpec's id; ""
@@ -175,7 +184,10 @@ NAMES: Mapping[tuple[str, str], Row] = {
     ("OFT of sd-scripts", _SDXL): {"A1111": ALL, "sd-scripts": UNKNOWN, "LyCORIS": UNKNOWN},
     ("OFT of sd-scripts", ""): {"sd-scripts": UNKNOWN, "LyCORIS": UNKNOWN},
     ("SimpleTuner", ""): {"ComfyUI": ALL, "Forge": ALL, "LyCORIS": UNKNOWN},
-    **dict.fromkeys((("PEFT, UNet", a) for a in (*_SD, _SDXL)), _PEFT_UNET),
+    **dict.fromkeys((("PEFT, denoiser", a) for a in (*_SD, _SDXL)), _PEFT_DENOISER),
+    **dict.fromkeys(
+        ((n, _Z_IMAGE) for n in (_DIFFUSERS_NAMES, "PEFT, denoiser", "ComfyUI, diffusers names")), _IN_Z_IMAGE
+    ),
     ("PEFT, text", ""): {
         "ComfyUI": {"": ALL, "text projection": UNKNOWN},
         "Forge": {"": ALL, "text projection": UNKNOWN},
@@ -183,9 +195,9 @@ NAMES: Mapping[tuple[str, str], Row] = {
         "diffusers 0.31": ALL,
     },
     ("PEFT, text without text_model", ""): {"diffusers": ALL, "diffusers 0.31": UNKNOWN},
-    ("before PEFT, UNet", ""): _BEFORE_PEFT,
+    ("before PEFT, denoiser", ""): _BEFORE_PEFT,
     ("before PEFT, text", ""): _BEFORE_PEFT,
-    ("UNet without unet.", ""): {"ComfyUI": UNKNOWN, "Forge": UNKNOWN, "diffusers 0.31": UNKNOWN},
+    ("PEFT, denoiser without its prefix", ""): {"ComfyUI": UNKNOWN, "Forge": UNKNOWN, "diffusers 0.31": UNKNOWN},
     ("other factors in PEFT names", ""): {
         "ComfyUI": UNKNOWN,
         "Forge": UNKNOWN,
@@ -193,7 +205,7 @@ NAMES: Mapping[tuple[str, str], Row] = {
         "diffusers 0.31": UNKNOWN,
     },
     ("raw PEFT", ""): {},
-    ("ComfyUI, UNet", ""): {"ComfyUI": ALL, "Forge": UNKNOWN, "diffusers 0.31": UNKNOWN},
+    ("ComfyUI, original names", ""): {"ComfyUI": ALL, "Forge": UNKNOWN, "diffusers 0.31": UNKNOWN},
     ("ComfyUI, text", ""): {"ComfyUI": ALL, "diffusers 0.31": UNKNOWN},
     ("other", ""): _UNMEASURED,
     ("unknown", ""): dict.fromkeys(PROGRAMS, none("ignores names that the model does not have")),

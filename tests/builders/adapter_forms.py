@@ -148,7 +148,7 @@ FORMS = {
     "LyCORIS": Form("lycoris", _kohya({"unet": "lycoris"}), KOHYA, holds=("unet",)),
     "PEFT": Form("diffusers", _dotted, PEFT, alphas=False),
     "PEFT, no text_model": Form("diffusers", _without_text_model, PEFT, alphas=False),
-    "PEFT, UNet alone": Form("diffusers", lambda part, path, original: path, PEFT, alphas=False, holds=("unet",)),
+    "PEFT, denoiser alone": Form("diffusers", lambda part, path, original: path, PEFT, alphas=False, holds=("unet",)),
     "raw PEFT": Form("raw_peft", lambda p, path, o: f"base_model.model.{path}", PEFT, alphas=False, holds=("unet",)),
     "raw PEFT, parts": Form("raw_peft", lambda p, path, o: f"base_model.model.{p}.{path}", NAMED_PEFT, alphas=False),
     "diffusers before PEFT": Form("diffusers", _dotted, {DOWN: "lora.down.weight", UP: "lora.up.weight"}, alphas=False),

@@ -42,12 +42,15 @@ MORE: dict[str, tuple[str, Any]] = {
         ),
     ),
     "text projection, PEFT": ("sdxl", lambda: by.peft("sdxl", by.everything)),
-    "UNet without unet.": ("sd1", lambda: by.renamed(by.peft("sd1", by.unet), r"^unet\.", "")),
+    "PEFT, denoiser without its prefix": ("sd1", lambda: by.renamed(by.peft("sd1", by.unet), r"^unet\.", "")),
     "PEFT, lora_down": (
         "sd1",
         lambda: by.renamed(by.renamed(by.peft("sd1", by.unet), "lora_A", "lora_down"), "lora_B", "lora_up"),
     ),
-    "ComfyUI, UNet": ("sd1", lambda: {n: s for n, s in by.comfy("sd1", by.unet).items() if not n.endswith(".alpha")}),
+    "ComfyUI, original names": (
+        "sd1",
+        lambda: {n: s for n, s in by.comfy("sd1", by.unet).items() if not n.endswith(".alpha")},
+    ),
 }
 LIKE_OTHERS = ("kohya, SDXL, transformers", "PEFT, SDXL", "diffusers, SDXL")
 # Their shapes are not those of the model, or they are damaged.

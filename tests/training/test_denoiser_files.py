@@ -29,7 +29,7 @@ from modules.formats.safetensors_io import read_safetensors
 from modules.quantization.linear import QuantizedLinear
 from tests.builders.configs import laid_over, small_config
 from tests.builders.runs import assert_equal_tensors, run
-from tests.builders.z_image import tiny_transformer, write_z_image_folder
+from tests.builders.z_image import tiny_transformer
 from trainer.__main__ import main
 from trainer.events import StepFinished
 from trainer.preflight import check
@@ -44,8 +44,8 @@ BASE: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Path:
-    return write_z_image_folder(tmp_path_factory.mktemp("models") / "z-image")
+def model(tiny_z_image: Path) -> Path:
+    return tiny_z_image
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,6 @@ from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.pipelines import load_tiny
 from tests.builders.runs import run
-from tests.builders.z_image import write_z_image_folder
 from trainer.events import SampleReady, StepFinished, ValidationFinished
 from trainer.methods.build import require_process
 from trainer.methods.denoise import denoise_of
@@ -52,8 +51,8 @@ BASE: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Path:
-    return write_z_image_folder(tmp_path_factory.mktemp("models") / "z-image")
+def model(tiny_z_image: Path) -> Path:
+    return tiny_z_image
 
 
 @pytest.fixture

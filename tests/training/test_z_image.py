@@ -11,16 +11,18 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 
 from modules.config.codec import decode, encode
 from modules.config.rules import RULES
 from modules.config.schema import Config
 from modules.data.buckets import Size
-from modules.families.kinds.identify import identify
+from modules.families.kinds.identify import identify, who_loads_file
 from modules.families.parts.attention_processor import set_attention
 from modules.families.protocol import PartMemory
 from modules.families.z_image.forward import ZImage
 from modules.families.z_image.spec import Z_IMAGE
+from modules.formats.peft_settings import PEFT_SETTINGS
 from modules.formats.safetensors_io import read_safetensors
 from modules.memory.compiled_blocks import Compilation
 from modules.sampling.denoising_loop import initial_noise, run_denoising_loop, scheduler_for
@@ -30,7 +32,7 @@ from modules.system.devices import CPU, Device
 from tests.builders.configs import laid_over, small_config
 from tests.builders.pipelines import load_tiny
 from tests.builders.runs import Ran, assert_equal_tensors, run
-from tests.builders.z_image import write_z_image_folder, z_image_pipeline
+from tests.builders.z_image import z_image_pipeline
 from trainer.__main__ import main
 from trainer.events import BackupSaved, SampleReady, StepFinished, ValidationFinished
 from trainer.preflight import check
@@ -52,8 +54,8 @@ SIZE = Size(64, 64)
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Path:
-    return write_z_image_folder(tmp_path_factory.mktemp("models") / "z-image")
+def model(tiny_z_image: Path) -> Path:
+    return tiny_z_image
 
 
 @pytest.fixture(scope="module")
@@ -142,16 +144,21 @@ def test_cached_latents_and_text_train_as_fresh_ones(ran: Ran, watched: Config) 
     assert losses(fresh) == losses(ran)
 
 
-def test_a_lokr_trains_and_a_lora_continues(config: Config, ran: Ran, tmp_path: Path) -> None:
+def test_a_lokr_trains_and_a_lora_of_any_form_continues(config: Config, ran: Ran, tmp_path: Path) -> None:
     output = {"format": "kohya", "destination": str(tmp_path / "other.safetensors")}
     once: dict[str, Any] = {"training": {"epochs": 1}, "output": output}
     tree = encode(laid_over(config, once))
     lokr = run(decode({**tree, "adapter": {"name": "lokr", "rank": 2, "factor": 4}}).config)
     kind = identify(Path(lokr.finished.model_path))
     assert (kind.kind, kind.family) == ("lora", Z_IMAGE.name)
-    further = laid_over(config, {**once, "adapter": {"start_from": ran.finished.model_path}})
-    assert not check(further).errors
-    assert losses(run(further))[0] != losses(ran)[0]
+    written = Path(ran.finished.model_path)
+    continued = []
+    for file in (written, in_comfy_names(written, tmp_path / "comfy.safetensors")):
+        further = laid_over(config, {**once, "adapter": {"start_from": str(file)}})
+        assert not check(further).errors
+        continued.append(losses(run(further)))
+    assert continued[0][0] != losses(ran)[0]
+    assert continued[0] == continued[1]
 
 
 def test_a_fine_tune_is_a_folder_that_loads_again(config: Config, tmp_path: Path) -> None:
@@ -210,20 +217,37 @@ def test_its_lora_is_resized_merged_and_extracted(ran: Ran, model: Path, tmp_pat
     assert {identify(file).family for file in (small, merged, back)} == {Z_IMAGE.name}
 
 
+def in_comfy_names(lora: Path, file: Path) -> Path:
+    """Write a LoRA as other trainers do for ComfyUI, with alphas: `diffusion_model.` and diffusers' names."""
+    tensors, metadata = read_safetensors(lora)
+    named = {name.replace("transformer.", "diffusion_model.", 1): tensor for name, tensor in tensors.items()}
+    alphas = {n.replace("lora_A.weight", "alpha"): torch.tensor(2.0) for n in named if n.endswith("lora_A.weight")}
+    kept = {name: text for name, text in metadata.items() if name != PEFT_SETTINGS}
+    save_file(named | alphas, file, kept)
+    return file
+
+
 @torch.no_grad()
-def test_its_lora_is_loaded_by_diffusers(ran: Ran, model: Path, family: ZImage, tmp_path: Path) -> None:
-    """diffusers' own loader and a merged model give the same prediction."""
+def test_its_lora_is_loaded_by_diffusers_in_every_form(ran: Ran, model: Path, family: ZImage, tmp_path: Path) -> None:
+    """diffusers' own loader and a merged model give the same prediction, as the table of programs states."""
+    written, kohya = Path(ran.finished.model_path), tmp_path / "kohya.safetensors"
+    assert main(["convert", str(written), str(kohya), "--to", "kohya"]) == 0
+    forms = written, kohya, in_comfy_names(written, tmp_path / "comfy.safetensors")
     merged = tmp_path / "merged"
-    assert main(["lora-merge", str(model), str(merged), ran.finished.model_path]) == 0
+    assert main(["lora-merge", str(model), str(merged), str(written)]) == 0
     ours: ZImage = load_tiny(merged, Z_IMAGE.name)
     text = ours.encode_prompts(["a disc"])
     noisy = torch.randn(1, 16, 8, 8, generator=torch.Generator().manual_seed(5))
-    plain = family.predict(noisy, torch.tensor([500.0]), text)
+    plain, tuned = (f.predict(noisy, torch.tensor([500.0]), text) for f in (family, ours))
+    assert not torch.allclose(plain, tuned, atol=1e-3)
     pipe = z_image_pipeline(model, family)
-    pipe.load_lora_weights(ran.finished.model_path)
-    theirs = family.predict(noisy, torch.tensor([500.0]), text)
-    torch.testing.assert_close(ours.predict(noisy, torch.tensor([500.0]), text), theirs, rtol=1e-4, atol=1e-5)
-    assert not torch.allclose(plain, theirs, atol=1e-3)
+    for file in forms:
+        pipe.load_lora_weights(file)
+        theirs = family.predict(noisy, torch.tensor([500.0]), text)
+        torch.testing.assert_close(theirs, tuned, rtol=1e-4, atol=1e-5)
+        pipe.unload_lora_weights()
+        answers = {x.program: x.loads for x in who_loads_file(file)[1]}
+        assert (answers["diffusers"], answers["ComfyUI"]) == ("all", "unknown")  # with ComfyUI nothing was measured
 
 
 @pytest.mark.daily(2)

@@ -49,6 +49,7 @@ _OUTSIDE = re.compile(r"time_embedding\..*|add_embedding\..*|conv_in|conv_out")
 _ADDED = re.compile(r"add_embedding\.linear_[12]")
 _KOHYA_PREFIXES = ("lora_te_", "lora_unet_", "lora_te1_", "lora_te2_")
 _LOST_ALPHA = {"unusual alpha", "unreadable alpha"}
+_COMFY_PREFIX = "diffusion_model."
 _AMOUNTS: tuple[Word, ...] = ("none", "unknown", "part", "all")
 _SGM: Naming = "kohya, SGM names"
 _SGM_MIXED: Naming = "kohya, SGM and diffusers names"
@@ -172,7 +173,7 @@ def _in_peft_form(group: LayerGroup) -> LayerGroup:
 
 
 def _peft_naming(group: LayerGroup) -> Naming:
-    return "PEFT, text" if group.kohya_naming == "kohya, text" else "PEFT, UNet"
+    return "PEFT, text" if group.kohya_naming == "kohya, text" else "PEFT, denoiser"
 
 
 def _join(texts: Iterable[str]) -> str:
@@ -315,8 +316,13 @@ def _extras(
     )
     if unplaced + len(embeddings) > MOST_UNPLACED:
         yield "many unplaced tensors"
-    others = [n for n in header.shapes if "lora" not in n and n not in embeddings]
+    others = [n for n in header.shapes if "lora" not in n and n not in embeddings and not _is_alpha_of_comfy(n)]
     if others and not all(name.startswith(_KOHYA_PREFIXES) for name in header.shapes):
         yield "alpha in dotted names" if any(n.endswith(f".{ALPHA}") for n in others) else "names without lora"
     if CONFIGS_KEY in header.metadata:
         yield "another size"
+
+
+def _is_alpha_of_comfy(name: str) -> bool:
+    """Return whether it is an alpha in ComfyUI's names: diffusers reads it in models of which it knows these names."""
+    return name.startswith(_COMFY_PREFIX) and name.endswith(f".{ALPHA}")
