@@ -1,0 +1,239 @@
+"""The events of traced passes, and the recording that they make: programs of the blocks, and sizes as monomials.
+
+A pass is traced at several sizes. Its events must be the same at each, and the numbers of elements must be sums of the
+monomials in `recording.py`, exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import combinations
+from typing import Any
+
+from modules.memory.recording import (
+    MONOMIALS,
+    SIZES,
+    Call,
+    Count,
+    Kind,
+    Operation,
+    PassSize,
+    Program,
+    Recording,
+    Result,
+    Shape,
+)
+
+_MOST_TERMS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """A function that was called. Values and numbers of elements are counted over the whole pass."""
+
+    kind: Kind
+    operands: tuple[int, ...]
+    weights: tuple[str, ...]
+    results: tuple[tuple[int, int, int], ...]  # value, index of its number of elements, bytes of each or 0
+    changes: int
+    length: int
+    saves: tuple[tuple[int, ...], ...] = ()
+    extras: tuple[tuple[int, int], ...] = ()  # index of the number of elements, bytes of each or 0
+
+
+@dataclass(frozen=True, slots=True)
+class Entered:
+    """A block began."""
+
+    block: str
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A block ended."""
+
+    block: str
+
+
+@dataclass(frozen=True, slots=True)
+class Freed:
+    """The last reference to a value went."""
+
+    value: int
+
+
+@dataclass(slots=True)
+class PassEvents:
+    """The events of one pass; each of its `inputs` is the index of its number of elements, and the bytes of an item."""
+
+    events: list[Called | Entered | Left | Freed] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
+    inputs: list[tuple[int, int]] = field(default_factory=list)
+    input_names: list[str] = field(default_factory=list)
+
+    def add_number(self, number: int) -> int:
+        """Note a number of elements and return its index."""
+        self.numbers.append(number)
+        return len(self.numbers) - 1
+
+
+def recording_of(
+    passes: Sequence[PassEvents],
+    sizes: Sequence[PassSize],
+    *,
+    is_per_image: bool,
+    text: frozenset[str],
+    blocks: Mapping[str, bool],
+    weights: Mapping[str, Shape],
+) -> Recording:
+    """Return the recording of a pass that was traced at several sizes.
+
+    `text` are the names of the inputs that come from the text encoders, `weights` the shapes of all weights by name,
+    and `blocks` the paths of the blocks, in the order of the module: whether each is a transformer block. Raises
+    ValueError if the operations depend on the size, or a tensor's size is not a sum of the monomials.
+    """
+    first, *others = passes
+    if any(other.events != first.events for other in others):
+        raise ValueError("The operations of the pass depend on its size.")
+    counts = _Counts([size.monomials() for size in sizes], is_per_image=is_per_image)
+    indices = [counts.index_of(numbers) for numbers in zip(*(p.numbers for p in passes), strict=True)]
+    programs = _Programs(indices, blocks, weights)
+    programs.add(iter(first.events), inputs=range(len(first.inputs)))
+    return Recording(
+        counts=tuple(counts.fitted),
+        programs=tuple(programs.known),
+        inputs=tuple(Result(indices[n], item_bytes) for n, item_bytes in first.inputs),
+        text=tuple(i for i, name in enumerate(first.input_names) if name in text),
+        blocks=tuple(blocks),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Added:
+    """A block's program, the values of others that it reads and ends, and its results."""
+
+    block: str
+    program: int
+    operands: tuple[int, ...]
+    results: tuple[int, ...]
+    ended: tuple[int, ...]
+
+
+class _Programs:
+    """Makes programs of events, one for all blocks that are equal."""
+
+    def __init__(self, indices: Sequence[int], blocks: Mapping[str, bool], shapes: Mapping[str, Shape]) -> None:
+        """`indices` are the counts of the pass's numbers of elements; `blocks`: whether each is a transformer block."""
+        self._indices = indices
+        self._blocks = blocks
+        self._shapes = dict(shapes)
+        self._by_content: dict[object, int] = {}
+        self.known: list[Program] = []
+
+    def add(self, events: Iterator[Any], path: str = "", inputs: Sequence[int] = ()) -> _Added:
+        """Add the program of a block, up to its end, or of the whole pass with its inputs."""
+        steps: list[tuple[Called | _Added, list[int]]] = []
+        read, made, ended = dict.fromkeys(inputs), dict[int, None](), list[int]()
+        for event in events:
+            match event:
+                case Freed(value) if value in made:
+                    steps[-1][1].append(value)
+                case Freed(value):
+                    ended.append(value)
+                case Left():
+                    break
+                case Entered(block):
+                    inner = self.add(events, block)
+                    steps.append((inner, [value for value in inner.ended if value in made]))
+                    ended += [value for value in inner.ended if value not in made]
+                    read |= dict.fromkeys(value for value in inner.operands if value not in made)
+                    made |= dict.fromkeys(inner.results)
+                case _:
+                    steps.append((event, []))
+                    read |= dict.fromkeys(value for value in event.operands if value not in made)
+                    made |= dict.fromkeys(value for value, *_ in event.results)
+        numbers = {value: number for number, value in enumerate((*read, *made))}
+        freed = {value for _, values in steps for value in values}
+        results = tuple(value for value in made if value not in freed)
+        program = Program(
+            len(read),
+            tuple(self._step(step, values, path, numbers) for step, values in steps),
+            tuple(numbers[value] for value in results),
+            self._weights_of(path),
+            self._blocks.get(path, False),
+        )
+        content = (program.num_inputs, program.steps, program.results, tuple(program.weights.items()))
+        index = self._by_content.setdefault((content, program.is_transformer), len(self.known))
+        if index == len(self.known):
+            self.known.append(program)
+        return _Added(path, index, tuple(read), results, tuple(ended))
+
+    def _step(
+        self, step: Called | _Added, freed: Sequence[int], path: str, numbers: Mapping[int, int]
+    ) -> Operation | Call:
+        operands, frees = tuple(numbers[v] for v in step.operands), tuple(numbers[v] for v in freed)
+        prefix = f"{path}." if path else ""
+        if isinstance(step, _Added):
+            return Call(step.program, step.block.removeprefix(prefix), operands, frees)
+        return Operation(
+            step.kind,
+            operands,
+            tuple(name.removeprefix(prefix) for name in step.weights),
+            tuple(Result(self._indices[number], item_bytes) for _, number, item_bytes in step.results),
+            step.saves,
+            tuple(Result(self._indices[number], item_bytes) for number, item_bytes in step.extras),
+            step.changes,
+            step.length,
+            frees,
+        )
+
+    def _weights_of(self, path: str) -> dict[str, Shape]:
+        """Take the weights of a block, without those of its own blocks; those of the whole pass are all others."""
+        prefix = f"{path}." if path else ""
+        names = [name for name in self._shapes if name.startswith(prefix)]
+        return {name.removeprefix(prefix): self._shapes.pop(name) for name in names}
+
+
+class _Counts:
+    """The distinct numbers of elements of passes of several sizes, as sums of monomials."""
+
+    def __init__(self, points: Sequence[tuple[int, ...]], *, is_per_image: bool) -> None:
+        self._points = points
+        self._monomials = range(len(SIZES), len(MONOMIALS)) if is_per_image else range(len(MONOMIALS))
+        self._known: dict[tuple[int, ...], int] = {}
+        self.fitted: list[Count] = []
+
+    def index_of(self, numbers: tuple[int, ...]) -> int:
+        """Return the index of the count that has these values at the sizes. Raises ValueError where no sum does."""
+        if numbers not in self._known:
+            self._known[numbers] = len(self.fitted)
+            self.fitted.append(self._fit(numbers))
+        return self._known[numbers]
+
+    def _fit(self, numbers: tuple[int, ...]) -> Count:
+        for num_terms in range(1, _MOST_TERMS + 1):
+            for chosen in combinations(self._monomials, num_terms):
+                rows = [[Fraction(point[index]) for index in chosen] for point in self._points]
+                factors = _solved([[*row, Fraction(n)] for row, n in zip(rows, numbers, strict=True)])
+                if factors is not None:
+                    terms = zip(chosen, factors, strict=True)
+                    return Count(tuple((index, f.numerator, f.denominator) for index, f in terms if f))
+        raise ValueError(f"The size of a tensor is not a sum of monomials: {numbers}.")
+
+
+def _solved(rows: list[list[Fraction]]) -> list[Fraction] | None:
+    """Return the solution of linear equations, with the right side as the last column; None if there is not one."""
+    num = len(rows[0]) - 1
+    for column in range(num):
+        pivot = next((i for i in range(column, len(rows)) if rows[i][column]), None)
+        if pivot is None:
+            return None
+        rows[column], rows[pivot] = rows[pivot], rows[column]
+        top = [value / rows[column][column] for value in rows[column]]
+        rows = [
+            top if i == column else [a - row[column] * b for a, b in zip(row, top, strict=True)]
+            for i, row in enumerate(rows)
+        ]
+    return [row[-1] for row in rows[:num]] if all(not row[-1] for row in rows[num:]) else None
