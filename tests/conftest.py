@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import hashlib
 import os
 import shutil
 import sqlite3
@@ -57,16 +56,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def recordings(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the recorded passes of the tests' models, kept from run to run for the code that makes them."""
-    root = request.config.rootpath / "modules"
-    makers = [
-        root / "memory" / "trace.py",
-        root / "memory" / "recording.py",
-        root / "families" / "parts" / "traced_passes.py",
-    ]
-    version = hashlib.sha256(b"".join(file.read_bytes() for file in makers)).hexdigest()[:12]
+    """The folder of the recorded passes of the tests' models, kept from run to run."""
     cache = getattr(request.config, "cache", None)  # None with `-p no:cacheprovider`
-    return tmp_path_factory.mktemp("recordings") if cache is None else Path(cache.mkdir(f"recordings-{version}"))
+    return tmp_path_factory.mktemp("recordings") if cache is None else Path(cache.mkdir("recordings"))
 
 
 @pytest.fixture

@@ -1,11 +1,15 @@
-"""The recordings of a model's passes: shipped for published models, and kept for the shapes that were traced here."""
+"""The recordings of a model's passes: shipped for published models, and kept for the shapes that were traced here.
+
+The name of a file has a digest of all that its recordings depend on besides the libraries: the shape of the part, and
+the code that traces it. So what another version of the tracer has recorded is never read.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -18,8 +22,14 @@ from modules.system.paths import PROGRAM_ROOT, recordings_dir
 PassesOfPart = Mapping[str, Recording]
 """The recordings of a part's passes: "forward", or "encode" and "decode"."""
 
-_SHIPPED = PROGRAM_ROOT / "modules" / "estimate" / "shipped"
-_FORMAT = 1  # of the recordings; a change of the tracer or of the file must raise it
+SHIPPED = PROGRAM_ROOT / "modules" / "estimate" / "shipped"
+_TRACER = (
+    "modules.memory.trace",
+    "modules.memory.autocast",
+    "modules.memory.pass_events",
+    "modules.memory.recording",
+    "modules.estimate.tracing",
+)
 _PACKAGES = ("torch", "diffusers", "transformers")
 # What does not change a pass: where a config comes from, and numbers that only scale values.
 _OTHER_KEYS = frozenset(
@@ -61,12 +71,12 @@ def perceptual_recording() -> Recording:
 
 def perceptual_file() -> Path:
     """Return where the recording of the perceptual distance is shipped."""
-    return _SHIPPED / "perceptual.json"
+    return SHIPPED / "perceptual.json"
 
 
 def shipped_file(spec: FamilySpec, part: PartSpec, config: Mapping[str, Any]) -> Path:
     """Return where the recordings of a part of this shape are shipped, if they are."""
-    return _SHIPPED / f"{part.class_name}-{shape_key(spec, part, config)}.json"
+    return SHIPPED / f"{part.class_name}-{shape_key(spec, part, config)}.json"
 
 
 def kept_file(spec: FamilySpec, part: PartSpec, config: Mapping[str, Any]) -> Path:
@@ -82,12 +92,20 @@ def keep(file: Path, recordings: PassesOfPart) -> None:
 
 
 def shape_key(spec: FamilySpec, part: PartSpec, config: Mapping[str, Any]) -> str:
-    """Return a hash of everything that the passes of a part depend on besides the libraries."""
+    """Return a hash of everything that the recordings of a part depend on besides the libraries."""
     own = {k: v for k, v in config.items() if not k.startswith("_") and k not in _OTHER_KEYS and v is not None}
     model = part.model
-    facts = [_FORMAT, model.reference, model.passes, model.transformer_blocks, model.other_blocks]
+    code = [_digest(module) for module in (*_TRACER, model.passes.partition(":")[0])]
+    facts = [code, model.reference, model.passes, model.transformer_blocks, model.other_blocks]
     of_family = [spec.latents.factor, spec.latents.channels]
     return hashlib.sha256(json.dumps([facts, of_family, own], sort_keys=True).encode()).hexdigest()[:20]
+
+
+@cache
+def _digest(module: str) -> str:
+    """Return a digest of a module's source, the same with any line endings."""
+    file = PROGRAM_ROOT / f"{module.replace('.', '/')}.py"
+    return hashlib.sha256(file.read_text(encoding="utf-8").encode()).hexdigest()
 
 
 def _known(spec: FamilySpec, part: PartSpec, config: Mapping[str, Any]) -> PassesOfPart | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.estimate.architecture import architecture_of
-from modules.estimate.recordings import PassesOfPart, keep, kept_file, perceptual_file, shipped_file
+from modules.estimate.recordings import SHIPPED, PassesOfPart, keep, kept_file, perceptual_file, shipped_file
 from modules.families.kinds.identify import identify
 from modules.families.parts.forwards import block_types, transformer_types
 from modules.families.parts.single_file.checkpoint import empty_part
@@ -93,13 +93,22 @@ def _variants(spec: FamilySpec, part: PartSpec, config: Mapping[str, Any] | None
 def main(arguments: list[str]) -> None:
     """Trace the parts that the standard input names, or all that are shipped."""
     if arguments == ["--ship"]:
-        for file, spec, part, config in published_parts():
-            keep(file, traced_part(spec, part, config))
-        keep(perceptual_file(), traced_perceptual())
+        ship()
         return
     request = json.load(sys.stdin)
     spec = FAMILIES[request["family"]]
     trace_parts(spec, request["configs"])
+
+
+def ship() -> None:
+    """Write the recordings of all published models into the program, and remove those that no model needs any more."""
+    keep(perceptual_file(), traced_perceptual())
+    needed = {perceptual_file()}
+    for file, spec, part, config in published_parts():
+        keep(file, traced_part(spec, part, config))
+        needed.add(file)
+    for file in set(SHIPPED.iterdir()) - needed:
+        file.unlink()
 
 
 def trace_parts(spec: FamilySpec, configs: Mapping[str, Mapping[str, Any]]) -> None:

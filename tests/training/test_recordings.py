@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from modules.estimate.recordings import perceptual_file, shipped_file
+from modules.estimate import recordings, tracing
+from modules.estimate.recordings import SHIPPED, perceptual_file, shipped_file
 from modules.estimate.tracing import published_parts, traced_part, traced_perceptual
 from modules.families.parts.single_file.models import shipped_configs
 from modules.families.registry import FAMILIES
@@ -21,6 +22,29 @@ _PARTS = [pytest.param(*part, id=part[0].stem, marks=pytest.mark.full) for part 
 @pytest.mark.parametrize(("file", "spec", "part", "config"), _PARTS)
 def test_the_shipped_recordings_are_those_of_the_real_modules(file: Path, spec: Any, part: Any, config: Any) -> None:
     assert file.read_text(encoding="utf-8") == to_text(traced_part(spec, part, config)), _how_to_ship()
+
+
+def test_the_recordings_of_all_published_models_ship_as_this_tracer_makes_them_and_no_others() -> None:
+    """The name of a file has a digest of the tracer's code: a file that another version made has another name."""
+    needed = {part[0].name for part in published_parts()} | {perceptual_file().name}
+    assert {file.name for file in SHIPPED.iterdir()} == needed, _how_to_ship()
+
+
+@pytest.mark.parametrize("edited", ["modules.memory.trace", "modules.families.parts.traced_passes"])
+def test_another_version_of_the_tracer_has_other_recordings(edited: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec, config = FAMILIES["sd"], shipped_configs("sd1")["unet"]
+    digest = recordings._digest
+    monkeypatch.setattr(recordings, "_digest", lambda module: digest(module) + "edited" * (module == edited))
+    assert not shipped_file(spec, spec.denoiser, config).is_file()
+
+
+def test_shipping_removes_the_recordings_that_no_model_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recordings, "SHIPPED", tmp_path)
+    monkeypatch.setattr(tracing, "SHIPPED", tmp_path)
+    monkeypatch.setattr(tracing, "published_parts", lambda: ())
+    (tmp_path / "UNet2DConditionModel-0123.json").write_text("{}")
+    tracing.ship()
+    assert [file.name for file in tmp_path.iterdir()] == [perceptual_file().name]
 
 
 def test_the_shipped_recording_of_a_text_encoder_is_that_of_the_real_module() -> None:
