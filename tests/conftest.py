@@ -94,7 +94,7 @@ def traced_here(recordings: Path) -> Iterator[None]:
         yield
 
 
-def trace_here(spec: FamilySpec, configs: Mapping[str, Mapping[str, Any]]) -> None:
+def trace_here(spec: FamilySpec, configs: Mapping[str, Mapping[str, Any]], _progress: object) -> None:
     """Trace the passes of these parts, and keep the recordings; invalid configs have none."""
     from modules.estimate.tracing import trace_parts
 

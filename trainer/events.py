@@ -18,6 +18,7 @@ from trainer.rollout_events import ChoicesWanted, RolloutSampled
 Phase = Literal[
     "starting",
     "loading",
+    "estimating",
     "scanning",
     "caching",
     "dry_run",

@@ -37,6 +37,11 @@ class AtOnce:
         self.jobs.append(Job(work, done, failed))
         return self.jobs[-1]
 
+    def run_reporting(
+        self, work: Callable[[Any], Any], done: Callable[[Any], None], failed: Any = None, *, progress: Any
+    ) -> Job:
+        return self.run(lambda: work(progress), done, failed)
+
     def finish(self) -> None:
         while self.jobs:
             job = self.jobs.pop(0)
@@ -55,7 +60,7 @@ def measured(config: Config, *, free: int | None = 6 * GB) -> FitMeasurement:
 
 
 def fitting(model: FormModel, background: AtOnce, **changes: Any) -> Fitting:
-    return Fitting(model, background, measure_config=lambda c: measured(c, **changes), compute_fit=compute)  # type: ignore[arg-type]
+    return Fitting(model, background, measure_config=lambda c, _report: measured(c, **changes), compute_fit=compute)  # type: ignore[arg-type]
 
 
 def test_the_proposal_is_shown_and_taken_as_one_step() -> None:
@@ -99,7 +104,7 @@ def test_without_a_card_its_size_is_asked_for_and_without_shapes_nothing_is_prom
     background.finish()
     assert "No card was found" in fits.card_note
     assert fits.card_text == "8.0 GB"
-    other = Fitting(form(), background, measure_config=lambda _c: FitMeasurement(None, GB))  # type: ignore[arg-type]
+    other = Fitting(form(), background, measure_config=lambda _c, _report: FitMeasurement(None, GB))  # type: ignore[arg-type]
     background.finish()
     assert other.stage == "failed"
     assert "cannot be estimated" in other.message

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import json
+import threading
+import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from modules.config.schema import Config
 from modules.system.paths import session_file
 from tests.ui.conftest import Window
 from tests.ui.driving import walk
@@ -29,6 +32,8 @@ from trainer.events import (
     ValidationFinished,
     WarningRaised,
 )
+from trainer.preflight import Progress, Report
+from trainer.preflight.passes import ESTIMATING
 from ui.widgets.controls import Button
 
 
@@ -65,6 +70,30 @@ def test_a_start_saves_the_session_and_opens_the_run_page(ready: Window) -> None
     assert run.request.config == ready.app.form.config
     assert ready.asked.calls == []
     end(ready, run)
+
+
+def test_a_check_that_takes_long_is_shown_and_stopped(ready: Window, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory is estimated in the background; Stop gives the window back at once."""
+    session, bar, ended = ready.app.context.session, ready.app.shell.bottom_bar, threading.Event()
+
+    def check(_config: Config, *, progress: Progress, **_: object) -> Report:
+        try:
+            while True:
+                progress(ESTIMATING, 0, 1)
+                time.sleep(0.001)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(session, "_check", check)
+    bar.start.invoke()
+    ready.wait_until(lambda: bar.start.cget("text") == "Checking…", "the check")
+    ready.wait_until(lambda: bar.start.cget("text") == "Stop", "the button")
+    assert (bar.phase.cget("text"), bar.detail.cget("text")) == ("Checking", ESTIMATING)
+    bar.start.invoke()
+    ready.wait_until(lambda: bar.start.cget("text") == "Start", "the end")
+    assert ended.wait(10)
+    assert bar.phase.cget("text") == "Ready"
+    assert ready.engine.requests == []
 
 
 def test_the_bars_and_figures_follow(ready: Window) -> None:

@@ -19,7 +19,7 @@ from trainer.commands import BackupNow, SampleNow
 from trainer.event_lines import to_line
 from trainer.events import Event, PhaseChanged, RunFailed, RunFinished, SampleProgress, SampleReady
 from trainer.launch import RunRequest
-from trainer.preflight import Report
+from trainer.preflight import Progress, Report
 from trainer.run_folder.backup import write_backup
 from trainer.run_folder.event_log import EVENTS_FILE
 from ui.loop.background import Background
@@ -231,7 +231,7 @@ def test_a_check_comes_back_with_its_report(desk: Desk) -> None:
 
 
 def test_a_check_that_breaks_leaves_the_session_idle(desk: Desk) -> None:
-    def broken(config: Config, *, resume_from: Path | None = None, is_fork: bool = False) -> Report:
+    def broken(config: Config, **_: object) -> Report:
         raise OSError("disk on fire")
 
     session = RunSession(desk.background, check_config=broken)
@@ -239,6 +239,33 @@ def test_a_check_that_breaks_leaves_the_session_idle(desk: Desk) -> None:
     session.check(RunRequest(Config()), lambda _report: None, failures.append)
     desk.wait_until(lambda: failures)
     assert session.stage == "idle"
+
+
+def test_a_check_that_takes_long_shows_its_work_and_can_be_stopped(desk: Desk) -> None:
+    seconds, ended, reports = [0.0], threading.Event(), list[Report]()
+
+    def endless(config: Config, *, progress: Progress, **_: object) -> Report:
+        try:
+            while True:
+                progress("estimating memory", 0, 1)
+                time.sleep(0.001)
+        finally:
+            ended.set()
+
+    session = RunSession(desk.background, check_config=endless, wall_clock=lambda: seconds[0])
+    seen: list[str] = []
+    session.changed.subscribe(lambda: seen.append(session.work_of_check))
+    session.check(RunRequest(Config()), reports.append)
+    session.stop()  # the second click of a double click on Start
+    assert session.stage == "checking"
+    seconds[0] = 2.0
+    desk.wait_until(lambda: session.can_stop)
+    assert session.work_of_check == "estimating memory"
+    session.stop()
+    assert (session.stage, session.can_stop, session.work_of_check) == ("idle", False, "")
+    assert ended.wait(10)
+    desk.all_looked()
+    assert reports == []
 
 
 def test_every_step_is_a_point_of_the_curve(desk: Desk) -> None:

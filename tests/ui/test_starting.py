@@ -57,7 +57,7 @@ class Bench:
             before_start=lambda: self.happened.append("before"),
         )
 
-    def check(self, config: Config, *, resume_from: Path | None = None, is_fork: bool = False) -> Report:
+    def check(self, config: Config, *, resume_from: Path | None = None, **_: object) -> Report:
         self.num_checks += 1
         self.checked_from = resume_from
         return Report(tuple(self.problems), PREVIEW)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from modules.settings.field import Section
 from modules.system.errors import DarkroomError
@@ -47,11 +48,22 @@ def verb_of(spec: JobSpec) -> Verb:
             return 0
         settings = validate_settings(spec.settings, settings_of(options, spec.settings))
         if spec.shows == "text":
-            end = spec.run(settings, Job(lambda _event: None))
+            with job_on_terminal() as job:
+                end = spec.run(settings, job)
             return _print_text(end) if isinstance(end, JobFinished) else 0
         return run_job(spec, settings, is_json=options.json_lines)
 
     return Verb(spec.help.removesuffix("."), add_arguments, run)
+
+
+@contextmanager
+def job_on_terminal() -> Iterator[Job]:
+    """Yield a job whose progress is shown on standard error."""
+    meter = Meter()
+    try:
+        yield Job(lambda event: _show_on_terminal(event, meter))
+    finally:
+        meter.close()
 
 
 def run_request(_options: argparse.Namespace) -> int:

@@ -24,6 +24,7 @@ from modules.system.problem import Problem, count
 from modules.system.ranks import current_rank
 from trainer import commands
 from trainer.cli.console import Console, JsonLines, Listener, OtherProcess
+from trainer.cli.jobs import job_on_terminal
 from trainer.cli.options import settings_verb
 from trainer.cli.signals import on_signal
 from trainer.events import Event, PhaseChanged, RunFailed, RunFinished
@@ -131,7 +132,8 @@ def _train(settings: TrainSettings) -> int:
 
 def _fit_to_card(config: Config, settings: TrainSettings) -> Config:
     """Return the config that fits, with its table on standard error. Raises DarkroomError if nothing fits."""
-    fit, table = fit_config(config, settings, is_run=True)
+    with job_on_terminal() as job:
+        fit, table = fit_config(config, settings, is_run=True, progress=job.progress)
     sys.stderr.write(table)
     if not fit.fits:
         raise DarkroomError(
@@ -149,7 +151,8 @@ def _cache(settings: CacheSettings) -> int:
         names = [settings.config, *settings.keep_for]
         return _prune([loaded.config, *others], names=names, is_confirmed=settings.yes)
     allowed = allowed_code(loaded.config, settings)
-    report = check(loaded.config, approved_code=approved_hashes() | allowed)
+    with job_on_terminal() as job:
+        report = check(loaded.config, approved_code=approved_hashes() | allowed, progress=job.progress)
     if report.datasets is not None and not settings.json_lines:
         is_cached, epochs = data_in_use(loaded.config).latent_cache, loaded.config.training.epochs
         for line in plan_lines(report.datasets, is_cached=is_cached, epochs=epochs, every_image=settings.images):

@@ -58,15 +58,16 @@ CHECK = JobSpec(
 )
 
 
-def check(settings: CheckSettings, _job: Job) -> JobFinished:
+def check(settings: CheckSettings, job: Job) -> JobFinished:
     """Return the report as a text. Raises DarkroomError for a config that cannot be read."""
     loaded = settings.load()
     report = check_config(
         loaded.config,
         resume_from=from_root(settings.resume) if settings.resume else None,
         approved_code=approved_hashes() | allowed_code(loaded.config, settings),
+        progress=job.progress,
     )
-    fit, table = fit_config(loaded.config, settings) if settings.fit else (None, "")
+    fit, table = fit_config(loaded.config, settings, progress=job.progress) if settings.fit else (None, "")
     code = 2 if report.errors else 0
     if settings.json_text:
         data = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +17,8 @@ from trainer.data.hub_datasets import with_local_folders
 from trainer.jobs.spec import Argument
 from trainer.preflight.estimates import sizes_of
 from trainer.preflight.fit import Fit, bytes_words, describe_fit, factor_words, fit, free_here, size_of
+from trainer.preflight.passes import trace_unknown
+from trainer.preflight.report import Progress, no_progress
 
 _AUTO = "auto"
 
@@ -47,14 +50,17 @@ class FitSettings(Section):
     ] = False
 
 
-def fit_config(config: Config, settings: FitSettings, *, is_run: bool = False) -> tuple[Fit, str]:
+def fit_config(
+    config: Config, settings: FitSettings, *, is_run: bool = False, progress: Progress = no_progress
+) -> tuple[Fit, str]:
     """Return the settings that fit the card of --fit, and the table of changes; save the config as --save demands.
 
     `is_run`: the run is to start on this machine, so its device counts whatever the size.
     Raises DarkroomError for an invalid size, without an estimate, and if a file cannot be written.
     """
     card_bytes, is_here = card_of(settings.fit, config)
-    datasets = datasets_of(with_local_folders(config))
+    trace_unknown(config, progress)
+    datasets = datasets_of(with_local_folders(config), partial(progress, "scanning"))
     sizes = sizes_of(datasets.training, datasets.validation)
     result = fit(config, sizes, card_bytes=card_bytes, is_this_card=is_here or is_run)
     if result is None:

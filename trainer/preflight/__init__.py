@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modules.config.schema import Config
-from trainer.preflight.report import Preview, Report
+from trainer.preflight.report import Preview, Progress, Report, no_progress
 
 if TYPE_CHECKING:
     from modules.data.datasets import Datasets
-    from modules.data.scan import Watch
 
-__all__ = ["Preview", "Report", "check"]
+__all__ = ["Preview", "Progress", "Report", "check"]
 
 
 def check(
@@ -28,7 +27,7 @@ def check(
     run_dir: Path | None = None,
     is_fork: bool = False,
     replaces: bool = False,
-    watch: Watch | None = None,
+    progress: Progress = no_progress,
 ) -> Report:
     """Return the report of `trainer.preflight.checks.check`: everything that can be found without loading a model."""
     from trainer.preflight import checks
@@ -41,5 +40,5 @@ def check(
         run_dir=run_dir,
         is_fork=is_fork,
         replaces=replaces,
-        watch=watch,
+        progress=progress,
     )

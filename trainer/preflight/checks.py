@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from modules.config.rules import problems_of
@@ -12,7 +13,6 @@ from modules.config.usage import learns_from, rollout_of, step_passes, trains_on
 from modules.data.dataset import Dataset
 from modules.data.datasets import Datasets
 from modules.data.plans import EpochPlans
-from modules.data.scan import Watch, ignore_progress
 from modules.families.kinds.file_kind import FileKind
 from modules.rewards.user_code_file import approved_hashes
 from modules.system.errors import DarkroomError
@@ -30,10 +30,11 @@ from trainer.preflight.images import problems_of_concept_folders, problems_of_im
 from trainer.preflight.length import problems_of_length, problems_of_validation
 from trainer.preflight.missing_captions import problems_of_captions_files, problems_of_missing_captions
 from trainer.preflight.model import found_model, problems_of_model
+from trainer.preflight.passes import trace_unknown
 from trainer.preflight.places import problems_of_places
 from trainer.preflight.prediction import problems_of_prediction
 from trainer.preflight.ranks import problems_of_ranks
-from trainer.preflight.report import Preview, Report
+from trainer.preflight.report import Preview, Progress, Report, no_progress
 from trainer.preflight.requirements import problems_of_packages, problems_of_speed
 from trainer.preflight.resume import problems_of_other_runs, problems_of_resume
 from trainer.preflight.reward_models import problems_of_measuring, problems_of_perceptual, problems_of_reward_models
@@ -54,7 +55,7 @@ def check(
     run_dir: Path | None = None,
     is_fork: bool = False,
     replaces: bool = False,
-    watch: Watch | None = None,
+    progress: Progress = no_progress,
 ) -> Report:
     """Return everything that can be found without loading a model. Only headers, file lists and captions are read.
 
@@ -64,7 +65,7 @@ def check(
     contains them. `run_dir` is the folder of a run that is being resumed, for a caller that has already found its
     backup. With `is_fork` a new run continues from there, so the result of the other run stays. With `replaces` the
     user agreed to replace what is at the destination of the result.
-    `watch` is called during the scans and may raise to stop them.
+    `progress` is called during the scans, and while the passes of a model of a new shape are traced.
     """
     problems = problems_of(config)
     problems += problems_of_devices(config)
@@ -78,6 +79,7 @@ def check(
     problems += problems_of_captions_files(config)
     model = found_model(config)
     problems += problems_of_model(config, model)
+    trace_unknown(config, progress)  # of what the checks below estimate
     problems += problems_of_denoiser_file(config)
     problems += problems_of_sample_images(config)
     start_copy = existing_start_copy(run_dir) if run_dir is not None else None
@@ -99,7 +101,7 @@ def check(
         return Report(tuple(problems), None)
     readable = _without(config, concept_problems.keys())  # the other concepts are still checked: all problems at once
     try:
-        scanned = datasets or datasets_of(readable, watch or ignore_progress)
+        scanned = datasets or datasets_of(readable, partial(progress, "scanning"))
     except OSError as error:
         problems.append(
             Problem("concepts", f"A folder of images cannot be read: {error}.", advice="Check that it exists.")

@@ -35,10 +35,8 @@ from trainer.data.hub_datasets import with_local_folders
 from trainer.preflight.captions import problems_of_caption_settings
 from trainer.preflight.images import problems_of_concept_folders
 from trainer.preflight.missing_captions import problems_of_captions_files
+from trainer.preflight.report import Progress, no_progress
 from trainer.preflight.tokenizer import counting_tokenizer
-
-Progress = Callable[[str, int, int], None]
-"""Called with what is being done, how much of it is done, and all of it; may raise to stop."""
 
 _MAX_THREADS = 8  # more need memory for decoded images, and the disk is the limit
 _SHARED_CAPTIONS = ("one_file", "fixed_text")
@@ -59,10 +57,6 @@ class DoctorReport:
     def has_errors(self) -> bool:
         """Whether a finding is an error: a file that cannot be read."""
         return any(f.severity == "error" for f in self.findings)
-
-
-def no_progress(_name: str, _done: int, _total: int) -> None:
-    """Report nothing."""
 
 
 def examine(config: Config, progress: Progress = no_progress) -> DoctorReport:

@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 import logging
 import subprocess
+import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from modules.config.schema import Config
+from modules.estimate.architecture import architecture_of
 from modules.estimate.passes import Passes
-from modules.estimate.recordings import recordings_of
+from modules.estimate.recordings import kept_file, recordings_of
 from modules.families.spec import FamilySpec
 from trainer.child.process import spawn_python
+from trainer.preflight.report import Progress, no_progress
 
 logger = logging.getLogger(__name__)
 
@@ -19,35 +24,73 @@ logger = logging.getLogger(__name__)
 # instead of an object. Used only for that.
 MALFORMED_CONFIG = (KeyError, TypeError, ValueError, IndexError, AttributeError)
 
+ESTIMATING = "estimating memory"
+"""The name of the work in reports of progress."""
+
 _MOST_SECONDS = 300  # of a trace on a busy machine; usually it takes 10
+_POLL_SECONDS = 0.1
+_failed: set[Path] = set()  # files of shapes whose trace failed: the next estimates need not try again
 
 
-def passes_of(spec: FamilySpec, configs: Mapping[str, Mapping[str, Any]]) -> Passes:
+def trace_unknown(config: Config, progress: Progress = no_progress) -> None:
+    """Trace the passes of a config's model, unless its shapes are known, so that its estimates need not wait.
+
+    `progress` is called until that has ended, and may raise to stop it.
+    """
+    try:
+        architecture = architecture_of(config.model.base_model, config.model.family.name)
+        if architecture is not None:
+            passes_of(config.family, architecture.configs, progress)
+    except MALFORMED_CONFIG:  # the check of the model reports it
+        return
+
+
+def passes_of(spec: FamilySpec, configs: Mapping[str, Mapping[str, Any]], progress: Progress = no_progress) -> Passes:
     """Return the passes of a model; a shape that is not known yet is traced, which takes several seconds.
 
     Raises ValueError if that fails, as for a config that is not valid, and KeyError if a part has no config.
     """
     known = recordings_of(spec, configs)
     missing = {part.name: configs[part.name] for part in spec.parts if part.name not in known}
-    if missing:
-        trace_in_child(spec, missing)
+    files = {part.name: kept_file(spec, part, missing[part.name]) for part in spec.parts if part.name in missing}
+    if _failed.isdisjoint(files.values()) and missing:
+        trace_in_child(spec, missing, progress)
         known = recordings_of(spec, configs)
     if unknown := [name for name in missing if name not in known]:
+        _failed.update(files[name] for name in unknown)
         raise ValueError(f"The memory of {', '.join(unknown)} could not be estimated.")
     return Passes(spec, known)
 
 
-def trace_in_child(spec: FamilySpec, configs: Mapping[str, Mapping[str, Any]]) -> None:
+def trace_in_child(spec: FamilySpec, configs: Mapping[str, Mapping[str, Any]], progress: Progress) -> None:
     """Trace the passes of these parts in another process, which needs torch, and wait until it has kept them."""
     request = json.dumps({"family": spec.name, "configs": configs})
     try:
-        child = spawn_python(["-m", "modules.estimate.tracing"], subprocess.DEVNULL)
+        child = spawn_python(["-m", "modules.estimate.tracing"], subprocess.PIPE)
     except OSError as error:
         logger.warning("The trace of a model's passes did not start: %s", error)
         return
     with child:
         try:
-            child.communicate(request, timeout=_MOST_SECONDS)
-        except subprocess.TimeoutExpired:
+            errors = _communicate(child, request, progress)
+        except BaseException:  # stopped
             child.kill()
-            logger.warning("The trace of a model's passes took too long.")
+            raise
+    if child.returncode:
+        logger.warning("The passes of %s could not be traced: %s", ", ".join(configs), errors or "no reason is known")
+
+
+def _communicate(child: subprocess.Popen[str], request: str, progress: Progress) -> str:
+    """Send a request and wait for the child's end; return the last line of its standard error."""
+    begun, sent = time.monotonic(), False
+    while True:
+        progress(ESTIMATING, 0, 1)
+        try:
+            _, errors = child.communicate(None if sent else request, timeout=_POLL_SECONDS)
+        except subprocess.TimeoutExpired:
+            sent = True
+            if time.monotonic() - begun > _MOST_SECONDS:
+                child.kill()
+        else:
+            progress(ESTIMATING, 1, 1)
+            return errors.strip().rpartition("\n")[2]

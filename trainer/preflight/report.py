@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,13 @@ from modules.system.problem import Problem, errors_in
 if TYPE_CHECKING:
     from modules.data.datasets import Datasets
     from trainer.preflight.trained_layers import TrainedPart
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, how much of it is done, and all of it; may raise to stop."""
+
+
+def no_progress(_name: str, _done: int, _total: int) -> None:
+    """Report nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,7 +97,7 @@ def probe(request: ProbeRequest, job: Job) -> JobFinished:
     The trials are in a folder next to the results that is removed at the end. Nothing else of the config is touched,
     except that its caches are filled.
     """
-    _check(request)
+    _check(request, job)
     scratch = request.out / "trials"
     notes, paths, data = [], [], {}
     try:
@@ -198,9 +198,9 @@ def _try(trial: Callable[[], Trial]) -> Trial | None:
     return None
 
 
-def _check(request: ProbeRequest) -> None:
+def _check(request: ProbeRequest, job: Job) -> None:
     """Raise DarkroomError for a config that could not run, or that has no rate to look for."""
-    report = check(request.config, approved_code=request.approved_code or None)
+    report = check(request.config, approved_code=request.approved_code or None, progress=job.progress)
     if report.errors:
         advice = " ".join(dict.fromkeys(e.advice for e in report.errors if e.advice))
         raise DarkroomError(" ".join(e.message for e in report.errors), advice=advice)

@@ -9,6 +9,7 @@ import gc
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -32,6 +33,8 @@ from trainer.data.hub_datasets import hub_cache_dir, hub_datasets, with_local_fo
 from trainer.events import Event, PhaseChanged, RunFinished, WarningRaised
 from trainer.launch import RunRequest
 from trainer.phases import phase_facts
+from trainer.preflight.passes import ESTIMATING
+from trainer.preflight.report import Progress
 from trainer.ranks import ALONE, LostProcessError, Ranks, connect
 from trainer.run.data import build_loaders, caches_of
 from trainer.run.failure import failure_of, not_enough_memory
@@ -267,7 +270,7 @@ def _check(
     """Check the config once more, report its warnings and return its datasets, scanned unless the request has them.
 
     A resumed run that has a copy of the adapter file that it started from no longer needs that file. Raises
-    DarkroomError with all errors of the config, StopRequested if it is stopped during a scan.
+    DarkroomError with all errors of the config, StopRequested if it is stopped meanwhile.
     """
     datasets = still_valid(request.datasets, request.config, log.emit)
     report = preflight.check(
@@ -277,7 +280,7 @@ def _check(
         run_dir=run_dir,
         is_fork=request.kind in ("fork", "fork_weights"),
         replaces=request.replaces,
-        watch=scan_watch(log.emit, desk.check),
+        progress=_check_progress(log.emit, desk.check),
     )
     if report.errors or report.datasets is None:
         advice = " ".join(dict.fromkeys(e.advice for e in report.errors if e.advice))
@@ -286,6 +289,20 @@ def _check(
         if is_reported and problem.severity == "warning":
             log.emit(WarningRaised(problem.message, problem.advice))
     return report.datasets
+
+
+def _check_progress(emit: Callable[[Event], None], check: Callable[[], None]) -> Progress:
+    """Return what reports the work of a check as phases of the run, and stops it."""
+    watch, emit_once = scan_watch(emit, check), cache(lambda: emit(PhaseChanged("estimating")))
+
+    def report(what: str, done: int, total: int) -> None:
+        if what == ESTIMATING:
+            check()
+            emit_once()
+        else:
+            watch(done, total)
+
+    return report
 
 
 def _only_cache(

@@ -68,7 +68,7 @@ def add_actions(
         Action("undo", "Undo", lambda: _undo(context), "Ctrl+Z"),
         Action("redo", "Redo", lambda: _redo(context), "Ctrl+Shift+Z"),
         Action("start", "Start", starter.start, "F5", lambda: starter.can_start, "Check the settings, then train"),
-        Action("stop", "Stop", session.stop, "Shift+F5", lambda: session.stage in ("running", "paused"), _STOP_HELP),
+        Action("stop", "Stop", session.stop, "Shift+F5", lambda: session.can_stop, _STOP_HELP),
         Action(
             "resume",
             "Resume run",

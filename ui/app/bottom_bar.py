@@ -28,7 +28,7 @@ _NARROW_WIDTH = 1180  # of the window
 _RARE_FIGURES = ("Smoothed", "Images/s")  # the Run page has them, too
 _TINY_WIDTH = 860  # with the time left alone
 _LEAST_FIGURES = ("Time left",)
-_START_LABELS = {"idle": "Start", "checking": "Checking…", "running": "Stop", "paused": "Stop", "stopping": "Stopping…"}
+_START_LABELS = {"idle": "Start", "checking": "Checking…", "stopping": "Stopping…"}  # unless it stops
 
 
 class BottomBar(Panel):
@@ -163,6 +163,7 @@ class BottomBar(Panel):
 
     def _show_phase(self, stage: str, state: RunState) -> None:
         title, detail, tone = _describe_phase(stage, state)
+        detail = self._context.session.work_of_check or detail
         if self._num_edits and not detail and self._context.session.is_active:
             detail = f"{count(self._num_edits, 'change')} for the next run"
         if self._message and self._message_state is state and stage in ("idle", "paused"):
@@ -190,10 +191,12 @@ class BottomBar(Panel):
 
     def _show_buttons(self) -> None:
         stage = self._context.session.stage
-        if self.start.cget("text") != _START_LABELS[stage]:
-            self.start.configure(text=_START_LABELS[stage])
-        self.start.restyle("danger" if stage in ("running", "paused", "stopping") else "primary")
-        self.start.set_enabled(stage in ("idle", "running", "paused"))
+        can_stop = self._context.session.can_stop
+        label = "Stop" if can_stop else _START_LABELS[stage]
+        if self.start.cget("text") != label:
+            self.start.configure(text=label)
+        self.start.restyle("danger" if can_stop or stage == "stopping" else "primary")
+        self.start.set_enabled(can_stop or stage == "idle")
         self._show_second(stage)
 
     def _show_second(self, stage: str) -> None:
@@ -222,7 +225,7 @@ class BottomBar(Panel):
         self._context.actions.run(self._start_name())
 
     def _start_name(self) -> str:
-        return "stop" if self._context.session.is_active else "start"
+        return "stop" if self._context.session.is_active or self._context.session.can_stop else "start"
 
     def _press_second(self) -> None:
         if self.second_name:

@@ -21,7 +21,7 @@ from trainer.child.run import launch_as_set
 from trainer.commands import Command, Pause, Resume, Stop
 from trainer.events import Event, PhaseChanged, RunFailed, RunFinished
 from trainer.launch import LaunchedRun, RunRequest
-from trainer.preflight import Report, check
+from trainer.preflight import Progress, Report, check
 from trainer.run_folder.backup import BackupInfo, find_backup, list_backups
 from trainer.run_folder.event_log import read_events
 from ui.loop.background import Background, Job
@@ -29,6 +29,7 @@ from ui.loop.run_state import RunState, fold, history_before, prepend_history
 from ui.loop.signal import Signal
 
 MAX_BACKLOG = 200
+_LONG_CHECK_SECONDS = 1.0  # then a check can be stopped, and not by the second click of a double click on Start
 
 Stage = Literal["idle", "checking", "running", "paused", "stopping"]
 Launch = Callable[[RunRequest], LaunchedRun]
@@ -38,7 +39,9 @@ T = TypeVar("T")
 class Check(Protocol):
     """The check of a config: `trainer.preflight.check`."""
 
-    def __call__(self, config: Config, *, resume_from: Path | None = None, is_fork: bool = False) -> Report:
+    def __call__(
+        self, config: Config, *, progress: Progress, resume_from: Path | None = None, is_fork: bool = False
+    ) -> Report:
         """Return the findings; `resume_from` is the backup to resume from, or with `is_fork` to continue from."""
         ...
 
@@ -51,12 +54,12 @@ class RunSession:
         background: Background,
         *,
         launch_run: Launch = launch_as_set,
-        check_config: Check | None = None,
+        check_config: Check = check,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._background = background
         self._launch = launch_run
-        self._check: Check = check_config or partial(check, watch=background.give_way)
+        self._check = check_config
         self._wall_clock = wall_clock
         self.request: RunRequest | None = None  # of the current run, or of the last one
         self.is_reserved = False  # the queue begins the next run
@@ -64,6 +67,10 @@ class RunSession:
         self._stage: Stage = "idle"
         self._state = RunState()
         self._history_job: Job | None = None
+        self._check_job: Job | None = None
+        self._checked_since = 0.0
+        self.work_of_check = ""
+        """What a check that takes long is doing; it can be stopped then. "" at any other time."""
         self.config: Config | None = None
         """The settings of the current run, or of the last one; None before the first."""
         self.changed: Signal[[]] = Signal()  # stage or state, at most once for each drain
@@ -79,6 +86,11 @@ class RunSession:
         return self._state
 
     @property
+    def can_stop(self) -> bool:
+        """Whether there is a run to stop, or a check that takes long."""
+        return self._stage in ("running", "paused") or bool(self.work_of_check)
+
+    @property
     def is_active(self) -> bool:
         """Whether a run is active."""
         return self._handle is not None
@@ -90,30 +102,49 @@ class RunSession:
         # A fork of weights is a new run: its settings may differ from the backup's.
         resume_from = None if request.kind == "fork_weights" else request.resume_from
         is_fork = request.kind == "fork"
-        self.prepare(partial(self._check, request.config, resume_from=resume_from, is_fork=is_fork), done, failed)
+        self._checked_since = self._wall_clock()
+        self._check_job = self._prepare(
+            lambda report: self._check(request.config, progress=report, resume_from=resume_from, is_fork=is_fork),
+            done,
+            failed,
+        )
 
     def prepare(
         self, work: Callable[[], T], done: Callable[[T], None], failed: Callable[[Exception], None] | None = None
     ) -> None:
         """Do the work before a run in the background, while no other run can start; then call `done(result)`."""
+        self._prepare(lambda _report: work(), done, failed)
+
+    def _prepare(
+        self, work: Callable[[Progress], T], done: Callable[[T], None], failed: Callable[[Exception], None] | None
+    ) -> Job:
         assert self._stage == "idle", self._stage
         self._enter("checking")
 
         def succeed(result: T) -> None:
-            self._enter("idle")
+            self._end_check()
             done(result)
 
         def fail(error: Exception) -> None:
-            self._enter("idle")
+            self._end_check()
             if failed is None:
                 raise error
             failed(error)
 
-        self._background.run(work, succeed, fail)
+        return self._background.run_reporting(work, succeed, fail, progress=self._show_check)
 
-    def check_now(self, config: Config) -> Report:
+    def _show_check(self, what: str, done: int, total: int) -> None:
+        if self._check_job is not None and self._wall_clock() - self._checked_since >= _LONG_CHECK_SECONDS:
+            self.work_of_check = what if total <= 1 else f"{what} {done:,} of {total:,}"
+            self.changed()
+
+    def _end_check(self) -> None:
+        self._check_job, self.work_of_check = None, ""
+        self._enter("idle")
+
+    def check_now(self, config: Config, progress: Progress) -> Report:
         """Check a config synchronously, at any stage; for a background thread."""
-        return self._check(config)
+        return self._check(config, progress=progress)
 
     def begin(self, request: RunRequest, *, launch_run: Launch | None = None) -> None:
         """Start a run, by another launch than usual if one is given; the state of the last one is dropped."""
@@ -139,8 +170,11 @@ class RunSession:
         self.changed()
 
     def stop(self) -> None:
-        """Ask the run to stop; the stage is "stopping" until it has."""
-        if self._send(Stop()):
+        """Ask the run to stop; the stage is "stopping" until it has. A check that takes long ends at once."""
+        if self._check_job is not None and self.work_of_check:
+            self._check_job.cancel()
+            self._end_check()
+        elif self._send(Stop()):
             self._enter("stopping")
 
     def pause(self, *, free_memory: bool = False) -> None:

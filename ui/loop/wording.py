@@ -43,6 +43,7 @@ PHASE_LABELS: Mapping[str, str] = {
     "checking": "Checking",
     "starting": "Starting",
     "loading": "Loading the model",
+    "estimating": "Estimating memory",
     "scanning": "Scanning images",
     "caching": "Caching",
     "dry_run": "Dry run",

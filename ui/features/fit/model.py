@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from modules.config.schema import Config
@@ -11,7 +12,7 @@ from modules.system.problem import Problem, count
 from ui.forms.changes import value_text
 from ui.forms.findings import locate
 from ui.forms.model import FormModel
-from ui.loop.background import Background, Job
+from ui.loop.background import Background, Job, Report
 from ui.loop.signal import Signal
 
 if TYPE_CHECKING:
@@ -48,18 +49,19 @@ class FitMeasurement:
     free_bytes: int | None
 
 
-def measure(config: Config) -> FitMeasurement:
+def measure(config: Config, report: Report) -> FitMeasurement:
     """Return the inputs of the estimates, for a background thread: scans the images, asks the driver."""
     # Imported here: the window is drawn without the estimate's code.
     from trainer.data.datasets import datasets_of
     from trainer.data.hub_datasets import with_local_folders
     from trainer.preflight.estimates import sizes_of
     from trainer.preflight.fit import free_here
-    from trainer.preflight.passes import MALFORMED_CONFIG
+    from trainer.preflight.passes import MALFORMED_CONFIG, trace_unknown
     from trainer.preflight.run_budget import budget_of
 
     try:
-        datasets = datasets_of(with_local_folders(config))
+        trace_unknown(config, report)
+        datasets = datasets_of(with_local_folders(config), partial(report, "scanning"))
         budget = budget_of(config, sizes_of(datasets.training, datasets.validation))
     except (*MALFORMED_CONFIG, OSError):
         budget = None
@@ -82,7 +84,7 @@ class Fitting:
         form: FormModel,
         background: Background,
         *,
-        measure_config: Callable[[Config], FitMeasurement] = measure,
+        measure_config: Callable[[Config, Report], FitMeasurement] = measure,
         compute_fit: Callable[..., Fit] = compute,
     ) -> None:
         self.stage: Stage = "measuring"
@@ -99,7 +101,9 @@ class Fitting:
         self._measurement: FitMeasurement | None = None
         self._detected_text = ""
         config = form.config
-        self._job: Job = background.run(lambda: measure_config(config), self._keep, self._report_failure)
+        self._job: Job = background.run_reporting(
+            lambda report: measure_config(config, report), self._keep, self._report_failure, progress=self._show_work
+        )
 
     @property
     def can_apply(self) -> bool:
@@ -152,6 +156,10 @@ class Fitting:
         text = f"{(measurement.free_bytes or _USUAL_BYTES) / 1e9:.1f} GB"
         self._detected_text = text if measurement.free_bytes else ""
         self.set_card(text)
+
+    def _show_work(self, what: str, done: int, total: int) -> None:
+        progress = f" {done:,} of {total:,}" if total > 1 else ""
+        self._enter("measuring", f"{what.capitalize()}{progress}…")
 
     def _show(self, fit: Fit) -> None:
         from trainer.preflight.fit import describe_fit

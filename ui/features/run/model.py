@@ -15,6 +15,7 @@ from modules.system.problem import Problem, errors_in
 from trainer.events import RunFailed
 from trainer.launch import RunRequest
 from trainer.preflight import Report
+from trainer.preflight.report import no_progress
 from trainer.run_folder.backup import BackupInfo, newest_resumable
 from trainer.run_folder.run_lock import holder_of
 from ui.features.run.resuming import resumed_config
@@ -137,7 +138,9 @@ class Starter:
         if self._preview_job is not None:
             self._preview_job.cancel()
         keep = partial(self._keep_report, config)
-        self._preview_job = self._pump.lasting.run(lambda: self._session.check_now(config), keep)
+        self._preview_job = self._pump.lasting.run_reporting(
+            lambda report: self._session.check_now(config, report), keep, progress=no_progress
+        )
 
     def check_again(self) -> None:
         """Count the images and captions anew at the next preview: their files have changed."""
