@@ -145,7 +145,6 @@ REGISTRIES = {
         ("modules/quantization/",),
         words("float8 int8 gguf GGUF"),  # also dtypes and containers of files
         {
-            "modules/config/sections/model.py": "the choices of the weight dtype",
             "ui/features/search/synonyms.py": "words that people search for",
         },
     ),
