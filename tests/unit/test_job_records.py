@@ -58,15 +58,6 @@ def test_the_options_give_the_defaults_and_paths_of_the_caller(
             assert value == record.default
 
 
-def test_the_help_of_a_switch_that_is_on_says_that_its_option_switches_it_off() -> None:
-    """It had the help of the setting: --no-text-encoders "extract the text encoders' difference as well"."""
-    parser = argparse.ArgumentParser()
-    add_options(parser, JOBS["lora-extract"].settings)
-    shown = " ".join(parser.format_help().split())
-    assert "--no-text-encoders do not extract the text encoders' difference as well" in shown
-    assert "--overwrite replace what" in shown
-
-
 def test_a_request_with_an_unknown_job_or_setting_is_refused_by_name() -> None:
     assert request_in('{"command": "Stop"}', JOBS) is None
     assert request_in("no JSON", JOBS) is None
