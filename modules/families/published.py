@@ -13,6 +13,7 @@ from modules.families.kinds.file_kind import FileKind
 from modules.families.parts.single_file.record import DenoiserFile, SingleFile
 from modules.formats.adapter_targets import AdapterTargets
 from modules.formats.checkpoint_header import CheckpointHeader
+from modules.formats.program_table import Row
 
 Configs = Mapping[str, Mapping[str, Any]]
 TargetsOf = Callable[[Configs], AdapterTargets]
@@ -56,6 +57,7 @@ class PublishedModel:
     embedding_tensors: tuple[str, ...] = ()
     prediction_note: Callable[[str, FileKind], str] = _no_note
     programs: tuple[str, ...] = ALL_PROGRAMS
+    naming_rows: Mapping[str, Row] = field(default_factory=dict)
 
     def shipped_configs(self) -> dict[str, dict[str, Any]]:
         """Return the configs of its parts and of its scheduler, by part; none where none ship."""

@@ -1,17 +1,16 @@
 """Which programs load which files: facts about other programs, with the measured versions.
 
-A file of adapters is answered from three tables: how its layers are named (`NAMES`, by naming and architecture), what
-kind of change they hold (`CHANGES`, and the rows in the records of the adapters), and what else is in the file
-(`EXTRAS`). Every program is in every row; one that is not listed loads none of the names, and all of the changes and
-extras. Where several rows apply to a layer, the worst answer counts; a file whose layers are answered differently is
-loaded in part. Whole models are in `CHECKPOINTS`.
+A file of adapters is answered from three tables: how its layers are named (the rows of its model,
+`PublishedModel.naming_rows`, and `NAMES`), what kind of change they hold (`CHANGES`, and the rows in the records of the
+adapters), and what else is in the file (`EXTRAS`). Every program is in every row; one that is not listed loads none of
+the names, and all of the changes and extras. Where several rows apply to a layer, the worst answer counts; a file whose
+layers are answered differently is loaded in part. Whole models are in `CHECKPOINTS`.
 
 Plain LoRA files were measured on 2026-11-21 with each program's own code at real shapes; LoHa, LoKr, OFT, DoRA, damaged
-files and inpainting on 2026-11-23. Files of Z-Image were measured with diffusers alone, on 2026-11-27 at toy size.
-SimpleTuner's names and bundled embeddings are facts read in the programs or their issue threads. Tests ask diffusers
-and LyCORIS themselves, and tests/parity/test_merges_of_programs.py has the formulas of the others. A fact that turns
-out wrong, or a new version, changes this file alone. It imports nothing of the program, since the families' records
-read it.
+files and inpainting on 2026-11-23. SimpleTuner's names and bundled embeddings are facts read in the programs or their
+issue threads. Tests ask diffusers and LyCORIS themselves, and tests/parity/test_merges_of_programs.py has the formulas
+of the others. A fact that turns out wrong, or a new version, changes a row alone. It imports nothing of the program,
+since the families' records read it.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Literal
 
 Word = Literal["all", "part", "none", "unknown"]
@@ -88,82 +86,13 @@ Row = Mapping[str, Answer | Mapping[Place, Answer]]
 """The answers by program; if they depend on the place of a layer, the answer for all other layers is under ""."""
 _WIDER: Mapping[Place, Place] = {"added embedding": "outside", "inpainting input": "outside"}
 
-_SD, _SDXL = ("stable-diffusion-v1", "stable-diffusion-v2"), "stable-diffusion-xl-v1"
-_Z_IMAGE = "Z-Image"
-_DIFFUSERS_NAMES, _SGM_NAMES = "kohya, diffusers names", "kohya, SGM names"
-_SKIPS_INPUT = none("skips conv_in of inpainting models")
-_NOT_OUTSIDE = none("does not map layers outside the blocks")
-_ONLY_BLOCKS = none("has no LoRA on layers outside the blocks")
-_NO_ATTENTION = "the attention of this form"
-_UNMEASURED: Row = dict.fromkeys(PROGRAMS, UNKNOWN)
-_SGM: Row = {
-    "ComfyUI": ALL,
-    "A1111": {"": ALL, "norm": UNKNOWN, "inpainting input": _SKIPS_INPUT},
-    "Forge": ALL,
-    "diffusers": ALL,
-    "diffusers 0.31": {"": ALL, "outside": refuses("raises an error: layers outside the blocks are not supported")},
-    "sd-scripts": {"": ALL, "norm": UNKNOWN, "outside": _ONLY_BLOCKS},
-    "LyCORIS": ALL,
-}
-_USUAL_IN_SD: Row = {
-    "ComfyUI": ALL,
-    "A1111": {"": ALL, "inpainting input": _SKIPS_INPUT},
-    "Forge": ALL,
-    "diffusers": ALL,
-    "diffusers 0.31": {"": ALL, "outside": _NOT_OUTSIDE},
-    "sd-scripts": {"": ALL, "norm": UNKNOWN, "outside": _ONLY_BLOCKS},
-    "LyCORIS": ALL,
-}
-_SGM_IN_SD: Row = {
-    **_UNMEASURED,
-    "ComfyUI": ALL,
-    "A1111": {"": UNKNOWN, "inpainting input": _SKIPS_INPUT},
-    "Forge": ALL,
-    "diffusers": {"": none("does not map SGM names for this model"), "outside": ALL},
-    "sd-scripts": {"": UNKNOWN, "outside": _ONLY_BLOCKS},
-}
-_PEFT_DENOISER: Row = {
-    "ComfyUI": {"": ALL, "attention": none(f"does not map {_NO_ATTENTION}")},
-    "Forge": {"": ALL, "attention": refuses(f"refuses the file, because it cannot place {_NO_ATTENTION}")},
-    "diffusers": ALL,
-    "diffusers 0.31": ALL,
-}
-_DROPS_SGM = none("drops SGM names where the file has diffusers names, too")
-# diffusers has the model since 0.36, and sd-scripts does not train it.
-_IN_Z_IMAGE: Row = {
-    **_UNMEASURED,
-    "diffusers": ALL,
-    "diffusers 0.31": none("does not have this model"),
-    "sd-scripts": none("does not have this model"),
-}
+DIFFUSERS_NAMES, SGM_NAMES = "kohya, diffusers names", "kohya, SGM names"
+UNMEASURED: Row = dict.fromkeys(PROGRAMS, UNKNOWN)
 _BEFORE_PEFT: Row = {"ComfyUI": UNKNOWN, "Forge": UNKNOWN, "diffusers": ALL, "diffusers 0.31": UNKNOWN}
 
-# By the naming of a layer (`adapter_forms.Naming`) and the beginning of its model's architecture, by ModelSpec's id; ""
-# is for all other architectures.
-NAMES: Mapping[tuple[str, str], Row] = {
-    **dict.fromkeys(((_DIFFUSERS_NAMES, a) for a in _SD), _USUAL_IN_SD),
-    (_DIFFUSERS_NAMES, _SDXL): {
-        "ComfyUI": ALL,
-        "A1111": {
-            "": ALL,
-            "norm": UNKNOWN,
-            "added embedding": none("does not map add_embedding"),
-            "inpainting input": _SKIPS_INPUT,
-        },
-        "Forge": ALL,
-        "diffusers": {"": ALL, "added embedding": none("gives the two layers of add_embedding the same name")},
-        "diffusers 0.31": {"": ALL, "outside": _NOT_OUTSIDE},
-        "sd-scripts": {"": UNKNOWN, "outside": _ONLY_BLOCKS},
-        "LyCORIS": UNKNOWN,
-    },
-    (_SGM_NAMES, _SDXL): _SGM,
-    **dict.fromkeys(((_SGM_NAMES, a) for a in _SD), _SGM_IN_SD),
-    ("kohya, SGM and diffusers names", _SDXL): {
-        **_SGM,
-        "diffusers": {"": _DROPS_SGM, "added embedding": ALL},
-        "diffusers 0.31": refuses("raises an error: files with both namings are not supported"),
-    },
-    ("kohya, text", ""): {
+# By the naming of a layer (`adapter_forms.Naming`).
+NAMES: Mapping[str, Row] = {
+    "kohya, text": {
         "ComfyUI": {"": ALL, "norm": UNKNOWN},
         "A1111": {"": ALL, "norm": UNKNOWN, "text projection": UNKNOWN},
         "Forge": {"": ALL, "norm": UNKNOWN},
@@ -172,54 +101,44 @@ NAMES: Mapping[tuple[str, str], Row] = {
         "sd-scripts": {"": ALL, "norm": UNKNOWN, "text projection": UNKNOWN},
         "LyCORIS": ALL,
     },
-    ("kohya, lora_te1_ for lora_te_", ""): {
-        **_UNMEASURED,
+    "kohya, lora_te1_ for lora_te_": {
+        **UNMEASURED,
         **dict.fromkeys(("ComfyUI", "A1111", "Forge", "diffusers"), ALL),
     },
-    ("kohya, lora_te_ for lora_te1_", ""): {**_UNMEASURED, "diffusers": ALL},
-    ("kohya, text without text_model", ""): {"diffusers": ALL},
-    ("kohya, text without text_model", _SDXL): {
-        "diffusers": refuses("raises an error: the names of the text layers lack text_model")
-    },
-    ("OFT of sd-scripts", _SDXL): {"A1111": ALL, "sd-scripts": UNKNOWN, "LyCORIS": UNKNOWN},
-    ("OFT of sd-scripts", ""): {"sd-scripts": UNKNOWN, "LyCORIS": UNKNOWN},
-    ("SimpleTuner", ""): {"ComfyUI": ALL, "Forge": ALL, "LyCORIS": UNKNOWN},
-    **dict.fromkeys((("PEFT, denoiser", a) for a in (*_SD, _SDXL)), _PEFT_DENOISER),
-    **dict.fromkeys(
-        ((n, _Z_IMAGE) for n in (_DIFFUSERS_NAMES, "PEFT, denoiser", "ComfyUI, diffusers names")), _IN_Z_IMAGE
-    ),
-    ("PEFT, text", ""): {
+    "kohya, lora_te_ for lora_te1_": {**UNMEASURED, "diffusers": ALL},
+    "kohya, text without text_model": {"diffusers": ALL},
+    "OFT of sd-scripts": {"sd-scripts": UNKNOWN, "LyCORIS": UNKNOWN},
+    "SimpleTuner": {"ComfyUI": ALL, "Forge": ALL, "LyCORIS": UNKNOWN},
+    "PEFT, text": {
         "ComfyUI": {"": ALL, "text projection": UNKNOWN},
         "Forge": {"": ALL, "text projection": UNKNOWN},
         "diffusers": ALL,
         "diffusers 0.31": ALL,
     },
-    ("PEFT, text without text_model", ""): {"diffusers": ALL, "diffusers 0.31": UNKNOWN},
-    ("before PEFT, denoiser", ""): _BEFORE_PEFT,
-    ("before PEFT, text", ""): _BEFORE_PEFT,
-    ("PEFT, denoiser without its prefix", ""): {"ComfyUI": UNKNOWN, "Forge": UNKNOWN, "diffusers 0.31": UNKNOWN},
-    ("other factors in PEFT names", ""): {
+    "PEFT, text without text_model": {"diffusers": ALL, "diffusers 0.31": UNKNOWN},
+    "before PEFT, denoiser": _BEFORE_PEFT,
+    "before PEFT, text": _BEFORE_PEFT,
+    "PEFT, denoiser without its prefix": {"ComfyUI": UNKNOWN, "Forge": UNKNOWN, "diffusers 0.31": UNKNOWN},
+    "other factors in PEFT names": {
         "ComfyUI": UNKNOWN,
         "Forge": UNKNOWN,
         "diffusers": refuses("raises an error: the factors of these names are not supported"),
         "diffusers 0.31": UNKNOWN,
     },
-    ("raw PEFT", ""): {},
-    ("ComfyUI, original names", ""): {"ComfyUI": ALL, "Forge": UNKNOWN, "diffusers 0.31": UNKNOWN},
-    ("ComfyUI, text", ""): {"ComfyUI": ALL, "diffusers 0.31": UNKNOWN},
-    ("other", ""): _UNMEASURED,
-    ("unknown", ""): dict.fromkeys(PROGRAMS, none("ignores names that the model does not have")),
+    "raw PEFT": {},
+    "ComfyUI, original names": {"ComfyUI": ALL, "Forge": UNKNOWN, "diffusers 0.31": UNKNOWN},
+    "ComfyUI, text": {"ComfyUI": ALL, "diffusers 0.31": UNKNOWN},
+    "other": UNMEASURED,
+    "unknown": dict.fromkeys(PROGRAMS, none("ignores names that the model does not have")),
 }
 
 
-@cache
-def answer_about_names(program: str, naming: str, architecture: str, place: Place) -> Answer:
-    """Return how a program answers to the names of layers of a model whose architecture has this id of ModelSpec.
+def answer_about_names(program: str, naming: str, own: Mapping[str, Row], place: Place) -> Answer:
+    """Return how a program answers to the names of layers of a model; `own` are the model's own rows, which come first.
 
-    A naming that has rows, but none for the architecture, was not measured.
+    A naming without a row was not measured.
     """
-    rows = {start: row for (name, start), row in NAMES.items() if name == naming}
-    row = next((rows[start] for start in rows if start and architecture.startswith(start)), rows.get(""))
+    row = own.get(naming) or NAMES.get(naming)
     if row is None:
         return UNKNOWN
     answer = row.get(program, NO_SUCH_NAMES)

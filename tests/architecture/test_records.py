@@ -59,6 +59,7 @@ REGISTRIES = {
         words("lora LoRA"),  # a LoRA is also a kind of file, and what people call any adapter
         {
             "modules/formats/program_table.py": "layers in files of sd-scripts have names of their own",
+            "modules/families/parts/unet_clip_file/naming_rows.py": "layers in files of sd-scripts have names of their own",
             "modules/formats/adapter_forms.py": "layers in files of sd-scripts have names of their own",
         },
     ),

@@ -79,7 +79,7 @@ def test_the_help_of_an_option_names_its_choices_once_and_its_default() -> None:
         return parser.format_help().partition("options:")[2]
 
     assert "--text-encoders, --no-text-encoders" in help_of("lora-extract")
-    assert "difference of the text encoders (default: on)" in help_of("lora-extract")
+    assert "text encoders' difference as well (default: on)" in help_of("lora-extract")
     assert help_of("lora-combine").count("bfloat16") == 1
     assert "written weights (default: as the input)" in help_of("lora-combine")
     assert "loses more (default: exact)" in help_of("lora-combine")

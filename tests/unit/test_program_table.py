@@ -275,11 +275,10 @@ def test_a_file_for_an_unknown_model_is_loaded_by_nobody_we_know(tmp_path: Path)
 def test_every_program_has_a_version_and_only_programs_are_in_the_rows() -> None:
     assert [name for name, program in PROGRAMS_OF_TABLE.items() if program.is_main] == list(ALL_PROGRAMS)
     assert all(program.version for program in PROGRAMS_OF_TABLE.values())
-    for row in (*NAMES.values(), *CHANGES.values(), *EXTRAS.values()):
-        assert row.keys() <= PROGRAMS_OF_TABLE.keys()
-    assert {naming for naming, _ in NAMES} == set(get_args(Naming))
-    architectures = {model.architecture for model in published_models()}
-    assert all(any(a.startswith(start) for a in architectures) for _, start in NAMES)
+    rows_of_models = [model.naming_rows for model in published_models()]
+    for table in (NAMES, CHANGES, EXTRAS, *rows_of_models):
+        assert all(row.keys() <= PROGRAMS_OF_TABLE.keys() for row in table.values())
+    assert set(NAMES).union(*rows_of_models) == set(get_args(Naming))
 
 
 def test_advice_is_given_only_where_it_helps() -> None:

@@ -37,6 +37,7 @@ from modules.formats.program_table import (
     Answer,
     Answers,
     Place,
+    Row,
     Word,
     answer_about_names,
     diffusers_loses_alpha,
@@ -72,10 +73,10 @@ class LayerGroup:
 class AdapterContents:
     """An adapter file as the rows of the table distinguish files: groups of layers, and its other content (`EXTRAS`).
 
-    `architecture` is ModelSpec's id of its model.
+    `naming_rows` are its model's own rows about names.
     """
 
-    architecture: str
+    naming_rows: Mapping[str, Row]
     groups: tuple[LayerGroup, ...]
     extras: tuple[str, ...] = ()
 
@@ -115,7 +116,7 @@ def answer_of(program: str, contents: AdapterContents) -> Loads:
 
 
 def _answer_groups(program: str, contents: AdapterContents) -> Answer:
-    answers = [_answer_group(program, group, contents.architecture) for group in contents.groups]
+    answers = [_answer_group(program, group, contents.naming_rows) for group in contents.groups]
     if refused := next((answer for answer in answers if answer.refuses), None):
         return refused
     words = {answer.loads for answer in answers}
@@ -125,8 +126,8 @@ def _answer_groups(program: str, contents: AdapterContents) -> Answer:
     return Answer("part", _join(answer.why for answer in answers if answer.loads != "unknown"))
 
 
-def _answer_group(program: str, group: LayerGroup, architecture: str) -> Answer:
-    names = answer_about_names(program, group.naming, architecture, group.place)
+def _answer_group(program: str, group: LayerGroup, naming_rows: Mapping[str, Row]) -> Answer:
+    names = answer_about_names(program, group.naming, naming_rows, group.place)
     rows = _rows()
     changes = (rows[change].get(program, Answer("all")) for change in group.changes)
     return min((names, *changes), key=lambda answer: answer.severity)
@@ -157,7 +158,7 @@ def _advice(program: str, contents: AdapterContents, answer: Answer) -> str:
     if odd_alphas & _LOST_ALPHA:
         forms["PEFT"] = [_in_peft_form(group) for group in contents.groups]
     for form, groups in forms.items():
-        converted = _answer_groups(program, AdapterContents(contents.architecture, tuple(groups)))
+        converted = _answer_groups(program, AdapterContents(contents.naming_rows, tuple(groups)))
         if _AMOUNTS.index(_add_extras(program, converted, extras).loads) > _AMOUNTS.index(answer.loads):
             return f"convert it to the {form} form"
     return ""
@@ -195,8 +196,8 @@ def read_contents(header: CheckpointHeader, model: str) -> AdapterContents:
     namings = {group.naming for group in groups}
     if {_SGM, "kohya, diffusers names"} <= namings and any(group.kohya_naming == _SGM for group in groups):
         groups = [replace(g, naming=_SGM_MIXED) if g.naming == _SGM else g for g in groups]
-    extras = tuple(_extras(header, layers, record.architecture, groups))
-    return AdapterContents(record.architecture, tuple(dict.fromkeys(groups)), extras)
+    extras = tuple(_extras(header, layers, record.naming_rows, groups))
+    return AdapterContents(record.naming_rows, tuple(dict.fromkeys(groups)), extras)
 
 
 def _layers(header: CheckpointHeader) -> list[_Layer]:
@@ -302,7 +303,7 @@ def unusual_alphas(ranks: Mapping[str, int], alphas: Mapping[str, float | None])
 
 
 def _extras(
-    header: CheckpointHeader, layers: Iterable[_Layer], architecture: str, groups: Iterable[LayerGroup]
+    header: CheckpointHeader, layers: Iterable[_Layer], naming_rows: Mapping[str, Row], groups: Iterable[LayerGroup]
 ) -> Iterator[str]:
     embeddings = [name for name in header.shapes if name.startswith(BUNDLED_EMBEDDING)]
     if embeddings:
@@ -312,7 +313,7 @@ def _extras(
     unplaced = sum(
         len(layer.tensors)
         for layer, group in zip(layers, groups, strict=True)
-        if answer_about_names("Forge", group.naming, architecture, group.place).loads == "none"
+        if answer_about_names("Forge", group.naming, naming_rows, group.place).loads == "none"
     )
     if unplaced + len(embeddings) > MOST_UNPLACED:
         yield "many unplaced tensors"

@@ -9,6 +9,7 @@ from modules.families.parts.lora_names import unet_clip_targets
 from modules.families.parts.single_file.record import PredictionMark
 from modules.families.parts.unet_clip_file.detect import VARIANTS, checkpoint_of
 from modules.families.parts.unet_clip_file.layout import UNET_FILE, TextPlace, UnetClipFile
+from modules.families.parts.unet_clip_file.naming_rows import SD_ROWS
 from modules.families.parts.unet_clip_file.sidecar import Sidecar
 from modules.families.published import FamilyFiles, FolderFacts, PublishedModel
 from modules.formats.checkpoint_header import CheckpointHeader, read_values
@@ -71,6 +72,7 @@ _SD1 = PublishedModel(
     label="Stable Diffusion 1.x",
     family="sd",
     architecture="stable-diffusion-v1",
+    naming_rows=SD_ROWS,
     implementation="https://github.com/CompVis/stable-diffusion",
     variant_architectures={"inpainting": "stable-diffusion-v1-inpainting"},
     kohya_version="sd_v1",
@@ -99,6 +101,7 @@ _SD2 = PublishedModel(
     label="Stable Diffusion 2.x",
     family="sd",
     architecture="stable-diffusion-v2-512",
+    naming_rows=SD_ROWS,
     implementation="https://github.com/Stability-AI/stablediffusion",
     variant_architectures={
         "inpainting": "stable-diffusion-v2-inpainting",
@@ -122,6 +125,7 @@ _SD2_V = PublishedModel(
     label="Stable Diffusion 2.x",
     family="sd",
     architecture="stable-diffusion-v2-768-v",
+    naming_rows=SD_ROWS,
     implementation="https://github.com/Stability-AI/stablediffusion",
     kohya_version="sd_v2_v",
     adapter_targets=_TARGETS,

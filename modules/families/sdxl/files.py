@@ -14,6 +14,7 @@ from modules.families.parts.lora_names import unet_clip_targets
 from modules.families.parts.single_file.prediction import VELOCITY_TENSOR
 from modules.families.parts.unet_clip_file.detect import VARIANTS, checkpoint_of
 from modules.families.parts.unet_clip_file.layout import UNET_FILE, TextPlace, UnetClipFile
+from modules.families.parts.unet_clip_file.naming_rows import SDXL_ROWS
 from modules.families.parts.unet_clip_file.sidecar import Sidecar
 from modules.families.published import FamilyFiles, FolderFacts, PublishedModel
 from modules.formats.program_table import velocity_note
@@ -53,6 +54,7 @@ _BASE = PublishedModel(
     label="Stable Diffusion XL",
     family="sdxl",
     architecture="stable-diffusion-xl-v1-base",
+    naming_rows=SDXL_ROWS,
     implementation="https://github.com/Stability-AI/generative-models",
     variant_architectures={"instruct": "stable-diffusion-xl-v1-edit"},
     kohya_version="sdxl_base_v1-0",
@@ -80,6 +82,7 @@ _REFINER = PublishedModel(
     label="Stable Diffusion XL refiner",
     family="sdxl",
     architecture="stable-diffusion-xl-v1-refiner",
+    naming_rows=SDXL_ROWS,
     implementation="https://github.com/Stability-AI/generative-models",
     kohya_version="sdxl_refiner",
     adapter_targets=_TARGETS,

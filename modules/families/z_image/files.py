@@ -15,10 +15,18 @@ from modules.families.parts.single_file.slots import limited
 from modules.families.published import Configs, FamilyFiles, PublishedModel
 from modules.families.z_image.transformer_file import TRANSFORMER_FILE
 from modules.formats.adapter_targets import AdapterTarget, AdapterTargets
+from modules.formats.program_table import ALL, DIFFUSERS_NAMES, UNMEASURED, Row, none
 
 _EMBEDDED_TIME = 256  # ADALN_EMBED_DIM of diffusers' class: the most channels of the embedded time
 # What makes a model different from the published one; `axes_lens` are the lengths of tables alone.
 _SHAPING = ("in_channels", "dim", "n_layers", "n_refiner_layers", "n_heads", "n_kv_heads", "cap_feat_dim", "axes_dims")
+
+# Measured on 2026-11-27 with diffusers alone, at toy size.
+_ANSWERS: Row = {
+    **UNMEASURED,
+    "diffusers": ALL,
+    **dict.fromkeys(("diffusers 0.31", "sd-scripts"), none("does not have this model")),
+}
 
 
 def _layers(configs: Configs) -> Iterator[tuple[str, tuple[int, int]]]:
@@ -66,6 +74,7 @@ MODEL = PublishedModel(
         shaping={"transformer": _SHAPING},
     ),
     programs=("ComfyUI", "diffusers"),
+    naming_rows=dict.fromkeys((DIFFUSERS_NAMES, "PEFT, denoiser", "ComfyUI, diffusers names"), _ANSWERS),
 )
 FILES = FamilyFiles(
     models=(MODEL,),
