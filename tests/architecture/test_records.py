@@ -52,15 +52,16 @@ def words(text: str) -> frozenset[str]:
 
 _DEFAULT = "the default"
 _ADVICE = "advice to choose the default"
+_SD_SCRIPTS = "layers in files of sd-scripts have names of their own"
 REGISTRIES = {
     "adapters": Registry(
         "modules.adapters.registry:ADAPTERS",
         ("modules/adapters/",),
         words("lora LoRA"),  # a LoRA is also a kind of file, and what people call any adapter
         {
-            "modules/formats/program_table.py": "layers in files of sd-scripts have names of their own",
-            "modules/families/parts/unet_clip_file/naming_rows.py": "layers in files of sd-scripts have names of their own",
-            "modules/formats/adapter_forms.py": "layers in files of sd-scripts have names of their own",
+            "modules/formats/program_table.py": _SD_SCRIPTS,
+            "modules/families/parts/unet_clip_file/naming_rows.py": _SD_SCRIPTS,
+            "modules/formats/adapter_forms.py": _SD_SCRIPTS,
         },
     ),
     "annotators, captions": Registry("modules.annotators.registry:CAPTIONERS", ("modules/annotators/",)),
