@@ -18,6 +18,9 @@ class AdapterTarget:
 
     `paths` are its dotted paths by layout, `path` among them. kohya's trainers name it by `prefix` and the path of
     `kohya_layout`.
+
+    A matrix that only files have is a target with `pieces`, the layers of the model whose weights are its rows, in
+    order. `swapped`: it has one piece, and the halves of the rows are in the other order there (`fused_layers`).
     """
 
     part: str
@@ -26,6 +29,8 @@ class AdapterTarget:
     paths: Mapping[Layout, str]
     prefix: str
     kohya_layout: Layout
+    pieces: tuple[AdapterTarget, ...] = ()
+    swapped: bool = False
 
     @property
     def kohya_name(self) -> str:
@@ -45,25 +50,29 @@ class AdapterTarget:
 
 @dataclass(frozen=True, slots=True)
 class AdapterTargets:
-    """All layers of a model that files can change, also by the part in prefixes and the path with underscores."""
+    """All layers of a model that files can change, also by the part in prefixes and the path with underscores.
+
+    `matrices` are those of files that contain the weights of several layers (`AdapterTarget.pieces`).
+    """
 
     all: tuple[AdapterTarget, ...]
     by_name: Mapping[Name, tuple[AdapterTarget, ...]]
+    matrices: tuple[AdapterTarget, ...] = ()
 
     @classmethod
-    def of(cls, targets: Iterable[AdapterTarget]) -> AdapterTargets:
+    def of(cls, targets: Iterable[AdapterTarget], matrices: Iterable[AdapterTarget] = ()) -> AdapterTargets:
         """Return the targets by name in every layout, with and without their part."""
-        every = tuple(targets)
+        every, matrices = tuple(targets), tuple(matrices)
         by_name: dict[Name, tuple[AdapterTarget, ...]] = {}
-        for target in every:
+        for target in (*every, *matrices):
             names = dict.fromkeys(_flat(path) for path in target.paths.values())
             place = target.part if target.is_text else DENOISER
             for key in ((part, name) for part in (place, "") for name in names):
                 by_name[key] = (*by_name.get(key, ()), target)
-        return cls(every, by_name)
+        return cls(every, by_name, matrices)
 
     def find(self, layer: str, shapes: Shapes) -> AdapterTarget | None:
-        """Return the layer of the model that a layer of a file changes; None if the model has no such layer.
+        """Return the layer of the model, or the matrix, that a layer of a file changes; None if the model has none.
 
         `layer` is its name in the file and `shapes` are the shapes of its factors by kohya's names. They decide if
         the name does not tell which text encoder it is for.

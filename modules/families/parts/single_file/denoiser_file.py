@@ -84,7 +84,9 @@ def packed_layers(family: str, path: Path, config: Mapping[str, Any]) -> dict[st
 
 
 def _rows_of(entry: GgufTensor, slot: Slot) -> GgufTensor | None:
-    """Return the rows that a slot has in a packed tensor; None where they are no whole number of blocks."""
+    """Return the rows that a slot has in a packed tensor; None where they are not a range of whole blocks."""
+    if slot.swapped:
+        return None
     if len(slot.shares) == 1:
         return entry
     rows, columns = entry.shape

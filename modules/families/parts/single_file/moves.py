@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+import torch
+
 from modules.families.parts.single_file.slots import Slot
 from modules.formats.lazy_tensors import LazyTensor, concatenate
 
@@ -29,6 +31,8 @@ def inward(slot: Slot, original: LazyTensor) -> LazyTensor:
         return original.then(shape, lambda t: t[start:stop])
     if slot.transposed:
         return original.then(shape, lambda t: t.t().contiguous())
+    if slot.swapped:
+        return original.then(shape, _swap_halves)
     return original.then(shape, lambda t: t.reshape(shape)) if slot.conv else original
 
 
@@ -36,6 +40,12 @@ def _outward(slot: Slot, tensor: LazyTensor) -> LazyTensor:
     shape = tensor.shape
     if slot.transposed:
         return tensor.then(shape[::-1], lambda t: t.t().contiguous())
+    if slot.swapped:
+        return tensor.then(shape, _swap_halves)
     if slot.conv and len(shape) == 2:
         return tensor.then((*shape, 1, 1), lambda t: t[:, :, None, None])
     return tensor
+
+
+def _swap_halves(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.roll(tensor.shape[0] // 2, 0)

@@ -31,6 +31,7 @@ class Slot:
     shares: tuple[int, ...] = (1,)
     conv: bool = False
     transposed: bool = False
+    swapped: bool = False
 
     def rows(self, total: int) -> tuple[int, int]:
         """Return the range of rows, first and behind the last, of an original with `total` rows."""

@@ -1,0 +1,150 @@
+"""The layers of transformers with double-stream and single-stream blocks, in diffusers' and in the original layout.
+
+A double block has two streams, of the text and of the image, which attend to each other (Esser et al. 2024, section 4);
+a single block treats both as one sequence. The original layout has the projections of queries, keys and values in one
+matrix, in single blocks together with the first layer of the MLP, and the two halves of the last modulation in the
+other order (diffusers' `convert_flux_transformer_checkpoint_to_diffusers`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from modules.families.parts.single_file.slots import Slot, limited
+from modules.formats.adapter_forms import Layout
+from modules.formats.adapter_targets import AdapterTarget
+
+Config = Mapping[str, Any]
+FIRST_BLOCK = "double_blocks.0."
+"""The beginning of names that every file in the original layout has."""
+_MLP_RATIO = 4
+_STREAMS = (("img", "", ("to_q", "to_k", "to_v"), "to_out.0"), ("txt", "_context", ("q", "k", "v"), "to_add_out"))
+
+
+@dataclass(frozen=True, slots=True)
+class LinearLayer:
+    """A linear layer with bias: its paths in diffusers and in the original layout, and its weight's shape (out, in).
+
+    With several `shares` the original layer has several of ours along its rows, and this is the one at `piece`.
+    `swapped`: the halves of its rows are in the other order there.
+    """
+
+    path: str
+    original: str
+    shape: tuple[int, int]
+    piece: int = 0
+    shares: tuple[int, ...] = (1,)
+    swapped: bool = False
+
+
+def width_of(config: Config) -> int:
+    """Return the width of the streams."""
+    return int(config["num_attention_heads"]) * int(config["attention_head_dim"])
+
+
+def double_layers(config: Config, *, has_modulation: bool) -> Iterator[LinearLayer]:
+    """Yield the linear layers of the double blocks; without `has_modulation` they have no modulation of their own."""
+    width = width_of(config)
+    square, inner = (width, width), _MLP_RATIO * width
+    for index in range(int(config["num_layers"])):
+        ours, theirs = f"transformer_blocks.{index}", f"double_blocks.{index}"
+        for stream, end, names, out in _STREAMS:
+            if has_modulation:
+                yield LinearLayer(f"{ours}.norm1{end}.linear", f"{theirs}.{stream}_mod.lin", (6 * width, width))
+            projections = names if stream == "img" else tuple(f"add_{name}_proj" for name in names)
+            for piece, name in enumerate(projections):
+                yield LinearLayer(f"{ours}.attn.{name}", f"{theirs}.{stream}_attn.qkv", square, piece, (1, 1, 1))
+            yield LinearLayer(f"{ours}.attn.{out}", f"{theirs}.{stream}_attn.proj", square)
+            yield LinearLayer(f"{ours}.ff{end}.net.0.proj", f"{theirs}.{stream}_mlp.0", (inner, width))
+            yield LinearLayer(f"{ours}.ff{end}.net.2", f"{theirs}.{stream}_mlp.2", (width, inner))
+
+
+def single_layers(config: Config, *, has_modulation: bool) -> Iterator[LinearLayer]:
+    """Yield the linear layers of the single blocks; without `has_modulation` they have no modulation of their own."""
+    width = width_of(config)
+    inner = _MLP_RATIO * width
+    shares = (1, 1, 1, _MLP_RATIO)
+    for index in range(int(config["num_single_layers"])):
+        ours, theirs = f"single_transformer_blocks.{index}", f"single_blocks.{index}"
+        if has_modulation:
+            yield LinearLayer(f"{ours}.norm.linear", f"{theirs}.modulation.lin", (3 * width, width))
+        for piece, name in enumerate(("to_q", "to_k", "to_v")):
+            yield LinearLayer(f"{ours}.attn.{name}", f"{theirs}.linear1", (width, width), piece, shares)
+        yield LinearLayer(f"{ours}.proj_mlp", f"{theirs}.linear1", (inner, width), 3, shares)
+        yield LinearLayer(f"{ours}.proj_out", f"{theirs}.linear2", (width, width + inner))
+
+
+def end_layers(config: Config) -> Iterator[LinearLayer]:
+    """Yield the layers that every such transformer has at its ends: the embeddings of image and text, the output."""
+    width, channels = width_of(config), int(config["in_channels"])
+    patch = int(config["patch_size"]) ** 2 * int(config.get("out_channels") or channels)
+    yield LinearLayer("x_embedder", "img_in", (width, channels))
+    yield LinearLayer("context_embedder", "txt_in", (width, int(config["joint_attention_dim"])))
+    yield LinearLayer("proj_out", "final_layer.linear", (patch, width))
+
+
+def block_slots(config: Config, layers: Iterable[LinearLayer]) -> Iterator[Slot]:
+    """Yield the slots of linear layers, of the model or of its ends, and those of the norms in all blocks.
+
+    Raises ValueError for more layers than any model has: a config may come from a file.
+    """
+    for layer in limited(layers):
+        for end in ("weight", "bias"):
+            yield Slot(
+                f"{layer.path}.{end}",
+                f"{layer.original}.{end}",
+                piece=layer.piece,
+                shares=layer.shares,
+                swapped=layer.swapped,
+            )
+    for ours, theirs in _norms(config):
+        yield Slot(f"{ours}.weight", f"{theirs}.scale")
+
+
+def _norms(config: Config) -> Iterator[tuple[str, str]]:
+    words = (("q", "query"), ("k", "key"))
+    for index in limited(range(int(config["num_layers"]))):
+        for stream, added in (("img", ""), ("txt", "added_")):
+            for short, long in words:
+                yield (
+                    f"transformer_blocks.{index}.attn.norm_{added}{short}",
+                    f"double_blocks.{index}.{stream}_attn.norm.{long}_norm",
+                )
+    for index in limited(range(int(config["num_single_layers"]))):
+        for short, long in words:
+            yield (
+                f"single_transformer_blocks.{index}.attn.norm_{short}",
+                f"single_blocks.{index}.norm.{long}_norm",
+            )
+
+
+def double_stream_targets(part: str, layers: Iterable[LinearLayer]) -> tuple[list[AdapterTarget], list[AdapterTarget]]:
+    """Return the layers that adapter files can change, and the matrices of the original layout that differ from ours.
+
+    kohya's trainers name layers as the original layout does, and so do files here. A change that cannot be written for
+    such a matrix is named by its own layer, as SimpleTuner names it. Raises ValueError for more layers than any model
+    has.
+    """
+    targets: list[AdapterTarget] = []
+    matrices: list[AdapterTarget] = []
+    for original, group in groupby(limited(layers), key=lambda layer: layer.original):
+        members = list(group)
+        if len(members) == 1 and not members[0].swapped:
+            [layer] = members
+            paths: dict[Layout, str] = {"diffusers": layer.path, "original": original}
+            targets.append(AdapterTarget(part, layer.path, layer.shape, paths, "lora_unet_", "original"))
+            continue
+        pieces = tuple(
+            AdapterTarget(part, layer.path, layer.shape, {"diffusers": layer.path}, "lycoris_", "diffusers")
+            for layer in members
+        )
+        targets += pieces
+        shape = (sum(layer.shape[0] for layer in members), members[0].shape[1])
+        swapped = members[0].swapped
+        matrices.append(
+            AdapterTarget(part, original, shape, {"original": original}, "lora_unet_", "original", pieces, swapped)
+        )
+    return targets, matrices
