@@ -18,6 +18,7 @@ from hypothesis import settings as hypothesis_settings
 
 from modules.families.spec import FamilySpec
 from modules.system.errors import DarkroomError
+from tests.builders.flow_models import FLOW_MODELS, flow_model
 from tests.builders.images import draw_folder
 
 # Always the same examples, as a test that fails now and then is nobody's; more of them in the full suite. Without time
@@ -190,12 +191,16 @@ def tiny_sdxl_v(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> P
     return write_sdxl_folder(tmp_path_factory.mktemp("models") / "tiny-sdxl-v", zero_snr=True)
 
 
-@pytest.fixture(scope="session")
-def tiny_z_image(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Path:
-    """A tiny random Z-Image with a tokenizer of bytes; nobody may write to it."""
-    from tests.builders.z_image import write_z_image_folder
+def _fixture_of_flow_model(name: str) -> Any:
+    @pytest.fixture(scope="session", name=name)
+    def written(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Path:
+        return flow_model(name).write(tmp_path_factory.mktemp("models") / name.replace("_", "-"))
 
-    return write_z_image_folder(tmp_path_factory.mktemp("models") / "tiny-z-image")
+    return written
+
+
+# The tiny models of the flow families as diffusers folders, such as `tiny_z_image`; nobody may write to them.
+globals().update({name: _fixture_of_flow_model(name) for name in FLOW_MODELS})
 
 
 @pytest.fixture(scope="session")

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from diffusers import FlowMatchEulerDiscreteScheduler, ZImagePipeline
 from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
 from diffusers.models.transformers.transformer_z_image import ZImageTransformer2DModel
+from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3Model
 
+from modules.formats.peft_settings import PEFT_SETTINGS
+from modules.formats.safetensors_io import read_safetensors
+from tests.builders.flow_models import FlowModel
 from tests.builders.models import tiny_vae, write_folder
 
 SCHEDULER = {"_class_name": "FlowMatchEulerDiscreteScheduler", "num_train_timesteps": 1000, "shift": 3.0}
@@ -95,3 +101,40 @@ def z_image_pipeline(folder: Path, family: Any) -> ZImagePipeline:
     )
     pipe.set_progress_bar_config(disable=True)
     return pipe
+
+
+def _pipeline_text(pipe: ZImagePipeline, prompt: str) -> Mapping[str, torch.Tensor]:
+    states, _ = pipe.encode_prompt([prompt], do_classifier_free_guidance=False, max_sequence_length=512)
+    return {"states": states[0][None]}
+
+
+def _pipeline_sample(
+    pipe: ZImagePipeline, prompt: str, noise_BCHW: torch.Tensor, guidance: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    height, width = (8 * side for side in noise_BCHW.shape[-2:])
+    # The pipeline's scale is what guidance adds: 0 is none.
+    options = {"guidance_scale": guidance - 1.0, "num_inference_steps": 4, "height": height, "width": width}
+    latents, images = (
+        pipe([prompt], latents=noise_BCHW, output_type=kind, **options).images for kind in ("latent", "pt")
+    )
+    return latents, images
+
+
+def _in_comfy_names(lora: Path, folder: Path) -> list[Path]:
+    """Write a LoRA as other trainers do for ComfyUI, with alphas: `diffusion_model.` and diffusers' names."""
+    tensors, metadata = read_safetensors(lora)
+    named = {name.replace("transformer.", "diffusion_model.", 1): tensor for name, tensor in tensors.items()}
+    alphas = {n.replace("lora_A.weight", "alpha"): torch.tensor(2.0) for n in named if n.endswith("lora_A.weight")}
+    kept = {name: text for name, text in metadata.items() if name != PEFT_SETTINGS}
+    save_file(named | alphas, folder / "comfy.safetensors", kept)
+    return [folder / "comfy.safetensors"]
+
+
+TINY = FlowModel(
+    "z_image",
+    write_z_image_folder,
+    z_image_pipeline,
+    _pipeline_text,
+    _pipeline_sample,
+    other_forms=_in_comfy_names,
+)

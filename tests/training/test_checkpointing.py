@@ -28,6 +28,7 @@ from modules.memory.guard import DeviceGuard
 from modules.memory.placement import Placement
 from modules.settings.layer_filter import EVERYTHING
 from modules.system.devices import CPU, Device, move
+from tests.builders.flow_models import FLOW_MODELS, flow_model
 from tests.builders.matrix import matrix
 from tests.builders.pipelines import load_tiny
 
@@ -196,20 +197,25 @@ def memory_of(mode: str, saves: str, resident: frozenset[str] = frozenset()) -> 
     )
 
 
-MODELS = ["tiny_sd", "tiny_sdxl", "tiny_z_image"]
+MODELS = ["tiny_sd", "tiny_sdxl", *FLOW_MODELS]
 KINDS = ["full", "lora", "lora with dropout", *ADAPTERS_OF_ALL_KINDS, "embedding"]
 MODES = ["off", "selective", "transformer", "block", "whole"]
 SAVES = ["nothing more", "activations", "layers"]
+
+
+def takes_embeddings(model: str) -> bool:
+    return bool(flow_model(model).spec.text.embedding_tensors)
 
 
 @pytest.mark.daily(14)
 @pytest.mark.parametrize(
     ("model", "kind", "mode", "saves"),
     matrix(
-        MODELS, KINDS, MODES, SAVES, possible=lambda model, kind, *_: (model, kind) != ("tiny_z_image", "embedding")
+        MODELS, KINDS, MODES, SAVES,
+        possible=lambda model, kind, *_: kind != "embedding" or model not in FLOW_MODELS or takes_embeddings(model),
     ),
     ids=str,
-)
+)  # fmt: skip
 def test_gradients_equal_the_plain_ones_bit_for_bit(
     request: pytest.FixtureRequest, model: str, kind: str, mode: str, saves: str
 ) -> None:

@@ -20,6 +20,7 @@ from modules.memory.placement import ParkedPartError, Placement
 from modules.system.devices import CPU, Device, move
 from modules.system.paths import PROGRAM_ROOT
 from tests.builders.configs import USUAL_LAYERS, laid_over, small_config
+from tests.builders.flow_models import FLOW_MODELS, trained_parts_of
 from tests.builders.images import draw_folder
 from tests.builders.matrix import matrix
 from tests.builders.runs import Ran, assert_equal_tensors, run
@@ -50,6 +51,8 @@ FORMS: dict[str, dict[str, Any]] = {
 }
 DENOISERS = ("unet", "transformer")
 TRAINED_PARTS = (*DENOISERS, *ENCODERS)
+MODELS = ["tiny_sd", "tiny_sdxl", *FLOW_MODELS]
+WITH_TRAINED_TEXT = {"tiny_sd", "tiny_sdxl", *(name for name in FLOW_MODELS if len(trained_parts_of(name)) > 1)}
 
 
 @pytest.fixture(scope="module")
@@ -93,9 +96,8 @@ def assert_all_went_well(ran: Ran) -> None:
 @pytest.mark.parametrize(
     ("model", "latent_cache", "text_cache", "text_is_trained", "temp_device", "form", "offloaded_layers"),
     matrix(
-        ["tiny_sd", "tiny_sdxl", "tiny_z_image"], [True, False], [True, False], [True, False], ["cpu:1", "cpu"],
-        list(FORMS), [0.0, 0.5],
-        possible=lambda model, latents, text, text_is_trained, *_: not (model == "tiny_z_image" and text_is_trained),
+        MODELS, [True, False], [True, False], [True, False], ["cpu:1", "cpu"], list(FORMS), [0.0, 0.5],
+        possible=lambda model, latents, text, text_is_trained, *_: not text_is_trained or model in WITH_TRAINED_TEXT,
         most_daily=9,
     ),
 )  # fmt: skip
@@ -152,7 +154,7 @@ def test_the_guard_changes_nothing(tiny_sd: Path, images: Path, tmp_path: Path) 
 @pytest.mark.daily(3)
 @pytest.mark.parametrize(
     ("model", "text_cache", "precision"),
-    matrix(["tiny_sd", "tiny_sdxl", "tiny_z_image"], [True, False], ["float32", "bfloat16"]),
+    matrix(MODELS, [True, False], ["float32", "bfloat16"]),
 )
 def test_what_is_cached_arrives_as_what_is_encoded(
     request: pytest.FixtureRequest,

@@ -25,6 +25,7 @@ from modules.settings.edit import set_path
 from modules.system.devices import CPU
 from modules.system.problem import describe_data
 from tests.builders.configs import USUAL_LAYERS, laid_over, small_config
+from tests.builders.flow_models import FLOW_MODELS
 from tests.builders.images import draw_folder
 from tests.builders.pairs import draw_pairs
 from tests.builders.runs import Ran, assert_equal_tensors, run
@@ -46,7 +47,7 @@ from trainer.step.prediction_modes import prior_mode
 from ui.loop.wording import preview_lines
 
 FULL: dict[str, Any] = {"training": {"trains": "full"}, "output": {"dtype": "float32"}}
-MODELS = ["tiny_sd", "tiny_sd2", "tiny_sdxl", "tiny_sdxl_v", "tiny_z_image"]  # the second and fourth predict v
+MODELS = ["tiny_sd", "tiny_sd2", "tiny_sdxl", "tiny_sdxl_v", *FLOW_MODELS]  # the second and fourth predict v
 
 
 @pytest.fixture(scope="module")

@@ -15,10 +15,11 @@ import pytest
 import torch
 
 from benchmarks.loop_speed import run_setup
+from modules.diffusion.process_spec import flow_matching
 from modules.families.protocol import PartMemory
-from modules.families.z_image.spec import Z_IMAGE
 from modules.optim.param_groups import named_parameters
 from modules.system.devices import CPU, Device
+from tests.builders.flow_models import FLOW_MODELS
 from tests.builders.matrix import matrix
 from tests.builders.preference import NAMES, NEEDED, SHORT, draw_both, preference_config, settings_of, spec_of
 from tests.builders.runs import run
@@ -107,18 +108,18 @@ def gradients(prepared: PreparedRun, memory: PartMemory) -> Tensors:
 
 
 def has_flow_form(method: str) -> bool:
-    return not spec_of(method).refusal(settings_of(method), Z_IMAGE.process)
+    return not spec_of(method).refusal(settings_of(method), flow_matching())
 
 
 @pytest.mark.daily(6)
 @pytest.mark.parametrize(
     ("model", "trains", "method", "memory"),
     matrix(
-        ["tiny_sd", "tiny_sdxl", "tiny_z_image"],
+        ["tiny_sd", "tiny_sdxl", *FLOW_MODELS],
         ["adapter", "full"],
         NAMES,
         list(MEMORIES),
-        possible=lambda model, _, method, __: model != "tiny_z_image" or has_flow_form(method),
+        possible=lambda model, _, method, __: model not in FLOW_MODELS or has_flow_form(method),
     ),
 )
 def test_gradients_equal_the_plain_ones_bit_for_bit(

@@ -1,0 +1,62 @@
+"""The tiny flow models, one line each: every test of what flow families share runs on all of them.
+
+A new family adds its line here and a `FlowModel` to its builder. `tests/conftest.py` makes a fixture of each name: the
+folder of the model, written once a session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from modules.families.registry import FAMILIES
+from modules.families.spec import FamilySpec
+from modules.system.factories import load_factory
+
+FLOW_MODELS: Mapping[str, str] = {
+    "tiny_z_image": "tests.builders.z_image:TINY",
+}
+"""The `FlowModel` of each tiny model, as "module:name"."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlowModel:
+    """A tiny model of a flow family, and diffusers' pipeline of it as the reference.
+
+    - `family`: its name in the registry.
+    - `write(folder)` writes the model with random weights as a diffusers folder, with its tokenizers.
+    - `pipeline(folder, family)` returns diffusers' pipeline of the parts of a loaded family.
+    - `text(pipe, prompt)` returns what the pipeline gives its denoiser for a prompt, by the names of `Conditioning`.
+    - `sample(pipe, prompt, noise_BCHW, guidance)` returns the latents (B, C, H, W) and images (B, 3, P, P) in [0, 1] of
+      the pipeline, sampled in 4 steps; `guidance` is in the program's scale, in which 1 is none.
+    - `guidances` are those that are compared.
+    - `other_forms(lora, folder)` writes a LoRA as other programs do, in forms that this program only reads.
+    - `attends_to_padding`: the denoiser does, so that the cache stores all tokens that the encoder reads.
+    """
+
+    family: str
+    write: Callable[[Path], Path]
+    pipeline: Callable[[Path, Any], Any]
+    text: Callable[[Any, str], Mapping[str, Any]]
+    sample: Callable[..., tuple[Any, Any]]
+    guidances: tuple[float, ...] = (1.0, 3.0)
+    other_forms: Callable[[Path, Path], Sequence[Path]] = lambda lora, folder: ()
+    attends_to_padding: bool = False
+
+    @property
+    def spec(self) -> FamilySpec:
+        """The record of the family."""
+        return FAMILIES[self.family]
+
+
+def flow_model(name: str) -> FlowModel:
+    """Return the tiny model of a name."""
+    model: FlowModel = load_factory(FLOW_MODELS[name])
+    return model
+
+
+def trained_parts_of(name: str) -> tuple[str, ...]:
+    """Return the names of the parts of a tiny flow model that may learn."""
+    return tuple(part.name for part in flow_model(name).spec.trainable_parts)
