@@ -542,6 +542,23 @@ def _read_tokenizer(content: bytes, folder: Path) -> None:
         load_clip_tokenizer(folder)
 
 
+def _t5_files(folder: Path) -> list[bytes]:
+    from tests.builders.t5 import pieces, sentencepiece_model, write_t5_tokenizer
+
+    write_t5_tokenizer(folder / "tokenizer")
+    whole = (folder / "tokenizer" / "tokenizer.json").read_bytes()
+    return [whole, sentencepiece_model(pieces()), sentencepiece_model(pieces(), normalization=b"\4\0\0\0abcd")]
+
+
+def _read_t5_tokenizer(content: bytes, folder: Path) -> None:
+    from modules.families.parts.t5_tokens import load_t5_tokenizer
+    from modules.system.errors import DarkroomError
+
+    for name in ("tokenizer.json", "spiece.model"):
+        with contextlib.suppress(DarkroomError):
+            load_t5_tokenizer(_write(folder / name, name, content).parent).read("a red disc", 8)
+
+
 # -- our own files, which others may have changed ---------------------------------------------------------------------
 
 
@@ -711,6 +728,7 @@ READERS = (
     Reader("metadata file", _metadata_files, of_bytes([b'"', b",", b"\n", b"[" * 5000, b"\x00"]), _read_metadata_file),
     Reader("captions", _captions, of_bytes([b"\xff\xfe", b"\x00", b"\n"]), _read_captions),
     Reader("tokenizer", _tokenizer_files, of_json(["<|endoftext|>", 3]), _read_tokenizer),
+    Reader("T5 tokenizer", _t5_files, of_bytes([b"\x0a", b"\x15", b"\xff" * 9, b'"', b"</s>"]), _read_t5_tokenizer),
     Reader("events", _events, of_json(["StepDone", "Stop", 10**30]), _read_events),
     Reader("backup", _manifests, of_json(["step-3", "2026-01-01"]), _read_manifest),
     Reader("shards", _sharded_files, of_safetensors, _read_sharded),

@@ -46,6 +46,13 @@ CLIP_TEXT_WITH_PROJECTION = ModelClass(
     never_quantized=frozenset({"text_projection"}),
     file_key=_CLIP_KEY,
 )
+T5_TEXT = ModelClass(
+    "transformers.models.t5.modeling_t5:T5EncoderModel",
+    ("transformers.models.t5.modeling_t5:T5Block",),
+    f"{_PASSES}:text_passes",
+    file_key="modules.families.parts.t5_layers:t5_key",
+    overflows_in_float16=True,  # T5 v1.1 was trained in bfloat16; float16 clips its states
+)
 
 DISTILLED_SD = DistilledSpec(
     ("turbo", "lightning", "lcm", "hyper", "dmd2"),
@@ -62,3 +69,11 @@ def clip_prompts(**embedding_tensors: str) -> TextSpec:
     """Return how families with CLIP text encoders read prompts; `embedding_tensors` are those of the family."""
     tokenizer = "modules.families.parts.clip_tokens:load_clip_tokenizer"
     return TextSpec(CLIP_CHUNK_TOKENS, tokenizer, is_lower_case=True, embedding_tensors=embedding_tensors)
+
+
+def t5_prompts(max_tokens: int, **embedding_tensors: str) -> TextSpec:
+    """Return how families read prompts with a T5, up to `max_tokens` with the end token, and truncate longer ones."""
+    tokenizer = "modules.families.parts.t5_tokens:load_t5_tokenizer"
+    return TextSpec(
+        max_tokens - 1, tokenizer, truncates=True, ships_vocabulary=False, embedding_tensors=embedding_tensors
+    )

@@ -229,6 +229,7 @@ def build_part(
     module = empty_part(kind, config)
     if library_prefix and not any(n.startswith(library_prefix) for n in module.state_dict()):
         state = {n.removeprefix(library_prefix): tensor for n, tensor in state.items()}
+    state = _with_tied(module, state)
     expected = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
     wrong = sorted(n for n in expected.keys() | state.keys() if n not in state or expected.get(n) != state[n].shape)
     if wrong:
@@ -245,6 +246,8 @@ def build_part(
         for name, tensor in state.items()
     }
     module.load_state_dict(weights, strict=True, assign=True)
+    if _tied_names(module):
+        module.tie_weights()
     _fill_buffers(module)
     return module.eval().requires_grad_(False)
 
@@ -258,6 +261,18 @@ def empty_part(kind: Any, config: Mapping[str, Any]) -> Any:
             return kind(kind.config_class(**config))
     except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
         raise DarkroomError(f"The config of {kind.__name__} is not valid: {error}") from error
+
+
+def _with_tied(module: Any, state: Mapping[str, LazyTensor]) -> dict[str, LazyTensor]:
+    """Return a state with the second names of weights that modules share: files have them once (T5's vocabulary)."""
+    tied = {name: state[first] for name, first in _tied_names(module).items() if first in state}
+    return {**tied, **state}
+
+
+def _tied_names(module: Any) -> Mapping[str, str]:
+    """Return the names of a transformers model's shared weights, each with the name that files have."""
+    names = getattr(module, "_tied_weights_keys", None)
+    return names if isinstance(names, Mapping) else {}
 
 
 def _is_old_matrix(name: str, tensor: LazyTensor) -> bool:

@@ -1,0 +1,46 @@
+"""The layers of T5 encoders that adapter files can change, and the tensors of such encoders in files.
+
+Files have transformers' names; only the vocabulary is there once, for both modules that share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from modules.families.parts.single_file.slots import limited
+from modules.formats.adapter_targets import AdapterTarget
+
+_SHARED = "encoder.embed_tokens.weight"  # `shared.weight`
+
+
+def t5_key(key: str) -> str:
+    """Return the key of an encoder's tensor in files, empty for the second name of the vocabulary."""
+    return "" if key == _SHARED else key
+
+
+def t5_targets(part: str, config: Mapping[str, Any], prefix: str) -> Iterator[AdapterTarget]:
+    """Yield the layers of a T5 encoder; `part` is its name in the pipeline, `prefix` kohya's for it: `lora_te3_`.
+
+    Raises ValueError where the config describes more layers than any model has.
+    """
+    for path, shape in limited(t5_shapes(config)):
+        yield AdapterTarget(part, path, shape, {"text": path}, prefix, "text")
+
+
+def t5_shapes(config: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield each layer of a T5 encoder that an adapter can change, with the shape of its weight (out, in)."""
+    width, inner = int(config["d_model"]), int(config["num_heads"]) * int(config["d_kv"])
+    hidden = int(config["d_ff"])
+    is_gated = str(config["feed_forward_proj"]).startswith("gated-")
+    for index in range(int(config["num_layers"])):
+        block = f"encoder.block.{index}.layer"
+        for name in "qkv":
+            yield f"{block}.0.SelfAttention.{name}", (inner, width)
+        yield f"{block}.0.SelfAttention.o", (width, inner)
+        for name in ("wi_0", "wi_1") if is_gated else ("wi",):
+            yield f"{block}.1.DenseReluDense.{name}", (hidden, width)
+        yield f"{block}.1.DenseReluDense.wo", (width, hidden)
+        for layer in (0, 1):
+            yield f"{block}.{layer}.layer_norm", (width,)
+    yield "encoder.final_layer_norm", (width,)

@@ -1,0 +1,132 @@
+"""Prompts to the token ids of T5 (Raffel et al. 2020): as in transformers' `T5Tokenizer`, with an end token.
+
+A model's folder has the vocabulary as `tokenizer.json`, or only as sentencepiece's `spiece.model`. The program contains
+none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+
+from tokenizers import Tokenizer, normalizers, pre_tokenizers
+from tokenizers.models import Unigram
+
+from modules.data.captions.sources import split_at_placeholders
+from modules.formats.sentencepiece_model import read_sentence_pieces
+from modules.system.errors import DarkroomError
+from modules.system.regular_files import read_regular
+
+PAD_TOKEN, END_TOKEN, _UNKNOWN_TOKEN = "<pad>", "</s>", "<unk>"
+_UNKNOWN_ID = 2
+_NUM_SENTINELS = 100  # <extra_id_0> to <extra_id_99>, behind the pieces, the last one first
+_MAX_BYTES = 64_000_000  # T5's has 2.4 MB
+_PROBE = "".join(map(chr, range(32, 0x250)))  # a text that shows whether a vocabulary can be used
+
+
+@dataclass(frozen=True)
+class T5Tokenizer:
+    """The tokenizer of a T5 with the ids of its end and padding tokens.
+
+    `words` are the ids of embeddings by placeholder; they are negative (`token_rows`).
+    """
+
+    tokenizer: Tokenizer
+    end_id: int
+    pad_id: int
+    words: Mapping[str, tuple[int, ...]] = field(default_factory=dict, hash=False)
+
+    def read(self, prompt: str, max_tokens: int) -> list[int]:
+        """Return the ids of a prompt with the end token, at most `max_tokens`: what is beyond is left out."""
+        return [*self.ids(prompt)[: max_tokens - 1], self.end_id]
+
+    def with_words(self, words: Mapping[str, tuple[int, ...]]) -> T5Tokenizer:
+        """Return the tokenizer with these embeddings: their negative ids by placeholder."""
+        return replace(self, words=dict(words))
+
+    def ids(self, text: str) -> list[int]:
+        """Return the ids of a text's tokens, without the end token."""
+        ids: list[int] = []
+        for piece, placeholder in split_at_placeholders(text, self.words):
+            if placeholder is None:
+                ids += self.tokenizer.encode(piece, add_special_tokens=False).ids
+            else:
+                ids += self.words[placeholder]
+        return ids
+
+    def count(self, prompt: str) -> int:
+        """Return the number of tokens of a prompt, without the end token."""
+        return len(self.ids(prompt))
+
+    def beyond(self, prompt: str, num_tokens: int) -> str:
+        """Return the rest of a prompt after its first `num_tokens` tokens, as it is written."""
+        offsets = self.tokenizer.encode(prompt, add_special_tokens=False).offsets
+        return prompt[offsets[num_tokens][0] :].lstrip() if len(offsets) > num_tokens else ""
+
+    def identity(self) -> str:
+        """Return a fingerprint of everything that affects the ids of a prompt."""
+        return _identity(self)
+
+
+def load_t5_tokenizer(folder: Path | None) -> T5Tokenizer:
+    """Return the tokenizer in a model's tokenizer folder. Raises DarkroomError where it is missing or damaged."""
+    try:
+        tokenizer = None if folder is None else _tokenizer_in(folder)
+        if tokenizer is not None:
+            tokenizer.encode(_PROBE)
+    except BaseException as error:
+        # The library raises a plain Exception for a damaged vocabulary, and panics in a damaged table of characters.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise DarkroomError(
+            f"The tokenizer in {folder} is damaged: {str(error)[:200]}.", advice="Download the model again."
+        ) from error
+    if tokenizer is None:
+        where = folder.name if folder is not None else "tokenizer"
+        raise DarkroomError(
+            f"The model has no tokenizer for T5: {where} contains neither tokenizer.json nor spiece.model.",
+            advice="Download it again, as a diffusers folder or repository.",
+        )
+    end_id, pad_id = (tokenizer.token_to_id(token) for token in (END_TOKEN, PAD_TOKEN))
+    if end_id is None or pad_id is None:
+        raise DarkroomError(
+            f"The tokenizer in {folder} is not T5's: it has no {END_TOKEN if end_id is None else PAD_TOKEN}.",
+            advice="Download the model again.",
+        )
+    return T5Tokenizer(tokenizer, end_id, pad_id)
+
+
+def _tokenizer_in(folder: Path) -> Tokenizer | None:
+    whole, pieces = folder / "tokenizer.json", folder / "spiece.model"
+    if whole.is_file():
+        tokenizer = Tokenizer.from_str(read_regular(whole, _MAX_BYTES).decode("utf-8"))
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        return tokenizer
+    return _of_pieces(pieces) if pieces.is_file() else None
+
+
+def _of_pieces(file: Path) -> Tokenizer:
+    """Return the tokenizer of a sentencepiece model, as transformers' `T5Converter` builds it."""
+    vocabulary = read_sentence_pieces(file)
+    sentinels = [f"<extra_id_{index}>" for index in range(_NUM_SENTINELS - 1, -1, -1)]
+    tokenizer = Tokenizer(Unigram([*vocabulary.pieces, *((name, 0.0) for name in sentinels)], _UNKNOWN_ID, False))
+    if vocabulary.normalization:
+        tokenizer.normalizer = normalizers.Precompiled(vocabulary.normalization)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")]
+    )
+    special = [PAD_TOKEN, END_TOKEN, _UNKNOWN_TOKEN, *sentinels]
+    tokenizer.add_special_tokens([token for token in special if tokenizer.token_to_id(token) is not None])
+    return tokenizer
+
+
+@lru_cache(maxsize=8)
+def _identity(tokenizer: T5Tokenizer) -> str:
+    facts = f"{tokenizer.tokenizer.to_str()}|{tokenizer.end_id}|{tokenizer.pad_id}"
+    if tokenizer.words:
+        facts += f"|{sorted(tokenizer.words.items())}"
+    return hashlib.blake2b(facts.encode(), digest_size=16).hexdigest()
