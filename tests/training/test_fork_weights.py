@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from modules.config.schema import Config
 from modules.settings.edit import set_path
-from tests.builders.configs import laid_over, small_config
+from tests.builders.configs import USUAL_LAYERS, laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.preference import draw_both, preference_config
 from tests.builders.runs import Ran, assert_equal_tensors
@@ -61,6 +61,7 @@ def trained(tiny_sd: Path, drawn: Path, tmp_path_factory: pytest.TempPathFactory
             images=drawn / "images",
             training={"trains": trains, "epochs": 3, "learning_rate": 0.02 if trains == "adapter" else 1e-3},
             output={"dtype": "float32"},
+            adapter=USUAL_LAYERS,
         )
         return Path(start(config).finished.backup_path)
 
