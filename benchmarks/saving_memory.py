@@ -18,7 +18,7 @@ from modules.config.codec import decode, encode
 from modules.config.schema import Config
 from modules.system.devices import Device
 from trainer.launch import smooth_interpreter
-from trainer.preflight.auto_checkpointing import RESERVE
+from trainer.preflight.room import RESERVE_FOR_BLOCKS
 from trainer.run.finish import PreparedRun
 from trainer.run.setup import RunSetup
 from trainer.run.training_run import prepare
@@ -54,7 +54,7 @@ def ways_against_none(config: Config, *, rounds: int, num_threads: int) -> Itera
         plain_peak = peak_of(config)
         for way, settings in WAYS.items():
             saving, share = with_parts(config, settings), AUTOMATIC.get(way)
-            free_bytes = None if share is None else round(share * plain_peak / (1 - RESERVE))
+            free_bytes = None if share is None else round(share * plain_peak / (1 - RESERVE_FOR_BLOCKS))
             yield Saving(
                 way, _speed(saving, config, rounds, num_threads, free_bytes), peak_of(saving, free_bytes), plain_peak
             )

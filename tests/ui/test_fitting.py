@@ -15,8 +15,7 @@ from modules.system.problem import Problem
 from tests.ui.conftest import Window
 from tests.ui.test_secrets_dialog import click
 from tests.ui.test_widgets import when_open
-from trainer.preflight.fit_choices import on_a_gpu
-from trainer.preflight.run_budget import budget_of
+from trainer.preflight.run_budget import budget_of, on_a_gpu
 from ui.features.fit.model import FitMeasurement, Fitting, compute
 from ui.features.fit.window import FitWindow
 from ui.forms.model import FormModel

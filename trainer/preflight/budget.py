@@ -34,12 +34,13 @@ from modules.system.problem import Problem
 from trainer.preflight.memory_plan import ITEM_BYTES
 from trainer.preflight.passes import MALFORMED_CONFIG
 from trainer.preflight.run_budget import TIGHT, Budget, budget_of
-from trainer.preflight.savings import peak_with_all, worthwhile_savings
+from trainer.preflight.search import Worth, advice, peak_with
 from trainer.preflight.start_from import notes_on_start, trained_layers
 from trainer.preflight.trained_layers import TrainedPart, idle_layer_names, of_all_ranks, parts_trained
 
 Counts = Mapping[Size, int]
 FreeBytes = Callable[[Path], int | None]
+_LONGER = 1.05  # times as long is worth mentioning
 
 
 def memory_estimate(config: Config, sizes: Counts, *, start_copy: Path | None = None) -> MemoryEstimate | None:
@@ -197,15 +198,22 @@ def _too_much(budget: Budget, estimate: MemoryEstimate, gpu: GpuMemory) -> Itera
     if used > TIGHT * 0.1 * gpu.total_bytes:
         available += f", of which other programs use {in_gb(used)}"
     limit_bytes = round(TIGHT * gpu.free_bytes)
-    savings = worthwhile_savings(budget, limit_bytes=limit_bytes)
-    ways = [f"{w.move.words} ({w.move.path}) saves about {in_gb(w.saved_bytes)}" for w in savings]
-    advice = _sentence("; ".join(ways)) if ways else "Use smaller images or train less of the model."
+    worths = advice(budget, limit_bytes=limit_bytes)
+    ways = [_describe(worth) for worth in worths]
+    text = _sentence("; ".join(ways)) if ways else "Use smaller images or train less of the model."
     if len(ways) > 1:
-        least = peak_with_all(budget, savings)
-        fits = "which fits" if least <= TIGHT * gpu.free_bytes else "which is still too much: use smaller images, too"
-        advice += f" With all of them the run needs about {in_gb(least)}, {fits}."
-    path = savings[0].move.path if savings else "data.resolution_px"
-    yield Problem(path, f"{estimate} This does not fit in the GPU's memory. {available}.", "warning", advice, "memory")
+        least = peak_with(budget, [w.move for w in worths])
+        fits = "which fits" if least <= limit_bytes else "which is still too much: use smaller images, too"
+        text += f" With all of them the run needs about {in_gb(least)}, {fits}."
+    path = worths[0].move.path if worths else "data.resolution_px"
+    yield Problem(path, f"{estimate} This does not fit in the GPU's memory. {available}.", "warning", text, "memory")
+
+
+def _describe(worth: Worth) -> str:
+    """Return a change with what it saves, and what it costs where a step takes longer with it."""
+    slower = f" (a step takes {worth.time_factor:.2g} times as long)" if worth.time_factor > _LONGER else ""
+    saves = f"saves about {in_gb(worth.saved_bytes)}" if worth.saved_bytes > 0 else "saves memory after the others"
+    return f"{worth.move.words} ({worth.move.path}) {saves}{slower}"
 
 
 def _sentence(text: str) -> str:

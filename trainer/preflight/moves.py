@@ -1,45 +1,51 @@
-"""Changes of settings that save memory, one function for each: for advice and for "fit to my card".
+"""The settings that a run can change to need less memory, or less time: the only list of them.
 
-Each keeps what is trained, and on what: advice also has some that do not (`changes_result`).
+A `Choice` is a setting with its options, from the one that needs most memory to the one that needs least. Options keep
+what is trained, and on what. `sacrifices` are the changes that do not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from modules.config.schema import Config
+from modules.config.usage import method_of
 from modules.families.spec import PartSpec
-from modules.optim.registry import memory_saver
-from modules.quantization.registry import FORMATS
+from modules.optim.registry import memory_saver, optimizer_spec
+from modules.optim.spec import is_fused
+from modules.quantization.registry import FORMATS, INT8, NFLOAT4
 from modules.settings.edit import get_path, replace_value
 from modules.settings.shared_types import CheckpointMode
 from modules.system.problem import count
+from trainer.preflight.run_budget import Budget
 
-_MODES = {
+_MODES: Mapping[CheckpointMode, str] = {
+    "whole": "gradient checkpointing of the whole part",
     "off": "no gradient checkpointing",
-    "auto": "automatic gradient checkpointing",
     "selective": "gradient checkpointing of cheap operations",
     "transformer": "gradient checkpointing per transformer block",
+    "auto": "automatic gradient checkpointing",
     "block": "gradient checkpointing per block",
-    "whole": "gradient checkpointing of the whole part",
 }
+"""What gradient checkpointing recomputes, from what keeps most activations to what keeps least."""
+_KEPT = tuple(_MODES)
+_FRACTIONS = {0.5: "half of the layers offloaded", 1.0: "all layers offloaded"}
+_NEAR_BATCHES = 2  # the micro-batches tried above and below; one image in any case
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
     """A change of settings: the field it is named by, the change in words, and the new values by path.
 
-    `changes_result`: the run learns something else, or from other images. `quantizes`: it is the format of a frozen
-    base.
+    `changes_result`: the run learns something else, or from other images.
     """
 
     path: str
     words: str
     values: tuple[tuple[str, Any], ...]
     changes_result: bool = False
-    quantizes: bool = False
 
     def apply_to(self, config: Config) -> Config:
         """Return the config with the new values."""
@@ -47,33 +53,91 @@ class Move:
             config = replace_value(config, path, value)
         return config
 
-    def is_in(self, config: Config) -> bool:
-        """Return whether a config has the new values already."""
-        return all(get_path(config, path) == value for path, value in self.values)
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The options of a setting besides the present one: those that need more memory, and those that need less.
+
+    Both are in the order of memory, from the most to the least.
+    """
+
+    wider: tuple[Move, ...] = ()
+    leaner: tuple[Move, ...] = field(default=())
+
+    @property
+    def options(self) -> tuple[Move | None, ...]:
+        """All options, the one that needs least memory last; None is the present one."""
+        return (*self.wider, None, *self.leaner)
 
 
-def checkpointing(part: PartSpec, mode: CheckpointMode) -> Move:
-    """Return the choice of what gradient checkpointing computes again."""
-    path = f"parts.{part.name}.checkpointing"
-    return Move(path, f"{_MODES[mode]} for the {part.label}", ((path, mode),))
+def choices(budget: Budget) -> tuple[Choice, ...]:
+    """Return the choices of a run that keep what it learns; the last one is what is kept of activations and layers."""
+    return (
+        Choice(leaner=tuple(_narrower_weights(budget))),
+        Choice(leaner=tuple(_narrower_vae(budget))),
+        _micro_batches(budget),
+        Choice(leaner=tuple(_fused_backward(budget))),
+        Choice(leaner=tuple(_offloaded_average(budget))),
+        _kept_activations(budget),
+    )
 
 
-def activation_offloading(part: PartSpec, *, is_on: bool = True) -> Move:
-    """Return the offloading of the activations that checkpointing keeps."""
-    path = f"parts.{part.name}.offload_activations"
-    words = "activation offloading" if is_on else "no activation offloading"
-    return Move(path, f"{words} for the {part.label}", ((path, is_on),))
+def is_possible(config: Config) -> bool:
+    """Return whether the values of several moves go together: a fused backward pass cannot accumulate."""
+    return not is_fused(config.training.optimizer) or config.training.accumulation_steps == 1
 
 
-def layer_offloading(part: PartSpec, fraction: float) -> Move:
-    """Return the offloading of a fraction of the layers, which needs checkpointing per block."""
-    path = f"parts.{part.name}.offload_fraction"
-    blocks = ((f"parts.{part.name}.checkpointing", "block"),) if fraction else ()
-    share = {0.0: "none", 0.5: "half", 1.0: "all"}.get(fraction, f"{fraction:.0%}")
-    return Move(path, f"offloading {share} of the layers of the {part.label}", ((path, fraction), *blocks))
+def sacrifices(budget: Budget) -> Iterator[Move]:
+    """Yield the changes that save memory, but change what the run learns or shows."""
+    config, run = budget.config, budget.run
+    training, spec = config.training, config.family
+    encoders = spec.names_of("text_encoder")
+    trained = [n for n in encoders if run.plans[n].trains != "nothing"]
+    if trained and any(p.trains != "nothing" for n, p in run.plans.items() if n not in encoders):
+        words = "not training the text encoders" if len(trained) > 1 else "not training the text encoder"
+        yield _sacrifice(f"parts.{trained[0]}.train", words, *((f"parts.{n}.train", False) for n in encoders))
+    # In bfloat16 other weights than these may be narrower without another result: see `choices`.
+    is_wide = training.precision != "bfloat16"
+    wide = [p for p in spec.parts if run.plans[p.name].weight_bytes > 2]
+    if wide := [p for p in wide if is_wide or run.reconstructs or run.plans[p.name].trains == "full"]:
+        yield _sixteen_bits(wide, changes_result=True)
+    if training.precision in ("float32", "tfloat32"):
+        yield _sacrifice("training.precision", "bfloat16 as the precision", ("training.precision", "bfloat16"))
+    saver = memory_saver()
+    if run.optimizer.name != saver.name:
+        yield _sacrifice("training.optimizer.name", saver.label, ("training.optimizer", saver.settings()))
+    tuned = [n for n, p in run.plans.items() if p.trains == "full"]
+    if run.has_master_weights and any(config.part(n).dtype == "bfloat16" for n in tuned):
+        path, words = "training.low_precision_updates", "stochastic rounding instead of float32 master weights"
+        yield _sacrifice(path, words, (path, "stochastic"))
+    if run.encodes_in_training:
+        yield _sacrifice("data.latent_cache", "the latent cache", ("data.latent_cache", True))
+    if run.samples:
+        halves = tuple(
+            p.model_copy(update={"width_px": p.width_px // 2, "height_px": p.height_px // 2})
+            for p in config.sampling.prompts
+        )
+        path = "sampling.prompts"
+        yield _sacrifice(path, "samples of half the width and height", (path, halves))
 
 
-def sixteen_bits(parts: Sequence[PartSpec], *, changes_result: bool = True) -> Move:
+def slowest_part(budget: Budget) -> PartSpec:
+    """Return the part whose forward and backward pass takes the time."""
+    role = "vae" if budget.run.reconstructs else "denoiser"
+    return next(p for p in budget.config.family.parts if p.role == role)
+
+
+def reached_encoders(budget: Budget) -> list[PartSpec]:
+    """Return the text encoders that gradients pass through."""
+    plans = budget.run.plans
+    return [p for p in budget.config.family_parts if p.role == "text_encoder" and plans[p.name].has_gradient]
+
+
+def _sacrifice(path: str, words: str, *values: tuple[str, Any]) -> Move:
+    return Move(path, words, values, changes_result=True)
+
+
+def _sixteen_bits(parts: Sequence[PartSpec], *, changes_result: bool = False) -> Move:
     """Return bfloat16 as the weight dtype of parts, named by the denoiser if it is one of them."""
     first = next((p for p in parts if p.role == "denoiser"), parts[0])
     words = f"bfloat16 as the weight dtype of {', '.join(p.name for p in parts)}"
@@ -81,15 +145,50 @@ def sixteen_bits(parts: Sequence[PartSpec], *, changes_result: bool = True) -> M
     return Move(f"parts.{first.name}.dtype", words, values, changes_result)
 
 
-def quantized_base(part: PartSpec, format_name: str) -> Move:
-    """Return a quantized format of a part whose own weights are not trained."""
-    path = f"parts.{part.name}.dtype"
-    words = f"{FORMATS[format_name].label} as the weight dtype of the {part.label}"
-    return Move(path, words, ((path, format_name),), quantizes=True)
+def _narrower_weights(budget: Budget) -> Iterator[Move]:
+    """Yield smaller dtypes of weights that are not trained: bfloat16, then quantized formats of the denoiser."""
+    config, plans = budget.config, budget.run.plans
+    if budget.run.reconstructs:
+        return
+    denoiser = slowest_part(budget)
+    frozen = [p for p in config.family.parts if p.role != "vae" and plans[p.name].trains != "full"]
+    wide = [p for p in frozen if config.part(p.name).dtype == "float32" and config.training.precision == "bfloat16"]
+    if wide:
+        yield _sixteen_bits(wide)
+    if config.training.trains == "full" or config.part(denoiser.name).dtype in FORMATS:
+        return
+    path, encoders = f"parts.{denoiser.name}.dtype", [p for p in wide if p is not denoiser]
+    narrow = _sixteen_bits(encoders) if encoders else Move("", "", ())
+    for name in (INT8.name, NFLOAT4.name):
+        words = f"{FORMATS[name].label} as the weight dtype of the {denoiser.label}"
+        words = f"{words}, {narrow.words}" if encoders else words
+        yield Move(path, words, ((path, name), *narrow.values))
 
 
-def micro_batch(config: Config, batch_size: int) -> Move:
-    """Return another batch size, which divides the effective batch, with the accumulation steps that keep it."""
+def _narrower_vae(budget: Budget) -> Iterator[Move]:
+    config = budget.config
+    wide = [p for p in config.family_parts if p.role == "vae" and config.part(p.name).dtype == "float32"]
+    if wide and not budget.run.reconstructs and config.training.precision == "bfloat16":
+        yield _sixteen_bits(wide)
+
+
+def _micro_batches(budget: Budget) -> Choice:
+    """Return the micro-batches that divide the effective batch; larger ones where every size has enough images."""
+    training = budget.config.training
+    if training.learning_rate_scaler not in ("none", "both", "global_both") or method_of(budget.config).splits_batches:
+        return Choice()  # the learning rate, or what a rollout has, depends on the batch itself
+    whole, largest = training.batch_size * training.accumulation_steps, min(budget.sizes.values(), default=0)
+    sizes = [n for n in range(whole, 0, -1) if whole % n == 0]
+    larger = [n for n in sizes if training.batch_size < n <= largest][:_NEAR_BATCHES]
+    smaller = [n for n in sizes if n < training.batch_size]
+    near = [*smaller[:_NEAR_BATCHES], *smaller[_NEAR_BATCHES:][-1:]]
+    return Choice(
+        tuple(_micro_batch(budget.config, n) for n in larger), tuple(_micro_batch(budget.config, n) for n in near)
+    )
+
+
+def _micro_batch(config: Config, batch_size: int) -> Move:
+    """Return another batch size with the accumulation steps that keep the effective batch."""
     training = config.training
     steps = training.batch_size * training.accumulation_steps // batch_size
     is_twice = steps == 2 * training.accumulation_steps
@@ -98,60 +197,52 @@ def micro_batch(config: Config, batch_size: int) -> Move:
     return Move("training.batch_size", f"a batch size of {batch_size} with {times}", values)
 
 
-def fused_backward() -> Move:
-    """Return the update of each weight inside the backward pass."""
-    path = "training.optimizer.fused_back_pass"
-    return Move(path, "the optimizer's fused backward pass", ((path, True),))
+def _fused_backward(budget: Budget) -> Iterator[Move]:
+    run, settings = budget.run, budget.config.training.optimizer
+    is_tuned = any(p.trains == "full" for p in run.plans.values())
+    if is_tuned and not run.scales_loss and optimizer_spec(settings).can_fuse and not is_fused(settings):
+        path = "training.optimizer.fused_back_pass"
+        yield Move(path, "the optimizer's fused backward pass", ((path, True),))
 
 
-def ema_offloaded() -> Move:
-    """Return EMA on the offload device."""
-    path = "training.ema.mode"
-    return Move(path, "EMA on the offload device", ((path, "temp_device"),))
+def _offloaded_average(budget: Budget) -> Iterator[Move]:
+    if budget.run.average == "here" and _can_offload(budget):
+        path = "training.ema.mode"
+        yield Move(path, "EMA on the offload device", ((path, "temp_device"),))
 
 
-def frozen_encoders(config: Config, trained: Sequence[str]) -> Move:
-    """Return not training the text encoders, of which `trained` are."""
-    words = "not training the text encoders" if len(trained) > 1 else "not training the text encoder"
-    encoders = config.family.names_of("text_encoder")
-    values = tuple((f"parts.{name}.train", False) for name in encoders)
-    return Move(f"parts.{trained[0]}.train", words, values, changes_result=True)
+def _kept_activations(budget: Budget) -> Choice:
+    """Return what gradient checkpointing and offloading keep of the slowest part, and of the encoders with it."""
+    part, can_offload = slowest_part(budget), _can_offload(budget)
+    plain: tuple[CheckpointMode, ...] = ("off", "selective", "transformer") if budget.on_gpu else ("off", "transformer")
+    levels: list[tuple[float, bool, CheckpointMode]] = [(0.0, False, mode) for mode in plain]
+    fractions = (0.0, *_FRACTIONS) if can_offload and part.role == "denoiser" else (0.0,)
+    levels += [(f, offloads, "block") for f in fractions for offloads in ((False, True) if can_offload else (False,))]
+    settings = budget.config.part(part.name)
+    present = (settings.offload_fraction, settings.offload_activations, _KEPT.index(settings.checkpointing))
+    wider, leaner = list[Move](), list[Move]()
+    for fraction, offloads, mode in levels:
+        if move := _kept(budget, mode, offloads=offloads, fraction=fraction):
+            (wider if (fraction, offloads, _KEPT.index(mode)) < present else leaner).append(move)
+    return Choice(tuple(wider), tuple(leaner))
 
 
-def sixteen_bit_precision() -> Move:
-    """Return bfloat16 as the precision."""
-    path = "training.precision"
-    return Move(path, "bfloat16 as the precision", ((path, "bfloat16"),), changes_result=True)
+def _kept(budget: Budget, mode: CheckpointMode, *, offloads: bool, fraction: float) -> Move | None:
+    """Return what is kept as a move; None if the config has these values already."""
+    config, part, encoders = budget.config, slowest_part(budget), reached_encoders(budget)
+    values: list[tuple[str, Any]] = [(f"parts.{part.name}.offload_activations", offloads)]
+    for one in (part, *encoders):
+        values += [(f"parts.{one.name}.checkpointing", mode), (f"parts.{one.name}.offload_fraction", fraction)]
+    changed = tuple((path, value) for path, value in sorted(values) if get_path(config, path) != value)
+    if not changed:
+        return None
+    words = [f"{_MODES[mode]} for the {part.label}{' and the text encoders' if encoders else ''}"]
+    words += ["activation offloading"] * offloads
+    words += [_FRACTIONS[fraction]] if fraction else []
+    path = next((path for path, _ in changed if path.startswith(f"parts.{part.name}.")), changed[0][0])
+    return Move(path, ", ".join(words), changed)
 
 
-def lean_optimizer() -> Move:
-    """Return the optimizer that keeps the least state."""
-    saver = memory_saver()
-    values = (("training.optimizer", saver.settings()),)
-    return Move("training.optimizer.name", saver.label, values, changes_result=True)
-
-
-def stochastic_rounding() -> Move:
-    """Return stochastic rounding of 16-bit weights instead of additional float32 ones."""
-    path = "training.low_precision_updates"
-    words = "stochastic rounding instead of float32 master weights"
-    return Move(path, words, ((path, "stochastic"),), changes_result=True)
-
-
-def latent_cache() -> Move:
-    """Return the latent cache, which encodes all images before the training."""
-    return Move("data.latent_cache", "the latent cache", (("data.latent_cache", True),), changes_result=True)
-
-
-def half_samples(config: Config) -> Move:
-    """Return samples of half the width and height."""
-    halves = tuple(
-        p.model_copy(update={"width_px": p.width_px // 2, "height_px": p.height_px // 2})
-        for p in config.sampling.prompts
-    )
-    return Move(
-        "sampling.prompts",
-        "samples of half the width and height",
-        (("sampling.prompts", halves),),
-        changes_result=True,
-    )
+def _can_offload(budget: Budget) -> bool:
+    general = budget.config.general
+    return budget.on_gpu and general.temp_device.strip().lower() != general.train_device.strip().lower()

@@ -10,7 +10,7 @@ from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.estimate.architecture import Architecture, architecture_of
 from modules.estimate.passes import Passes
-from modules.estimate.run import MemoryEstimate, RunPlan, estimate
+from modules.estimate.run import RUNTIME_BYTES, MemoryEstimate, RunPlan, estimate
 from trainer.preflight.memory_plan import run_plan
 from trainer.preflight.passes import passes_of
 from trainer.preflight.start_from import StartHeader, plans_with_start, start_header
@@ -44,6 +44,11 @@ class Budget:
         """The largest memory of all phases."""
         return self.memory().peak.total_bytes
 
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the run trains on a GPU."""
+        return self.run.runtime_bytes > 0
+
     def with_config(self, config: Config) -> Budget | None:
         """Return the budget of changed settings of the same model; it shares the walks. None without an estimate."""
         run = run_plan(config, self.architecture, self.sizes)
@@ -53,6 +58,13 @@ class Budget:
         if self.runtime_bytes is not None:
             run = replace(run, runtime_bytes=self.runtime_bytes)
         return replace(self, config=config, run=run)
+
+
+def on_a_gpu(budget: Budget) -> Budget:
+    """Return the budget with the memory of a GPU's runtime, unless the config trains on the CPU by name."""
+    if budget.config.general.train_device.strip().lower() == "cpu":
+        return budget
+    return replace(budget, run=replace(budget.run, runtime_bytes=RUNTIME_BYTES), runtime_bytes=RUNTIME_BYTES)
 
 
 def budget_of(config: Config, sizes: Counts, start_copy: Path | None = None) -> Budget | None:

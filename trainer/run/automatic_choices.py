@@ -17,9 +17,9 @@ from modules.system.hardware import free_memory
 from modules.system.problem import count
 from trainer import phases
 from trainer.events import SettingChosen
-from trainer.preflight.auto_checkpointing import Blocks, automatic_parts, blocks_to_checkpoint
 from trainer.preflight.estimates import sizes_of
 from trainer.preflight.ranks import sharded_parts
+from trainer.preflight.room import Blocks, automatic_parts, blocks_to_checkpoint
 from trainer.run.machine import Machine
 from trainer.run.setup import RunSetup
 from trainer.run_folder.fork import LAYOUT_FILE

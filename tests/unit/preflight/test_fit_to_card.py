@@ -19,10 +19,9 @@ from modules.system.errors import DarkroomError
 from tests.unit.preflight.setups import changed
 from trainer.__main__ import main
 from trainer.jobs.fit import card_of
-from trainer.preflight import moves
 from trainer.preflight.fit import Fit, describe_fit, fit_budget
-from trainer.preflight.fit_choices import candidates, on_a_gpu, relative_time
-from trainer.preflight.run_budget import Budget, budget_of
+from trainer.preflight.run_budget import Budget, budget_of, on_a_gpu
+from trainer.preflight.search import StepTimes, advice, candidates, peak_with
 
 GB = 1_000_000_000
 CARDS = (6, 8, 10, 12, 16, 24)
@@ -76,7 +75,7 @@ def check_against_all(base: Budget, found: Fit) -> None:
     peaks = [(peak(c.config, base), c.time) for c in candidates(base)]
     fitting = [time for size, time in peaks if size <= found.limit_bytes]
     if found.fits:
-        assert relative_time(base, found.config) == pytest.approx(min(fitting), rel=1e-9)
+        assert StepTimes(base).of(found.config) == pytest.approx(min(fitting), rel=1e-9)
     else:
         assert not fitting
         assert found.after_bytes == min(size for size, _ in peaks)
@@ -120,6 +119,17 @@ def test_a_large_card_takes_what_only_costs_time_away() -> None:
 
 def parts(tree: dict[str, Any]) -> Any:
     return Config.model_validate({"parts": tree}).parts
+
+
+@pytest.mark.parametrize(("trains", "card_gb"), [("adapter", 4), ("full", 12), ("vae", 4)])
+def test_the_advice_is_enough_and_has_nothing_that_is_not_needed(trains: str, card_gb: int) -> None:
+    base, limit_bytes = budget("sd", trains, batch_size=1), round(0.95 * card_gb * GB)
+    moves = [worth.move for worth in advice(base, limit_bytes=limit_bytes)]
+    assert moves
+    assert peak_with(base, moves) <= limit_bytes
+    for move in moves:
+        assert peak_with(base, [m for m in moves if m is not move]) > limit_bytes
+    assert any(m.changes_result for m in moves) == (trains == "full")  # where offloading takes many times as long
 
 
 def test_what_changes_the_result_is_only_told() -> None:
@@ -223,12 +233,3 @@ def test_check_shows_the_table_and_saves_only_where_asked(
     said = capsys.readouterr().err
     assert "Nothing that keeps what the run learns fits" in said
     assert "nothing was started" in said
-
-
-def test_a_move_is_in_a_config_that_has_its_values() -> None:
-    config = Config()
-    move = moves.ema_offloaded()
-    assert not move.is_in(config)
-    assert move.is_in(move.apply_to(config))
-    halves = moves.half_samples(config)
-    assert halves.changes_result

@@ -9,10 +9,14 @@ import pytest
 from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.estimate.run import MemoryEstimate, PhaseMemory
-from trainer.preflight.auto_checkpointing import blocks_to_checkpoint, chosen_blocks
-from trainer.preflight.fit_choices import on_a_gpu
-from trainer.preflight.room import RESERVE, parts_staying, parts_that_stay
-from trainer.preflight.run_budget import Budget, budget_of
+from trainer.preflight.room import (
+    RESERVE_FOR_PARTS,
+    blocks_to_checkpoint,
+    chosen_blocks,
+    parts_staying,
+    parts_that_stay,
+)
+from trainer.preflight.run_budget import Budget, budget_of, on_a_gpu
 
 GB = 1_000_000_000
 SIZES = {Size(1024, 1024): 10}
@@ -63,7 +67,7 @@ def test_what_stays_fits_by_the_estimate() -> None:
     weights = {n: budget.passes.weights(n, p).num_bytes(p) for n, p in budget.run.plans.items()}
     memory = budget.memory()
     for free_gb in (7, 8, 9, 10, 12):
-        limit = round((1 - RESERVE) * free_gb * GB)
+        limit = round((1 - RESERVE_FOR_PARTS) * free_gb * GB)
         found = parts_staying(memory, budget.run.on_device, weights, limit_bytes=limit)
         for phase in memory.phases:
             beside = sum(weights[n] for n in found[phase.phase])

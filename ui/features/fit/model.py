@@ -71,7 +71,7 @@ def measure(config: Config, report: Report) -> FitMeasurement:
 def compute(budget: Budget, card_bytes: int, *, is_this_card: bool) -> Fit:
     """Return the settings that fit a card; for a background thread."""
     from trainer.preflight.fit import fit_budget
-    from trainer.preflight.fit_choices import on_a_gpu
+    from trainer.preflight.run_budget import on_a_gpu
 
     return fit_budget(budget if is_this_card else on_a_gpu(budget), card_bytes=card_bytes)
 
