@@ -1,7 +1,8 @@
 """Traces the passes of a model's parts: `python -m modules.estimate.tracing` is the process that does it.
 
 It reads the family and the configs of the parts as JSON from its standard input, and keeps the recordings where
-`recordings_of` looks for them. With `--ship` it writes the recordings of all published models into the program.
+`recordings_of` looks for them. With `--ship` it writes the recordings of published models that are missing in the
+program, and removes those that it does not need any more; with `--ship-again`, for new libraries, it writes all.
 """
 
 from __future__ import annotations
@@ -92,21 +93,26 @@ def _variants(spec: FamilySpec, part: PartSpec, config: Mapping[str, Any] | None
 
 def main(arguments: list[str]) -> None:
     """Trace the parts that the standard input names, or all that are shipped."""
-    if arguments == ["--ship"]:
-        ship()
+    if arguments in (["--ship"], ["--ship-again"]):
+        ship(again=arguments == ["--ship-again"])
         return
     request = json.load(sys.stdin)
     spec = FAMILIES[request["family"]]
     trace_parts(spec, request["configs"])
 
 
-def ship() -> None:
-    """Write the recordings of all published models into the program, and remove those that no model needs any more."""
+def ship(*, again: bool) -> None:
+    """Write the recordings of published models into the program, and remove those that no model needs any more.
+
+    Recordings that are there are traced only with `again`: their names change with the tracer's code, but not with the
+    libraries.
+    """
     keep(perceptual_file(), traced_perceptual())
     needed = {perceptual_file()}
     for file, spec, part, config in published_parts():
-        keep(file, traced_part(spec, part, config))
         needed.add(file)
+        if again or not file.is_file():
+            keep(file, traced_part(spec, part, config))
     for file in set(SHIPPED.iterdir()) - needed:
         file.unlink()
 

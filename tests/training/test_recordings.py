@@ -41,10 +41,17 @@ def test_another_version_of_the_tracer_has_other_recordings(edited: str, monkeyp
 def test_shipping_removes_the_recordings_that_no_model_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recordings, "SHIPPED", tmp_path)
     monkeypatch.setattr(tracing, "SHIPPED", tmp_path)
-    monkeypatch.setattr(tracing, "published_parts", lambda: ())
-    (tmp_path / "UNet2DConditionModel-0123.json").write_text("{}")
-    tracing.ship()
-    assert [file.name for file in tmp_path.iterdir()] == [perceptual_file().name]
+    needed = tmp_path / "UNet2DConditionModel-abcd.json"
+    spec = FAMILIES["sd"]
+    monkeypatch.setattr(tracing, "published_parts", lambda: [(needed, spec, spec.denoiser, {})])
+    monkeypatch.setattr(tracing, "traced_part", lambda *_part: traced_perceptual())
+    for file in (needed, tmp_path / "UNet2DConditionModel-0123.json"):
+        file.write_text("{}")
+    tracing.ship(again=False)
+    assert {file.name for file in tmp_path.iterdir()} == {perceptual_file().name, needed.name}
+    assert needed.read_text() == "{}"  # it has the name of this tracer and this shape
+    tracing.ship(again=True)
+    assert needed.read_text() == perceptual_file().read_text()
 
 
 def test_the_shipped_recording_of_a_text_encoder_is_that_of_the_real_module() -> None:
