@@ -12,7 +12,7 @@ from tests.builders.configs import USUAL_LAYERS, laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.pairs import draw_pairs
 
-CAPTIONS = ["a disc", "a square, red"]
+CAPTIONS = ["a disc", "a square, blue"]
 
 # Settings by a name of their own: every method but the denoising of given images, which a method that is added needs,
 # too. A method that may have a reference has one.

@@ -77,13 +77,17 @@ class TokenConditioning:
         return self.of([states[index] for index in indices])
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Return the tensors by name, for a cache entry of one prompt."""
-        return {"states": self.states_BLD}
+        """Return the tensors by name: of one prompt its states, of several also their lengths if they differ."""
+        if min(self.lengths) == self.states_BLD.shape[1]:
+            return {"states": self.states_BLD}
+        return {"states": self.states_BLD, "lengths": torch.tensor(self.lengths)}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, torch.Tensor]) -> Self:
-        """Return the conditioning of a cache entry. Raises KeyError where a tensor is missing."""
-        return cls.of(list(tensors["states"]))
+        """Return the conditioning from its `tensors`. Raises KeyError where one is missing."""
+        states_BLD = tensors["states"]
+        batch, longest = states_BLD.shape[:2]
+        return cls(states_BLD, tuple(tensors["lengths"].tolist()) if "lengths" in tensors else (longest,) * batch)
 
     @classmethod
     def join(cls, parts: Sequence[Self]) -> Self:
