@@ -1,10 +1,10 @@
 """Rollouts: sampling images with a graph that a method can train on, or with stored states to train on later.
 
-The denoising loop of `roll_out` is DDIM with classifier-free guidance. Its first steps run without gradient (under
-`no_grad`: detaching would keep their graphs until the latents are freed). The last K steps and the decoding of the
-latents have a gradient. Where the family's denoiser is checkpointed as a whole (`PartMemory("whole")`), only the input
-and output latents of each of the K steps are kept between the passes, no inner activations. `sample_with` samples with
-any sampler of the registry, for methods that need no log-probabilities.
+The denoising loop of `roll_out` is DDIM with the family's guidance, and Euler's for flow models. Its first steps run
+without gradient (under `no_grad`: detaching would keep their graphs until the latents are freed). The last K steps and
+the decoding of the latents have a gradient. Where the family's denoiser is checkpointed as a whole
+(`PartMemory("whole")`), only the input and output latents of each of the K steps are kept between the passes, no inner
+activations. `sample_with` samples with any sampler of the registry, for methods that need no log-probabilities.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ from modules.families.spec import FamilySpec
 from modules.memory.checkpointing import create_checkpointed_forward
 from modules.sampling.ddim_step import DdimStep, ddim_steps
 from modules.sampling.denoising_loop import Predict, run_denoising_loop, scheduler_for
+from modules.sampling.euler_step import EulerStep, euler_steps
 from modules.sampling.prediction import guided_prediction
 from modules.system.devices import Device, move
+from modules.system.errors import DarkroomError
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class Rollout:
     """
 
     seeds: tuple[int, ...]
-    timesteps: tuple[int, ...]
+    timesteps: tuple[float, ...]
     gradient_steps: int
     images_B3PP: torch.Tensor
     states_BCHW: Mapping[int, torch.Tensor]
@@ -64,14 +66,23 @@ class Rollout:
 
 
 def steps_of(family: ModelFamily, settings: RolloutSettings) -> tuple[DdimStep, ...]:
-    """Return the steps of a rollout, the noisiest first, as they are sampled and as they are trained.
+    """Return the steps of a rollout of a DDPM model, the noisiest first, as they are sampled and as they are trained.
 
-    Raises DarkroomError for settings that the model does not support.
+    Raises DarkroomError for a flow model and for settings that the model does not support.
     """
     steps = ddim_steps(family.process, family.scheduler_config(), num_steps=settings.num_steps, eta=settings.eta)
     if settings.stochastic_steps is None:
         return steps
     return tuple(s if i in settings.stochastic_steps else replace(s, eta=0.0) for i, s in enumerate(steps))
+
+
+def _steps_at(family: ModelFamily, settings: RolloutSettings, size: Size) -> Sequence[DdimStep | EulerStep]:
+    """Return the steps of a rollout. Raises DarkroomError for settings that the model does not support."""
+    if family.process.spec.flow is None:
+        return steps_of(family, settings)
+    if settings.eta > 0:
+        raise DarkroomError(family.process.spec.undefined("A denoising loop with fresh noise in its steps"))
+    return euler_steps(family, size, num_steps=settings.num_steps)
 
 
 def trainable_steps(steps: Sequence[DdimStep]) -> tuple[int, ...]:
@@ -106,7 +117,7 @@ def roll_out(
     each denoising step and before the decoding, and may raise to end the rollout. Raises DarkroomError for settings
     that the model does not support, and ValueError where K exceeds the number of steps.
     """
-    steps = steps_of(family, settings)
+    steps = _steps_at(family, settings, size)
     if not 0 <= gradient_steps <= len(steps):
         raise ValueError(
             f"gradient_steps must be between 0 and the {len(steps)} denoising steps, not {gradient_steps}."
@@ -213,10 +224,11 @@ def forget_casts() -> None:
 
 
 def _take_step(
-    predict: Predict, step: DdimStep, latents_BCHW: torch.Tensor, fresh_BCHW: torch.Tensor | None
+    predict: Predict, step: DdimStep | EulerStep, latents_BCHW: torch.Tensor, fresh_BCHW: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the next latents with their graph, if any, and their log-probability without a graph."""
-    timestep = torch.full((), step.timestep, dtype=torch.int64, device=latents_BCHW.device)
+    dtype = torch.int64 if isinstance(step.timestep, int) else torch.float32
+    timestep = torch.full((), step.timestep, dtype=dtype, device=latents_BCHW.device)
     mean_BCHW = step.mean(predict(latents_BCHW, timestep), latents_BCHW)
     next_BCHW = step.next_latents(mean_BCHW, fresh_BCHW)
     return next_BCHW, step.log_prob(next_BCHW.detach(), mean_BCHW.detach())

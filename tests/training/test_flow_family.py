@@ -77,7 +77,6 @@ def test_weightings_without_a_meaning_are_refused(config: Config, name: str) -> 
     [
         ({"name": "ddpo"}, "DDPO"),
         ({"name": "grpo"}, "GRPO"),
-        ({"name": "alignprop"}, "AlignProp"),
         ({"name": "dpo", "loss": "mapo"}, "MaPO"),
         ({"name": "online_dpo", "pairs": "steps"}, "Online DPO on denoising steps (SPO)"),
     ],
@@ -87,7 +86,7 @@ def test_methods_of_ddpm_are_refused(config: Config, method: dict[str, Any], wha
     assert found["training.method"] == f"{what} has no form for flow matching models yet."
 
 
-@pytest.mark.parametrize("method", [{"name": "dpo"}, {"name": "online_dpo"}, {"name": "alignprop", "probability": 0}])
+@pytest.mark.parametrize("method", [{"name": "dpo"}, {"name": "online_dpo"}, {"name": "alignprop"}])
 def test_methods_with_a_flow_form_are_not(config: Config, method: dict[str, Any]) -> None:
     assert "training.method" not in of(config, training={"method": method})
 

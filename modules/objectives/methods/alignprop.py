@@ -125,7 +125,6 @@ SPEC = MethodSpec(
     has_denoising_loss=lambda settings: settings.probability < 1,
     adds_noise=lambda settings: settings.probability < 1,
     is_shareable=lambda settings: True,
-    ddpm_only=lambda settings: "AlignProp" if settings.probability > 0 else "",
     problems=_problems,
     guide=MethodGuide(
         needs=(
