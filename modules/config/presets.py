@@ -8,7 +8,7 @@ begin with '#', which marks the built-in ones.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -29,6 +29,12 @@ class Preset:
     name: str
     group: str
     path: Path
+
+    @property
+    def card_gb(self) -> int:
+        """The gigabytes of the card that its name states; 0 if it states none."""
+        stated = re.search(r"\b(\d+) ?GB\b", self.name)
+        return int(stated[1]) if stated else 0
 
     @property
     def is_built_in(self) -> bool:
@@ -56,6 +62,14 @@ def list_presets(*, user_dir: Path | None = None) -> list[Preset]:
     built_in = [Preset(file.stem, file.parent.name, file) for file in _files(BUILT_IN_DIR, "*/#*.json")]
     users = [Preset(file.stem, "yours", file) for file in _own_files(user_dir or user_presets_dir())]
     return built_in + users
+
+
+def families_for_card(presets: Sequence[Preset], card_gb: int) -> tuple[str, ...]:
+    """Return the families of the built-in presets that a card has enough memory for, in the presets' order.
+
+    A preset that states no card is for any.
+    """
+    return tuple(dict.fromkeys(p.group for p in presets if p.is_built_in and p.card_gb <= card_gb))
 
 
 def save_preset(config: Config, name: str, *, user_dir: Path | None = None) -> Preset:

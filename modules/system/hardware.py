@@ -102,7 +102,7 @@ def _count_named(visible: str) -> int:
 _NVIDIA = ("nvidia-smi", "--query-gpu=index,uuid,memory.total,memory.free", "--format=csv,noheader,nounits")
 _AMD = ("rocm-smi", "--showmeminfo", "vram", "--csv")
 _TIMEOUT_SECONDS = 2.0
-_MEBIBYTE = 1 << 20
+_MEBIBYTE, _GIBIBYTE = 1 << 20, 1 << 30
 
 RunTool = Callable[[Sequence[str]], str]
 
@@ -113,6 +113,11 @@ class GpuMemory:
 
     total_bytes: int
     free_bytes: int
+
+    @property
+    def nominal_gb(self) -> int:
+        """The gigabytes that a card of this size is sold with: the driver reports a few megabytes less."""
+        return round(self.total_bytes / _GIBIBYTE)
 
 
 def gpu_memory(device: str, *, run_tool: RunTool | None = None) -> GpuMemory | None:

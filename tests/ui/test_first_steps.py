@@ -9,12 +9,14 @@ import pytest
 
 from modules.config.schema import Config
 from modules.data.concept import Concept
+from modules.families.registry import FAMILIES
+from modules.system.hardware import GpuMemory
 from tests.ui.conftest import Window
 from tests.ui.driving import walk
 from trainer.launch import RunRequest
 from ui.app.catalogue import PAGES
 from ui.features.captions.annotate_window import AnnotateWindow
-from ui.features.first_steps.model import WAYS, Progress, current_step
+from ui.features.first_steps.model import WAYS, Progress, current_step, find_card
 from ui.forms.documents import FIRST_PRESET
 from ui.forms.model import Source
 from ui.widgets.notices import CRASHED_RUN, Notice
@@ -141,3 +143,21 @@ def test_a_run_takes_the_card_away_but_for_its_step_on_the_run_page(open_window:
     assert not card.winfo_ismapped()
     window.open_page("run")
     assert card.winfo_ismapped()
+
+
+@pytest.mark.parametrize(("mebibytes", "has_z_image"), [(8188, True), (6144, False)])
+def test_the_first_step_names_the_families_that_fit_the_card(
+    mebibytes: int, has_z_image: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = GpuMemory(mebibytes << 20, mebibytes << 20)
+    monkeypatch.setattr("modules.system.hardware.gpu_memory", lambda device: memory)
+    text = WAYS["images"].steps[0].instruction(Progress(Config(), Source(), card=find_card()))
+    assert f"{memory.nominal_gb} GB" in text
+    assert FAMILIES["sdxl"].label in text
+    assert (FAMILIES["z_image"].label in text) is has_z_image
+
+
+def test_without_a_card_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("modules.system.hardware.gpu_memory", lambda device: None)
+    assert find_card() is None
+    assert "the memory of your card" in WAYS["images"].steps[0].instruction(Progress(Config(), Source()))

@@ -8,7 +8,7 @@ from pathlib import Path
 from modules.config.presets import Preset, list_presets, save_preset
 from modules.config.schema import Config
 from tests.ui.conftest import Window
-from ui.features.presets.model import difference_rows, matching, preset_rows
+from ui.features.presets.model import difference_rows, for_card, matching, needs_larger_card, preset_rows
 from ui.features.presets.window import PresetComparison, Presets
 from ui.forms.model import Source
 
@@ -70,3 +70,13 @@ def test_presets_are_managed_in_the_window(open_window: Callable[..., Window]) -
     assert manager.buttons["Delete"].cget("state") == "disabled"
     manager.load()
     assert context.form.source.name == "#demo"
+
+
+def test_presets_for_the_card_come_first_and_those_for_a_larger_one_last() -> None:
+    rows = preset_rows([p for p in list_presets() if "fine-tune" in p.name or "z-image" in p.name])
+    assert for_card(rows, 0) == rows
+    sorted_rows = for_card(rows, 16)
+    names = [row.preset.name for row in sorted_rows]
+    assert {"#z-image LoRA 16 GB", "#sdxl 1.0 fine-tune 16 GB", "#sd 1.5 fine-tune 8 GB"} <= set(names[:4])
+    assert {"#z-image LoRA 24 GB", "#sdxl 1.0 fine-tune 24 GB"} == set(names[-2:])
+    assert [needs_larger_card(row, 16) for row in sorted_rows].count(True) == 2

@@ -12,12 +12,14 @@ from ui.features.first_steps.model import (
     CHOOSING,
     HIDDEN,
     WAYS,
+    GraphicsCard,
     Progress,
     Step,
     Way,
     captioned_concepts,
     count_captions,
     current_step,
+    find_card,
 )
 from ui.forms.context import Context
 from ui.widgets.card import Card
@@ -45,6 +47,8 @@ class FirstStepsBar(Panel):
         self._skipped_titles: frozenset[str] = frozenset()
         self._counted_concepts: tuple[Concept, ...] | None = None  # whose images and captions are counted
         self._counts: tuple[Counts, ...] = ()
+        self._gpu: GraphicsCard | None = None
+        self._is_gpu_wanted = True
         for signal in (
             context.preferences.changed,
             context.form.changed,
@@ -68,6 +72,7 @@ class FirstStepsBar(Panel):
             return
         if state == "images":
             self._count_captions()
+            self._find_card()
         progress = self._progress()
         current = current_step(way, progress) if way is not None else 0
         text = way.steps[current].instruction(progress) if way is not None and current < len(way.steps) else _DONE
@@ -227,6 +232,17 @@ class FirstStepsBar(Panel):
     def _back(self) -> None:
         self._context.preferences.change(first_steps=CHOOSING)
 
+    def _find_card(self) -> None:
+        """Read the memory of the card in the background, once."""
+        if self._is_gpu_wanted:
+            self._is_gpu_wanted = False
+            self._context.pump.background.run(find_card, self._keep_card)
+
+    def _keep_card(self, card: GraphicsCard | None) -> None:
+        self._gpu = card
+        if self.winfo_exists():
+            self.refresh()
+
     def _count_captions(self) -> None:
         """Count the user's images and captions in the background, if other folders were chosen."""
         concepts = captioned_concepts(self._progress())
@@ -264,5 +280,6 @@ class FirstStepsBar(Panel):
             has_finished=state.finished is not None,
             num_images=sum(counts.images for counts in self._counts),
             num_captions=sum(counts.captions for counts in self._counts),
+            card=self._gpu,
             skipped=self._skipped_titles,
         )

@@ -20,11 +20,19 @@ CHOOSING, HIDDEN = "choose", ""  # states in addition to the names of the ways
 
 
 @dataclass(frozen=True, slots=True)
+class GraphicsCard:
+    """The memory of this computer's card, and the labels of the families that there are presets for it of."""
+
+    gigabytes: int
+    families: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """The user's progress so far. `baseline` is the config as it was loaded.
 
-    The images and captions in the user's folders are 0 until they are counted; `skipped` has the titles of steps
-    that the user does not want.
+    The images and captions in the user's folders are 0 until they are counted; `card` is None until it is known, and
+    without one; `skipped` has the titles of steps that the user does not want.
     """
 
     config: Config
@@ -35,6 +43,7 @@ class Progress:
     has_finished: bool = False
     num_images: int = 0
     num_captions: int = 0
+    card: GraphicsCard | None = None
     skipped: frozenset[str] = frozenset()
 
 
@@ -94,6 +103,15 @@ def _describe_captions(progress: Progress) -> str:
     return f"{images}, {captions}. A model can write them; then add the word that your LoRA should learn."
 
 
+def _describe_presets(progress: Progress) -> str:
+    card = progress.card
+    if card is None or not card.families:
+        return "Choose the preset for your model and the memory of your card. It sets everything else."
+    *others, last = card.families
+    families = f"{', '.join(others)} and {last}" if others else last
+    return f"Your card has {card.gigabytes} GB: enough for the presets of {families}. One sets everything else."
+
+
 def _has_prompts(progress: Progress) -> bool:
     of_demo = {p.prompt for p in progress.baseline.sampling.prompts} if _is_demo(progress) else set()
     return any(p.enabled and p.prompt not in of_demo for p in progress.config.sampling.prompts)
@@ -140,7 +158,7 @@ WAYS: Mapping[str, Way] = {
         (
             Step(
                 "Preset",
-                "Choose the preset for your model and the memory of your card. It sets everything else.",
+                _describe_presets,
                 "Presets…",
                 _has_preset,
                 action="find_preset",
@@ -195,6 +213,19 @@ WAYS: Mapping[str, Way] = {
 def current_step(way: Way, progress: Progress) -> int:
     """Return the number of the first step that is not done; the number of all steps if everything is done."""
     return next((i for i, step in enumerate(way.steps) if not step.is_done(progress)), len(way.steps))
+
+
+def find_card() -> GraphicsCard | None:
+    """Return the card of this computer; None without one. For a background thread: it runs a tool of the driver."""
+    from modules.config.presets import families_for_card, list_presets
+    from modules.families.registry import family_labels
+    from modules.system.hardware import gpu_memory
+
+    memory, labels = gpu_memory("auto"), family_labels()
+    if memory is None:
+        return None
+    families = families_for_card(list_presets(), memory.nominal_gb)
+    return GraphicsCard(memory.nominal_gb, tuple(labels[family] for family in families if family in labels))
 
 
 def count_captions(concepts: Iterable[Concept]) -> Counts:

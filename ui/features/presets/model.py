@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -107,6 +106,31 @@ def matching(rows: Sequence[PresetRow], text: str) -> list[PresetRow]:
     return [r for r in rows if all(w in " ".join((r.preset.name, *r.cells, r.notes)).casefold() for w in terms)]
 
 
+def for_card(rows: Sequence[PresetRow], card_gb: int) -> list[PresetRow]:
+    """Return the rows in the order in which they suit a card: made for its memory, for any card, for a larger one.
+
+    Made for it are those of each family and training target that state the most memory it has. Without a card (0) the
+    order stays.
+    """
+    best: dict[tuple[str, str], int] = {}
+    for row in rows:
+        if 0 < row.preset.card_gb <= card_gb:
+            kind = (row.family, row.trains)
+            best[kind] = max(best.get(kind, 0), row.preset.card_gb)
+
+    def rank(row: PresetRow) -> int:
+        if needs_larger_card(row, card_gb):
+            return 2
+        return 0 if row.preset.card_gb and row.preset.card_gb == best.get((row.family, row.trains)) else 1
+
+    return sorted(rows, key=rank) if card_gb else list(rows)
+
+
+def needs_larger_card(row: PresetRow, card_gb: int) -> bool:
+    """Return whether a preset states more memory than a card has; False without a card (0)."""
+    return 0 < card_gb < row.preset.card_gb
+
+
 def first_line(text: str) -> str:
     """Return the first line of a text."""
     return next((line.strip() for line in text.splitlines() if line.strip()), "")
@@ -118,13 +142,12 @@ def _row(preset: Preset) -> PresetRow:
     if unreadable:
         return PresetRow(preset, None, problem=unreadable)
     config = loaded.config
-    memory = re.search(r"\b(\d+) ?GB\b", preset.name)
     return PresetRow(
         preset,
         config,
         family=config.family.label,
         trains=_label(config, "training.trains", config.training.trains),
-        memory=f"{memory[1]} GB" if memory else "",
+        memory=f"{preset.card_gb} GB" if preset.card_gb else "",
         notes=config.general.notes,
     )
 

@@ -14,9 +14,19 @@ from modules.config.presets import (
     rename_preset,
     restore_preset,
 )
+from modules.system import hardware
 from modules.system.errors import DarkroomError
 from modules.system.problem import count
-from ui.features.presets.model import PresetRow, difference_rows, first_line, matching, preset_groups, preset_rows
+from ui.features.presets.model import (
+    PresetRow,
+    difference_rows,
+    first_line,
+    for_card,
+    matching,
+    needs_larger_card,
+    preset_groups,
+    preset_rows,
+)
 from ui.forms.context import Context
 from ui.forms.model import Source
 from ui.loop.interaction import failure_of
@@ -274,9 +284,13 @@ _LIST_COLUMNS = (
 
 
 class PresetList(SearchWindow):
-    """All presets with what they are for; a click or Return chooses one."""
+    """All presets with what they are for; a click or Return chooses one.
+
+    Those for the memory of this computer's card come first, those for a larger card last and in gray.
+    """
 
     def __init__(self, context: Context, choose: Callable[[Preset], object]) -> None:
+        self.card_gb = 0  # unknown at first
         groups = preset_groups(context.documents.presets())
         self.rows = [PresetRow(preset, None) for group in groups for preset in group.presets]
         self.matches: list[PresetRow] = []
@@ -290,14 +304,20 @@ class PresetList(SearchWindow):
             take=lambda index: choose(self.matches[index].preset),
         )
         self.table.on_events({"<ButtonRelease-1>": self.go})
+        px = context.theme.px
+        self.foot = Text(self, context.theme, "", role="small", colour="muted")
+        self.foot.pack(side="bottom", anchor="w", padx=px(PAD), pady=(0, px(10)))
         self.show(*_LIST_SIZE)
         presets = [row.preset for row in self.rows]
-        context.pump.background.run(lambda: preset_rows(presets), self._keep_rows)
+        context.pump.background.run(lambda: (preset_rows(presets), hardware.gpu_memory("auto")), self._keep_rows)
 
-    def _keep_rows(self, rows: list[PresetRow]) -> None:
-        """Show what the presets are for, which takes a moment to read."""
+    def _keep_rows(self, found: tuple[list[PresetRow], hardware.GpuMemory | None]) -> None:
+        """Show what the presets are for, and which suit the card; both take a moment to read."""
         if self.winfo_exists():
-            self.rows = rows
+            self.rows, card = found
+            if card is not None:
+                self.card_gb = card.nominal_gb
+                self.foot.set_text(f"The card of this computer has {self.card_gb} GB. Presets for it come first.")
             selection = self.table.selected
             self.look()
             self.table.select(selection)
@@ -306,9 +326,17 @@ class PresetList(SearchWindow):
         terms = text.casefold().split()
         matches = matching(self.rows, text)
         self.matches = sorted(
-            matches, key=lambda r: not all(w in f"{r.preset.name} {r.trains}".casefold() for w in terms)
+            for_card(matches, self.card_gb),
+            key=lambda r: not all(w in f"{r.preset.name} {r.trains}".casefold() for w in terms),
         )
-        return [(f" {r.preset.name}", (r.trains, r.memory, r.problem or first_line(r.notes)), "") for r in self.matches]
+        return [
+            (
+                f" {r.preset.name}",
+                (r.trains, r.memory, r.problem or first_line(r.notes)),
+                "muted" if needs_larger_card(r, self.card_gb) else "",
+            )
+            for r in self.matches
+        ]
 
 
 def open_preset_list(context: Context, choose: Callable[[Preset], object]) -> PresetList:
