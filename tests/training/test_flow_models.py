@@ -29,13 +29,15 @@ from modules.memory.compiled_blocks import Compilation
 from modules.sampling.denoising_loop import initial_noise, run_denoising_loop, scheduler_for
 from modules.sampling.prediction import guided_prediction
 from modules.sampling.registry import samplers_for
+from modules.sampling.rollout import Rollout, RolloutSettings, roll_out
 from modules.system.devices import CPU, Device
 from tests.builders.configs import laid_over, small_config
 from tests.builders.flow_models import FLOW_MODELS, FlowModel, flow_model
+from tests.builders.images import draw_folder
 from tests.builders.pipelines import load_tiny
 from tests.builders.runs import Ran, assert_equal_tensors, run
 from trainer.__main__ import main
-from trainer.events import BackupSaved, SampleReady, StepFinished, ValidationFinished
+from trainer.events import BackupSaved, RewardMeasured, SampleReady, StepFinished, ValidationFinished
 from trainer.preflight import check
 from trainer.preflight.budget import memory_estimate
 from ui.forms.records import groups_of
@@ -74,6 +76,14 @@ def model(request: pytest.FixtureRequest, name: str) -> Path:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the shared run keeps its caches, which later runs use."""
     return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Images of two shapes, with captions of different lengths."""
+    captions = ["a disc", "a disc, red, in front of a wall of large stones", "two squares"]
+    sizes = [(64, 64)] * 3 + [(96, 64)] * 2
+    return draw_folder(tmp_path_factory.mktemp("images"), sizes=sizes, captions=captions)
 
 
 @pytest.fixture(scope="module")
@@ -451,3 +461,73 @@ def test_attention_implementations_agree(family: ModelFamily) -> None:
     set_attention(denoiser_of(family), family.spec.denoiser.model, "sdpa_math", device=CPU, dtype=torch.float32)
     after = family.predict(noisy, torch.tensor([200.0, 800.0]), text)
     torch.testing.assert_close(after, before, rtol=1e-5, atol=1e-5)
+
+
+# -- training on rewards
+
+
+def rolled_out(family: ModelFamily, *, gradient_steps: int, mode: str) -> Rollout:
+    family.set_memory({family.spec.denoiser.name: PartMemory(mode)}, train_device=CPU, temp_device=Device("cpu:1"))
+    with torch.no_grad():
+        texts = family.encode_prompts(["a disc", ""])
+    return roll_out(
+        family,
+        texts.select([0]),
+        texts.select([1]),
+        seeds=(11,),
+        size=SIZE,
+        settings=RolloutSettings(3, 2.0),
+        gradient_steps=gradient_steps,
+        device=CPU,
+        temp_device=Device("cpu:1"),
+        on_step=lambda: None,
+    )
+
+
+def in_one_graph(family: ModelFamily, *, gradient_steps: int) -> torch.Tensor:
+    """The same image, sampled step by step with diffusers' scheduler and nothing checkpointed."""
+    family.set_memory({}, train_device=CPU, temp_device=CPU)
+    with torch.no_grad():
+        texts = family.encode_prompts(["a disc", ""])
+    predict = guided_prediction(family, texts.select([0]), texts.select([1]), size=SIZE, guidance=2.0)
+    scheduler, latents = scheduler_for(family, "euler", SIZE), noise_of(family, batch=1, seed=11)
+    scheduler.set_timesteps(3)
+    for index, timestep in enumerate(scheduler.timesteps):
+        latents = latents.detach() if index == 3 - gradient_steps else latents
+        latents = scheduler.step(predict(latents, timestep), timestep, latents).prev_sample
+    return (family.decode(latents) / 2 + 0.5).clamp(0, 1)
+
+
+@pytest.mark.parametrize("mode", ["off", "whole"])
+def test_a_rollout_is_a_sample_with_the_gradient_of_its_last_steps(family: ModelFamily, mode: str) -> None:
+    denoiser = denoiser_of(family)
+    found = []
+    for sample in (
+        lambda: rolled_out(family, gradient_steps=2, mode=mode).images_B3PP,
+        lambda: in_one_graph(family, gradient_steps=2),
+    ):
+        denoiser.requires_grad_(True)
+        denoiser.zero_grad()
+        image = sample()
+        (image - 0.3).square().mean().backward()
+        found.append((image.detach(), {n: p.grad for n, p in denoiser.named_parameters() if p.grad is not None}))
+    torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-7)
+    assert all(gradient.any() for gradient in found[0][1].values())
+
+
+def test_alignprop_raises_the_reward(config: Config, tiny: FlowModel) -> None:
+    method = {"name": "alignprop", "steps": 4, "backprop_steps": 2, "guidance": 2.0, "gradient_truncation": "fixed"}
+    followed = laid_over(
+        config,
+        {
+            "general": {"temp_device": "cpu:1", "debug_checks": True},
+            "parts": {tiny.spec.denoiser.name: {"checkpointing": "block"}},
+            "training": {"method": method, "epochs": 4, "learning_rate": 0.01},
+            "reward": {"models": [{"kind": "brightness"}], "measure_every": {"n": 12, "unit": "step"}, "num_images": 4},
+        },
+    )
+    assert not check(followed).errors
+    before, after = (m.followed for m in run(followed).of(RewardMeasured))
+    assert before is not None
+    assert after is not None
+    assert after > before + 0.02

@@ -17,8 +17,10 @@ import torch
 from benchmarks.loop_speed import run_setup
 from modules.diffusion.process_spec import flow_matching
 from modules.families.protocol import PartMemory
+from modules.families.registry import FAMILIES
 from modules.optim.param_groups import named_parameters
 from modules.system.devices import CPU, Device
+from tests.builders.configs import family_of
 from tests.builders.flow_models import FLOW_MODELS
 from tests.builders.matrix import matrix
 from tests.builders.preference import NAMES, NEEDED, SHORT, draw_both, preference_config, settings_of, spec_of
@@ -156,7 +158,8 @@ def different(one: Tensors, other: Tensors) -> set[str]:
         for row in [
             (method, model, trains, memory)
             for method in NAMES
-            for model in ("tiny_sd", "tiny_sdxl")
+            for model in ("tiny_sd", "tiny_sdxl", *FLOW_MODELS)
+            if model not in FLOW_MODELS or has_flow_form(method)
             for trains in ("adapter", "full")
             for memory in ("block", "whole")
         ]
@@ -175,13 +178,15 @@ def test_all_that_is_trained_moves_and_a_text_encoder_stops_in_mid_run(
     """A checkpointed part without anything trained: "none of output has requires_grad=True" (OneTrainer#549)."""
     stop = {"stop_after": {"n": 2, "unit": "step"}}
     encoders = {name: {"checkpointing": memory, **stop} for name in ("text_encoder", "text_encoder_2")}
+    folder = request.getfixturevalue(model)
+    denoiser = FAMILIES[family_of(folder)].denoiser.name
     config = preference_config(
         tmp_path,
-        model=request.getfixturevalue(model),
+        model=folder,
         drawn=drawn,
         method=method,
         training={"trains": trains, "epochs": 4 // spec_of(method).steps_per_group(settings_of(method))},
-        parts={"unet": {"checkpointing": memory}, **encoders},
+        parts={denoiser: {"checkpointing": memory}, **encoders},
     )
     runs, states = [], []
     plain = training_run.prepare
@@ -199,9 +204,9 @@ def test_all_that_is_trained_moves_and_a_text_encoder_stops_in_mid_run(
     steps = run(config, on_event=note).of(StepFinished)
     trained = {frozenset(s.training_parts) for s in steps[:2]}, {frozenset(s.training_parts) for s in steps[2:]}
     groups = {g.name for g in runs[0].model.groups}
-    assert trained == ({frozenset(groups)}, {frozenset({"unet"})})
+    assert trained == ({frozenset(groups)}, {frozenset({denoiser})})
     names = set(named_parameters(runs[0].model.groups))
     before, _, middle, _, after = states
     assert different(before, middle) == names, "within two updates"
-    assert different(middle, after) == {n for n in names if n.startswith("unet.")}
+    assert different(middle, after) == {n for n in names if n.startswith(f"{denoiser}.")}
     assert different(before, after) == names, "a weight of the base model has changed"

@@ -18,6 +18,7 @@ from modules.config.schema import Config
 from modules.settings.edit import set_path
 from modules.system.paths import PROGRAM_ROOT
 from tests.builders.configs import USUAL_LAYERS, laid_over, small_config
+from tests.builders.flow_models import FLOW_MODELS
 from tests.builders.images import draw_folder
 from tests.builders.runs import assert_equal_tensors, run
 from trainer.commands import CommandDesk, Stop
@@ -41,7 +42,11 @@ HARD: dict[str, Any] = {
         "ema": {"mode": "train_device", "decay": 0.9},
     },
     "adapter": {"dropout": 0.2, **USUAL_LAYERS},
-    "parts": {"unet": {"checkpointing": "block"}, "text_encoder": {"learning_rate": 1e-3}},
+    "parts": {
+        "unet": {"checkpointing": "block"},
+        "transformer": {"checkpointing": "block"},
+        "text_encoder": {"learning_rate": 1e-3},
+    },
     "backup": {"every": {"n": 5, "unit": "step"}, "keep": 0},
 }
 
@@ -53,7 +58,10 @@ WHOLE: dict[str, Any] = {
 }
 KINDS = [
     "tiny_sd",
-    *(pytest.param(kind, marks=pytest.mark.full) for kind in ("tiny_sdxl", "tiny_sd whole", "tiny_sdxl whole")),
+    *(
+        pytest.param(kind, marks=pytest.mark.full)
+        for kind in ("tiny_sdxl", "tiny_sd whole", "tiny_sdxl whole", *FLOW_MODELS)
+    ),
 ]
 
 
@@ -154,7 +162,7 @@ def counters_of(backup: Path) -> dict[str, object]:
 
 
 @pytest.mark.daily(1)
-@pytest.mark.parametrize("hard_config", ["tiny_sd", "tiny_sdxl"], indirect=True)
+@pytest.mark.parametrize("hard_config", ["tiny_sd", "tiny_sdxl", *FLOW_MODELS], indirect=True)
 def test_stopped_in_mid_window_and_resumed_ends_bit_equal(
     hard_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
