@@ -67,8 +67,9 @@ def root(tk_root: tk.Tk) -> Iterator[tk.Tk]:
     """The empty dark root, without the bindings of the last test."""
     switch_mode(tk_root, Theme("dark"), "dark")
     bound_everywhere = set(tk_root.bind_all())
+    lasting = set(tk_root.winfo_children())  # they keep fonts open
     yield tk_root
-    for child in tk_root.winfo_children():
+    for child in set(tk_root.winfo_children()) - lasting:
         child.destroy()
     for sequence in set(tk_root.bind_all()) - bound_everywhere:
         tk_root.unbind_all(sequence)

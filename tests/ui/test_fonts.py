@@ -1,10 +1,11 @@
-"""A second window must not truncate the font files that the first one has mapped: that would kill it."""
+"""Fonts: what keeps them open, and that a second window does not truncate the files which the first one has mapped."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import tkinter as tk
 from pathlib import Path
 
 import pytest
@@ -42,3 +43,10 @@ def test_a_second_start_leaves_the_fonts_alone(tmp_path: Path) -> None:
     first = start()
     assert any(name.startswith("Roboto") for name in first)
     assert start() == first
+
+
+@pytest.mark.parametrize("kind", [tk.Label, tk.Button, tk.Menu, tk.Entry, tk.Text])
+def test_the_font_that_a_new_widget_begins_with_stays_open(root: tk.Tk, kind: type[tk.Widget]) -> None:
+    """Tk would close it when the widget gets its own font, and open it again for the next widget."""
+    in_use = {str(child.cget("font")) for child in root.winfo_children()}
+    assert str(kind(root).cget("font")) in in_use
