@@ -25,15 +25,15 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from modules.config.schema import Config
 from modules.families.registry import FAMILIES
 from modules.system import hardware
-from modules.system.process_setup import collection_off
+from modules.system.process_setup import SWITCH_INTERVAL_SECONDS, collection_off
 from trainer.commands import Command, CommandDesk
 from trainer.events import Event, PhaseChanged
 
 if TYPE_CHECKING:
     from modules.data.datasets import Datasets
 
-# Every call of Tk gives up the interpreter lock and waits so long for it while another thread computes.
-SWITCH_INTERVAL_SECONDS = 0.0001
+RequestKind = Literal["train", "resume", "cache", "fork", "fork_weights"]
+
 _ENGINE = "trainer.run.execute"
 _IMPORTS = "trainer.run.imports"
 
@@ -50,7 +50,7 @@ class RunRequest:
     """
 
     config: Config
-    kind: Literal["train", "resume", "cache", "fork", "fork_weights"] = "train"
+    kind: RequestKind = "train"
     resume_from: Path | None = None
     in_window: bool = True
     allowed_code: frozenset[str] = frozenset()

@@ -12,6 +12,10 @@ from contextlib import contextmanager
 # transformers wants torchvision for image processors; Pillow's are what is used here, and torchvision stays out.
 _IRRELEVANT = ("bitsandbytes.backends.cpu.ops", "transformers.utils.import_utils")
 
+SWITCH_INTERVAL_SECONDS = 0.0001
+"""The switch interval of Python's threads next to a window: every call of Tk gives up the interpreter lock, and waits
+for it so long while another thread computes."""
+
 
 def hide_library_warnings() -> None:
     """Hide warnings of libraries that mean nothing to a user, and would be read as this program's.

@@ -29,7 +29,8 @@ from trainer.methods.denoise import Denoise
 from trainer.methods.protocol import StepContext, StepLoss
 from trainer.run.setup import Clocks
 from trainer.step import freezing
-from ui.loop.run_state import RunState, fold
+from ui.loop.folding import fold
+from ui.loop.run_state import RunState
 
 TRAINED = {
     "tiny_sd": ("unet", "text_encoder"),

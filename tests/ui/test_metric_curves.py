@@ -12,6 +12,7 @@ from modules.objectives.metrics import METRICS
 from tests.ui.fake_engine import step
 from trainer.rollout_events import RolloutSampled, SampledImage
 from ui.features.run.facts import describe_image, rollout_line
+from ui.loop.folding import fold, history_before, prepend_history
 from ui.loop.metric_curves import (
     MAX_METRIC_POINTS,
     MetricCurve,
@@ -25,7 +26,7 @@ from ui.loop.metric_curves import (
     smooth,
     with_metrics,
 )
-from ui.loop.run_state import RunState, fold, history_before, prepend_history
+from ui.loop.run_state import RunState
 
 
 def steps_of(state: RunState, name: str) -> list[int]:

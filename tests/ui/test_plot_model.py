@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from tests.ui.fake_engine import started, step
 from trainer.event_lines import to_line
 from trainer.events import RewardMeasured, ValidationFinished
+from ui.loop.folding import fold
 from ui.loop.past_runs import list_runs_with_log, read_past_run
-from ui.loop.run_state import RunState, fold
+from ui.loop.run_state import RunState
 from ui.loop.series import PastRun, Series
 from ui.widgets.plot_axes import Axis, Zoom, log_ticks, nearest, tick_label, ticks
 from ui.widgets.plot_model import Figure, Line, axis_of, extent_of, in_rows, panes_of

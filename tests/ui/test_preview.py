@@ -6,7 +6,8 @@ from typing import Any
 
 from modules.config.previews import timestep_preview
 from tests.ui.conftest import Window
-from ui.forms.group_card import GroupCard, Preview, preview_figure
+from ui.forms.group_card import GroupCard
+from ui.forms.preview import Preview, preview_figure
 
 
 def preview_card(page: Any) -> tuple[GroupCard, Preview]:

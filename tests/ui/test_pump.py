@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from trainer.launch import SWITCH_INTERVAL_SECONDS
+from modules.system.process_setup import SWITCH_INTERVAL_SECONDS
 from ui.loop.background import Background
 from ui.loop.pump import BUSY_SWITCH_INTERVAL_SECONDS, FIRST_SLICE_SECONDS, Pump
 

@@ -35,14 +35,15 @@ from trainer.events import (
     WarningRaised,
 )
 from trainer.rollout_events import ChoicesWanted, RolloutSampled, SampledImage
-from ui.loop.run_state import MAX_LOG_LINES, RunState, fold
+from ui.loop.folding import MAX_LOG_LINES, fold
+from ui.loop.log_lines import line_of
+from ui.loop.run_state import RunState
 from ui.loop.wording import (
     concept_rows,
     format_download,
     format_duration,
     format_loss,
     format_rate,
-    line_of,
     timestep_rows,
     validation_line,
 )

@@ -39,12 +39,14 @@ import sys
 import ui.app.window
 from ui.app.catalogue import PAGES, view_of
 readers = {"modules.config.imports.kohya_settings", "modules.formats.headers", "modules.data.listing"}
+runs = {"trainer.events", "trainer.job_events", "trainer.commands", "trainer.launch", "trainer.run_queue.running"}
+plots = {"ui.widgets.plot"}
 views = {view_of(page).partition(":")[0] for page in PAGES}
-print("early:", sorted((readers | views | {"trainer.jobs.spec"}) & set(sys.modules)))
+print("early:", sorted((readers | runs | plots | views | {"trainer.jobs.spec"}) & set(sys.modules)))
 """
 
 
-def test_pages_and_the_readers_of_files_are_imported_when_they_are_needed() -> None:
+def test_pages_runs_plots_and_the_readers_of_files_are_imported_when_they_are_needed() -> None:
     done = subprocess.run(
         [sys.executable, "-c", _OPEN_LATER], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
     )
@@ -84,10 +86,10 @@ def test_customtkinter_stays_in_the_widgets() -> None:
 NO_TK = (
     "app/catalogue", "app/offers", "app/session_files", "forms/changes", "forms/documents", "forms/findings",
     "forms/items", "forms/model", "forms/navigation", "forms/preferences", "forms/records", "forms/setting_pages",
-    "forms/values", "forms/visibility", "loop/background", "loop/diagnostics", "loop/interaction", "loop/jobs",
-    "loop/pump", "loop/run_session", "loop/run_state", "loop/signal", "loop/wording", "widgets/actions",
-    "widgets/notices", "widgets/plot_axes", "widgets/plot_model", "widgets/run_figures", "widgets/theme",
-    "widgets/thumbnails",
+    "forms/values", "forms/visibility", "loop/background", "loop/diagnostics", "loop/folding", "loop/interaction",
+    "loop/jobs", "loop/log_lines", "loop/pump", "loop/run_session", "loop/run_state", "loop/signal", "loop/wording",
+    "widgets/actions", "widgets/notices", "widgets/plot_axes", "widgets/plot_model", "widgets/run_figures",
+    "widgets/theme", "widgets/thumbnails",
     *(f"features/{path.parent.name}/model" for path in sorted((ROOT / "ui" / "features").glob("*/model.py"))),
 )  # fmt: skip
 

@@ -16,8 +16,8 @@ from tests.ui.conftest import Window
 from tests.ui.driving import walk
 from trainer.preflight import Preview
 from ui.loop.interaction import Answer, Failure
+from ui.loop.log_lines import LogLine
 from ui.loop.series import Series
-from ui.loop.wording import LogLine
 from ui.widgets import dialog
 from ui.widgets.auto_bar import AutoBar
 from ui.widgets.canvas import DrawnCanvas

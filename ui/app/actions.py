@@ -1,6 +1,7 @@
 """The table of all user actions with their shortcuts, and what features open of each other.
 
-Windows are imported when they are opened first: together they would make the program's start a third longer.
+Windows and the commands of runs are imported when they are used first: together they would make the program's start a
+third longer.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from modules.system.factories import load_factory
-from trainer.commands import BackupNow, Command, ProfileNow, SampleNow, SaveNow, ValidateNow
 from ui.app.catalogue import PAGES, page_shortcut
 from ui.features.first_steps.model import CHOOSING
 from ui.features.presets.menu import add_presets
@@ -148,19 +148,19 @@ _PROBE_HELP = "Measure the batch size and the learning rate on a few real steps"
 _TOKENS_HELP = "Manage tokens and passwords, for example for Hugging Face"
 _FREE_HELP = "Pause training and free the card's memory for other programs; Continue brings it back, bit for bit"
 _STOP_HELP = "Stop the run; its backup can be resumed"
-_RUN_COMMANDS: tuple[tuple[str, str, Command, str], ...] = (
-    ("sample_now", "Sample now", SampleNow(), "Generate samples after the current step"),
-    ("validate_now", "Validate now", ValidateNow(), "Validate after the current step"),
-    ("backup_now", "Back up now", BackupNow(), "Write a backup after the current step"),
-    ("save_now", "Save now", SaveNow(), "Save the model after the current step"),
+_RUN_COMMANDS: tuple[tuple[str, str, str, str], ...] = (
+    ("sample_now", "Sample now", "SampleNow", "Generate samples after the current step"),
+    ("validate_now", "Validate now", "ValidateNow", "Validate after the current step"),
+    ("backup_now", "Back up now", "BackupNow", "Write a backup after the current step"),
+    ("save_now", "Save now", "SaveNow", "Save the model after the current step"),
 )
 
 
-def _command_action(context: Context, name: str, label: str, command: Command, help_text: str) -> Action:
+def _command_action(context: Context, name: str, label: str, command: str, help_text: str) -> Action:
     session = context.session
 
     def send() -> None:
-        session.send(command)
+        session.send(load_factory(f"trainer.commands:{command}")())
         if session.stage == "paused":
             context.notify(f"{label}: after the next step. Continue the run for it.")
 
@@ -232,7 +232,7 @@ _BUNDLE_HELP = "Collect settings, versions and logs for a bug report, without se
 
 
 def _profile(context: Context) -> None:
-    context.session.send(ProfileNow())
+    context.session.send(load_factory("trainer.commands:ProfileNow")())
     context.notify("The next 22 steps are profiled; the log shows where the result is.")
 
 

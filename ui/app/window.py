@@ -6,12 +6,10 @@ import tkinter as tk
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from modules.config.presets import BUILT_IN_DIR
 from modules.system.paths import PROGRAM_ROOT, from_root, log_dir, queue_file, session_file, user_presets_dir
-from trainer.child.run import launch_child
-from trainer.launch import RunRequest, launch
 from trainer.run_queue.file import QueueFile
 from ui.app.actions import add_actions, add_tool_actions, make_feature_links
 from ui.app.catalogue import PAGES
@@ -30,7 +28,6 @@ from ui.forms.navigation import Navigation
 from ui.forms.preferences import Preferences, UiSettings
 from ui.loop.diagnostics import Diagnostics
 from ui.loop.interaction import Answer, Interaction
-from ui.loop.jobs import has_job
 from ui.loop.pump import Pump
 from ui.loop.run_session import Launch, RunSession
 from ui.widgets.action_button import ActionButtons
@@ -55,7 +52,22 @@ from ui.widgets.window import (
     switch_mode,
 )
 
+if TYPE_CHECKING:  # the window needs these when a run begins
+    from trainer.launch import LaunchedRun, RunRequest
+
 _SCALE_NOTICE = "scale"  # the key of the notice about a scale that has not been applied yet
+
+
+def _launch(request: RunRequest) -> LaunchedRun:
+    from trainer import launch
+
+    return launch.launch(request)
+
+
+def _launch_child(request: RunRequest) -> LaunchedRun:
+    from trainer.child import run
+
+    return run.launch_child(request)
 
 
 class App:
@@ -66,8 +78,8 @@ class App:
         *,
         config_path: Path | None = None,
         interaction: Interaction | None = None,
-        launch_run: Launch = launch,
-        launch_queued: Launch = launch_child,
+        launch_run: Launch = _launch,
+        launch_queued: Launch = _launch_child,
         root: tk.Tk | None = None,
     ) -> None:
         self.diagnostics = Diagnostics(log_dir())
@@ -115,6 +127,7 @@ class App:
         if on_visible is not None:
             on_visible()
         set_icon(self.root)
+        accept_paths(self.root, self.shell, self._open_dropped)
         self.context.pump.start()
         self.context.pump.background.run(self.diagnostics.log_system_facts, lambda _: None)
         self.starter.look_for_backup()
@@ -247,7 +260,6 @@ class App:
         style_ttk(self.root, self.theme)
         shell = Shell(self.context)
         shell.pack(fill="both", expand=True)
-        accept_paths(self.root, shell, self._open_dropped)
         return shell
 
     def _places(self) -> Sequence[tuple[str, Path]]:
@@ -361,12 +373,15 @@ class App:
         set_scale(self.root, self.theme, self._scale_percent)
         grow_to_scale(self.root, self.theme)
         self.shell = self._make_shell()
+        accept_paths(self.root, self.shell, self._open_dropped)
         self.context.navigation.open(self.context.navigation.page)
         self.context.field_problems.check()
         self.context.buttons.refresh()  # and forget the old ones
 
     def _why_not_rescale(self) -> str:
         """Close the windows of editors, which save; return what would be lost, or an empty text."""
+        from ui.loop.jobs import has_job
+
         if any(has_job(source) for source in self.context.pump.sources):
             return "a job of the Generate or the Tools page, or an export, is running"
         windows = [w for w in self.root.winfo_children() if isinstance(w, Window)]

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from modules.config.records import is_reachable
 from modules.settings.field import FieldRecord
-from modules.settings.shared_types import BarPreview
-from modules.system.factories import load_factory
 from ui.forms.context import Context
 from ui.forms.fields import Row
 from ui.forms.records import Group, inline_records
 from ui.forms.values import display
 from ui.forms.visibility import is_default, is_shown
-from ui.loop.series import Series
 from ui.widgets.card import Card
 from ui.widgets.menu import make_menu
-from ui.widgets.panel import Panel, WrappedText
-from ui.widgets.plot import Plot
-from ui.widgets.plot_axes import Axis
-from ui.widgets.plot_model import BARS, Bar, Figure, Line
+from ui.widgets.panel import Panel
 from ui.widgets.theme import PAD
 
+if TYPE_CHECKING:
+    from ui.forms.preview import Preview
+
 LABEL_WIDTH = 150
+_PREVIEW_ROWS = 4  # the height of the preview, in rows of fields
 _LINES_PER_RECORD = 40  # leaves room for the fields of a variant below its choice
 
 
@@ -55,6 +53,8 @@ class GroupCard:
                 yield
         preview_field = next(((i, r) for i, r in enumerate(self.group.records) if r.setting.preview), None)
         if preview_field is not None:
+            from ui.forms.preview import Preview  # few cards have one, and the window starts without plots
+
             index, record = preview_field
             next_index = index + 1 if record.kind == "section" else len(self.group.records)
             line = (next_index * _LINES_PER_RECORD - 1) * 2  # a row has two lines: for its note
@@ -81,7 +81,7 @@ class GroupCard:
     @property
     def num_preview_rows(self) -> int:
         """The height of the preview, in rows."""
-        return ROWS if any(record.setting.preview for record in self.group.records) else 0
+        return _PREVIEW_ROWS if any(record.setting.preview for record in self.group.records) else 0
 
     def records_shown(self) -> list[FieldRecord]:
         """Return the fields that the card shows once built."""
@@ -162,57 +162,6 @@ class GroupCard:
             self.rows.pop(old.path).close()
         for line, inner in lines:
             self._add(inner, line, is_inner=True)
-
-
-ROWS = 4  # its height, in rows of fields
-
-
-class Preview:
-    """Bars and a caption, from the function that a field's record names."""
-
-    def __init__(self, master: tk.Misc, context: Context, function: str, *, line: int) -> None:
-        self.frame = Panel(master, context.theme, "card")
-        self.chart = Plot(self.frame, context.theme, size_px=(200, 96))
-        self.shown: BarPreview | None = None
-        self.caption = WrappedText(self.frame, context.theme, colour="muted", on="card", role="small")
-        self._context = context
-        self._function = function
-        px = context.theme.px
-        self.chart.pack(fill="x")
-        self.caption.pack(fill="x", pady=(px(4), 0))
-        self.frame.grid(row=line, column=0, columnspan=3, sticky="ew", padx=(px(12), 0), pady=(px(8), 0))
-
-    def follow(self, *, is_shown: bool) -> None:
-        """Draw the current values, or hide."""
-        if not is_shown:
-            self.frame.grid_remove()
-            return
-        config = self._context.form.config
-        preview = load_factory(self._function)(config, self._context.starter.known_steps(config))
-        self.frame.grid()
-        self.caption.set_text(preview.caption)
-        if preview != self.shown:
-            self.shown = preview
-            self.chart.show(preview_figure(preview))
-        if preview.bars:
-            self.chart.pack(fill="x", before=self.caption)
-        else:
-            self.chart.pack_forget()
-
-
-def preview_figure(preview: BarPreview) -> Figure:
-    """Return the figure of bars, or of a line through their tops."""
-    top = max(*preview.bars, preview.reference) if preview.bars else 0.0
-    heights = preview.bars if len(preview.bars) > 1 else preview.bars * 2  # a single value is a level line
-    line = Line("line", "", "", Series(enumerate(heights)), "chart_smooth")
-    return Figure(
-        frame=BARS,
-        lines=(line,) if preview.is_line and preview.bars else (),
-        bars=() if preview.is_line else [Bar("", height) for height in preview.bars],
-        y=Axis(0.0, top or 1.0),
-        ends=(preview.left, preview.right),
-        reference=preview.reference,
-    )
 
 
 def attach_reset_menu(label: tk.Misc, context: Context, record: FieldRecord) -> None:

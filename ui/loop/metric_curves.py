@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from modules.families.registry import FAMILIES
 from modules.objectives.metrics import METRICS, Metric, metric_of
-from trainer.events import StepFinished
 from ui.loop.wording import reward_label
+
+if TYPE_CHECKING:
+    from trainer.events import StepFinished
 
 MAX_METRIC_POINTS = 256
 _MIN_SMOOTHED = 16  # fewer points are a readable line as they are

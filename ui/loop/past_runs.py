@@ -14,7 +14,8 @@ from modules.config.schema import Config
 from trainer.events import RunStarted, StepFinished
 from trainer.run_folder.event_log import EVENTS_FILE
 from trainer.run_folder.records import config_of, read_record, run_dirs, timed_events
-from ui.loop.run_state import RunState, fold, history_before
+from ui.loop.folding import fold, history_before
+from ui.loop.run_state import RunState
 from ui.loop.series import EMPTY, PastRun, Series
 
 _EVENT_KEYS = {"loss": "loss", "smoothed": "smoothed_loss"}

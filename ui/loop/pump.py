@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
-from trainer.launch import SWITCH_INTERVAL_SECONDS
+from modules.system.process_setup import SWITCH_INTERVAL_SECONDS
 from ui.loop.background import Background, JobScope
 from ui.loop.signal import notify
 

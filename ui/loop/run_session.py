@@ -3,6 +3,8 @@
 idle -> checking -> idle            the check found errors
 idle -> running -> stopping -> idle
         running <-> paused
+
+The events, the commands and what folds them are imported with the first run: the window starts without them.
 """
 
 from __future__ import annotations
@@ -13,26 +15,26 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 from modules.config.schema import Config
 from modules.system.errors import DarkroomError
-from trainer.child.run import launch_as_set
-from trainer.commands import Command, Pause, Resume, Stop
-from trainer.events import Event, PhaseChanged, RunFailed, RunFinished
-from trainer.launch import LaunchedRun, RunRequest
 from trainer.preflight import Progress, Report, check
 from trainer.run_folder.backup import BackupInfo, find_backup, list_backups
-from trainer.run_folder.event_log import read_events
 from ui.loop.background import Background, Job
-from ui.loop.run_state import RunState, fold, history_before, prepend_history
+from ui.loop.run_state import RunState
 from ui.loop.signal import Signal
+
+if TYPE_CHECKING:
+    from trainer.commands import Command
+    from trainer.events import Event, RunFailed, RunFinished
+    from trainer.launch import LaunchedRun, RunRequest
 
 MAX_BACKLOG = 200
 _LONG_CHECK_SECONDS = 1.0  # then a check can be stopped, and not by the second click of a double click on Start
 
 Stage = Literal["idle", "checking", "running", "paused", "stopping"]
-Launch = Callable[[RunRequest], LaunchedRun]
+Launch = Callable[["RunRequest"], "LaunchedRun"]
 T = TypeVar("T")
 
 
@@ -44,6 +46,13 @@ class Check(Protocol):
     ) -> Report:
         """Return the findings; `resume_from` is the backup to resume from, or with `is_fork` to continue from."""
         ...
+
+
+def launch_as_set(request: RunRequest) -> LaunchedRun:
+    """Start a run in a thread, or in a child process if it needs one or several. Raises OSError."""
+    from trainer.child import run
+
+    return run.launch_as_set(request)
 
 
 class RunSession:
@@ -174,16 +183,23 @@ class RunSession:
         if self._check_job is not None and self.work_of_check:
             self._check_job.cancel()
             self._end_check()
-        elif self._send(Stop()):
+            return
+        from trainer.commands import Stop
+
+        if self._send(Stop()):
             self._enter("stopping")
 
     def pause(self, *, free_memory: bool = False) -> None:
         """Pause the run; a paused one keeps or frees the card's memory from now on."""
+        from trainer.commands import Pause
+
         if self._stage in ("running", "paused") and self._send(Pause(free_memory)):
             self._enter("paused")
 
     def unpause(self) -> None:
         """Continue a paused run."""
+        from trainer.commands import Resume
+
         if self._stage == "paused" and self._send(Resume()):
             self._enter("running")
 
@@ -214,6 +230,8 @@ class RunSession:
 
     def _prepend_history(self, before: RunState) -> None:
         """Show the history of a resumed run."""
+        from ui.loop.folding import prepend_history
+
         self._state = prepend_history(before, self._state)
         self.changed()
 
@@ -229,6 +247,9 @@ class RunSession:
             return None
 
     def _fold(self, event: Event) -> None:
+        from trainer.events import PhaseChanged, RunFailed
+        from ui.loop.folding import fold
+
         if isinstance(event, RunFailed) and not event.backup_path:  # whoever reports a killed run has not looked
             backup = self._find_newest_backup()
             event = event if backup is None else replace(event, backup_path=str(backup.path))
@@ -244,6 +265,8 @@ class RunSession:
     def _end(self) -> None:
         """Drop everything of the run except its state."""
         if not self._state.is_over:
+            from trainer.events import RunFailed
+
             self._fold(RunFailed("Training ended unexpectedly.", _advise(self._find_newest_backup())))
         self._handle = None
         self._enter("idle")
@@ -290,6 +313,9 @@ def _advise(backup: BackupInfo | None) -> str:
 
 def _read_history(resume_from: Path) -> RunState:
     """Return the history of a run up to the backup that it resumes from."""
+    from trainer.run_folder.event_log import read_events
+    from ui.loop.folding import history_before
+
     try:
         backup = find_backup(resume_from)
     except DarkroomError:  # the run itself reports it

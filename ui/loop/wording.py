@@ -1,42 +1,23 @@
-"""Events, previews and plans of a run, durations and numbers as text."""
+"""Measurements, previews and plans of a run, durations and numbers as text."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING
 
 from modules.config.schema import Config
 from modules.rewards.registry import REWARDS
 from modules.settings.every import Every
 from modules.system.paths import as_config_path, from_root
 from modules.system.problem import count, describe_data
-from trainer.events import (
-    BackupSaved,
-    BlocksCompiled,
-    CacheFilled,
-    DownloadProgress,
-    Event,
-    ImagesDropped,
-    ModelSaved,
-    PhaseChanged,
-    ProfileWritten,
-    RewardMeasured,
-    RunFailed,
-    RunFinished,
-    RunStarted,
-    SettingChosen,
-    ValidationFinished,
-    WarningRaised,
-)
-from trainer.preflight import Preview
+
+if TYPE_CHECKING:  # the window needs these classes when a run has begun
+    from trainer.events import DownloadProgress, RewardMeasured, RunFailed, ValidationFinished
+    from trainer.preflight import Preview
 
 _MAX_BUCKETS = 6
-
-Tone = Literal["plain", "good", "warning", "error"]
 
 PHASE_LABELS: Mapping[str, str] = {
     "": "Ready",
@@ -59,46 +40,8 @@ PHASE_LABELS: Mapping[str, str] = {
 OUTCOME_LABELS: Mapping[str, str] = {"stopped": "Stopped", "stopped_early": "Stopped early"}  # else "Finished"
 
 
-@dataclass(frozen=True, slots=True)
-class LogLine:
-    """A line of the run's log: its time, text and tone."""
-
-    at_seconds: float
-    text: str
-    tone: Tone = "plain"
-
-
-def line_of(event: Event, at_seconds: float) -> LogLine | None:
-    """Return the log line of an event; progress events have none."""
-    described = _describe_event(event)
-    return LogLine(at_seconds, *described) if described else None
-
-
-def _describe_event(event: Event) -> tuple[str, Tone] | None:
-    match event:
-        case RunStarted():
-            return _describe_start(event), "plain"
-        case PhaseChanged(phase=phase, detail=detail):
-            label = PHASE_LABELS.get(phase, phase)
-            return f"{label}: {detail}" if detail else label, "plain"
-        case CacheFilled() | ImagesDropped() | BlocksCompiled() | SettingChosen() | ProfileWritten():
-            return event.summary, "plain"
-        case ValidationFinished():
-            return f"Validation loss {_describe_validation(event)}", "plain"
-        case RewardMeasured():
-            return reward_line(event), "plain"
-        case BackupSaved():
-            return f"Backup at step {event.step:,}: {Path(event.path).name}", "plain"
-        case ModelSaved(is_final=True):
-            loading = f" ({event.loading_words})" if event.loading_words else ""
-            return f"Final model saved: {as_config_path(Path(event.path))}{loading}", "good"
-        case ModelSaved():
-            return f"Saved at step {event.step:,}: {Path(event.path).name}", "plain"
-        case _:
-            return _describe_ending(event)
-
-
-def _describe_validation(event: ValidationFinished) -> str:
+def describe_validation(event: ValidationFinished) -> str:
+    """Return a validation's loss and metrics, its step and the best one."""
     return f"{format_loss(event.loss)}{event.metric_words} at step {event.step:,}{_describe_best(event)}"
 
 
@@ -110,7 +53,7 @@ def _describe_best(event: ValidationFinished) -> str:
 
 def validation_line(event: ValidationFinished) -> str:
     """Return the newest validation and the best one as a line."""
-    return f"Validation: {_describe_validation(event)}"
+    return f"Validation: {describe_validation(event)}"
 
 
 def reward_line(event: RewardMeasured) -> str:
@@ -163,25 +106,6 @@ def describe_continuation(failed: RunFailed, run_dir: str) -> str:
     if not run_dir:
         return ""
     return f"This run has no backup, so it can only begin again, with Start. Its folder is {run_dir}."
-
-
-def _describe_ending(event: Event) -> tuple[str, Tone] | None:
-    match event:
-        case WarningRaised():
-            return f"{event.message} {event.advice}".strip(), "warning"
-        case RunFinished():
-            return event.message, "good"
-        case RunFailed():
-            return f"{event.message} {event.advice}".strip(), "error"
-        case _:
-            return None
-
-
-def _describe_start(event: RunStarted) -> str:
-    images = describe_data(event.num_images, event.num_prompts, event.num_pairs)
-    start = f", resuming at step {event.first_step:,}" if event.first_step else ""
-    weights = f"{event.num_trainable_parameters:,} trainable parameters"
-    return f"{count(event.total_steps, 'step')} over {images}{start}; {weights} on {event.device}"
 
 
 def preview_lines(preview: Preview) -> list[str]:

@@ -8,18 +8,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from modules.config.schema import Config
 from modules.system.errors import DarkroomError
 from modules.system.file_lock import Holder
-from trainer.events import RunFailed, RunFinished
-from trainer.launch import RunRequest
 from trainer.run_queue.file import QueueFile
 from trainer.run_queue.items import AfterFailure, Change, Item, RunQueue
-from trainer.run_queue.running import QueueRun, continues_after, ending_of, request_of
 from ui.loop.background import Background
 from ui.loop.run_session import Launch, RunSession, outcome
 from ui.loop.signal import Signal
+
+if TYPE_CHECKING:  # the window needs these when the queue runs
+    from trainer.events import RunFailed, RunFinished
+    from trainer.launch import RunRequest
+    from trainer.run_queue.running import QueueRun
 
 _LOOK_SECONDS = 1.0
 
@@ -144,6 +147,8 @@ class QueueControl:
 
     def run(self) -> None:
         """Run the queue in this window. If a run is active, the queue begins when that has ended."""
+        from trainer.run_queue.running import QueueRun
+
         if self._run is None and not self._is_busy:
             self._is_busy = True
             self._background.run(lambda: QueueRun(self._file), self._keep_run, self._fail_to_start)
@@ -204,6 +209,9 @@ class QueueControl:
             self._end(self.current, ended)
 
     def _begin(self, item: Item | None) -> None:
+        from trainer.events import RunFailed
+        from trainer.run_queue.running import request_of
+
         self._is_busy = False
         if self._run is None:
             return
@@ -225,6 +233,8 @@ class QueueControl:
         self._refuse(error)
 
     def _end(self, item: Item, ended: RunFinished | RunFailed) -> None:
+        from trainer.run_queue.running import continues_after, ending_of
+
         assert self._run is not None
         self._is_busy, self.current = True, None
         state = ending_of(ended)[0]

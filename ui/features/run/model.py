@@ -6,14 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from modules.config.codec import Loaded, load_file
 from modules.config.compare import fixed_on_resume
 from modules.config.schema import Config
 from modules.system.paths import from_root
 from modules.system.problem import Problem, errors_in
-from trainer.events import RunFailed
-from trainer.launch import RunRequest
 from trainer.preflight import Report
 from trainer.preflight.report import no_progress
 from trainer.run_folder.backup import BackupInfo, newest_resumable
@@ -29,6 +28,10 @@ from ui.loop.pump import Pump
 from ui.loop.run_session import RunSession
 from ui.loop.signal import Signal
 from ui.loop.wording import describe_continuation
+
+if TYPE_CHECKING:  # the window needs these when a run begins
+    from trainer.events import RunFailed
+    from trainer.launch import RequestKind, RunRequest
 
 _MAX_DETAILS_CHARS = 50_000
 
@@ -87,7 +90,7 @@ class Starter:
         if self.fork_from is not None:
             self._load_config_of(self.fork_from, partial(self._fork_with, self.fork_from))
         else:
-            self._check_then(RunRequest(self._form.config))
+            self._check_then("train")
 
     def resume(self) -> None:
         """Resume from the newest backup of the workspace, with the settings of its run."""
@@ -163,7 +166,7 @@ class Starter:
             return
         if loaded is not None:
             self._form.load(loaded.config, Source(backup.run_dir.name))
-        self._check_then(RunRequest(self._form.config, "resume", backup.path))
+        self._check_then("resume", backup)
 
     def _load_fork(self, backup: BackupInfo, prepared: Callable[[], object], loaded: Loaded | None) -> None:
         if loaded is not None:
@@ -195,7 +198,7 @@ class Starter:
         changed = fixed_on_resume(before, now)
         if changed and not self._may_start_from_weights(backup, before, changed):
             return
-        self._check_then(RunRequest(now, "fork_weights" if changed else "fork", backup.path))
+        self._check_then("fork_weights" if changed else "fork", backup)
 
     def _may_start_from_weights(self, backup: BackupInfo, before: Config, changed: list[str]) -> bool:
         changes = _describe_changes(before, self._form.config, changed)
@@ -214,7 +217,7 @@ class Starter:
             if not self._may_restore(loaded.config, changed):
                 return
             self._form.replace(resumed_config(loaded.config, now))
-        self._check_then(RunRequest(self._form.config, "resume", backup.path))
+        self._check_then("resume", backup)
 
     def _may_restore(self, before: Config, changed: list[str]) -> bool:
         changes = _describe_changes(before, self._form.config, changed)
@@ -240,9 +243,13 @@ class Starter:
             self._last_reason = self.why_not
             self.changed()
 
-    def _check_then(self, request: RunRequest) -> None:
+    def _check_then(self, kind: RequestKind, backup: BackupInfo | None = None) -> None:
+        """Check a request of the current settings, which continues from a backup if one is given; then start it."""
+        from trainer.launch import RunRequest
+
         if self._is_refused():
             return
+        request = RunRequest(self._form.config, kind, backup.path if backup is not None else None)
         self._ask_for_code(request.config)
         self._findings.dismiss()
         self._session.check(request, lambda report: self._handle_report(request, report), self._check_failed)
