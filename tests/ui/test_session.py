@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import threading
 import time
 import weakref
@@ -14,7 +15,9 @@ from pathlib import Path
 import pytest
 
 from modules.config.schema import Config
+from modules.config.sections.general import MultiGpu
 from tests.ui.fake_engine import FakeEngine, started, step
+from trainer.child import run as child_run
 from trainer.commands import BackupNow, SampleNow
 from trainer.event_lines import to_line
 from trainer.events import Event, PhaseChanged, RunFailed, RunFinished, SampleProgress, SampleReady
@@ -22,12 +25,26 @@ from trainer.launch import RunRequest
 from trainer.preflight import Progress, Report
 from trainer.run_folder.backup import write_backup
 from trainer.run_folder.event_log import EVENTS_FILE
+from ui.app.window import App
 from ui.loop.background import Background
 from ui.loop.run_session import MAX_BACKLOG, RunSession, newest_of_each
 
 
 def soon() -> float:
     return time.perf_counter() + 5.0
+
+
+@pytest.mark.parametrize(("num_devices", "expected"), [(1, "thread"), (2, "child")])
+def test_the_window_starts_a_run_of_several_devices_in_processes(
+    monkeypatch: pytest.MonkeyPatch, num_devices: int, expected: str
+) -> None:
+    launched: list[str] = []
+    monkeypatch.setattr(child_run, "launch", lambda request: launched.append("thread"))
+    monkeypatch.setattr(child_run, "launch_child", lambda request: launched.append("child"))
+    devices = MultiGpu(enabled=num_devices > 1, device_indexes=",".join(map(str, range(num_devices))))
+    launch_run = inspect.signature(App).parameters["launch_run"].default
+    launch_run(RunRequest(Config(multi_gpu=devices)))
+    assert launched == [expected]
 
 
 class Desk:

@@ -29,7 +29,7 @@ from ui.forms.preferences import Preferences, UiSettings
 from ui.loop.diagnostics import Diagnostics
 from ui.loop.interaction import Answer, Interaction
 from ui.loop.pump import Pump
-from ui.loop.run_session import Launch, RunSession
+from ui.loop.run_session import Launch, RunSession, launch_as_set
 from ui.widgets.action_button import ActionButtons
 from ui.widgets.actions import ActionTable, sequences_of
 from ui.widgets.dialog import Dialog, Window
@@ -58,12 +58,6 @@ if TYPE_CHECKING:  # the window needs these when a run begins
 _SCALE_NOTICE = "scale"  # the key of the notice about a scale that has not been applied yet
 
 
-def _launch(request: RunRequest) -> LaunchedRun:
-    from trainer import launch
-
-    return launch.launch(request)
-
-
 def _launch_child(request: RunRequest) -> LaunchedRun:
     from trainer.child import run
 
@@ -78,7 +72,7 @@ class App:
         *,
         config_path: Path | None = None,
         interaction: Interaction | None = None,
-        launch_run: Launch = _launch,
+        launch_run: Launch = launch_as_set,
         launch_queued: Launch = _launch_child,
         root: tk.Tk | None = None,
     ) -> None:
