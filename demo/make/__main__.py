@@ -1,4 +1,4 @@
-"""`python -m demo.make`: train the tiny demo model from scratch."""
+"""`python -m demo.make`: train a tiny demo model from scratch."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from trainer.launch import import_engine
 
 def _make(options: argparse.Namespace) -> int:
     import_engine(in_window=False)
+    from demo.make.kinds import KINDS
     from demo.make.model import make_demo_model
     from demo.make.progress import DemoModelStopped
 
@@ -34,6 +35,7 @@ def _make(options: argparse.Namespace) -> int:
             should_stop=stopping.is_set,
             seed=options.seed,
             num_threads=options.threads or None,
+            kind=KINDS[options.kind],
         )
     except DemoModelStopped:
         meter.line("Stopped. Nothing was written.")
@@ -45,6 +47,9 @@ def _make(options: argparse.Namespace) -> int:
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--kind", choices=("sd", "flow"), default="sd", help="Stable Diffusion, or a flow model (default: sd)"
+    )
     parser.add_argument("--out", metavar="FOLDER", default="demo-model", help="the output folder (default: demo-model)")
     parser.add_argument(
         "--seed", type=int, default=0, help="another seed gives another model of similar quality (default: 0)"
@@ -53,4 +58,4 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_verb("python -m demo.make", Verb("Train the demo model from scratch.", _arguments, _make)))
+    sys.exit(run_verb("python -m demo.make", Verb("Train a demo model from scratch.", _arguments, _make)))

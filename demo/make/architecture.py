@@ -48,26 +48,36 @@ def build_demo_text_encoder(*, seed: int, hidden_size: int = 32, num_layers: int
         eos_token_id=vocabulary[END_TOKEN],
         pad_token_id=vocabulary[END_TOKEN],
     )
-    with _seeded(seed):
+    with seeded(seed):
         return CLIPTextModel(config)
 
 
-def build_demo_vae(*, seed: int, block_out_channels: tuple[int, ...] = (12, 24, 32, 32)) -> AutoencoderKL:
+def build_demo_vae(
+    *,
+    seed: int,
+    block_out_channels: tuple[int, ...] = (12, 24, 32, 32),
+    latent_channels: int = LATENT_CHANNELS,
+    has_quant_convs: bool = True,
+) -> AutoencoderKL:
     """Return an autoencoder, float32, that starts close to the identity (0.6 MB in fp16 at the defaults).
+
+    `has_quant_convs`: convolutions on both sides of the latents, as Stable Diffusion has them and FLUX.1 does not.
 
     diffusers' own initialisation does not train at this size (the loss stays at that of a grey image), so the
     residual branches start small, shortcuts and upsamplers as identities and downsamplers as averages.
     """
-    with _seeded(seed):
+    with seeded(seed):
         vae = AutoencoderKL(
             block_out_channels=block_out_channels,
             down_block_types=("DownEncoderBlock2D",) * len(block_out_channels),
             up_block_types=("UpDecoderBlock2D",) * len(block_out_channels),
             layers_per_block=1,
-            latent_channels=LATENT_CHANNELS,
+            latent_channels=latent_channels,
             norm_num_groups=1,
             sample_size=IMAGE_SIZE_PX,
             scaling_factor=LATENT_SCALE,
+            use_quant_conv=has_quant_convs,
+            use_post_quant_conv=has_quant_convs,
         )
     _start_near_pass_through(vae)
     return vae
@@ -82,7 +92,7 @@ def build_demo_unet(
     the input is the right answer to within a few percent, and the caption decides the rest; a UNet with random weights
     needed the first third of the training to learn to pass its input through.
     """
-    with _seeded(seed):
+    with seeded(seed):
         unet = UNet2DConditionModel(
             sample_size=LATENT_SIZE,
             in_channels=LATENT_CHANNELS,
@@ -152,7 +162,7 @@ def load_demo_pipeline(folder: Path) -> StableDiffusionPipeline:
 
 
 @contextmanager
-def _seeded(seed: int) -> Iterator[None]:
+def seeded(seed: int) -> Iterator[None]:
     """Seed the global generator, which the libraries' initialisers use, within this context."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -174,7 +184,8 @@ def _start_near_pass_through(vae: AutoencoderKL) -> None:
             elif isinstance(module, Downsample2D):
                 _make_average(module.conv)
         # The encoder starts with a small variance (e^-5), or its noise would dominate the first gradients.
-        vae.quant_conv.bias[LATENT_CHANNELS:] = _LOG_VARIANCE_START
+        last = vae.encoder.conv_out if vae.quant_conv is None else vae.quant_conv
+        last.bias[vae.config.latent_channels :] = _LOG_VARIANCE_START
 
 
 def _start_as_noise(unet: UNet2DConditionModel) -> None:

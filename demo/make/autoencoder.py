@@ -1,6 +1,7 @@
 """Stages 1 and 2 of the demo model: the autoencoder, then its decoder alone.
 
-Images are float32 in -1 .. 1 of shape BCHW (B, 3, 64, 64), latents of shape BLHW (B, 4, 8, 8), unscaled.
+Images are float32 in -1 .. 1 of shape BCHW (B, 3, 64, 64), latents of shape BLHW (B, L, 8, 8), unscaled, with the
+model's number of channels L.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from torch.nn import functional
 from demo.make.progress import Progress
 from demo.make.recipe import AutoencoderRecipe
 
-_ANCHORED_CHANNELS = 3
 _MAX_GRADIENT_NORM = 1.0
 
 
@@ -55,7 +55,7 @@ def train_autoencoder(
 def encode_images(
     vae: AutoencoderKL, images_NHWC: npt.NDArray[np.uint8], *, progress: Progress, batch_size: int = 50
 ) -> torch.Tensor:
-    """Return the latents' means of all images, unscaled, shape (N, 4, 8, 8). Raises DemoModelStopped."""
+    """Return the latents' means of all images, unscaled, shape (N, L, 8, 8). Raises DemoModelStopped."""
     total = len(images_NHWC)
     parts = []
     for start in range(0, total, batch_size):
@@ -76,7 +76,8 @@ def polish_decoder(
     progress: Progress,
 ) -> None:
     """Train the decoder alone, in place, from slightly noisy latents to their images. Raises DemoModelStopped."""
-    decoder = [*vae.decoder.parameters(), *vae.post_quant_conv.parameters()]
+    convolution = vae.post_quant_conv
+    decoder = [*vae.decoder.parameters(), *(convolution.parameters() if convolution is not None else ())]
     optimizer = _adamw(decoder, recipe.polish_learning_rate)
     vae.train()
     for step in range(recipe.polish_num_steps):
@@ -99,8 +100,9 @@ def _autoencoder_loss(
     noise_BLHW = torch.randn(posterior.mean.shape, generator=generator)
     decoded_BCHW = vae.decode(posterior.mean + posterior.std * noise_BLHW).sample
     kl: torch.Tensor = posterior.kl().mean()
-    shrunk_BCHW = recipe.anchor_gain * functional.avg_pool2d(images_BCHW, kernel_size=8)
-    anchor = functional.mse_loss(posterior.mean[:, :_ANCHORED_CHANNELS], shrunk_BCHW)
+    cells = recipe.anchor_cells
+    small_BCHW = functional.pixel_unshuffle(functional.avg_pool2d(images_BCHW, kernel_size=8 // cells), cells)
+    anchor = functional.mse_loss(posterior.mean[:, : small_BCHW.shape[1]], recipe.anchor_gain * small_BCHW)
     return _image_loss(decoded_BCHW, images_BCHW) + recipe.kl_weight * kl + recipe.anchor_weight * anchor
 
 

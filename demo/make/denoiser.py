@@ -12,7 +12,7 @@ from diffusers import UNet2DConditionModel
 from transformers import CLIPTextModel
 
 from demo.make.progress import Progress
-from demo.make.recipe import DenoiserRecipe
+from demo.make.recipe import DenoiserRecipe, FlowDenoiserRecipe
 from modules.diffusion.process import DDPMProcess
 from modules.diffusion.schedule import cumulative_alphas
 from modules.diffusion.weightings import min_snr_weights
@@ -52,7 +52,7 @@ def train_denoiser(
     text_encoder.train()
     for step in range(recipe.num_steps):
         for group in optimizer.param_groups:
-            group["lr"] = recipe.learning_rate * _rate_share(step, recipe)
+            group["lr"] = recipe.learning_rate * rate_share(step, recipe)
         num_captions = 1 if step < recipe.one_template_num_steps else data.ids_NKT.shape[1]
         batch = _draw_batch(data, num_captions, recipe, generator)
         loss = _denoising_loss(unet, text_encoder, batch, process, recipe, generator)
@@ -115,7 +115,7 @@ def _denoising_loss(
     return (errors_B * loss_weights(process.snr(timesteps_B), recipe)).mean()
 
 
-def _rate_share(step: int, recipe: DenoiserRecipe) -> float:
+def rate_share(step: int, recipe: DenoiserRecipe | FlowDenoiserRecipe) -> float:
     """Return the factor on the peak learning rate at a step: linear warm-up, plateau, linear decay."""
     warmup = min(1.0, (step + 1) / max(1, recipe.warmup_num_steps))
     num_decay_steps = max(1.0, recipe.decay_share * recipe.num_steps)

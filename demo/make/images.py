@@ -44,6 +44,7 @@ ZOG_TEMPLATES = (
 )
 NUM_ZOG_IMAGES = 12
 _OPEN_SHARE = 0.15
+_LETTERS = "abcdefghijklmnoprstuvwyz"
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,19 @@ def random_caption(scene: Scene, generator: np.random.Generator) -> str:
     """Return a caption of the scene in a random template; one in seven leaves something open."""
     templates = OPEN_TEMPLATES if generator.random() < _OPEN_SHARE else FULL_TEMPLATES
     return write_caption(scene, templates[int(generator.integers(len(templates)))])
+
+
+def made_up_caption(scene: Scene, generator: np.random.Generator) -> str:
+    """Return a caption that names the ground, and in place of figure and colour a word of three or four random letters.
+
+    A model that was trained on some of these takes an unknown word for an unknown figure, and still reads the ground.
+    The word is never "zog", which the demo teaches.
+    """
+    word = "zog"
+    while word == "zog":
+        word = "".join(generator.choice(list(_LETTERS), size=int(generator.integers(3, 5))))
+    template = ZOG_TEMPLATES[int(generator.integers(len(ZOG_TEMPLATES)))]
+    return write_caption(scene, template).replace("zog", word)
 
 
 def draw_scene(scene: Scene, generator: np.random.Generator) -> DrawnImage:

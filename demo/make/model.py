@@ -10,29 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from diffusers import AutoencoderKL, StableDiffusionPipeline
-from transformers import CLIPTokenizer
+from diffusers import DiffusionPipeline
 
-from demo.make.architecture import (
-    NUM_TOKENS,
-    assemble_pipeline,
-    build_demo_text_encoder,
-    build_demo_tokenizer,
-    build_demo_unet,
-    build_demo_vae,
-    load_demo_pipeline,
-)
 from demo.make.autoencoder import encode_images, polish_decoder, train_autoencoder
-from demo.make.denoiser import CaptionedLatents, train_denoiser
-from demo.make.images import (
-    FULL_TEMPLATES,
-    CaptionedImage,
-    DrawnImage,
-    draw_captioned_image,
-    draw_varied_image,
-    random_caption,
-    write_caption,
-)
+from demo.make.images import CaptionedImage, DrawnImage, draw_captioned_image, draw_varied_image
+from demo.make.kinds import SD, DemoKind, Encoded, generator_of
 from demo.make.progress import Progress, Report
 from demo.make.quality import DemoQuality, measure_quality, write_quality
 from demo.make.recipe import DemoRecipe
@@ -43,7 +25,10 @@ from trainer.run.threads import choose_num_threads
 
 # The possible entries of a demo model's folder; a folder with any other entry is not replaced.
 _FOLDER_ENTRIES = frozenset(
-    {"model_index.json", "vae", "unet", "text_encoder", "scheduler", "quality.json", "samples.png"}
+    {
+        *("model_index.json", "vae", "unet", "transformer", "text_encoder", "tokenizer", "scheduler"),
+        *("quality.json", "samples.png"),
+    }
 )
 
 
@@ -68,28 +53,30 @@ def make_demo_model(
     num_threads: int | None = None,
     quality_folder: Path | None = None,
     recipe: DemoRecipe | None = None,
+    kind: DemoKind = SD,
 ) -> DemoQuality:
-    """Train the demo model from scratch and write it, atomically, as a diffusers folder (fp16, 7 MB).
+    """Train a demo model from scratch and write it, atomically, as a diffusers folder in fp16.
 
     `report(stage, done, total, loss)` and `should_stop()` are called after every step. The same seed, recipe and
     number of threads give the same weights on one machine; without `num_threads` a short measurement decides between
     one and all. `quality.json` and `samples.png` go to `quality_folder`, by default to the folder itself. The folder
-    has no tokenizer, because the program ships CLIP's. An existing demo model in `folder` is replaced.
+    of Stable Diffusion has no tokenizer, because the program ships CLIP's. An existing demo model in `folder` is
+    replaced.
 
     Raises DemoModelStopped when it should stop, and DarkroomError if `folder` contains other files.
     """
     _refuse_foreign_folder(folder)
-    recipe = recipe if recipe is not None else DemoRecipe()
+    recipe = recipe if recipe is not None else kind.recipe
     progress = Progress(report, should_stop)
     threads = choose_num_threads(num_threads or 0, device_is_cpu=True, in_window=False)
     started_cpu_s = time.process_time()
     with _thread_count(threads):
-        pipeline = train_demo_pipeline(recipe, seed=seed, progress=progress)
+        pipeline = train_demo_pipeline(recipe, kind=kind, seed=seed, progress=progress)
         with atomic_folder(folder) as unfinished:
-            save_pipeline(pipeline, unfinished)
+            save_pipeline(pipeline, kind, unfinished)
             training_cpu_s = time.process_time() - started_cpu_s
             measured = measure_quality(
-                load_demo_pipeline(unfinished),
+                kind.load(unfinished),
                 seed=seed,
                 num_threads=threads,
                 training_cpu_s=training_cpu_s,
@@ -102,23 +89,11 @@ def make_demo_model(
     return measured.quality
 
 
-def train_demo_pipeline(recipe: DemoRecipe, *, seed: int, progress: Progress) -> StableDiffusionPipeline:
+def train_demo_pipeline(recipe: DemoRecipe, *, kind: DemoKind, seed: int, progress: Progress) -> DiffusionPipeline:
     """Run every stage of the recipe and return the pipeline, float32. Raises DemoModelStopped."""
     drawn = draw_images(recipe, seed=seed, progress=progress)
-    vae = build_demo_vae(seed=derive_seed(seed, "demo vae weights"))
-    latents_NLHW = _train_vae(vae, drawn, recipe, seed=seed, progress=progress)
-    data = _caption_latents(latents_NLHW, drawn.captioned, recipe.captions_per_image, seed=seed)
-    unet = build_demo_unet(seed=derive_seed(seed, "demo unet weights"))
-    text_encoder = build_demo_text_encoder(seed=derive_seed(seed, "demo text encoder weights"))
-    train_denoiser(
-        unet,
-        text_encoder,
-        data,
-        recipe.denoiser,
-        generator=_generator(seed, "demo denoiser"),
-        progress=progress,
-    )
-    return assemble_pipeline(text_encoder, vae, unet)
+    encoded = train_vae(drawn, recipe, kind=kind, seed=seed, progress=progress)
+    return kind.train(encoded, recipe, seed=seed, progress=progress)
 
 
 def draw_images(recipe: DemoRecipe, *, seed: int, progress: Progress) -> DrawnImages:
@@ -135,25 +110,26 @@ def draw_images(recipe: DemoRecipe, *, seed: int, progress: Progress) -> DrawnIm
     return DrawnImages(captioned, np.stack(varied))
 
 
-def save_pipeline(pipeline: StableDiffusionPipeline, folder: Path) -> None:
+def save_pipeline(pipeline: DiffusionPipeline, kind: DemoKind, folder: Path) -> None:
     """Write the parts as fp16 safetensors and the pipeline's index; the parts are converted in place."""
-    for name in ("vae", "unet", "text_encoder"):
+    for name in kind.parts:
         getattr(pipeline, name).half().save_pretrained(folder / name, safe_serialization=True)
     pipeline.scheduler.save_pretrained(folder / "scheduler")
+    if kind.write_tokenizer is not None:
+        kind.write_tokenizer(folder / "tokenizer")
     pipeline.save_config(folder)
 
 
-def _train_vae(
-    vae: AutoencoderKL, drawn: DrawnImages, recipe: DemoRecipe, *, seed: int, progress: Progress
-) -> torch.Tensor:
-    """Train the autoencoder in place; return the scaled latents of the captioned images, (N, 4, 8, 8)."""
+def train_vae(drawn: DrawnImages, recipe: DemoRecipe, *, kind: DemoKind, seed: int, progress: Progress) -> Encoded:
+    """Train an autoencoder and return it with the latents of the captioned images. Raises DemoModelStopped."""
+    vae = kind.build_vae(seed=derive_seed(seed, "demo vae weights"))
     plain_NHWC = drawn.stack_captioned()
     train_autoencoder(
         vae,
         plain_NHWC,
         drawn.varied_MHWC,
         recipe.autoencoder,
-        generator=_generator(seed, "demo autoencoder"),
+        generator=generator_of(seed, "demo autoencoder"),
         progress=progress,
     )
     all_images = np.concatenate([plain_NHWC, drawn.varied_MHWC])
@@ -163,37 +139,18 @@ def _train_vae(
         latents,
         all_images,
         recipe.autoencoder,
-        generator=_generator(seed, "demo decoder"),
+        generator=generator_of(seed, "demo decoder"),
         progress=progress,
     )
     plain_latents_NLHW = latents[: len(plain_NHWC)]
     # Rombach et al. 2022, app. G: latents of unit variance, like SD's 0.18215.
     scale = round(1.0 / plain_latents_NLHW.std().item(), 4)
     vae.register_to_config(scaling_factor=scale)
-    return plain_latents_NLHW * scale
-
-
-def _caption_latents(
-    latents_NLHW: torch.Tensor, captioned: list[CaptionedImage], captions_per_image: int, *, seed: int
-) -> CaptionedLatents:
-    """Return several captions per image as ids of shape (N, K, 77): one in the main template, then varied ones."""
-    generator = np.random.default_rng(derive_seed(seed, "demo captions"))
-    tokenizer = build_demo_tokenizer()
-    rounds = [[write_caption(drawn.scene, FULL_TEMPLATES[0]) for drawn in captioned]]
-    for _ in range(captions_per_image - 1):
-        rounds.append([random_caption(drawn.scene, generator) for drawn in captioned])
-    ids_NKT = torch.stack([_to_ids(tokenizer, captions) for captions in rounds], dim=1)
-    return CaptionedLatents(latents_NLHW, ids_NKT, _to_ids(tokenizer, [""])[0])
-
-
-def _to_ids(tokenizer: CLIPTokenizer, captions: list[str]) -> torch.Tensor:
-    encoded = tokenizer(captions, padding="max_length", max_length=NUM_TOKENS, truncation=True, return_tensors="pt")
-    ids_BT: torch.Tensor = encoded.input_ids
-    return ids_BT
-
-
-def _generator(seed: int, purpose: str) -> torch.Generator:
-    return torch.Generator().manual_seed(derive_seed(seed, purpose))
+    if not kind.centres_latents:
+        return Encoded(vae, plain_latents_NLHW * scale, drawn.captioned)
+    shift = round(plain_latents_NLHW.mean().item(), 4)
+    vae.register_to_config(shift_factor=shift)
+    return Encoded(vae, (plain_latents_NLHW - shift) * scale, drawn.captioned)
 
 
 def _refuse_foreign_folder(folder: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from diffusers import StableDiffusionPipeline
+from diffusers import DiffusionPipeline, ZImagePipeline
 from PIL import Image, ImageDraw
 
 from demo.make.evaluator import evaluate
@@ -71,7 +71,7 @@ class MeasuredModel:
 
 
 def measure_quality(
-    pipeline: StableDiffusionPipeline,
+    pipeline: DiffusionPipeline,
     *,
     seed: int,
     num_threads: int,
@@ -114,7 +114,7 @@ def fixed_prompts(num_prompts: int = 64) -> list[Prompt]:
 
 
 def sample_images(
-    pipeline: StableDiffusionPipeline,
+    pipeline: DiffusionPipeline,
     texts: Sequence[str],
     *,
     progress: Progress | None = None,
@@ -127,6 +127,8 @@ def sample_images(
     Raises DemoModelStopped.
     """
     images: list[DrawnImage] = []
+    if isinstance(pipeline, ZImagePipeline):  # which counts guidance from 0
+        guidance_scale -= 1.0
     for start in range(0, len(texts), _BATCH_SIZE):
         batch = list(texts[start : start + _BATCH_SIZE])
         generators = [torch.Generator().manual_seed(noise_seed + start + offset) for offset in range(len(batch))]

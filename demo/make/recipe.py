@@ -13,10 +13,11 @@ class AutoencoderRecipe:
     batch_size: int = 4
     learning_rate: float = 8e-4
     kl_weight: float = 1e-3 / 256
-    # Pulls the first three latent channels towards the image shrunk eightfold: latents that look like the
-    # image are easy to denoise for a UNet this small.
+    # Pulls the first latent channels towards the small image: latents that look like the image are easy to denoise for
+    # a model this small. Each latent gets the colours of `anchor_cells` x `anchor_cells` squares of its 8 x 8 pixels.
     anchor_weight: float = 0.1
     anchor_gain: float = 2.0
+    anchor_cells: int = 1
     polish_num_steps: int = 2000
     polish_batch_size: int = 4
     polish_learning_rate: float = 8e-4
@@ -46,6 +47,26 @@ class DenoiserRecipe:
 
 
 @dataclass(frozen=True)
+class FlowDenoiserRecipe:
+    """Stage 3 of the flow model trains transformer and text encoder together to predict the velocity."""
+
+    num_steps: int = 1500
+    batch_size: int = 32
+    # As for the UNet: captions of one template only.
+    one_template_num_steps: int = 400
+    learning_rate: float = 2e-3
+    warmup_num_steps: int = 50
+    decay_share: float = 0.5
+    empty_caption_share: float = 0.1
+    # Captions with a made-up word: the rest of what the model knows survives a new one.
+    made_up_share: float = 0.12
+    ema_decay: float = 0.995
+    # Of the logit-normal noise levels (Esser et al. 2024, eq. 19).
+    sigma_mean: float = 0.0
+    sigma_spread: float = 1.0
+
+
+@dataclass(frozen=True)
 class DemoRecipe:
     """Everything that determines the demo model's weights, beside the seed and the thread count (last bits)."""
 
@@ -56,3 +77,18 @@ class DemoRecipe:
     num_sampling_steps: int = 25
     autoencoder: AutoencoderRecipe = field(default_factory=AutoencoderRecipe)
     denoiser: DenoiserRecipe = field(default_factory=DenoiserRecipe)
+    flow_denoiser: FlowDenoiserRecipe = field(default_factory=FlowDenoiserRecipe)
+
+
+FLOW_RECIPE = DemoRecipe(
+    autoencoder=AutoencoderRecipe(
+        num_steps=1200,
+        learning_rate=1e-3,
+        anchor_cells=2,
+        anchor_gain=1.5,
+        polish_num_steps=1200,
+        polish_learning_rate=1e-3,
+    )
+)
+"""The recipe of the flow model: its latents have 16 channels, four times as many, so that their autoencoder learns
+faster."""
