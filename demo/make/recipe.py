@@ -50,19 +50,19 @@ class DenoiserRecipe:
 class FlowDenoiserRecipe:
     """Stage 3 of the flow model trains transformer and text encoder together to predict the velocity."""
 
-    num_steps: int = 1500
-    batch_size: int = 32
+    num_steps: int = 3000
+    batch_size: int = 16
     # As for the UNet: captions of one template only.
-    one_template_num_steps: int = 400
+    one_template_num_steps: int = 600
     learning_rate: float = 2e-3
-    warmup_num_steps: int = 50
+    warmup_num_steps: int = 100
     decay_share: float = 0.5
     empty_caption_share: float = 0.1
     # Captions with a made-up word: the rest of what the model knows survives a new one.
     made_up_share: float = 0.12
     ema_decay: float = 0.995
     # Of the logit-normal noise levels (Esser et al. 2024, eq. 19).
-    sigma_mean: float = 0.0
+    sigma_mean: float = 0.3
     sigma_spread: float = 1.0
 
 

@@ -155,6 +155,8 @@ class FamilySpec:
     `process` is the noise process: DDPM, or flow matching with the family's convention. `guidance` is how samples
     follow a guidance scale: by a second prediction for the negative prompt, by an input of the model, or not at all.
     `distilled` are the family's checkpoints that training directly would damage.
+
+    `ai_toolkit` are ai-toolkit's names of the family's models (`arch`).
     """
 
     name: str
@@ -173,6 +175,7 @@ class FamilySpec:
     process: ProcessSpec = DDPM
     guidance: Guidance = "classifier_free"
     distilled: DistilledSpec | None = None
+    ai_toolkit: tuple[str, ...] = ()
 
     @property
     def trainable_parts(self) -> tuple[PartSpec, ...]:

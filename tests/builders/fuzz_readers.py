@@ -338,6 +338,17 @@ def _read_toml(content: bytes, folder: Path) -> None:
     load_any(_write(folder, "config.toml", content))
 
 
+def _yaml_files(folder: Path) -> list[bytes]:
+    return [f.read_bytes() for f in sorted((_FIXTURES / "ai_toolkit").glob("*.yaml"))]
+
+
+def _read_yaml(content: bytes, folder: Path) -> None:
+    from modules.config.codec import encode
+    from modules.config.imports.any_file import load_any
+
+    json.dumps(encode(load_any(_write(folder, "config.yaml", content)).config))
+
+
 # -- data -------------------------------------------------------------------------------------------------------------
 
 
@@ -720,6 +731,9 @@ READERS = (
     Reader("config", _config_files, of_json(["ADAMW", "LORA", "SAMPLE", "../x", {"__version": 3}]), _read_config),
     Reader("list files", _list_files, of_json(["a.png", 3]), _read_list),
     Reader("TOML", _toml_files, of_bytes([b"[", b"]", b"=", b'"""', b"[[datasets]]\n", b"1e999", b"nan"]), _read_toml),
+    Reader(
+        "YAML", _yaml_files, of_bytes([b"- ", b": ", b"*a", b"&a ", b"<<: ", b"!!set", b"[", b"}", b"~"]), _read_yaml
+    ),
     Reader("image", _images, of_bytes(_CHUNKS), _read_image),
     Reader("tar shard", _shards, of_bytes([b"ustar", b"\x00" * 512, b"7777777", b"x", b"L"]), _read_shard),
     Reader("parquet", _tables, of_bytes([b"PAR1", b"\x15", b"\xff" * 8]), _read_table),

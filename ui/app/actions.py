@@ -137,7 +137,7 @@ def add_actions(
     starter.fit_wanted.subscribe(lambda: context.actions.run("fit"))
 
 
-_LOAD_HELP = "Load a config (Darkroom, OneTrainer or kohya), or the settings in a LoRA file"
+_LOAD_HELP = "Load a config (Darkroom, OneTrainer, kohya or ai-toolkit), or the settings in a LoRA file"
 _IMPORT_HELP = "Import a folder of presets, such as OneTrainer's training_presets"
 _DIFFERENCES_HELP = "List the settings that differ from the loaded file, a preset or the defaults"
 _JSON_HELP = "Show the config as JSON, copy it, or load one from the clipboard"

@@ -15,7 +15,7 @@ from modules.system.paths import PROGRAM_ROOT
 from modules.system.problem import Problem
 from modules.system.regular_files import read_regular
 
-CONFIG_SUFFIXES = (".json", ".toml", ".safetensors")
+CONFIG_SUFFIXES = (".json", ".toml", ".yaml", ".yml", ".safetensors")
 _KOHYA_KEYS_NAMES = """
     pretrained_model_name_or_path train_data_dir network_module network_dim LoRA_type max_train_epochs
     max_train_steps train_batch_size lr_scheduler unet_lr optimizer_type datasets mixed_precision
@@ -26,10 +26,12 @@ _KOHYA_KEYS = frozenset(_KOHYA_KEYS_NAMES.split())
 
 
 def load_any(path: Path, *, over: Config | None = None) -> Loaded:
-    """Read settings from a config of ours or of OneTrainer, a JSON or TOML config of kohya, or a LoRA file.
+    """Read settings from a config of ours, of OneTrainer, of kohya (JSON or TOML) or of ai-toolkit (YAML or JSON), or
+    from a LoRA file.
 
-    Settings missing from the file come from `over`, or else from the defaults; kohya's files and LoRA files ignore
-    `over`. Content never raises; a file without settings gives the defaults and an error without a path.
+    Settings missing from the file come from `over`, or else from the defaults; the files of kohya and ai-toolkit and
+    LoRA files ignore `over`. Content never raises; a file without settings gives the defaults and an error without a
+    path.
     """
     if path.suffix.lower() == ".safetensors":
         from modules.config.imports.lora_metadata import config_of_lora
@@ -37,24 +39,69 @@ def load_any(path: Path, *, over: Config | None = None) -> Loaded:
         return config_of_lora(path)
     if path.suffix.lower() == ".toml":
         return _load_toml(path)
+    if path.suffix.lower() in (".yaml", ".yml"):
+        return _load_yaml(path)
     try:
         raw = _json_object(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError):  # reported by `load_file`
         raw = None
-    return _from_kohya(raw, path.name) if raw is not None and is_kohya(raw) else load_file(path, over=over)
+    return _of_others(raw, path.name) or load_file(path, over=over)
 
 
 def load_any_text(text: str, *, name: str) -> Loaded:
-    """Read settings from JSON text: a config of ours, of OneTrainer or of kohya. Messages call the text `name`."""
+    """Read settings from text: a config of ours or of another program. Messages call the text `name`."""
     raw = _json_object(text)
-    if raw is not None and is_kohya(raw):
-        return _from_kohya(raw, name)
-    return load_text(text, name=name, folder=PROGRAM_ROOT)
+    if raw is None and text.lstrip("- \n").startswith("job:"):
+        return _from_yaml(text, name)
+    return _of_others(raw, name) or load_text(text, name=name, folder=PROGRAM_ROOT)
 
 
 def is_kohya(raw: dict[str, Any]) -> bool:
     """Return whether a config is kohya's: it has two of kohya's keys and no version key of another program."""
     return not {"darkroom_version", "__version"} & raw.keys() and len(_KOHYA_KEYS & raw.keys()) >= 2
+
+
+def _of_others(raw: dict[str, Any] | None, name: str) -> Loaded | None:
+    """Read a config of kohya or of ai-toolkit; None for any other."""
+    if raw is None:
+        return None
+    if is_kohya(raw):
+        return _from_kohya(raw, name)
+    return _from_ai_toolkit(raw, name) if "job" in raw else None
+
+
+def _from_ai_toolkit(raw: dict[str, Any], name: str) -> Loaded | None:
+    from modules.config.imports.ai_toolkit import is_ai_toolkit, tree_of_ai_toolkit
+
+    if not is_ai_toolkit(raw):
+        return None
+    notes = [Problem("", f"{name} is a config of ai-toolkit; settings with a counterpart here were converted.", "info")]
+    loaded = decode(tree_of_ai_toolkit(raw, notes))
+    return Loaded(loaded.config, [*notes, *loaded.problems], was_migrated=True)
+
+
+def _load_yaml(path: Path) -> Loaded:
+    from modules.config.imports.yaml_text import MAX_BYTES
+
+    try:
+        return _from_yaml(read_regular(path, MAX_BYTES).decode("utf-8-sig"), str(path))
+    except OSError as error:
+        return Loaded(Config(), [Problem("", f"{path} cannot be read: {error.strerror or error}.")])
+    except UnicodeDecodeError:
+        return Loaded(Config(), [Problem("", f"{path} is not a YAML file: it is not valid UTF-8.")])
+
+
+def _from_yaml(text: str, name: str) -> Loaded:
+    from modules.config.imports.yaml_text import UnreadableYamlError, read_yaml
+
+    try:
+        raw = read_yaml(text)
+    except UnreadableYamlError as error:
+        return Loaded(Config(), [Problem("", f"{name} {error}.")])
+    loaded = _from_ai_toolkit(raw, Path(name).name) if isinstance(raw, dict) and "job" in raw else None
+    if loaded is None:
+        return Loaded(Config(), [Problem("", f"{name} contains no known settings: it is not a config of ai-toolkit.")])
+    return loaded
 
 
 def _load_toml(path: Path) -> Loaded:

@@ -7,28 +7,35 @@ that become names of files must lead to no other folder.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from modules.config.records import describe_needs, is_reachable, why_unused
 from modules.config.schema import Config
+from modules.families.registry import family_labels
 from modules.settings.edit import get_path
 from modules.settings.field import FieldRecord
 from modules.settings.walk import live_records, present_records
 from modules.system.paths import reason_if_no_name
 from modules.system.problem import Problem, shown
 
+# Where imports keep the model type of another program's file that no family here has.
+_MODEL_TYPES = (("onetrainer", "model_type"), ("ai_toolkit", "model", "unsupported"), ("kohya", "model_type"))
+
 
 def unsupported_settings(config: Config) -> Iterator[Problem]:
     """Yield problems for unsupported settings and choices, and for the model types of other families."""
     yield from unsupported(config)
-    rest = config.unknown.get("onetrainer")
-    model_type = rest.get("model_type") if isinstance(rest, dict) else None
-    if model_type:
-        yield Problem(
-            "model.family",
-            f"The file is for a model of the type {model_type}, which is not supported yet.",
-            advice="Start a new config with a base model of a supported family.",
-        )
+    for steps in _MODEL_TYPES:
+        model_type: object = config.unknown
+        for step in steps:
+            model_type = model_type.get(step) if isinstance(model_type, Mapping) else None
+        if model_type:
+            labels = ", ".join(family_labels().values())
+            yield Problem(
+                "model.family",
+                f"The file is for a model of the type {model_type}, which is not supported yet.",
+                advice=f"Start a new config with a base model of a supported family: {labels}.",
+            )
 
 
 _MAX_NAMED = 6

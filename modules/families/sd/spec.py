@@ -31,4 +31,5 @@ SD = FamilySpec(
     variants={"inpainting": 5, "depth": 1},
     inputs={"inpainting": INPAINTING, "depth": ("depth",)},
     distilled=DISTILLED_SD,
+    ai_toolkit=("sd1", "sd15", "sd2"),
 )

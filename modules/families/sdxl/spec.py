@@ -38,4 +38,5 @@ SDXL = FamilySpec(
     variants={"inpainting": 5},
     inputs={"inpainting": INPAINTING},
     distilled=DISTILLED_SD,
+    ai_toolkit=("sdxl",),
 )

@@ -63,4 +63,5 @@ Z_IMAGE = FamilySpec(
         "guidance of 1.",
         undone_words=("de-turbo", "deturbo", "de_turbo"),
     ),
+    ai_toolkit=("zimage",),
 )

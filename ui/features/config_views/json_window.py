@@ -16,7 +16,7 @@ from ui.widgets.theme import GAP, PAD
 _SIZE = (720, 560)
 _ABOUT = (
     "The whole config with its concepts and samples, without tokens. Edit it, or paste a config of Darkroom, "
-    "OneTrainer or kohya, and load it; Undo restores the one before."
+    "OneTrainer, kohya or ai-toolkit, and load it; Undo restores the one before."
 )
 
 

@@ -191,7 +191,7 @@ WAYS: Mapping[str, Way] = {
     ),
     "config": Way(
         "Open a config",
-        "A file of OneTrainer or kohya, or the settings in a LoRA file.",
+        "A file of OneTrainer, kohya or ai-toolkit, or the settings in a LoRA file.",
         (
             Step("Open", "Choose the file; it is converted and stays unchanged.", "Open…", _has_config, action="load"),
             Step(

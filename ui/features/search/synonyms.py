@@ -74,7 +74,7 @@ ACTION_WORDS: Mapping[str, str] = {
     "import_presets": "onetrainer",
     "json": "paste copy text",
     "keys": "shortcuts hotkeys",
-    "load": "open import onetrainer kohya",
+    "load": "open import onetrainer kohya ai-toolkit",
     "page_concepts": "images dataset datasets folders captions",
     "page_queue": "batch jobs later",
     "page_run": "loss curve progress log samples tensorboard",

@@ -1,0 +1,349 @@
+"""Import ai-toolkit's configs, with a report of what has no counterpart here, and hostile YAML."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modules.adapters.settings import adapter_layers
+from modules.config.codec import Loaded, decode, encode, load_file, save_file
+from modules.config.imports.ai_toolkit import is_ai_toolkit, tree_of_ai_toolkit
+from modules.config.imports.any_file import load_any, load_any_text
+from modules.config.imports.yaml_text import UnreadableYamlError, read_yaml
+from modules.config.rules.every_setting import unsupported_settings
+from modules.families.registry import FAMILIES
+from modules.system.problem import Problem
+from tests.builders.images import draw_folder
+from tests.unit.strategies import few, garbage
+from trainer.__main__ import main
+
+FIXTURE = Path(__file__).parent / "fixtures" / "ai_toolkit" / "z_image.yaml"
+WHOLE: dict[str, Any] = yaml.safe_load(FIXTURE.read_text(encoding="utf-8"))
+
+
+def process(**sections: Any) -> dict[str, Any]:
+    """A config with the given sections of its process; nested keys replace those of a minimal one."""
+    minimal = {
+        "type": "sd_trainer",
+        "model": {"name_or_path": "some/model", "arch": "zimage"},
+        "network": {"linear": 4},
+    }
+    return {"job": "extension", "config": {"name": "x", "process": [{**minimal, **sections}]}}
+
+
+def imported(raw: dict[str, Any]) -> Loaded:
+    notes: list[Problem] = []
+    loaded = decode(tree_of_ai_toolkit(raw, notes))
+    return Loaded(loaded.config, [*notes, *loaded.problems])
+
+
+def messages(loaded: Loaded) -> str:
+    return " ".join(str(p) for p in loaded.problems)
+
+
+def test_a_whole_config_means_the_same_here() -> None:
+    loaded = load_any(FIXTURE)
+    config, training = loaded.config, loaded.config.training
+    assert loaded.was_migrated
+    assert config.family.name == "z_image"
+    assert config.model.base_model == "Tongyi-MAI/Z-Image-Turbo"
+    assert (config.adapter.name, config.adapter.rank, config.adapter.alpha) == ("lora", 32, 16.0)
+    assert config.adapter.layers == "blocks"
+    assert (training.batch_size, training.accumulation_steps, training.learning_rate) == (2, 3, 1e-4)
+    assert (training.optimizer.name, training.optimizer.weight_decay, training.optimizer.eps) == (
+        "adamw_8bit",
+        0.02,
+        1e-6,
+    )
+    assert (training.precision, training.noise.distribution, training.noise.shift) == ("bfloat16", "logit_normal", 1.0)
+    assert (training.ema.mode, training.ema.decay) == ("train_device", 0.99)
+    denoiser, encoder = config.part("transformer"), config.part("text_encoder")
+    assert (denoiser.dtype, denoiser.offload_fraction, denoiser.checkpointing) == ("float8", 0.5, "block")
+    assert (encoder.dtype, encoder.offload_fraction) == ("nfloat4", 1.0)
+    assert config.output.destination == "output/my_cat_v1.safetensors"
+    assert config.output.dtype == "bfloat16"
+    assert config.backup.save_every.model_dump() == {"n": 250, "unit": "step"}
+
+
+def test_datasets_become_concepts() -> None:
+    config = load_any(FIXTURE).config
+    cats, more = config.concepts
+    assert (cats.path, cats.repeats, cats.caption_extension) == ("data/cats", 2, ".txt")
+    assert (cats.image.flip, cats.image.resolution_px) == ("random", ())
+    assert (cats.text.trigger_word, cats.text.replacements) == ("c4t", "[trigger] => c4t\n[name] => c4t")
+    assert (more.path, more.repeats, more.image.resolution_px) == ("data/more", 1, (768,))
+    assert (more.image.mask_source, more.image.masks_folder) == ("folder", "data/masks")
+    assert (config.masks.enabled, config.masks.unmasked_weight) == (True, 0.1)
+    assert config.data.resolution_px == (512, 768)
+    assert config.data.caption_dropout == 0.05
+    assert config.data.never_upscale
+
+
+def test_samples_have_their_own_flags_and_settings() -> None:
+    sampling = load_any(FIXTURE).config.sampling
+    assert sampling.every.model_dump() == {"n": 125, "unit": "step"}
+    first, flags, own = sampling.prompts
+    assert (first.prompt, first.seed, first.negative_prompt) == ("c4t on a chair", 7, "blurry")
+    assert (first.width_px, first.height_px, first.steps, first.guidance) == (1024, 768, 8, 1.0)
+    assert (flags.prompt, flags.negative_prompt, flags.seed) == ("a dog", "a cat, a bird", 3)
+    assert (flags.width_px, flags.height_px, flags.steps, flags.guidance) == (512, 512, 20, 2.5)
+    assert (own.prompt, own.seed, own.steps, own.guidance) == ("a house", 9, 30, 3.0)
+
+
+def test_what_is_not_supported_is_kept_and_named(tmp_path: Path) -> None:
+    loaded = load_any(FIXTURE)
+    assert loaded.config.unknown["ai_toolkit"] == {
+        "train": {"diff_output_preservation": True},
+        "model": {"assistant_lora_path": "someone/adapter/v2.safetensors"},
+        "sample": {"samples": [{"network_multiplier": 0.8}]},
+    }
+    text = messages(loaded)
+    for name in ("train.diff_output_preservation", "sample.samples.network_multiplier", "someone/recovery.safetensors"):
+        assert name in text
+    assert "images were not found" in text
+    assert not [p for p in loaded.problems if p.severity == "error"]
+    save_file(loaded.config, tmp_path / "config.json")
+    again = load_file(tmp_path / "config.json")
+    assert again.config == loaded.config
+
+
+def test_steps_become_epochs_where_the_images_are_found(tmp_path: Path) -> None:
+    draw_folder(tmp_path / "cats", sizes=[(32, 32)] * 6)
+    sets = [{"folder_path": str(tmp_path / "cats"), "num_repeats": 2, "resolution": [512, 768]}]
+    train = {"steps": 300, "batch_size": 2, "gradient_accumulation": 2}
+    loaded = imported(process(datasets=sets, train=train))
+    assert loaded.config.training.epochs == 300 * 2 * 2 / 12
+    # With the older setting each batch is a step.
+    older = {"steps": 300, "batch_size": 2, "gradient_accumulation_steps": 2}
+    loaded = imported(process(datasets=sets, train=older, save={"save_every": 100}, sample={"sample_every": 50}))
+    assert loaded.config.training.epochs == 300 * 2 / 12
+    assert loaded.config.training.accumulation_steps == 2
+    assert loaded.config.backup.save_every.n == 50
+    assert loaded.config.sampling.every.n == 25
+
+
+@pytest.mark.parametrize(
+    ("model", "family"),
+    [
+        ({}, "sd"),
+        ({"is_v2": True}, "sd"),
+        ({"arch": "sd15"}, "sd"),
+        ({"is_xl": True}, "sdxl"),
+        ({"arch": "sdxl", "is_v_pred": True}, "sdxl"),
+        *(({"arch": arch}, spec.name) for spec in FAMILIES.values() for arch in spec.ai_toolkit),
+        *(({"arch": f"{arch}:tag"}, spec.name) for spec in FAMILIES.values() for arch in spec.ai_toolkit[:1]),
+    ],
+)
+def test_the_family_follows_from_arch_or_the_older_flags(model: dict[str, Any], family: str) -> None:
+    loaded = imported(process(model={"name_or_path": "a/b", **model}))
+    assert loaded.config.family.name == family
+    assert not list(unsupported_settings(loaded.config))
+    assert "ai_toolkit" not in loaded.config.unknown
+    if model.get("is_v_pred"):
+        assert loaded.config.model.family.prediction_type == "v_prediction"
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ({"arch": "wan22_14b:t2v"}, "Wan 2.2 (wan22_14b)"),
+        ({"is_v3": True}, "Stable Diffusion 3 (sd3)"),
+        ({"arch": "x9"}, "x9"),
+    ],
+)
+def test_a_family_that_is_not_here_is_refused_by_name(model: dict[str, Any], name: str, tmp_path: Path) -> None:
+    loaded = imported(process(model={"name_or_path": "a/b", **model}))
+    (warning,) = [p for p in loaded.problems if p.path == "model.family"]
+    assert name in warning.message
+    assert all(spec.label in str(warning) for spec in FAMILIES.values())
+    save_file(loaded.config, tmp_path / "config.json")
+    (error,) = unsupported_settings(load_file(tmp_path / "config.json").config)
+    assert (error.severity, error.path) == ("error", "model.family")
+    assert name in error.message
+    assert all(spec.label in error.advice for spec in FAMILIES.values())
+
+
+@pytest.mark.parametrize(
+    ("kind", "distribution", "shift"),
+    [
+        ("sigmoid", "logit_normal", 1.0),
+        ("linear", "uniform", 1.0),
+        ("weighted", "uniform", 1.0),
+        ("shift", "uniform", 3.0),
+    ],
+)
+def test_timestep_types_of_a_flow_model(kind: str, distribution: str, shift: float) -> None:
+    loaded = imported(process(train={"timestep_type": kind, "noise_scheduler": "flowmatch"}))
+    noise = loaded.config.training.noise
+    assert (noise.distribution, noise.shift) == (distribution, shift)
+    assert ("fixed table" in messages(loaded)) == (kind == "weighted")
+
+
+def test_an_unknown_timestep_type_is_named_and_kept() -> None:
+    loaded = imported(process(train={"timestep_type": "one_step"}))
+    assert loaded.config.training.noise.distribution == "logit_normal"
+    assert "one_step" in messages(loaded)
+    assert loaded.config.unknown["ai_toolkit"] == {"train": {"timestep_type": "one_step"}}
+
+
+@pytest.mark.parametrize(
+    ("network", "wanted"),
+    [
+        ({"type": "lora", "rank": 8}, {"name": "lora", "rank": 8, "alpha": 1.0}),
+        ({"type": "lora", "linear": 8, "linear_alpha": 4, "dropout": 0.1}, {"rank": 8, "alpha": 4.0, "dropout": 0.1}),
+        ({"type": "lokr", "linear": 8, "linear_alpha": 8, "lokr_factor": 4}, {"name": "lokr", "rank": 8, "factor": 4}),
+        ({"type": "lokr", "lokr_full_rank": True, "lokr_factor": 8}, {"full_matrix": True, "factor": 8}),
+        ({"type": "locon", "linear": 8, "conv": 4}, {"layers": "all", "conv_rank": 4, "conv_alpha": 4.0}),
+        ({"type": "dora", "linear": 8}, {"name": "lora", "decompose": True}),
+    ],
+)
+def test_networks(network: dict[str, Any], wanted: dict[str, Any]) -> None:
+    loaded = imported(process(network=network))
+    assert {key: getattr(loaded.config.adapter, key) for key in wanted} == wanted
+    assert "ai_toolkit" not in loaded.config.unknown
+
+
+def test_layers_by_parts_of_their_names() -> None:
+    arguments = {"only_if_contains": ["transformer.layers.1.", "to_q"], "ignore_if_contains": ["adaLN"]}
+    adapter = imported(process(network={"linear": 4, "network_kwargs": arguments})).config.adapter
+    layers = FAMILIES["z_image"].denoiser.model.layers
+    chosen = adapter_layers(adapter, layers)
+    names = (
+        "layers.1.attention.to_k",
+        "layers.10.feed_forward.w1",
+        "layers.10.attention.to_q",
+        "layers.1.adaLN_modulation.0",
+    )
+    assert [chosen.takes(name) for name in names] == [True, False, True, False]
+
+
+def test_without_a_network_the_model_is_fine_tuned() -> None:
+    raw = process()
+    del raw["config"]["process"][0]["network"]
+    assert imported(raw).config.training.trains == "full"
+
+
+@pytest.mark.parametrize(
+    ("train", "name", "rate"),
+    [
+        ({"optimizer": "prodigy", "lr": 1e-4}, "prodigy", 1.0),
+        ({"optimizer": "prodigy", "lr": 0.5}, "prodigy", 0.5),
+        ({"optimizer": "adafactor", "lr": 1e-3}, "adafactor", 1e-3),
+        ({"optimizer": "automagic", "lr": 1e-6}, "adamw", 1e-6),
+        ({}, "adamw", 1e-6),
+    ],
+)
+def test_optimizers_have_the_rates_and_defaults_of_theirs(train: dict[str, Any], name: str, rate: float) -> None:
+    loaded = imported(process(train=train))
+    optimizer = loaded.config.training.optimizer
+    assert (optimizer.name, loaded.config.training.learning_rate) == (name, rate)
+    assert getattr(optimizer, "relative_step", False) is False
+    assert ("automagic" in messages(loaded)) == (train.get("optimizer") == "automagic")
+
+
+def test_other_jobs_and_further_processes_are_named() -> None:
+    raw = process()
+    raw["config"]["process"].append({"type": "sd_trainer"})
+    raw["config"]["process"][0]["type"] = "slider"
+    assert "'slider'" in messages(imported(raw))
+    assert "2 processes" in messages(imported(raw))
+
+
+def test_a_config_in_json_is_read_too(tmp_path: Path) -> None:
+    (tmp_path / "job.json").write_text(json.dumps(WHOLE))
+    assert load_any(tmp_path / "job.json").config == load_any(FIXTURE).config
+    for text in (json.dumps(WHOLE), FIXTURE.read_text(encoding="utf-8")):
+        assert load_any_text(text, name="Pasted config").config == load_any(FIXTURE).config
+    assert not is_ai_toolkit(encode(load_any(FIXTURE).config))
+
+
+def test_the_command_line_accepts_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", str(FIXTURE), "--json"]) == 2  # its images are missing
+    report = json.loads(capsys.readouterr().out)
+    assert any("config of ai-toolkit" in p["message"] for p in report["load"])
+
+
+# -- files that may come from anybody ---------------------------------------------------------------------------------
+
+
+def _nested_aliases(depth: int) -> str:
+    return "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, depth))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (_nested_aliases(40), "values"),
+        ("a0: &a0 {k: 1}\n" + "".join(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}\n" for n in range(1, 40)), "values"),
+        ("a: &a [*a]", "deep"),
+        ("[" * 500 + "]" * 500, "deep"),
+        ("- " * 5_000 + "x", "deep"),
+        ("a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}]\n" for n in range(1, 100)), "deep"),
+        ("x" * 500_000, "400,000"),
+        ("!!python/object/apply:os.system ['true']", "not a YAML file"),
+        ("a: [1, 2", "not a YAML file"),
+        ("a: 'b", "not a YAML file"),
+        ("? {a: 1}\n: b", "not a YAML file"),
+        ("a: " + "9" * 5_000, "not a YAML file"),
+        ("a: \x00", "not a YAML file"),
+        ("job: 1\n---\njob: 2", "not a YAML file"),
+    ],
+)
+def test_hostile_yaml_is_one_sentence(text: str, reason: str, tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(text)
+    loaded = load_any(file)
+    (problem,) = loaded.problems
+    assert problem.severity == "error"
+    assert reason in problem.message
+    assert str(file) in problem.message
+
+
+def test_values_of_yaml_are_those_of_json() -> None:
+    text = "a: 2026-01-01\nb: 1e-4\nc: 0.5\nd: yes\ne: ~\n1: {x: .inf}\nf: !!set {q}\ng: !!binary aGk="
+    assert json.loads(json.dumps(read_yaml(text))) == {
+        **{"a": "2026-01-01", "b": "1e-4", "c": 0.5, "d": True, "e": None, "1": {"x": float("inf")}},
+        **{"f": "{'q'}", "g": "b'hi'"},
+    }
+    assert read_yaml("") is None
+    with pytest.raises(UnreadableYamlError):
+        read_yaml("a: b: c")
+
+
+def test_other_yaml_is_not_taken_for_theirs(tmp_path: Path) -> None:
+    for text in ("a: 1", "[1]", "", "job: extension", "job: extension\nconfig: {process: 3}"):
+        (tmp_path / "other.yml").write_text(text)
+        assert "contains no known settings" in messages(load_any(tmp_path / "other.yml"))
+
+
+def _paths(tree: Any, above: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
+    return [path for key, value in items for path in ((*above, key), *_paths(value, (*above, key)))]
+
+
+_PATHS = _paths(WHOLE["config"]["process"][0])
+
+
+@few
+@given(st.lists(st.tuples(st.sampled_from(_PATHS), garbage), min_size=1, max_size=4))
+def test_any_values_at_all_give_a_valid_config(changes: list[tuple[tuple[Any, ...], Any]]) -> None:
+    raw = copy.deepcopy(WHOLE)
+    for path, value in changes:
+        holder = raw["config"]["process"][0]
+        for key in path[:-1]:
+            try:
+                holder = holder[key]
+            except (KeyError, IndexError, TypeError):
+                break
+        else:
+            if isinstance(holder, dict) or (isinstance(holder, list) and path[-1] < len(holder)):
+                holder[path[-1]] = value
+    loaded = imported(raw)
+    assert decode(json.loads(json.dumps(encode(loaded.config)))).config == loaded.config
