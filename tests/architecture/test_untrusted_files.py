@@ -19,7 +19,18 @@ UNPICKLING = {
     *("multiprocessing.managers", "multiprocessing.shared_memory", "datasets", "pandas", "yaml", "torchvision"),
 }
 """Modules that unpickle what they read, or what they receive, or whose usual calls do."""
-ALLOWED_NAMES = {"pickle.UnpicklingError"}
+ALLOWED_NAMES = {
+    "pickle.UnpicklingError",
+    # The loader that builds plain values alone, and what is needed to look at a text before anything is built.
+    *(
+        "yaml.SafeLoader",
+        "yaml.Node",
+        "yaml.MappingNode",
+        "yaml.SequenceNode",
+        "yaml.MarkedYAMLError",
+        "yaml.YAMLError",
+    ),
+}
 LOADING = {
     *("from_single_file", "load_lora_weights", "load_textual_inversion", "load_ip_adapter", "load_adapter"),
     *("load_state_dict_from_url", "load_attn_procs", "load_dataset", "read_pickle", "load_checkpoint_and_dispatch"),

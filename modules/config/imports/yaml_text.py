@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import yaml
+from yaml import MappingNode, MarkedYAMLError, Node, SafeLoader, SequenceNode, YAMLError
 
 MAX_BYTES = 400_000
 _MAX_DEPTH = 60
@@ -17,13 +17,13 @@ class UnreadableYamlError(ValueError):
     """The text is not YAML, or beyond the limits; the message is the rest of a sentence that begins with the file."""
 
 
-class _PlainLoader(yaml.SafeLoader):  # type: ignore[misc]  # the package has no types
+class _PlainLoader(SafeLoader):  # type: ignore[misc]  # the package has no types
     """YAML's plain values: no dates, which JSON does not have, and which nothing here reads."""
 
 
 _PlainLoader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    for first, resolvers in SafeLoader.yaml_implicit_resolvers.items()
 }
 
 
@@ -43,17 +43,17 @@ def read_yaml(text: str) -> Any:
         return _plain(loader.construct_document(node))
     except UnreadableYamlError:
         raise
-    except yaml.MarkedYAMLError as error:
+    except MarkedYAMLError as error:
         where = f" in line {error.problem_mark.line + 1}" if error.problem_mark is not None else ""
         raise UnreadableYamlError(f"is not a YAML file: {error.problem or error.context}{where}") from None
     except RecursionError:
         raise UnreadableYamlError(_TOO_DEEP) from None
-    except (yaml.YAMLError, ValueError, OverflowError, AttributeError, TypeError, KeyError) as error:
+    except (YAMLError, ValueError, OverflowError, AttributeError, TypeError, KeyError) as error:
         # Of values that their tags promise and that they are not, and numbers of thousands of digits.
         raise UnreadableYamlError(f"is not a YAML file: {str(error).splitlines()[0]}") from None
 
 
-def _check_size(node: yaml.Node, known: dict[int, tuple[int, int]], depth: int) -> tuple[int, int]:
+def _check_size(node: Node, known: dict[int, tuple[int, int]], depth: int) -> tuple[int, int]:
     """Return how many values a node stands for, with its aliases written out, and how deep they are nested.
 
     `known` are the results for nodes that were met before.
@@ -62,10 +62,10 @@ def _check_size(node: yaml.Node, known: dict[int, tuple[int, int]], depth: int) 
     if not count:
         if depth > _MAX_DEPTH:
             raise UnreadableYamlError(_TOO_DEEP)
-        children: list[yaml.Node] = []
-        if isinstance(node, yaml.SequenceNode):
+        children: list[Node] = []
+        if isinstance(node, SequenceNode):
             children = node.value
-        elif isinstance(node, yaml.MappingNode):
+        elif isinstance(node, MappingNode):
             children = [child for pair in node.value for child in pair]
         sizes = [_check_size(child, known, depth + 1) for child in children]
         count, height = 1 + sum(c for c, _ in sizes), 1 + max((h for _, h in sizes), default=0)
