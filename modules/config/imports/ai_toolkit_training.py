@@ -19,7 +19,7 @@ _PRECISIONS = {
     **{"fp32": "float32", "float32": "float32", "float": "float32"},
 }
 _TIMESTEPS = 1000
-# Uploads, and what is as theirs here whatever the file says: the scheduler follows from the model.
+# Settings with no effect here, such as the scheduler, which follows from the model.
 _WITHOUT_EFFECT = (
     "noise_scheduler",
     "unload_text_encoder",
