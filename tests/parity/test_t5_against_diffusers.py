@@ -13,6 +13,7 @@ from torch import nn
 from transformers import T5EncoderModel
 from transformers import T5Tokenizer as TheirTokenizer
 
+from modules.adapters.protocol import target_layers
 from modules.families.parts.forwards import Forwards
 from modules.families.parts.part_classes import T5_TEXT
 from modules.families.parts.single_file.checkpoint import build_part
@@ -23,6 +24,7 @@ from modules.families.parts.t5_tokens import load_t5_tokenizer
 from modules.families.protocol import Part, PartMemory
 from modules.families.spec import PartSpec
 from modules.formats.lazy_tensors import lazy_state
+from modules.settings.layer_filter import EVERYTHING
 from modules.system.devices import CPU, Device
 from tests.builders.runs import assert_equal_tensors
 from tests.builders.t5 import tiny_t5, write_t5_tokenizer
@@ -100,9 +102,9 @@ def test_a_file_has_the_vocabulary_once(folder: Path, encoder: Any) -> None:
 
 def test_its_layers_are_known_by_name_and_shape(encoder: Any) -> None:
     shapes = dict(t5_shapes(encoder.config.to_dict()))
-    weights = {n.removesuffix(".weight"): tuple(p.shape) for n, p in encoder.named_parameters()}
-    unknown = {"shared", "encoder.block.0.layer.0.SelfAttention.relative_attention_bias"}
-    assert shapes == {name: shape for name, shape in weights.items() if name not in unknown}
+    linear = {n: m for n, m in encoder.named_modules() if isinstance(m, nn.Linear)}
+    assert shapes == {name: tuple(layer.weight.shape) for name, layer in linear.items()}
+    assert target_layers(encoder, "text_encoder", layers=EVERYTHING, reaches=lambda name: True) == list(linear)
     names = [t.kohya_name for t in t5_targets("text_encoder_2", encoder.config.to_dict(), "lora_te3_")]
     assert names[0] == "lora_te3_encoder_block_0_layer_0_SelfAttention_q"
 
@@ -118,6 +120,14 @@ def test_an_embedding_acts_like_the_tokens_it_started_from(folder: Path, encoder
     assert not [name for name in encoder.state_dict() if "new_rows" in name]
     found.sum().backward()
     assert rows.grad is not None
+
+
+def test_a_trained_encoder_has_no_dropout(folder: Path, encoder: Any) -> None:
+    one = tower(folder, encoder, masks_padding=True, kept_padding=1)
+    [before] = one.encode(encoder, ["a red disc"])
+    encoder.train()
+    [after] = one.encode(encoder, ["a red disc"])
+    assert torch.equal(before, after)
 
 
 def gradients(encoder: Any, one: T5Tower, memory: PartMemory) -> dict[str, torch.Tensor]:

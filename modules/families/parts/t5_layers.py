@@ -28,8 +28,8 @@ def t5_targets(part: str, config: Mapping[str, Any], prefix: str) -> Iterator[Ad
         yield AdapterTarget(part, path, shape, {"text": path}, prefix, "text")
 
 
-def t5_shapes(config: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield each layer of a T5 encoder that an adapter can change, with the shape of its weight (out, in)."""
+def t5_shapes(config: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Yield each linear layer of a T5 encoder with the shape of its weight (out, in)."""
     width, inner = int(config["d_model"]), int(config["num_heads"]) * int(config["d_kv"])
     hidden = int(config["d_ff"])
     is_gated = str(config["feed_forward_proj"]).startswith("gated-")
@@ -41,6 +41,3 @@ def t5_shapes(config: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]
         for name in ("wi_0", "wi_1") if is_gated else ("wi",):
             yield f"{block}.1.DenseReluDense.{name}", (hidden, width)
         yield f"{block}.1.DenseReluDense.wo", (width, hidden)
-        for layer in (0, 1):
-            yield f"{block}.{layer}.layer_norm", (width,)
-    yield "encoder.final_layer_norm", (width,)

@@ -33,6 +33,14 @@ class T5Tower:
     masks_padding: bool
     kept_padding: int | None
 
+    def __post_init__(self) -> None:
+        """Turn dropout off, which T5's config has: in training the denoiser must see what it sees in samples."""
+        for module in self.encoder.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = 0.0
+            elif hasattr(module, "dropout") and isinstance(module.dropout, float):
+                module.dropout = 0.0  # of the attention
+
     def encode(self, forward: Callable[..., Any], prompts: Sequence[str]) -> list[torch.Tensor]:
         """Return the states (L, D) of each prompt, with those of its padding that it keeps.
 
