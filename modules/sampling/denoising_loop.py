@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from inspect import signature
 from typing import Any
 
 import diffusers
@@ -40,6 +41,8 @@ class FlowSteps:
         self._smallest = 1.0 / self._num_levels if convention.shift.depends_on_size else None
         self._is_even = convention.sample_grid == "even"
         self._has_grid = record.has_grid
+        self._terminal = None if record.has_terminal else config.get("shift_terminal")
+        self._draws = _names_generator(self.scheduler)
 
     def set_timesteps(self, num_steps: int, device: torch.device | str | None = None) -> None:
         """Set the number of steps, and the device of the timesteps."""
@@ -50,6 +53,8 @@ class FlowSteps:
         self.scheduler.set_timesteps(num_steps, device=device, **options)
         # Else a scheduler looks the first timestep up, and begins at the second of two that are equal when rounded.
         self.scheduler.set_begin_index(0)
+        if self._terminal and num_steps > 1:
+            self._stretch(float(self._terminal))
         sigmas = self.scheduler.sigmas[: len(self.scheduler.timesteps)]
         self.timesteps = (sigmas * self._num_levels).to(device)
 
@@ -57,9 +62,25 @@ class FlowSteps:
         """Return the latents: a flow model gets them as they are."""
         return latents_BCHW
 
-    def step(self, output_BCHW: torch.Tensor, timestep: torch.Tensor, latents_BCHW: torch.Tensor) -> Any:
-        """Return the scheduler's result of the next step; `prev_sample` are the latents after it."""
-        return self.scheduler.step(output_BCHW, timestep, latents_BCHW)
+    def step(
+        self,
+        output_BCHW: torch.Tensor,
+        timestep: torch.Tensor,
+        latents_BCHW: torch.Tensor,
+        generator: torch.Generator | list[torch.Generator] | None = None,
+    ) -> Any:
+        """Return the scheduler's result of the next step; `prev_sample` are the latents after it.
+
+        A scheduler that adds noise draws it from `generator`.
+        """
+        options = {"generator": generator} if self._draws else {}
+        return self.scheduler.step(output_BCHW, timestep, latents_BCHW, **options)
+
+    def _stretch(self, terminal: float) -> None:
+        """Stretch the sigmas so that the last one above 0 is the terminal one, as `stretch_shift_to_terminal` does."""
+        sigmas = self.scheduler.sigmas
+        rest = 1.0 - sigmas[:-1]
+        self.scheduler.sigmas = torch.cat([1.0 - rest * ((1.0 - terminal) / rest[-1]), sigmas[-1:]])
 
 
 Predict = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -147,5 +168,9 @@ def guide(predict: Predict, guidance: float) -> Predict:
 
 def _supported_options(scheduler: Any, **options: Any) -> dict[str, Any]:
     """Return the options that this scheduler's step supports: only ancestral ones add noise."""
-    names = scheduler.step.__code__.co_varnames[: scheduler.step.__code__.co_argcount]
+    names = signature(scheduler.step).parameters
     return {name: value for name, value in options.items() if name in names}
+
+
+def _names_generator(scheduler: Any) -> bool:
+    return "generator" in signature(scheduler.step).parameters

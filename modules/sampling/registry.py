@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from modules.families.registry import predictions_in_use
@@ -14,19 +14,24 @@ class FlowScheduler:
     """The diffusers scheduler that a sampler uses for flow models, and its options.
 
     `shift_option` is the name of its option for the shift. With `has_grid` it accepts the sigmas of a family's grid;
-    others have their own grid.
+    others have their own grid. `has_terminal`: it stretches its grid to the `shift_terminal` of a model's scheduler
+    config; the grid of others is stretched here.
     """
 
     scheduler: str
     options: Mapping[str, Any] = field(default_factory=dict)
     shift_option: str = "flow_shift"
     has_grid: bool = False
+    has_terminal: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class SamplerSpec:
     """A sampler: its label, the diffusers scheduler it uses for DDPM models, that scheduler's options, and the
     prediction types of the models it can sample. `flow` is its scheduler for flow models, None if it has none.
+
+    `is_for_few_steps`: it is for models that were distilled to sample in few steps; `most_steps` is how many it takes
+    with a DDPM model, None for any number.
     """
 
     label: str
@@ -34,6 +39,8 @@ class SamplerSpec:
     options: Mapping[str, Any] = field(default_factory=dict)
     predictions: tuple[str, ...] = ("epsilon", "v_prediction")
     flow: FlowScheduler | None = None
+    is_for_few_steps: bool = False
+    most_steps: int | None = None
 
     def supports(self, predictions: Collection[str]) -> bool:
         """Return whether it can sample models of one of these prediction types."""
@@ -41,22 +48,31 @@ class SamplerSpec:
         return is_flow or not set(predictions).isdisjoint(self.predictions)
 
 
-_FLOW_EULER = FlowScheduler("FlowMatchEulerDiscreteScheduler", {"use_dynamic_shifting": False}, "shift", has_grid=True)
-_FLOW_HEUN = FlowScheduler("FlowMatchHeunDiscreteScheduler", {}, "shift")
+_OWN_SHIFT = {"use_dynamic_shifting": False}  # it is computed here, from the size of the image
+# With `stochastic_sampling` in the model's scheduler config, Euler adds new noise in each step, as LCM does.
+_FLOW_EULER = FlowScheduler("FlowMatchEulerDiscreteScheduler", _OWN_SHIFT, "shift", has_grid=True)
+_FLOW_DDIM = replace(_FLOW_EULER, options={**_OWN_SHIFT, "stochastic_sampling": False})
+_FLOW_HEUN = FlowScheduler("FlowMatchHeunDiscreteScheduler", {}, "shift", has_terminal=False)
+_FLOW_LCM = FlowScheduler("FlowMatchLCMScheduler", _OWN_SHIFT, "shift", has_grid=True)
 _MULTISTEP = {
     "use_flow_sigmas": True,
     "prediction_type": "flow_prediction",
     "use_dynamic_shifting": False,
     "time_shift_type": "exponential",
 }
-_FLOW_DPMPP = FlowScheduler("DPMSolverMultistepScheduler", _MULTISTEP)
+_FLOW_DPMPP = FlowScheduler("DPMSolverMultistepScheduler", _MULTISTEP, has_terminal=False)
+_DISTILLED_STEPS = 50  # `original_inference_steps` of diffusers' schedulers, among which theirs are
 _FLOW_UNIPC = FlowScheduler("UniPCMultistepScheduler", _MULTISTEP, has_grid=True)
 
 SAMPLERS: Mapping[str, SamplerSpec] = {
     # On the straight path of a flow the step of DDIM (Song et al. 2021, eq. 12 with eta 0) equals Euler's.
-    "ddim": SamplerSpec("DDIM", "DDIMScheduler", flow=_FLOW_EULER),
+    "ddim": SamplerSpec("DDIM", "DDIMScheduler", flow=_FLOW_DDIM),
     "euler": SamplerSpec("Euler", "EulerDiscreteScheduler", flow=_FLOW_EULER),
     "euler_a": SamplerSpec("Euler a", "EulerAncestralDiscreteScheduler"),
+    # Its first step is at the last timestep, as models distilled for few steps were trained (SDXL Turbo and Lightning).
+    "euler_trailing": SamplerSpec(
+        "Euler trailing", "EulerDiscreteScheduler", {"timestep_spacing": "trailing"}, is_for_few_steps=True
+    ),
     "euler_karras": SamplerSpec("Euler Karras", "EulerDiscreteScheduler", {"use_karras_sigmas": True}),
     "heun": SamplerSpec("Heun", predictions=(), flow=_FLOW_HEUN),
     "dpmpp": SamplerSpec("DPM++ 2M", "DPMSolverMultistepScheduler", flow=_FLOW_DPMPP),
@@ -69,6 +85,9 @@ SAMPLERS: Mapping[str, SamplerSpec] = {
     ),
     "unipc": SamplerSpec("UniPC", "UniPCMultistepScheduler", flow=_FLOW_UNIPC),
     "unipc_karras": SamplerSpec("UniPC Karras", "UniPCMultistepScheduler", {"use_karras_sigmas": True}),
+    # Each step predicts the image and adds new noise (Luo et al. 2023, algorithm 3; Zheng et al. 2024, algorithm 4).
+    "lcm": SamplerSpec("LCM", "LCMScheduler", flow=_FLOW_LCM, is_for_few_steps=True, most_steps=_DISTILLED_STEPS),
+    "tcd": SamplerSpec("TCD", "TCDScheduler", is_for_few_steps=True, most_steps=_DISTILLED_STEPS),
 }
 
 
@@ -80,3 +99,8 @@ def samplers_for(predictions: Collection[str]) -> Mapping[str, SamplerSpec]:
 def sampler_labels() -> Mapping[str, str]:
     """Return the names and labels of the samplers that some family's models can be sampled with."""
     return {name: spec.label for name, spec in samplers_for(predictions_in_use()).items()}
+
+
+def few_step_labels() -> str:
+    """Return the labels of the samplers for models that were distilled to sample in few steps, as a list."""
+    return ", ".join(spec.label for spec in SAMPLERS.values() if spec.is_for_few_steps)

@@ -15,6 +15,7 @@ SCHEDULER = {
     "num_train_timesteps": 1000, "beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear",
     "clip_sample": False, "set_alpha_to_one": True, "steps_offset": 1,
 }  # fmt: skip
+REST = {"tcd": 0.12}  # it ends at timestep 0, whose sigma is 0.03, times the largest value of the noise
 # Epsilon with zero terminal SNR is not among them: it cannot be predicted from pure noise, and preflight rejects it.
 CLAIMED = [
     (name, prediction, zero_snr)
@@ -28,13 +29,15 @@ CLAIMED = [
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize(("sampler", "prediction", "zero_snr"), CLAIMED)
 def test_a_perfect_prediction_ends_at_the_image(sampler: str, prediction: PredictionType, zero_snr: bool) -> None:
-    assert distance_at_the_end(sampler, configured=prediction, given=prediction, zero_snr=zero_snr) < 1e-4
+    distance = distance_at_the_end(sampler, configured=prediction, given=prediction, zero_snr=zero_snr)
+    assert distance < REST.get(sampler, 1e-4)
 
 
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("sampler", samplers_for(["epsilon"]))
 def test_a_prediction_of_another_type_does_not(sampler: str) -> None:
-    assert distance_at_the_end(sampler, configured="epsilon", given="v_prediction", zero_snr=False) > 2e-3
+    distance = distance_at_the_end(sampler, configured="epsilon", given="v_prediction", zero_snr=False)
+    assert distance > REST.get(sampler, 2e-3)
 
 
 def distance_at_the_end(sampler: str, *, configured: str, given: PredictionType, zero_snr: bool) -> float:

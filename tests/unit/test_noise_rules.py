@@ -12,7 +12,7 @@ from modules.config.codec import decode
 from modules.config.imports.any_file import load_any
 from modules.config.previews import timestep_preview
 from modules.config.rules.every_setting import settings_without_effect, unsupported
-from modules.config.rules.noise import noise_without_effect, noising_strengths, timestep_distribution
+from modules.config.rules.noise import noise_process, noise_without_effect, noising_strengths, timestep_distribution
 from modules.config.schema import Config
 from modules.config.sections.noise import Noise
 from modules.settings.field import records_of
@@ -45,6 +45,12 @@ def test_parameters_that_give_no_distribution_are_refused(noise: dict[str, Any],
     preview = timestep_preview(with_noise(**noise))
     assert bool(preview.bars) != bool(expected)
     assert expected in preview.caption
+
+
+@pytest.mark.parametrize(("sampler", "steps", "fits"), [("lcm", 8, True), ("lcm", 60, False), ("ddim", 60, True)])
+def test_more_steps_than_a_sampler_takes_are_refused(sampler: str, steps: int, fits: bool) -> None:
+    config = Config.model_validate({"sampling": {"prompts": [{"sampler": sampler, "steps": steps}]}})
+    assert [p.path for p in noise_process(config)] == ([] if fits else ["sampling.prompts.0.steps"])
 
 
 def test_strengths_without_a_timestep_between_are_refused() -> None:

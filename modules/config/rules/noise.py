@@ -129,6 +129,14 @@ def _samplers(config: Config) -> Iterator[Problem]:
                 f"The sampler {SAMPLERS[name].label} does not support {family.process.label} models.",
                 advice=f"Choose one of: {others}.",
             )
+    for index, prompt in enumerate(config.sampling.prompts):
+        most = None if family.process.flow is not None else SAMPLERS[prompt.sampler].most_steps
+        if prompt.enabled and most is not None and prompt.steps > most:
+            yield Problem(
+                f"sampling.prompts.{index}.steps",
+                f"The sampler {SAMPLERS[prompt.sampler].label} takes at most {most} steps, not {prompt.steps}.",
+                advice="Lower the steps (4 to 8 are usual), or choose another sampler.",
+            )
     guided = [i for i, prompt in enumerate(config.sampling.prompts) if prompt.enabled and prompt.guidance > 1]
     if family.guidance == "none" and guided:
         yield Problem(

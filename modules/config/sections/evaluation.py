@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Le, MultipleOf
 
-from modules.sampling.registry import sampler_labels
+from modules.sampling.registry import few_step_labels, sampler_labels
 from modules.settings.conditions import USES_DENOISER
 from modules.settings.every import Every
 from modules.settings.field import Section, Setting, When, one_of
@@ -106,7 +106,13 @@ class SamplePrompt(Section):
         Setting("Guidance", "Guidance scale: how closely the image follows the prompt; 1 switches it off."),
     ] = 7.5
     sampler: Annotated[
-        str, *one_of(sampler_labels), Setting("Sampler", "The sampler that removes the noise.", level="advanced")
+        str,
+        *one_of(sampler_labels),
+        Setting(
+            "Sampler",
+            f"The sampler that removes the noise. For models distilled for few steps: {few_step_labels()}.",
+            level="advanced",
+        ),
     ] = "ddim"
     inpainting: Annotated[
         bool,
