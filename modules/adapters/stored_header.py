@@ -6,7 +6,7 @@ A run keeps a copy of the file it started from, with its own tensor names and an
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -145,4 +145,22 @@ def reason_if_broken(where: str, layers: Mapping[Place, Mapping[str, Shape]]) ->
             return f"{where} is damaged at {part}.{path}: {damage}.", "Download it again."
         if lacking := lacking_factor(shapes):
             return f"{where} is incomplete: {part}.{path} has no {lacking}.", "Download it again."
+    return "", ""
+
+
+def reason_if_outside(where: str, unplaced: Sequence[str], places: Collection[Place], denoiser: str) -> tuple[str, str]:
+    """Return a message and its advice if a training adapter has layers besides those of the denoiser.
+
+    `unplaced` are the layers that the model lacks, by their names in the file, `places` those that it has; `denoiser`
+    is the name of the part. Two empty strings if there are no others.
+    """
+    if unplaced:
+        message = (
+            f"{where} has {count(len(unplaced), 'layer')} that this model does not have; the first is {unplaced[0]}."
+        )
+        return message, "Choose the training adapter of this model."
+    others = [f"{part}.{path}" for part, path in places if part != denoiser]
+    if others:
+        message = f"{where} also changes {others[0]}, which is not a layer of the denoiser."
+        return message, "Choose a training adapter that changes the denoiser alone."
     return "", ""

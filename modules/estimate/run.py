@@ -69,6 +69,8 @@ class RunPlan:
     bits are summed in float32 with `sums_in_float32`.
     `images_per_pass` is how many images a sample of the batch has: 2 for pairs. `reconstructs`: the VAE is trained, and
     no denoiser runs; `is_perceptual`: with LPIPS in the loss.
+    `training_adapter_bytes` are on the device while images are sampled. `keeps_other_denoiser`: the denoiser of a
+    sampling model stays on the device, because nothing is offloaded.
     """
 
     plans: Plans
@@ -94,6 +96,8 @@ class RunPlan:
     num_shards: int = 1
     summed_bytes: int | None = None
     sums_in_float32: bool = True
+    training_adapter_bytes: int = 0
+    keeps_other_denoiser: bool = False
 
     @property
     def batch_of_step(self) -> int:
@@ -151,6 +155,12 @@ def estimate(passes: Passes, run: RunPlan, *, is_published: bool = False) -> Mem
     return MemoryEstimate(tuple(phases), is_published)
 
 
+def plain_bytes(passes: Passes, part: str, plans: Plans) -> int:
+    """Return the bytes of a part's own weights, without its adapter."""
+    plan = replace(plans[part], trains="nothing", adapter=None, num_kept=0)
+    return passes.weights(part, plan).num_bytes(plan)
+
+
 def optimizer_bytes(settings: OptimizerSettings, shapes: Sequence[Shape]) -> int:
     """Return the bytes of an optimizer's state for trained weights of these shapes."""
     spec = optimizer_spec(settings)
@@ -179,7 +189,7 @@ class _Run:
         here = run.on_device[phase]
         sharded = frozenset[str]() if phase.startswith("encoding") else run.sharded
         weights = sum(self._weight_bytes(n, phase) for n in here | sharded)
-        parts = {"weights": weights, "runtime": run.runtime_bytes}
+        parts = {"weights": weights, "runtime": run.runtime_bytes, **self._of_samples(phase)}
         match phase:
             case "encoding images":
                 return parts | {"activations": self._vae(encodes=True, sizes=run.sizes)}
@@ -202,6 +212,14 @@ class _Run:
                 sizes_px = tuple((s.width_px, s.height_px) for s in run.samples)
                 decoding = self._vae(encodes=False, sizes=sizes_px)
                 return parts | self._kept() | {"activations": decoding, "weights swapped out for EMA": self._swapped()}
+
+    def _of_samples(self, phase: Phase) -> dict[str, int]:
+        """Return the bytes of what only samples need besides the model."""
+        run = self.run
+        parts = {"training adapter": run.training_adapter_bytes} if phase == "sampling" else {}
+        if run.keeps_other_denoiser:
+            parts["sampling model"] = plain_bytes(self.passes, self._part("denoiser"), run.plans)
+        return parts
 
     def _weight_bytes(self, name: str, phase: Phase) -> int:
         """Return the bytes of a part's weights: of a sharded one its rows, and those that are gathered in the phase."""

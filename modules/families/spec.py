@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from modules.diffusion.process_spec import DDPM, ProcessSpec
 from modules.families.settings import FamilySettings
@@ -116,26 +116,66 @@ class TextSpec:
     embedding_tensors: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
+_FEW_STEP_SCHEDULERS = ("LCMScheduler", "TCDScheduler", "FlowMatchLCMScheduler", "FlowMapEulerDiscreteScheduler")
+
+
 @dataclass(frozen=True, slots=True)
 class DistilledSpec:
     """The checkpoints of a family that were distilled to sample in few steps or without guidance.
 
-    One is recognized by a word in the name of its file or repository, or by `config_key`, a value in the config of the
-    denoiser that only theirs set. With one of `undone_words` in its name the distillation was undone. `advice` is shown
-    to the user.
+    One is recognized by a word in the name of its file or repository, by `config_key`, a value in the config of the
+    denoiser that only theirs set, or by a scheduler of few-step models. With one of `undone_words` in its name the
+    distillation was undone. `advice` is shown to the user. They are sampled in about `steps` steps, with a guidance
+    scale of at most `guidance`.
     """
 
     words: tuple[str, ...]
     advice: str
     config_key: str = ""
     undone_words: tuple[str, ...] = ()
+    steps: int = 8
+    guidance: float = 1.0
 
     def is_named(self, base_model: str) -> bool:
         """Return whether the name of a base model, a path or a repository, is that of a distilled one."""
-        name = re.split(r"[\\/]", base_model.rstrip("\\/"))[-1].lower()
-        if any(word in name for word in self.undone_words):
-            return False
-        return any(re.search(rf"(?<![a-z]){re.escape(word)}(?![a-z])", name) for word in self.words)
+        name = _file_name(base_model)
+        return not self.is_undone(base_model) and any(
+            re.search(rf"(?<![a-z]){re.escape(word)}(?![a-z])", name) for word in self.words
+        )
+
+    def is_undone(self, base_model: str) -> bool:
+        """Return whether the name of a base model is that of one whose distillation was undone."""
+        return any(word in _file_name(base_model) for word in self.undone_words)
+
+    def evidence(self, base_model: str, config: Mapping[str, Any], scheduler: Mapping[str, Any]) -> str:
+        """Return what shows that a model is distilled, as in "its name"; empty if nothing does.
+
+        `config` is that of its denoiser, `scheduler` that of its scheduler; both may be empty.
+        """
+        if self.is_undone(base_model):
+            return ""
+        if self.is_named(base_model):
+            return "its name"
+        if self.config_key and config.get(self.config_key) is not None:
+            return f"{self.config_key} in its config"
+        by = _few_step_scheduler(scheduler)
+        return f"{by} in its scheduler config" if by else ""
+
+
+def _few_step_scheduler(scheduler: Mapping[str, Any]) -> str:
+    """Return what in a scheduler config only models for few steps have; empty if there is nothing."""
+    if (name := str(scheduler.get("_class_name"))) in _FEW_STEP_SCHEDULERS:
+        return name
+    if scheduler.get("stochastic_sampling"):
+        return "stochastic_sampling"
+    lowest, highest = scheduler.get("base_shift"), scheduler.get("max_shift")
+    # A shift by size that is the same for all sizes (Qwen-Image-Lightning, Krea 2 Turbo).
+    is_pinned = scheduler.get("use_dynamic_shifting") and lowest is not None and lowest == highest
+    return "a fixed dynamic shift" if is_pinned else ""
+
+
+def _file_name(base_model: str) -> str:
+    return re.split(r"[\\/]", base_model.rstrip("\\/"))[-1].lower()
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,6 +184,13 @@ def lacking_factor(factors: Iterable[str]) -> str:
     return next((name for t in adapter_types() if names & t.factors for name in t.lacking(names)), "")
 
 
+def depends_on_weight(factors: Iterable[str]) -> bool:
+    """Return whether the change by these factors depends on the weight that it changes, as with DoRA and rotations."""
+    names = frozenset(factors)
+    kind = adapter_type(names)
+    return DORA_SCALE in names or (kind is not None and kind.depends_on_weight)
+
+
 def can_act(shapes: Shapes) -> bool:
     """Return whether the change of a layer with factors of these shapes is known here."""
     names = frozenset(shapes) - BIASES

@@ -68,7 +68,7 @@ class Placement:
         """Return the device of a part."""
         return self._devices[part]
 
-    def add(self, name: str, weights: nn.ParameterList, *, phases: Collection[str]) -> None:
+    def add(self, name: str, weights: nn.Module, *, phases: Collection[str]) -> None:
         """Place more weights, which are on the training device now and are needed there only in these phases."""
         self._modules[name] = weights
         self._phases_of_added[name] = frozenset(phases)
@@ -104,6 +104,24 @@ class Placement:
         finally:
             if former:
                 self.enter(former)
+
+    @contextmanager
+    def exchanged(self, name: str, exchange: Callable[[], None]) -> Iterator[None]:
+        """Call `exchange` while a part is offloaded, and again at the end; in between it has other weights.
+
+        The part returns to its device of the phase after both. So the two sets of weights are never on the training
+        device together.
+        """
+        self._exchange(name, exchange)
+        try:
+            yield
+        finally:
+            self._exchange(name, exchange)
+
+    def _exchange(self, name: str, exchange: Callable[[], None]) -> None:
+        self._move(name, self.temp_device)
+        exchange()
+        self.enter(self._phase)
 
     @property
     def offloaded_ids(self) -> frozenset[int]:

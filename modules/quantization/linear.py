@@ -148,6 +148,10 @@ class QuantizedLinear(nn.Linear):
         )
         return product
 
+    def exchange_packing(self, other: QuantizedLinear) -> None:
+        """Exchange how the weights of two layers are packed, once their packed weights were exchanged."""
+        self._packing, other._packing = other._packing, self._packing
+
     def _stored_weight(self) -> PackedData:
         return PackedData(self.packed, self.scales, self.table)
 

@@ -159,7 +159,11 @@ REGISTRIES = {
         "modules.sampling.registry:SAMPLERS",
         ("modules/sampling/",),
         frozenset(),
-        {"modules/config/sections/evaluation.py": _DEFAULT, "modules/objectives/methods/online_dpo.py": _DEFAULT},
+        {
+            "modules/config/sections/evaluation.py": _DEFAULT,
+            "modules/objectives/methods/online_dpo.py": _DEFAULT,
+            "modules/families/parts/part_classes.py": "a word in the names of distilled models",
+        },
     ),
     "schedules": Registry(
         "modules.optim.schedule_registry:SCHEDULES",

@@ -130,6 +130,8 @@ VALUES: dict[str, Any] = {
     "model.base_model": "nowhere/model",
     "model.vae_file": "nowhere.safetensors",
     "model.denoiser_file": "nowhere.safetensors",
+    "model.training_adapter": "nowhere.safetensors",
+    "sampling.model": "nowhere.safetensors",
     "model.family.clip_skip": 1,
     "model.family.clip_skip_2": 1,
     "parts.unet.stop_after": STEP,

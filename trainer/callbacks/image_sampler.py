@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,13 +26,29 @@ from trainer.step.precision import Precision
 
 
 @dataclass(frozen=True, eq=False)
+class SampledModel:
+    """The model as samples see it, where it differs from the one in training.
+
+    In the context of `active()`, within the phase of denoising, the denoiser has the weights of samples. `family` has
+    their noise process and scheduler config.
+    """
+
+    family: ModelFamily
+    active: Callable[[], AbstractContextManager[None]]
+
+
+@dataclass(frozen=True, eq=False)
 class ImageSampler:
-    """Samples one image per prompt. It draws only from its own generators, and does not change the model."""
+    """Samples one image per prompt. It draws only from its own generators, and does not change the model.
+
+    `sampled` is the model as samples see it; None if it is the one in training.
+    """
 
     family: ModelFamily
     placement: Placement
     device: Device
     precision: Precision
+    sampled: SampledModel | None = None
 
     @torch.no_grad()
     def sample(
@@ -46,7 +63,8 @@ class ImageSampler:
         inputs = self._inputs(prompts, [generator for _, generator in starts])
         with self.placement.phase(phases.SAMPLE_ENCODE), self.precision.autocast():
             conditionings = [self._encode(p) for p in prompts]
-        with self.placement.phase(phases.SAMPLE_DENOISE), self.precision.autocast():
+        active = nullcontext() if self.sampled is None else self.sampled.active()
+        with self.placement.phase(phases.SAMPLE_DENOISE), active, self.precision.autocast():
             latents = [
                 self._denoise(*of_prompt, on_step, most_steps)
                 for of_prompt in zip(prompts, conditionings, starts, inputs, strict=True)
@@ -97,6 +115,7 @@ class ImageSampler:
         most_steps: int | None,
     ) -> torch.Tensor:
         noise_1CHW, generator = start
+        scheduled = self.family if self.sampled is None else self.sampled.family
 
         def predict(noisy_BCHW: torch.Tensor, timestep: torch.Tensor) -> torch.Tensor:
             size = noisy_BCHW.shape[0]
@@ -106,7 +125,7 @@ class ImageSampler:
 
         return run_denoising_loop(
             guide(predict, prompt.guidance) if self.family.spec.doubles_batch(prompt.guidance) else predict,
-            scheduler_for(self.family, prompt.sampler, Size(prompt.width_px, prompt.height_px)),
+            scheduler_for(scheduled, prompt.sampler, Size(prompt.width_px, prompt.height_px)),
             noise_1CHW,
             num_steps=prompt.steps,
             generator=generator,

@@ -9,6 +9,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -18,6 +19,7 @@ from modules.adapters.stack import AdapterStack
 from modules.adapters.tools.opening import WeightedFile
 from modules.config.codec import encode, load_file
 from modules.config.quantized_parts import quantized_parts
+from modules.config.sampled_model import model_name_of_samples, without_additions, without_training_adapter
 from modules.config.schema import Config
 from modules.config.sections.embeddings import EmbeddingSettings
 from modules.families.kinds.identify import identify
@@ -29,7 +31,7 @@ from modules.system.paths import from_root
 from modules.system.problem import count
 from modules.system.redaction import redact
 from trainer import commands, phases
-from trainer.callbacks.image_sampler import ImageSampler
+from trainer.callbacks.image_sampler import ImageSampler, SampledModel
 from trainer.event_lines import to_line
 from trainer.job import Job
 from trainer.job_events import ImageSampled, JobEvent, JobFailed, JobFinished, JobStopped
@@ -41,14 +43,16 @@ from trainer.launch import import_engine
 from trainer.run.checkpoint import restore_fixed
 from trainer.run.embeddings import attach_embeddings
 from trainer.run.machine import Machine, machine_of
-from trainer.run.model import choose_attention, load_family, load_model, prepare_parts
+from trainer.run.model import choose_attention, load_family, load_model, prepare_parts, sampling_model_of
 from trainer.run.placement import placement_of
+from trainer.run.sampled_model import place_sampled_model
 from trainer.run_folder.run_dir import existing_start_copy
 from trainer.run_folder.shards import has_averages, read_whole
 
 IDLE_SECONDS = 900.0
 _MOST_WAITING = 50
 _OUT_OF_MEMORY = "Use a smaller image, a smaller dtype of the model, or offload to the CPU on the General page."
+_Placed = tuple[ModelFamily, Placement, SampledModel | None]
 _FIELDS = ("model", "parts", "quantization", "embeddings", "general", "training")
 
 
@@ -89,7 +93,7 @@ class SamplingEngine:
                 done_steps += 1
 
             [image] = sampler.sample([cell.prompt], on_step=next_step)
-            settings = settings_of(cell, request.config.model.base_model)
+            settings = settings_of(cell, model_name_of_samples(request.config))
             path = folder / image_name(cell, start + index)
             write_image(image, path, settings)
             paths.append(str(path))
@@ -109,7 +113,8 @@ class SamplingEngine:
     def _model_of(self, request: SampleRequest, weights: Weights, job: Job) -> ImageSampler:
         """Return the sampler of a model with an image's weights; it is loaded, or its adapters are changed."""
         config = _config_of(request, weights)
-        key = json.dumps([weights.backup, {k: v for k, v in encode(config).items() if k in _FIELDS}], sort_keys=True)
+        fields = {k: v for k, v in encode(config).items() if k in _FIELDS}
+        key = json.dumps([weights.backup, config.sampling.model, fields], sort_keys=True)
         if self._loaded is None or self._loaded.key != key:
             self.close()
             job.progress("loading the model", 0, 1)
@@ -137,7 +142,7 @@ class SamplingEngine:
             plain = replace(
                 cell, prompt=request.prompt, weights=Weights("", request.choices.adapters, request.choices.backup)
             )
-            settings = settings_of(plain, request.config.model.base_model)
+            settings = settings_of(plain, model_name_of_samples(request.config))
             axes = {"x": list(plan.columns), "y": list(plan.rows)}
             write_image(sheet, path, {**settings, "grid": axes})
             paths.append(str(path))
@@ -156,15 +161,19 @@ class SamplingEngine:
 
 
 def _config_of(request: SampleRequest, weights: Weights) -> Config:
-    """Return the config of an image's model: from the request, from a backup, or with another base model."""
+    """Return the config of an image's model: from the request, from a backup, or with another base model.
+
+    A config with a sampling model is sampled with it, as in its run, and never with a training adapter.
+    """
     if weights.backup:
         stored = load_file(from_root(weights.backup) / "config.json").config
         # Its weights may depend on the seed.
         general = request.config.general.model_copy(update={"seed": stored.general.seed})
-        return stored.model_copy(update={"general": general})
+        return without_training_adapter(stored.model_copy(update={"general": general}))
     config = request.config
     if weights.model:
-        config = config.model_copy(update={"model": with_model(config, weights.model).model})
+        config = without_additions(config.model_copy(update={"model": with_model(config, weights.model).model}))
+    config = without_training_adapter(config)
     words = tuple(
         EmbeddingSettings(placeholder=Path(file).stem, file=file, train=False, token_count=None)
         for file in request.choices.embeddings
@@ -176,27 +185,32 @@ def _config_of(request: SampleRequest, weights: Weights) -> Config:
 
 def _load(config: Config, backup: str, key: str) -> _LoadedModel:
     machine = machine_of(config.general, config.training.precision)
-    family, placement = _of_backup(config, machine, from_root(backup)) if backup else _of_config(config, machine)
+    load = partial(_of_backup, from_root(backup)) if backup else _of_config
+    family, placement, sampled = load(config, machine)
     for part in family.parts.values():
         part.module.eval().requires_grad_(False)
     stack = AdapterStack({name: part.module for name, part in family.parts.items()}, family.lora_naming)
-    return _LoadedModel(key, family, ImageSampler(family, placement, machine.train_device, machine.precision), stack)
+    sampler = ImageSampler(family, placement, machine.train_device, machine.precision, sampled)
+    return _LoadedModel(key, family, sampler, stack)
 
 
-def _of_config(config: Config, machine: Machine) -> tuple[ModelFamily, Placement]:
+def _of_config(config: Config, machine: Machine) -> _Placed:
+    quantized = quantized_parts(config)
     family = load_family(
         config.model,
         config.part,
         fallback_dtype=config.training.fallback_train_dtype,
-        quantized=quantized_parts(config),
+        quantized=quantized,
     )
+    other = sampling_model_of(config, family, quantized)
     prepare_parts(family, machine.precision)
     choose_attention(family, config.training.attention, machine)
     attach_embeddings(config, family, copies=None)
-    return family, placement_of(family, phases.phase_facts(config), machine)
+    placement = placement_of(family, phases.phase_facts(config), machine)
+    return family, placement, place_sampled_model(family, placement, None, other)[0]
 
 
-def _of_backup(config: Config, machine: Machine, backup: Path) -> tuple[ModelFamily, Placement]:
+def _of_backup(backup: Path, config: Config, machine: Machine) -> _Placed:
     """Return the model of a run as a backup has it: with the averages (EMA), if there are any."""
     model = load_model(config, machine, start_copy=existing_start_copy(backup.parent.parent))
     weights = read_whole(backup, "ema" if has_averages(backup) else "weights")
@@ -209,7 +223,7 @@ def _of_backup(config: Config, machine: Machine, backup: Path) -> tuple[ModelFam
         for name, weight in weights.items():
             parameters[name].copy_(weight)
     restore_fixed(backup, model.groups)
-    return model.family, model.placement
+    return model.family, model.placement, model.sampled
 
 
 def _first_free(folder: Path) -> int:

@@ -24,6 +24,7 @@ from trainer.preflight.captions import CaptionsReport, problems_of_caption_setti
 from trainer.preflight.companions import problems_of_companions
 from trainer.preflight.denoiser_file import problems_of_denoiser_file
 from trainer.preflight.devices import problems_of_devices
+from trainer.preflight.distilled import problems_of_distilled
 from trainer.preflight.embeddings import problems_of_words
 from trainer.preflight.estimates import problems_of_estimates, sizes_of
 from trainer.preflight.images import problems_of_concept_folders, problems_of_images
@@ -39,7 +40,9 @@ from trainer.preflight.requirements import problems_of_packages, problems_of_spe
 from trainer.preflight.resume import problems_of_other_runs, problems_of_resume
 from trainer.preflight.reward_models import problems_of_measuring, problems_of_perceptual, problems_of_reward_models
 from trainer.preflight.sample_images import problems_of_sample_images
+from trainer.preflight.sampling_model import problems_of_sampling_model
 from trainer.preflight.start_from import problems_of_start
+from trainer.preflight.training_adapter import problems_of_training_adapter
 from trainer.run_folder.backup import find_backup
 from trainer.run_folder.run_dir import existing_start_copy
 
@@ -79,8 +82,11 @@ def check(
     problems += problems_of_captions_files(config)
     model = found_model(config)
     problems += problems_of_model(config, model)
+    problems += problems_of_distilled(config)
     trace_unknown(config, progress)  # of what the checks below estimate
     problems += problems_of_denoiser_file(config)
+    problems += problems_of_training_adapter(config)
+    problems += problems_of_sampling_model(config)
     problems += problems_of_sample_images(config)
     start_copy = existing_start_copy(run_dir) if run_dir is not None else None
     problems += problems_of_start(config, has_copy=None if is_new else start_copy is not None)

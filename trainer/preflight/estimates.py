@@ -19,6 +19,7 @@ from trainer.preflight.budget import (
     memory_problems,
     start_problems,
 )
+from trainer.preflight.sampling_model import memory_problems_of_sampling_model
 
 
 def problems_of_estimates(
@@ -42,6 +43,7 @@ def problems_of_estimates(
     if is_new:
         yield from start_problems(config, sizes)
     yield from memory_problems(config, sizes, start_copy=start_copy)
+    yield from memory_problems_of_sampling_model(config, sizes)
     seed = config.general.seed
     captions = {c for d in (training, validation) for e in d.examples for c in d.texts(e, run_seed=seed) if c}
     versions = cached_sizes_of(training, validation, reads_images=learns_from(config) != "prompts")

@@ -26,6 +26,7 @@ from modules.config.usage import (
     trained_parts,
     trains_on_pixels,
     updates_in_backward,
+    uses_denoiser,
     uses_perceptual_distance,
 )
 from modules.data.buckets import Size
@@ -44,6 +45,7 @@ from trainer import phases
 from trainer.launch import num_processes
 from trainer.preflight.denoiser_file import with_stored_bytes
 from trainer.preflight.ranks import sharded_parts
+from trainer.preflight.training_adapter import training_adapter_bytes
 
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _COMPUTE_BYTES = {"bfloat16": 2, "float16": 2}
@@ -105,6 +107,8 @@ def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) 
         num_shards=world_size,
         summed_bytes=_summed_bytes(config) if world_size > 1 else None,
         sums_in_float32=config.multi_gpu.reduce_precision.startswith("float32"),
+        training_adapter_bytes=training_adapter_bytes(config),
+        keeps_other_denoiser=bool(config.sampling.model.strip()) and uses_denoiser(config) and _never_offloads(config),
         runtime_bytes=0 if hardware.here().kind_of(config.general.train_device) == "cpu" else RUNTIME_BYTES,
     )
 

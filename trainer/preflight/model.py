@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Literal
 
 from modules.config.schema import Config
-from modules.config.usage import trains_on_pixels
-from modules.estimate.architecture import architecture_of
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.identify import identify
 from modules.families.kinds.registry import serves_as
@@ -48,7 +46,6 @@ def found_model(config: Config) -> FileKind | None:
 def problems_of_model(config: Config, found: FileKind | None) -> Iterator[Problem]:
     """Yield the problems of the base model and the VAE file."""
     yield from _base_model(config, found)
-    yield from _problems_of_distilled(config)
     yield from _vae(config)
 
 
@@ -63,7 +60,7 @@ def _base_model(config: Config, found: FileKind | None) -> Iterator[Problem]:
     elif kind == "file" and found is not None:
         yield from _single_file(found, name, spec)
         yield from _variant(found, name, config.model.variant, spec)
-    elif not _REPOSITORY.fullmatch(name):
+    elif not is_repository(name):
         yield Problem(
             "model.base_model",
             f"The base model {cut(name, max_chars=200)} does not exist." if name else "No base model is set.",
@@ -90,26 +87,15 @@ def _base_model(config: Config, found: FileKind | None) -> Iterator[Problem]:
         )
 
 
-def _problems_of_distilled(config: Config) -> Iterator[Problem]:
-    """Yield a warning about a distilled base model that is trained directly."""
-    distilled, name = config.family.distilled, config.model.denoiser_file.strip() or config.model.base_model.strip()
-    if distilled is None or not name or trains_on_pixels(config):
-        return
-    architecture = architecture_of(name, config.model.family.name) if distilled.config_key else None
-    settings = {} if architecture is None else architecture.configs.get(config.family.denoiser.name, {})
-    if distilled.is_named(name) or settings.get(distilled.config_key) is not None:
-        yield Problem(
-            "model.base_model",
-            f"{cut(name, max_chars=200)} seems to be a distilled model.",
-            "warning",
-            distilled.advice,
-        )
+def is_repository(name: str) -> bool:
+    """Return whether a name has the form of a repository's, owner/model."""
+    return _REPOSITORY.fullmatch(name) is not None
 
 
 def downloaded_folder(config: Config) -> Path | None:
     """Return the folder that the base model, a repository, was downloaded to; None if it was not."""
     name = config.model.base_model.strip()
-    if not _REPOSITORY.fullmatch(name):
+    if not is_repository(name):
         return None
     repository = hub_cache_dir(config) / f"models--{name.replace('/', '--')}"
     try:
@@ -190,7 +176,7 @@ def _diffusers_folder(
                 advice="Download or copy the model again.",
             )
     for part in spec.parts if is_whole else ():
-        if reason := _why_incomplete(folder / part.name, has_weights=needs_denoiser or part.role != "denoiser"):
+        if reason := why_incomplete(folder / part.name, has_weights=needs_denoiser or part.role != "denoiser"):
             yield Problem(
                 "model.base_model",
                 f"{name} is incomplete: {reason}",
@@ -198,7 +184,7 @@ def _diffusers_folder(
             )
 
 
-def _why_incomplete(part: Path, *, has_weights: bool = True) -> str:
+def why_incomplete(part: Path, *, has_weights: bool = True) -> str:
     """Return which file of a part is missing or broken, by the headers; empty if the part is complete.
 
     Without `has_weights` only its config is needed.

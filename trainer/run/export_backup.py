@@ -8,6 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 from modules.config.codec import load_file
+from modules.config.sampled_model import without_additions
 from modules.data.dataset import Dataset
 from modules.settings.edit import set_path
 from trainer.preflight import check
@@ -44,7 +45,7 @@ def export_backup(
     saved = read_state(backup.path)
     machine = machine_of(config.general, config.training.precision)
     report("loading the model")
-    model = load_model(config, machine, None, start_copy=start_copy_in(backup.run_dir))
+    model = load_model(without_additions(config), machine, None, start_copy=start_copy_in(backup.run_dir))
     try:
         restore_fixed(backup.path, model.groups)
         report("checking the images")

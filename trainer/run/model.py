@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -12,6 +13,7 @@ import torch
 from modules.adapters.kept_layers import kept_fingerprint
 from modules.adapters.protocol import Adapter
 from modules.adapters.start import Start
+from modules.adapters.training_adapter import TrainingAdapter
 from modules.config.quantized_parts import NOTHING_QUANTIZED, QuantizedParts, quantized_parts
 from modules.config.schema import Config
 from modules.config.sections.model import Model
@@ -36,11 +38,18 @@ from modules.system.factories import load_factory
 from modules.system.secrets import hub_access
 from modules.system.secrets_file import load_secrets
 from trainer import phases
+from trainer.callbacks.image_sampler import SampledModel
 from trainer.data.caching import EncoderIdentities
 from trainer.run.embeddings import attach_embeddings, embedding_units, fixed_embeddings_identity
 from trainer.run.machine import Machine
 from trainer.run.placement import placement_of
 from trainer.run.quantized import quantize_parts
+from trainer.run.sampled_model import (
+    SamplingModel,
+    load_sampling_model,
+    merge_training_adapter,
+    place_sampled_model,
+)
 from trainer.run.trainables import (
     PartOf,
     attach_adapters,
@@ -71,6 +80,10 @@ class LoadedModel:
     """The embeddings, trained or only used."""
     sharded: Mapping[str, ShardedModule] = field(default_factory=dict)
     """The parts whose weights the processes of the run shard."""
+    sampled: SampledModel | None = None
+    """The model as samples see it, if it differs from the one in training."""
+    measured: SampledModel | None = None
+    """The model as the images see it on which rewards are measured."""
 
     @property
     def trained_placeholders(self) -> frozenset[str]:
@@ -98,12 +111,14 @@ def load_family(
     without_weights: Collection[str] = (),
     fallback_dtype: str = "float32",
     quantized: QuantizedParts = NOTHING_QUANTIZED,
+    before_quantizing: Callable[[ModelFamily], None] = lambda family: None,
 ) -> ModelFamily:
     """Load a base model through the factory its family names.
 
     `part_of(name)` returns the settings of a part; `on_bytes(done, total)` is called during a download. The weights of
     the parts in `without_weights` are not read; these parts are on the meta device. `fallback_dtype` is for a VAE
-    that overflows in float16; the weights of the `quantized` parts are quantized here.
+    that overflows in float16; the weights of the `quantized` parts are quantized here, after `before_quantizing` was
+    called with the model.
     """
     spec = FAMILIES[model.family.name]
     load: Callable[[LoadRequest[FamilySettings]], ModelFamily] = load_factory(spec.factory)
@@ -124,6 +139,7 @@ def load_family(
         )
     )
     _require_variant(loaded, model.variant, name=model.base_model)
+    before_quantizing(loaded)
     quantize_parts(
         loaded,
         quantized.formats,
@@ -191,6 +207,7 @@ def load_model(
     the config's; an automatic choice counts as off. Raises DarkroomError if nothing would be trained.
     """
     quantized = quantized_parts(config)
+    merged: list[TrainingAdapter | None] = []
     family = load_family(
         config.model,
         config.part,
@@ -198,7 +215,11 @@ def load_model(
         without_weights=unread_parts(config),
         fallback_dtype=config.training.fallback_train_dtype,
         quantized=quantized,
+        before_quantizing=lambda loaded: merged.append(merge_training_adapter(config, loaded)),
     )
+    [training_adapter] = merged
+    if training_adapter is not None:
+        training_adapter.attach(family.parts[config.family.denoiser.name].module)
     for part in family.parts.values():
         part.module.eval()  # trained parts enter training mode below, and leave it when their training stops
     facts = phases.phase_facts(config)
@@ -210,6 +231,7 @@ def load_model(
         with_channels = (p.name for p in family.spec.parts if p.role != "text_encoder")
         channels_last = frozenset(with_channels if config.model.channels_last == "on" else ())
     channels_innermost(family, channels_last)
+    sampling_model = sampling_model_of(config, family, quantized, on_bytes, channels_last=channels_last)
     if not trains_on_pixels(config):
         choose_attention(family, config.training.attention, machine)
     copies = None if start_copy is None else start_copy.parent / "embeddings"
@@ -240,7 +262,51 @@ def load_model(
         temp_device=machine.temp_device,
     )
     placement = placement_of(family, facts, machine, may_stay)
-    return LoadedModel(family, adapters, groups, placement, identities, start, compilation, words)
+    sampled, measured = place_sampled_model(family, placement, training_adapter, sampling_model)
+    return LoadedModel(
+        family,
+        adapters,
+        groups,
+        placement,
+        identities,
+        start,
+        compilation,
+        words,
+        sampled=sampled,
+        measured=measured,
+    )
+
+
+def sampling_model_of(
+    config: Config,
+    family: ModelFamily,
+    quantized: QuantizedParts,
+    on_bytes: Callable[[float, float], None] | None = None,
+    *,
+    channels_last: Collection[str] = (),
+) -> SamplingModel | None:
+    """Load the sampling model of a config for a loaded base model that has no adapters yet; None without one.
+
+    Raises DarkroomError for a model of another architecture.
+    """
+    load = partial(_load_denoiser, config, on_bytes, channels_last=channels_last)
+    return load_sampling_model(config, family, quantized, load)
+
+
+def _load_denoiser(
+    config: Config,
+    on_bytes: Callable[[float, float], None] | None,
+    model: Model,
+    quantized: QuantizedParts,
+    *,
+    channels_last: Collection[str],
+) -> ModelFamily:
+    """Load the denoiser of another model, as that of the base model is loaded; of the other parts only the configs."""
+    denoiser = config.family.denoiser.name
+    others = [p.name for p in config.family.parts if p.name != denoiser]
+    family = load_family(model, config.part, on_bytes, without_weights=others, quantized=quantized)
+    channels_innermost(family, {denoiser} & set(channels_last))
+    return family
 
 
 def encoder_identities(config: Config, machine: Machine) -> EncoderIdentities:

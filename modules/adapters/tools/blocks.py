@@ -16,13 +16,13 @@ from dataclasses import dataclass, replace
 import torch
 
 from modules.adapters.start import changes_weight
-from modules.adapters.tools.opening import content_of, depends_on_weight, require_linear
+from modules.adapters.tools.opening import content_of, require_linear
 from modules.adapters.tools.results import LoraResult
 from modules.families.kinds.conversion import Source
 from modules.families.registry import published
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.adapter_targets import AdapterTarget
-from modules.formats.adapter_types import adapter_type
+from modules.formats.adapter_types import adapter_type, depends_on_weight
 from modules.system.errors import DarkroomError
 from modules.system.problem import count
 
@@ -131,7 +131,7 @@ def _scale_layer(layer: AdapterLayer, strength: float, where: str) -> AdapterLay
     if strength == 1.0:
         return layer
     require_linear(where, [layer], f"scaled by {strength:g}")
-    assert not depends_on_weight(layer)
+    assert not depends_on_weight(layer.factors)
     names = {name for name in ("diff_b", "b_norm") if name in layer.factors}
     if changes_weight(layer):
         names.add(next(name for name in _scalable_factors(layer) if name in layer.factors))

@@ -17,7 +17,7 @@ from modules.families.registry import FAMILIES
 from modules.formats.adapter_file import AdapterFile, read_adapter_file
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.adapter_targets import AdapterTargets, fits
-from modules.formats.adapter_types import DORA_SCALE, adapter_type, can_act, type_of
+from modules.formats.adapter_types import DORA_SCALE, can_act, depends_on_weight, type_of
 from modules.system.errors import DarkroomError
 
 _MERGE_AND_EXTRACT = (
@@ -84,18 +84,12 @@ def read_for_model(path: Path, targets: AdapterTargets) -> AdapterFile:
 def require_linear(where: str, layers: Iterable[AdapterLayer], tool: str) -> None:
     """Raise DarkroomError if the change of a layer depends on the model's weight, or is not known."""
     for layer in layers:
-        if depends_on_weight(layer) or not can_act(layer.shapes):
+        if depends_on_weight(layer.factors) or not can_act(layer.shapes):
             raise DarkroomError(
                 f"{where} cannot be {tool}: it changes {layer.part}.{layer.path} by {_label(layer)}, whose change "
                 "depends on the weights of the model.",
                 advice=_MERGE_AND_EXTRACT,
             )
-
-
-def depends_on_weight(layer: AdapterLayer) -> bool:
-    """Return whether the change of a layer depends on the weight that it changes, as with DoRA and rotations."""
-    kind = adapter_type(layer.factors)
-    return DORA_SCALE in layer.factors or (kind is not None and kind.depends_on_weight)
 
 
 def widest_dtype(layers: Iterable[AdapterLayer]) -> torch.dtype:

@@ -24,7 +24,9 @@ from modules.config.rules.model import (
     masks_of_variant,
     model_variant,
     sample_images,
+    sampling_model,
     single_file_of_family,
+    training_adapter,
 )
 from modules.config.rules.noise import (
     loss_strengths,
@@ -87,6 +89,8 @@ RULES: tuple[Rule, ...] = (
     caption_changes,
     masks_of_variant,
     single_file_of_family,
+    training_adapter,
+    sampling_model,
     samples,
     sample_images,
     optimizer_fields,

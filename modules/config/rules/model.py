@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from modules.adapters.registry import ADAPTERS, adapter_labels
+from modules.adapters.settings import decomposition_axis
 from modules.config.schema import Config
 from modules.config.usage import (
     inpaints,
@@ -13,6 +15,7 @@ from modules.config.usage import (
     reads_depth,
     trained_parts,
     trains_on_pixels,
+    uses_denoiser,
 )
 from modules.families.registry import files_of
 from modules.families.spec import BASE_VARIANT
@@ -65,6 +68,40 @@ def masks_of_variant(config: Config) -> Iterator[Problem]:
             "Masked training has no effect on an inpainting model: its masks are what it inpaints, and its loss counts "
             "everywhere.",
             "info",
+        )
+
+
+def training_adapter(config: Config) -> Iterator[Problem]:
+    """Yield an error if the training adapter would stay in the result."""
+    path, name = "model.training_adapter", config.model.training_adapter.strip()
+    if not name or not uses_denoiser(config):
+        return
+    if config.training.trains == "full":
+        yield Problem(
+            path,
+            "A fine-tune cannot use a training adapter: it trains the weights that the adapter is merged into, so the "
+            "result would contain it.",
+            advice="Train a LoRA, or fine-tune a model that is not distilled.",
+        )
+    spec = ADAPTERS[config.adapter.name]
+    is_dora = bool(decomposition_axis(config.adapter))
+    if config.training.trains == "adapter" and (is_dora or spec.files.depends_on_weight):
+        yield Problem(
+            path,
+            f"{'DoRA' if is_dora else spec.label} depends on the weights of the model, which contain the training "
+            "adapter while it trains: without that, the result would be another one.",
+            advice=f"Choose {adapter_labels(needs_model=False)} without DoRA, or remove the training adapter.",
+        )
+
+
+def sampling_model(config: Config) -> Iterator[Problem]:
+    """Yield an error if the weights that a run trains are not in the model that it is sampled with."""
+    if config.sampling.model.strip() and config.training.trains == "full":
+        yield Problem(
+            "sampling.model",
+            "A fine-tune cannot be sampled with another model: its trained weights are the base model's own, and the "
+            "sampling model has others in their place.",
+            advice="Train a LoRA, or leave the sampling model empty.",
         )
 
 

@@ -159,6 +159,22 @@ class Sampling(Section):
         Every,
         Setting("Sample every", "How often samples are generated.", group="Samples", changeable_on_resume=True),
     ] = Every(n=1, unit="epoch")
+    model: Annotated[
+        str,
+        Setting(
+            "Sampling model",
+            "A model to sample with in place of the base model: the distilled one that the result will be used with, "
+            "such as a Turbo, with the trained adapter on top. A folder, a repository, a checkpoint or the file of a "
+            "denoiser; only the denoiser is read of it. It waits in the computer's memory, and takes the base model's "
+            "place on the GPU while images are sampled. Validation stays on the base model.",
+            group="Samples",
+            level="advanced",
+            path_kind="model",
+            empty_means="the base model",
+            changeable_on_resume=True,
+            applies_when=USES_DENOISER,
+        ),
+    ] = ""
     at_start: Annotated[
         bool,
         Setting("Sample at start", "Also samples before the first step.", group="Samples"),

@@ -12,6 +12,7 @@ from modules.families.sd.settings import SdSettings
 from modules.families.settings import FamilySettings
 from modules.families.spec import VARIANT_LABELS
 from modules.quantization.registry import FORMATS
+from modules.settings.conditions import USES_DENOISER
 from modules.settings.every import Every
 from modules.settings.field import Section, Setting, When, one_of
 from modules.settings.lazy_variants import lazy_variants
@@ -75,6 +76,20 @@ class Model(Section):
             level="advanced",
             path_kind="model",
             empty_means="the model's own",
+        ),
+    ] = ""
+    training_adapter: Annotated[
+        str,
+        Setting(
+            "Training adapter",
+            "For a distilled base model, such as a Turbo: a LoRA file that undoes the distillation while the model "
+            "trains. It is merged into the denoiser before quantizing, is not in the result, and samples are drawn "
+            "without it. Validation has it, as training does.",
+            group="Base model",
+            level="advanced",
+            path_kind="file",
+            empty_means="none",
+            applies_when=USES_DENOISER,
         ),
     ] = ""
     compile: Annotated[

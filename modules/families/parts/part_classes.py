@@ -59,6 +59,7 @@ DISTILLED_SD = DistilledSpec(
     "Train on the base model that it was made from, and use the result with the distilled one. Training it directly "
     "undoes the distillation: its samples will need more steps and guidance.",
     config_key="time_cond_proj_dim",  # the guidance embedding of latent consistency models (Luo et al. 2023)
+    guidance=2.0,
 )
 
 CLIP_CHUNK_TOKENS = 75

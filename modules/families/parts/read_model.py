@@ -48,7 +48,7 @@ def read_model(request: LoadRequest[FamilySettings], spec: FamilySpec) -> ModelF
     else:
         folder = locate(
             name,
-            parts=[p.name for p in spec.parts if not (denoiser_file and p is denoiser)],
+            parts=[p.name for p in spec.parts if p.name not in unread],
             offline=request.offline,
             cache_dir=request.hub_cache_dir,
             hub=request.hub,

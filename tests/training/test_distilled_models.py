@@ -1,0 +1,390 @@
+"""Training for distilled models: with a training adapter, and on a base model that is sampled as another one."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+
+from modules.config.codec import decode, encode
+from modules.config.schema import Config
+from modules.data.buckets import Size
+from modules.system.devices import CPU
+from modules.system.errors import DarkroomError
+from tests.builders.configs import laid_over, small_config
+from tests.builders.models import write_folder
+from tests.builders.pipelines import load_tiny
+from tests.builders.runs import Ran, assert_equal_tensors, run
+from tests.builders.standalone import generate_samples
+from tests.builders.training_adapters import Layers, adapter_layers, write_adapter
+from tests.builders.z_image import SCHEDULER, tiny_flux_vae, tiny_qwen, tiny_transformer, write_tokenizer
+from trainer.__main__ import main
+from trainer.events import BackupSaved, SampleReady, StepFinished, ValidationFinished, WarningRaised
+from trainer.preflight import check
+from trainer.preflight.budget import memory_estimate
+from trainer.run.machine import machine_of
+from trainer.run.model import LoadedModel, load_model
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+PROMPT = {"prompt": "a disc", "width_px": 64, "height_px": 64, "steps": 2, "guidance": 1.0, "sampler": "euler"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("distilled")
+
+
+@pytest.fixture(scope="module")
+def config(tiny_z_image: Path, folder: Path, images: Path) -> Config:
+    """A run of a few steps with samples at both ends, validation and backups, on two logical devices under guard."""
+    return laid_over(
+        small_config(folder, model=tiny_z_image, images=images),
+        {
+            "general": {"temp_device": "cpu:1", "debug_checks": True},
+            "data": {"latent_cache": True, "text_cache": True},
+            "training": {"epochs": 1, "learning_rate": 0.01},
+            "adapter": {"layers": "custom", "custom_layers": "attention.to_q, attention.to_v"},
+            "concepts": [{"path": str(images)}, {"path": str(images), "kind": "validation"}],
+            "validation": {"every": {"n": 1, "unit": "epoch"}, "num_timesteps": 1},
+            "sampling": {"at_start": True, "at_end": True, "prompts": [PROMPT, {**PROMPT, "seed": 7, "guidance": 3.0}]},
+            "backup": {"every": {"n": 2, "unit": "step"}, "keep": 0},
+            "output": {"dtype": "float32", "format": "diffusers"},
+        },
+    )
+
+
+@pytest.fixture(scope="module")
+def layers(tiny_z_image: Path) -> Layers:
+    return adapter_layers(tiny_z_image)
+
+
+@pytest.fixture(scope="module")
+def adapter(layers: Layers, folder: Path) -> Path:
+    return write_adapter(folder / "adapter.safetensors", layers)
+
+
+@pytest.fixture(scope="module")
+def plain(config: Config) -> Ran:
+    """The run without anything."""
+    return run(config)
+
+
+@pytest.fixture(scope="module")
+def with_adapter(config: Config, adapter: Path) -> Ran:
+    return run(laid_over(config, {"model": {"training_adapter": str(adapter)}}))
+
+
+@pytest.fixture(scope="module")
+def other_model(folder: Path) -> Path:
+    """Another Z-Image of the same size, with a scheduler of its own: the distilled model."""
+    place = folder / "other-turbo"
+    parts = {"transformer": tiny_transformer, "text_encoder": tiny_qwen, "vae": tiny_flux_vae}
+    write_folder(place, "ZImagePipeline", parts, {**SCHEDULER, "shift": 1.5}, seed=9)
+    write_tokenizer(place / "tokenizer")
+    return place
+
+
+@pytest.fixture(scope="module")
+def on_other_model(config: Config, other_model: Path) -> Ran:
+    return run(laid_over(config, {"sampling": {"model": str(other_model)}}))
+
+
+def losses(ran: Ran) -> list[float]:
+    return [e.loss for e in ran.of(StepFinished)]
+
+
+def validated(ran: Ran) -> list[float]:
+    return [e.loss for e in ran.of(ValidationFinished)]
+
+
+def images_of(ran: Ran) -> list[np.ndarray]:
+    assert not [w.message for w in ran.of(WarningRaised) if "samples" in w.message]
+    return [np.asarray(Image.open(e.path), dtype=int) for e in ran.of(SampleReady)]
+
+
+def distance(ours: list[Any], theirs: list[Any]) -> float:
+    return max(
+        float(np.abs(np.asarray(a, dtype=int) - np.asarray(b, dtype=int)).max())
+        for a, b in zip(ours, theirs, strict=True)
+    )
+
+
+def weights_of(path: str) -> dict[str, torch.Tensor]:
+    return load_file(path)
+
+
+def errors_of(config: Config, **sections: Any) -> dict[str, str]:
+    return {p.path: p.message for p in check(laid_over(config, sections)).errors}
+
+
+def loaded(config: Config) -> LoadedModel:
+    return load_model(config, machine_of(config.general, config.training.precision))
+
+
+# -- a training adapter
+
+
+def test_a_run_with_a_training_adapter_is_one_on_the_merged_model_and_sampled_as_one_without(
+    config: Config, plain: Ran, with_adapter: Ran, adapter: Path, tiny_z_image: Path, tmp_path: Path
+) -> None:
+    merged = tmp_path / "merged"
+    assert main(["lora-merge", str(tiny_z_image), str(merged), str(adapter)]) == 0
+    on_merged = run(laid_over(config, {"model": {"base_model": str(merged)}}))
+    assert losses(with_adapter) == pytest.approx(losses(on_merged), rel=1e-5)
+    assert losses(with_adapter) != pytest.approx(losses(plain), rel=1e-2)
+    assert validated(with_adapter) == pytest.approx(validated(on_merged), rel=1e-5)
+    result, expected = (weights_of(ran.finished.model_path) for ran in (with_adapter, on_merged))
+    assert result.keys() == expected.keys()  # the trained layers alone
+    torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-6)
+    first = images_of(with_adapter)[:2]
+    assert distance(first, images_of(plain)[:2]) <= 1  # before the first step
+    assert distance(first, images_of(on_merged)[:2]) > 8
+    # After it: what the result does to the base model, with no trace of the adapter.
+    alone = generate_samples(config, Path(with_adapter.finished.model_path))
+    assert distance(images_of(with_adapter)[-2:], alone) <= 1
+
+
+def test_it_resumes_to_the_same_weights(config: Config, with_adapter: Ran, adapter: Path) -> None:
+    backup = Path(with_adapter.of(BackupSaved)[0].path)
+    resumed = run(laid_over(config, {"model": {"training_adapter": str(adapter)}}), resume_from=backup)
+    assert_equal_tensors(resumed.weights, with_adapter.weights)
+
+
+@pytest.mark.parametrize("form", ["diffusers", "kohya", "ComfyUI"])
+def test_every_naming_of_its_layers_is_read(
+    form: str, config: Config, layers: Layers, tiny_z_image: Path, tmp_path: Path
+) -> None:
+    file = write_adapter(tmp_path / "adapter.safetensors", layers, form)
+    model = loaded(laid_over(config, {"model": {"training_adapter": str(file)}}))
+    weights = dict(model.family.parts["transformer"].module.named_parameters())
+    before = dict(load_tiny(tiny_z_image).denoiser.named_parameters())
+    for name, (down, up) in layers.items():
+        found = weights.get(f"{name}.weight", weights.get(f"{name}.base_layer.weight"))
+        torch.testing.assert_close(found, before[f"{name}.weight"] + up @ down, rtol=1e-5, atol=1e-6)
+    model.placement.close()
+
+
+MEMORY: dict[str, dict[str, Any]] = {
+    "int8": {"parts": {"transformer": {"dtype": "int8"}}},
+    "nfloat4": {"parts": {"transformer": {"dtype": "nfloat4"}}},
+    "bfloat16": {"parts": {"transformer": {"dtype": "bfloat16"}}, "training": {"precision": "bfloat16"}},
+    "lokr": {"adapter": {"name": "lokr", "rank": 2, "factor": 4}, "output": {"format": "kohya"}},
+    "offload": {"parts": {"transformer": {"checkpointing": "block", "offload_fraction": 0.6}}},
+}
+
+
+@pytest.mark.daily(2)
+@pytest.mark.parametrize("memory", MEMORY)
+def test_it_works_with_what_saves_memory(memory: str, config: Config, plain: Ran, adapter: Path) -> None:
+    """It is merged before quantizing, and its share of the samples is taken away: they are nearly those without it."""
+    tree = encode(laid_over(config, {"model": {"training_adapter": str(adapter)}}))
+    ran = run(decode(over(tree, MEMORY[memory])).config)
+    found, expected = images_of(ran)[:2], images_of(plain)[:2]
+    off = np.mean([np.abs(a - b).mean() for a, b in zip(found, expected, strict=True)])
+    assert off < (12 if memory == "nfloat4" else 4)
+    assert validated(ran)[0] != pytest.approx(validated(plain)[0], rel=1e-2)
+
+
+def over(tree: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """A tree with changes; an adapter of another type replaces the whole one."""
+    result = dict(tree)
+    for key, value in changes.items():
+        is_section = isinstance(value, dict) and key != "adapter"
+        result[key] = over(result.get(key, {}), value) if is_section else value
+    return result
+
+
+def test_bad_training_adapters_are_refused_before_loading(
+    config: Config, layers: Layers, tiny_sd: Path, tmp_path: Path
+) -> None:
+    from tests.training.test_lora_tools import write_lora
+
+    def refused(file: Path) -> str:
+        with pytest.raises(DarkroomError):
+            loaded(laid_over(config, {"model": {"training_adapter": str(file)}}))
+        return errors_of(config, model={"training_adapter": str(file)})["model.training_adapter"]
+
+    of_sd = write_lora(tmp_path / "sd.safetensors", tiny_sd, seed=1)
+    assert "that this model does not have" in refused(of_sd)
+    unmatched = write_adapter(
+        tmp_path / "more.safetensors", {**layers, "layers.7.attention.to_q": (torch.zeros(2, 32), torch.zeros(32, 2))}
+    )
+    assert "has 1 layer that this model does not have; the first is" in refused(unmatched)
+    wide = {"layers.0.attention.to_q": (torch.zeros(2, 48), torch.zeros(32, 2))}
+    assert "does not fit the base model" in refused(write_adapter(tmp_path / "wide.safetensors", wide))
+    assert (
+        "does not exist"
+        in errors_of(config, model={"training_adapter": str(tmp_path / "none")})["model.training_adapter"]
+    )
+    plain_file = tmp_path / "other.safetensors"
+    save_file({"x": torch.zeros(2)}, plain_file)
+    assert "is not a LoRA" in refused(plain_file)
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"training": {"trains": "full"}}, "A fine-tune cannot use a training adapter"),
+        ({"adapter": {"decompose": True}}, "DoRA depends on the weights"),
+    ],
+)
+def test_what_would_keep_the_adapter_in_the_result_is_refused(
+    config: Config, adapter: Path, changes: dict[str, Any], what: str
+) -> None:
+    message = errors_of(config, model={"training_adapter": str(adapter)}, **changes)["model.training_adapter"]
+    assert message.startswith(what)
+
+
+def test_an_oft_is_refused_too(config: Config, adapter: Path) -> None:
+    tree = encode(laid_over(config, {"model": {"training_adapter": str(adapter)}}))
+    oft = decode({**tree, "adapter": {"name": "oft"}}).config
+    assert any(p.path == "model.training_adapter" for p in check(oft).errors)
+
+
+# -- a sampling model
+
+
+def test_samples_are_those_of_the_sampling_model_with_the_result_on_top(
+    config: Config, plain: Ran, on_other_model: Ran, other_model: Path
+) -> None:
+    """With its weights and the shift of its scheduler; training and validation are untouched."""
+    assert losses(on_other_model) == losses(plain)
+    assert validated(on_other_model) == validated(plain)
+    assert_equal_tensors(on_other_model.weights, plain.weights)
+    lora = Path(on_other_model.finished.model_path)
+    on_other = with_denoiser_of(config, other_model)
+    assert distance(images_of(on_other_model)[:2], generate_samples(on_other, None)) <= 1
+    assert distance(images_of(on_other_model)[-2:], generate_samples(on_other, lora)) <= 1
+    assert distance(images_of(on_other_model), images_of(plain)) > 8
+
+
+def with_denoiser_of(config: Config, other: Path) -> Config:
+    """The config of a model with the denoiser and scheduler of another one, and the other parts of its base model."""
+    base = Path(config.model.base_model)
+    mixed = other.parent / "mixed"
+    if not mixed.exists():
+        shutil.copytree(base, mixed)
+        for name in ("transformer", "scheduler"):
+            shutil.rmtree(mixed / name)
+            shutil.copytree(other / name, mixed / name)
+    return laid_over(config, {"model": {"base_model": str(mixed)}})
+
+
+def test_the_file_of_a_transformer_serves_as_well(
+    config: Config, other_model: Path, on_other_model: Ran, tmp_path: Path
+) -> None:
+    """The shift is then the base model's: a file has no scheduler. Also with a training adapter, which it replaces."""
+    file = tmp_path / "turbo.safetensors"
+    shutil.copy(other_model / "transformer" / "diffusion_pytorch_model.safetensors", file)
+    model = loaded(laid_over(config, {"sampling": {"model": str(file)}}))
+    assert model.sampled is not None
+    assert model.sampled.family.process.spec.flow == model.family.process.spec.flow
+    module = model.family.parts["transformer"].module
+    before = {n: p.detach().clone() for n, p in module.named_parameters()}
+    with model.placement.phase("sample_denoise"), model.sampled.active():
+        theirs = load_file(file)
+        now = {n.replace(".base_layer", ""): p.detach() for n, p in module.named_parameters() if "lora_" not in n}
+        assert_equal_tensors({n: theirs[n] for n in now}, now)
+    assert_equal_tensors(dict(module.named_parameters()), before)
+    model.placement.close()
+
+
+def test_a_stop_while_sampling_gives_the_base_model_back(config: Config, adapter: Path, other_model: Path) -> None:
+    """And the two sets of weights are never on the training device together."""
+    both = {"model": {"training_adapter": str(adapter)}, "sampling": {"model": str(other_model)}}
+    model = loaded(laid_over(config, both))
+    module = model.family.parts["transformer"].module
+    before = {n: p.detach().clone() for n, p in module.named_parameters()}
+    from trainer.callbacks.image_sampler import ImageSampler
+    from trainer.commands import StopRequested
+    from trainer.step.precision import Precision
+
+    places: list[tuple[str, str]] = []
+
+    def stop() -> None:
+        placement = model.placement
+        places.append((placement.device_of("transformer").name, placement.device_of("sampling model").name))
+        raise StopRequested("stopped")
+
+    model.placement.enter("train")
+    sampler = ImageSampler(model.family, model.placement, CPU, Precision("float32", CPU), model.sampled)
+    with pytest.raises(StopRequested):
+        sampler.sample([config.sampling.prompts[0]], on_step=stop)
+    assert places == [("cpu", "cpu:1")]
+    assert model.placement.current_phase == "train"
+    assert_equal_tensors(dict(module.named_parameters()), before)
+    model.placement.close()
+
+
+@pytest.mark.daily(1)
+@pytest.mark.parametrize("memory", ["int8", "nfloat4", "offload", "bfloat16"])
+def test_a_sampling_model_works_with_what_saves_memory(
+    memory: str, config: Config, other_model: Path, adapter: Path, on_other_model: Ran
+) -> None:
+    """With the formats of the base model, and no part of the training adapter."""
+    both = {"model": {"training_adapter": str(adapter)}, "sampling": {"model": str(other_model)}}
+    ran = run(laid_over(laid_over(config, both), MEMORY[memory]))
+    alone = generate_samples(laid_over(with_denoiser_of(config, other_model), MEMORY[memory]), None)
+    assert distance(images_of(ran)[:2], alone) <= (1 if memory != "bfloat16" else 3)
+
+
+def test_the_sample_verb_draws_with_the_sampling_model(
+    config: Config, on_other_model: Ran, other_model: Path, tmp_path: Path
+) -> None:
+    """From a backup of the run, as the run itself sampled last."""
+    backup = on_other_model.finished.backup_path
+    assert main(["sample", "--backup", backup, "--out", str(tmp_path)]) == 0
+    found = [np.asarray(Image.open(f), dtype=int) for f in sorted(tmp_path.glob("*.png"))]
+    assert distance(found, images_of(on_other_model)[-2:]) <= 1
+
+
+def test_sampling_models_that_do_not_fit_are_refused_before_loading(
+    config: Config, tiny_sd: Path, other_model: Path, tmp_path: Path
+) -> None:
+    def refused(place: Path, **sections: Any) -> str:
+        return errors_of(config, sampling={"model": str(place)}, **sections)["sampling.model"]
+
+    assert "is not a Z-Image model" in refused(tiny_sd)
+    assert refused(tmp_path / "none").endswith("does not exist.")
+    incomplete = tmp_path / "incomplete"
+    shutil.copytree(other_model, incomplete)
+    (incomplete / "transformer" / "diffusion_pytorch_model.safetensors").unlink()
+    assert "is incomplete" in refused(incomplete)
+    smaller = tmp_path / "smaller"
+    parts = {"transformer": smaller_transformer, "text_encoder": tiny_qwen, "vae": tiny_flux_vae}
+    write_folder(smaller, "ZImagePipeline", parts, SCHEDULER, seed=9)
+    write_tokenizer(smaller / "tokenizer")
+    assert "has another architecture than the base model" in refused(smaller)
+    with pytest.raises(DarkroomError, match="has another architecture"):
+        loaded(laid_over(config, {"sampling": {"model": str(smaller)}}))
+    one_file = tmp_path / "one.safetensors"
+    shutil.copy(smaller / "transformer" / "diffusion_pytorch_model.safetensors", one_file)
+    assert "cannot be drawn with" in refused(one_file)
+    assert "A fine-tune cannot be sampled" in refused(other_model, training={"trains": "full"})
+
+
+def smaller_transformer() -> Any:
+    from diffusers.models.transformers.transformer_z_image import ZImageTransformer2DModel
+
+    config = {**tiny_transformer().config, "n_layers": 1}
+    return ZImageTransformer2DModel(**{k: v for k, v in config.items() if not k.startswith("_")})
+
+
+def test_the_estimate_knows_both(config: Config, adapter: Path, other_model: Path, layers: Layers) -> None:
+    sizes = {Size(64, 64): 4}
+    plain = memory_estimate(config, sizes)
+    both = {"model": {"training_adapter": str(adapter)}, "sampling": {"model": str(other_model)}}
+    found = memory_estimate(laid_over(config, both), sizes)
+    same_device = memory_estimate(laid_over(laid_over(config, both), {"general": {"temp_device": "cpu"}}), sizes)
+    assert None not in (plain, found, same_device)
+    values = sum(down.numel() + up.numel() for down, up in layers.values())
+    assert found.phase("sampling").bytes_of("training adapter") == 4 * values  # type: ignore[union-attr]
+    assert found.phase("training") == plain.phase("training")
+    weights = sum(p.numel() for p in tiny_transformer().parameters())
+    assert same_device.phase("training").bytes_of("sampling model") == 4 * weights  # type: ignore[union-attr]

@@ -1,0 +1,148 @@
+"""Checks of the sampling model before it is loaded: that it can take the place of the base model in samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from modules.config.quantized_parts import quantized_parts
+from modules.config.sampled_model import model_of_samples
+from modules.config.schema import Config
+from modules.config.usage import uses_denoiser
+from modules.estimate.architecture import architecture_of
+from modules.estimate.run import in_gb, plain_bytes
+from modules.families.kinds.identify import identify
+from modules.families.kinds.registry import serves_as
+from modules.families.parts.single_file.denoiser_file import denoiser_tensors
+from modules.families.spec import BASE_VARIANT
+from modules.formats.checkpoint_header import read_checkpoint_header
+from modules.formats.gguf_header import is_gguf
+from modules.formats.headers import UnreadableFileError
+from modules.memory.part_plan import PartPlan, Shape
+from modules.system.errors import DarkroomError
+from modules.system.hardware import free_memory
+from modules.system.paths import from_root
+from modules.system.problem import Problem, cut
+from trainer.preflight.model import downloaded_folder, is_repository, kind_of, why_incomplete
+from trainer.preflight.passes import MALFORMED_CONFIG, passes_of
+from trainer.preflight.run_budget import TIGHT, Counts, budget_of
+
+_PATH = "sampling.model"
+_CHOOSE = "Choose a distilled version of the base model, or leave the sampling model empty."
+
+
+def problems_of_sampling_model(config: Config) -> Iterator[Problem]:
+    """Yield why samples cannot be drawn with the sampling model."""
+    name = config.sampling.model.strip()
+    if not name or not uses_denoiser(config):
+        return
+    shown, place = cut(name, max_chars=200), from_root(name)
+    if not kind_of(place):
+        yield from _of_repository(config, name, shown)
+    elif problem := _refusal(config, place, shown) or _misfit(config, name, shown):
+        yield problem
+
+
+def memory_problems_of_sampling_model(config: Config, sizes: Counts) -> Iterator[Problem]:
+    """Yield a warning if the computer's memory has no room for the denoiser of the sampling model."""
+    if not config.sampling.model.strip() or not uses_denoiser(config):
+        return
+    try:
+        budget = budget_of(config, sizes)
+    except MALFORMED_CONFIG:
+        return
+    if budget is None:
+        return
+    needed = plain_bytes(budget.passes, config.family.denoiser.name, budget.run.plans)
+    if needed > TIGHT * (available := free_memory()):
+        yield Problem(
+            _PATH,
+            f"The sampling model needs about {in_gb(needed)} of the computer's memory besides the base model, and "
+            f"{in_gb(available)} are free.",
+            "warning",
+            "Quantize the denoiser (the weight dtype), or leave the sampling model empty.",
+        )
+
+
+def _of_repository(config: Config, name: str, shown: str) -> Iterator[Problem]:
+    if not is_repository(name):
+        yield Problem(_PATH, f"The sampling model {shown} does not exist.", advice=_CHOOSE)
+        return
+    folder = downloaded_folder(config.model_copy(update={"model": model_of_samples(config)}))
+    if folder is not None:
+        problem = _refusal(config, folder, shown, is_whole=config.model.offline)
+        if problem is not None:
+            yield problem
+    elif config.model.offline:
+        yield Problem(
+            _PATH,
+            f"The repository {shown} has not been downloaded, and offline mode is on.",
+            advice="Switch off offline mode, or choose a file or a folder.",
+        )
+
+
+def _refusal(config: Config, place: Path, shown: str, *, is_whole: bool = True) -> Problem | None:
+    """Return why a file or folder cannot be the sampling model, by its kind alone."""
+    spec, found = config.family, identify(place)
+    if "code" in found.facts:
+        return Problem(_PATH, found.sentence, advice="Get it as .safetensors, or from another place.")
+    if found.family not in ("", spec.name) or not (found.is_model or serves_as(found, "denoiser") or place.is_file()):
+        message = f"{shown} is not a {spec.label} model, so samples cannot be drawn with it. {found.sentence}"
+        return Problem(_PATH, message, advice=_CHOOSE)
+    if found.is_model and (found.variant or BASE_VARIANT) != config.model.variant:
+        message = f"{shown} is another model variant than the base model. {found.sentence}"
+        return Problem(_PATH, message, advice=_CHOOSE)
+    if place.is_dir() and is_whole and (reason := why_incomplete(place / spec.denoiser.name)):
+        return Problem(_PATH, f"{shown} is incomplete: {reason}", advice="Download or copy the model again.")
+    stored = quantized_parts(config).formats.get(spec.denoiser.name)
+    if stored is not None and stored.format.is_stored and not is_gguf(place):
+        return Problem(
+            _PATH,
+            f"The weight dtype of {spec.denoiser.label} is {stored.format.label}, but {shown} is not a GGUF file.",
+            advice="Choose a GGUF file as the sampling model, or another weight dtype.",
+        )
+    return None
+
+
+def _misfit(config: Config, name: str, shown: str) -> Problem | None:
+    """Return an error if the denoiser of the sampling model has another architecture than that of the base model."""
+    base = architecture_of(config.model.base_model, config.family.name)
+    if base is None:
+        return None
+    denoiser = config.family.denoiser
+    settings = base.configs[denoiser.name]
+    try:
+        other = architecture_of(name, config.family.name)
+        if other is not None and _public(other.configs[denoiser.name]) == _public(settings):
+            return None
+        expected = passes_of(config.family, base.configs).weights(denoiser.name, PartPlan()).own
+        if other is None:
+            shapes = _shapes_in_file(config, name, settings)
+        else:
+            configs = {**base.configs, denoiser.name: other.configs[denoiser.name]}
+            shapes = dict(passes_of(config.family, configs).weights(denoiser.name, PartPlan()).own)
+    except DarkroomError as error:
+        return Problem(_PATH, f"Samples cannot be drawn with {shown}. {error.message}", advice=_CHOOSE)
+    except (*MALFORMED_CONFIG, UnreadableFileError, OSError):  # the check of the model reports it
+        return None
+    wrong = [n for n in sorted(expected.keys() | shapes.keys()) if expected.get(n) != shapes.get(n)]
+    if not wrong:
+        return None
+    return Problem(
+        _PATH,
+        f"{shown} has another architecture than the base model: {len(wrong)} of its weights are missing, added or of "
+        f"another shape; the first is {wrong[0]}.",
+        advice=_CHOOSE,
+    )
+
+
+def _shapes_in_file(config: Config, name: str, settings: Mapping[str, object]) -> dict[str, Shape]:
+    path = from_root(name)
+    header = read_checkpoint_header(path)
+    tensors = denoiser_tensors(config.family.name, header.shapes, settings, where=path.name)
+    return {ours: stored.slot.shape_of(header.shapes[stored.name]) for ours, stored in tensors.items()}
+
+
+def _public(settings: Mapping[str, object]) -> dict[str, object]:
+    """Return a config without the names and versions that diffusers adds."""
+    return {name: value for name, value in settings.items() if not name.startswith("_")}

@@ -1,0 +1,91 @@
+"""Checks of the training adapter, from its header: that it is one of the base model, and can be taken away again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from modules.adapters.registry import adapter_labels
+from modules.adapters.stored_header import StoredHeader, match_header, reason_if_broken, reason_if_outside
+from modules.config.schema import Config
+from modules.config.usage import uses_denoiser
+from modules.estimate.architecture import architecture_of
+from modules.estimate.passes import count
+from modules.families.kinds.file_kind import FileKind
+from modules.families.kinds.identify import identify
+from modules.families.registry import files_of
+from modules.formats.adapter_targets import AdapterTargets, fits
+from modules.formats.adapter_types import can_act, depends_on_weight
+from modules.formats.checkpoint_header import read_checkpoint_header
+from modules.formats.headers import UnreadableFileError
+from modules.memory.part_plan import FLOAT32_BYTES
+from modules.system.paths import from_root
+from modules.system.problem import Problem, cut
+
+_PATH = "model.training_adapter"
+_CHOOSE = "Choose the training adapter of the base model, or leave it empty."
+
+
+def problems_of_training_adapter(config: Config) -> Iterator[Problem]:
+    """Yield why the training adapter cannot be used."""
+    name = config.model.training_adapter.strip()
+    if not name or not uses_denoiser(config):
+        return
+    path, shown = from_root(name), cut(name, max_chars=200)
+    found = identify(path)
+    if found.facts.get("defect") == "missing":
+        yield Problem(_PATH, f"{shown} does not exist.", advice="Choose a LoRA file, or leave it empty.")
+    elif found.kind != "lora":
+        yield Problem(_PATH, f"{shown} is not a LoRA. {found.sentence}", advice=_CHOOSE)
+    elif refusal := _refusal(config, path, found, shown):
+        yield refusal
+
+
+def training_adapter_bytes(config: Config) -> int:
+    """Return the bytes of the training adapter's factors while images are sampled; 0 without one."""
+    name = config.model.training_adapter.strip()
+    if not name or not uses_denoiser(config):
+        return 0
+    try:
+        return FLOAT32_BYTES * count(read_checkpoint_header(from_root(name)).shapes.values())
+    except (UnreadableFileError, OSError):  # the check of the file reports it
+        return 0
+
+
+def _refusal(config: Config, path: Path, found: FileKind, shown: str) -> Problem | None:
+    """Return why a LoRA cannot be the training adapter of the base model; None where it can, or is not known."""
+    matched = _match(config, path)
+    if matched is None:
+        is_other = found.family not in ("", config.family.name)
+        return (
+            Problem(_PATH, f"{shown} is for another model family. {found.sentence}", advice=_CHOOSE)
+            if is_other
+            else None
+        )
+    stored, targets = matched
+    message, advice = reason_if_outside(shown, stored.unplaced, stored.layers, config.family.denoiser.name)
+    if message:
+        return Problem(_PATH, f"{message} {found.sentence}", advice=advice)
+    message, advice = reason_if_broken(shown, stored.layers)
+    if message:
+        return Problem(_PATH, message, advice=advice)
+    weights = {(target.part, target.path): target.weight for target in targets.all}
+    for (part, layer), shapes in stored.layers.items():
+        if not fits(shapes, weights[part, layer]):
+            message = f"{shown} does not fit the base model: {part}.{layer} has another size."
+            return Problem(_PATH, message, advice=_CHOOSE)
+        if depends_on_weight(shapes) or not can_act(shapes):
+            message = f"{shown} changes {part}.{layer} in a way that cannot be taken away for samples. {found.sentence}"
+            return Problem(_PATH, message, advice=f"Choose {adapter_labels(needs_model=False)} without DoRA.")
+    return None
+
+
+def _match(config: Config, path: Path) -> tuple[StoredHeader, AdapterTargets] | None:
+    architecture = architecture_of(config.model.base_model, config.family.name)
+    if architecture is None:
+        return None
+    try:
+        targets = files_of(config.family.name).models[0].adapter_targets(architecture.configs)
+        return match_header(read_checkpoint_header(path), targets), targets
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, UnreadableFileError):  # others report it
+        return None
