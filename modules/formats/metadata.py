@@ -46,8 +46,8 @@ class DatasetFacts:
 class LoraFacts:
     """The facts that a LoRA file's metadata describes.
 
-    `epoch` and `step` are the weights', `epochs` the length of the run. `started` is when its training started.
-    `settings` are more of sd-scripts' keys, without their prefix "ss_", with their values as text.
+    `started` is when its training started. `settings` are more of sd-scripts' keys, without their prefix "ss_", with
+    their values as text.
     """
 
     title: str
@@ -58,9 +58,6 @@ class LoraFacts:
     alpha: float
     resolution_px: int
     clip_skip: int
-    epoch: int
-    epochs: int
-    step: int
     seed: int
     created: datetime
     started: datetime | None = None
@@ -69,11 +66,7 @@ class LoraFacts:
     network_module: str = "networks.lora"
     network_args: Mapping[str, str] = field(default_factory=dict)
     prediction: str = "epsilon"
-    config_json: str = ""
-    trigger_phrase: str = ""
     is_v2: bool = False
-    thumbnail: str = ""
-    """An image of up to 256x256 as a data URL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +145,11 @@ def unfold_metadata(header: Mapping[str, str]) -> dict[str, str]:
     return {str(n): str(text) for n, text in stored.items()} if isinstance(stored, dict) else {}
 
 
-def lora_metadata(facts: LoraFacts, *, payload_sha256: str) -> dict[str, str]:
-    """Return the metadata of a LoRA file; only the dates differ between two saves of the same weights."""
+def lora_metadata(facts: LoraFacts, of_result: Mapping[str, str], *, payload_sha256: str) -> dict[str, str]:
+    """Return the metadata of a LoRA file with those of every result of a run, such as its steps and its thumbnail.
+
+    Only the dates differ between two saves of the same weights.
+    """
     metadata = {
         **{f"ss_{name}": text for name, text in facts.settings.items()},
         "ss_base_model_version": facts.base_version,
@@ -166,9 +162,6 @@ def lora_metadata(facts: LoraFacts, *, payload_sha256: str) -> dict[str, str]:
         "ss_sd_model_name": facts.base_model,
         "ss_resolution": f"({facts.resolution_px}, {facts.resolution_px})",
         "ss_clip_skip": str(facts.clip_skip + 1),
-        "ss_epoch": str(facts.epoch),
-        "ss_num_epochs": str(facts.epochs),
-        "ss_steps": str(facts.step),
         "ss_seed": str(facts.seed),
         "ss_training_finished_at": str(facts.created.timestamp()),
         "sshs_model_hash": payload_sha256,
@@ -181,15 +174,13 @@ def lora_metadata(facts: LoraFacts, *, payload_sha256: str) -> dict[str, str]:
         "modelspec.hash_sha256": f"0x{payload_sha256}",
         "software": "Darkroom",
     }
+    thumbnail = of_result.get("modelspec.thumbnail", "")
     optional = {
         "ss_training_started_at": "" if facts.started is None else str(facts.started.timestamp()),
-        "darkroom_config": facts.config_json,
-        "modelspec.trigger_phrase": facts.trigger_phrase,
-        "modelspec.thumbnail": facts.thumbnail,
         "modelspec.prediction_type": _PREDICTION_WORDS.get(facts.prediction, ""),
-        "ssmd_cover_images": json.dumps([facts.thumbnail.partition(",")[2]]) if facts.thumbnail else "",
+        "ssmd_cover_images": json.dumps([thumbnail.partition(",")[2]]) if thumbnail else "",
     }
-    metadata |= {name: text for name, text in optional.items() if text}
+    metadata |= {**of_result, **{name: text for name, text in optional.items() if text}}
     return metadata if facts.dataset is None else metadata | dataset_metadata(facts.dataset)
 
 

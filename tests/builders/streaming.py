@@ -38,6 +38,7 @@ from tests.builders.more_models import write_sdxl_folder
 from tests.builders.pipelines import load_tiny
 from trainer.data.datasets import datasets_of
 from trainer.export.adapter import AdapterExporter
+from trainer.export.exporter import SaveMoment
 from trainer.export.model import ModelExporter
 from trainer.methods.denoise import Denoise
 from trainer.run.checkpoint import write_state
@@ -108,7 +109,7 @@ def saving(family_name: str, form: str, folder: Path) -> Callable[[int], Callabl
             num_bytes *= 2  # there are fewer of them
         weights = blow_up(family, num_bytes)
         path = folder / "out" / f"model{exporter.suffix}"
-        return lambda: exporter.save(path, weights, now=NOW, step=1, epoch=1)
+        return lambda: exporter.save(path, weights, SaveMoment(NOW, step=1, epoch=1))
 
     return save
 

@@ -21,6 +21,7 @@ from modules.system.errors import DarkroomError
 from tests.builders.configs import laid_over
 from tests.builders.pipelines import load_tiny, sample_in_diffusers, sample_with_ours, stock_pipeline
 from trainer.export.embeddings import EmbeddingExporter
+from trainer.export.exporter import SaveMoment
 
 WORD = "<zog>"
 PROMPT = SamplePrompt(
@@ -43,7 +44,7 @@ def exported(folder: Path, path: Path) -> tuple[Any, Word]:
     word = Word(WORD, WORD, rows, {}, frozenset(), {})
     config = laid_over(Config(), {"output": {"dtype": "float32"}})
     now = datetime(2026, 1, 2, 3, 4, 5)
-    EmbeddingExporter(word, family, config).save(path, dict(word.parameters), now=now, step=3, epoch=1)
+    EmbeddingExporter(word, family, config).save(path, dict(word.parameters), SaveMoment(now, step=3, epoch=1))
     return family, word
 
 

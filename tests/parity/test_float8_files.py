@@ -26,6 +26,7 @@ from tests.builders.lora_keys import meta_parts
 from tests.builders.pipelines import load_tiny, sample_in_diffusers, sample_with_ours, stock_pipeline
 from tests.parity.test_lora_files_in_diffusers import PROMPT, exporter, weights
 from trainer.__main__ import main
+from trainer.export.exporter import SaveMoment
 from trainer.export.model import ModelExporter
 
 NOW = datetime(2026, 1, 2, 3, 4, 5)
@@ -45,7 +46,7 @@ def with_adapter(folder: Path, size: float) -> tuple[ModelFamily, LoraAdapter]:
 
 
 def save(path: Path, family: ModelFamily, adapter: LoraAdapter, dtype: str) -> dict[str, torch.Tensor]:
-    exporter(family, [adapter], dtype=dtype).save(path, weights([adapter]), now=NOW, step=1, epoch=1)
+    exporter(family, [adapter], dtype=dtype).save(path, weights([adapter]), SaveMoment(NOW, step=1, epoch=1))
     return load_file(path)
 
 
@@ -93,7 +94,7 @@ def test_of_a_model_only_the_matrices_of_the_unet_are_in_float8(tmp_path: Path, 
     path = tmp_path / "model.safetensors"
     output = {"dtype": "float8", "model_format": "single_file"}
     config = laid_over(Config(), {"model": {"family": "sdxl"}, "training": {"trains": "full"}, "output": output})
-    ModelExporter(family, config).save(path, {}, now=NOW, step=1, epoch=1)
+    ModelExporter(family, config).save(path, {}, SaveMoment(NOW, step=1, epoch=1))
     written = load_file(path)
     unet = {n: t for n, t in written.items() if n.startswith("model.diffusion_model.")}
     assert {t.dtype for t in unet.values() if t.dim() > 1} == {torch.float8_e4m3fn}

@@ -25,6 +25,7 @@ from tests.builders.configs import laid_over
 from tests.builders.pipelines import load_tiny, sample_in_diffusers, sample_with_ours, stock_pipeline
 from tests.builders.standalone import put_adapter_on
 from trainer.export.adapter import AdapterExporter
+from trainer.export.exporter import SaveMoment
 
 PROMPT = SamplePrompt(
     prompt="a red disc", negative_prompt="blurred", width_px=64, height_px=64, seed=3, steps=4, guidance=3.0
@@ -75,7 +76,7 @@ def weights(adapters: list[LoraAdapter]) -> dict[str, torch.Tensor]:
 def test_stock_diffusers_samples_the_trainers_image(trained: Trained, tmp_path: Path, form: str) -> None:
     folder, family, adapters = trained
     path = tmp_path / "lora.safetensors"
-    exporter(family, adapters, format=form).save(path, weights(adapters), now=NOW, step=3, epoch=1)
+    exporter(family, adapters, format=form).save(path, weights(adapters), SaveMoment(NOW, step=3, epoch=1))
     ours = sample_with_ours(family, PROMPT)
     plain = sample_in_diffusers(stock_pipeline(folder), PROMPT)
     pipe = stock_pipeline(folder)
@@ -92,7 +93,7 @@ def test_stock_diffusers_samples_the_trainers_image(trained: Trained, tmp_path: 
 def test_every_layer_has_alpha_and_a_name_that_other_programs_support(trained: Trained, tmp_path: Path) -> None:
     _, family, adapters = trained
     path = tmp_path / "lora.safetensors"
-    exporter(family, adapters).save(path, weights(adapters), now=NOW, step=3, epoch=1)
+    exporter(family, adapters).save(path, weights(adapters), SaveMoment(NOW, step=3, epoch=1))
     tensors = load_file(path)
     layers = {k.split(".", 1)[0] for k in tensors}
     assert len(layers) == sum(len(list(a.layers())) for a in adapters)
@@ -107,7 +108,7 @@ def test_every_layer_has_alpha_and_a_name_that_other_programs_support(trained: T
 def test_metadata_is_readable_by_other_programs(trained: Trained, tmp_path: Path) -> None:
     folder, family, adapters = trained
     path = tmp_path / "my lora.safetensors"
-    exporter(family, adapters).save(path, weights(adapters), now=NOW, step=3, epoch=1)
+    exporter(family, adapters).save(path, weights(adapters), SaveMoment(NOW, step=3, epoch=1))
     with safe_open(path, framework="pt") as file:
         metadata = file.metadata()
     model_keys = [metadata[k] for k in ("modelspec.architecture", "ss_base_model_version", "ss_v2")]
@@ -119,14 +120,14 @@ def test_metadata_is_readable_by_other_programs(trained: Trained, tmp_path: Path
 def test_saved_loaded_saved_is_the_same_file_but_for_the_date(trained: Trained, tmp_path: Path) -> None:
     folder, family, adapters = trained
     first, second, later = (tmp_path / d / "lora.safetensors" for d in ("one", "two", "three"))
-    exporter(family, adapters).save(first, weights(adapters), now=NOW, step=3, epoch=1)
+    exporter(family, adapters).save(first, weights(adapters), SaveMoment(NOW, step=3, epoch=1))
     again = load_tiny(folder)
     loaded = put_adapter_on(again, first)
     loaded = sorted(loaded, key=lambda a: [b.part for b in adapters].index(a.part))
-    exporter(again, loaded).save(second, weights(loaded), now=NOW, step=3, epoch=1)
+    exporter(again, loaded).save(second, weights(loaded), SaveMoment(NOW, step=3, epoch=1))
     assert first.read_bytes() == second.read_bytes()
     new_year = datetime(2027, 1, 1)
-    exporter(again, loaded).save(later, weights(loaded), now=new_year, step=3, epoch=1)
+    exporter(again, loaded).save(later, weights(loaded), SaveMoment(new_year, step=3, epoch=1))
     content = later.read_bytes()
     assert content != first.read_bytes()
     content = content.replace(b"2027-01-01T00:00:00", b"2026-01-02T03:04:05")
@@ -137,11 +138,11 @@ def test_saved_loaded_saved_is_the_same_file_but_for_the_date(trained: Trained, 
 def test_a_weight_that_is_not_finite_is_never_saved(trained: Trained, tmp_path: Path) -> None:
     _, family, adapters = trained
     path = tmp_path / "lora.safetensors"
-    exporter(family, adapters).save(path, weights(adapters), now=NOW, step=3, epoch=1)
+    exporter(family, adapters).save(path, weights(adapters), SaveMoment(NOW, step=3, epoch=1))
     good = path.read_bytes()
     broken = weights(adapters)
     next(iter(broken.values()))[0, 0] = float("nan")
     with pytest.raises(DarkroomError, match="NaN or infinite"):
-        exporter(family, adapters).save(path, broken, now=NOW, step=4, epoch=1)
+        exporter(family, adapters).save(path, broken, SaveMoment(NOW, step=4, epoch=1))
     assert path.read_bytes() == good
     assert [p.name for p in tmp_path.iterdir()] == ["lora.safetensors"]

@@ -24,6 +24,7 @@ from tests.builders.runs import Ran, assert_equal_tensors, run
 from tests.builders.standalone import put_adapter_on
 from trainer.events import BackupSaved, StepFinished
 from trainer.export.adapter import AdapterExporter
+from trainer.export.exporter import SaveMoment
 from trainer.preflight import check
 from trainer.run_folder.shards import read_whole
 
@@ -95,7 +96,7 @@ def test_saved_loaded_saved_is_bit_equal(trained: tuple[Config, Ran], tmp_path: 
     values = {name: p.detach() for a in adapters for name, p in a.parameters().items()}
     again = tmp_path / "again.safetensors"
     exporter = AdapterExporter(adapters, family.lora_naming, config, EMPTY)
-    exporter.save(again, values, now=NOW, step=1, epoch=1)
+    exporter.save(again, values, SaveMoment(NOW, step=1, epoch=1))
     assert_equal_tensors(load_file(again), load_file(path))
 
 

@@ -32,6 +32,7 @@ from tests.builders.pipelines import load_tiny, sample_in_diffusers, sample_with
 from tests.builders.standalone import put_adapter_on
 from tests.parity.test_lora_files_in_diffusers import NOW, PROMPT
 from trainer.export.adapter import AdapterExporter
+from trainer.export.exporter import SaveMoment
 
 LAYERS = ["linear", "conv"]
 KINDS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
@@ -228,7 +229,7 @@ def test_stock_diffusers_samples_the_trainers_image(tiny_sd: Path, tmp_path: Pat
     for form in ("diffusers", "kohya"):
         config = laid_over(config, {"output": {"dtype": "float32", "format": form}})
         exporter = AdapterExporter([adapter], family.lora_naming, config, Dataset((), (), 1))
-        exporter.save(tmp_path / f"{form}.safetensors", values, now=NOW, step=3, epoch=1)
+        exporter.save(tmp_path / f"{form}.safetensors", values, SaveMoment(NOW, step=3, epoch=1))
         if form == "diffusers" or "decompose" not in options:  # it drops the magnitudes of kohya's form
             pipe = stock_pipeline(tiny_sd)
             pipe.load_lora_weights(tmp_path, weight_name=f"{form}.safetensors")

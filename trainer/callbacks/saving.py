@@ -16,7 +16,7 @@ from modules.settings.every import Every
 from trainer.callbacks.side_output import SideOutput, discarded_write, end_write
 from trainer.commands import BackupNow, CommandDesk, SaveNow
 from trainer.events import Event, ModelSaved, PhaseChanged
-from trainer.export.adapter import Exporter
+from trainer.export.exporter import Exporter, SaveMoment
 from trainer.run_folder.backup import BEST
 from trainer.run_folder.result import copy_model, link_model
 from trainer.step.callback import DryRunCheck, DryRunState, StepView
@@ -117,9 +117,11 @@ class SavingCallback:
 
     def _begin(self, path: Path, counters: Counters) -> None:
         """Start to write the model to a path and discard it after the first tensor; an existing file stays."""
-        facts = {"step": counters.step, "epoch": counters.epoch}
         with discarded_write(path.parent), self._values() as values:
-            self._exporter.save(path, values, now=self._now(), on_written=end_write, **facts)
+            self._exporter.save(path, values, self._moment(counters), on_written=end_write)
+
+    def _moment(self, counters: Counters) -> SaveMoment:
+        return SaveMoment(self._now(), counters.step, counters.epoch)
 
     def _path(self, counters: Counters) -> Path:
         return self._folder / f"{self._name}-step-{counters.step:08d}{self._exporter.suffix}"
@@ -128,7 +130,7 @@ class SavingCallback:
         """Write the model to a path and report it. Raises DarkroomError if a weight is not finite, and OSError."""
         self._emit(PhaseChanged("saving", path.name))
         with self._values() as values:
-            self._exporter.save(path, values, now=self._now(), step=counters.step, epoch=counters.epoch)
+            self._exporter.save(path, values, self._moment(counters))
         self._report(path, counters.step, is_final=is_final, best_by=best_by)
 
     def copy_best(self, path: Path, step: int, by: BestBy) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Protocol
 
 import torch
 
@@ -27,32 +26,8 @@ from modules.formats.metadata import LoraFacts, lora_metadata
 from modules.formats.safetensors_io import OnWritten, payload_sha256, write_safetensors
 from modules.settings.shared_types import side_of
 from modules.system.devices import dtype_of
-from trainer.export.metadata import dataset_facts, embedded_config, training_settings
-
-
-class Exporter(Protocol):
-    """Writes the trained weights of a run."""
-
-    @property
-    def suffix(self) -> str:
-        """The suffix of a save's name."""
-        ...
-
-    def save(
-        self,
-        path: Path,
-        values: Mapping[str, torch.Tensor],
-        *,
-        now: datetime,
-        step: int,
-        epoch: int,
-        on_written: OnWritten | None = None,
-    ) -> None:
-        """Write the trained weights `values`, by full parameter name, to a path, atomically.
-
-        `on_written(done, total)` gets the bytes after each tensor and may raise to end the write; no file is left then.
-        """
-        ...
+from trainer.export.exporter import SaveMoment, result_metadata
+from trainer.export.metadata import dataset_facts, training_settings
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,16 +55,12 @@ class AdapterExporter:
         self,
         path: Path,
         values: Mapping[str, torch.Tensor],
-        *,
-        now: datetime,
-        step: int,
-        epoch: int,
+        moment: SaveMoment,
         on_written: OnWritten | None = None,
     ) -> None:
-        """Write the adapters whose weights are `values` (by full parameter name) in the config's format and dtype.
+        """Write the adapters; see `Exporter`.
 
         Kept layers are written bit for bit as they are in the start file, in the config's dtype where that is another.
-        Atomic: on any error an existing file stays. Raises DarkroomError if a weight is not finite.
         """
         output = self.config.output
         layers = [layer for adapter in self.adapters for layer in adapter.stored_layers(values)]
@@ -102,8 +73,9 @@ class AdapterExporter:
         else:
             dtype = dtype_of(output.dtype)
         tensors = {**tensors, **words}
-        facts = self._facts(path.stem, layers, now=now, step=step, epoch=epoch)
-        metadata = lora_metadata(facts, payload_sha256=payload_sha256(tensors, dtype=dtype))
+        facts = self._facts(path.stem, layers, moment)
+        of_result = result_metadata(self.config, moment, self.thumbnail)
+        metadata = lora_metadata(facts, of_result, payload_sha256=payload_sha256(tensors, dtype=dtype))
         if self.naming.own_configs:
             metadata[CONFIGS_KEY] = self.naming.own_configs
         write_safetensors(path, tensors, metadata | form_metadata, dtype=dtype, on_written=on_written)
@@ -121,7 +93,7 @@ class AdapterExporter:
         # Other programs divide the alpha of a rank-stabilized LoRA by the square root of the rank.
         return rank, network.alpha if "rs_lora" in network.args else alpha
 
-    def _facts(self, title: str, trained: Sequence[AdapterLayer], *, now: datetime, step: int, epoch: int) -> LoraFacts:
+    def _facts(self, title: str, trained: Sequence[AdapterLayer], moment: SaveMoment) -> LoraFacts:
         network_of = ADAPTERS[self.config.adapter.name].network
         assert network_of is not None  # only an adapter that is not supported yet has none
         network = network_of(self.config.adapter)
@@ -136,11 +108,8 @@ class AdapterExporter:
             alpha=alpha,
             resolution_px=max(map(side_of, self.config.data.resolution_px)),
             clip_skip=self.config.model.family.skipped_layers("text_encoder"),
-            epoch=epoch,
-            epochs=self.config.training.epochs,
-            step=step,
             seed=self.config.general.seed,
-            created=now,
+            created=moment.now,
             started=self.started,
             dataset=dataset_facts(self.dataset, self.config.output.embed_dataset),
             settings=training_settings(
@@ -149,7 +118,4 @@ class AdapterExporter:
             network_module=network.module,
             network_args=network.args,
             prediction=self.naming.prediction,
-            config_json=embedded_config(self.config),
-            trigger_phrase=self.config.output.trigger_words.strip(),
-            thumbnail=self.thumbnail() if self.config.output.thumbnail else "",
         )

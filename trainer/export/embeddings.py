@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 
 import torch
@@ -15,8 +14,7 @@ from modules.families.embeddings import Word
 from modules.families.protocol import ModelFamily
 from modules.formats.safetensors_io import OnWritten, payload_sha256, write_safetensors
 from modules.system.devices import dtype_of
-from trainer.export.adapter import Exporter
-from trainer.export.metadata import embedded_config
+from trainer.export.exporter import Exporter, SaveMoment, dated, result_metadata
 from trainer.run_folder.result import embeddings_folder
 
 _NOT_IN_NAMES = re.compile(r"[^\w.+-]+")
@@ -36,16 +34,10 @@ class EmbeddingExporter:
         self,
         path: Path,
         values: Mapping[str, torch.Tensor],
-        *,
-        now: datetime,
-        step: int,
-        epoch: int,
+        moment: SaveMoment,
         on_written: OnWritten | None = None,
     ) -> None:
-        """Write the embedding whose trained rows are in `values`, by full parameter name, in the config's dtype.
-
-        Atomic. Raises DarkroomError if a value is not finite.
-        """
+        """Write the embedding whose trained rows are in `values`; see `Exporter`."""
         output = self.config.output
         tensors = self.word.tensors(values, self.family.spec.text.embedding_tensors)
         dtype = dtype_of("float16" if output.dtype == "float8" else output.dtype)  # no program reads it in float8
@@ -53,17 +45,11 @@ class EmbeddingExporter:
             "modelspec.sai_model_spec": "1.0.1",
             "modelspec.architecture": f"{self.family.lora_naming.architecture}/textual-inversion",
             "modelspec.implementation": "diffusers",
-            "modelspec.title": path.stem,
-            "modelspec.date": now.isoformat(timespec="seconds"),
             "modelspec.hash_sha256": f"0x{payload_sha256(tensors, dtype=dtype)}",
+            **dated(path.stem, moment),
+            **result_metadata(self.config, moment, self.thumbnail),
             "modelspec.trigger_phrase": self.word.placeholder,
-            "modelspec.thumbnail": self.thumbnail() if output.thumbnail else "",
-            "ss_steps": str(step),
-            "ss_epoch": str(epoch),
-            "software": "Darkroom",
-            "darkroom_config": embedded_config(self.config),
         }
-        metadata = {name: text for name, text in metadata.items() if text}
         write_safetensors(path, tensors, metadata, dtype=dtype, on_written=on_written)
 
 
@@ -76,24 +62,21 @@ class ExporterWithEmbeddings:
 
     @property
     def suffix(self) -> str:
-        """The suffix of the result's name."""
+        """See `Exporter`."""
         return self.main.suffix
 
     def save(
         self,
         path: Path,
         values: Mapping[str, torch.Tensor],
-        *,
-        now: datetime,
-        step: int,
-        epoch: int,
+        moment: SaveMoment,
         on_written: OnWritten | None = None,
     ) -> None:
         """Write the result and then each embedding, all atomically; see `Exporter`."""
-        self.main.save(path, values, now=now, step=step, epoch=epoch, on_written=on_written)
+        self.main.save(path, values, moment, on_written)
         for exporter in self.words:
             file = embeddings_folder(path) / f"{file_name_of(exporter.word.placeholder)}{exporter.suffix}"
-            exporter.save(file, values, now=now, step=step, epoch=epoch)
+            exporter.save(file, values, moment)
 
 
 def with_embeddings(

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from modules.formats.lazy_tensors import LazyTensor, lazy
 from modules.formats.safetensors_io import OnWritten, write_safetensors
 from modules.system.atomic import atomic_folder
 from modules.system.devices import dtype_of
-from trainer.export.metadata import embedded_config
+from trainer.export.exporter import SaveMoment, dated, model_suffix, result_metadata
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,23 +36,17 @@ class ModelExporter:
 
     @property
     def suffix(self) -> str:
-        """The suffix of a save's name; empty for a folder."""
-        return ".safetensors" if self.config.output.model_format == "single_file" else ""
+        """See `Exporter`."""
+        return model_suffix(self.config)
 
     def save(
         self,
         path: Path,
         values: Mapping[str, torch.Tensor],
-        *,
-        now: datetime,
-        step: int,
-        epoch: int,
+        moment: SaveMoment,
         on_written: OnWritten | None = None,
     ) -> None:
-        """Write the model with its trained weights `values` (by full parameter name) in the config's format and dtype.
-
-        Streamed and atomic: on any error an existing model stays. Raises DarkroomError if a weight is not finite.
-        """
+        """Write the model with its trained weights, streamed; see `Exporter`."""
         output = self.config.output
         states = {name: state_of(name, part, values) for name, part in self.family.parts.items()}
         if output.dtype == "float8":
@@ -69,16 +62,9 @@ class ModelExporter:
             variant=naming.variant,
         )
         dtype = None if output.dtype == "float8" else dtype_of(output.dtype)
-        metadata = {
-            "darkroom_config": embedded_config(self.config),
-            "ss_steps": str(step),
-            "ss_num_epochs": str(epoch),
-            "modelspec.trigger_phrase": output.trigger_words.strip(),
-            "modelspec.thumbnail": self.thumbnail() if output.thumbnail else "",
-        }
-        metadata = {key: text for key, text in metadata.items() if text}
+        metadata = result_metadata(self.config, moment, self.thumbnail)
         if output.model_format == "diffusers":  # title and date, which its files would not show
-            metadata |= {"modelspec.title": path.name, "modelspec.date": now.isoformat(timespec="seconds")}
+            metadata |= dated(path.name, moment)
             write_folder(
                 path,
                 states,
@@ -97,7 +83,7 @@ class ModelExporter:
             traits,
             dtype=dtype,
             title=path.stem,
-            created=now,
+            created=moment.now,
             metadata=metadata,
             on_written=on_written,
         )
@@ -127,37 +113,24 @@ class AutoencoderExporter:
 
     @property
     def suffix(self) -> str:
-        """The suffix of a save's name; empty for a folder."""
-        return ".safetensors" if self.config.output.model_format == "single_file" else ""
+        """See `Exporter`."""
+        return model_suffix(self.config)
 
     def save(
         self,
         path: Path,
         values: Mapping[str, torch.Tensor],
-        *,
-        now: datetime,
-        step: int,
-        epoch: int,
+        moment: SaveMoment,
         on_written: OnWritten | None = None,
     ) -> None:
-        """Write the VAE with its trained weights `values` (by full parameter name) in the config's format and dtype.
-
-        Streamed and atomic: on any error an existing VAE stays. Raises DarkroomError if a weight is not finite.
-        """
+        """Write the VAE with its trained weights, streamed; see `Exporter`."""
         settings = config_of(self.part)
         state = file_state(self.part.spec.model, state_of(self.part.spec.name, self.part, values))
         slots = vae_slots(settings)
         require_keys(self.part.spec.label, {s.key for s in slots}, state)
         dtype = dtype_of(self.config.output.dtype)
-        metadata = {
-            "darkroom_config": embedded_config(self.config),
-            "modelspec.title": path.stem if self.suffix else path.name,
-            "modelspec.date": now.isoformat(timespec="seconds"),
-            "ss_steps": str(step),
-            "ss_num_epochs": str(epoch),
-            "software": "Darkroom",
-        }
-        metadata = {key: text for key, text in metadata.items() if text}
+        title = path.stem if self.suffix else path.name
+        metadata = result_metadata(self.config, moment) | dated(title, moment)
         if self.suffix:
             write_safetensors(path, to_original(slots, state), metadata, dtype=dtype, on_written=on_written)
             return

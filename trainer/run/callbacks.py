@@ -24,8 +24,9 @@ from trainer.callbacks.saving import SavingCallback
 from trainer.callbacks.side_output import SideOutput
 from trainer.callbacks.tensorboard_log import TensorBoardLog
 from trainer.callbacks.validation import ValidationCallback
-from trainer.export.adapter import AdapterExporter, Exporter
+from trainer.export.adapter import AdapterExporter
 from trainer.export.embeddings import EmbeddingExporter, with_embeddings
+from trainer.export.exporter import Exporter
 from trainer.export.metadata import thumbnail_of
 from trainer.export.model import AutoencoderExporter, ModelExporter
 from trainer.methods.measured_prompts import measured_prompts

@@ -11,6 +11,7 @@ from modules.config.codec import load_file
 from modules.config.sampled_model import without_additions
 from modules.data.dataset import Dataset
 from modules.settings.edit import set_path
+from trainer.export.exporter import SaveMoment
 from trainer.preflight import check
 from trainer.run.callbacks import exporter_of
 from trainer.run.checkpoint import read_state, restore_fixed, weights_to_use
@@ -55,7 +56,7 @@ def export_backup(
         exporter = exporter_of(config, backup.run_dir, model, dataset, total_steps)
         values = weights_to_use(backup.path, model.groups, {})
         report("writing the model")
-        exporter.save(out, values, now=now, step=saved.counters.step, epoch=saved.counters.epoch)
+        exporter.save(out, values, SaveMoment(now, saved.counters.step, saved.counters.epoch))
     finally:
         model.placement.close()
     return ExportedModel(out, saved.counters.step, saved.counters.epoch)
