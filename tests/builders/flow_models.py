@@ -1,13 +1,14 @@
 """The tiny flow models, one line each: every test of what flow families share runs on all of them.
 
-A new family adds its line here and a `FlowModel` to its builder. `tests/conftest.py` makes a fixture of each name: the
+A new family adds its line here and a `FlowModel` to its builder, and records the states of its text encoders with
+`python -m tests.parity.test_flow_shapes`. `tests/conftest.py` makes a fixture of each name: the
 folder of the model, written once a session.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,8 @@ class FlowModel:
       the pipeline, sampled in 4 steps; `guidance` is in the program's scale, in which 1 is none.
     - `guidances` are those that are compared.
     - `other_forms(lora, folder)` writes a LoRA as other programs do, in forms that this program only reads.
+    - `published_shapes` are shapes of tensors in the published checkpoint of the denoiser, by their names there, and
+      `published_weights` the number of weights of all: what users' files have.
     - `attends_to_padding`: the denoiser does, so that the cache stores all tokens that the encoder reads.
     """
 
@@ -43,6 +46,8 @@ class FlowModel:
     sample: Callable[..., tuple[Any, Any]]
     guidances: tuple[float, ...] = (1.0, 3.0)
     other_forms: Callable[[Path, Path], Sequence[Path]] = lambda lora, folder: ()
+    published_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    published_weights: int = 0
     attends_to_padding: bool = False
 
     @property

@@ -137,4 +137,17 @@ TINY = FlowModel(
     _pipeline_text,
     _pipeline_sample,
     other_forms=_in_comfy_names,
+    published_shapes={
+        "x_embedder.weight": (3840, 64),
+        "cap_embedder.0.weight": (2560,),
+        "cap_embedder.1.weight": (3840, 2560),
+        "cap_pad_token": (1, 3840),
+        "context_refiner.1.attention.out.weight": (3840, 3840),
+        "noise_refiner.1.adaLN_modulation.0.weight": (15360, 256),
+        "layers.29.attention.qkv.weight": (11520, 3840),
+        "layers.29.attention.q_norm.weight": (128,),
+        "layers.29.feed_forward.w2.weight": (3840, 10240),
+        "final_layer.linear.weight": (64, 3840),
+    },
+    published_weights=6_154_908_736,
 )
