@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 
 from modules.config.codec import decode, encode
 from modules.config.rules import RULES
@@ -326,6 +327,39 @@ def test_a_vae_of_another_family_is_refused(config: Config, tiny: FlowModel, tin
     message = errors_of(config, model={"vae_file": str(tiny_sd / "vae")})["model.vae_file"]
     needed = f"{tiny.spec.label} needs {tiny.spec.latents.channels}."
     assert message.endswith(f"is a VAE with 4 latent channels; {needed}")
+
+
+def test_a_model_of_another_family_is_refused(config: Config, tiny: FlowModel, tiny_sd: Path) -> None:
+    """As with the preset of one family and the model of another."""
+    message = errors_of(config, model={"base_model": str(tiny_sd)})["model.base_model"]
+    assert message.endswith(f"is a StableDiffusionPipeline, not a {tiny.spec.label} model.")
+
+
+def test_a_denoiser_alone_is_no_base_model(config: Config, model: Path, tiny: FlowModel, tmp_path: Path) -> None:
+    alone = tmp_path / "alone.safetensors"
+    shutil.copyfile(model / tiny.spec.denoiser.name / "diffusion_pytorch_model.safetensors", alone)
+    assert "alone.safetensors" in errors_of(config, model={"base_model": str(alone)})["model.base_model"]
+
+
+def test_a_lora_of_another_family_is_refused(config: Config, tmp_path: Path) -> None:
+    file, layer = tmp_path / "sd.safetensors", "lora_unet_down_blocks_0_attentions_0_transformer_blocks_0_attn1_to_q"
+    factors = {"lora_down.weight": torch.ones(2, 320), "lora_up.weight": torch.ones(320, 2), "alpha": torch.tensor(2.0)}
+    save_file({f"{layer}.{name}": tensor for name, tensor in factors.items()}, file)
+    message = errors_of(config, adapter={"start_from": str(file)})["adapter.start_from"]
+    assert "is for another model family" in message
+    assert "Stable Diffusion" in message
+
+
+def test_a_text_encoder_of_another_size_is_refused(
+    config: Config, model: Path, tiny: FlowModel, tmp_path: Path
+) -> None:
+    for encoder, (key, _) in tiny.spec.text.widths.items():
+        copy = tmp_path / encoder
+        shutil.copytree(model, copy)
+        file = copy / encoder / "config.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), key: 4096}))
+        message = errors_of(config, model={"base_model": str(copy)})["model.base_model"]
+        assert "has states of width 4096; its" in message
 
 
 # -- gradients

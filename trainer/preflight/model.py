@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from modules.config.schema import Config
+from modules.estimate.architecture import architecture_of
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.identify import identify
 from modules.families.kinds.registry import serves_as
@@ -46,6 +47,7 @@ def found_model(config: Config) -> FileKind | None:
 def problems_of_model(config: Config, found: FileKind | None) -> Iterator[Problem]:
     """Yield the problems of the base model and the VAE file."""
     yield from _base_model(config, found)
+    yield from _problems_of_text_widths(config, found)
     yield from _vae(config)
 
 
@@ -90,6 +92,33 @@ def _base_model(config: Config, found: FileKind | None) -> Iterator[Problem]:
 def is_repository(name: str) -> bool:
     """Return whether a name has the form of a repository's, owner/model."""
     return _REPOSITORY.fullmatch(name) is not None
+
+
+def _problems_of_text_widths(config: Config, found: FileKind | None) -> Iterator[Problem]:
+    """Yield an error where a text encoder of the base model has states of another width than its denoiser reads."""
+    spec = config.family
+    if not spec.text.widths or found is None or found.family != spec.name:
+        return
+    folder = downloaded_folder(config)
+    architecture = architecture_of(str(folder) if folder else config.model.base_model.strip(), spec.name)
+    configs = {} if architecture is None else architecture.configs
+    for part in spec.parts:
+        key, denoiser_key = spec.text.widths.get(part.name, ("", ""))
+        given, needed = value_at(configs.get(part.name), key), value_at(configs.get(spec.denoiser.name), denoiser_key)
+        if None not in (given, needed) and given != needed:
+            yield Problem(
+                "model.base_model",
+                f"The {part.label} of {cut(config.model.base_model, max_chars=200)} has states of width {given}; its "
+                f"{spec.denoiser.label} reads {needed}.",
+                advice=f"Choose a base model whose text encoder is the one of {spec.label}.",
+            )
+
+
+def value_at(config: Any, key: str) -> Any:
+    """Return the value of a dotted key of a nested config; None if it has none."""
+    for name in key.split("."):
+        config = config.get(name) if isinstance(config, Mapping) else None
+    return config
 
 
 def downloaded_folder(config: Config) -> Path | None:

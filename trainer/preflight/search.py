@@ -201,7 +201,7 @@ class StepTimes:
             is_fused=is_fused(training.optimizer),
             moves_average=training.ema.mode == "temp_device",
             on_gpu=self._budget.on_gpu,
-            work=_VAE_WORK if part.role == "vae" else 1.0,
+            work=_VAE_WORK if part.role == "vae" else part.model.work,
         )
         return step_time(facts) * (1.001 if self._narrows_vae(config) else 1.0)  # rounds latents: only where needed
 

@@ -29,6 +29,7 @@ TRANSFORMER = ModelClass(
     },
     # The embeddings of time, text and image, the modulations and the output: small, and sensitive.
     never_quantized=frozenset({"t_embedder", "cap_embedder", "adaLN_modulation", "all_x_embedder", "all_final_layer"}),
+    work=3.5,
     overflows_in_float16=True,  # the activations inside its MLPs reach 66,000
 )
 QWEN3 = ModelClass(
@@ -51,7 +52,11 @@ Z_IMAGE = FamilySpec(
     size_step_px=16,
     latents=LatentSpec(channels=16, factor=8, overflows_in_float16=True),
     text=TextSpec(
-        MAX_TOKENS - _TEMPLATE_TOKENS, f"{_HOME}.text:load_tokenizer", truncates=True, ships_vocabulary=False
+        MAX_TOKENS - _TEMPLATE_TOKENS,
+        f"{_HOME}.text:load_tokenizer",
+        truncates=True,
+        ships_vocabulary=False,
+        widths={"text_encoder": ("hidden_size", "cap_feat_dim")},
     ),
     files=f"{_HOME}.files:FILES",
     pipelines=("ZImagePipeline",),

@@ -109,8 +109,8 @@ def matching(rows: Sequence[PresetRow], text: str) -> list[PresetRow]:
 def for_card(rows: Sequence[PresetRow], card_gb: int) -> list[PresetRow]:
     """Return the rows in the order in which they suit a card: made for its memory, for any card, for a larger one.
 
-    Made for it are those of each family and training target that state the most memory it has. Without a card (0) the
-    order stays.
+    Made for it are those of each family and training target that state the most memory it has, LoRAs first. Without a
+    card (0) the order stays.
     """
     best: dict[tuple[str, str], int] = {}
     for row in rows:
@@ -118,10 +118,13 @@ def for_card(rows: Sequence[PresetRow], card_gb: int) -> list[PresetRow]:
             kind = (row.family, row.trains)
             best[kind] = max(best.get(kind, 0), row.preset.card_gb)
 
-    def rank(row: PresetRow) -> int:
+    lora = _kind_label(_KINDS[0])
+
+    def rank(row: PresetRow) -> tuple[int, bool]:
         if needs_larger_card(row, card_gb):
-            return 2
-        return 0 if row.preset.card_gb and row.preset.card_gb == best.get((row.family, row.trains)) else 1
+            return 2, False
+        is_best = row.preset.card_gb and row.preset.card_gb == best.get((row.family, row.trains))
+        return (0, row.trains != lora) if is_best else (1, False)
 
     return sorted(rows, key=rank) if card_gb else list(rows)
 
