@@ -14,14 +14,17 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, Ty
 from annotated_types import Ge, Gt, Le
 from pydantic import create_model
 
+from modules.diffusion.process_spec import ProcessSpec
 from modules.settings.conditions import USES_DENOISER
 from modules.settings.field import Section, Setting, When
+from modules.system.errors import DarkroomError
 
 if TYPE_CHECKING:
     import torch
 
     from modules.diffusion.process import NoiseProcess
 
+OTHER_SCHEDULE = "Choose the schedule Constant or Exponential."
 HuberForm = Literal["huber", "pseudo_huber"]
 HuberSchedule = Literal["constant", "snr", "exponential"]
 
@@ -42,6 +45,10 @@ class LossSettings(Section):
     applies_when: ClassVar[When | None] = USES_DENOISER
 
     strength: Annotated[float, Ge(0), Le(1000), _strength("Loss", "The weight of the loss in the mix.")] = 0.0
+
+    def refusal(self, process: ProcessSpec) -> tuple[str, str]:
+        """Return the field whose value is not defined for models of a process, and the sentence; both may be empty."""
+        return "", ""
 
 
 S = TypeVar("S", bound=LossSettings)
@@ -201,6 +208,12 @@ class DeltaSettings(LossSettings):
     schedule: Annotated[HuberSchedule, _schedule("Huber")] = "constant"
     form: Annotated[HuberForm, _form("Huber")] = "huber"
 
+    def refusal(self, process: ProcessSpec) -> tuple[str, str]:
+        """Refuse the schedule by SNR for flow models: its paper and sd-scripts define it for DDPM alone."""
+        if self.schedule != "snr" or process.flow is None:
+            return "", ""
+        return "schedule", process.undefined("The schedule SNR of the Huber losses")
+
     def deltas(self, process: NoiseProcess, timesteps_B: torch.Tensor) -> torch.Tensor:
         """Return delta at these timesteps, float32 of shape (B, 1, 1, 1)."""
         deltas_B = huber_deltas(process, timesteps_B, delta=self.delta, schedule=self.schedule)
@@ -283,6 +296,16 @@ class LossMix:
     """The losses with a strength, by name, in the order of the registry. The default is the squared error."""
 
     terms: tuple[tuple[str, LossSettings], ...] = (("mse", MseSettings()),)
+
+    def require(self, process: NoiseProcess) -> None:
+        """Raise DarkroomError if a setting of a loss is not defined for a process."""
+        for sentence in self.refusals(process.spec).values():
+            raise DarkroomError(sentence, advice=OTHER_SCHEDULE)
+
+    def refusals(self, process: ProcessSpec) -> dict[str, str]:
+        """Return the sentences that refuse settings for models of a process, by loss and field, as in "huber.delta"."""
+        found = ((name, *settings.refusal(process)) for name, settings in self.terms)
+        return {f"{name}.{field}": sentence for name, field, sentence in found if sentence}
 
     def at(self, process: NoiseProcess, timesteps_B: torch.Tensor) -> Errors:
         """Return the function of the errors of predictions at these timesteps: the sum of strength times loss.

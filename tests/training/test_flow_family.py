@@ -72,6 +72,13 @@ def test_weightings_without_a_meaning_are_refused(config: Config, name: str) -> 
     assert "is not defined for flow matching models" in found["training.loss.weighting"]
 
 
+def test_a_schedule_of_a_loss_without_a_meaning_is_refused(config: Config) -> None:
+    huber = {"strength": 1.0, "schedule": "snr"}
+    assert list(of(config, training={"loss": {"mix": {"huber": huber}}})) == ["training.loss.mix.huber.schedule"]
+    assert not of(config, training={"loss": {"mix": {"huber": {**huber, "schedule": "exponential"}}}})
+    assert not of(config, training={"loss": {"mix": {"huber": {**huber, "strength": 0.0}}}})
+
+
 @pytest.mark.parametrize(
     ("method", "what"),
     [

@@ -138,6 +138,26 @@ def test_huber_deltas_are_the_papers(schedule: Any, has_zero_snr: bool) -> None:
         assert delta == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.parametrize(("name", "form"), REFERENCES)
+@pytest.mark.parametrize("schedule", ["constant", "exponential", "snr"])
+def test_each_loss_of_a_flow_is_its_formula_or_refused_by_name(name: str, form: Any, schedule: Any) -> None:
+    """The schedule by SNR is published for DDPM alone; sd-scripts refuses it for flow models, too."""
+    process, levels = FlowProcess(), torch.tensor([0.0, 20.0, 500.0, 1000.0])
+    is_scheduled = issubclass(LOSSES[name].settings, DeltaSettings)
+    settings = {"strength": 1.0, **with_delta(name, 0.1, form), **({"schedule": schedule} if is_scheduled else {})}
+    losses = mix(**{name: settings})
+    if is_scheduled and schedule == "snr":
+        assert list(losses.refusals(process.spec)) == [f"{name}.schedule"]
+        with pytest.raises(DarkroomError, match="SNR of the Huber losses is not defined for flow matching models"):
+            losses.require(process)
+        losses.require(process_of())
+        return
+    losses.require(process)
+    deltas = 0.1 ** (levels / 1000) if schedule == "exponential" else torch.full((4,), 0.1)
+    rows = [REFERENCES[name, form](d[None], float(delta)) for d, delta in zip(DIFFERENCES, deltas, strict=True)]
+    torch.testing.assert_close(losses.at(process, levels)(OUTPUT, TARGET), torch.cat(rows), rtol=1e-5, atol=1e-6)
+
+
 WEIGHTS: dict[str, Callable[[float, float, bool], float]] = {  # by SNR, gamma, and whether the model predicts v
     "none": lambda snr, gamma, is_v: 1.0,
     "min_snr": lambda snr, gamma, is_v: min(snr, gamma) / (snr + is_v),

@@ -272,6 +272,39 @@ def test_processes_that_share_a_micro_batch_draw_the_timesteps_of_the_whole() ->
     assert torch.equal(torch.cat(parts), whole)
 
 
+FLOW_SHIFTS = {"none": ConstantShift(3.0), "constant": ConstantShift(3.0), "by tokens": TokenShift()}
+
+
+@pytest.mark.parametrize("shift", FLOW_SHIFTS)
+@pytest.mark.parametrize(
+    ("name", "theirs", "weight", "bias"),
+    [
+        ("uniform", {"weighting_scheme": "none"}, 0.0, 0.0),
+        ("logit_normal", {"weighting_scheme": "logit_normal", "logit_mean": 0.4, "logit_std": 1.5}, 0.5, 0.4),
+        ("heavy_tail", {"weighting_scheme": "mode", "mode_scale": 1.29}, 1.29, 0.0),
+    ],
+)
+def test_flow_timesteps_have_the_densities_of_diffusers(
+    name: str, theirs: dict[str, Any], weight: float, bias: float, shift: str
+) -> None:
+    """Of its training scripts, with the shift of the settings: static, or by the tokens of the image."""
+    from diffusers.training_utils import compute_density_for_timestep_sampling
+
+    is_dynamic = shift == "by tokens"
+    static = 3.0 if shift == "constant" else 1.0
+    process = flow_matching(FlowConvention(shift=FLOW_SHIFTS[shift]))
+    size_shift = process.size_shift(width_px=1024, height_px=1024, own_px=1024)
+    u = compute_density_for_timestep_sampling(
+        batch_size=400_000, generator=torch.Generator().manual_seed(3), **theirs
+    ).double()
+    factor = math.exp(1.15) if is_dynamic else static
+    sigma = factor * u / (1 + (factor - 1) * u)
+    counts = torch.bincount((sigma * 20).long().clamp(max=19), minlength=20) / len(u)
+    sampling = TimestepSampling(name, weight, bias, shift=static, is_dynamic=is_dynamic)
+    described = sampling.describe(num_bins=20, num_timesteps=N, size_shift=size_shift)
+    assert described == pytest.approx(counts.tolist(), abs=3e-3)
+
+
 @pytest.mark.parametrize("side", [256, 512, 1024, 2048])
 def test_the_dynamic_shift_of_a_flow_is_the_rule_of_its_model(side: int) -> None:
     """By its tokens where it has such a rule; with a constant shift it is the paper's `sqrt(m / n)`, as for DDPM."""

@@ -35,8 +35,9 @@ class Denoise:
     learned: LearnedWeighting | None = None
 
     def prepare(self, context: StepContext) -> None:
-        """Raise DarkroomError for a loss weighting that is not defined for the model's noise process."""
+        """Raise DarkroomError for a loss or a weighting that is not defined for the model's noise process."""
         WEIGHTINGS[self.weighting].require(context.family.process)
+        self.mix.require(context.family.process)
 
     def batches(self, loader: Iterable[Batch], context: StepContext) -> Iterator[Batch]:
         """Yield the loader's batches unchanged."""

@@ -8,7 +8,7 @@ from modules.config.schema import Config
 from modules.config.sections.noise import timestep_sampling_of
 from modules.config.usage import method_of, rollout_of, settings_of_method, uses_denoiser
 from modules.diffusion.weightings import WEIGHTINGS
-from modules.objectives.losses import LOSSES, loss_mix_of
+from modules.objectives.losses import LOSSES, OTHER_SCHEDULE, loss_mix_of
 from modules.objectives.spec import OTHER_METHOD
 from modules.sampling.registry import SAMPLERS, samplers_for
 from modules.system.problem import Problem
@@ -109,6 +109,8 @@ def noise_process(config: Config) -> Iterator[Problem]:
         sentence, advice = WEIGHTINGS[config.training.loss.weighting].refusal(process, process.predictions)
         if sentence:
             yield Problem("training.loss.weighting", sentence, advice=advice)
+        for field, sentence in loss_mix_of(config.training.loss.mix).refusals(process).items():
+            yield Problem(f"{_SECTION}mix.{field}", sentence, advice=OTHER_SCHEDULE)
     if config.training.noise.generalized_offset and process.flow is not None and method.adds_noise(settings):
         sentence = process.undefined("Generalized offset noise")
         yield Problem("training.noise.generalized_offset", sentence, advice="Switch it off.")
