@@ -95,7 +95,7 @@ def _with(case: Case, config: Config, folder: Path) -> Config:
         if not file.exists():
             folder.mkdir(parents=True, exist_ok=True)
             write_gguf(file, _family(config).parts[denoiser].module.state_dict(), kind=case.blocks, flattens=False)
-        tree["model"]["denoiser_file"] = str(file)
+        tree["parts"][denoiser]["file"] = str(file)
     return decode(tree).config
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from modules.config.schema import Config
 from modules.config.sections.quantization import quantized_layers, residual_of
+from modules.families.spec import PartSpec
 from modules.quantization.registry import FORMATS, ChosenFormat
 from modules.settings.layer_filter import EVERYTHING
 
@@ -18,14 +19,14 @@ _SIXTEEN_BITS = ("bfloat16", "float16")
 class QuantizedParts:
     """The formats of the quantized parts by name, and the dtype of their other weights.
 
-    `cache_dir` keeps weights together with their low-rank product; `denoiser_file` is the file of a denoiser that is
-    packed in it.
+    `cache_dir` keeps weights together with their low-rank product; `files` are those that the parts are read from, if
+    they have one of their own.
     """
 
     formats: Mapping[str, ChosenFormat] = field(default_factory=dict)
     other_dtype: str = "float32"
     cache_dir: str = ""
-    denoiser_file: str = ""
+    files: Mapping[str, str] = field(default_factory=dict)
 
     def plain_dtype(self, part: str, dtype: str) -> str:
         """Return the dtype of a part's weights that are not quantized; `dtype` is the one in its settings."""
@@ -54,10 +55,11 @@ def quantized_parts(config: Config) -> QuantizedParts:
         formats,
         precision if precision in _SIXTEEN_BITS else "float32",
         config.quantization.cache_dir.strip() or str(Path(config.general.cache_dir) / "quantization"),
-        denoiser_source(config),
+        {part.name: file for part in config.family.parts if (file := part_source(config, part))},
     )
 
 
-def denoiser_source(config: Config) -> str:
-    """Return the file that the denoiser is read from: one of its own, or the base model."""
-    return config.model.denoiser_file.strip() or config.model.base_model.strip()
+def part_source(config: Config, part: PartSpec) -> str:
+    """Return the file that a part is read from: its own, for a denoiser else the base model; empty without one."""
+    base = config.model.base_model.strip() if part.role == "denoiser" else ""
+    return config.part(part.name).file.strip() or base

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from modules.config.schema import Config
-from modules.config.sections.model import Model
 from modules.config.usage import uses_denoiser
 from modules.families.kinds.identify import identify
 from modules.families.kinds.registry import serves_as
 from modules.system.paths import from_root
 
 
-def model_of_samples(config: Config) -> Model:
-    """Return the settings of the model that samples are drawn with: the sampling model, without training adapter."""
+def config_of_samples(config: Config) -> Config:
+    """Return a config whose model is the one that samples are drawn with: the sampling model, without training adapter.
+
+    A sampling model that is a denoiser alone is the denoiser's file; any other is the base model.
+    """
     model = config.model.model_copy(update={"training_adapter": ""})
-    name = config.sampling.model.strip()
+    name, denoiser = config.sampling.model.strip(), config.family.denoiser.name
     if not name or not uses_denoiser(config):
-        return model
+        return config.model_copy(update={"model": model})
     kind = identify(from_root(name))
     is_denoiser = serves_as(kind, "denoiser") and not kind.is_model
-    return model.model_copy(
-        update={"denoiser_file": name} if is_denoiser else {"base_model": name, "denoiser_file": ""}
-    )
+    model = model if is_denoiser else model.model_copy(update={"base_model": name})
+    part = config.part(denoiser).model_copy(update={"file": name if is_denoiser else ""})
+    return config.model_copy(update={"model": model, "parts": {**config.parts, denoiser: part}})
 
 
 def model_name_of_samples(config: Config) -> str:

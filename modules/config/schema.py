@@ -32,7 +32,7 @@ class Config(Section):
     the settings that a newer version or another program wrote, by path.
     """
 
-    darkroom_version: Literal[5] = 5
+    darkroom_version: Literal[6] = 6
     general: General = General()
     model: Model = Model()
     parts: Annotated[

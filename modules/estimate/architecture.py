@@ -55,7 +55,7 @@ def _of_folder(folder: Path, family: str) -> Architecture:
 def _of_file(path: Path) -> Architecture | None:
     header = read_checkpoint_header(path)
     kind: FileKind = identify_header(header)
-    if not kind.is_model:
+    if not (kind.is_model or kind.is_denoiser):
         return None
     shapes = {original: header.shapes[name] for original, name in original_names(kind.model, header.shapes).items()}
     return Architecture(configs_of_file(kind.model, shapes, header.metadata))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import torch
 from torch import nn
@@ -75,23 +75,31 @@ class Posterior:
         return self.norm.normalize(self.means_BCHW + (0.5 * self.log_variances_BCHW).exp() * noise_BCHW)
 
 
+StaysPacked = Callable[[str, str, Literal["gguf", "float8"]], bool]
+"""Whether a layer keeps its weight as a file has it: the part, the layer, and how the file has packed it."""
+
+
+def never_packed(part: str, layer: str, packed_in: Literal["gguf", "float8"]) -> bool:
+    """Return that no layer keeps its packed weight."""
+    return False
+
+
 @dataclass(frozen=True)
 class LoadRequest(Generic[Settings]):
     """A base model to load, with the settings of its family.
 
     `base_model` is a single file, a diffusers folder or a repository, `dtypes` the dtype of each part (float32 for
-    others). `vae_file` names a VAE and `denoiser_file` a denoiser in place of the model's own; `stays_packed` are the
-    denoiser's layers that keep the weights of a GGUF file as they are stored. Of the parts in `without_weights` only
-    the config is read: they are on the meta device. `fallback_dtype` is that of a VAE that overflows in float16.
+    others). `part_files` names the files of parts in place of the model's own; `stays_packed` are the layers that keep
+    the weights of such a file as they are stored. Of the parts in `without_weights` only the config is read: they are
+    on the meta device. `fallback_dtype` is that of a VAE that overflows in float16.
     `hub` has the token for a download, and `on_bytes(done, total)` reports its progress.
     """
 
     base_model: str
     settings: Settings
     dtypes: Mapping[str, torch.dtype] = field(default_factory=dict)
-    vae_file: str = ""
-    denoiser_file: str = ""
-    stays_packed: Callable[[str], bool] = lambda layer: False
+    part_files: Mapping[str, str] = field(default_factory=dict)
+    stays_packed: StaysPacked = never_packed
     without_weights: Collection[str] = ()
     fallback_dtype: torch.dtype = torch.float32
     offline: bool = False

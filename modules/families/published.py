@@ -31,7 +31,8 @@ class PublishedModel:
     """One model of a family as it was published.
 
     `architecture`, `variant_architectures` and `implementation` are ModelSpec's; `kohya_version` is kohya's. `configs`
-    is the folder of its parts' configs. `pipelines` are diffusers' classes by variant, `index` the entries of a
+    is the folder of its parts' configs, `repository` the one at Hugging Face with its tokenizers, for a family whose
+    tokenizers are not in the program. `pipelines` are diffusers' classes by variant, `index` the entries of a
     folder's index besides the parts, `variant_index` further ones by variant. `text_width` is the width of the text
     states that its cross-attention reads, `embedding_width` that of an embedding's vectors, `embedding_tensors` the
     names of an embedding's tensors where they have names. `prediction_note(program, file)` returns what the user must
@@ -45,6 +46,7 @@ class PublishedModel:
     kohya_version: str
     adapter_targets: TargetsOf
     configs: Path | None = None
+    repository: str = ""
     implementation: str = ""
     variant_architectures: Mapping[str, str] = field(default_factory=dict)
     pipelines: Mapping[str, str] = field(default_factory=dict)

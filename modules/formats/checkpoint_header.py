@@ -15,11 +15,13 @@ from typing import BinaryIO, Literal
 
 import numpy as np
 
+from modules.formats.float8_scales import Float8Scales, scales_in
 from modules.formats.gguf_header import GgufTensor, read_gguf_header
 from modules.formats.headers import ITEM_BYTES, TensorEntry, UnreadableFileError, read_header
 from modules.formats.pickle_header import open_limited_zip, read_pickle_header, unsafe_names_of
 from modules.formats.pickle_machine import PickleLimitError
 from modules.formats.pickle_values import PickledTensor
+from modules.formats.shards import is_index, shards_of
 from modules.system.regular_files import open_regular
 
 Container = Literal["safetensors", "pickle", "gguf"]
@@ -31,7 +33,6 @@ _DTYPE_LABELS = {
     "F8_E4M3": "float8",
     "F8_E5M2": "float8",
 }
-_SCALES = (".scale_weight", ".weight_scale")
 _PICKLED_SUFFIXES = (".ckpt", ".pt", ".pth", ".bin", ".pkl", ".pickle")
 _MAX_VALUES = 1_000_000
 _MOST_SCALAR_BYTES = 8
@@ -75,13 +76,23 @@ class CheckpointHeader:
         return next((s[1] if len(s) > 1 else 0 for s in shapes), 0)
 
     @property
-    def has_scaled_float8(self) -> bool:
-        """Whether matrices are in float8 with a scale for each, which is to be multiplied: ComfyUI's scaled float8."""
-        return self.main_dtype == "float8" and any(name.endswith(_SCALES) for name in self.shapes)
+    def scales(self) -> Float8Scales:
+        """The scales of its weights, if they are in scaled float8."""
+        return scales_in(self.shapes, self.dtypes, self.metadata)
+
+    @property
+    def weights(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of its tensors without the scales of others."""
+        return {name: self.shapes[name] for name in self.scales.weights(self.shapes)}
 
 
 def read_checkpoint_header(path: Path) -> CheckpointHeader:
-    """Return a model file's header. Raises UnreadableFileError for a file that is not a model."""
+    """Return a model file's header, that of all files together for an index of several.
+
+    Raises UnreadableFileError for a file that is not a model.
+    """
+    if is_index(path):
+        return _of_shards(path)
     try:
         header = read_header(path)
     except UnreadableFileError as error:
@@ -99,6 +110,18 @@ def read_checkpoint_header(path: Path) -> CheckpointHeader:
         {name: t.dtype for name, t in header.tensors.items()},
         header.metadata,
         entries=header.tensors,
+    )
+
+
+def _of_shards(index: Path) -> CheckpointHeader:
+    headers = [read_header(file) for file in shards_of(index)]
+    tensors = {name: entry for header in headers for name, entry in header.tensors.items()}
+    return CheckpointHeader(
+        index,
+        "safetensors",
+        {name: t.shape for name, t in tensors.items()},
+        {name: t.dtype for name, t in tensors.items()},
+        {},
     )
 
 

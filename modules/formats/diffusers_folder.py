@@ -20,6 +20,7 @@ _WANTED = (
     "model_index.json",
     "*/config.json",
     "*/scheduler_config.json",
+    "*/*.safetensors.index.json",
     "tokenizer*/*",
 )
 _UNWANTED = ("*.fp16.*", "*.non_ema.*", "*flax*", "*.onnx*", "safety_checker/*", "feature_extractor/*")

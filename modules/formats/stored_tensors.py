@@ -10,12 +10,14 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, BinaryIO
 
 import torch
 
+from modules.formats.float8_scales import ADVICE, scales_in
 from modules.formats.gguf_tensors import gguf_tensors
 from modules.formats.headers import TensorEntry, UnreadableFileError, read_header
 from modules.formats.lazy_tensors import LazyTensor, lazy
@@ -28,6 +30,7 @@ from modules.formats.pickle_header import (
     unsafe_sentence,
 )
 from modules.formats.pickle_values import LEFTOVERS, PARAMETER_DICT
+from modules.formats.shards import is_index, shards_of
 from modules.system.errors import DarkroomError
 from modules.system.hardware import free_memory
 from modules.system.regular_files import open_regular
@@ -46,18 +49,36 @@ DTYPE_CODES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
+_CODES = {dtype: code for code, dtype in DTYPE_CODES.items()}
 _UNSAFE_ADVICE = "Get it as .safetensors, or convert it with the program that made it."
 _MAX_DEPTH = 4
 _ALWAYS_READ = 100_000_000  # bytes; asking for the free memory takes longer than reading most tensors
 
 
+@dataclass(frozen=True, eq=False)
+class ScaledTensor(LazyTensor):
+    """A weight in float8 as it is stored, and its scale: one number, or one for each row. `make()` multiplies them."""
+
+    stored: LazyTensor
+    scale: LazyTensor
+
+    def row_scales(self) -> torch.Tensor:
+        """Return the scale of each row (out, 1), in float32."""
+        return self.scale.make().float().reshape(-1, 1).expand(self.shape[0], 1).contiguous()
+
+
 def read_stored(path: Path) -> tuple[dict[str, LazyTensor], dict[str, str]]:
     """Return the tensors of a model file, of any format regardless of its suffix, and its metadata.
 
-    Raises DarkroomError if it is not a complete file of a known format.
+    An index of several files stands for all of them. Weights in scaled float8 are `ScaledTensor`s, without tensors for
+    their scales. Raises DarkroomError if it is not a complete file of a known format.
     """
     try:
-        return read_lazy_safetensors(path)
+        if is_index(path):
+            files = [read_lazy_safetensors(file)[0] for file in shards_of(path)]
+            return _scaled({name: t for tensors in files for name, t in tensors.items()}, {}, path.name), {}
+        tensors, metadata = read_lazy_safetensors(path)
+        return _scaled(tensors, metadata, path.name), metadata
     except UnreadableFileError as error:
         if error.defect == "gguf":
             return gguf_tensors(path)
@@ -76,6 +97,24 @@ def read_lazy_safetensors(path: Path) -> tuple[dict[str, LazyTensor], dict[str, 
     if unknown:
         raise DarkroomError(f"{path.name} contains dtypes that are not supported: {', '.join(unknown)}.")
     return {name: _lazy_entry(path, entry) for name, entry in header.tensors.items()}, dict(header.metadata)
+
+
+def _scaled(tensors: dict[str, LazyTensor], metadata: Mapping[str, str], file: str) -> dict[str, LazyTensor]:
+    """Return a file's tensors with scaled float8 weights. Raises DarkroomError where their scales are missing."""
+    shapes, dtypes = {n: t.shape for n, t in tensors.items()}, {n: _CODES.get(t.dtype, "") for n, t in tensors.items()}
+    scales = scales_in(shapes, dtypes, metadata)
+    if scales.problem:
+        raise DarkroomError(f"{file} {scales.problem}", advice=ADVICE)
+    weights = {name: tensors[name] for name in scales.weights(tensors)}
+    return weights | {name: _scaled_tensor(weights[name], tensors[scale]) for name, scale in scales.names.items()}
+
+
+def _scaled_tensor(stored: LazyTensor, scale: LazyTensor) -> ScaledTensor:
+    def make() -> torch.Tensor:
+        factors = scale.make().float().flatten()
+        return stored.make().float() * factors.view(-1, *(1 for _ in stored.shape[1:]))
+
+    return ScaledTensor(stored.shape, torch.float32, make, stored, scale)
 
 
 def read_pickled_tensors(path: Path) -> dict[str, LazyTensor]:

@@ -7,10 +7,10 @@ is. Nothing unpacked is kept for the backward pass: the weight is unpacked again
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -19,12 +19,9 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from modules.data.cache.store import EntryStore
-from modules.formats.gguf_header import GgufTensor
-from modules.formats.gguf_tensors import read_packed
 from modules.quantization.packing import (
     FLOAT8_ROWS,
     INT8_ROWS,
-    GgufBlocks,
     PackedData,
     PackedWeight,
     Packing,
@@ -82,6 +79,8 @@ def _computes_in_8_bits(left: torch.Tensor, rows: torch.Tensor) -> bool:
     is_able = torch.cuda.get_device_capability(left.device) >= _CUDA_CAPABILITY[rows.dtype]
     return is_able and divides and (rows.dtype != torch.int8 or left.shape[0] >= _CUDA_MIN_ROWS)
 
+
+NOTHING_PACKED: Mapping[str, Callable[[], PackedWeight]] = MappingProxyType({})
 
 _without_values: ContextVar[bool] = ContextVar("without_values", default=False)
 
@@ -221,47 +220,28 @@ def _add_low_rank(to: torch.Tensor, x: torch.Tensor, first: torch.Tensor, second
     return torch.addmm(to.view(-1, to.shape[-1]), low, second.T).view(to.shape)
 
 
-def quantize_layers(module: nn.Module, chosen: ChosenFormat, *, cache: EntryStore | None = None) -> list[str]:
+def quantize_layers(
+    module: nn.Module,
+    chosen: ChosenFormat,
+    *,
+    cache: EntryStore | None = None,
+    packed: Mapping[str, Callable[[], PackedWeight]] = NOTHING_PACKED,
+) -> list[str]:
     """Replace the weights of a part's linear layers by quantized ones, one after the other, in place.
 
-    A `cache` keeps residuals, which take time to compute. Returns the names of the layers. Raises DarkroomError if an
-    entry of the filter matches no layer.
+    `packed` reads the weights of layers that a file has packed already; of a format that is stored in a file only these
+    are replaced. A `cache` keeps residuals, which take time to compute. Returns the names of the layers. Raises
+    DarkroomError if an entry of the filter matches no layer.
     """
-    linear = _linear_layers(module)
+    linear = {name: layer for name, layer in module.named_modules() if type(layer) is nn.Linear}
     taken = select_layers(chosen.layers, linear, page="Model")
-    names = [name for name in taken if chosen.takes(name)]
+    names = [n for n in taken if chosen.takes(n) and (n in packed or not chosen.format.is_stored)]
     for name in names:
         # Nothing else may reference the layer: its weight is freed before the next one is packed.
         layer = linear.pop(name)
-        weight = pack_weight(layer.weight.detach(), chosen.format, chosen.residual, cache)
-        _replace(module, name, QuantizedLinear(layer, chosen.format, weight))
+        read = packed.get(name)
+        weight = pack_weight(layer.weight.detach(), chosen.format, chosen.residual, cache) if read is None else read()
+        parent, _, attribute = name.rpartition(".")
+        setattr(module.get_submodule(parent), attribute, QuantizedLinear(layer, chosen.format, weight))
         del layer
     return names
-
-
-def take_packed_layers(
-    module: nn.Module, chosen: ChosenFormat, path: Path, packed: Mapping[str, GgufTensor]
-) -> list[str]:
-    """Give a part's linear layers the packed weights of a GGUF file, in place; `packed` are these weights by name.
-
-    The other layers have their weights already. Returns the names of the layers. Raises DarkroomError as
-    `quantize_layers` does.
-    """
-    linear = _linear_layers(module)
-    taken = select_layers(chosen.layers, linear, page="Model")
-    names = [name for name in taken if chosen.takes(name) and name in packed]
-    for name in names:
-        layer, tensor = linear[name], packed[name]
-        data = read_packed(path, tensor)
-        weight = PackedWeight(GgufBlocks(tensor.type), data, data.new_empty(0).float())
-        _replace(module, name, QuantizedLinear(layer, chosen.format, weight))
-    return names
-
-
-def _linear_layers(module: nn.Module) -> dict[str, nn.Linear]:
-    return {name: layer for name, layer in module.named_modules() if type(layer) is nn.Linear}
-
-
-def _replace(module: nn.Module, name: str, layer: nn.Module) -> None:
-    parent, _, attribute = name.rpartition(".")
-    setattr(module.get_submodule(parent), attribute, layer)

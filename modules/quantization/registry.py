@@ -41,8 +41,9 @@ class QuantizedFormat:
     returns the bytes of a weight of a shape (out, in), with its scales. `rounds_inputs`: the inputs of a layer are
     rounded as well, and the product is computed in that format if the device can. `working_bytes` is the number of
     bytes per element that unpacking a weight to float32 needs at its peak. `is_stored`: the weights are packed in the
-    file of the model, so `packing` is empty, and their bytes are in the file's header. `devices` are the kinds of
-    devices it runs on, and `backends` describes how, for the documents.
+    file of the model, so `packing` is empty, and their bytes are in the file's header. `takes_scaled_float8`: weights
+    in float8 with scales, as files have them, are in the format already. `devices` are the kinds of devices it runs
+    on, and `backends` describes how, for the documents.
     """
 
     name: str
@@ -55,6 +56,7 @@ class QuantizedFormat:
     backends: str
     rounds_inputs: Rounding = ""
     is_stored: bool = False
+    takes_scaled_float8: bool = False
 
     def unpacking_bytes(self, item_bytes: int) -> int:
         """Return the peak of unpacking a weight to a dtype, per element: its float32 values exist at the same time."""
@@ -75,6 +77,11 @@ class ChosenFormat:
     residual: Residual | None = None
     stored: Mapping[str, int] | None = field(default=None, hash=False)
     never: frozenset[str] = frozenset()
+
+    @property
+    def keeps_scaled_float8(self) -> bool:
+        """Whether weights that a file has in float8 with scales stay as they are."""
+        return self.format.takes_scaled_float8 and self.residual is None
 
     def takes(self, path: str) -> bool:
         """Return whether the linear layer with a dotted name is quantized."""
@@ -120,6 +127,7 @@ FLOAT8 = QuantizedFormat(
     working_bytes=4,
     devices=frozenset({"cpu", "cuda"}),
     backends="CUDA, CPU",
+    takes_scaled_float8=True,
 )
 
 
@@ -157,6 +165,7 @@ FLOAT8_W8A8 = QuantizedFormat(
     backends="in float8 on CUDA (compute capability 8.9); "
     "on a CPU and older GPUs the same rounding, computed in 16 or 32 bits",
     rounds_inputs="float8",
+    takes_scaled_float8=True,
 )
 
 
@@ -185,7 +194,7 @@ def _gguf_bytes(shape: Shape) -> int:
 GGUF = QuantizedFormat(
     name="gguf",
     label="GGUF",
-    help="The denoiser of a GGUF file, whose weights stay packed as they are in it.",
+    help="A part in a GGUF file, whose weights stay packed as they are in it.",
     packing="",
     stored_bytes=_gguf_bytes,
     working_bytes=10,
@@ -196,7 +205,7 @@ GGUF = QuantizedFormat(
 GGUF_A8_FLOAT = QuantizedFormat(
     name="gguf_a8_float",
     label="GGUF, computed in float8",
-    help="The denoiser of a GGUF file; weights and inputs are rounded to float8 at each use, so that the product is "
+    help="A part in a GGUF file; weights and inputs are rounded to float8 at each use, so that the product is "
     "computed in float8.",
     packing="",
     stored_bytes=_gguf_bytes,
@@ -210,7 +219,7 @@ GGUF_A8_FLOAT = QuantizedFormat(
 GGUF_A8_INT = QuantizedFormat(
     name="gguf_a8_int",
     label="GGUF, computed in int8",
-    help="The denoiser of a GGUF file; weights and inputs are rounded to int8 at each use, so that the product is "
+    help="A part in a GGUF file; weights and inputs are rounded to int8 at each use, so that the product is "
     "computed in integers.",
     packing="",
     stored_bytes=_gguf_bytes,

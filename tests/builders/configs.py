@@ -23,7 +23,7 @@ def small_config(folder: Path, *, model: Path, images: Path, **changes: Any) -> 
     family = family_of(model)
     has_unet = FAMILIES[family].denoiser.model_class.endswith(":UNet2DConditionModel")
     tree: dict[str, Any] = {
-        "darkroom_version": 5,
+        "darkroom_version": 6,
         "general": {
             "workspace_dir": str(folder / "workspace"),
             "cache_dir": str(folder / "cache"),

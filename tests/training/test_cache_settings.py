@@ -30,7 +30,7 @@ AFFECTING = frozenset({
     "data.bucket_step_px", "data.bucket_aspect_ratios", "data.max_aspect_ratio", "data.never_upscale",
     "data.min_side_px", "data.latent_cache", "data.text_cache", "data.cache_dtype", "data.cache_location",
     "model.family.clip_skip", "model.family.clip_skip_2", "model.family.prompt_weighting", "training.precision",
-    "model.base_model", "model.family", "model.vae_file", "concepts", "parts",
+    "model.base_model", "model.family", "concepts", "parts",
     "adapter.layers",  # a custom filter is needed beside "custom"
     "masks.enabled",
     "model.family.zero_terminal_snr",  # only with v-prediction

@@ -85,7 +85,7 @@ LAYOUTS = ["ComfyUI", "ComfyUI without model", "ComfyUI bare", "diffusers", "dif
 
 
 def read_from(config: Config, file: Path, **more: Any) -> Config:
-    return laid_over(config, {"model": {"denoiser_file": str(file)}, **more})
+    return laid_over(laid_over(config, {"parts": {"transformer": {"file": str(file)}}}), more)
 
 
 def denoiser_of(config: Config) -> Any:
@@ -129,7 +129,7 @@ def test_a_gguf_file_gives_each_projection_its_rows(config: Config, weights: Sta
     unpacked = {name: tensor.make() for name, tensor in gguf_tensors(file)[0].items()}
     qkv = unpacked["layers.0.attention.qkv.weight"]
     settings = dict(tiny_transformer().config)
-    layers = packed_layers(Z_IMAGE.name, file, settings)
+    layers = packed_layers(Z_IMAGE.name, Z_IMAGE.denoiser, file, settings)
     for name, rows in zip(("to_q", "to_k", "to_v"), qkv.chunk(3), strict=True):
         entry = layers[f"layers.0.attention.{name}"]
         values = unpack_blocks(read_packed(file, entry), entry.type, block_function(entry.type), torch.float32)
@@ -183,7 +183,7 @@ def test_a_folder_becomes_a_file_of_the_transformer(
 
 
 def problem_of(config: Config) -> str:
-    return {p.path: p.message for p in check(config).errors}["model.denoiser_file"]
+    return {p.path: p.message for p in check(config).errors}["parts.transformer.file"]
 
 
 @pytest.mark.parametrize("layout", ["ComfyUI", "diffusers"])
@@ -200,23 +200,7 @@ def test_a_file_that_does_not_fit_is_refused_before_the_run(
     assert f"{name}: (3, 3) where (85, 32) is expected" in problem_of(read_from(config, wrong))
 
 
-@pytest.mark.parametrize("layout", ["ComfyUI", "diffusers"])
-def test_scaled_float8_is_refused_before_the_run(layout: str, config: Config, weights: State, tmp_path: Path) -> None:
-    """Read without its scales, such a file would be another model."""
-    file = tmp_path / "scaled.safetensors"
-    state = named(weights, layout)
-    name = next(n for n in state if n.endswith("layers.0.feed_forward.w1.weight"))
-    matrices = {n: t.to(torch.float8_e4m3fn) if t.ndim == 2 else t for n, t in state.items()}
-    save_file({**matrices, name.replace(".weight", ".scale_weight"): torch.ones(1)}, file)
-    assert "scaled float8" in problem_of(read_from(config, file))
-
-
-def test_a_unet_is_no_transformer_and_a_transformer_is_no_base_model(
-    config: Config, weights: State, tmp_path: Path
-) -> None:
-    unet, file = tmp_path / "unet.safetensors", tmp_path / "transformer.safetensors"
+def test_a_unet_is_no_transformer(config: Config, tmp_path: Path) -> None:
+    unet = tmp_path / "unet.safetensors"
     save_file({"input_blocks.0.0.weight": torch.zeros(4, 4, 3, 3)}, unet)
-    save_file(named(weights, "ComfyUI"), file)
     assert "contains no Transformer" in problem_of(read_from(config, unet))
-    error, *_ = check(laid_over(config, {"model": {"base_model": str(file)}})).errors
-    assert "set it as the denoiser file" in error.advice

@@ -58,6 +58,7 @@ FULL = Config.model_validate(
         "concepts": [{"path": "a"}],
         "sampling": {"prompts": [{"prompt": "a"}]},
         "reward": {"models": [{"kind": "user_code"}]},
+        "parts": {"vae": {}},
         "embeddings": {"words": [{"placeholder": "x"}]},
         "remembered": {"adapter": {"lokr": {"start_from": f"/home/{MARK}/x.safetensors"}}},
     }
@@ -70,7 +71,7 @@ def paths_of(config: Config) -> list[tuple[Config, FieldRecord]]:
 
 def test_every_path_of_a_config_is_hidden() -> None:
     paths = paths_of(FULL)
-    assert {"general.workspace_dir", "model.base_model", "model.vae_file", "adapter.start_from", "concepts.0.path"} <= {
+    assert {"general.workspace_dir", "model.base_model", "parts.vae.file", "adapter.start_from", "concepts.0.path"} <= {
         record.path for _, record in paths
     }
     for seen_in, record in paths:

@@ -128,8 +128,6 @@ VALUES: dict[str, Any] = {
     "general.train_device": "cuda:99",
     "general.temp_device": "cuda:99",
     "model.base_model": "nowhere/model",
-    "model.vae_file": "nowhere.safetensors",
-    "model.denoiser_file": "nowhere.safetensors",
     "model.training_adapter": "nowhere.safetensors",
     "sampling.model": "nowhere.safetensors",
     "model.family.clip_skip": 1,

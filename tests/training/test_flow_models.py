@@ -324,7 +324,7 @@ def test_a_model_without_its_tokenizers_is_refused(config: Config, model: Path, 
 
 
 def test_a_vae_of_another_family_is_refused(config: Config, tiny: FlowModel, tiny_sd: Path) -> None:
-    message = errors_of(config, model={"vae_file": str(tiny_sd / "vae")})["model.vae_file"]
+    message = errors_of(config, parts={"vae": {"file": str(tiny_sd / "vae")}})["parts.vae.file"]
     needed = f"{tiny.spec.label} needs {tiny.spec.latents.channels}."
     assert message.endswith(f"is a VAE with 4 latent channels; {needed}")
 

@@ -36,7 +36,7 @@ from tests.builders.runs import run
 from tests.builders.single_files import write_tiny
 from trainer.preflight import check
 from trainer.preflight.budget import memory_estimate
-from trainer.preflight.denoiser_file import problems_of_denoiser_file, with_stored_bytes
+from trainer.preflight.part_files import problems_of_part_files, with_stored_bytes
 from trainer.preflight.passes import passes_of
 from trainer.run.model import load_family
 
@@ -131,8 +131,8 @@ def test_damaged_headers_are_refused_at_once(tmp_path: Path) -> None:
 
 def with_unet(folder: Path, model: Path, file: Path | None, dtype: str = "gguf", **changes: Any) -> Any:
     config = small_config(folder, model=model, images=folder)
-    denoiser_file = "" if file is None else str(file)
-    changes = {"model": {"denoiser_file": denoiser_file}, "parts": {"unet": {"dtype": dtype}}, **changes}
+    unet = {"dtype": dtype, "file": "" if file is None else str(file)}
+    changes = {"parts": {"unet": unet}, **changes}
     return laid_over(config, changes)
 
 
@@ -217,7 +217,7 @@ def test_a_lora_trains_on_a_gguf_unet_and_the_estimate_knows_its_bytes(tiny_sd: 
     write_unet(file, tiny_sd, kind="Q4_0")
     images = draw_folder(tmp_path / "images", sizes=[(64, 64)] * 2)
     config = small_config(tmp_path, model=tiny_sd, images=images)
-    config = laid_over(config, {"model": {"denoiser_file": str(file)}, "parts": {"unet": {"dtype": "gguf_a8_int"}}})
+    config = laid_over(config, {"parts": {"unet": {"file": str(file), "dtype": "gguf_a8_int"}}})
     # The base model's own UNet is not needed.
     report = check(config)
     assert report.errors == []
@@ -226,7 +226,9 @@ def test_a_lora_trains_on_a_gguf_unet_and_the_estimate_knows_its_bytes(tiny_sd: 
     assert found.finished.model_path
     architecture = architecture_of(str(tiny_sd), "sd")
     assert architecture is not None
-    chosen = with_stored_bytes(config, quantized_parts(config).formats["unet"], architecture.configs["unet"])
+    chosen = with_stored_bytes(
+        config, config.family.denoiser, quantized_parts(config).formats["unet"], architecture.configs["unet"]
+    )
     plan = PartPlan(quantized=chosen)
     own = sum(p.nbytes for p in loaded(config).parts["unet"].module.parameters())
     assert passes_of(FAMILIES["sd"], architecture.configs).weights("unet", plan).num_bytes(plan) == own
@@ -265,11 +267,12 @@ def test_a_published_unet_is_recognised_and_estimated(model: str, label: str, tm
     base = {
         "family": found.family,
         "base_model": "stabilityai/stable-diffusion-xl-base-1.0",
-        "denoiser_file": str(file),
     }
     base |= {"base_model": "stable-diffusion-v1-5/stable-diffusion-v1-5"} if model == "sd1" else {}
-    config = Config.model_validate({"model": base, "parts": {"unet": {"dtype": "gguf"}}, "training": BF16})
-    assert list(problems_of_denoiser_file(config)) == []
+    config = Config.model_validate(
+        {"model": base, "parts": {"unet": {"dtype": "gguf", "file": str(file)}}, "training": BF16}
+    )
+    assert list(problems_of_part_files(config)) == []
     weights = []
     for own in (config, laid_over(config, {"parts": {"unet": {"dtype": "bfloat16"}}})):
         estimated = memory_estimate(own, {Size(512, 512): 4})
@@ -278,7 +281,7 @@ def test_a_published_unet_is_recognised_and_estimated(model: str, label: str, tm
     # Linear layers have 9 instead of 32 bits for two weights; convolutions stay in 16 bits.
     assert 0.35 < weights[0] / weights[1] < 0.85
     write_hollow_unet(file, model, in_channels=9)
-    [problem] = problems_of_denoiser_file(config)
+    [problem] = problems_of_part_files(config)
     assert "9" in problem.message
     assert "conv_in" in problem.message
 
@@ -292,19 +295,18 @@ def test_files_that_do_not_fit_are_refused(tiny_sd: Path, tiny_sdxl: Path, tmp_p
     write_unet(file, tiny_sd)
     fits = with_unet(tmp_path, tiny_sd, file)
     assert errors(fits) == {}
-    assert "no GGUF file is set" in errors(laid_over(fits, {"model": {"denoiser_file": ""}}))["parts.unet.dtype"]
+    assert "no GGUF file is set" in errors(laid_over(fits, {"parts": {"unet": {"file": ""}}}))["parts.unet.dtype"]
     unpacked = check(laid_over(fits, {"parts": {"unet": {"dtype": "bfloat16"}}}))
     [note] = [p for p in unpacked.problems if "unpacked" in p.message]
     assert (note.path, note.severity) == ("parts.unet.dtype", "info")
     other = tmp_path / "other.gguf"
     write_unet(other, tiny_sdxl)
-    assert list(errors(laid_over(fits, {"model": {"denoiser_file": str(other)}}))) == ["model.denoiser_file"]
+    assert list(errors(laid_over(fits, {"parts": {"unet": {"file": str(other)}}}))) == ["parts.unet.file"]
     assert (
-        "contains no UNet"
-        in errors(laid_over(fits, {"model": {"denoiser_file": "nowhere.gguf"}}))["model.denoiser_file"]
+        "contains no UNet" in errors(laid_over(fits, {"parts": {"unet": {"file": "nowhere.gguf"}}}))["parts.unet.file"]
     )
-    base = errors(laid_over(fits, {"model": {"denoiser_file": "", "base_model": str(file)}}))["model.base_model"]
-    assert "not a complete model" in base
+    base = laid_over(fits, {"model": {"base_model": str(file)}, "parts": {"unet": {"file": ""}}})
+    assert "not a complete model" in errors(base)["model.base_model"]
 
 
 def test_missing_and_other_weights_are_refused(tiny_sd: Path, tmp_path: Path) -> None:
@@ -316,7 +318,7 @@ def test_missing_and_other_weights_are_refused(tiny_sd: Path, tmp_path: Path) ->
         ({**state, "conv_in.weight": torch.randn(32, 9, 3, 3)}, "other shapes"),
     ):
         write_gguf(file, change)
-        assert expected in errors(config)["model.denoiser_file"]
+        assert expected in errors(config)["parts.unet.file"]
         with pytest.raises(DarkroomError, match="fit"):
             loaded(config)
 
@@ -331,14 +333,12 @@ def test_types_that_cannot_be_read_are_refused(tiny_sd: Path, tmp_path: Path) ->
     struct.pack_into("<I", content, place + 4 + 8 * num_axes, 9)  # Q8_1
     file.write_bytes(content)
     config = with_unet(tmp_path, tiny_sd, file)
-    assert "Q8_1" in errors(config).get("model.denoiser_file", "") or identify(file).kind == "broken"
+    assert "Q8_1" in errors(config).get("parts.unet.file", "") or identify(file).kind == "broken"
     with pytest.raises(DarkroomError):
         loaded(config)
 
 
-def test_only_a_unet_can_be_gguf(tiny_sd: Path, tmp_path: Path) -> None:
+def test_an_encoder_without_a_gguf_file_cannot_be_gguf(tiny_sd: Path, tmp_path: Path) -> None:
     config = small_config(tmp_path, model=tiny_sd, images=tmp_path)
     found = errors(laid_over(config, {"parts": {"text_encoder": {"dtype": "gguf", "train": False}}}))
-    assert (
-        found["parts.text_encoder.dtype"] == "Text encoder cannot be GGUF: only the denoiser is read from a GGUF file."
-    )
+    assert "is GGUF, but no GGUF file is set" in found["parts.text_encoder.dtype"]

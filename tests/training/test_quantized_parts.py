@@ -98,8 +98,8 @@ def with_gguf(model: Path, dtype: str) -> ModelFamily:
         write_unet(file, model, kind="Q4_1")
         config = small_config(Path(folder), model=model, images=model)
         parts = {name: {"dtype": "int8"} for name in family.spec.names_of("text_encoder")}
-        own = {"family": family.spec.name, "denoiser_file": str(file)}
-        config = laid_over(config, {"model": own, "parts": {**parts, "unet": {"dtype": dtype}}})
+        unet = {"dtype": dtype, "file": str(file)}
+        config = laid_over(config, {"model": {"family": family.spec.name}, "parts": {**parts, "unet": unet}})
         return load_family(config.model, config.part, quantized=quantized_parts(config))
 
 

@@ -107,7 +107,7 @@ def test_another_vae_replaces_the_models_own(config: Config, single_file: Path, 
     prefix = "first_stage_model."
     vae = {k.removeprefix(prefix): v + 0.5 for k, v in load_file(single_file).items() if k.startswith(prefix)}
     save_file(vae, tmp_path / "other.vae.safetensors")
-    changed = laid_over(config, {"model": {"vae_file": str(tmp_path / "other.vae.safetensors")}})
+    changed = laid_over(config, {"parts": {"vae": {"file": str(tmp_path / "other.vae.safetensors")}}})
     assert not check(changed).errors
     own, other = (load_family(c.model, c.part).parts["vae"].module.state_dict() for c in (config, changed))
     for name, tensor in own.items():
@@ -116,7 +116,7 @@ def test_another_vae_replaces_the_models_own(config: Config, single_file: Path, 
 
 def test_the_vae_of_a_diffusers_folder_replaces_the_models_own(config: Config, tiny_sd: Path) -> None:
     for folder in (tiny_sd, tiny_sd / "vae"):
-        changed = laid_over(config, {"model": {"vae_file": str(folder)}})
+        changed = laid_over(config, {"parts": {"vae": {"file": str(folder)}}})
         assert not check(changed).errors
         module = load_family(changed.model, changed.part).parts["vae"].module
         stored = load_file(tiny_sd / "vae" / "diffusion_pytorch_model.safetensors")
@@ -125,8 +125,8 @@ def test_the_vae_of_a_diffusers_folder_replaces_the_models_own(config: Config, t
 
 def test_a_file_without_a_vae_is_named(config: Config, tmp_path: Path) -> None:
     save_file({"x": torch.ones(2)}, tmp_path / "x.safetensors")
-    errors = check(laid_over(config, {"model": {"vae_file": str(tmp_path / "x.safetensors")}})).errors
-    assert [e.path for e in errors] == ["model.vae_file"]
+    errors = check(laid_over(config, {"parts": {"vae": {"file": str(tmp_path / "x.safetensors")}}})).errors
+    assert [e.path for e in errors] == ["parts.vae.file"]
 
 
 @pytest.mark.daily(2)

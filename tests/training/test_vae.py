@@ -114,7 +114,7 @@ def test_the_file_is_a_vae_that_programs_and_this_one_read(trained: Trained) -> 
     kind = identify(trained.result)
     assert (kind.kind, kind.facts["layout"]) == ("vae", "original")
     theirs = AutoencoderKL.from_single_file(str(trained.result), config=str(trained.model / "vae")).state_dict()
-    ours = load_tiny(trained.model, "sd", vae_file=str(trained.result)).vae.state_dict()
+    ours = load_tiny(trained.model, "sd", part_files={"vae": str(trained.result)}).vae.state_dict()
     assert_equal_tensors(theirs, ours)
     averages = load_file(Path(trained.ran.finished.backup_path) / "ema.safetensors")
     assert_equal_tensors({n: theirs[n.removeprefix("vae.")] for n in averages}, averages)
@@ -158,7 +158,7 @@ def test_a_stopped_run_of_the_whole_vae_resumes_bit_equal(tiny_sd: Path, pixels:
     assert_equal_tensors(resumed.weights, whole.weights)
     assert identify(tmp_path / "whole").kind == "vae"
     read = AutoencoderKL.from_pretrained(tmp_path / "whole")
-    ours = load_tiny(tiny_sd, "sd", vae_file=str(tmp_path / "whole")).vae
+    ours = load_tiny(tiny_sd, "sd", part_files={"vae": str(tmp_path / "whole")}).vae
     assert_equal_tensors(ours.state_dict(), read.state_dict())
     written = json.loads((tmp_path / "whole" / "config.json").read_text())
     own = json.loads((tiny_sd / "vae" / "config.json").read_text())

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from modules.config.codec import decode, encode, load_file, save_file
 from modules.config.migrations.chain import NEWEST_DARKROOM
-from modules.config.migrations.darkroom_steps import to_darkroom_2, to_darkroom_4, to_darkroom_5
+from modules.config.migrations.darkroom_steps import to_darkroom_2, to_darkroom_4, to_darkroom_5, to_darkroom_6
 from modules.config.rules import problems_of
 from modules.settings.edit import get_path, set_path
 from modules.system.problem import Problem
@@ -59,14 +59,14 @@ OF_SDXL: dict[str, Any] = {
     "model.family.clip_skip": 1,
     "model.family.clip_skip_2": 3,
     "model.family.prompt_weighting": True,
-    "model.denoiser_file": "models/unet-Q8_0.gguf",
-    "model.vae_file": "models/vae.safetensors",
+    "parts.unet.file": "models/unet-Q8_0.gguf",
+    "parts.vae.file": "models/vae.safetensors",
     "adapter.decompose": True,
     "training.method.beta": 100.0,
 }
 
 
-@pytest.mark.parametrize("version", [2, 3, 4])
+@pytest.mark.parametrize("version", [2, 3, 4, 5])
 def test_a_whole_file_keeps_what_only_its_family_has(version: int) -> None:
     """The files were written by programs of these versions, with all settings."""
     loaded = load_file(FIXTURES / f"darkroom_{version}.json")
@@ -263,3 +263,21 @@ def test_the_step_is_total(tree: dict[str, Any]) -> None:
     to_darkroom_2(tree, [])
     assert json.dumps(tree) == before
     assert encode(decode({**tree, "darkroom_version": 1}).config)["darkroom_version"] == NEWEST_DARKROOM
+
+
+@pytest.mark.parametrize(
+    ("family", "denoiser"), [("sdxl", "unet"), ({"name": "sd"}, "unet"), ({"name": "z_image"}, "transformer")]
+)
+def test_the_files_of_parts_are_settings_of_the_parts(family: Any, denoiser: str) -> None:
+    model = {"family": family, "denoiser_file": "d.gguf", "vae_file": "v.safetensors"}
+    parts = {denoiser: {"dtype": "gguf"}, "vae": {"file": "newer.safetensors"}}
+    notes = [Problem("model.vae_file", "It is missing.")]
+    tree = to_darkroom_6({"model": model, "parts": parts}, notes)
+    assert tree == {
+        "model": {"family": family},
+        "parts": {denoiser: {"file": "d.gguf", "dtype": "gguf"}, "vae": {"file": "newer.safetensors"}},
+    }
+    assert [note.path for note in notes] == ["parts.vae.file"]
+    for stated in ({}, {"darkroom_version": 5}):
+        assert decode({**stated, "model": model}).config.part("vae").file == "v.safetensors"
+    assert to_darkroom_6({"model": {"vae_file": ""}, "parts": 3}, []) == {"model": {}, "parts": 3}

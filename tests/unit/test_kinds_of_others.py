@@ -250,8 +250,10 @@ def test_the_dtype_of_a_model_is_that_of_most_of_its_weights(tmp_path: Path) -> 
     assert (found.kind, found.facts["dtype"]) == ("checkpoint", "float8")
     assert ", scaled float8" in found.sentence
     assert not any(x.complete for x in loads)
-    with pytest.raises(DarkroomError, match="scaled float8"):
-        part_state(open_checkpoint(tmp_path / "m.safetensors"), "unet")
+    assert open_checkpoint(tmp_path / "m.safetensors").tensors[f"{block}.to_k.weight"].dtype == torch.float32
+    save_file({n: t for n, t in tensors.items() if not n.endswith("to_k.scale_weight")}, tmp_path / "m.safetensors")
+    with pytest.raises(DarkroomError, match="lacks the scales of 1 weight"):
+        open_checkpoint(tmp_path / "m.safetensors")
 
 
 def test_a_plain_checkpoint_in_half_precision_stays_one(tmp_path: Path) -> None:

@@ -735,7 +735,7 @@ def test_a_z_image_preset_of_onetrainer() -> None:
     loaded = decode(tree)
     assert not [p for p in loaded.problems if p.severity != "info"]
     config = loaded.config
-    assert (config.model.family.name, config.model.denoiser_file) == ("z_image", file)
+    assert (config.model.family.name, config.part("transformer").file) == ("z_image", file)
     transformer = config.part("transformer")
     assert (transformer.dtype, transformer.checkpointing) == ("int8_w8a8", "block")
     assert (transformer.offload_fraction, transformer.offload_activations) == (0.6, True)

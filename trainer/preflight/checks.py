@@ -22,7 +22,6 @@ from trainer.data.hub_datasets import with_local_folders
 from trainer.preflight.budget import describe_memory, trained_parts
 from trainer.preflight.captions import CaptionsReport, problems_of_caption_settings, report_on_captions
 from trainer.preflight.companions import problems_of_companions
-from trainer.preflight.denoiser_file import problems_of_denoiser_file
 from trainer.preflight.devices import problems_of_devices
 from trainer.preflight.distilled import problems_of_distilled
 from trainer.preflight.embeddings import problems_of_words
@@ -31,6 +30,7 @@ from trainer.preflight.images import problems_of_concept_folders, problems_of_im
 from trainer.preflight.length import problems_of_length, problems_of_validation
 from trainer.preflight.missing_captions import problems_of_captions_files, problems_of_missing_captions
 from trainer.preflight.model import found_model, problems_of_model
+from trainer.preflight.part_files import problems_of_part_files
 from trainer.preflight.passes import trace_unknown
 from trainer.preflight.places import problems_of_places
 from trainer.preflight.prediction import problems_of_prediction
@@ -84,7 +84,7 @@ def check(
     problems += problems_of_model(config, model)
     problems += problems_of_distilled(config)
     trace_unknown(config, progress)  # of what the checks below estimate
-    problems += problems_of_denoiser_file(config)
+    problems += problems_of_part_files(config)
     problems += problems_of_training_adapter(config)
     problems += problems_of_sampling_model(config)
     problems += problems_of_sample_images(config)

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from modules.config.sampled_model import model_of_samples
+from modules.config.quantized_parts import part_source
+from modules.config.sampled_model import config_of_samples
 from modules.config.schema import Config
-from modules.config.sections.model import Model
 from modules.config.usage import uses_denoiser
 from modules.estimate.architecture import architecture_of
 from modules.families.spec import DistilledSpec
@@ -32,7 +32,7 @@ def problems_of_distilled(config: Config) -> Iterator[Problem]:
 
 
 def _training(config: Config, distilled: DistilledSpec) -> Iterator[Problem]:
-    source, evidence = _source(config.model), _evidence(config, config.model, distilled)
+    source, evidence = _source(config), _evidence(config, distilled)
     has_adapter = bool(config.model.training_adapter.strip())
     if evidence and not has_adapter:
         advice = distilled.advice
@@ -51,8 +51,8 @@ def _training(config: Config, distilled: DistilledSpec) -> Iterator[Problem]:
 
 def _samples(config: Config, distilled: DistilledSpec) -> Iterator[Problem]:
     """Yield a warning for the first sample with far more steps or guidance than the sampled model was distilled for."""
-    model = model_of_samples(config)
-    if not _evidence(config, model, distilled):
+    sampled = config_of_samples(config)
+    if not _evidence(sampled, distilled):
         return
     for index, prompt in enumerate(config.sampling.prompts):
         is_guided = config.family.guidance == "classifier_free" and prompt.guidance > max(distilled.guidance, 1.0)
@@ -60,8 +60,8 @@ def _samples(config: Config, distilled: DistilledSpec) -> Iterator[Problem]:
             name = "guidance" if is_guided else "steps"
             yield Problem(
                 f"sampling.prompts.{index}.{name}",
-                f"Sample {index + 1} has {prompt.steps} steps and a guidance of {prompt.guidance:g}. {_source(model)} "
-                f"is distilled: it is sampled in about {distilled.steps} steps with a guidance of "
+                f"Sample {index + 1} has {prompt.steps} steps and a guidance of {prompt.guidance:g}. "
+                f"{_source(sampled)} is distilled: it is sampled in about {distilled.steps} steps with a guidance of "
                 f"{distilled.guidance:g}.",
                 "warning",
                 f"Set the steps to {distilled.steps} and the guidance to {distilled.guidance:g}.",
@@ -69,25 +69,27 @@ def _samples(config: Config, distilled: DistilledSpec) -> Iterator[Problem]:
             return
 
 
-def _evidence(config: Config, model: Model, distilled: DistilledSpec) -> str:
-    name = model.denoiser_file.strip() or model.base_model.strip()
+def _evidence(config: Config, distilled: DistilledSpec) -> str:
+    name = part_source(config, config.family.denoiser)
     if not name:
         return ""
     architecture = architecture_of(name, config.model.family.name) if distilled.config_key else None
     settings = {} if architecture is None else architecture.configs.get(config.family.denoiser.name, {})
-    return distilled.evidence(name, settings, {} if model.denoiser_file.strip() else _scheduler_of(config, model))
+    return distilled.evidence(name, settings, _scheduler_of(config))
 
 
-def _source(model: Model) -> str:
-    return cut(model.denoiser_file.strip() or model.base_model.strip(), max_chars=200)
+def _source(config: Config) -> str:
+    return cut(part_source(config, config.family.denoiser), max_chars=200)
 
 
-def _scheduler_of(config: Config, model: Model) -> Mapping[str, Any]:
-    """Return the scheduler config in the folder of a model, downloaded or not; empty without a readable one."""
-    place: Path | None = from_root(model.base_model.strip())
+def _scheduler_of(config: Config) -> Mapping[str, Any]:
+    """Return the scheduler config in the folder of a denoiser's model, downloaded or not; empty without a readable
+    one.
+    """
+    place: Path | None = from_root(config.model.base_model.strip())
     if place is not None and kind_of(place) != "folder":
-        place = downloaded_folder(config.model_copy(update={"model": model}))
-    if place is None:
+        place = downloaded_folder(config)
+    if place is None or config.part(config.family.denoiser.name).file.strip():
         return {}
     try:
         content = json.loads(read_regular(place / "scheduler" / "scheduler_config.json", _MAX_CONFIG_BYTES))

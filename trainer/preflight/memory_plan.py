@@ -43,7 +43,7 @@ from modules.system import hardware
 from modules.system.ranks import current_rank
 from trainer import phases
 from trainer.launch import num_processes
-from trainer.preflight.denoiser_file import with_stored_bytes
+from trainer.preflight.part_files import with_stored_bytes
 from trainer.preflight.ranks import sharded_parts
 from trainer.preflight.training_adapter import training_adapter_bytes
 
@@ -74,7 +74,11 @@ def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) 
     quantized = quantized_parts(config)
     if any(quantized.plain_dtype(p.name, config.part(p.name).dtype) not in ITEM_BYTES for p in spec.parts):
         return None
-    formats = {n: with_stored_bytes(config, f, architecture.configs[n]) for n, f in quantized.formats.items()}
+    formats = {
+        part.name: with_stored_bytes(config, part, quantized.formats[part.name], architecture.configs[part.name])
+        for part in spec.parts
+        if part.name in quantized.formats
+    }
     if any(f is None for f in formats.values()):
         return None
     quantized = replace(quantized, formats={n: f for n, f in formats.items() if f is not None})

@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from modules.config.schema import Config
 from modules.estimate.architecture import architecture_of
 from modules.families.kinds.file_kind import FileKind
-from modules.families.kinds.identify import identify
+from modules.families.kinds.identify import identify, identify_with_header
 from modules.families.kinds.registry import serves_as
 from modules.families.kinds.vae import vae_weights_at
-from modules.families.registry import FAMILIES
+from modules.families.registry import FAMILIES, published
 from modules.families.spec import BASE_VARIANT, VARIANT_LABELS, FamilySpec, tokenizer_of
+from modules.formats.float8_scales import ADVICE
 from modules.formats.headers import UnreadableFileError, read_header
 from modules.system.paths import from_root
 from modules.system.problem import Problem, cut
@@ -57,10 +58,10 @@ def _base_model(config: Config, found: FileKind | None) -> Iterator[Problem]:
     spec = config.family
     kind = kind_of(place)
     if kind == "folder" and name:
-        yield from _diffusers_folder(place, name, spec, needs_denoiser=not config.model.denoiser_file.strip())
+        yield from _diffusers_folder(place, name, spec, elsewhere=parts_with_files(config))
         yield from _variant(found, name, config.model.variant, spec)
     elif kind == "file" and found is not None:
-        yield from _single_file(found, name, spec)
+        yield from _denoiser_alone(config, found) if found.is_denoiser else _single_file(found, name, spec)
         yield from _variant(found, name, config.model.variant, spec)
     elif not is_repository(name):
         yield Problem(
@@ -69,9 +70,8 @@ def _base_model(config: Config, found: FileKind | None) -> Iterator[Problem]:
             advice="Choose a file or a folder, or enter a repository as owner/model.",
         )
     elif (downloaded := downloaded_folder(config)) is not None:
-        needs_denoiser = not config.model.denoiser_file.strip()
         yield from _diffusers_folder(
-            downloaded, name, spec, is_whole=config.model.offline, needs_denoiser=needs_denoiser
+            downloaded, name, spec, is_whole=config.model.offline, elsewhere=parts_with_files(config)
         )
         yield from _variant(found, name, config.model.variant, spec)
     elif config.model.offline:
@@ -121,9 +121,20 @@ def value_at(config: Any, key: str) -> Any:
     return config
 
 
+def parts_with_files(config: Config) -> frozenset[str]:
+    """Return the parts whose weights are in a file of their own."""
+    return frozenset(p.name for p in config.family.parts if config.part(p.name).file.strip())
+
+
 def downloaded_folder(config: Config) -> Path | None:
-    """Return the folder that the base model, a repository, was downloaded to; None if it was not."""
+    """Return the folder that the base model, a repository, was downloaded to; None if it was not.
+
+    For a denoiser alone that is the repository with the tokenizers of its model.
+    """
     name = config.model.base_model.strip()
+    if kind_of(from_root(name)) == "file":
+        model = identify(from_root(name)).model
+        name = published(model).repository if model else ""
     if not is_repository(name):
         return None
     repository = hub_cache_dir(config) / f"models--{name.replace('/', '--')}"
@@ -139,23 +150,37 @@ def _single_file(found: FileKind, name: str, spec: FamilySpec) -> Iterator[Probl
     """Yield why a single file cannot be used, if so."""
     if not found.is_model:
         message = f"{name} is not a complete model. {found.sentence}"
-        advice = "Choose a checkpoint, a diffusers folder or a repository."
-        if found.family == spec.name and serves_as(found, "denoiser"):
-            label = spec.denoiser.label
-            advice += f" To use this {label}, set it as the denoiser file, with a complete base model."
-        yield Problem("model.base_model", message, advice=advice)
+        yield Problem("model.base_model", message, advice="Choose a checkpoint, a diffusers folder or a repository.")
     elif "code" in found.facts:
         yield Problem("model.base_model", found.sentence, advice="Get it as .safetensors, or from another place.")
     elif found.family != spec.name:
         other = FAMILIES[found.family].label if found.family in FAMILIES else "another family"
         message = f"{name} is not a {spec.label} model. {found.sentence}"
         yield Problem("model.base_model", message, advice=f"Set the model family to {other}.")
-    elif "scaled" in found.facts:
-        message = f"{name} is in scaled float8, which is not supported. {found.sentence}"
-        yield Problem("model.base_model", message, advice="Choose the same model in float16, bfloat16 or plain float8.")
     elif "text_encoders" in found.facts:
         message = f"{name} has no text encoders. {found.sentence}"
         yield Problem("model.base_model", message, advice="Choose a complete checkpoint or a diffusers folder.")
+
+
+def _denoiser_alone(config: Config, found: FileKind) -> Iterator[Problem]:
+    """Yield why a file with a denoiser alone cannot be the base model, if so: the other parts need files."""
+    spec, name = config.family, cut(config.model.base_model.strip(), max_chars=200)
+    without = [p.label for p in spec.parts if p.role != "denoiser" and p.name not in parts_with_files(config)]
+    tokenizer = published(found.model).repository
+    if found.family != spec.name:
+        message = f"{name} is not a {spec.label} model. {found.sentence}"
+        yield Problem("model.base_model", message, advice=f"Set the model family to {FAMILIES[found.family].label}.")
+    elif without:
+        message = f"{name} has no {' and no '.join(without)}. {found.sentence}"
+        advice = (
+            f"Choose a file for each below, in the settings of the parts; or a complete base model, and set this file "
+            f"as the file of the {spec.denoiser.label}."
+        )
+        yield Problem("model.base_model", message, advice=advice)
+    elif not spec.text.ships_vocabulary and config.model.offline and downloaded_folder(config) is None:
+        message = f"The tokenizer of {spec.label} has not been downloaded ({tokenizer}), and offline mode is on."
+        advice = "Switch off offline mode once, or choose a base model in diffusers layout for tokenizer and configs."
+        yield Problem("model.base_model", message, advice=advice)
 
 
 def _variant(found: FileKind | None, name: str, variant: str, spec: FamilySpec) -> Iterator[Problem]:
@@ -172,11 +197,11 @@ def _variant(found: FileKind | None, name: str, variant: str, spec: FamilySpec) 
 
 
 def _diffusers_folder(
-    folder: Path, name: str, spec: FamilySpec, *, is_whole: bool = True, needs_denoiser: bool = True
+    folder: Path, name: str, spec: FamilySpec, *, is_whole: bool = True, elsewhere: Collection[str] = ()
 ) -> Iterator[Problem]:
     """Yield why a folder cannot be used, if so; `is_whole` means that no more files will be downloaded.
 
-    Without `needs_denoiser` that part is read from a file of its own.
+    The parts in `elsewhere` are read from files of their own.
     """
     try:
         index = json.loads((folder / "model_index.json").read_text(encoding="utf-8"))
@@ -205,7 +230,7 @@ def _diffusers_folder(
                 advice="Download or copy the model again.",
             )
     for part in spec.parts if is_whole else ():
-        if reason := why_incomplete(folder / part.name, has_weights=needs_denoiser or part.role != "denoiser"):
+        if reason := why_incomplete(folder / part.name, has_weights=part.name not in elsewhere):
             yield Problem(
                 "model.base_model",
                 f"{name} is incomplete: {reason}",
@@ -246,18 +271,23 @@ def _shards(part: Path) -> list[str]:
 
 
 def _vae(config: Config) -> Iterator[Problem]:
-    spec, name = config.family, config.model.vae_file.strip()
-    if name and spec.names_of("vae"):  # without one the setting is reported as unused
-        found = identify(vae_weights_at(from_root(name)))
-        if not serves_as(found, "VAE"):
+    spec = config.family
+    for part in (p for p in spec.parts if p.role == "vae"):
+        if not (name := config.part(part.name).file.strip()):
+            continue
+        path, place = f"parts.{part.name}.file", vae_weights_at(from_root(name))
+        found, header = identify_with_header(place)
+        if header is not None and (reason := header.scales.problem):
+            yield Problem(path, f"{cut(name, max_chars=200)} {reason}", advice=ADVICE)
+        elif not serves_as(found, "VAE"):
             yield Problem(
-                "model.vae_file",
+                path,
                 f"{cut(name, max_chars=200)} contains no VAE. {found.sentence}",
                 advice="Choose a VAE file, or leave it empty to use the model's own.",
             )
         elif found.facts.get("latent_channels", str(spec.latents.channels)) != str(spec.latents.channels):
             yield Problem(
-                "model.vae_file",
+                path,
                 f"{cut(name, max_chars=200)} is a VAE with {found.facts['latent_channels']} latent channels; "
                 f"{spec.label} needs {spec.latents.channels}.",
                 advice="Choose a VAE of the model's family, or leave it empty to use the model's own.",

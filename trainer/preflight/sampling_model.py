@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from modules.config.quantized_parts import quantized_parts
-from modules.config.sampled_model import model_of_samples
+from modules.config.sampled_model import config_of_samples
 from modules.config.schema import Config
 from modules.config.usage import uses_denoiser
 from modules.estimate.architecture import architecture_of
@@ -68,7 +68,7 @@ def _of_repository(config: Config, name: str, shown: str) -> Iterator[Problem]:
     if not is_repository(name):
         yield Problem(_PATH, f"The sampling model {shown} does not exist.", advice=_CHOOSE)
         return
-    folder = downloaded_folder(config.model_copy(update={"model": model_of_samples(config)}))
+    folder = downloaded_folder(config_of_samples(config))
     if folder is not None:
         problem = _refusal(config, folder, shown, is_whole=config.model.offline)
         if problem is not None:
@@ -112,7 +112,7 @@ def _misfit(config: Config, name: str, shown: str) -> Problem | None:
     denoiser = config.family.denoiser
     settings = base.configs[denoiser.name]
     try:
-        other = architecture_of(name, config.family.name)
+        other = None if identify(from_root(name)).is_denoiser else architecture_of(name, config.family.name)
         if other is not None and _public(other.configs[denoiser.name]) == _public(settings):
             return None
         expected = passes_of(config.family, base.configs).weights(denoiser.name, PartPlan()).own
@@ -139,7 +139,7 @@ def _misfit(config: Config, name: str, shown: str) -> Problem | None:
 def _shapes_in_file(config: Config, name: str, settings: Mapping[str, object]) -> dict[str, Shape]:
     path = from_root(name)
     header = read_checkpoint_header(path)
-    tensors = denoiser_tensors(config.family.name, header.shapes, settings, where=path.name)
+    tensors = denoiser_tensors(config.family.name, header.weights, settings, where=path.name)
     return {ours: stored.slot.shape_of(header.shapes[stored.name]) for ours, stored in tensors.items()}
 
 

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -24,7 +25,7 @@ from modules.data.cache.store import weights_fingerprint
 from modules.families.embeddings import Word
 from modules.families.parts.attention_processor import set_attention
 from modules.families.parts.circular_padding import pad_circularly
-from modules.families.protocol import LoadRequest, ModelFamily, Part, PartMemory
+from modules.families.protocol import LoadRequest, ModelFamily, Part, PartMemory, StaysPacked
 from modules.families.registry import FAMILIES
 from modules.families.settings import FamilySettings
 from modules.families.spec import VARIANT_LABELS, PartSpec
@@ -127,8 +128,7 @@ def load_family(
             model.base_model,
             model.family,
             dtypes={p.name: dtype_of(quantized.plain_dtype(p.name, part_of(p.name).dtype)) for p in spec.parts},
-            vae_file=model.vae_file,
-            denoiser_file=model.denoiser_file.strip(),
+            part_files={p.name: file for p in spec.parts if (file := part_of(p.name).file.strip())},
             stays_packed=_stays_packed(quantized),
             without_weights=without_weights,
             fallback_dtype=dtype_of(fallback_dtype),
@@ -145,7 +145,7 @@ def load_family(
         quantized.formats,
         without=without_weights,
         cache_dir=quantized.cache_dir,
-        denoiser_file=quantized.denoiser_file,
+        files=quantized.files,
     )
     if model.circular_padding:
         for part in loaded.parts.values():
@@ -154,10 +154,16 @@ def load_family(
     return loaded
 
 
-def _stays_packed(quantized: QuantizedParts) -> Callable[[str], bool]:
-    """Return which layers of the denoiser keep the weights of its GGUF file as they are stored."""
-    chosen = [c for c in quantized.formats.values() if c.format.is_stored]
-    return lambda layer: any(c.takes(layer) for c in chosen)
+def _stays_packed(quantized: QuantizedParts) -> StaysPacked:
+    """Return which layers keep the weights of their file as they are stored: in blocks, or in float8 with scales."""
+
+    def stays(part: str, layer: str, packed_in: Literal["gguf", "float8"]) -> bool:
+        chosen = quantized.formats.get(part)
+        if chosen is None or not chosen.takes(layer):
+            return False
+        return chosen.format.is_stored if packed_in == "gguf" else chosen.keeps_scaled_float8
+
+    return stays
 
 
 def prepare_parts(family: ModelFamily, precision: Precision) -> None:
@@ -289,14 +295,13 @@ def sampling_model_of(
 
     Raises DarkroomError for a model of another architecture.
     """
-    load = partial(_load_denoiser, config, on_bytes, channels_last=channels_last)
+    load = partial(_load_denoiser, on_bytes, channels_last=channels_last)
     return load_sampling_model(config, family, quantized, load)
 
 
 def _load_denoiser(
-    config: Config,
     on_bytes: Callable[[float, float], None] | None,
-    model: Model,
+    config: Config,
     quantized: QuantizedParts,
     *,
     channels_last: Collection[str],
@@ -304,7 +309,7 @@ def _load_denoiser(
     """Load the denoiser of another model, as that of the base model is loaded; of the other parts only the configs."""
     denoiser = config.family.denoiser.name
     others = [p.name for p in config.family.parts if p.name != denoiser]
-    family = load_family(model, config.part, on_bytes, without_weights=others, quantized=quantized)
+    family = load_family(config.model, config.part, on_bytes, without_weights=others, quantized=quantized)
     channels_innermost(family, {denoiser} & set(channels_last))
     return family
 

@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from modules.adapters.training_adapter import TrainingAdapter, read_training_adapter
-from modules.config.quantized_parts import QuantizedParts
-from modules.config.sampled_model import model_of_samples
+from modules.config.quantized_parts import QuantizedParts, part_source
+from modules.config.sampled_model import config_of_samples
 from modules.config.schema import Config
-from modules.config.sections.model import Model
 from modules.config.usage import uses_denoiser
 from modules.families.protocol import ModelFamily
 from modules.memory.other_weights import OtherWeights
@@ -20,7 +19,7 @@ from modules.system.paths import from_root
 from trainer import phases
 from trainer.callbacks.image_sampler import SampledModel
 
-Load = Callable[[Model, QuantizedParts], ModelFamily]
+Load = Callable[[Config, QuantizedParts], ModelFamily]
 _ADAPTER, _MODEL = "training adapter", "sampling model"
 
 
@@ -50,14 +49,13 @@ def load_sampling_model(
 ) -> SamplingModel | None:
     """Load the denoiser of a run's sampling model with the dtypes and formats of the base model; None without one.
 
-    `load(model, quantized)` loads the denoiser alone. Raises DarkroomError for a model of another architecture.
+    `load(config, quantized)` loads the denoiser alone. Raises DarkroomError for a model of another architecture.
     """
     if not config.sampling.model.strip() or not uses_denoiser(config):
         return None
-    model = model_of_samples(config)
-    source = model.denoiser_file.strip() or model.base_model.strip()
-    family = load(model, replace(quantized, denoiser_file=source))
-    denoiser = base.spec.denoiser.name
+    sampled, denoiser = config_of_samples(config), base.spec.denoiser.name
+    files = {**quantized.files, denoiser: part_source(sampled, base.spec.denoiser)}
+    family = load(sampled, replace(quantized, files=files))
     own, other = (f.parts[denoiser].module for f in (base, family))
     return SamplingModel(family, OtherWeights(own, other, name=config.sampling.model.strip()))
 

@@ -24,6 +24,7 @@ from modules.system.problem import Problem, shown
 UNKNOWN = "ai_toolkit"
 _JOBS = ("extension", "train")
 _PROCESSES = ("sd_trainer", "diffusion_trainer", "ui_trainer")
+_FILE_OF_ROLE = {"vae": "vae_path", "denoiser": "unet_path"}
 _FLAGS = ("is_v2", "is_v3", "is_xl", "is_ssd", "is_vega", "is_flux", "is_lumina2", "is_pixart", "is_pixart_sigma")
 _ARCH_OF_FLAG = {"is_v2": "sd2", "is_v3": "sd3", "is_xl": "sdxl"}
 # What people call the models that are not supported here; others are called by their `arch`.
@@ -138,9 +139,10 @@ def _model(model: Args, result: Tree, notes: Notes) -> FamilySpec:
         put(result, "model.base_model", str(base))
     if flag_of(model.pop("is_v_pred", False)):
         put(result, "model.family.prediction_type", "v_prediction")
-    for theirs, ours in (("vae_path", "vae_file"), ("unet_path", "denoiser_file")):
-        if (file := pop_first(model, theirs)) is not None:
-            put(result, f"model.{ours}", str(file))
+    for part in family.parts:
+        theirs = _FILE_OF_ROLE.get(part.role, "")
+        if theirs and (file := pop_first(model, theirs)) is not None:
+            put(result, f"parts.{part.name}.file", str(file))
     if flag_of(model.pop("compile", False)):
         put(result, "model.compile", True)
     if flag_of(model.get("low_vram")):

@@ -75,7 +75,7 @@ def _model(given: Args, result: Tree, notes: Notes) -> None:
     if flag_of(given.pop("zero_terminal_snr", False)):
         put(result, "model.family.zero_terminal_snr", "on")
     if (vae := pop_first(given, "vae", "vae_name")) is not None:
-        put(result, "model.vae_file", str(vae))
+        put(result, "parts.vae.file", str(vae))
     skip = number_of(given.pop("clip_skip", None))
     if skip is not None:  # theirs is the layer used, counted from the end; ours is the number of layers skipped
         ours = max(0, int(skip) - 1)

@@ -20,6 +20,7 @@ from modules.config.migrations.darkroom_steps import (
     to_darkroom_3,
     to_darkroom_4,
     to_darkroom_5,
+    to_darkroom_6,
     without_debug_dump,
     without_removed,
 )
@@ -30,7 +31,13 @@ Step = Callable[[Tree, list[Problem]], Tree]
 
 # A file without a version has the names of today, and the defaults of the last version that did not have to state them.
 _UNSTATED = 2
-_DARKROOM_STEPS: dict[int, Step] = {1: to_darkroom_2, 2: to_darkroom_3, 3: to_darkroom_4, 4: to_darkroom_5}
+_DARKROOM_STEPS: dict[int, Step] = {
+    1: to_darkroom_2,
+    2: to_darkroom_3,
+    3: to_darkroom_4,
+    4: to_darkroom_5,
+    5: to_darkroom_6,
+}
 NEWEST_DARKROOM = max(_DARKROOM_STEPS) + 1
 
 

@@ -252,10 +252,10 @@ def to_darkroom_5(tree: Tree, notes: Notes) -> Tree:
     return {**tree, "training": {**training, "loss": loss}}
 
 
-def _merged(added: Tree, mix: Tree) -> Tree:
-    """Return the entries of a mix with those added that it lacks; an entry that is not an object stays as it is."""
-    result = {**added, **mix}
-    for name, entry in mix.items():
+def _merged(added: Tree, entries: Tree) -> Tree:
+    """Return entries by name with those added that they lack; an entry that is not an object stays as it is."""
+    result = {**added, **entries}
+    for name, entry in entries.items():
         if isinstance(entry, dict):
             result[name] = {**added.get(name, {}), **entry}
     return result
@@ -263,6 +263,38 @@ def _merged(added: Tree, mix: Tree) -> Tree:
 
 def _with_place_in_mix(note: Problem) -> Problem:
     return replace(note, path=_PATHS_IN_MIX.get(note.path, note.path))
+
+
+# Our version 5 to version 6: the file of a part is a setting of the part, so that every part can have one.
+#
+# Until then the denoiser and the VAE had one among the settings of the model. Entries of the load report get the new
+# paths.
+
+
+_DENOISERS = {"sd": "unet", "sdxl": "unet"}  # of the families of version 5; all others have a transformer
+_TRANSFORMER = "transformer"
+
+
+def to_darkroom_6(tree: Tree, notes: Notes) -> Tree:
+    """Return a tree of our version 5 with the files of parts in the parts; paths in `notes` are renamed in place.
+
+    A file that the part has in its new place takes precedence.
+    """
+    model = tree.get("model")
+    if not isinstance(model, dict):
+        return tree
+    family = model.get("family", "sd")
+    name = family.get("name", "sd") if isinstance(family, dict) else family
+    places = {"vae_file": "vae", "denoiser_file": _DENOISERS.get(name, _TRANSFORMER) if isinstance(name, str) else ""}
+    paths = {f"model.{old}": f"parts.{part}.file" for old, part in places.items()}
+    notes[:] = [replace(note, path=paths.get(note.path, note.path)) for note in notes]
+    moved = {part: model[old] for old, part in places.items() if model.get(old) not in (None, "")}
+    parts = tree.get("parts", {})
+    result = {**tree, "model": {key: value for key, value in model.items() if key not in places}}
+    if moved and isinstance(parts, dict):
+        files: Tree = {part: {"file": file} for part, file in moved.items()}
+        result["parts"] = _merged(files, parts)
+    return result
 
 
 # Settings of our own earlier files that no longer exist are dropped, with a note where they had a value of their own;

@@ -150,12 +150,6 @@ def quantized_weights(config: Config) -> Iterator[Problem]:
                 f"{part.label} cannot be quantized to {label}: it consists of convolutions.",
                 advice=f"{_PLAIN}.",
             )
-        elif formats[part.name].format.is_stored and part.role != "denoiser":
-            yield Problem(
-                f"parts.{part.name}.dtype",
-                f"{part.label} cannot be {label}: only the denoiser is read from a GGUF file.",
-                advice=f"{_PLAIN}, or to another quantized format.",
-            )
         elif config.training.trains == "full":
             is_trained = part.trainable and config.part(part.name).train
             reason = "quantized weights cannot be trained" if is_trained else "a fine-tune saves the whole model"

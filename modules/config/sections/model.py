@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
 
-from modules.families.registry import FAMILIES, families_with
+from modules.families.registry import FAMILIES
 from modules.families.sd.settings import SdSettings
 from modules.families.settings import FamilySettings
 from modules.families.spec import VARIANT_LABELS
@@ -53,31 +53,6 @@ class Model(Section):
         *lazy_variants(FAMILIES, "sd"),
         Setting("Model family", "The model family of the base model, and its own settings.", group="Base model"),
     ] = SdSettings()
-    vae_file: Annotated[
-        str,
-        Setting(
-            "VAE file",
-            "A VAE to use in place of the model's own: a single file.",
-            group="Base model",
-            level="advanced",
-            path_kind="model",
-            empty_means="the model's own",
-            applies_when=When("family", families_with("vae")),
-        ),
-    ] = ""
-    denoiser_file: Annotated[
-        str,
-        Setting(
-            "Denoiser file",
-            "A UNet or transformer to use in place of the model's own: a GGUF file, such as ComfyUI-GGUF loads, or a "
-            ".safetensors file in ComfyUI's or in diffusers' names. With a GGUF weight dtype its weights stay packed "
-            "as they are in the file; with another one they are unpacked.",
-            group="Base model",
-            level="advanced",
-            path_kind="model",
-            empty_means="the model's own",
-        ),
-    ] = ""
     training_adapter: Annotated[
         str,
         Setting(
@@ -151,8 +126,19 @@ class Model(Section):
 
 
 class Part(Section):
-    """One part of the model: whether and how long it trains, and how it is kept in memory."""
+    """One part of the model: where its weights are, whether and how long it trains, and how it is kept in memory."""
 
+    file: Annotated[
+        str,
+        Setting(
+            "File",
+            "A file with the weights of this part, in place of the base model's: .safetensors as ComfyUI or diffusers "
+            "name them, also in float8 with scales, the .index.json of several files, or GGUF. If the denoiser, the "
+            "text encoders and the VAE each have one, only configs and tokenizers are read from the base model.",
+            path_kind="model",
+            empty_means="the base model's own",
+        ),
+    ] = ""
     train: Annotated[bool, Setting("Train", "Trains this part.", only_if_trainable=True)] = True
     learning_rate: Annotated[
         float | None,
@@ -238,7 +224,7 @@ class Part(Section):
             "The dtype the weights are kept in. float32 is exact; 16 bits take half the memory. The others quantize "
             "the linear layers of a part whose own weights are not trained, such as the denoiser of a LoRA: a seventh "
             "to a quarter of the memory, at some cost in speed and precision. GGUF keeps the weights of a "
-            "denoiser's GGUF file as they are stored (docs/quantization.md).",
+            "part's GGUF file as they are stored (docs/quantization.md).",
             level="advanced",
         ),
     ] = "float32"

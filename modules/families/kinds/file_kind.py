@@ -34,6 +34,11 @@ class FileKind:
         """Whether it is a whole model of a known family."""
         return self.is_whole and bool(self.family)
 
+    @property
+    def is_denoiser(self) -> bool:
+        """Whether it is the denoiser of a model of a known family, without the other parts."""
+        return self.kind == "part" and bool(self.model)
+
     def to_json(self) -> dict[str, Any]:
         """Return the record as data."""
         return {

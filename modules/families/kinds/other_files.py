@@ -10,6 +10,7 @@ import re
 
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.record import FileKindSpec
+from modules.families.parts.single_file.encoder_file import layout_of
 from modules.families.registry import family_of, label_of, model_of_text_width
 from modules.formats.checkpoint_header import CheckpointHeader
 from modules.system.problem import with_article
@@ -40,10 +41,8 @@ _MARKS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("ControlNet-LLLite", ("lllite_",)),
     ("IP-Adapter", ("ip_adapter.",)),
     ("IP-Adapter", ("image_proj.", "to_k_ip")),
-    ("T5 text encoder", ("encoder.block.0.layer.0.SelfAttention.",)),
     ("CLIP vision model", ("vision_model.encoder.",)),
     ("upscaler (ESRGAN)", ("body.0.rdb1.",)),
-    ("language model", ("model.layers.0.self_attn.",)),
 )
 # By the width of the text states, for keys and values.
 _HYPERNETWORK = re.compile(r"\d{1,5}\.[01]\.linear")
@@ -69,7 +68,7 @@ OTHER_MODEL = FileKindSpec(
 
 _PARTS = (
     ("a ControlNet", ("control_model.", "controlnet_cond_embedding.", "controlnet_down_blocks.")),
-    ("a CLIP text encoder", ("text_model.encoder.layers.", "encoder.layers.0.self_attn.", "transformer.resblocks.0.")),
+    ("a CLIP text encoder", ("transformer.resblocks.0.",)),
 )
 
 
@@ -77,7 +76,9 @@ def part_kind(header: CheckpointHeader) -> FileKind | None:
     """Return the file's kind if it is a single part of a model: a UNet in diffusers' layout, a text encoder, a
     ControlNet.
     """
-    dtype = header.main_dtype
+    dtype = f"{'scaled ' if header.scales.names else ''}{header.main_dtype}"
+    if (layout := layout_of(header.shapes)) is not None:
+        return FileKind("part", f"{with_article(layout.label, capital=True)} alone, {dtype}.", facts={"dtype": dtype})
     for label, prefixes in _PARTS:
         if header.has(*prefixes):
             return FileKind("part", f"{label[0].upper()}{label[1:]} alone, {dtype}.", facts={"dtype": dtype})

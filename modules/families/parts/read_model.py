@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.identify import identify
 from modules.families.kinds.vae import vae_weights_at
 from modules.families.parts.files import ModelFiles, read_folder
 from modules.families.parts.single_file.checkpoint import (
     empty_part,
-    load_denoiser_file,
     load_part,
+    load_part_file,
     load_vae_file,
     open_checkpoint,
 )
 from modules.families.protocol import LoadRequest
+from modules.families.registry import published
 from modules.families.settings import FamilySettings
-from modules.families.spec import FamilySpec, PartSpec
+from modules.families.spec import FamilySpec, PartSpec, tokenizer_of
 from modules.formats.diffusers_folder import locate
 from modules.formats.gguf_header import is_gguf
 from modules.system.errors import DarkroomError
@@ -35,33 +37,76 @@ logger = logging.getLogger("darkroom.families")
 def read_model(request: LoadRequest[FamilySettings], spec: FamilySpec) -> ModelFiles:
     """Return the parts of the requested model, each in its dtype.
 
-    Raises DarkroomError where a file is missing or the model is not of the family.
+    Of a part with a file of its own only the config is read from the base model. Raises DarkroomError where a file is
+    missing or the model is not of the family.
+    """
+    part_files = dict(request.part_files)
+    if denoiser_in_base(request.base_model):
+        part_files.setdefault(spec.denoiser.name, request.base_model)
+    files = _read_base(request, spec, part_files)
+    for part in spec.parts:
+        file = part_files.get(part.name)
+        if file and part.name not in request.without_weights:
+            files = _with_part(files, spec, part, from_root(file), request)
+    return _with_safe_vae(files, request, spec)
+
+
+def denoiser_in_base(base_model: str) -> bool:
+    """Return whether the denoiser of a base model is read as a file of its own is: from GGUF, or where it is alone."""
+    path = from_root(base_model)
+    return bool(base_model) and path.is_file() and (is_gguf(path) or identify(path).is_denoiser)
+
+
+def _read_base(request: LoadRequest[FamilySettings], spec: FamilySpec, elsewhere: Collection[str]) -> ModelFiles:
+    """Return the base model; the weights of the parts in `elsewhere` are neither read nor downloaded."""
+    name, path = request.base_model, from_root(request.base_model)
+    unread = {*request.without_weights, *elsewhere}
+    dtypes = _dtypes_to_read(request, spec)
+    if name and path.is_file() and (kind := identify(path)).is_denoiser:
+        return _read_denoiser_alone(request, spec, kind, unread)
+    if name and path.is_file():
+        return read_single_file(path, name, spec, dtypes, without_weights=unread)
+    parts = [p.name for p in spec.parts if p.name not in unread]
+    return read_folder(_locate(request, name, parts), name, spec, dtypes, without_weights=unread)
+
+
+def _read_denoiser_alone(
+    request: LoadRequest[FamilySettings], spec: FamilySpec, kind: FileKind, unread: Collection[str]
+) -> ModelFiles:
+    """Return the configs of a model whose base model is a file with the denoiser alone; the other parts have files.
+
+    Its tokenizers are those of the published model's repository, if the program contains none.
     """
     name, path = request.base_model, from_root(request.base_model)
-    denoiser = spec.denoiser
-    is_whole_gguf = not request.denoiser_file and bool(name) and is_gguf(path)
-    denoiser_file = name if is_whole_gguf else request.denoiser_file  # of a whole model it is read like a separate file
-    unread = {*request.without_weights, denoiser.name} if denoiser_file else request.without_weights
-    dtypes = _dtypes_to_read(request, spec)
-    if name and path.is_file():
-        files = read_single_file(path, name, spec, dtypes, without_weights=unread)
-    else:
-        folder = locate(
-            name,
-            parts=[p.name for p in spec.parts if p.name not in unread],
-            offline=request.offline,
-            cache_dir=request.hub_cache_dir,
-            hub=request.hub,
-            on_bytes=request.on_bytes,
+    if kind.family != spec.name:
+        raise DarkroomError(f"{name} is not {spec.label}. {kind.sentence}", advice="Choose the model's family.")
+    if lacking := [p.label for p in spec.parts if p.name not in unread]:
+        raise DarkroomError(
+            f"{name} has no {' and no '.join(lacking)}. {kind.sentence}",
+            advice="Choose a file for each of them, or a complete base model.",
         )
-        files = read_folder(folder, name, spec, dtypes, without_weights=unread)
-    if denoiser_file and denoiser.name not in request.without_weights:
-        files = _with_denoiser(files, spec, from_root(denoiser_file), request)
-    return _with_vae(files, request, spec)
+    configs = open_checkpoint(path, kind).configs
+    parts = {p.name: empty_part(load_factory(p.model_class), configs[p.name]) for p in spec.parts}
+    if spec.text.ships_vocabulary:
+        return ModelFiles(name, parts, configs["scheduler"], tokenizers={})
+    folder = _locate(request, published(kind.model).repository, [])
+    tokenizers = {encoder: folder / tokenizer_of(encoder) for encoder in spec.names_of("text_encoder")}
+    return ModelFiles(name, parts, configs["scheduler"], tokenizers, folder)
+
+
+def _locate(request: LoadRequest[FamilySettings], name: str, parts: Sequence[str]) -> Path:
+    return locate(
+        name,
+        parts=parts,
+        offline=request.offline,
+        cache_dir=request.hub_cache_dir,
+        hub=request.hub,
+        on_bytes=request.on_bytes,
+    )
 
 
 def _dtypes_to_read(request: LoadRequest[FamilySettings], spec: FamilySpec) -> Mapping[str, torch.dtype]:
-    """Return the dtypes of the parts, with float32 for a VAE that may overflow in float16: `_with_vae` casts it."""
+    """Return the dtypes of the parts, with float32 for a VAE that may overflow in float16: it is cast later."""
     careful = [p.name for p in spec.parts if _may_overflow(p, request, spec)]
     return {**request.dtypes, **dict.fromkeys(careful, torch.float32)}
 
@@ -70,26 +115,26 @@ def _may_overflow(part: PartSpec, request: LoadRequest[FamilySettings], spec: Fa
     return spec.latents.overflows_in_float16 and part.role == "vae" and request.dtype_of(part.name) == torch.float16
 
 
-def _with_denoiser(files: ModelFiles, spec: FamilySpec, path: Path, request: LoadRequest[FamilySettings]) -> ModelFiles:
-    denoiser = spec.denoiser
-    config, kind = dict(files.parts[denoiser.name].config), load_factory(denoiser.model_class)
-    dtype = request.dtype_of(denoiser.name)
-    module = load_denoiser_file(path, spec.name, kind, config, dtype, stays_packed=request.stays_packed)
-    return replace(files, parts={**files.parts, denoiser.name: module})
+def _with_part(
+    files: ModelFiles, spec: FamilySpec, part: PartSpec, path: Path, request: LoadRequest[FamilySettings]
+) -> ModelFiles:
+    """Return the files with a part from a file of its own, built from the base model's config of it."""
+    config: Any = files.parts[part.name].config
+    settings = config.to_dict() if hasattr(config, "to_dict") else dict(config)
+    dtype = _dtypes_to_read(request, spec).get(part.name, torch.float32)
+    if part.role == "vae":
+        module = load_vae_file(vae_weights_at(path), load_factory(part.model_class), settings, dtype)
+    else:
+        module = load_part_file(path, spec, part, settings, dtype, stays_packed=request.stays_packed)
+    return replace(files, parts={**files.parts, part.name: module})
 
 
-def _with_vae(files: ModelFiles, request: LoadRequest[FamilySettings], spec: FamilySpec) -> ModelFiles:
-    """Return the files with the VAE that replaces the model's own, and in the dtype it does not overflow in."""
-    part = next((p for p in spec.parts if p.role == "vae"), None)
-    if part is None:
-        return files
-    vae = files.parts[part.name]
-    if request.vae_file and part.name not in request.without_weights:
-        weights = vae_weights_at(from_root(request.vae_file))
-        vae = load_vae_file(weights, load_factory(part.model_class), dict(vae.config), vae.dtype)
-    if _may_overflow(part, request, spec):
-        halve_if_safe(vae, otherwise=request.fallback_dtype, name=request.base_model)
-    return replace(files, parts={**files.parts, part.name: vae})
+def _with_safe_vae(files: ModelFiles, request: LoadRequest[FamilySettings], spec: FamilySpec) -> ModelFiles:
+    """Return the files with a VAE in the dtype that it does not overflow in."""
+    for part in spec.parts:
+        if _may_overflow(part, request, spec):
+            halve_if_safe(files.parts[part.name], otherwise=request.fallback_dtype, name=request.base_model)
+    return files
 
 
 def halve_if_safe(vae: Any, *, otherwise: torch.dtype, name: str) -> None:

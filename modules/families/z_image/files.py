@@ -67,6 +67,7 @@ MODEL = PublishedModel(
     implementation="https://github.com/Tongyi-MAI/Z-Image",
     adapter_targets=_targets,
     configs=Path(__file__).parent / "configs" / "z_image",
+    repository="Tongyi-MAI/Z-Image-Turbo",
     pipelines={"": "ZImagePipeline"},
     single_file=SingleFile(
         parts=lambda configs: (TRANSFORMER_FILE.layout(configs["transformer"]),),

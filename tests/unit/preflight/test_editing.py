@@ -27,7 +27,7 @@ def paths_of(config: Config) -> list[str]:
 
 def test_missing_files_and_folders_are_found(tmp_path: Path) -> None:
     assert paths_of(changed(model__base_model=str(tmp_path / "gone.safetensors"))) == ["model.base_model"]
-    assert paths_of(changed(model__vae_file=str(tmp_path / "gone.safetensors"))) == ["model.vae_file"]
+    assert paths_of(changed(parts__vae__file=str(tmp_path / "gone.safetensors"))) == ["parts.vae.file"]
     assert paths_of(changed(adapter__start_from=str(tmp_path / "gone.safetensors"))) == ["adapter.start_from"]
     gone = Config.model_validate({"concepts": [{"path": str(tmp_path / "gone")}, {"path": ""}]})
     assert paths_of(gone) == ["concepts.0.path"]  # the second one is still being added

@@ -49,7 +49,7 @@ def test_files_beside_the_result_are_kept_too(config: Config, beside: str) -> No
 @pytest.mark.parametrize("replaces", [False, True])
 @pytest.mark.parametrize(
     "path",
-    ["model.base_model", "model.vae_file", "adapter.start_from", "embeddings.words.0.file", "concepts.0.captions_file"],
+    ["model.base_model", "parts.vae.file", "adapter.start_from", "embeddings.words.0.file", "concepts.0.captions_file"],
 )
 def test_no_result_is_written_over_what_the_run_reads(
     config: Config, tmp_path: Path, path: str, replaces: bool

@@ -8,7 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from modules.config.records import inner_records, top_records
+from modules.config.schema import Config
 from modules.config.sections.evaluation import SamplePrompt
+from modules.config.sections.model import Part
 from modules.settings.field import FieldRecord
 from modules.system.paths import from_root, session_file
 from trainer.jobs.sample_images import parameters_text, read_settings
@@ -36,7 +38,6 @@ _LEFT_WIDTH = 430
 _WIDE_FROM_PX = 1500  # of the page: its cards are in two columns
 _PROMPT_FIELDS = ("prompt", "negative_prompt")
 _EMPTY = "Press Generate. Images appear here as they are sampled.\nThe model stays loaded, so the next ones are fast."
-_MODEL_FIELDS = ("model.base_model", "model.vae_file")
 
 
 class SamplePage:
@@ -152,7 +153,7 @@ class SamplePage:
         config = self.session.form.config
         records = top_records(type(config))
         family_records = variant_records(config, records["model.family"])
-        return Group("model", "Base model", (*(records[path] for path in _MODEL_FIELDS), *family_records))
+        return Group("model", "Base model", (records["model.base_model"], *_part_files(config), *family_records))
 
     def _fit(self) -> None:
         """Put the cards on the left into two columns if the page is wide."""
@@ -251,6 +252,13 @@ def _texts_in(widget: tk.Misc) -> Iterator[tk.Text]:
 def _prompt_records() -> tuple[FieldRecord, ...]:
     records = inner_records(SamplePrompt, "sampling.prompts.0")
     return tuple(_at_every_level(record) for record in records if not record.path.endswith(".enabled"))
+
+
+def _part_files(config: Config) -> Iterator[FieldRecord]:
+    """Yield the files of the model's parts, each named by its part."""
+    for part in config.family.parts:
+        [record] = (r for r in inner_records(Part, f"parts.{part.name}") if r.name == "file")
+        yield replace(record, setting=replace(record.setting, label=f"{part.label}: {record.label.lower()}"))
 
 
 def _is_of_prompt(record: FieldRecord) -> bool:

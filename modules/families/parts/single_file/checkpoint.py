@@ -8,7 +8,7 @@ Only headers are read until a part is loaded, then tensor by tensor.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import torch
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.identify import identify
 from modules.families.parts.single_file.autoencoder import modern_key, vae_layout, vae_names
-from modules.families.parts.single_file.denoiser_file import denoiser_tensors, packed_layers
+from modules.families.parts.single_file.denoiser_file import packed_layers
 from modules.families.parts.single_file.models import (
     averaged_names,
     configs_of_file,
@@ -28,12 +28,15 @@ from modules.families.parts.single_file.models import (
     original_names,
 )
 from modules.families.parts.single_file.moves import from_original, inward
+from modules.families.parts.single_file.packed_weights import is_scaled_matrix, part_tensors
 from modules.families.parts.single_file.record import Configs, PartLayout
+from modules.families.protocol import StaysPacked, never_packed
 from modules.families.registry import FAMILIES, all_files, published
-from modules.families.spec import PartSpec
+from modules.families.spec import FamilySpec, PartSpec
 from modules.formats.lazy_tensors import LazyTensor
 from modules.formats.stored_tensors import read_stored
 from modules.system.errors import DarkroomError
+from modules.system.factories import load_factory
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,11 +113,6 @@ def part_state(checkpoint: Checkpoint, part: str, *, use_ema: bool = False) -> d
     always used. Raises DarkroomError where the part or some of its weights are missing, or the denoiser has unknown
     layers.
     """
-    if "scaled" in checkpoint.kind.facts:
-        raise DarkroomError(
-            f"{checkpoint.path.name} is in scaled float8, which is not supported.",
-            advice="Choose the same model in float16, bfloat16 or plain float8.",
-        )
     layout = checkpoint.layouts.get(part)
     if layout is None or part not in checkpoint.parts:
         raise _lacks_part(checkpoint, part)
@@ -178,26 +176,30 @@ def load_vae_file(path: Path, kind: Any, config: Mapping[str, Any], dtype: torch
     return build_part(kind, config, state, dtype, where=f"the VAE in {path.name}")
 
 
-def load_denoiser_file(
+def load_part_file(
     path: Path,
-    family: str,
-    kind: Any,
+    spec: FamilySpec,
+    part: PartSpec,
     config: Mapping[str, Any],
     dtype: torch.dtype,
     *,
-    stays_packed: Callable[[str], bool] = lambda layer: False,
+    stays_packed: StaysPacked = never_packed,
 ) -> Any:
-    """Return the denoiser of a file, in the original or in diffusers' layout, built from the base model's `config`.
+    """Return the denoiser or a text encoder of a file, built from the base model's `config` of the part.
 
-    The linear layers of a GGUF file that `stays_packed` takes by name have weights on the meta device: they are read
-    as they are stored. Raises DarkroomError where the file has no such denoiser.
+    The linear layers that the file has packed and `stays_packed` takes have weights on the meta device: they are read
+    as they are stored. Raises DarkroomError where the file has no such part, or one of another size.
     """
     stored, _ = read_stored(path)
-    label = FAMILIES[family].denoiser.label
-    packed = {f"{layer}.weight" for layer in packed_layers(family, path, config) if stays_packed(layer)}
-    tensors = denoiser_tensors(family, stored, config, where=path.name)
+    module = empty_part(load_factory(part.model_class), config)
+    tensors = part_tensors(spec, part, module, stored, file=path.name)
+    linear = {name for name, layer in module.named_modules() if type(layer) is torch.nn.Linear}
+    blocks = packed_layers(spec.name, part, path, config)
+    rows = (n.removesuffix(".weight") for n, t in tensors.items() if is_scaled_matrix(stored[t.name], t.slot))
+    left_out = {f"{layer}.weight" for layer in blocks if layer in linear and stays_packed(part.name, layer, "gguf")}
+    left_out |= {f"{layer}.weight" for layer in rows if layer in linear and stays_packed(part.name, layer, "float8")}
     state = {ours: inward(tensor.slot, stored[tensor.name]) for ours, tensor in tensors.items()}
-    return build_part(kind, config, state, dtype, where=f"the {label} in {path.name}", left_out=packed)
+    return _fill_part(module, state, dtype, where=f"the {part.label} in {path.name}", left_out=left_out)
 
 
 def _weights_in(folder: Path) -> Path:
@@ -218,17 +220,27 @@ def build_part(
     dtype: torch.dtype,
     *,
     where: str,
-    left_out: Collection[str] = (),
     library_prefix: str = "",
 ) -> Any:
     """Return a module built from a config and a state's tensors, each read and cast to `dtype` on its own.
 
-    Those in `left_out` are not read: they are on the meta device, in `dtype`. `library_prefix` starts names of the
-    state, and those of the module in some versions of its library.
+    `library_prefix` starts names of the state, and those of the module in some versions of its library.
     """
     module = empty_part(kind, config)
     if library_prefix and not any(n.startswith(library_prefix) for n in module.state_dict()):
         state = {n.removeprefix(library_prefix): tensor for n, tensor in state.items()}
+    return _fill_part(module, state, dtype, where=where)
+
+
+def _fill_part(
+    module: Any,
+    state: Mapping[str, LazyTensor],
+    dtype: torch.dtype,
+    *,
+    where: str,
+    left_out: Collection[str] = (),
+) -> Any:
+    """Fill an empty module, in place, as `build_part` does; the tensors in `left_out` stay on the meta device."""
     state = _with_tied(module, state)
     expected = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
     wrong = sorted(n for n in expected.keys() | state.keys() if n not in state or expected.get(n) != state[n].shape)
@@ -297,9 +309,16 @@ def _lacks_part(checkpoint: Checkpoint, part: str) -> DarkroomError:
 
 
 def _fill_buffers(module: torch.nn.Module) -> None:
-    """Fill the buffers that are not in files: CLIP's position ids count from zero."""
+    """Fill the buffers that are not in files: CLIP's position ids count from zero, rotary embeddings come from the
+    config.
+    """
     for owner in module.modules():
-        for name, buffer in list(owner._buffers.items()):
-            if buffer is not None and buffer.is_meta:
-                assert name == "position_ids", f"unknown buffer {name}"
-                owner._buffers[name] = torch.arange(buffer.shape[-1]).expand(buffer.shape).clone()
+        names = [name for name, buffer in owner._buffers.items() if buffer is not None and buffer.is_meta]
+        if names == ["position_ids"]:
+            shape = owner._buffers["position_ids"].shape  # type: ignore[union-attr]
+            owner._buffers["position_ids"] = torch.arange(shape[-1]).expand(shape).clone()
+        elif names:
+            rotary: Any = type(owner)
+            fresh = rotary(owner.config)
+            for name in names:
+                owner._buffers[name] = fresh._buffers[name]

@@ -1,4 +1,4 @@
-"""A file whose denoiser replaces the model's own: its tensors under our names, and those that are packed.
+"""A file whose denoiser replaces the model's own: its tensors under our names; and the packed layers of a part's file.
 
 The denoiser is in the original layout, with or without a prefix, or in diffusers' layout; other parts in the file are
 not used. The record of a family's files (`DenoiserFile`) describes both.
@@ -11,10 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from modules.families.parts.single_file.encoder_file import encoder_tensors
 from modules.families.parts.single_file.models import left_over_names, missing_names
 from modules.families.parts.single_file.record import DenoiserFile
 from modules.families.parts.single_file.slots import Slot
 from modules.families.registry import FAMILIES, files_of
+from modules.families.spec import PartSpec
 from modules.formats.checkpoint_header import read_checkpoint_header
 from modules.formats.gguf_header import GgufTensor
 from modules.system.errors import DarkroomError
@@ -64,16 +66,21 @@ def denoiser_tensors(
     return tensors
 
 
-def packed_layers(family: str, path: Path, config: Mapping[str, Any]) -> dict[str, GgufTensor]:
-    """Return the linear layers of the denoiser in a file whose weights are packed in blocks, by name; none without any.
+def packed_layers(family: str, part: PartSpec, path: Path, config: Mapping[str, Any]) -> dict[str, GgufTensor]:
+    """Return the linear layers of a part in a file whose weights are packed in blocks, by name; none without any.
 
-    Raises DarkroomError as `denoiser_tensors` does, and UnreadableFileError for a file that cannot be read.
+    `config` is that of a denoiser. Raises DarkroomError where the file has no such part, and UnreadableFileError for a
+    file that cannot be read.
     """
     header = read_checkpoint_header(path)
     if header.container != "gguf":
         return {}
+    if part.role == "denoiser":
+        tensors = denoiser_tensors(family, header.shapes, config, where=path.name)
+    else:
+        tensors = {ours: StoredTensor(name, Slot(ours, ours)) for ours, name in encoder_tensors(header.shapes).items()}
     layers = {}
-    for ours, stored in denoiser_tensors(family, header.shapes, config, where=path.name).items():
+    for ours, stored in tensors.items():
         entry = header.entries[stored.name]
         is_linear = ours.endswith(".weight") and len(header.shapes[stored.name]) == 2
         if is_linear and isinstance(entry, GgufTensor) and entry.type.is_packed:

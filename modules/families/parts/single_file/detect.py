@@ -37,7 +37,7 @@ def denoiser_kind(
         return None
     is_alone = not header.has(*_OTHER_PARTS)
     facts = {"container": header.container, "dtype": header.main_dtype, "tensors": str(len(header.shapes))}
-    if header.has_scaled_float8:
+    if header.scales.names:
         facts["scaled"] = "a scale for each matrix"
     dtype = f", {'scaled ' if 'scaled' in facts else ''}{facts['dtype']}" if facts["dtype"] else ""
     what = f"{with_article(model.label, capital=True)} {label}"

@@ -99,7 +99,7 @@ def _facts(header: CheckpointHeader, mark: PredictionMark, *, has_vae: bool, has
         facts["vae"] = "missing"
     if not has_text:
         facts["text_encoders"] = "missing"
-    if header.has_scaled_float8:
+    if header.scales.names:
         facts["scaled"] = "a scale for each matrix"
     return facts
 

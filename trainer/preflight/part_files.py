@@ -1,0 +1,167 @@
+"""The files that parts are read from, in place of the base model's own: what they contain, and whether they fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from modules.config.quantized_parts import part_source, quantized_parts
+from modules.config.schema import Config
+from modules.estimate.architecture import architecture_of
+from modules.families.kinds.file_kind import FileKind
+from modules.families.kinds.identify import identify_with_header
+from modules.families.kinds.registry import serves_as
+from modules.families.parts.single_file.denoiser_file import denoiser_tensors, has_denoiser, packed_layers
+from modules.families.parts.single_file.encoder_file import layout_of, require_encoder
+from modules.families.spec import FamilySpec, PartSpec
+from modules.formats.checkpoint_header import CheckpointHeader
+from modules.formats.float8_scales import ADVICE
+from modules.formats.gguf_header import READABLE
+from modules.formats.headers import UnreadableFileError
+from modules.memory.part_plan import PartPlan
+from modules.quantization.registry import ChosenFormat
+from modules.system.errors import DarkroomError
+from modules.system.paths import from_root
+from modules.system.problem import Problem, cut, with_article
+from trainer.preflight.passes import MALFORMED_CONFIG, passes_of
+
+
+def path_of(part: PartSpec) -> str:
+    """Return the path of the setting with a part's file."""
+    return f"parts.{part.name}.file"
+
+
+def problems_of_part_files(config: Config) -> Iterator[Problem]:
+    """Yield why files of parts cannot be used, which parts have none, and whether files fit the weight dtypes.
+
+    The file of a VAE is checked with the model.
+    """
+    for part in config.family.parts:
+        name = config.part(part.name).file.strip()
+        if part.role == "vae":
+            continue
+        if name:
+            found, header = identify_with_header(from_root(name))
+            problem = _refusal(config, part, found, header, name) or _misfit(config, part, found, header, name)
+            if problem is not None:
+                yield problem
+                continue
+        yield from _weight_dtype(config, part)
+
+
+def with_stored_bytes(
+    config: Config, part: PartSpec, chosen: ChosenFormat, settings: Mapping[str, Any]
+) -> ChosenFormat | None:
+    """Return the format of a part, if a file has stored it with the bytes of its layers; other formats unchanged.
+
+    None where the file cannot be read. `settings` is the part's config.
+    """
+    if not chosen.format.is_stored:
+        return chosen
+    try:
+        packed = packed_layers(config.family.name, part, from_root(part_source(config, part)), settings)
+    except (DarkroomError, OSError):  # the check of the file reports it
+        return None
+    return replace(chosen, stored={layer: t.end - t.start for layer, t in packed.items()}) if packed else None
+
+
+def _refusal(
+    config: Config, part: PartSpec, found: FileKind, header: CheckpointHeader | None, name: str
+) -> Problem | None:
+    """Return why a file cannot replace a part, by its kind alone."""
+    spec, path = config.family, path_of(part)
+    shown = cut(name, max_chars=200)
+    if "code" in found.facts:
+        return Problem(path, found.sentence, advice="Get it as .safetensors, or from another place.")
+    if header is None:
+        return _none_of_part(spec, part, found, shown)
+    if part.role == "denoiser" and found.family and found.family != spec.name:
+        message = f"{shown} has no {part.label} of {spec.label}. {found.sentence}"
+        return Problem(path, message, advice="Choose one of the base model's family.")
+    if reason := header.scales.problem:
+        return Problem(path, f"{shown} {reason}", advice=ADVICE)
+    if header.container == "gguf" and (unreadable := sorted(set(header.dtypes.values()) - READABLE)):
+        message = f"{shown} contains weights in {', '.join(unreadable)}, which is not supported."
+        return Problem(path, message, advice="Choose a file in Q8_0, Q6_K, Q5_K or Q4_K.")
+    return None
+
+
+def _none_of_part(spec: FamilySpec, part: PartSpec, found: FileKind, shown: str) -> Problem:
+    message = f"{shown} contains no {part.label}. {found.sentence}"
+    advice = f"Choose a .gguf or .safetensors file of {with_article(part.label)}, or leave it empty."
+    return Problem(path_of(part), message, advice=advice)
+
+
+def _misfit(
+    config: Config, part: PartSpec, found: FileKind, header: CheckpointHeader | None, name: str
+) -> Problem | None:
+    """Return an error where the tensors of a file do not match those of the base model's part.
+
+    A denoiser of a size that was never published is hard to tell from its names; the base model itself decides.
+    """
+    architecture = architecture_of(config.model.base_model, config.model.family.name)
+    shown = cut(name, max_chars=200)
+    if header is None or not _has_part(config, part, header):
+        return _none_of_part(config.family, part, found, shown)
+    if architecture is None:
+        can_be = part.role != "denoiser" or serves_as(found, "denoiser")
+        return None if can_be else _none_of_part(config.family, part, found, shown)
+    try:
+        expected = passes_of(config.family, architecture.configs).weights(part.name, PartPlan()).own
+        if part.role != "denoiser":
+            require_encoder(expected, header.weights, file=Path(name).name, label=part.label)
+            return None
+        settings = architecture.configs[part.name]
+        tensors = denoiser_tensors(config.family.name, header.weights, settings, where=Path(name).name)
+    except DarkroomError as error:
+        return Problem(path_of(part), error.message, advice=error.advice)
+    except MALFORMED_CONFIG:  # the check of the model reports it
+        return None
+    shapes = {ours: stored.slot.shape_of(header.shapes[stored.name]) for ours, stored in tensors.items()}
+    wrong = [n for n, shape in expected.items() if n in shapes and shapes[n] != shape]
+    if not wrong:
+        return None
+    return Problem(
+        path_of(part),
+        f"The {part.label} in {Path(name).name} does not fit the base model's: {len(wrong)} of its weights have other "
+        f"shapes; the first is {wrong[0]}: {shapes[wrong[0]]} where {expected[wrong[0]]} is expected.",
+        advice=f"Choose {with_article(part.label)} of the base model's family and variant.",
+    )
+
+
+def _has_part(config: Config, part: PartSpec, header: CheckpointHeader) -> bool:
+    if part.role == "denoiser":
+        return has_denoiser(config.family.name, header.shapes)
+    return layout_of(header.shapes) is not None
+
+
+def _weight_dtype(config: Config, part: PartSpec) -> Iterator[Problem]:
+    chosen = quantized_parts(config).formats.get(part.name)
+    is_stored = chosen is not None and chosen.format.is_stored
+    source = part_source(config, part)
+    container = _container(source) if source else ""
+    if is_stored and chosen is not None and container != "gguf":
+        file = cut(source, max_chars=200)
+        what = f"{file} is not a GGUF file" if config.part(part.name).file else "no GGUF file is set"
+        yield Problem(
+            f"parts.{part.name}.dtype",
+            f"The weight dtype of {part.label} is {chosen.format.label}, but {what}.",
+            advice="Choose a GGUF file as the file of the part, or another weight dtype.",
+        )
+    elif container == "gguf" and not is_stored:
+        yield Problem(
+            f"parts.{part.name}.dtype",
+            f"The weights of {Path(source).name} are unpacked, which takes more memory than the file.",
+            "info",
+            "Set the weight dtype to GGUF to keep them packed.",
+        )
+
+
+def _container(name: str) -> str:
+    try:
+        header = identify_with_header(from_root(name))[1]
+    except (UnreadableFileError, OSError, ValueError):
+        return ""
+    return header.container if header is not None else ""
