@@ -103,6 +103,11 @@ class FamilyFiles:
     """The variants by how many channels the denoiser's first layer reads."""
     repository_model: Callable[[str], str] = str
 
+    def is_in_single_file(self, part: str) -> bool:
+        """Return whether single files of the family's models contain a part; some contain the denoiser alone."""
+        record = self.models[0].single_file
+        return record is None or any(p.name == part for p in record.parts(self.models[0].shipped_configs()))
+
 
 @cache
 def _shipped(folder: Path) -> dict[str, dict[str, Any]]:

@@ -152,6 +152,7 @@ def test_a_fine_tune_is_a_file_of_the_transformer_that_is_read_again(
     save_file(named(weights, "ComfyUI"), file)
     tuned = {
         "training": {"trains": "full", "learning_rate": 1e-3},
+        "parts": {"text_encoder": {"dtype": "int8"}},  # which the file does not contain
         "output": {"model_format": "single_file", "destination": str(saved)},
     }
     ran = run(read_from(config, file, **tuned))

@@ -443,6 +443,8 @@ def test_an_unknown_name_is_reported(key: str, value: Any) -> None:
         ("output_model_format", "CKPT", "output.model_format", "single_file"),
         ("output_model_format", "ORIGINAL_SINGLE_FILE", "output.model_format", "single_file"),
         ("output_model_format", "INTERNAL", "output.model_format", "diffusers"),
+        ("output_model_format", "ORIGINAL_TRANSFORMER", "output.model_format", "single_file"),
+        ("output_model_format", "COMFY_TRANSFORMER", "output.model_format", "single_file"),
         ("rescale_noise_scheduler_to_zero_terminal_snr", True, "model.family.prediction_type", "v_prediction"),
         ("rescale_noise_scheduler_to_zero_terminal_snr", True, "model.family.zero_terminal_snr", "on"),
         ("force_epsilon_prediction", True, "model.family.prediction_type", "epsilon"),

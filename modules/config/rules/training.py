@@ -8,6 +8,7 @@ from modules.config.quantized_parts import quantized_parts
 from modules.config.schema import Config
 from modules.config.sections.quantization import quantized_layers
 from modules.config.usage import trained_embeddings, trained_parts
+from modules.families.registry import files_of
 from modules.settings.layer_filter import EXAMPLES, invalid_entry
 from modules.system.problem import Problem, shown
 
@@ -138,7 +139,7 @@ _PLAIN = "Set its weight dtype to bfloat16, float16 or float32"
 
 
 def quantized_weights(config: Config) -> Iterator[Problem]:
-    """Yield an error for a quantized part that cannot be: a VAE, or any part of a fine-tune."""
+    """Yield an error for a quantized part that cannot be: a VAE, or any part that a fine-tune trains or saves."""
     formats = quantized_parts(config).formats
     for part in config.family.parts:
         if part.name not in formats:
@@ -152,11 +153,16 @@ def quantized_weights(config: Config) -> Iterator[Problem]:
             )
         elif config.training.trains == "full":
             is_trained = part.trainable and config.part(part.name).train
+            is_apart = not files_of(config.family.name).is_in_single_file(part.name)
+            if is_apart and not is_trained and config.output.model_format == "single_file":
+                continue
             reason = "quantized weights cannot be trained" if is_trained else "a fine-tune saves the whole model"
             yield Problem(
                 f"parts.{part.name}.dtype",
                 f"{part.label} is quantized to {label} in a fine-tune: {reason}.",
-                advice=f"{_PLAIN}, or train an adapter, such as a LoRA, on the quantized weights.",
+                advice=f"{_PLAIN}, or train an adapter, such as a LoRA, on the quantized weights."
+                if is_trained or not is_apart
+                else f"{_PLAIN}, or save a single file, which contains the {config.family.denoiser.label} alone.",
             )
 
 

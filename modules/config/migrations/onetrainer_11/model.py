@@ -48,10 +48,12 @@ _MODEL_FORMATS = {
     "LEGACY_SAFETENSORS": "single_file",
     "SAFETENSORS": "single_file",
     "ORIGINAL_SAFETENSORS": "single_file",
+    "COMFY_TRANSFORMER": "single_file",
 }
 # Formats that are not written here, and the closest one.
 _NEAREST = {
     "INTERNAL": "diffusers",
+    "ORIGINAL_TRANSFORMER": "single_file",
     "ORIGINAL_LORA": "kohya",
     "COMFY_LORA": "kohya",
 }
