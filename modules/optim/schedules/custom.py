@@ -1,4 +1,10 @@
-"""The custom schedule, as OneTrainer's: a class of torch.optim.lr_scheduler, by its dotted name and its arguments."""
+"""The custom schedule, as OneTrainer's: a class of torch.optim.lr_scheduler, by its dotted name and its arguments.
+
+The classes are written here as functions of the step, for three reasons. The window draws the curve and checks the
+arguments without torch. A run needs the learning rate of any step: when it resumes, and when a setting that may change
+then has changed. And torch's classes multiply the last rate by a factor at each step, so that the last bits of a rate
+would depend on where the run was resumed. `tests/training/test_schedules.py` compares each of them with torch's class.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +21,8 @@ from modules.optim.schedules.expression import ExpressionError, evaluate
 from modules.settings.field import Setting
 from modules.system.problem import Problem, shown
 
-# The classes of torch.optim.lr_scheduler that depend on the step alone, as functions of it.
-#
-# Each takes the step, counted from 0, and the learning rate that is set, then the arguments of torch's constructor, and
-# returns the learning rate that torch's class sets there, when it is stepped once per optimizer step.
+# Each function takes the step, counted from 0, and the learning rate that is set, then the arguments of torch's
+# constructor. It returns the learning rate that torch's class sets there, when it is stepped once per optimizer step.
 
 
 def _step(step: int, rate: float, *, step_size: int, gamma: float = 0.1) -> float:
