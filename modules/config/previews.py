@@ -84,6 +84,8 @@ def _caption(config: Config, factors: tuple[float, ...], length: int, *, is_know
     if optimizer.chooses_rate is not None and optimizer.chooses_rate(training.optimizer):
         return f"{optimizer.label} chooses its learning rate itself."
     highest, last = (f"{training.learning_rate * factor:.3g}" for factor in (max(factors), factors[-1]))
+    if min(factors) == max(factors):
+        return f"Learning rate: {highest} throughout."
     where = "" if is_known else f", in a run of {count(length, 'step')} for example"
     return f"Learning rate: {highest} at its highest, {last} at the end{where}."
 

@@ -46,7 +46,7 @@ class Config(Section):
         str,
         Setting(
             "Concepts in a file",
-            "A separate file with the concepts below, so that several configs can share them. Relative to "
+            "A separate file with the concepts, so that several configs can share them. Relative to "
             "the config's folder.",
             group="Concepts",
             level="advanced",

@@ -75,6 +75,7 @@ def test_the_caption_names_the_highest_and_the_last_rate() -> None:
     assert known.right == "step 50"
     assert len(known.bars) == 50
     assert "in a run of 1,000 steps for example" in schedule_preview(config).caption
+    assert schedule_preview(Config(), 50).caption == "Learning rate: 0.0001 throughout."
     long = Config.model_validate({"training": {"schedule": {"name": "constant", "warmup_steps": 4000}}})
     assert schedule_preview(long).right == "step 8,000"
     chosen = {"optimizer": {"name": "adafactor", "relative_step": True}, "schedule": "adafactor"}

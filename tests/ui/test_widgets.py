@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
+from PIL import Image, ImageTk
 
 from modules.system.problem import Problem
 from tests.ui.conftest import Window
@@ -20,7 +20,7 @@ from ui.loop.log_lines import LogLine
 from ui.loop.series import Series
 from ui.widgets import dialog
 from ui.widgets.auto_bar import AutoBar
-from ui.widgets.canvas import DrawnCanvas
+from ui.widgets.canvas import DrawnCanvas, Shapes
 from ui.widgets.card import Card
 from ui.widgets.controls import Button, Choice, Switch
 from ui.widgets.dialog import Dialog
@@ -36,6 +36,7 @@ from ui.widgets.plot_model import Line
 from ui.widgets.plot_readout import draw_readout
 from ui.widgets.run_figures import run_figure
 from ui.widgets.table import Column, Table
+from ui.widgets.tabs import TabbedCard
 from ui.widgets.textarea import TextArea
 from ui.widgets.theme import Theme
 from ui.widgets.thumbnails import load_covering, load_fitted
@@ -543,3 +544,30 @@ def test_images_are_fitted(tmp_path: Path) -> None:
     assert load_covering(tmp_path / "wide.png", 48, 48).size == (48, 48)
     with pytest.raises(OSError, match=r"cannot identify|No such"):
         load_covering(tmp_path / "none.png", 48, 48)
+
+
+def test_tabs_continue_on_the_next_line_in_a_narrow_card(screen: tk.Tk, theme: Theme) -> None:
+    card = TabbedCard(screen, theme)
+    for title in ("Inspect", "Merge into a model", "Strengths per block"):
+        card.add(title, is_offered=True)
+    for width, num_lines in ((800, 1), (260, 2), (800, 1)):
+        tk.Place.place_configure(card, x=0, y=0, width=width)
+        screen.update()
+        assert len({tab.winfo_y() for tab in card.tabs.values()}) == num_lines
+        assert all(tab.winfo_x() + tab.winfo_width() <= card.bar.winfo_width() for tab in card.tabs.values())
+    card.offer("Merge into a model", is_offered=False)
+    screen.update()
+    assert not card.tabs["Merge into a model"].winfo_ismapped()
+    first, last = card.tabs["Inspect"], card.tabs["Strengths per block"]
+    assert last.winfo_x() == first.winfo_x() + first.winfo_width() + theme.px(16)
+
+
+@pytest.mark.parametrize("is_on", [False, True])
+def test_switches_of_cards_look_like_those_of_forms(screen: tk.Tk, is_on: bool) -> None:
+    """Their knob was grey in the light mode."""
+    theme = Theme("light")
+    shapes = Shapes(screen, theme)
+    photo: Any = shapes.switch(40, 20, is_on=is_on, on="window")
+    colours = {f"#{r:02x}{g:02x}{b:02x}" for _, (r, g, b) in ImageTk.getimage(photo).convert("RGB").getcolors()}
+    assert {theme.colour("switch_knob"), theme.colour("accent" if is_on else "switch")} <= colours
+    shapes.forget()

@@ -95,13 +95,13 @@ class FormPage:
         self.form_view.limit_columns(1 if is_side_by_side else MAX_COLUMNS)
         room = self._form_room() - (0 if is_side_by_side else self.form_view.winfo_reqheight())
         place = {"row": 1, "column": 1, "padx": (px(PAD), 0)} if is_side_by_side else {"row": 2, "column": 0, "padx": 0}
-        if self.more.follow(self.form_view, groups, room):
+        if self.more.follow(self.form_view, groups, room, inset_px=px(PAD) if is_side_by_side else 0):
             tk.Grid.grid_configure(self.more, sticky="new", pady=self._gap, **place)
         else:
             self.more.grid_remove()
 
 
-_MIN_COLUMN_PX = 400
+_MIN_COLUMN_PX = 384
 _AROUND_PX = 78  # the heading, the margins, and the distance to the end of the page
 
 
@@ -150,11 +150,14 @@ class MoreSettings(Card):
         self.links.grid(row=1, column=0, columnspan=2, sticky="ew", padx=(px(12), 0), pady=(px(6), 0))
         context.tips.attach(self.button, lambda: "Show the advanced settings of all pages")
 
-    def follow(self, form: FormView, groups: Iterable[Group], room: int) -> bool:
-        """Name what a form hides of its groups, in the height `room` that is left below it; return whether it fits."""
-        width = form.winfo_width()
-        if not form.is_complete or width <= 1:
+    def follow(self, form: FormView, groups: Iterable[Group], room: int, *, inset_px: int = 0) -> bool:
+        """Name what a form hides of its groups, in the height `room` that is left below it; return whether it fits.
+
+        The card is as wide as the form, without `inset_px`.
+        """
+        if not form.is_complete or form.winfo_width() <= 1:
             return self._fits
+        width = form.winfo_width() - inset_px
         visible = {row.record.path for row in form.rows() if row.is_shown}
         hidden = hidden_groups(self._context.form.config, groups, visible)
         if (hidden, width, room) != self._layout:

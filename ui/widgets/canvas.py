@@ -84,7 +84,7 @@ class Shapes:
     def switch(self, width_px: int, height_px: int, *, is_on: bool, on: str) -> ImageTk.PhotoImage:
         """Return a switch."""
         colour = self._theme.colour
-        shape = (colour("accent" if is_on else "track"), colour("knob"), is_on)
+        shape = (colour("accent" if is_on else "switch"), colour("switch_knob"), is_on)
         return self._drawn(width_px, height_px, colour(on), partial(_switch, *shape))
 
     def forget(self) -> None:

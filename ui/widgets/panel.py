@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tkinter as tk
 from typing import Any, Protocol, runtime_checkable
 
@@ -113,10 +114,14 @@ _GAP_PX = 6
 
 
 class Flow(Panel):
-    """Add widgets whose master it is; widgets added with `joined` stay on the line of the one before."""
+    """Add widgets whose master it is; widgets added with `joined` stay on the line of the one before.
 
-    def __init__(self, master: tk.Misc, theme: Theme, colour: str = "card") -> None:
+    Where the widgets need more than its width, they continue on the next line. `gap_px` is between widgets of a line.
+    """
+
+    def __init__(self, master: tk.Misc, theme: Theme, colour: str = "card", *, gap_px: int = _GAP_PX) -> None:
         super().__init__(master, theme, colour, height=1)
+        self._gap_px = gap_px
         self._groups: list[list[tk.Widget]] = []
         self._width = 0
         self.bind("<Configure>", self._follow_size)
@@ -128,14 +133,20 @@ class Flow(Panel):
         else:
             self._groups.append([widget])
 
+    def remove(self, widget: tk.Widget) -> None:
+        """Remove a widget that was added alone."""
+        self._groups.remove([widget])
+        tk.Widget.place_forget(widget)
+
     def lay_out(self) -> None:
         """Place the widgets within the current width, and take the height that they need."""
-        gap = self.theme.px(_GAP_PX)
+        gap, line_gap = self.theme.px(self._gap_px), self.theme.px(_GAP_PX)
+        room = self._width or math.inf  # the width is unknown until it is shown
         lines: list[list[tk.Widget]] = [[]]
         used = 0
         for group in self._groups:
             length = sum(widget.winfo_reqwidth() for widget in group) + gap * (len(group) - 1)
-            if lines[-1] and used + length > self._width:
+            if lines[-1] and used + length > room:
                 lines.append([])
                 used = 0
             lines[-1] += group
@@ -148,8 +159,8 @@ class Flow(Panel):
                 # tk's own: customtkinter's refuses positions in pixels that are scaled already
                 tk.Widget.place_configure(widget, x=left, y=top + (height - widget.winfo_reqheight()) // 2)
                 left += widget.winfo_reqwidth() + gap
-            top += height + gap
-        needed = max(1, top - gap)
+            top += height + line_gap
+        needed = max(1, top - line_gap)
         if int(self.cget("height")) != needed:
             self.configure(height=needed)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from ui.widgets.card import Card
-from ui.widgets.panel import Panel, Text
+from ui.widgets.panel import Flow, Panel, Text
 from ui.widgets.theme import GAP, PAD, Theme
 
 
@@ -15,7 +15,7 @@ class TabbedCard(Card):
     """A card with several views in one place; add widgets to the panels that `add` returns.
 
     A view appears among the tabs once it is offered. The newest one offered is shown, until the user has chosen. The
-    choice is kept in `kept`.
+    choice is kept in `kept`. In a narrow card the tabs take several lines.
     """
 
     def __init__(self, master: tk.Misc, theme: Theme, *, kept: dict[str, str] | None = None) -> None:
@@ -25,7 +25,8 @@ class TabbedCard(Card):
         self.shown = ""
         self._has_chosen = False
         self._kept = {} if kept is None else kept
-        self.bar = Panel(self, theme, "card")
+        self._offered: list[str] = []
+        self.bar = Flow(self, theme, gap_px=GAP * 2)
         self.bar.lower(self.body)  # Tab reaches it first
         self.pack_bar()
         self.body.pack_configure(pady=(theme.px(2), theme.px(10)))
@@ -35,11 +36,11 @@ class TabbedCard(Card):
     def pack_bar(self) -> None:
         """Show the tabs."""
         px = self.bar.theme.px
-        self.bar.pack(anchor="w", before=self.body, padx=px(PAD), pady=(px(12), px(4)))
+        self.bar.pack(fill="x", before=self.body, padx=px(PAD), pady=(px(12), px(4)))
 
     def is_offered(self, title: str) -> bool:
         """Return whether a view is among the tabs."""
-        return bool(self.tabs[title].winfo_manager())
+        return title in self._offered
 
     def add(self, title: str, *, is_offered: bool = False) -> Panel:
         """Add a view and return its panel."""
@@ -63,9 +64,13 @@ class TabbedCard(Card):
         """Add a view to the tabs, and with `is_shown` show it unless the user has chosen another; or remove it."""
         if is_offered == self.is_offered(title):
             return
-        for tab in self.tabs.values():
-            if tab is self.tabs[title]:
-                tab.set_offered(is_offered=is_offered)
+        if is_offered:
+            self._offered.append(title)
+            self.bar.add(self.tabs[title])
+        else:
+            self._offered.remove(title)
+            self.bar.remove(self.tabs[title])
+        self.bar.lay_out()
         if not is_offered and self.shown == title:
             self._has_chosen = False
             self.show(next(t for t in self.tabs if self.is_offered(t)))
@@ -84,9 +89,8 @@ class TabbedCard(Card):
         self._mark()
 
     def _mark(self) -> None:
-        offered = [title for title in self.tabs if self.is_offered(title)]
         for title, tab in self.tabs.items():
-            tab.mark(is_open=title == self.shown, is_alone=len(offered) == 1)
+            tab.mark(is_open=title == self.shown, is_alone=len(self._offered) == 1)
 
 
 class Tab(Panel):
@@ -105,13 +109,6 @@ class Tab(Panel):
         self.bind("<FocusIn>", lambda _e: self._label.recolour("accent"))
         self.bind("<FocusOut>", lambda _e: self._colour())
         self._is_open = False
-
-    def set_offered(self, *, is_offered: bool) -> None:
-        """Add the tab to the bar, or remove it."""
-        if is_offered:
-            self.pack(side="left", padx=(0, self.theme.px(GAP * 2)))
-        else:
-            self.pack_forget()
 
     def mark(self, *, is_open: bool, is_alone: bool) -> None:
         """Mark the tab of the view that is shown; the only tab is a heading."""

@@ -248,7 +248,7 @@ class Sampling(Section):
         str,
         Setting(
             "Samples in a file",
-            "A separate file with the samples below, so that several configs can share them. Relative to "
+            "A separate file with the sample prompts, so that several configs can share them. Relative to "
             "the config's folder.",
             group="Samples",
             level="advanced",

@@ -139,7 +139,7 @@ class ConceptEditor(Window):
         inner.pack(side="left", padx=px(PAD), pady=(px(10), px(4)))
         for title in _TABS:
             tab = Tab(inner, self.theme, title, partial(self.show, title))
-            tab.set_offered(is_offered=True)
+            tab.pack(side="left", padx=(0, px(GAP * 2)))
             self._titles[title] = tab
         for number, title in enumerate(_TABS, start=1):
             self.bind(f"<Alt-Key-{number}>", lambda _e, t=title: self.show(t))  # type: ignore[misc]
