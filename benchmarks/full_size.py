@@ -36,7 +36,7 @@ from modules.formats.lazy_tensors import LazyTensor
 from modules.settings.shared_types import side_of
 from modules.system.devices import Device
 from modules.system.factories import load_factory
-from trainer.preflight.budget import memory_estimate
+from trainer.preflight.run_budget import memory_estimate
 from trainer.run.training_run import prepare
 from trainer.step.loop import train_epoch
 from trainer.step.precision import process_settings

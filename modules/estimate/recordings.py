@@ -81,8 +81,7 @@ def shipped_file(spec: FamilySpec, part: PartSpec, config: Mapping[str, Any]) ->
 
 def kept_file(spec: FamilySpec, part: PartSpec, config: Mapping[str, Any]) -> Path:
     """Return where the recordings of a part of this shape are kept, for the versions of the libraries."""
-    versions = "-".join(version(package) for package in _PACKAGES)
-    return recordings_dir() / versions / f"{part.class_name}-{shape_key(spec, part, config)}.json"
+    return recordings_dir() / _versions() / f"{part.class_name}-{shape_key(spec, part, config)}.json"
 
 
 def keep(file: Path, recordings: PassesOfPart) -> None:
@@ -99,6 +98,12 @@ def shape_key(spec: FamilySpec, part: PartSpec, config: Mapping[str, Any]) -> st
     facts = [code, model.reference, model.passes, model.transformer_blocks, model.other_blocks]
     of_family = [spec.latents.factor, spec.latents.channels]
     return hashlib.sha256(json.dumps([facts, of_family, own], sort_keys=True).encode()).hexdigest()[:20]
+
+
+@cache
+def _versions() -> str:
+    """Return the versions of the libraries; reading them takes 10 ms, several times in each check of a run."""
+    return "-".join(version(package) for package in _PACKAGES)
 
 
 @cache

@@ -27,7 +27,7 @@ from tests.builders.z_image import SCHEDULER, tiny_flux_vae, tiny_qwen, tiny_tra
 from trainer.__main__ import main
 from trainer.events import BackupSaved, SampleReady, StepFinished, ValidationFinished, WarningRaised
 from trainer.preflight import check
-from trainer.preflight.budget import memory_estimate
+from trainer.preflight.run_budget import memory_estimate
 from trainer.run.machine import machine_of
 from trainer.run.model import LoadedModel, load_model
 

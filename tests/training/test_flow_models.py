@@ -40,7 +40,7 @@ from tests.builders.runs import Ran, assert_equal_tensors, run
 from trainer.__main__ import main
 from trainer.events import BackupSaved, RewardMeasured, SampleReady, StepFinished, ValidationFinished
 from trainer.preflight import check
-from trainer.preflight.budget import memory_estimate
+from trainer.preflight.run_budget import memory_estimate
 from ui.forms.records import groups_of
 
 BASE: dict[str, Any] = {

@@ -35,9 +35,9 @@ from tests.builders.pipelines import load_tiny
 from tests.builders.runs import run
 from tests.builders.single_files import write_tiny
 from trainer.preflight import check
-from trainer.preflight.budget import memory_estimate
 from trainer.preflight.part_files import problems_of_part_files, with_stored_bytes
 from trainer.preflight.passes import passes_of
+from trainer.preflight.run_budget import memory_estimate
 from trainer.run.model import load_family
 
 BF16 = {"precision": "bfloat16"}

@@ -17,6 +17,7 @@ from modules.config.schema import Config
 from modules.data.batch import Batch
 from modules.data.inputs import INPAINTING
 from modules.families.registry import registered
+from tests.builders.budgets import budget_of_run
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.runs import Ran, run
@@ -27,7 +28,7 @@ from trainer.methods.denoise import Denoise
 from trainer.methods.protocol import StepContext, StepLoss
 from trainer.preflight import check
 from trainer.preflight.budget import disk_need
-from trainer.preflight.estimates import cached_sizes_of
+from trainer.preflight.estimates import cached_sizes_of, sizes_of
 from trainer.run.prune import unused_by
 
 SIZE = 32
@@ -269,7 +270,11 @@ def test_preflight_counts_the_conditioning_images(config: Config) -> None:
 def test_the_disk_space_includes_them(config: Config, tmp_path: Path) -> None:
     datasets = check(config).datasets
     assert datasets is not None
-    need = disk_need(config, cached_sizes_of(datasets.training, datasets.validation), num_captions=1)
+    need = disk_need(
+        budget_of_run(config, sizes_of(datasets.training, datasets.validation)),
+        cached_sizes_of(datasets.training, datasets.validation),
+        num_captions=1,
+    )
     assert need is not None
     run(config)
     stored = sum(f.stat().st_size for f in (tmp_path / "cache" / "latents").glob("*/*"))

@@ -49,6 +49,7 @@ from modules.quantization.registry import FORMATS, ChosenFormat, Residual
 from modules.settings.layer_filter import EVERYTHING, layer_filter
 from modules.system.devices import CPU
 from tests.builders.adapter_plans import dora_plan, lora_plan
+from tests.builders.budgets import budget_of_run
 from tests.builders.configs import small_config
 from tests.builders.live_bytes import LiveBytes, cuda_autocast, give_weights, is_adapter
 from tests.builders.pipelines import load_tiny
@@ -640,7 +641,7 @@ def test_a_run_needs_the_estimated_disk_space(trains: str, any_model: Path, imag
     )
     training = datasets_of(config).training
     captions = {c for e in training.examples for c in e.image.captions}
-    need = disk_need(config, training.bucket_counts, num_captions=len(captions))
+    need = disk_need(budget_of_run(config, training.bucket_counts), training.bucket_counts, num_captions=len(captions))
     assert need is not None
     finished = run(config).finished
     held = [load_file(f) for f in Path(finished.backup_path).glob("*.safetensors")]

@@ -18,9 +18,9 @@ from modules.families.registry import FAMILIES
 from modules.system.paths import PROGRAM_ROOT
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
-from trainer.preflight.budget import memory_estimate
 from trainer.preflight.memory_plan import run_plan
 from trainer.preflight.passes import passes_of
+from trainer.preflight.run_budget import memory_estimate
 
 MODEL = PROGRAM_ROOT / "demo" / "model"
 FACTOR = 0.05

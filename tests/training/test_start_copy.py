@@ -9,6 +9,7 @@ import pytest
 from modules.config.schema import Config
 from modules.data.buckets import Size
 from tests.builders.adapter_files import whole_lora
+from tests.builders.budgets import budget_of_run
 from tests.builders.configs import laid_over
 from tests.builders.runs import assert_equal_tensors, run
 from tests.builders.start_files import (
@@ -21,7 +22,8 @@ from tests.builders.start_files import (
 )
 from trainer.events import RunFailed, StepFinished
 from trainer.preflight import check
-from trainer.preflight.budget import disk_need, memory_estimate
+from trainer.preflight.budget import disk_need
+from trainer.preflight.run_budget import memory_estimate
 from trainer.run_folder.run_dir import existing_start_copy, start_copy_in
 
 
@@ -62,7 +64,7 @@ def test_the_estimates_of_a_resumed_run_are_of_its_own_copy(
     file = whole_lora(any_model, tmp_path / "whole.safetensors", rank_of=lambda place: 150, extra=norms_and_more)
     start = starting(config, file, **UNET_ONLY)
     sizes = {Size(64, 64): 5}
-    memory, need = memory_estimate(start, sizes), disk_need(start, sizes, num_captions=1)
+    memory, need = memory_estimate(start, sizes), disk_need(budget_of_run(start, sizes), sizes, num_captions=1)
     preview = check(start).preview
     assert preview is not None
     backup = Path(run(start).finished.backup_path)
@@ -72,7 +74,7 @@ def test_the_estimates_of_a_resumed_run_are_of_its_own_copy(
     assert memory_estimate(start, sizes) != memory
     copy = existing_start_copy(backup.parent.parent)
     assert memory_estimate(start, sizes, start_copy=copy) == memory
-    assert disk_need(start, sizes, num_captions=1, start_copy=copy) == need
+    assert disk_need(budget_of_run(start, sizes, copy), sizes, num_captions=1) == need
     resumed = check(start, resume_from=backup).preview
     assert resumed is not None
     assert resumed.memory == preview.memory

@@ -14,6 +14,7 @@ from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.families.protocol import ModelFamily
 from tests.builders.adapter_files import Filled, whole_lora
+from tests.builders.budgets import budget_of_run
 from tests.builders.runs import assert_equal_tensors, run
 from tests.builders.start_files import (
     UNET_ONLY,
@@ -122,7 +123,7 @@ def test_the_estimate_counts_the_shapes_of_the_file(config: Config, any_model: P
     file = whole_lora(any_model, tmp_path / "whole.safetensors", rank_of=lambda place: 3 + len(place[1]) % 3)
     start = starting(config, file)
     sizes = {Size(64, 64): 5}
-    need, plain = (disk_need(c, sizes, num_captions=1) for c in (start, config))
+    need, plain = (disk_need(budget_of_run(c, sizes), sizes, num_captions=1) for c in (start, config))
     assert need is not None
     assert plain is not None
     ran = run(start)

@@ -21,6 +21,7 @@ from modules.families.kinds.identify import identify, who_loads_file
 from modules.families.registry import FAMILIES, registered
 from modules.formats.safetensors_io import read_safetensors
 from modules.system.hardware import GpuMemory
+from tests.builders.budgets import budget_of_run
 from tests.builders.configs import laid_over, small_config
 from tests.builders.runs import Ran, assert_equal_tensors, run
 from tests.builders.toy_family.build import write_toy_folder
@@ -29,7 +30,8 @@ from trainer.__main__ import main
 from trainer.events import BackupSaved, ModelSaved, SampleReady, StepFinished, ValidationFinished
 from trainer.phases import CACHE_IMAGES, SAMPLE_DECODE, TRAIN, needed_parts, phase_facts
 from trainer.preflight import check
-from trainer.preflight.budget import disk_need, memory_estimate, memory_problems
+from trainer.preflight.budget import disk_need, memory_problems
+from trainer.preflight.run_budget import memory_estimate
 from ui.forms.records import groups_of
 
 BASE: dict[str, Any] = {
@@ -144,12 +146,12 @@ def test_preflight_has_an_estimate_without_a_vae(config: Config) -> None:
     encoding = memory.phase("encoding images")
     assert encoding is not None
     assert encoding.bytes_of("activations") == 0
-    need = disk_need(config, sizes, num_captions=3)
+    need = disk_need(budget_of_run(config, sizes), sizes, num_captions=3)
     assert need is not None
     assert need.latents_bytes > 5 * 3 * 32 * 32 * 4
     uncached = laid_over(config, {"data": {"latent_cache": False}})
     assert memory_estimate(uncached, sizes) is not None
-    [problem] = memory_problems(uncached, sizes, memory_of=lambda device: GpuMemory(10**5, 10**5))
+    [problem] = memory_problems(budget_of_run(uncached, sizes), memory_of=lambda device: GpuMemory(10**5, 10**5))
     assert "does not fit in the GPU's memory" in problem.message
 
 

@@ -20,6 +20,7 @@ from modules.optim.spec import OptimizerSettings
 from modules.system.hardware import GpuMemory, gpu_memory
 from modules.system.paths import PROGRAM_ROOT
 from modules.system.problem import Problem
+from tests.builders.budgets import budget_of_run
 from tests.builders.configs import small_config
 from tests.builders.images import draw_folder
 from trainer.data.datasets import datasets_of
@@ -27,10 +28,10 @@ from trainer.preflight.budget import (
     cache_memory_problems,
     describe_memory,
     disk_problems,
-    memory_estimate,
     memory_problems,
 )
 from trainer.preflight.estimates import cached_sizes_of
+from trainer.preflight.run_budget import known_budget, memory_estimate
 
 GB = 1_000_000_000
 SIZES = {Size(1024, 1024): 20, Size(1216, 832): 3}
@@ -78,7 +79,7 @@ def test_the_estimate_names_the_peak_phase_and_its_parts() -> None:
     assert found.peak.phase == "training"
     assert found.is_published
     assert [p.phase for p in found.phases] == ["encoding images", "training"]
-    line = describe_memory(config(), SIZES)
+    line = describe_memory(budget_of_run(config(), SIZES))
     assert line.startswith("About ")
     assert "while training" in line
     assert "activations" in line
@@ -229,10 +230,8 @@ def test_a_model_without_configs_has_no_estimate(tmp_path: Path) -> None:
         (tmp_path / part).mkdir()
         (tmp_path / part / "config.json").write_text("{}")
     broken = config(model={"family": "sdxl", "base_model": str(tmp_path)})
+    assert known_budget(broken, SIZES) is None
     assert memory_estimate(broken, SIZES) is None
-    assert describe_memory(broken, SIZES) == ""
-    assert list(memory_problems(broken, SIZES, memory_of=card(free=1))) == []
-    assert list(disk_problems(broken, SIZES, num_captions=1, total_steps=1, free=lambda path: 0)) == []
 
 
 def test_without_images_there_is_no_estimate() -> None:
@@ -243,15 +242,15 @@ def test_without_images_there_is_no_estimate() -> None:
 
 
 def test_a_run_that_fits_is_not_reported() -> None:
-    assert list(memory_problems(config(), SIZES, memory_of=card(free=90 * GB))) == []
+    assert list(memory_problems(budget_of_run(config(), SIZES), memory_of=card(free=90 * GB))) == []
 
 
 def test_nothing_is_reported_for_an_unknown_gpu() -> None:
-    assert list(memory_problems(config(), SIZES, memory_of=lambda device: None)) == []
+    assert list(memory_problems(budget_of_run(config(), SIZES), memory_of=lambda device: None)) == []
 
 
 def test_a_run_that_is_too_large_is_a_warning_with_advice() -> None:
-    (found,) = memory_problems(config(), SIZES, memory_of=card(free=12 * GB))
+    (found,) = memory_problems(budget_of_run(config(), SIZES), memory_of=card(free=12 * GB))
     assert found.severity == "warning"
     assert found.path == "parts.unet.checkpointing"
     assert "while training" in found.message
@@ -263,19 +262,19 @@ def test_a_run_that_is_too_large_is_a_warning_with_advice() -> None:
 
 
 def test_memory_of_other_programs_is_reported() -> None:
-    (found,) = memory_problems(config(), SIZES, memory_of=card(free=12 * GB, of=24 * GB))
+    (found,) = memory_problems(budget_of_run(config(), SIZES), memory_of=card(free=12 * GB, of=24 * GB))
     assert "other programs use 12.0 GB" in found.message
 
 
 def test_the_reported_savings_are_those_of_the_changed_config() -> None:
-    (found,) = memory_problems(config(), SIZES, memory_of=card(free=12 * GB))
+    (found,) = memory_problems(budget_of_run(config(), SIZES), memory_of=card(free=12 * GB))
     blocks = {name: {**part, "checkpointing": "transformer"} for name, part in BF16.items() if name != "vae"}
     saved = total(config()) - total(config(parts={**BF16, **blocks}))
     assert f"(parts.unet.checkpointing) saves about {saved / 1e9:.1f} GB" in found.advice
 
 
 def test_a_gpu_that_is_much_too_small_gets_no_promises() -> None:
-    (found,) = memory_problems(config(), SIZES, memory_of=card(free=2 * GB))
+    (found,) = memory_problems(budget_of_run(config(), SIZES), memory_of=card(free=2 * GB))
     assert "still too much" in found.advice
 
 
@@ -284,21 +283,23 @@ def test_a_frozen_base_is_advised_to_be_quantized_as_far_as_needed(free_gb: int,
     parts = {name: {**part, "train": name == "unet"} for name, part in with_part("unet", checkpointing="block").items()}
     small = {"precision": "bfloat16", "batch_size": 1}
     wanted = config(training=small, parts=parts)
-    (found,) = memory_problems(wanted, SIZES, memory_of=card(free=free_gb * GB))
+    (found,) = memory_problems(budget_of_run(wanted, SIZES), memory_of=card(free=free_gb * GB))
     parts["unet"]["dtype"] = format_name
     saved = total(wanted) - total(config(training=small, parts=parts))
     words = f"{format_name} as the weight dtype of the UNet (parts.unet.dtype) saves about {saved / 1e9:.1f} GB"
     assert words.lower() in found.advice.lower()
     assert saved > 2 * GB
-    (found,) = memory_problems(config(training=small, parts=parts), SIZES, memory_of=card(free=GB))
+    (found,) = memory_problems(budget_of_run(config(training=small, parts=parts), SIZES), memory_of=card(free=GB))
     assert "parts.unet.dtype" not in found.advice
-    (found,) = memory_problems(config(training={**small, "trains": "full"}), SIZES, memory_of=card(free=GB))
+    (found,) = memory_problems(
+        budget_of_run(config(training={**small, "trains": "full"}), SIZES), memory_of=card(free=GB)
+    )
     assert "parts.unet.dtype" not in found.advice
 
 
 def test_a_fine_tune_is_advised_on_its_optimizer() -> None:
     full = config(training={"trains": "full", "precision": "bfloat16", "batch_size": 1})
-    (found,) = memory_problems(full, SIZES, memory_of=card(free=24 * GB))
+    (found,) = memory_problems(budget_of_run(full, SIZES), memory_of=card(free=24 * GB))
     assert "Adafactor (training.optimizer.name)" in found.advice
 
 
@@ -306,7 +307,7 @@ def test_a_fine_tune_is_advised_on_a_fused_backward_pass_and_stochastic_rounding
     plain: dict[str, Any] = {"trains": "full", "precision": "bfloat16", "batch_size": 1}
     parts = {n: {**p, "train": n == "unet", "checkpointing": "block"} for n, p in BF16.items()}
     full = config(training=plain, parts=parts)
-    (found,) = memory_problems(full, SIZES, memory_of=card(free=12 * GB))
+    (found,) = memory_problems(budget_of_run(full, SIZES), memory_of=card(free=12 * GB))
     for path, changes in {
         "training.optimizer.fused_back_pass": {"optimizer": {"name": "adamw", "fused_back_pass": True}},
         "training.low_precision_updates": {"low_precision_updates": "stochastic"},
@@ -314,7 +315,9 @@ def test_a_fine_tune_is_advised_on_a_fused_backward_pass_and_stochastic_rounding
         saved = total(full) - total(config(training={**plain, **changes}, parts=parts))
         assert f"({path}) saves about {saved / 1e9:.1f} GB" in found.advice
     for cannot in ({"accumulation_steps": 2}, {"precision": "float16"}, {"batch_size": 4}):
-        (found,) = memory_problems(config(training={**plain, **cannot}, parts=parts), SIZES, memory_of=card(free=GB))
+        (found,) = memory_problems(
+            budget_of_run(config(training={**plain, **cannot}, parts=parts), SIZES), memory_of=card(free=GB)
+        )
         assert "fused_back_pass" not in found.advice
 
 
@@ -323,7 +326,7 @@ def test_a_fine_tune_is_advised_on_a_fused_backward_pass_and_stochastic_rounding
 
 def disk(wanted: Config, *, free: int, **changes: Any) -> list[Problem]:
     facts = {"num_captions": 23, "total_steps": 100, **changes}
-    return list(disk_problems(wanted, SIZES, free=lambda path: free, **facts))
+    return list(disk_problems(budget_of_run(wanted, SIZES), SIZES, free=lambda path: free, **facts))
 
 
 def test_a_disk_with_space_is_not_reported(tmp_path: Path) -> None:
@@ -370,10 +373,11 @@ def test_caches_in_memory_that_do_not_fit_are_a_warning(tmp_path: Path) -> None:
     parts = {name: {**part, "train": name == "unet"} for name, part in BF16.items()}
     in_memory = config(tmp_path, parts=parts, data={"cache_location": "memory"})
     facts = {"num_captions": 100_000}
-    (found,) = cache_memory_problems(in_memory, SIZES, free=lambda: 20 * GB, **facts)
+    (found,) = cache_memory_problems(budget_of_run(in_memory, SIZES), SIZES, free=lambda: 20 * GB, **facts)
     assert (found.path, found.severity) == ("data.cache_location", "warning")
-    assert list(cache_memory_problems(in_memory, SIZES, free=lambda: 200 * GB, **facts)) == []
-    assert list(cache_memory_problems(config(tmp_path, parts=parts), SIZES, free=lambda: GB, **facts)) == []
+    assert list(cache_memory_problems(budget_of_run(in_memory, SIZES), SIZES, free=lambda: 200 * GB, **facts)) == []
+    on_disk = budget_of_run(config(tmp_path, parts=parts), SIZES)
+    assert list(cache_memory_problems(on_disk, SIZES, free=lambda: GB, **facts)) == []
 
 
 def test_every_cached_variation_of_an_image_counts(tmp_path: Path) -> None:
@@ -386,7 +390,7 @@ def test_every_cached_variation_of_an_image_counts(tmp_path: Path) -> None:
 
 def test_a_disk_with_unknown_space_is_not_reported(tmp_path: Path) -> None:
     facts = {"num_captions": 1, "total_steps": 1}
-    assert list(disk_problems(config(tmp_path), SIZES, free=lambda path: None, **facts)) == []
+    assert list(disk_problems(budget_of_run(config(tmp_path), SIZES), SIZES, free=lambda path: None, **facts)) == []
 
 
 # -- the driver's tool

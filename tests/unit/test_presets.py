@@ -25,7 +25,7 @@ from modules.system.paths import user_presets_dir
 from tests.builders.images import draw_folder
 from tests.unit.test_codec import places
 from trainer.preflight import check
-from trainer.preflight.budget import memory_estimate
+from trainer.preflight.run_budget import memory_estimate
 
 BUILT_IN = sorted(BUILT_IN_DIR.glob("*/#*.json"))
 

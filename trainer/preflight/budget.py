@@ -6,14 +6,13 @@ Estimates only warn, except that a result or a first backup that cannot be writt
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from modules.adapters.ranks import unused_ranks
 from modules.adapters.registry import ADAPTERS
 from modules.config.schema import Config
 from modules.config.usage import inpaints, inputs_of
-from modules.data.buckets import Size
 from modules.estimate.disk import (
     DiskNeed,
     backup_bytes,
@@ -32,57 +31,37 @@ from modules.system.hardware import GpuMemory, free_memory, gpu_memory
 from modules.system.paths import from_root
 from modules.system.problem import Problem
 from trainer.preflight.memory_plan import ITEM_BYTES
-from trainer.preflight.passes import MALFORMED_CONFIG
-from trainer.preflight.run_budget import TIGHT, Budget, budget_of
+from trainer.preflight.run_budget import TIGHT, Budget, Counts
 from trainer.preflight.search import Worth, advice, peak_with
 from trainer.preflight.start_from import notes_on_start, trained_layers
 from trainer.preflight.trained_layers import TrainedPart, idle_layer_names, of_all_ranks, parts_trained
 
-Counts = Mapping[Size, int]
 FreeBytes = Callable[[Path], int | None]
 _LONGER = 1.05  # times as long is worth mentioning
 
 
-def memory_estimate(config: Config, sizes: Counts, *, start_copy: Path | None = None) -> MemoryEstimate | None:
-    """Return the memory a run needs on its training device, from shapes alone; None if the shapes are not known.
-
-    `sizes` are the image sizes with their counts, as in `Dataset.bucket_counts`. `start_copy`, here and below, is the
-    own copy that a run which is being resumed has of its start file.
-    """
-    try:
-        budget = budget_of(config, sizes, start_copy)
-        return budget.memory() if budget else None
-    except MALFORMED_CONFIG:  # the check of the model reports it
-        return None
-
-
-def start_problems(config: Config, sizes: Counts) -> Iterator[Problem]:
+def start_problems(budget: Budget) -> Iterator[Problem]:
     """Yield what a new run trains of the adapter file that it starts from, and what it keeps; nothing without one.
 
     Lines of the ranks by layer that take no layer are an error.
     """
-    try:
-        budget = budget_of(config, sizes)
-    except MALFORMED_CONFIG:  # the check of the model reports it
-        return
-    if budget is None:
-        return
+    config, plans, passes = budget.config, budget.run.plans, budget.passes
     if config.training.trains == "adapter":
         with contextlib.suppress(DarkroomError):  # a line that cannot be read: a rule reports it
-            plans, passes = of_all_ranks(budget.run.plans), budget.passes
-            layers = [(part, path) for part in plans for path in trained_layers(passes, plans, part)]
+            of_all = of_all_ranks(plans)
+            layers = [(part, path) for part in of_all for path in trained_layers(passes, of_all, part)]
             if (problem := unused_ranks(config.adapter, layers)) is not None:
                 yield problem
-        yield from _problems_of_layers(config, budget)
+        yield from _problems_of_layers(budget)
     if budget.start is not None:
-        yield from notes_on_start(config, budget.start, budget.passes, budget.run.plans)
+        yield from notes_on_start(config, budget.start, passes, plans)
 
 
-def _problems_of_layers(config: Config, budget: Budget) -> Iterator[Problem]:
+def _problems_of_layers(budget: Budget) -> Iterator[Problem]:
     """Yield what is wrong with the settings of the adapter for the shapes of the layers that get one."""
+    config, passes, plans = budget.config, budget.passes, budget.run.plans
     if (problems_of := ADAPTERS[config.adapter.name].problems) is None:
         return
-    passes, plans = budget.passes, budget.run.plans
     shapes = [
         passes.weights(part, plans[part]).own[f"{path}.weight"]
         for part in plans
@@ -91,100 +70,62 @@ def _problems_of_layers(config: Config, budget: Budget) -> Iterator[Problem]:
     yield from problems_of(config.adapter, shapes)
 
 
-def layer_problems(config: Config, sizes: Counts) -> Iterator[Problem]:
+def layer_problems(budget: Budget) -> Iterator[Problem]:
     """Yield an error for each layer name of a layer filter that matches no layer."""
-    try:
-        budget = budget_of(config, sizes)
-        yield from idle_layer_names(config, budget.passes, budget.run.plans) if budget else ()
-    except MALFORMED_CONFIG:
-        return
+    yield from idle_layer_names(budget.config, budget.passes, budget.run.plans)
 
 
-def trained_parts(config: Config, sizes: Counts, *, start_copy: Path | None = None) -> tuple[TrainedPart, ...]:
-    """Return what a run trains of each part; nothing for a model whose shapes are not known."""
-    try:
-        budget = budget_of(config, sizes, start_copy)
-        return tuple(parts_trained(config, budget.passes, budget.run.plans)) if budget else ()
-    except MALFORMED_CONFIG:
-        return ()
+def trained_parts(budget: Budget) -> tuple[TrainedPart, ...]:
+    """Return what a run trains of each part."""
+    return tuple(parts_trained(budget.config, budget.passes, budget.run.plans))
 
 
-def describe_memory(config: Config, sizes: Counts, *, start_copy: Path | None = None) -> str:
-    """Return the estimate as a line for the preview; empty without an estimate."""
-    estimate = memory_estimate(config, sizes, start_copy=start_copy)
-    if estimate is None:
-        return ""
+def describe_memory(budget: Budget) -> str:
+    """Return the estimate as a line for the preview."""
+    estimate = budget.memory()
     note = " Estimated for the published model, because yours is not downloaded yet."
     return f"{estimate}{note}" if estimate.is_published else str(estimate)
 
 
-def memory_problems(
-    config: Config,
-    sizes: Counts,
-    *,
-    start_copy: Path | None = None,
-    memory_of: Callable[[str], GpuMemory | None] = gpu_memory,
-) -> Iterator[Problem]:
+def memory_problems(budget: Budget, *, memory_of: Callable[[str], GpuMemory | None] = gpu_memory) -> Iterator[Problem]:
     """Yield a warning if a run needs more memory than its GPU has free, with the settings that would reduce it.
 
     `memory_of(device)` returns the GPU's memory; nothing is yielded if it is not known.
     """
-    gpu = memory_of(config.general.train_device)
-    if gpu is None:
-        return
-    try:
-        budget = budget_of(config, sizes, start_copy)
-        estimate = budget.memory() if budget else None
-    except MALFORMED_CONFIG:
-        return
-    if budget is not None and estimate is not None:
-        yield from _too_much(budget, estimate, gpu)
-
-
-def disk_need(config: Config, sizes: Counts, *, num_captions: int, start_copy: Path | None = None) -> DiskNeed | None:
-    """Return the disk space a run needs: caches, one backup, the result; None if the model's shapes are not known.
-
-    `num_captions` is the number of distinct captions.
-    """
-    try:
-        budget = budget_of(config, sizes, start_copy)
-        return _disk_need(budget, sizes, num_captions) if budget else None
-    except MALFORMED_CONFIG:
-        return None
+    gpu = memory_of(budget.config.general.train_device)
+    if gpu is not None:
+        yield from _too_much(budget, budget.memory(), gpu)
 
 
 def disk_problems(
-    config: Config,
-    sizes: Counts,
+    budget: Budget,
+    versions: Counts,
     *,
     num_captions: int,
     total_steps: int,
-    start_copy: Path | None = None,
     free: FreeBytes = free_bytes,
 ) -> Iterator[Problem]:
     """Yield an error if the result or the first backup cannot be written, a warning if the total is close to the limit.
 
-    `num_captions` is the number of distinct captions; `free(path)` returns the free bytes of a path's file system.
+    `versions`, here and below, are the sizes of the cached versions of images with their counts, `num_captions` is the
+    number of distinct captions; `free(path)` returns the free bytes of a path's file system.
     """
-    need = disk_need(config, sizes, num_captions=num_captions, start_copy=start_copy)
-    if need is None:
-        return
-    errors = list(_cannot_be_written(config, need, free))
-    yield from errors or _tight(config, need, total_steps, free)
+    need = disk_need(budget, versions, num_captions=num_captions)
+    errors = list(_cannot_be_written(budget.config, need, free))
+    yield from errors or _tight(budget.config, need, total_steps, free)
 
 
 def cache_memory_problems(
-    config: Config, sizes: Counts, *, num_captions: int, free: Callable[[], int] = free_memory
+    budget: Budget, versions: Counts, *, num_captions: int, free: Callable[[], int] = free_memory
 ) -> Iterator[Problem]:
     """Yield a warning if caches in memory would not fit. `free()` returns the free bytes of the computer's memory."""
-    if config.data.cache_location != "memory":
+    if budget.config.data.cache_location != "memory":
         return
-    on_disk = config.model_copy(update={"data": config.data.model_copy(update={"cache_location": "disk"})})
-    need = disk_need(on_disk, sizes, num_captions=num_captions)
-    if need is not None and need.cache_bytes > TIGHT * (available := free()):
+    needed = sum(_cache_bytes(budget, versions, num_captions))
+    if needed > TIGHT * (available := free()):
         yield Problem(
             "data.cache_location",
-            f"The caches need about {in_gb(need.cache_bytes)} of memory, and {in_gb(available)} are free.",
+            f"The caches need about {in_gb(needed)} of memory, and {in_gb(available)} are free.",
             "warning",
             "Keep them on disk, or in 16 bits (the cache dtype).",
         )
@@ -220,24 +161,12 @@ def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-def _disk_need(budget: Budget, sizes: Counts, num_captions: int) -> DiskNeed:
+def disk_need(budget: Budget, versions: Counts, *, num_captions: int) -> DiskNeed:
+    """Return the disk space a run needs: caches, one backup, the result."""
     config, run = budget.config, budget.run
-    spec = config.family
     weights = {name: budget.passes.weights(name, plan) for name, plan in run.plans.items()}
-    kept_bytes = ITEM_BYTES.get(config.data.cache_dtype, FLOAT32_BYTES)
-    encoders = spec.names_of("vae") or spec.names_of("denoiser")  # without a VAE pixels have the denoiser's dtype
-    counts = {(s.width_px, s.height_px): n for s, n in sizes.items()}
-    latents = latents_bytes(
-        counts,
-        factor=spec.latents.factor,
-        channels=spec.latents.channels,
-        item_bytes=min(run.plans[encoders[0]].weight_bytes, kept_bytes),
-    )
-    latents *= 1 + sum(i.delivery == "latents" for i in inputs_of(config))
-    if config.masks.enabled or inpaints(config):
-        latents += latents_bytes(counts, factor=spec.latents.factor, channels=1, item_bytes=FLOAT32_BYTES)
-    text = text_bytes(num_captions, num_elements=budget.passes.text_elements(), item_bytes=kept_bytes)
     on_disk = config.data.cache_location == "disk"
+    latents, text = _cache_bytes(budget, versions, num_captions) if on_disk else (0, 0)
     return DiskNeed(
         backup_bytes=backup_bytes(
             weights,
@@ -253,8 +182,31 @@ def _disk_need(budget: Budget, sizes: Counts, num_captions: int) -> DiskNeed:
             is_whole_model=config.training.trains == "full",
             item_bytes=ITEM_BYTES.get(config.output.dtype, FLOAT32_BYTES),
         ),
-        latents_bytes=latents if on_disk and "encoding images" in run.on_device else 0,
-        text_bytes=text if on_disk and "encoding captions" in run.on_device else 0,
+        latents_bytes=latents,
+        text_bytes=text,
+    )
+
+
+def _cache_bytes(budget: Budget, versions: Counts, num_captions: int) -> tuple[int, int]:
+    """Return the bytes of the caches of latents and of captions, 0 for one that the run does not have."""
+    config, run = budget.config, budget.run
+    spec = config.family
+    kept_bytes = ITEM_BYTES.get(config.data.cache_dtype, FLOAT32_BYTES)
+    encoders = spec.names_of("vae") or spec.names_of("denoiser")  # without a VAE pixels have the denoiser's dtype
+    counts = {(s.width_px, s.height_px): n for s, n in versions.items()}
+    latents = latents_bytes(
+        counts,
+        factor=spec.latents.factor,
+        channels=spec.latents.channels,
+        item_bytes=min(run.plans[encoders[0]].weight_bytes, kept_bytes),
+    )
+    latents *= 1 + sum(i.delivery == "latents" for i in inputs_of(config))
+    if config.masks.enabled or inpaints(config):
+        latents += latents_bytes(counts, factor=spec.latents.factor, channels=1, item_bytes=FLOAT32_BYTES)
+    text = text_bytes(num_captions, num_elements=budget.passes.text_elements(), item_bytes=kept_bytes)
+    return (
+        latents if "encoding images" in run.on_device else 0,
+        text if "encoding captions" in run.on_device else 0,
     )
 
 

@@ -39,6 +39,7 @@ from trainer.preflight.report import Preview, Progress, Report, no_progress
 from trainer.preflight.requirements import problems_of_packages, problems_of_speed
 from trainer.preflight.resume import problems_of_other_runs, problems_of_resume
 from trainer.preflight.reward_models import problems_of_measuring, problems_of_perceptual, problems_of_reward_models
+from trainer.preflight.run_budget import Budget, known_budget
 from trainer.preflight.sample_images import problems_of_sample_images
 from trainer.preflight.sampling_model import problems_of_sampling_model
 from trainer.preflight.start_from import problems_of_start
@@ -125,12 +126,12 @@ def check(
     total_steps = plans.total_steps(config.training.epochs)
     problems += problems_of_validation(config, total_steps=total_steps)
     problems += problems_of_measuring(readable, validation, training, total_steps=total_steps)
-    problems += problems_of_estimates(
-        readable, training, validation, total_steps=total_steps, is_new=is_new, start_copy=start_copy
-    )
+    budget = known_budget(readable, sizes_of(training, validation), start_copy)
+    if budget is not None:
+        problems += problems_of_estimates(budget, training, validation, total_steps=total_steps, is_new=is_new)
     if concept_problems:
         return Report(tuple(problems), None)
-    preview = _preview(config, model, training, validation, plans, start_copy=start_copy)
+    preview = _preview(config, model, training, validation, plans, budget)
     reward_models = tuple(
         p.message for p in of_reward_models if p.severity == "info" and p.path.startswith(_REWARD_MODELS)
     )
@@ -156,8 +157,7 @@ def _preview(
     training: Dataset,
     validation: Dataset,
     plans: EpochPlans,
-    *,
-    start_copy: Path | None,
+    budget: Budget | None,
 ) -> Preview:
     return Preview(
         num_images=sum(e.image.has_image for e in training.examples),
@@ -171,8 +171,8 @@ def _preview(
         total_steps=plans.total_steps(config.training.epochs),
         model=model.sentence if model is not None and model.is_model else "",
         passes=" ".join(filter(None, (describe_passes(config), describe_choices(config, plans)))),
-        trained=trained_parts(config, sizes_of(training, validation), start_copy=start_copy),
-        memory=describe_memory(config, sizes_of(training, validation), start_copy=start_copy),
+        trained=trained_parts(budget) if budget else (),
+        memory=describe_memory(budget) if budget else "",
     )
 
 

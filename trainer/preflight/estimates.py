@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
-from modules.config.schema import Config
 from modules.config.usage import learns_from
 from modules.data.buckets import Size
 from modules.data.dataset import Dataset
@@ -19,38 +17,28 @@ from trainer.preflight.budget import (
     memory_problems,
     start_problems,
 )
+from trainer.preflight.run_budget import Budget
 from trainer.preflight.sampling_model import memory_problems_of_sampling_model
 
 
 def problems_of_estimates(
-    config: Config,
-    training: Dataset,
-    validation: Dataset,
-    *,
-    total_steps: int,
-    is_new: bool = True,
-    start_copy: Path | None = None,
+    budget: Budget, training: Dataset, validation: Dataset, *, total_steps: int, is_new: bool = True
 ) -> Iterator[Problem]:
-    """Yield problems of layer names, GPU memory and disk space; nothing for a model whose shapes are not known.
+    """Yield problems of layer names, memory and disk space.
 
-    For a new run also which layers of the adapter file that it starts from it trains. `start_copy` is the own copy of
-    that file that a run which is being resumed has.
+    For a new run also which layers of the adapter file that it starts from it trains.
     """
-    sizes = sizes_of(training, validation)
-    if not sizes:
-        return
-    yield from layer_problems(config, sizes)
+    config = budget.config
+    yield from layer_problems(budget)
     if is_new:
-        yield from start_problems(config, sizes)
-    yield from memory_problems(config, sizes, start_copy=start_copy)
-    yield from memory_problems_of_sampling_model(config, sizes)
+        yield from start_problems(budget)
+    yield from memory_problems(budget)
+    yield from memory_problems_of_sampling_model(budget)
     seed = config.general.seed
     captions = {c for d in (training, validation) for e in d.examples for c in d.texts(e, run_seed=seed) if c}
     versions = cached_sizes_of(training, validation, reads_images=learns_from(config) != "prompts")
-    yield from disk_problems(
-        config, versions, num_captions=len(captions), total_steps=total_steps, start_copy=start_copy
-    )
-    yield from cache_memory_problems(config, versions, num_captions=len(captions))
+    yield from disk_problems(budget, versions, num_captions=len(captions), total_steps=total_steps)
+    yield from cache_memory_problems(budget, versions, num_captions=len(captions))
 
 
 def sizes_of(training: Dataset, validation: Dataset) -> Counter[Size]:

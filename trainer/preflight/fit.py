@@ -12,8 +12,7 @@ from modules.estimate.run import in_gb
 from modules.system import hardware
 from modules.system.hardware import free_memory, gpu_memory
 from trainer.preflight.moves import sacrifices
-from trainer.preflight.passes import MALFORMED_CONFIG
-from trainer.preflight.run_budget import TIGHT, Budget, budget_of, on_a_gpu
+from trainer.preflight.run_budget import TIGHT, Budget, known_budget, on_a_gpu
 from trainer.preflight.search import SLOW, Search, StepTimes, Worth, is_noteworthy, worth_alone, worth_in_turn
 
 _UNITS = {"": 1e9, "gb": 1e9, "g": 1e9, "gib": 1 << 30, "mb": 1e6, "mib": 1 << 20}
@@ -46,17 +45,14 @@ def fit(config: Config, sizes: Mapping[Size, int], *, card_bytes: int, is_this_c
 
     `is_this_card`: the run trains on a device of this machine; otherwise the runtime of a GPU is counted in any case.
     """
-    try:
-        budget = budget_of(config, sizes)
-        if budget is None:
-            return None
-        return fit_budget(budget if is_this_card else on_a_gpu(budget), card_bytes=card_bytes)
-    except MALFORMED_CONFIG:  # the check of the model reports it
+    budget = known_budget(config, sizes)
+    if budget is None:
         return None
+    return fit_budget(budget if is_this_card else on_a_gpu(budget), card_bytes=card_bytes)
 
 
 def fit_budget(budget: Budget, *, card_bytes: int) -> Fit:
-    """Return what fits. Raises the errors of `estimate`. Budgets of one model share their walks through it."""
+    """Return what fits. Raises the errors of `estimate`. Budgets of one model share the replays of its passes."""
     limit = round(TIGHT * card_bytes)
     search, times = Search(budget, limit), StepTimes(budget)
     best, peak = search.fastest()

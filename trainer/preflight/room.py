@@ -16,8 +16,7 @@ from modules.config.schema import Config
 from modules.estimate.run import MemoryEstimate, Phase
 from trainer import phases
 from trainer.preflight.memory_plan import PHASES
-from trainer.preflight.passes import MALFORMED_CONFIG
-from trainer.preflight.run_budget import Budget, Counts, budget_of
+from trainer.preflight.run_budget import Budget, Counts, known_budget
 from trainer.preflight.search import fewest
 
 RESERVE_FOR_PARTS = 0.2
@@ -39,17 +38,12 @@ def parts_that_stay(
     `free_bytes`, here and below, are free on the training device before the model is there, `sizes` the image sizes
     with their counts.
     """
-    if free_bytes is None:
+    budget = known_budget(config, sizes, start_copy) if free_bytes is not None else None
+    if free_bytes is None or budget is None:
         return {}
-    try:
-        budget = budget_of(config, sizes, start_copy)
-        if budget is None:
-            return {}
-        weights = {n: budget.passes.weights(n, plan).num_bytes(plan) for n, plan in budget.run.plans.items()}
-        limit_bytes = round((1 - RESERVE_FOR_PARTS) * free_bytes)
-        staying = parts_staying(budget.memory(), budget.run.on_device, weights, limit_bytes=limit_bytes)
-    except MALFORMED_CONFIG:
-        return {}
+    weights = {n: budget.passes.weights(n, plan).num_bytes(plan) for n, plan in budget.run.plans.items()}
+    limit_bytes = round((1 - RESERVE_FOR_PARTS) * free_bytes)
+    staying = parts_staying(budget.memory(), budget.run.on_device, weights, limit_bytes=limit_bytes)
     by_phase = {PHASES[phase]: parts for phase, parts in staying.items()}
     in_all = reduce(frozenset.intersection, staying.values()) if staying else frozenset[str]()
     return by_phase | dict.fromkeys(_OF_SAMPLES, in_all)
@@ -89,14 +83,10 @@ def blocks_to_checkpoint(
     config: Config, sizes: Counts, *, free_bytes: int | None, start_copy: Path | None = None
 ) -> Blocks | None:
     """Return the blocks to recompute; None where the memory or the model's shapes are not known."""
-    if free_bytes is None:
+    budget = known_budget(config, sizes, start_copy) if free_bytes is not None else None
+    if free_bytes is None or budget is None:
         return None
-    try:
-        budget = budget_of(config, sizes, start_copy)
-        limit_bytes = round((1 - RESERVE_FOR_BLOCKS) * free_bytes)
-        return None if budget is None else chosen_blocks(budget, limit_bytes=limit_bytes)
-    except MALFORMED_CONFIG:
-        return None
+    return chosen_blocks(budget, limit_bytes=round((1 - RESERVE_FOR_BLOCKS) * free_bytes))
 
 
 def chosen_blocks(budget: Budget, *, limit_bytes: int) -> Blocks:

@@ -1,4 +1,4 @@
-"""The inputs of a run's estimates, kept so that changed settings can be estimated without walking twice."""
+"""The inputs of a run's estimates, kept so that changed settings can be estimated without replaying passes twice."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from modules.estimate.architecture import Architecture, architecture_of
 from modules.estimate.passes import Passes
 from modules.estimate.run import RUNTIME_BYTES, MemoryEstimate, RunPlan, estimate
 from trainer.preflight.memory_plan import run_plan
-from trainer.preflight.passes import passes_of
+from trainer.preflight.passes import MALFORMED_CONFIG, passes_of
 from trainer.preflight.start_from import StartHeader, plans_with_start, start_header
 
 Counts = Mapping[Size, int]
@@ -50,7 +50,7 @@ class Budget:
         return self.run.runtime_bytes > 0
 
     def with_config(self, config: Config) -> Budget | None:
-        """Return the budget of changed settings of the same model; it shares the walks. None without an estimate."""
+        """Return the budget of changed settings of the same model; it shares the replays. None without an estimate."""
         run = run_plan(config, self.architecture, self.sizes)
         if run is None:
             return None
@@ -77,3 +77,24 @@ def budget_of(config: Config, sizes: Counts, start_copy: Path | None = None) -> 
     start = start_header(config, architecture, passes, run.plans, start_copy=start_copy)
     run = replace(run, plans=plans_with_start(run.plans, start, config.adapter))
     return Budget(config, sizes, architecture, passes, run, start)
+
+
+def known_budget(config: Config, sizes: Counts, start_copy: Path | None = None) -> Budget | None:
+    """Return the budget of a config; None if its memory cannot be estimated, for whatever reason.
+
+    `sizes` are the image sizes with their counts, as in `Dataset.bucket_counts`. `start_copy` is the copy of the file
+    that it started from, which a run that is being resumed has.
+    """
+    try:
+        budget = budget_of(config, sizes, start_copy)
+        if budget is not None:
+            budget.memory()  # raises here rather than later
+    except MALFORMED_CONFIG:  # the check of the model reports it
+        return None
+    return budget
+
+
+def memory_estimate(config: Config, sizes: Counts, *, start_copy: Path | None = None) -> MemoryEstimate | None:
+    """Return the memory a run needs on its training device, as `known_budget` does; None if it is not known."""
+    budget = known_budget(config, sizes, start_copy)
+    return budget.memory() if budget else None

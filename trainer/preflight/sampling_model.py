@@ -25,7 +25,7 @@ from modules.system.paths import from_root
 from modules.system.problem import Problem, cut
 from trainer.preflight.model import downloaded_folder, is_repository, kind_of, why_incomplete
 from trainer.preflight.passes import MALFORMED_CONFIG, passes_of
-from trainer.preflight.run_budget import TIGHT, Counts, budget_of
+from trainer.preflight.run_budget import TIGHT, Budget
 
 _PATH = "sampling.model"
 _CHOOSE = "Choose a distilled version of the base model, or leave the sampling model empty."
@@ -43,15 +43,10 @@ def problems_of_sampling_model(config: Config) -> Iterator[Problem]:
         yield problem
 
 
-def memory_problems_of_sampling_model(config: Config, sizes: Counts) -> Iterator[Problem]:
+def memory_problems_of_sampling_model(budget: Budget) -> Iterator[Problem]:
     """Yield a warning if the computer's memory has no room for the denoiser of the sampling model."""
+    config = budget.config
     if not config.sampling.model.strip() or not uses_denoiser(config):
-        return
-    try:
-        budget = budget_of(config, sizes)
-    except MALFORMED_CONFIG:
-        return
-    if budget is None:
         return
     needed = plain_bytes(budget.passes, config.family.denoiser.name, budget.run.plans)
     if needed > TIGHT * (available := free_memory()):

@@ -25,9 +25,8 @@ from trainer.data.datasets import datasets_of
 from trainer.job import Job
 from trainer.job_events import JobFinished
 from trainer.preflight import check
-from trainer.preflight.budget import memory_estimate
 from trainer.preflight.estimates import sizes_of
-from trainer.preflight.run_budget import TIGHT
+from trainer.preflight.run_budget import TIGHT, memory_estimate
 from trainer.probe.curve import RatePoint, RateResult, evaluate_sweep, has_diverged, sweep_expression, swept_rate
 from trainer.probe.plot import batch_plot, rate_plot, write_plot
 from trainer.probe.trial import Trial, run_trial

@@ -14,8 +14,9 @@ from modules.system.errors import DarkroomError
 from modules.system.hardware import GpuMemory, gpu_memory
 from modules.system.redaction import redact
 from trainer.events import RunFailed
-from trainer.preflight.budget import Counts, memory_estimate, memory_problems
+from trainer.preflight.budget import memory_problems
 from trainer.preflight.estimates import sizes_of
+from trainer.preflight.run_budget import Counts, known_budget
 from trainer.ranks import LostProcessError
 from trainer.run.setup import RunSetup
 from trainer.run_folder.backup import BackupInfo, list_backups
@@ -97,15 +98,16 @@ def memory_advice(
 
     Both are empty where the shapes of the model are not known. `sizes` are the image sizes with their counts.
     """
-    found = memory_estimate(config, sizes)
-    if found is None:
+    budget = known_budget(config, sizes)
+    if budget is None:
         return "", ""
+    found = budget.memory()
     gpu = memory_of(config.general.train_device)
     needed = found.peak.total_bytes
     has = f" The GPU has {in_gb(gpu.total_bytes)}." if gpu is not None else ""
     total = min(needed, gpu.total_bytes) if gpu is not None else needed
     enough = GpuMemory(total_bytes=total, free_bytes=round(_SHARE * total))
-    problem = next(memory_problems(config, sizes, memory_of=lambda _device: enough), None)
+    problem = next(memory_problems(budget, memory_of=lambda _device: enough), None)
     advice, _, verdict = problem.advice.partition(", which ") if problem is not None else ("", "", "")
     # Whether that fits is not known: the run has needed more than was estimated, or others have used the GPU.
     return f"The estimate for these settings: {found}{has}", f"{advice}." if verdict else advice

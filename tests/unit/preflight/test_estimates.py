@@ -15,7 +15,7 @@ from modules.system import hardware
 from modules.system.hardware import Hardware
 from tests.unit.preflight.setups import changed, errors
 from trainer.preflight import check
-from trainer.preflight.budget import memory_estimate
+from trainer.preflight.run_budget import memory_estimate
 from ui.loop.wording import preview_lines
 
 

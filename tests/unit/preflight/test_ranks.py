@@ -10,8 +10,8 @@ from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.system.ranks import ONLY_RANK, Rank
 from tests.unit.preflight.setups import changed
-from trainer.preflight.budget import memory_estimate
 from trainer.preflight.ranks import problems_of_ranks, sharded_parts
+from trainer.preflight.run_budget import memory_estimate
 
 REFUSED: dict[str, dict[str, Any]] = {
     "training.method": {"training__method": {"name": "online_dpo", "chosen_by": "person"}},

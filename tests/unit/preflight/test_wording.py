@@ -14,6 +14,7 @@ from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.settings.field import FieldRecord, Setting
 from modules.system.problem import count
+from tests.builders.budgets import budget_of_run
 from tests.builders.images import draw_folder
 from tests.unit.preflight.setups import changed
 from trainer.__main__ import main
@@ -37,8 +38,9 @@ def test_numbers_are_shown_as_people_write_them(value: float, shown: str) -> Non
 def test_a_folder_without_free_space_is_reported_once(config: Config) -> None:
     """It used to be reported twice for a folder that is not writable, such as /proc."""
     free: dict[str, Any] = {"num_captions": 1, "total_steps": 1, "free": lambda path: 0}
-
-    problems = list(disk_problems(config, {Size(64, 64): 4}, **free))
+    sizes = {Size(64, 64): 4}
+    published = changed(config, model__base_model="stable-diffusion-v1-5/stable-diffusion-v1-5")
+    problems = list(disk_problems(budget_of_run(published, sizes), sizes, **free))
     assert not [p for p in problems if p.severity == "error"]
 
 
