@@ -17,7 +17,8 @@ from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.diffusion.flow import FlowProcess
-from modules.diffusion.process_spec import TokenShift, flow_matching
+from modules.diffusion.process_spec import ConstantShift, TokenShift, flow_matching
+from modules.diffusion.timesteps.drawing import BatchPosition, draw_timesteps
 from modules.diffusion.training_noise import generalized_offset_factor
 from modules.families.registry import registered
 from modules.families.settings import FamilySettings
@@ -26,6 +27,7 @@ from modules.sampling.ddim_step import ddim_steps
 from modules.sampling.denoising_loop import scheduler_for
 from modules.sampling.prediction import guided_prediction
 from modules.sampling.registry import sampler_labels, samplers_for
+from modules.system.devices import CPU
 from modules.system.errors import DarkroomError
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
@@ -34,6 +36,7 @@ from tests.builders.runs import run
 from trainer.events import SampleReady, StepFinished, ValidationFinished
 from trainer.methods.build import require_process
 from trainer.methods.denoise import denoise_of
+from trainer.methods.noising import noising_of, size_shift
 from trainer.preflight import check
 
 BASE: dict[str, Any] = {
@@ -136,6 +139,32 @@ def test_the_chart_of_timesteps_has_the_shift_of_the_model(config: Config) -> No
         by_hand = laid_over(config, {"model": {"family": "sized"}, "training": {"noise": fixed}})
         assert preview.bars == timestep_preview(by_hand).bars
         assert preview.right == "1000: noise"
+
+
+@pytest.mark.parametrize("noise", [{"dynamic_shift": False, "shift": 3.0}, {"dynamic_shift": True}, {"shift": 1.0}])
+@pytest.mark.parametrize("shift", [ConstantShift(3.0), TokenShift()], ids=["constant", "by size"])
+def test_the_chart_shows_how_training_draws(config: Config, noise: dict[str, Any], shift: Any) -> None:
+    """As a fixed shift, as the rule of the size, and as the model's own rule where it has one."""
+    sized = replace(
+        Z_IMAGE, name="sized", settings=SizedSettings, process=flow_matching(replace(CONVENTION, shift=shift))
+    )
+    with registered(sized):
+        sections = {"model": {"family": "sized"}, "data": {"resolution_px": [512]}, "training": {"noise": noise}}
+        changed = laid_over(config, sections)
+        bars = timestep_preview(changed).bars
+    assert sized.process.flow is not None
+    process, latents = FlowProcess(sized.process.flow), torch.zeros(1, *sized.latents.shape(512, 512))
+    drawn = draw_timesteps(
+        noising_of(changed.training.noise).timesteps,
+        BatchPosition(step=0, micro_batch=0, num_samples=20_000),
+        run_seed=1,
+        num_timesteps=process.num_timesteps,
+        device=CPU,
+        is_continuous=True,
+        size_shift=size_shift(process, latents, sized),
+    )
+    shares = torch.histc(drawn, bins=len(bars), min=0.0, max=1000.0) / len(drawn)
+    torch.testing.assert_close(shares, torch.tensor(bars), rtol=0.0, atol=0.006)
 
 
 @pytest.fixture(scope="module")

@@ -262,8 +262,43 @@ def test_masked_training_and_prior_preservation(config: Config, images: Path, tm
         mask = Image.new("L", Image.open(file).size)
         mask.paste(255, (0, 0, 32, 32))
         mask.save(folder / f"{file.stem}-masklabel.png")
-    masks = {"enabled": True, "prior_preservation_weight": 0.5}
-    assert losses(run(laid_over(config, {"masks": masks, "concepts": [{"path": str(folder)}]})))
+    once: dict[str, Any] = {"concepts": [{"path": str(folder)}], "training": {"epochs": 1}}
+    plain, masked, preserved = (
+        losses(run(laid_over(config, {**once, "masks": masks})))[0]
+        for masks in ({}, {"enabled": True}, {"enabled": True, "prior_preservation_weight": 0.5})
+    )
+    assert masked < plain
+    assert preserved == masked  # before the first update the model is as it was
+
+
+def test_prior_prediction_keeps_what_the_model_predicts(config: Config, images: Path) -> None:
+    """The half of the images whose target is the model's own prediction has hardly a loss in the first epoch."""
+    learned, mixed = (
+        sum(
+            losses(
+                run(
+                    laid_over(
+                        config,
+                        {
+                            "concepts": [{"path": str(images)}, {"path": str(images), "kind": kind}],
+                            "training": {"epochs": 1, "learning_rate": 1e-5},
+                        },
+                    )
+                )
+            )
+        )
+        for kind in ("training", "prior_prediction")
+    )
+    assert mixed == pytest.approx(learned / 2, rel=0.2)
+
+
+def test_a_config_without_any_of_its_keys_loads(watched: Config) -> None:
+    """One of the seeds' failures: a config of another version without a key ended a run with a KeyError."""
+    tree = encode(watched)
+    for section in ("general", "model", "parts", "data", "training", "sampling", "validation", "output"):
+        for key in tree[section]:
+            lacking = {**tree, section: {k: v for k, v in tree[section].items() if k != key}}
+            assert not [p for p in decode(lacking).problems if p.severity == "error"], (section, key)
 
 
 def test_its_lora_is_resized_merged_and_extracted(ran: Ran, model: Path, tiny: FlowModel, tmp_path: Path) -> None:
