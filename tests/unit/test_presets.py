@@ -17,6 +17,7 @@ from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.config.usage import learns_from
 from modules.data.buckets import Size
+from modules.families.registry import FAMILIES
 from modules.objectives.registry import METHODS
 from modules.settings.edit import get_path, set_path
 from modules.settings.walk import live_records
@@ -117,6 +118,25 @@ def test_a_preset_fits_the_card_it_names(file: Path) -> None:
     assert estimate.peak.total_bytes < 0.9 * card_gb * 1e9
     if (named := re.search(r"(\d+) GB$", file.stem)) is not None:
         assert int(named[1]) == card_gb
+
+
+FLOW = [f for f in BUILT_IN if FAMILIES[f.parent.name].process.flow is not None]
+
+
+@pytest.mark.parametrize("file", FLOW, ids=lambda f: f.stem)
+def test_presets_of_flow_families_are_estimated_at_512_and_1024_px(file: Path) -> None:
+    """More pixels need more activations and the same weights; the encoders are never there with the denoiser."""
+    config = Preset(file.stem, file.parent.name, file).load().config
+    config, problems = set_path(config, "general.train_device", "cuda")
+    assert not problems
+    small, large = (memory_estimate(config, {Size(side, side): 50}) for side in (512, 1024))
+    assert small is not None
+    assert large is not None
+    assert large.peak.total_bytes > small.peak.total_bytes
+    encoding = next(phase for phase in large.phases if phase.phase == "encoding captions")
+    training = next(phase for phase in large.phases if phase.phase == "training")
+    assert training.bytes_of("activations") > 2 * small.peak.bytes_of("activations")
+    assert encoding.bytes_of("weights") + training.bytes_of("weights") > large.peak.bytes_of("weights")
 
 
 @pytest.mark.parametrize("name", ["#sdxl 1.0 LoRA 6 GB", "#sdxl 1.0 LoRA 8 GB"])

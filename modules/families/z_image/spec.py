@@ -63,9 +63,9 @@ Z_IMAGE = FamilySpec(
     process=flow_matching(CONVENTION),
     distilled=DistilledSpec(
         ("turbo",),
-        "Train on Z-Image, or on Z-Image-De-Turbo, and use the result with Turbo. Training Turbo directly undoes its "
-        "distillation: its samples will need more steps and guidance. Turbo itself is sampled in 8 steps with a "
-        "guidance of 1.",
+        "To use the result with Turbo, train on Z-Image-De-Turbo, or on Turbo with a training adapter; one that was "
+        "trained on Z-Image often acts only weakly there. Training Turbo directly undoes its distillation: its samples "
+        "will need more steps and guidance. Turbo itself is sampled in 8 steps with a guidance of 1.",
         undone_words=("de-turbo", "deturbo", "de_turbo"),
     ),
     ai_toolkit=("zimage",),
