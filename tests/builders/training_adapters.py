@@ -1,46 +1,55 @@
-"""Training adapters of tiny flow models, in the names of the programs that write them."""
+"""Training adapters of tiny models, and copies of these models as if they had been distilled."""
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
+from tests.builders.configs import family_of
 from tests.builders.pipelines import load_tiny
 
 Layers = dict[str, tuple[torch.Tensor, torch.Tensor]]
+WEIGHTS = "diffusion_pytorch_model.safetensors"
 
 
-def adapter_layers(model: Path, *, blocks: str = "layers.", rank: int = 2, seed: int = 3) -> Layers:
-    """Random A and B of every linear layer in the blocks of a model's denoiser, by its name in diffusers."""
-    family = load_tiny(model)
+def adapter_layers(model: Path, *, rank: int = 2, seed: int = 3) -> Layers:
+    """Random A and B of the linear layers in the blocks of a model's denoiser, by their names in diffusers."""
+    spec = load_tiny(model).spec
+    presets = spec.denoiser.model.layers
+    blocks = presets.get("blocks", presets["attention_mlp"])
     generator = torch.Generator().manual_seed(seed)
-    linear = {n: m for n, m in family.denoiser.named_modules() if isinstance(m, torch.nn.Linear)}
     return {
         name: (
             0.2 * torch.randn(rank, layer.in_features, generator=generator),
             0.2 * torch.randn(layer.out_features, rank, generator=generator),
         )
-        for name, layer in linear.items()
-        if name.startswith(blocks)
+        for name, layer in load_tiny(model).parts[spec.denoiser.name].module.named_modules()
+        if isinstance(layer, torch.nn.Linear) and blocks.takes(name)
     }
 
 
-def write_adapter(path: Path, layers: Layers, form: str = "ai-toolkit") -> Path:
-    """Write a LoRA as ai-toolkit, diffusers, kohya's trainers or ComfyUI's (with alphas) name its tensors."""
-    tensors: dict[str, torch.Tensor] = {}
-    for name, (down, up) in layers.items():
-        match form:
-            case "ai-toolkit" | "ComfyUI":
-                tensors |= {f"diffusion_model.{name}.lora_A.weight": down, f"diffusion_model.{name}.lora_B.weight": up}
-                if form == "ComfyUI":
-                    tensors[f"diffusion_model.{name}.alpha"] = torch.tensor(float(len(down)))
-            case "diffusers":
-                tensors |= {f"transformer.{name}.lora_A.weight": down, f"transformer.{name}.lora_B.weight": up}
-            case _:
-                key = f"lora_unet_{name.replace('.', '_')}"
-                tensors |= {f"{key}.lora_down.weight": down, f"{key}.lora_up.weight": up}
-                tensors[f"{key}.alpha"] = torch.tensor(float(len(down)))
-    save_file({n: t.contiguous() for n, t in tensors.items()}, path)
+def write_adapter(path: Path, layers: Layers, prefix: str = "transformer") -> Path:
+    """Write a LoRA in diffusers' names, as most trainers do."""
+    tensors = {f"{prefix}.{name}.lora_A.weight": down for name, (down, _) in layers.items()}
+    tensors |= {f"{prefix}.{name}.lora_B.weight": up for name, (_, up) in layers.items()}
+    save_file(tensors, path)
     return path
+
+
+def write_distilled(folder: Path, model: Path, **scheduler: object) -> Path:
+    """Write a copy of a model whose denoiser has other weights, and its scheduler config other values."""
+    shutil.copytree(model, folder)
+    denoiser = load_tiny(model, family_of(model)).spec.denoiser.name
+    file, generator = folder / denoiser / WEIGHTS, torch.Generator().manual_seed(9)
+    weights = {
+        name: w + 0.5 * w.std(unbiased=False) * torch.randn(w.shape, generator=generator)
+        for name, w in load_file(file).items()
+    }
+    save_file(weights, file, {"format": "pt"})
+    config = folder / "scheduler" / "scheduler_config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), **scheduler}))
+    return folder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,15 +16,17 @@ from safetensors.torch import load_file, save_file
 from modules.config.codec import decode, encode
 from modules.config.schema import Config
 from modules.data.buckets import Size
+from modules.families.registry import FAMILIES
+from modules.families.spec import FamilySpec
+from modules.memory.other_weights import OtherWeights
 from modules.system.devices import CPU
 from modules.system.errors import DarkroomError
-from tests.builders.configs import laid_over, small_config
-from tests.builders.models import write_folder
+from tests.builders.configs import family_of, laid_over, small_config
+from tests.builders.flow_models import FLOW_MODELS, flow_model
 from tests.builders.pipelines import load_tiny
 from tests.builders.runs import Ran, assert_equal_tensors, run
 from tests.builders.standalone import generate_samples
-from tests.builders.training_adapters import Layers, adapter_layers, write_adapter
-from tests.builders.z_image import SCHEDULER, tiny_flux_vae, tiny_qwen, tiny_transformer, write_tokenizer
+from tests.builders.training_adapters import WEIGHTS, Layers, adapter_layers, write_adapter, write_distilled
 from trainer.__main__ import main
 from trainer.events import BackupSaved, SampleReady, StepFinished, ValidationFinished, WarningRaised
 from trainer.preflight import check
@@ -32,24 +35,40 @@ from trainer.run.machine import machine_of
 from trainer.run.model import LoadedModel, load_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+DENOISER = "transformer"  # of every flow family
 PROMPT = {"prompt": "a disc", "width_px": 64, "height_px": 64, "steps": 2, "guidance": 1.0, "sampler": "euler"}
 
 
+FIRST, *OTHERS = FLOW_MODELS
+
+
+@pytest.fixture(scope="module", params=[FIRST, *(pytest.param(name, marks=pytest.mark.full) for name in OTHERS)])
+def model(request: pytest.FixtureRequest) -> Path:
+    folder: Path = request.getfixturevalue(request.param)
+    return folder
+
+
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def spec(model: Path) -> FamilySpec:
+    return FAMILIES[family_of(model)]
+
+
+@pytest.fixture(scope="module")
+def folder(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("distilled")
 
 
 @pytest.fixture(scope="module")
-def config(tiny_z_image: Path, folder: Path, images: Path) -> Config:
+def config(model: Path, spec: FamilySpec, folder: Path, images: Path) -> Config:
     """A run of a few steps with samples at both ends, validation and backups, on two logical devices under guard."""
     return laid_over(
-        small_config(folder, model=tiny_z_image, images=images),
+        small_config(folder, model=model, images=images),
         {
             "general": {"temp_device": "cpu:1", "debug_checks": True},
             "data": {"latent_cache": True, "text_cache": True},
             "training": {"epochs": 1, "learning_rate": 0.01},
-            "adapter": {"layers": "custom", "custom_layers": "attention.to_q, attention.to_v"},
+            "parts": {name: {"train": False} for name in spec.names_of("text_encoder")},
+            "adapter": {"layers": "custom", "custom_layers": "to_q, to_v"},
             "concepts": [{"path": str(images)}, {"path": str(images), "kind": "validation"}],
             "validation": {"every": {"n": 1, "unit": "epoch"}, "num_timesteps": 1},
             "sampling": {"at_start": True, "at_end": True, "prompts": [PROMPT, {**PROMPT, "seed": 7, "guidance": 3.0}]},
@@ -60,8 +79,8 @@ def config(tiny_z_image: Path, folder: Path, images: Path) -> Config:
 
 
 @pytest.fixture(scope="module")
-def layers(tiny_z_image: Path) -> Layers:
-    return adapter_layers(tiny_z_image)
+def layers(model: Path) -> Layers:
+    return adapter_layers(model)
 
 
 @pytest.fixture(scope="module")
@@ -81,13 +100,9 @@ def with_adapter(config: Config, adapter: Path) -> Ran:
 
 
 @pytest.fixture(scope="module")
-def other_model(folder: Path) -> Path:
-    """Another Z-Image of the same size, with a scheduler of its own: the distilled model."""
-    place = folder / "other-turbo"
-    parts = {"transformer": tiny_transformer, "text_encoder": tiny_qwen, "vae": tiny_flux_vae}
-    write_folder(place, "ZImagePipeline", parts, {**SCHEDULER, "shift": 1.5}, seed=9)
-    write_tokenizer(place / "tokenizer")
-    return place
+def other_model(model: Path, folder: Path) -> Path:
+    """Another model of the same size, with a scheduler of its own: the distilled model."""
+    return write_distilled(folder / "other-turbo", model, shift_terminal=0.2)
 
 
 @pytest.fixture(scope="module")
@@ -131,10 +146,10 @@ def loaded(config: Config) -> LoadedModel:
 
 
 def test_a_run_with_a_training_adapter_is_one_on_the_merged_model_and_sampled_as_one_without(
-    config: Config, plain: Ran, with_adapter: Ran, adapter: Path, tiny_z_image: Path, tmp_path: Path
+    config: Config, plain: Ran, with_adapter: Ran, adapter: Path, model: Path, tmp_path: Path
 ) -> None:
     merged = tmp_path / "merged"
-    assert main(["lora-merge", str(tiny_z_image), str(merged), str(adapter)]) == 0
+    assert main(["lora-merge", str(model), str(merged), str(adapter)]) == 0
     on_merged = run(laid_over(config, {"model": {"base_model": str(merged)}}))
     assert losses(with_adapter) == pytest.approx(losses(on_merged), rel=1e-5)
     assert losses(with_adapter) != pytest.approx(losses(plain), rel=1e-2)
@@ -156,26 +171,29 @@ def test_it_resumes_to_the_same_weights(config: Config, with_adapter: Ran, adapt
     assert_equal_tensors(resumed.weights, with_adapter.weights)
 
 
-@pytest.mark.parametrize("form", ["diffusers", "kohya", "ComfyUI"])
 def test_every_naming_of_its_layers_is_read(
-    form: str, config: Config, layers: Layers, tiny_z_image: Path, tmp_path: Path
+    config: Config, layers: Layers, adapter: Path, model: Path, spec: FamilySpec, tmp_path: Path
 ) -> None:
-    file = write_adapter(tmp_path / "adapter.safetensors", layers, form)
-    model = loaded(laid_over(config, {"model": {"training_adapter": str(file)}}))
-    weights = dict(model.family.parts["transformer"].module.named_parameters())
-    before = dict(load_tiny(tiny_z_image).denoiser.named_parameters())
-    for name, (down, up) in layers.items():
-        found = weights.get(f"{name}.weight", weights.get(f"{name}.base_layer.weight"))
-        torch.testing.assert_close(found, before[f"{name}.weight"] + up @ down, rtol=1e-5, atol=1e-6)
-    model.placement.close()
+    """diffusers', kohya's, and those of other programs for the family: ai-toolkit and ComfyUI."""
+    kohya = tmp_path / "kohya.safetensors"
+    assert main(["convert", str(adapter), str(kohya), "--to", "kohya"]) == 0
+    name = next(n for n in FLOW_MODELS if flow_model(n).family == spec.name)
+    before = dict(load_tiny(model).denoiser.named_parameters())
+    for file in (adapter, kohya, *flow_model(name).other_forms(adapter, tmp_path)):
+        merged = loaded(laid_over(config, {"model": {"training_adapter": str(file)}}))
+        weights = dict(merged.family.parts[spec.denoiser.name].module.named_parameters())
+        for path, (down, up) in layers.items():
+            found = weights.get(f"{path}.weight", weights.get(f"{path}.base_layer.weight"))
+            torch.testing.assert_close(found, before[f"{path}.weight"] + up @ down, rtol=1e-5, atol=1e-6)
+        merged.placement.close()
 
 
 MEMORY: dict[str, dict[str, Any]] = {
-    "int8": {"parts": {"transformer": {"dtype": "int8"}}},
-    "nfloat4": {"parts": {"transformer": {"dtype": "nfloat4"}}},
-    "bfloat16": {"parts": {"transformer": {"dtype": "bfloat16"}}, "training": {"precision": "bfloat16"}},
+    "int8": {"parts": {DENOISER: {"dtype": "int8"}}},
+    "nfloat4": {"parts": {DENOISER: {"dtype": "nfloat4"}}},
+    "bfloat16": {"parts": {DENOISER: {"dtype": "bfloat16"}}, "training": {"precision": "bfloat16"}},
     "lokr": {"adapter": {"name": "lokr", "rank": 2, "factor": 4}, "output": {"format": "kohya"}},
-    "offload": {"parts": {"transformer": {"checkpointing": "block", "offload_fraction": 0.6}}},
+    "offload": {"parts": {DENOISER: {"checkpointing": "block", "offload_fraction": 0.6}}},
 }
 
 
@@ -216,7 +234,7 @@ def test_bad_training_adapters_are_refused_before_loading(
         tmp_path / "more.safetensors", {**layers, "layers.7.attention.to_q": (torch.zeros(2, 32), torch.zeros(32, 2))}
     )
     assert "has 1 layer that this model does not have; the first is" in refused(unmatched)
-    wide = {"layers.0.attention.to_q": (torch.zeros(2, 48), torch.zeros(32, 2))}
+    wide = {next(iter(layers)): (torch.zeros(2, 48), torch.zeros(32, 2))}
     assert "does not fit the base model" in refused(write_adapter(tmp_path / "wide.safetensors", wide))
     assert (
         "does not exist"
@@ -270,7 +288,7 @@ def with_denoiser_of(config: Config, other: Path) -> Config:
     mixed = other.parent / "mixed"
     if not mixed.exists():
         shutil.copytree(base, mixed)
-        for name in ("transformer", "scheduler"):
+        for name in (DENOISER, "scheduler"):
             shutil.rmtree(mixed / name)
             shutil.copytree(other / name, mixed / name)
     return laid_over(config, {"model": {"base_model": str(mixed)}})
@@ -281,11 +299,11 @@ def test_the_file_of_a_transformer_serves_as_well(
 ) -> None:
     """The shift is then the base model's: a file has no scheduler. Also with a training adapter, which it replaces."""
     file = tmp_path / "turbo.safetensors"
-    shutil.copy(other_model / "transformer" / "diffusion_pytorch_model.safetensors", file)
+    shutil.copy(other_model / DENOISER / WEIGHTS, file)
     model = loaded(laid_over(config, {"sampling": {"model": str(file)}}))
     assert model.sampled is not None
     assert model.sampled.family.process.spec.flow == model.family.process.spec.flow
-    module = model.family.parts["transformer"].module
+    module = model.family.parts[DENOISER].module
     before = {n: p.detach().clone() for n, p in module.named_parameters()}
     with model.placement.phase("sample_denoise"), model.sampled.active():
         theirs = load_file(file)
@@ -299,7 +317,7 @@ def test_a_stop_while_sampling_gives_the_base_model_back(config: Config, adapter
     """And the two sets of weights are never on the training device together."""
     both = {"model": {"training_adapter": str(adapter)}, "sampling": {"model": str(other_model)}}
     model = loaded(laid_over(config, both))
-    module = model.family.parts["transformer"].module
+    module = model.family.parts[DENOISER].module
     before = {n: p.detach().clone() for n, p in module.named_parameters()}
     from trainer.callbacks.image_sampler import ImageSampler
     from trainer.commands import StopRequested
@@ -309,7 +327,7 @@ def test_a_stop_while_sampling_gives_the_base_model_back(config: Config, adapter
 
     def stop() -> None:
         placement = model.placement
-        places.append((placement.device_of("transformer").name, placement.device_of("sampling model").name))
+        places.append((placement.device_of(DENOISER).name, placement.device_of("sampling model").name))
         raise StopRequested("stopped")
 
     model.placement.enter("train")
@@ -345,38 +363,40 @@ def test_the_sample_verb_draws_with_the_sampling_model(
 
 
 def test_sampling_models_that_do_not_fit_are_refused_before_loading(
-    config: Config, tiny_sd: Path, other_model: Path, tmp_path: Path
+    config: Config, spec: FamilySpec, tiny_sd: Path, other_model: Path, tmp_path: Path
 ) -> None:
     def refused(place: Path, **sections: Any) -> str:
         return errors_of(config, sampling={"model": str(place)}, **sections)["sampling.model"]
 
-    assert "is not a Z-Image model" in refused(tiny_sd)
+    assert f"is not a {spec.label} model" in refused(tiny_sd)
     assert refused(tmp_path / "none").endswith("does not exist.")
     incomplete = tmp_path / "incomplete"
     shutil.copytree(other_model, incomplete)
-    (incomplete / "transformer" / "diffusion_pytorch_model.safetensors").unlink()
+    (incomplete / spec.denoiser.name / WEIGHTS).unlink()
     assert "is incomplete" in refused(incomplete)
-    smaller = tmp_path / "smaller"
-    parts = {"transformer": smaller_transformer, "text_encoder": tiny_qwen, "vae": tiny_flux_vae}
-    write_folder(smaller, "ZImagePipeline", parts, SCHEDULER, seed=9)
-    write_tokenizer(smaller / "tokenizer")
-    assert "has another architecture than the base model" in refused(smaller)
-    with pytest.raises(DarkroomError, match="has another architecture"):
-        loaded(laid_over(config, {"sampling": {"model": str(smaller)}}))
     one_file = tmp_path / "one.safetensors"
-    shutil.copy(smaller / "transformer" / "diffusion_pytorch_model.safetensors", one_file)
+    weights = load_file(other_model / spec.denoiser.name / WEIGHTS)
+    save_file({name: tensor for name, tensor in weights.items() if name != next(iter(weights))}, one_file)
     assert "cannot be drawn with" in refused(one_file)
+    deeper = tmp_path / "deeper"
+    shutil.copytree(other_model, deeper)
+    settings = json.loads((deeper / DENOISER / "config.json").read_text())
+    depth = next(key for key in settings if key.endswith("n_layers") or key == "num_layers")
+    (deeper / DENOISER / "config.json").write_text(json.dumps({**settings, depth: settings[depth] + 1}))
+    assert "has another architecture than the base model" in refused(deeper)
     assert "A fine-tune cannot be sampled" in refused(other_model, training={"trains": "full"})
 
 
-def smaller_transformer() -> Any:
-    from diffusers.models.transformers.transformer_z_image import ZImageTransformer2DModel
+def test_weights_of_another_architecture_are_not_exchanged() -> None:
+    with pytest.raises(DarkroomError, match=r"weight is \(3, 3\) in float32 where the base model has \(3, 2\)"):
+        OtherWeights(torch.nn.Linear(2, 3), torch.nn.Linear(3, 3), name="other")
+    with pytest.raises(DarkroomError, match="bias is missing"):
+        OtherWeights(torch.nn.Linear(2, 3), torch.nn.Linear(2, 3, bias=False), name="other")
 
-    config = {**tiny_transformer().config, "n_layers": 1}
-    return ZImageTransformer2DModel(**{k: v for k, v in config.items() if not k.startswith("_")})
 
-
-def test_the_estimate_knows_both(config: Config, adapter: Path, other_model: Path, layers: Layers) -> None:
+def test_the_estimate_knows_both(
+    config: Config, model: Path, spec: FamilySpec, adapter: Path, other_model: Path, layers: Layers
+) -> None:
     sizes = {Size(64, 64): 4}
     plain = memory_estimate(config, sizes)
     both = {"model": {"training_adapter": str(adapter)}, "sampling": {"model": str(other_model)}}
@@ -386,5 +406,5 @@ def test_the_estimate_knows_both(config: Config, adapter: Path, other_model: Pat
     values = sum(down.numel() + up.numel() for down, up in layers.values())
     assert found.phase("sampling").bytes_of("training adapter") == 4 * values  # type: ignore[union-attr]
     assert found.phase("training") == plain.phase("training")
-    weights = sum(p.numel() for p in tiny_transformer().parameters())
+    weights = sum(p.numel() for p in load_tiny(model).parts[spec.denoiser.name].module.parameters())
     assert same_device.phase("training").bytes_of("sampling model") == 4 * weights  # type: ignore[union-attr]

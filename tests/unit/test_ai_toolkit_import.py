@@ -101,9 +101,9 @@ def test_what_is_not_supported_is_kept_and_named(tmp_path: Path) -> None:
     loaded = load_any(FIXTURE)
     assert loaded.config.unknown["ai_toolkit"] == {
         "train": {"diff_output_preservation": True},
-        "model": {"assistant_lora_path": "someone/adapter/v2.safetensors"},
         "sample": {"samples": [{"network_multiplier": 0.8}]},
     }
+    assert loaded.config.model.training_adapter == "someone/adapter/v2.safetensors"
     text = messages(loaded)
     for name in ("train.diff_output_preservation", "sample.samples.network_multiplier", "someone/recovery.safetensors"):
         assert name in text

@@ -34,7 +34,7 @@ def problems_of_training_adapter(config: Config) -> Iterator[Problem]:
     path, shown = from_root(name), cut(name, max_chars=200)
     found = identify(path)
     if found.facts.get("defect") == "missing":
-        yield Problem(_PATH, f"{shown} does not exist.", advice="Choose a LoRA file, or leave it empty.")
+        yield Problem(_PATH, f"{shown} does not exist.", advice="Download it and choose the file, or leave it empty.")
     elif found.kind != "lora":
         yield Problem(_PATH, f"{shown} is not a LoRA. {found.sentence}", advice=_CHOOSE)
     elif refusal := _refusal(config, path, found, shown):

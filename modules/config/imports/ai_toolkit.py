@@ -143,17 +143,13 @@ def _model(model: Args, result: Tree, notes: Notes) -> FamilySpec:
         theirs = _FILE_OF_ROLE.get(part.role, "")
         if theirs and (file := pop_first(model, theirs)) is not None:
             put(result, f"parts.{part.name}.file", str(file))
+    if (adapter := pop_first(model, "assistant_lora_path")) is not None:
+        put(result, "model.training_adapter", str(adapter))
     if flag_of(model.pop("compile", False)):
         put(result, "model.compile", True)
     if flag_of(model.get("low_vram")):
         message = "low_vram has no counterpart: parts are on the GPU only while they are needed."
         notes.append(Problem("", message, "info", "Fit to my card chooses settings for a small one."))
-    if is_set(model.get("assistant_lora_path")):
-        message = (
-            f"The training adapter {shown(model['assistant_lora_path'])} is kept in the file and not used: training a "
-            "distilled model without it undoes its distillation."
-        )
-        notes.append(Problem("model.base_model", message, "warning", "Train on the model that is not distilled."))
     return family
 
 
