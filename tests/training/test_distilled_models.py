@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
+from benchmarks.gguf_file import write_gguf
 from modules.config.codec import decode, encode
 from modules.config.schema import Config
 from modules.data.buckets import Size
@@ -23,6 +24,7 @@ from modules.system.devices import CPU
 from modules.system.errors import DarkroomError
 from tests.builders.configs import family_of, laid_over, small_config
 from tests.builders.flow_models import FLOW_MODELS, flow_model
+from tests.builders.models import write_sd_folder
 from tests.builders.pipelines import load_tiny
 from tests.builders.runs import Ran, assert_equal_tensors, run
 from tests.builders.standalone import generate_samples
@@ -35,6 +37,7 @@ from trainer.run.machine import machine_of
 from trainer.run.model import LoadedModel, load_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+SD_BLOCK = "mid_block.attentions.0.transformer_blocks.0"
 DENOISER = "transformer"  # of every flow family
 PROMPT = {"prompt": "a disc", "width_px": 64, "height_px": 64, "steps": 2, "guidance": 1.0, "sampler": "euler"}
 
@@ -408,3 +411,71 @@ def test_the_estimate_knows_both(
     assert found.phase("training") == plain.phase("training")
     weights = sum(p.numel() for p in load_tiny(model).parts[spec.denoiser.name].module.parameters())
     assert same_device.phase("training").bytes_of("sampling model") == 4 * weights  # type: ignore[union-attr]
+
+
+# -- packed files, and models with a UNet
+
+
+def packed_file(folder: Path, file: Path, kind: str) -> Path:
+    write_gguf(file, load_file(folder / DENOISER / WEIGHTS), kind=kind, flattens=False)
+    return file
+
+
+@pytest.mark.full
+def test_packed_weights_get_the_adapter_beside_them_and_are_exchanged(
+    config: Config, model: Path, other_model: Path, adapter: Path, tmp_path: Path
+) -> None:
+    """Only layers that a GGUF file has no blocks for get the adapter merged; the packed ones differ in type, too."""
+    file, other = packed_file(model, tmp_path / "a.gguf", "Q8_0"), packed_file(other_model, tmp_path / "b.gguf", "Q5_0")
+    packed = laid_over(config, {"parts": {DENOISER: {"dtype": "gguf", "file": str(file)}}})
+    assert not check(packed).errors
+    plain, found, there = (
+        run(laid_over(packed, changes))
+        for changes in (
+            {},
+            {"model": {"training_adapter": str(adapter)}},
+            {"model": {"training_adapter": str(adapter)}, "sampling": {"model": str(other)}},
+        )
+    )
+    assert losses(found) == losses(there) != losses(plain)
+    assert distance(images_of(found)[:2], images_of(plain)[:2]) <= 1
+    expected = generate_samples(laid_over(packed, {"parts": {DENOISER: {"file": str(other)}}}), None)
+    assert distance(images_of(there)[:2], expected) <= 1
+    unpacked = other_model / DENOISER / WEIGHTS
+    assert "is not a GGUF file" in errors_of(packed, sampling={"model": str(unpacked)})["sampling.model"]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("form", ["checkpoint", "folder"])
+def test_a_unet_is_trained_for_its_distilled_model(form: str, images: Path, tiny_sd: Path, tmp_path: Path) -> None:
+    """Of a checkpoint with all parts only the UNet is used; a text encoder is trained, too."""
+    other = write_sd_folder(tmp_path / "turbo", seed=5)
+    if form == "checkpoint":
+        assert main(["convert", str(other), str(tmp_path / "turbo.safetensors"), "--to", "single"]) == 0
+        other = tmp_path / "turbo.safetensors"
+    layers = {f"{SD_BLOCK}.attn{n}.to_q": (torch.randn(2, 32), torch.randn(32, 2)) for n in (1, 2)}
+    adapter = write_adapter(tmp_path / "adapter.safetensors", layers, "unet")
+    config = laid_over(
+        small_config(tmp_path, model=tiny_sd, images=images),
+        {
+            "general": {"temp_device": "cpu:1", "debug_checks": True},
+            "training": {"epochs": 1},
+            "sampling": {"at_start": True, "at_end": True, "prompts": [{**PROMPT, "sampler": "lcm"}]},
+            "output": {"dtype": "float32"},
+        },
+    )
+    plain = run(config)
+    tuned = run(laid_over(config, {"model": {"training_adapter": str(adapter)}}))
+    assert distance(images_of(tuned)[:1], images_of(plain)[:1]) <= 1
+    assert losses(tuned) != losses(plain)
+    on_other = run(laid_over(config, {"sampling": {"model": str(other)}}))
+    assert losses(on_other) == losses(plain)
+    model = loaded(laid_over(config, {"sampling": {"model": str(other)}}))
+    unet = model.family.parts["unet"].module
+    theirs = load_tiny(tmp_path / "turbo").unet.state_dict()
+    assert model.sampled is not None
+    with model.placement.phase("sample_denoise"), model.sampled.active():
+        now = {n.replace(".base_layer", ""): p.detach() for n, p in unet.named_parameters() if "lora_" not in n}
+        assert_equal_tensors({n: theirs[n] for n in now}, now)
+    model.placement.close()
+    assert distance(images_of(on_other)[:1], images_of(plain)[:1]) > 8
