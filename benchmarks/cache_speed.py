@@ -47,7 +47,7 @@ def cache_against_bare(folder: Path, device: Device, *, num_images: int, side_px
     batch_size = 1 if device.is_cpu else 8  # as in a run
 
     def encode(images_B3PP: torch.Tensor) -> torch.Tensor:
-        return move(encode_mean(vae, move(images_B3PP, device)), CPU)
+        return move(encode_mean(vae, move(images_B3PP, device), factor=8), CPU)
 
     def ours() -> None:
         for job in jobs:

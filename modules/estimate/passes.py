@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from modules.data.tiles import VAE_TILES
 from modules.estimate.recordings import PassesOfPart, perceptual_recording
 from modules.families.spec import FamilySpec, Role
 from modules.memory.offloaded_layers import choose_offloaded
@@ -14,6 +15,7 @@ from modules.memory.part_plan import FLOAT32_BYTES, PartPlan, Shape
 from modules.memory.recording import PassSize
 from modules.memory.replay import Array, Gradients, Replay, Tape
 
+_IMAGE_BYTES = 3 * 4  # of a pixel in float32
 _SMALL = PassSize(1, 64, 64, 1)  # the weights of a part do not depend on the size
 
 Plans = Mapping[str, PartPlan]
@@ -153,14 +155,20 @@ class Passes:
         return peak
 
     def vae_half(self, plan: PartPlan, *, encodes: bool, width_px: int, height_px: int) -> int:
-        """Return the peak bytes of encoding or decoding one image with the VAE, not counting weights."""
+        """Return the peak bytes of encoding or decoding one image with the VAE, not counting weights.
+
+        Of an image in tiles that is one tile's, besides the whole image and the sum of its tiles.
+        """
+        is_tiled, side_px = VAE_TILES.applies(width_px, height_px), VAE_TILES.side_px
+        whole_bytes = 2 * _IMAGE_BYTES * width_px * height_px if is_tiled else 0
+        width_px, height_px = (min(side_px, px) if is_tiled else px for px in (width_px, height_px))
 
         def run() -> int:
             name = "encode" if encodes else "decode"
             return self._peak_without_gradient(plan, self._name_of("vae"), name, self._size(1, width_px, height_px))
 
         peak: int = self._once(("vae", plan, encodes, width_px, height_px), run)
-        return peak
+        return peak + whole_bytes
 
     def decoding_with_gradient(self, plan: PartPlan, *, width_px: int, height_px: int) -> int:
         """Return the peak bytes of decoding one image with a backward pass to its latents, not counting weights."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from modules.data.tiles import VAE_TILES
 from modules.estimate.passes import Passes, Plans, count
 from modules.families.spec import Role
 from modules.memory.part_plan import FLOAT32_BYTES, Shape
@@ -400,10 +401,15 @@ class _Run:
 
     def _vae(self, *, encodes: bool, sizes: tuple[tuple[int, int], ...]) -> int:
         vae = self._vae_name()
-        largest = max(sizes, key=lambda s: s[0] * s[1], default=None)
-        if largest is None or vae is None:  # a pixel-space model has no VAE
+        if vae is None:  # a pixel-space model has none
             return 0
-        return self.passes.vae_half(self.run.plans[vae], encodes=encodes, width_px=largest[0], height_px=largest[1])
+        # The largest image in tiles needs less than the largest one without.
+        tiled = [size for size in sizes if VAE_TILES.applies(*size)]
+        groups = (tiled, [size for size in sizes if size not in tiled])
+        largest = [max(group, key=lambda s: s[0] * s[1]) for group in groups if group]
+        plan = self.run.plans[vae]
+        halves = (self.passes.vae_half(plan, encodes=encodes, width_px=w, height_px=h) for w, h in largest)
+        return max(halves, default=0)
 
     def _vae_name(self) -> str | None:
         return next((n for n in self.run.plans if self.passes.role_of(n) == "vae"), None)

@@ -174,8 +174,8 @@ def overflowing(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """Let the VAE overflow in float16 for the second image."""
     plain, second = vae.encode_mean, job("", folder / "images" / "001.png", 64).image.load_tensor()
 
-    def encode_mean(model: Any, images_B3PP: torch.Tensor) -> torch.Tensor:
-        latents = plain(model, images_B3PP)
+    def encode_mean(model: Any, images_B3PP: torch.Tensor, *, factor: int) -> torch.Tensor:
+        latents = plain(model, images_B3PP, factor=factor)
         if next(model.parameters()).dtype == torch.float16:
             latents[[torch.equal(image, second) for image in images_B3PP]] = float("nan")
         return latents

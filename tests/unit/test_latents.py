@@ -75,11 +75,11 @@ def test_a_vae_is_encoded_and_decoded_with_its_normalisation(shift: float | None
     vae = AutoencoderKL(**TINY, **TWO_BLOCKS, shift_factor=shift, scaling_factor=0.5).eval()
     images_B3PP = torch.rand(2, 3, 16, 16, generator=torch.Generator().manual_seed(1)) * 2 - 1
     with torch.no_grad():
-        latents_BCHW = encode_mean(vae, images_B3PP)
+        latents_BCHW = encode_mean(vae, images_B3PP, factor=2)
         raw_BCHW = vae.encode(images_B3PP).latent_dist.mode()
         torch.testing.assert_close(latents_BCHW, (raw_BCHW - (shift or 0.0)) * 0.5)
         torch.testing.assert_close(encode_posterior(vae, images_B3PP).latents(), latents_BCHW)
-        torch.testing.assert_close(decode_latents(vae.decode, vae, latents_BCHW), vae.decode(raw_BCHW).sample)
+        torch.testing.assert_close(decode_latents(vae.decode, vae, latents_BCHW, factor=2), vae.decode(raw_BCHW).sample)
 
 
 def test_latents_are_drawn_before_they_are_normalised() -> None:

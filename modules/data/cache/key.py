@@ -12,6 +12,7 @@ from pathlib import Path
 from modules.data.archives import open_file
 from modules.data.buckets import Size
 from modules.data.cache.stat_index import StatIndex
+from modules.data.tiles import VAE_TILES
 from modules.data.transforms.apply import AUGMENTATION, RESAMPLER, UPSAMPLER
 from modules.data.transforms.geometry import Geometry
 from modules.data.transforms.recipe import Recipe
@@ -32,6 +33,7 @@ def image_key(*, digest: str, width_px: int, height_px: int, recipe: Recipe, enc
         "encoder": encoder,
         "background": recipe.background,
         **_of_geometry(recipe.geometry, width_px, height_px),
+        **_of_tiles(recipe.geometry.resize_crop.bucket),
     }
     if not recipe.colour.is_plain:
         colour = recipe.colour
@@ -66,8 +68,9 @@ def conditioning_image_key(*, digest: str, width_px: int, height_px: int, recipe
 
     The width and height belong to the image it is for, to whose size it is resized. Its colours are not augmented.
     """
-    ingredients = {"digest": digest, "encoder": encoder, **_of_geometry(recipe.geometry, width_px, height_px)}
-    return _hash("conditioning image", ingredients)
+    geometry = _of_geometry(recipe.geometry, width_px, height_px)
+    tiles = _of_tiles(recipe.geometry.resize_crop.bucket)
+    return _hash("conditioning image", {"digest": digest, "encoder": encoder, **geometry, **tiles})
 
 
 def masked_image_key(*, image: str, mask: str) -> str:
@@ -84,7 +87,14 @@ def drawn_mask_key(*, seed: int, bucket: Size) -> str:
 def blank_image_key(*, bucket: Size, encoder: str) -> str:
     """Return the key of the latents of a conditioning image that is masked everywhere."""
     sides_px = [bucket.width_px, bucket.height_px]
-    return _hash("blank image", {"bucket": sides_px, "encoder": encoder, "version": MASKED_IMAGES})
+    ingredients = {"bucket": sides_px, "encoder": encoder, "version": MASKED_IMAGES}
+    return _hash("blank image", ingredients | _of_tiles(bucket))
+
+
+def _of_tiles(bucket: Size) -> dict[str, object]:
+    """Return the tiles that the VAE encodes an image of a size in; nothing for one that it encodes as a whole."""
+    is_tiled = VAE_TILES.applies(bucket.width_px, bucket.height_px)
+    return {"tiles": VAE_TILES.identity} if is_tiled else {}
 
 
 def _of_geometry(geometry: Geometry, width_px: int, height_px: int) -> dict[str, object]:

@@ -68,7 +68,7 @@ class LatentModel(ABC, Generic[Process]):
         """Return the normalised latents (B, C, H, W) of images in [-1, 1]: the mean, or drawn from a generator."""
         if generator is not None:
             return vae.encode_drawn(self.vae, images_B3PP, generator)
-        return vae.encode_mean(self.vae, images_B3PP)
+        return vae.encode_mean(self.vae, images_B3PP, factor=self.spec.latents.factor)
 
     def posterior(self, images_B3PP: torch.Tensor) -> Posterior:
         """Return the distribution of the latents of images in [-1, 1], with gradients."""
@@ -76,7 +76,8 @@ class LatentModel(ABC, Generic[Process]):
 
     def decode(self, latents_BCHW: torch.Tensor) -> torch.Tensor:
         """Return the images (B, 3, P, P) of normalised latents, float32 in [-1, 1]."""
-        return vae.decode_latents(self._forwards.of("vae", self.vae.decode), self.vae, latents_BCHW)
+        decode, factor = self._forwards.of("vae", self.vae.decode), self.spec.latents.factor
+        return vae.decode_latents(decode, self.vae, latents_BCHW, factor=factor)
 
     def scheduler_config(self) -> Mapping[str, Any]:
         """Return the scheduler's config from the model's files."""

@@ -7,7 +7,10 @@ from typing import Any
 
 import torch
 
+from modules.data.tiles import VAE_TILES, Tiling
 from modules.diffusion.latents import LatentNorm, PatchNorm, PerChannel, Scale, ShiftAndScale
+from modules.families.parts.circular_padding import is_circular
+from modules.families.parts.tiled import run_in_tiles
 from modules.families.protocol import Posterior
 
 
@@ -25,15 +28,22 @@ def norm_of(vae: Any) -> LatentNorm:
     return Scale(scale)
 
 
-def encode_mean(vae: Any, images_B3PP: torch.Tensor) -> torch.Tensor:
+def encode_mean(vae: Any, images_B3PP: torch.Tensor, *, factor: int, tiling: Tiling = VAE_TILES) -> torch.Tensor:
     """Return the normalised mean latents (B, C, H, W) of images in [-1, 1].
 
     One image at a time: the last bits of a convolution depend on the batch size, but latents must depend only on their
-    image, whether they come from the cache or not.
+    image, whether they come from the cache or not. Large images are encoded in tiles.
     """
     first = next(vae.parameters())
-    latents = [vae.encode(image[None].to(first.dtype)).latent_dist.mode() for image in images_B3PP]
-    return norm_of(vae).normalize(torch.cat(latents))
+
+    def encode(image_13PP: torch.Tensor) -> torch.Tensor:
+        mean: torch.Tensor = vae.encode(image_13PP.to(first.dtype)).latent_dist.mode()
+        return mean
+
+    if not _is_tiled(vae, images_B3PP, 1, tiling):
+        return norm_of(vae).normalize(torch.cat([encode(image[None]) for image in images_B3PP]))
+    latents = [run_in_tiles(encode, image[None], tiling, px_in=1, px_out=factor) for image in images_B3PP]
+    return norm_of(vae).normalize(torch.cat(latents).to(first.dtype))
 
 
 def encode_posterior(vae: Any, images_B3PP: torch.Tensor) -> Posterior:
@@ -50,8 +60,28 @@ def encode_drawn(vae: Any, images_B3PP: torch.Tensor, generator: torch.Generator
     return norm_of(vae).normalize(latents)
 
 
-def decode_latents(decode: Callable[[torch.Tensor], Any], vae: Any, latents_BCHW: torch.Tensor) -> torch.Tensor:
-    """Return the images (B, 3, P, P) of normalised latents, float32 in about [-1, 1]."""
+def decode_latents(
+    decode: Callable[[torch.Tensor], Any],
+    vae: Any,
+    latents_BCHW: torch.Tensor,
+    *,
+    factor: int,
+    tiling: Tiling = VAE_TILES,
+) -> torch.Tensor:
+    """Return the images (B, 3, P, P) of normalised latents, float32 in about [-1, 1].
+
+    Large ones are decoded one by one, in tiles; with gradients all are decoded as a whole.
+    """
     first = next(vae.parameters())
-    images: torch.Tensor = decode(norm_of(vae).denormalize(latents_BCHW).to(first.dtype)).sample
-    return images.float()
+    own_BCHW = norm_of(vae).denormalize(latents_BCHW).to(first.dtype)
+    if torch.is_grad_enabled() or not _is_tiled(vae, latents_BCHW, factor, tiling):
+        images: torch.Tensor = decode(own_BCHW).sample
+        return images.float()
+    tiled = [run_in_tiles(lambda z: decode(z).sample, z[None], tiling, px_in=factor, px_out=1) for z in own_BCHW]
+    return torch.cat(tiled)
+
+
+def _is_tiled(vae: Any, whole_BCHW: torch.Tensor, px: int, tiling: Tiling) -> bool:
+    """Return whether inputs are large enough for tiles; those of a VAE that wraps around have none."""
+    height, width = whole_BCHW.shape[-2:]
+    return tiling.applies(width * px, height * px) and not is_circular(vae)
