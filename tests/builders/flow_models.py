@@ -1,8 +1,11 @@
 """The tiny flow models, one line each: every test of what flow families share runs on all of them.
 
 A new family adds its line here and a `FlowModel` to its builder, and records the states of its text encoders with
-`python -m tests.parity.test_flow_shapes`. `tests/conftest.py` makes a fixture of each name: the
-folder of the model, written once a session.
+`python -m tests.parity.test_flow_shapes`. `tests/conftest.py` makes a fixture of each name: the folder of the model,
+written once a session.
+
+The tests are `tests/training/test_flow_models.py` (runs, files, bad input), `tests/parity/test_flow_pipelines.py` and
+`test_flow_shapes.py`, and the matrices of checkpointing, freezing, devices, resuming and preference methods.
 """
 
 from __future__ import annotations
