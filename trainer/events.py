@@ -375,7 +375,8 @@ class ModelSaved:
             words = {"no": f"not in {programs}", "?": f"not tested in {programs}"}.get(
                 answer, f"{answer} in {programs}"
             )
-            phrases.append(f"{words}: {reason}" if reason else words)
+            adds_nothing = answer == "?" and reason.removeprefix("was ") == "not measured"
+            phrases.append(f"{words}: {reason}" if reason and not adds_nothing else words)
         return "; ".join([*phrases, *self.needs])
 
 

@@ -1,7 +1,7 @@
 """What every flow family must pass, on the tiny model of each: a run with all that a run has, files, memory, bad input.
 
-A family joins with one line in `tests/builders/flow_models.py`. A saved LoRA is loaded by diffusers in every form that it
-reads; `tests/parity/test_flow_pipelines.py` compares text and samples with its pipelines.
+A family joins with one line in `tests/builders/flow_models.py`. A saved LoRA is loaded by diffusers in every form that
+it reads; `tests/parity/test_flow_pipelines.py` compares text and samples with its pipelines.
 """
 
 from __future__ import annotations

@@ -29,11 +29,11 @@ class Output(Section):
         Literal["kohya", "diffusers"],
         Setting(
             "Format",
-            "A LoRA in kohya format loads completely in ComfyUI, A1111, Forge and diffusers. A LoRA in diffusers "
-            "format loads completely in diffusers alone: ComfyUI ignores the attention of the UNet, A1111 and Forge "
-            "load nothing.",
+            "A LoRA of Stable Diffusion in kohya format loads completely in ComfyUI, A1111, Forge and diffusers; in "
+            "diffusers format it loads completely in diffusers alone: ComfyUI ignores the attention of the UNet, A1111 "
+            "and Forge load nothing. Each saved file is reported with the programs that load it.",
             group="Result",
-            choice_labels={"kohya": "kohya (loads everywhere)", "diffusers": "diffusers / PEFT"},
+            choice_labels={"kohya": "kohya (most programs)", "diffusers": "diffusers / PEFT"},
             applies_when=When("training.trains", ("adapter",)),
             changeable_on_resume=True,
         ),
@@ -45,7 +45,7 @@ class Output(Section):
             "A single file loads in ComfyUI, A1111, Forge and diffusers; of flow-matching models it contains the "
             "denoiser alone. The diffusers format is a folder with a file for each part of the model.",
             group="Result",
-            choice_labels={"single_file": "Single file (loads everywhere)", "diffusers": "diffusers folder"},
+            choice_labels={"single_file": "Single file (most programs)", "diffusers": "diffusers folder"},
             applies_when=When("training.trains", ("full", "vae")),
             changeable_on_resume=True,
         ),
