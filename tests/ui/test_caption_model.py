@@ -13,7 +13,7 @@ from modules.data.transforms.geometry import Box
 from modules.system.errors import DarkroomError
 from tests.ui.recorder import Recorder
 from ui.features.captions.image_set import Source
-from ui.features.captions.model import CaptionModel
+from ui.features.captions.model import NO_IMAGES, CaptionModel
 from ui.loop.background import Background, Job
 
 T = TypeVar("T")
@@ -153,7 +153,7 @@ def test_another_folder_is_opened_and_stays_in_the_choice(model: CaptionModel, t
     model.edit_caption("red cat, sitting")
     model.open_folder(empty)
     assert (model.source_name, model.session.images, model.session.current) == (str(empty), (), None)
-    assert (model.image, model.message) == (None, "This folder contains no image files.")
+    assert (model.image, model.message) == (None, NO_IMAGES)
     model.open_concepts({"concept 0": Source(tmp_path / "images", "Cats")}, "concept 0")
     assert list(model.sources) == ["concept 0", "images", str(empty)]
     assert model.session.caption is not None

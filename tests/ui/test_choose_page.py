@@ -16,6 +16,8 @@ from trainer.events import PhaseChanged, RunFinished
 from trainer.launch import RunRequest
 from trainer.rollout_events import ChoicesWanted
 from trainer.run_folder.choices import SKIP, TIE, Answer, Request, answer, answer_of, ask, withdraw
+from ui.features.choose.page import BEST, BETTER_OF_TWO, WORST
+from ui.loop.wording import PHASE_LABELS
 from ui.widgets.grid_layout import largest_squares
 
 
@@ -81,10 +83,10 @@ def test_the_page_appears_when_the_run_asks(window: Window, run: FakeRun, tmp_pa
     window.wait_until(entry.winfo_ismapped, "the entry")
     assert entry.shown_mark == "2"
     bar = window.app.shell.bottom_bar
-    window.wait_until(lambda: bar.phase.cget("text") == "Waiting for your choice", "the phase")
+    window.wait_until(lambda: bar.phase.cget("text") == PHASE_LABELS["choosing"], "the phase")
     page = press_choose(window)
     assert page.prompt.cget("text") == "prompt 0"
-    assert page.question.cget("text") == "Which image is better for this prompt?"
+    assert page.question.cget("text") == BETTER_OF_TWO
     window.wait_until(lambda: bar.second.cget("text") == "Pause", "the other button")
 
 
@@ -119,11 +121,11 @@ def test_four_images_take_the_best_and_then_the_worst(window: Window, run: FakeR
     want(window, run, tmp_path, 1)
     page = press_choose(window)
     assert page.board.layout().count == 4
-    assert page.question.cget("text") == "Choose the best image for this prompt, then the worst."
+    assert page.question.cget("text") == BEST
     page.frame.event_generate("<Left>")  # means nothing here
     page.frame.event_generate("3")
     window.settle()
-    assert page.question.cget("text") == "Now choose the worst image."
+    assert page.question.cget("text") == WORST
     assert "3   best" in [page.board.canvas.itemcget(i, "text") for i in page.board.canvas.find_withtag("label")]
     assert page.board.canvas.find_withtag("ring")
     page.frame.event_generate("1")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from trainer.run_folder.choices import SKIP, TIE, Answer, Request, answer, answer_of, ask, open_requests, withdraw
-from ui.features.choose.model import Choosing
+from ui.features.choose.model import IN_USE, WITHDRAWN, Choosing
 from ui.loop.background import Background, Job
 
 
@@ -112,7 +112,7 @@ def test_a_choice_that_the_run_has_used_stays(tmp_path: Path) -> None:
     withdraw(requests[0])
     choosing.undo()
     slow.work_through()
-    assert choosing.message == "The run has already used this choice."
+    assert choosing.message == IN_USE
     assert choosing.request == requests[1]
     assert not requests[0].folder.exists()
 
@@ -149,7 +149,7 @@ def test_an_answer_to_a_withdrawn_request_is_reported(tmp_path: Path) -> None:
     withdraw(requests[0])
     choosing.pick(0)
     slow.work_through()
-    assert choosing.message == "This request is not open any more."
+    assert choosing.message == WITHDRAWN
     assert choosing.request == requests[1]
     assert not requests[0].folder.exists()  # no answer without its request is left behind
 

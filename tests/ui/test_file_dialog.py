@@ -19,6 +19,7 @@ from tests.ui.driving import expected, inside, shown_by, walk
 from tests.ui.real_input import answer_file_dialog_by_hand, click, keys
 from tests.ui.window_managers import managed
 from ui.forms.fields import Row
+from ui.loop.interaction import REPLACE_FILE
 from ui.widgets.controls import Button
 from ui.widgets.dialog import Dialog
 from ui.widgets.entry import Entry
@@ -306,7 +307,7 @@ def test_a_file_is_replaced_only_after_a_question(open_window: Callable[..., Win
     when_shown(window, keep_then_replace)
     kinds = (("Config", "*.json"),)
     assert window.app.context.interaction.ask_save_file("Save", images / "sub.json", kinds) == images / "sub.json"
-    assert asked == ["Replace the file?"] * 2
+    assert asked == [REPLACE_FILE] * 2
     assert (images / "sub.json").read_text() == "{}"  # the caller writes
 
 

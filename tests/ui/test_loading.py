@@ -20,6 +20,7 @@ from tests.ui.driving import answer_file_dialog, drop, inside, type_into
 from ui.app.message_bars import FindingsBar
 from ui.app.session_files import load_session
 from ui.forms import items
+from ui.forms.documents import NOTHING_IMPORTED
 from ui.forms.navigation import Navigation
 from ui.widgets.entry import Entry
 from ui.widgets.focus import focused_widget
@@ -233,7 +234,7 @@ def test_the_presets_of_onetrainer_are_imported_with_one_report(window: Window, 
     assert window.app.shell.bottom_bar.detail.cget("text") == "5 presets imported from mine. See the preset menu."
     window.asked.answers["ask_folder"] = folder / "nowhere"
     window.app.context.actions.run("import_presets")
-    assert window.app.context.findings.title == "Nothing was imported"
+    assert window.app.context.findings.title == NOTHING_IMPORTED
 
 
 # -- the report itself

@@ -11,6 +11,7 @@ from modules.config.schema import Config
 from modules.config.sections.general import General
 from modules.settings.field import Setting
 from tests.ui.conftest import Window
+from ui.app.catalogue import page_named
 from ui.features.about.window import Keys
 from ui.features.search.finder import open_finder
 from ui.features.search.model import Index, SearchResult
@@ -46,7 +47,10 @@ def test_all_words_must_match_and_places_count() -> None:
 
 def test_the_adapter_and_validation_are_found_on_their_own_pages() -> None:
     places = {m.path: m.place.partition(" › ")[0] for m in Index(Config()).find("").matches}
-    assert (places["adapter.rank"], places["validation.every"]) == ("LoRA / Adapter", "Validation")
+    assert (places["adapter.rank"], places["validation.every"]) == (
+        page_named("adapter").title,
+        page_named("validation").title,
+    )
 
 
 def test_choices_are_found_by_their_names_after_settings() -> None:

@@ -11,7 +11,8 @@ from modules.objectives.metrics import METRICS
 from modules.objectives.registry import METHODS
 from tests.ui.conftest import Window
 from tests.ui.driving import walk
-from ui.features.rewards.model import guide_of
+from ui.features.rewards.model import ADAPTER_COPY, NO_COPY, WEIGHTS_COPY, guide_of
+from ui.features.rewards.page import COSTS, NEEDS, WATCH
 from ui.widgets.card import Card
 from ui.widgets.panel import Text
 
@@ -42,7 +43,7 @@ def test_the_page_leads_through_the_method(window: Window) -> None:
     window.app.form.edit("training.batch_size", 2)
     window.settle()
     texts = guide_texts(window, page)
-    assert {"GRPO", "What it needs", "What it costs", "What to watch on the Run page"} <= set(texts)
+    assert {"GRPO", NEEDS, COSTS, WATCH} <= set(texts)
     assert "16 images sampled in 16 denoising steps each, per step." in texts
     window.app.form.edit("training.method.group_size", 4)
     window.settle()
@@ -75,7 +76,7 @@ def test_the_costs_follow_the_settings() -> None:
     assert guide_of(config).costs == (
         "24 images sampled in 10 denoising steps each, for 2 steps.",
         "480 passes through the denoiser to sample, 432 to train, 432 by the reference model (guidance doubles them).",
-        "Memory for a copy of the weights, the reference model.",
+        WEIGHTS_COPY,
     )
 
 
@@ -91,10 +92,10 @@ def test_the_costs_of_online_dpo() -> None:
         "24 images sampled in 10 denoising steps each, for 4 steps.",
         "240 passes through the denoiser to sample. Each step then trains on up to 6 pairs, which the model and the "
         "reference model predict.",
-        "No memory for a reference model: it is the model without the adapter.",
+        NO_COPY,
     )
-    assert costs(reference="refreshed")[-1] == "A copy of the adapter, the reference model; its memory is small."
+    assert costs(reference="refreshed")[-1] == ADAPTER_COPY
     started = Config.model_validate({"training": {"method": method}, "adapter": {"start_from": "lora.safetensors"}})
-    assert guide_of(started).costs[-1] == "A copy of the adapter, the reference model; its memory is small."
+    assert guide_of(started).costs[-1] == ADAPTER_COPY
     # 10 steps, 4 of which have three candidates more
     assert costs(pairs="steps", timestep_share=0.45)[1].startswith("132 passes through the denoiser to sample, 24 to")

@@ -14,9 +14,19 @@ from modules.settings.field import Section, Setting, When, variants
 from tests.ui.conftest import Window
 from tests.ui.driving import inside, pick
 from ui.features.search.model import Index
+from ui.forms.binding import A_STEP
 from ui.forms.fields import Row
 from ui.forms.model import FormModel, Source
-from ui.forms.visibility import available_choices, is_out_of_reach, is_shown, support_note
+from ui.forms.visibility import (
+    CHOOSE_ANOTHER,
+    NO_EFFECT,
+    NOT_YET,
+    UNSUPPORTED,
+    available_choices,
+    is_out_of_reach,
+    is_shown,
+    support_note,
+)
 from ui.widgets.controls import Choice
 
 
@@ -91,15 +101,15 @@ def test_an_unsupported_field_is_shown_only_if_a_file_sets_it() -> None:
 def test_an_unsupported_choice_is_offered_only_while_chosen() -> None:
     fence = record(garden(), "fence")
     assert available_choices(fence, "none") == {"none": "none", "wood": "wood"}
-    assert available_choices(fence, "iron") == {"none": "none", "wood": "wood", "iron": "Iron (not yet)"}
+    assert available_choices(fence, "iron") == {"none": "none", "wood": "wood", "iron": f"Iron {NOT_YET}"}
 
 
 def test_a_note_explains_an_unsupported_value() -> None:
     config = garden(herbs=True, gnomes=2, fence="iron", pond="later")
     words = {name: support_note(config, record(config, name)) for name in Garden.model_fields}
-    assert words["herbs"] == "Not supported yet."
-    assert words["gnomes"] == "Has no effect yet."
-    assert words["fence"] == words["pond"] == "Not supported yet. Choose another."
+    assert words["herbs"] == UNSUPPORTED
+    assert words["gnomes"] == NO_EFFECT
+    assert words["fence"] == words["pond"] == CHOOSE_ANOTHER
     assert words["watering"] == words["gate"] == ""
 
 
@@ -130,13 +140,13 @@ def test_unsupported_choices_vanish_once_changed(rows: Any) -> None:
     window: Window = rows.window
     found = rows(garden(fence="iron", pond="later"))
     fence, pond = (inside(found[n].control.frame, Choice) for n in ("fence", "pond"))
-    assert (fence.get(), pond.get()) == ("Iron (not yet)", "later (not yet)")
+    assert (fence.get(), pond.get()) == (f"Iron {NOT_YET}", f"later {NOT_YET}")
     assert list(pond.choices) == ["done", "other", "later"]
     assert found["fence"]._reason is not None
-    assert found["fence"]._reason.cget("text") == "Not supported yet. Choose another."
+    assert found["fence"]._reason.cget("text") == CHOOSE_ANOTHER
     assert found["fence"]._reason.winfo_ismapped()
     assert found["fence"]._reason.token == "muted"
-    assert "Not supported yet" in found["pond"].tip()
+    assert CHOOSE_ANOTHER in found["pond"].tip()
     pick(fence, "wood")
     pick(pond, "other")
     window.settle()
@@ -148,7 +158,7 @@ def test_unsupported_choices_vanish_once_changed(rows: Any) -> None:
     assert not found["fence"]._reason.winfo_ismapped()
     window.app.form.undo()
     window.app.form.undo()
-    assert (fence.get(), pond.get()) == ("Iron (not yet)", "later (not yet)")
+    assert (fence.get(), pond.get()) == (f"Iron {NOT_YET}", f"later {NOT_YET}")
 
 
 def test_fields_of_an_old_file_are_hidden_when_another_is_loaded(rows: Any) -> None:
@@ -160,8 +170,8 @@ def test_fields_of_an_old_file_are_hidden_when_another_is_loaded(rows: Any) -> N
 
 def test_a_step_is_explained_where_one_is_counted(rows: Any) -> None:
     found = rows(garden())
-    assert "A step is one optimizer update" in found["watering"].tip()
-    assert "A step is" not in found["fence"].tip()
+    assert A_STEP in found["watering"].tip()
+    assert A_STEP not in found["fence"].tip()
 
 
 def test_the_top_bar_hides_choices_with_one_option(window: Window) -> None:

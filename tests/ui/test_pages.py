@@ -18,7 +18,7 @@ from modules.settings.field import records_of
 from tests.ui.conftest import Window
 from tests.ui.driving import change, expected, fill, flip, inside, pick, shown_by, type_into, walk
 from tests.ui.made_up import TeaConfig
-from ui.app.catalogue import PAGES
+from ui.app.catalogue import PAGES, page_named
 from ui.forms.fields import Row
 from ui.forms.group_card import reset_menu
 from ui.forms.layout import FormView
@@ -408,7 +408,8 @@ def test_the_embeddings_page_names_a_family_without_embeddings(window: Window) -
         form.choose_variant("model.family", family.name)
         window.settle()
         supports = bool(family.text.embedding_tensors)
-        assert note.cget("text") == ("" if supports else f"{family.label} does not support embeddings.")
+        assert note.cget("text") == page_named("embeddings").empty_note(form.config)
+        assert (family.label in note.cget("text")) is not supports
         assert bool(card.winfo_ismapped()) is supports
     form.choose_variant("model.family", next(f.name for f in FAMILIES.values() if not f.text.embedding_tensors))
     window.settle()
@@ -428,7 +429,7 @@ def test_the_adapter_page_shows_a_note_while_no_adapter_is_trained(window: Windo
     window.settle()
     assert not [row for row in view.rows() if row.is_shown]
     assert view.empty_note.winfo_ismapped()
-    assert "choose LoRA as the training target" in view.empty_note.cget("text")
+    assert view.empty_note.cget("text") == page_named("adapter").empty_note(form.config)
     assert view.reveal("adapter.rank") is not None  # a finding about a hidden field still opens it
     window.settle()
     assert not view.empty_note.winfo_ismapped()

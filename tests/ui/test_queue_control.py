@@ -18,7 +18,7 @@ from trainer.launch import RunHandle, RunRequest
 from trainer.preflight import Report
 from trainer.run_queue.file import QueueFile
 from trainer.run_queue.running import QueueRun
-from ui.features.queue.model import QueueControl
+from ui.features.queue.model import COMPLETE, QueueControl
 from ui.features.queue.rows import status_line
 from ui.loop.pump import Pump
 from ui.loop.run_session import RunSession
@@ -108,7 +108,7 @@ def test_two_runs_one_after_the_other_followed_like_any_run(bench: Bench) -> Non
     ends(second, FINISHED)
     bench.at_rest()
     assert bench.states == ["finished", "finished"]
-    assert "The queue is complete." in bench.said
+    assert COMPLETE in bench.said
     assert bench.file.runner is None
 
 

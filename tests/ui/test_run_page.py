@@ -31,7 +31,12 @@ from trainer.jobs.spec import request_in
 from trainer.run_folder.backup import write_backup
 from ui.features.config_views.differences import RUN, Differences
 from ui.features.run import step_model
+from ui.features.run.best_offer import best_offer
+from ui.features.run.facts import describe_edits
 from ui.features.run.samples import STARS_FILE, read_stars
+from ui.features.run.step_model import NO_MODEL
+from ui.forms.changes import changes
+from ui.loop.interaction import BEFORE_START
 
 NUM_STEPS = 60
 
@@ -209,7 +214,11 @@ def test_the_run_page_live(ready: Window, run_dir: Path) -> None:
 
     ready.app.form.edit_text("training.epochs", "33")
     ready.wait_until(page.notices.edited.winfo_ismapped, "the edited setting")
-    assert page.notices.edited.text.cget("text").startswith("Changed since Start: 1 setting (Epochs).")
+    running = ready.app.context.session.config
+    assert running is not None
+    edited = describe_edits(changes(ready.app.form.config, running))
+    assert "Epochs" in edited
+    assert page.notices.edited.text.cget("text") == edited
     bar = ready.app.shell.bottom_bar
     ready.wait_until(lambda: bar.detail.cget("text") == "1 change for the next run", "the bar")
     page.notices.edited.buttons["Show"].invoke()
@@ -228,7 +237,9 @@ def test_the_run_page_live(ready: Window, run_dir: Path) -> None:
     result.write_bytes(b"last")
     end(ready, run, ModelSaved(60, str(result), "kohya", True), RunFinished("finished", 60, "Done."))
     assert not page.notices.edited.winfo_manager()
-    assert page.notices.best.text.cget("text") == ("Best validation was step 20 (0.2000); the result is from step 60.")
+    offer = best_offer(ready.app.context.session.state, running)
+    assert offer is not None
+    assert page.notices.best.text.cget("text") == offer.text
     page.notices.best.buttons["Use step 20"].invoke()
     ready.wait_until(lambda: "Undo" in page.notices.best.buttons, "the best as the result")
     assert result.read_bytes() == b"best"
@@ -282,7 +293,7 @@ def test_stars_and_backups_of_a_run_are_there_again(
         ready.app.context, ready.app.context.session.state, 40
     )  # nothing is left of it, and the run is over
     ready.wait_until(lambda: ready.asked.asked("choose"), "the answer")
-    assert ready.asked.asked("choose")[0][0] == "No model of this step"
+    assert ready.asked.asked("choose")[0][0] == NO_MODEL
 
 
 def test_before_a_run_the_page_shows_the_last_one_beside_what_a_start_does(ready: Window, run_dir: Path) -> None:
@@ -292,7 +303,7 @@ def test_before_a_run_the_page_shows_the_last_one_beside_what_a_start_does(ready
     page: Any = ready.open_page("run")
     ready.wait_until(lambda: page._drawn_state.series, "the last run")
     ready.wait_until(lambda: "the last run, 2026-01-02_10-00-00" in page.facts.cget("text"), "its name")
-    assert page.facts_card.heading.cget("text") == "Before you start"
+    assert page.facts_card.heading.cget("text") == BEFORE_START
     assert page.samples.table.steps == (20,)
     run = press_start(ready)
     run.emit(started(str(run_dir)), PhaseChanged("training"), step(1))

@@ -20,6 +20,7 @@ from trainer.jobs.sample import sample_in
 from trainer.jobs.spec import AdapterChoice, request_in
 from trainer.launch import RunRequest
 from ui.features.generate.page import IdleSampleViewer, _texts_in
+from ui.loop.interaction import REPLACE_FILE
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ def test_tools_from_a_dropped_file_to_its_result(window: Window, lora: Path, tmp
     form.form.model.edit_text("rank", "2")
     form.form.set("out", str(lora))  # exists: asked, and kept
     form.start()
-    assert window.asked.asked("choose")[0][0] == "Replace the file?"
+    assert window.asked.asked("choose")[0][0] == REPLACE_FILE
     assert not spawn.children
     form.form.set("out", str(tmp_path / "new.safetensors"))
     form.button.invoke()

@@ -47,6 +47,10 @@ def entries(menu: tk.Menu) -> list[str]:
     ]
 
 
+def label_of(window: Window, action: str) -> str:
+    return window.app.context.actions[action].label
+
+
 def submenu(menu: tk.Menu, label: str) -> tk.Menu:
     return menu.nametowidget(menu.entrycget(entries(menu).index(label), "menu"))
 
@@ -58,9 +62,10 @@ def test_the_menu_has_the_users_presets_then_each_family_then_recent_files(
     save_preset(Config(), "mine")
     window.app.preferences.note_file(tmp_path / "last.json")
     menu = window.app.shell.top_bar.make_menu()
+    actions = ("manage_presets", "import_presets", "differences", "json", "tokens")
     assert entries(menu) == [
-        "Find a preset…", "---", "Your presets", SD.label, "zz", "---", "Recent files", "---",
-        "Manage presets…", "Import presets…", "Differences…", "Config as JSON…", "Tokens…",
+        label_of(window, "find_preset"), "---", "Your presets", SD.label, "zz", "---", "Recent files", "---",
+        *(label_of(window, name) for name in actions),
     ]  # fmt: skip
     assert entries(submenu(menu, "Your presets")) == ["mine"]
     assert entries(submenu(menu, "Recent files")) == ["last.json"]
@@ -157,7 +162,7 @@ def test_the_buttons_load_and_save(window: Window, tmp_path: Path) -> None:
 
 def test_save_as_offers_a_file_and_a_preset(window: Window) -> None:
     menu = window.app.shell.top_bar.make_save_menu()
-    assert entries(menu) == ["As a file…", "As a preset…", "---", "Export as one file…"]
+    assert entries(menu) == ["As a file…", "As a preset…", "---", label_of(window, "export")]
     for index in (0, 1, 3):
         menu.invoke(index)
     assert [verb for verb, _ in window.asked.calls] == ["ask_save_file", "ask_text", "ask_save_file"]

@@ -34,7 +34,7 @@ from ui.widgets.plot import Plot
 from ui.widgets.plot_model import Column as ReadoutColumn
 from ui.widgets.plot_model import Line
 from ui.widgets.plot_readout import draw_readout
-from ui.widgets.run_figures import run_figure
+from ui.widgets.run_figures import NOTHING_YET, run_figure
 from ui.widgets.table import Column, Table
 from ui.widgets.tabs import TabbedCard
 from ui.widgets.textarea import TextArea
@@ -376,7 +376,7 @@ def test_the_chart_draws_any_points(screen: tk.Tk, theme: Theme) -> None:
     chart.pack(fill="both", expand=True)
     screen.update()
     chart.draw()
-    assert chart.itemcget(chart.find_all()[0], "text").startswith("The loss appears")
+    assert chart.itemcget(chart.find_all()[0], "text") == NOTHING_YET
     for count in (1, 2, 2000):
         points = Series((n, 1 / n if n % 7 else None) for n in range(1, count + 1))
         chart.show(run_figure([Line("loss", "loss", "loss", points, "chart_raw", "thin")]))

@@ -183,7 +183,7 @@ def _number_or_none(text: str) -> float | None:
 
 _SHORT_HELP = 90  # characters
 _END = re.compile(r"(?<!et al)\. ")  # of a sentence
-_A_STEP = "A step is one optimizer update; with gradient accumulation it takes several batches."
+A_STEP = "A step is one optimizer update; with gradient accumulation it takes several batches."
 
 
 def tip_of(context: Context, record: FieldRecord) -> str:
@@ -197,7 +197,7 @@ def tip_of(context: Context, record: FieldRecord) -> str:
     if context.form.was_loaded(record.path) and context.form.differs(record.path):
         lines.append(f"As loaded: {display(record, context.form.loaded_value(record.path))}")
     if record.kind == "every" or setting.unit == "steps":
-        lines.append(_A_STEP)
+        lines.append(A_STEP)
     if setting.changeable_on_resume:
         lines.append("Can be changed when a run is resumed.")
     lines.append(support_note(context.form.config, record))

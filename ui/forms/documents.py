@@ -26,6 +26,7 @@ LOADED_KINDS: tuple[FileKind, ...] = (
     *CONFIG_KINDS,
 )
 FIRST_PRESET = "#demo"
+NOTHING_IMPORTED = "Nothing was imported"
 _UNDO_NOTICE = "replaced"  # the key of the notice of a load over unsaved changes
 Notify = Callable[[str], None]
 
@@ -183,7 +184,7 @@ class Documents:
             problem = Problem(
                 "", f"No presets found in {folder}.", "warning", "Choose the folder that contains the files."
             )
-            self._findings.show("Nothing was imported", [problem], self._form.config)
+            self._findings.show(NOTHING_IMPORTED, [problem], self._form.config)
             return
         self._findings.show(f"Presets from {folder.name}", imported.problems, self._form.config)
         self._notify(f"{count(number, 'preset')} imported from {folder.name}. See the preset menu.")

@@ -11,6 +11,8 @@ from modules.settings.field import FieldRecord
 from modules.settings.walk import condition_path, is_relevant
 from ui.forms.records import value_at
 
+UNSUPPORTED, CHOOSE_ANOTHER = "Not supported yet.", "Not supported yet. Choose another."
+NO_EFFECT = "Has no effect yet."
 NOT_YET = "(not yet)"
 
 
@@ -42,9 +44,9 @@ def available_choices(record: FieldRecord, chosen: str) -> Mapping[str, str]:
 def support_note(config: Config, record: FieldRecord) -> str:
     """Return a note for a field with an unsupported value; else an empty text."""
     if name_of(value_at(config, record.path)) in record.setting.not_yet_choices:
-        return "Not supported yet. Choose another."
+        return CHOOSE_ANOTHER
     if record.setting.not_yet and not is_default(config, record):
-        return "Not supported yet." if record.setting.not_yet == "refused" else "Has no effect yet."
+        return UNSUPPORTED if record.setting.not_yet == "refused" else NO_EFFECT
     return ""
 
 

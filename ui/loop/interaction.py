@@ -16,6 +16,9 @@ Severity = Literal["plain", "warning", "error"]
 StartAnswer = bool | Literal["fit"]  # whether to start; "fit": lower the memory first
 
 
+BEFORE_START, REPLACE_FILE = "Before you start", "Replace the file?"  # titles
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """A button of a question: its name, its label, and whether Return presses it."""

@@ -17,7 +17,7 @@ from ui.widgets.plot_axes import Zoom, nearest
 from ui.widgets.plot_model import STYLES, TWO_SCALES, Column, Figure, Line, Readout, Ring
 
 _SAME_SHARE = 1e-6
-_NOTHING_YET = "The loss appears here once training has started."
+NOTHING_YET = "The loss appears here once training has started."
 PANES: Mapping[str, str] = {
     "loss": "Loss",
     "rate": "Learning rate",
@@ -131,7 +131,7 @@ def run_figure(lines: Iterable[Line], validations: Iterable[ValidationFinished] 
         panes=tuple(PANES),
         ring=Ring(float(best.step), best.loss, "best") if best is not None and has_validation else None,
         readout=partial(_run_readout, lines, finite),
-        empty_text=_NOTHING_YET,
+        empty_text=NOTHING_YET,
     )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from modules.system.problem import Problem
 from trainer.preflight import Preview
-from ui.loop.interaction import Answer, Failure, FileKind, Severity, StartAnswer
+from ui.loop.interaction import BEFORE_START, Answer, Failure, FileKind, Severity, StartAnswer
 from ui.loop.pump import Pump
 from ui.loop.wording import preview_lines
 from ui.widgets.dialog import Dialog
@@ -111,7 +111,7 @@ class TkInteraction:
         """Show the warnings of the check and the preview of the run; return whether to start, or to fit it first."""
         fits = (Answer("fit", "Fit to my card…"),) if any(p.topic == "memory" for p in warnings) else ()
         answers = (*fits, Answer("back", "Back"), Answer("start", "Start", is_default=True))
-        dialog = Dialog(self._root, self._theme, "Before you start", "", answers, severity="warning")
+        dialog = Dialog(self._root, self._theme, BEFORE_START, "", answers, severity="warning")
         theme, px = self._theme, self._theme.px
         for problem in warnings[:_MAX_WARNINGS]:
             text = f"{problem.message} {problem.advice}".strip()

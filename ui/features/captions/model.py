@@ -19,7 +19,7 @@ from ui.loop.interaction import Interaction
 from ui.loop.signal import Signal
 
 _MAX_AT_ONCE = 2000  # images that are searched without a background job
-_NO_IMAGES = "This folder contains no image files."
+NO_IMAGES = "This folder contains no image files."
 
 
 class CaptionModel:
@@ -115,7 +115,7 @@ class CaptionModel:
         if current is None and images.images:
             self._open(images.images[0])
         elif not images.images:
-            self._show_message(_NO_IMAGES)
+            self._show_message(NO_IMAGES)
         if number := images.num_in_archives:
             self.note = f"{number:,} images in archives are not listed: nothing can be written next to them."
         self.list_changed()

@@ -17,6 +17,7 @@ from ui.loop.background import Background
 from ui.loop.signal import Signal
 
 _log = logging.getLogger(__name__)
+IN_USE, WITHDRAWN = "The run has already used this choice.", "This request is not open any more."
 _Work = Callable[[], Any]
 _Done = Callable[[Any], None]
 
@@ -135,7 +136,7 @@ class Choosing:
             self._open.insert(0, request)
             self.best, self.message = None, "Choose again."
         else:
-            self.message = "The run has already used this choice."
+            self.message = IN_USE
         self.changed()
 
     def _take(self, run_dir: Path, read: list[Request]) -> None:
@@ -181,7 +182,7 @@ def _write_answer(request: Request, choice: Answer) -> str:
     try:
         answer(request, choice)
     except FileNotFoundError:
-        return "This request is not open any more."
+        return WITHDRAWN
     except OSError as error:
         return f"The choice could not be written: {error}"
     return ""

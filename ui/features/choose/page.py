@@ -231,6 +231,9 @@ class ChoosePage:
             self.footer.grid_remove()
 
 
+BETTER_OF_TWO = "Which image is better for this prompt?"
+BEST = "Choose the best image for this prompt, then the worst."
+WORST = "Now choose the worst image."
 _TIPS = {
     "tie": "No image is better than the others (T or Down)",
     "skip": "Leave these images out (S or Space)",
@@ -240,8 +243,8 @@ _TIPS = {
 
 def _question(num_images: int, *, needs_worst: bool) -> str:
     if num_images == 2:
-        return "Which image is better for this prompt?"
-    return "Now choose the worst image." if needs_worst else "Choose the best image for this prompt, then the worst."
+        return BETTER_OF_TWO
+    return WORST if needs_worst else BEST
 
 
 def _labels(request: Request, best: int | None) -> list[str]:

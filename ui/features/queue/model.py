@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # the window needs these when the queue runs
     from trainer.launch import RunRequest
     from trainer.run_queue.running import QueueRun
 
+COMPLETE = "The queue is complete."
 _LOOK_SECONDS = 1.0
 
 
@@ -216,7 +217,7 @@ class QueueControl:
         if self._run is None:
             return
         if item is None:
-            self._release("The queue is complete.")
+            self._release(COMPLETE)
             return
         self.current, self._last_run_dir, self._is_skipping = item, "", False
         self._request = request_of(item)

@@ -23,6 +23,9 @@ from modules.objectives.spec import RolloutFacts
 from modules.system.problem import count
 
 _HELD_OUT = "held_out"
+ADAPTER_COPY = "A copy of the adapter, the reference model; its memory is small."
+WEIGHTS_COPY = "Memory for a copy of the weights, the reference model."
+NO_COPY = "No memory for a reference model: it is the model without the adapter."
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +85,10 @@ def _copy(config: Config) -> list[str]:
     if not _has_reference(config):
         return []
     if config.training.trains == "adapter" and (keeps_reference_copy(config) or copies_originals(config)):
-        return ["A copy of the adapter, the reference model; its memory is small."]
+        return [ADAPTER_COPY]
     if config.training.trains == "adapter":
-        return ["No memory for a reference model: it is the model without the adapter."]
-    return ["Memory for a copy of the weights, the reference model."]
+        return [NO_COPY]
+    return [WEIGHTS_COPY]
 
 
 def _has_reference(config: Config) -> bool:

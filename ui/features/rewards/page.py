@@ -78,7 +78,7 @@ _REWARD_MODELS = ListSpec(
 )
 
 
-_NEEDS, _COSTS, _WATCH = "What it needs", "What it costs", "What to watch on the Run page"
+NEEDS, COSTS, WATCH = "What it needs", "What it costs", "What to watch on the Run page"
 _WEIGHTS = (4, 4, 5)
 _OTHER_PX, _MOST_PX = 360, 2000
 
@@ -113,7 +113,7 @@ class MethodCard:
         self.summary.set_text(guide.summary)
         for child in self.columns.winfo_children():
             child.destroy()
-        lists = [(t, e) for t, e in ((_NEEDS, guide.needs), (_COSTS, guide.costs), (_WATCH, guide.watch)) if e]
+        lists = [(t, e) for t, e in ((NEEDS, guide.needs), (COSTS, guide.costs), (WATCH, guide.watch)) if e]
         for number, (title, entries) in enumerate(lists):
             self._add_column(number, title, entries)
         px = self._context.theme.px

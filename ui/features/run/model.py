@@ -23,7 +23,7 @@ from ui.forms.findings import Findings, locate
 from ui.forms.model import Document, FormModel, Source
 from ui.forms.records import value_at
 from ui.loop.background import Job
-from ui.loop.interaction import Answer, Failure, Interaction
+from ui.loop.interaction import BEFORE_START, Answer, Failure, Interaction
 from ui.loop.pump import Pump
 from ui.loop.run_session import RunSession
 from ui.loop.signal import Signal
@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # the window needs these when a run begins
     from trainer.events import RunFailed
     from trainer.launch import RequestKind, RunRequest
 
+QUEUE_RUNS, ANOTHER_RUN = "The queue is running.", "Another run is training."  # why no run can start
 _MAX_DETAILS_CHARS = 50_000
 
 
@@ -78,7 +79,7 @@ class Starter:
         """Why no run can be started now; empty if one can."""
         if self.can_start:
             return ""
-        return "The queue is running." if self._session.is_reserved else "Another run is training."
+        return QUEUE_RUNS if self._session.is_reserved else ANOTHER_RUN
 
     @property
     def can_resume(self) -> bool:
@@ -280,13 +281,13 @@ class Starter:
         warnings = [p for p in problems if p.severity == "warning" and p is not existing]
         answer = self._interaction.confirm_start(warnings, report.preview) if warnings else True
         if answer is not True:
-            self._findings.show("Before you start", problems, self._form.config)
+            self._findings.show(BEFORE_START, problems, self._form.config)
             if answer == "fit":
                 self.fit_wanted()
             return
         choice = "keep" if existing is None else self._keep_or_replace(existing)
         if choice is None:
-            self._findings.show("Before you start", problems, self._form.config)
+            self._findings.show(BEFORE_START, problems, self._form.config)
             return
         self._before_start()
         self._session.begin(replace(request, datasets=report.datasets, replaces=choice == "replace"))

@@ -18,6 +18,7 @@ from ui.features.run.samples import RunSamples
 from ui.forms.context import Context
 from ui.forms.page import PageFrame, page_task
 from ui.forms.setting_pages import PageSpec
+from ui.loop.interaction import BEFORE_START
 from ui.loop.metric_curves import has_method_metrics, short_number
 from ui.loop.past_runs import read_last_state
 from ui.loop.run_state import RunState
@@ -287,7 +288,7 @@ class RunPage:
             self.facts.set_text("\n".join(run_lines(state, is_active=self._context.session.is_active)))
             self.fit_button.place_forget()
             return
-        self.facts_card.heading.set_text("Before you start")
+        self.facts_card.heading.set_text(BEFORE_START)
         report, px = self._starter.report, self._context.theme.px
         if report is not None and report.preview is not None and report.preview.memory:
             tk.Place.place_configure(self.fit_button, relx=1.0, x=-px(8), y=px(5), anchor="ne")

@@ -21,6 +21,7 @@ from ui.loop.jobs import JobRunner
 from ui.loop.run_state import RunState
 from ui.widgets.notices import Notice
 
+NO_MODEL = "No model of this step"
 _KINDS = (("Model", "*.safetensors"),)
 
 
@@ -112,14 +113,14 @@ def _save_now(context: Context, step: int) -> None:
             f"There is no save and no backup of step {step:,}. Set how often to save or to back up on the page "
             "Backup & save before a run."
         )
-        context.interaction.choose("No model of this step", message, (Answer("ok", "OK", is_default=True),))
+        context.interaction.choose(NO_MODEL, message, (Answer("ok", "OK", is_default=True),))
         return
     message = (
         f"There is no save and no backup of step {step:,}. The run is at step {current.step:,}: its current model can "
         "be saved into the run's folder after this step."
     )
     answers = (Answer("cancel", "Cancel"), Answer("now", f"Save step {current.step + 1:,}", is_default=True))
-    if context.interaction.choose("No model of this step", message, answers) == "now":
+    if context.interaction.choose(NO_MODEL, message, answers) == "now":
         context.session.send(SaveNow())
 
 

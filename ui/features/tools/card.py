@@ -15,7 +15,7 @@ from trainer.jobs.spec import AdapterChoice, JobSpec
 from ui.features.tools.model import OUTPUT, place_for, proposed_output
 from ui.forms.context import Context
 from ui.forms.section_form import SectionForm
-from ui.loop.interaction import Answer
+from ui.loop.interaction import REPLACE_FILE, Answer
 from ui.loop.jobs import JobRunner, JobState
 from ui.widgets.controls import Button
 from ui.widgets.panel import Panel, Text, WrappedText
@@ -77,7 +77,7 @@ class ToolForm(Panel):
     def _may_replace(self, out: Path) -> bool:
         answers = (Answer("keep", "Keep it", is_default=True), Answer("replace", "Replace it"))
         message = f"{out} already exists."
-        return self._context.interaction.choose("Replace the file?", message, answers, "warning") == "replace"
+        return self._context.interaction.choose(REPLACE_FILE, message, answers, "warning") == "replace"
 
     def _place(self, kinds: Sequence[tuple[Path, bool]]) -> None:
         """Put identified files into the fields; a file without a place of its own replaces the first one."""

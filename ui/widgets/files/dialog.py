@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from modules.system.errors import DarkroomError
-from ui.loop.interaction import Answer, FileKind
+from ui.loop.interaction import REPLACE_FILE, Answer, FileKind
 from ui.loop.wording import format_size
 from ui.widgets.controls import Button, Choice, Switch
 from ui.widgets.dialog import Dialog
@@ -157,7 +157,7 @@ class FileDialog(Dialog):
     def _may_replace(self, path: Path) -> bool:
         answers = (Answer("cancel", "Cancel", is_default=True), Answer("replace", "Replace"))
         message = f"{path.name} already exists in {path.parent}."
-        question = Dialog(self, self.theme, "Replace the file?", message, answers, severity="warning")
+        question = Dialog(self, self.theme, REPLACE_FILE, message, answers, severity="warning")
         is_replaced = question.ask() == "replace"
         if self.winfo_exists():
             self.grab_set()
