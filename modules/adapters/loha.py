@@ -154,6 +154,7 @@ _FILES = AdapterType(
     takes_dora=True,
     read="modules.adapters.delta_adapter:with_matrices",
     peft_alpha="alpha",
+    row_factors=frozenset({"hada_w1_a", "hada_w2_a"}),
     algo="loha",
     rows=_rows,
     programs={

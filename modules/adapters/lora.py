@@ -143,6 +143,7 @@ _FILES = AdapterType(
     scaled=(UP,),
     takes_dora=True,
     peft_alpha="lora_alpha",
+    row_factors=frozenset({UP}),
     algo="locon",
     rows=lambda shapes, alpha: ("Tucker LoRA" if MID in shapes else "LoRA",),
     programs={"LoRA": {}, "Tucker LoRA": plain_lora_only("Tucker LoRA")},

@@ -20,7 +20,8 @@ from modules.families.spec import LoraNaming
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.adapter_names import MID, second_copies
 from modules.formats.adapter_types import BIASES, can_act
-from modules.formats.lora_files import fits_peft, to_kohya
+from modules.formats.fused_changes import join
+from modules.formats.lora_files import fits_peft
 from modules.formats.safetensors_io import Writable, read_safetensors, write_safetensors
 from modules.system.errors import DarkroomError
 
@@ -137,14 +138,15 @@ def tensors_to_write(
     The kohya form holds everything unchanged. diffusers' form holds only LoRA, with alpha and a Tucker core multiplied
     into its matrices; `lost_in` names the rest. Both leave out the copies (`copies_in`).
     """
+    if form == "kohya":
+        layers, ranks = join([*trained, *layers_to_write(start, form)], naming.targets.matrices)
+        tensors, metadata = kind.write(layers, form, naming)
+        copies = set(copies_in(start, naming)) if start is not None else set()
+        others = {} if start is None else {n: tensor for n, tensor in start.others.items() if n not in copies}
+        return {**others, **tensors}, metadata | ranks
     if start is None or not (start.kept or start.others):
         tensors, metadata = kind.write(trained, form, naming)
         return dict(tensors), metadata
-    if form == "kohya":
-        tensors, metadata = kind.write(trained, form, naming)
-        copies = set(copies_in(start, naming))
-        others = {name: tensor for name, tensor in start.others.items() if name not in copies}
-        return {**others, **tensors, **to_kohya(start.kept, naming.kohya_name)}, metadata
     kept = [_in_float32(layer) for layer in layers_to_write(start, form)]
     tensors, metadata = kind.write([*trained, *kept], form, naming)
     return dict(tensors), metadata

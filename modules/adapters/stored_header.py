@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from modules.adapters.spec import Shape
@@ -16,6 +16,7 @@ from modules.formats.adapter_names import second_copies, tensors_by_layer
 from modules.formats.adapter_targets import AdapterTargets
 from modules.formats.adapter_types import lacking_factor, no_factors
 from modules.formats.checkpoint_header import CheckpointHeader
+from modules.formats.fused_layers import divided_shapes, ranks_in, why_undivided
 from modules.system.problem import count
 
 _TEXT_MODEL = "text_model."
@@ -79,13 +80,15 @@ class StoredHeader:
 
     Paths are as in the memory estimate: text layers without "text_model.". `unplaced` are the layers that the model
     lacks, by their names in the file; their tensors are among the others. `copies` are tensors of layers that the
-    file names twice (`second_copies`); these are not among the others.
+    file names twice (`second_copies`); these are not among the others. `undivided` are the reasons why changes cannot
+    be divided among the model's layers, by the path of the matrix (`fused_layers`).
     """
 
     layers: Mapping[Place, Mapping[str, Shape]]
     others: tuple[str, ...]
     unplaced: tuple[str, ...] = ()
     copies: tuple[str, ...] = ()
+    undivided: Mapping[str, str] = field(default_factory=dict)
 
 
 def match_header(header: CheckpointHeader, targets: AdapterTargets) -> StoredHeader:
@@ -94,19 +97,28 @@ def match_header(header: CheckpointHeader, targets: AdapterTargets) -> StoredHea
     placed: set[str] = set()
     written: set[str] = set()
     unplaced: list[str] = []
+    undivided: dict[str, str] = {}
+    ranks = ranks_in(header.metadata)
     for layer, names in tensors_by_layer(sorted(header.shapes)).items():
         shapes = {factor: header.shapes[name] for factor, name in names.items()}
         target = targets.find(layer, shapes)
-        if target is not None and (place := (target.part, target.path.removeprefix(_TEXT_MODEL))) not in layers:
-            written.add(target.kohya_name)
-            layers[place] = {factor: shape for factor, shape in shapes.items() if factor not in no_factors()}
-            placed |= set(names.values())
-        else:
+        places = [] if target is None else [(t.part, t.path) for t in target.pieces or (target,)]
+        places = [(part, path.removeprefix(_TEXT_MODEL)) for part, path in places]
+        if target is None or any(place in layers for place in places):
             unplaced.append(layer)
+            continue
+        written.add(target.kohya_name)
+        placed |= set(names.values())
+        factors = {factor: shape for factor, shape in shapes.items() if factor not in no_factors()}
+        if target.pieces and (why := why_undivided(target, factors)):
+            undivided[target.path] = why
+            continue
+        own = divided_shapes(target, factors, ranks.get(target.path, ())) if target.pieces else [factors]
+        layers |= {place: piece for place, piece in zip(places, own, strict=True) if piece}
     rest = [name for name in sorted(header.shapes) if name not in placed]
     copies = second_copies(rest, written)
     others = sorted(set(rest) - set(copies))
-    return StoredHeader(layers, tuple(others), tuple(unplaced), tuple(copies))
+    return StoredHeader(layers, tuple(others), tuple(unplaced), tuple(copies), undivided)
 
 
 def header_of_copy(header: CheckpointHeader, targets: AdapterTargets) -> tuple[str, StoredHeader]:

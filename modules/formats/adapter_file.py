@@ -22,6 +22,8 @@ from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.adapter_names import BUNDLED_EMBEDDING, DOWN, tensors_by_layer
 from modules.formats.adapter_targets import AdapterTarget, AdapterTargets
 from modules.formats.adapter_types import ALPHA, DORA_SCALE, adapter_type
+from modules.formats.fused_changes import divide
+from modules.formats.fused_layers import UNDIVIDED_ADVICE, ranks_in, undivided_message, why_undivided
 from modules.formats.peft_settings import PeftAlphas, doubt_about_alpha, with_peft_settings
 from modules.formats.stored_tensors import read_stored, require_memory
 from modules.system.errors import DarkroomError
@@ -88,14 +90,16 @@ def adapter_file(
             factors[DORA_SCALE] = _output_axis(factors[DORA_SCALE], factors[DOWN].ndim)
         shapes = {factor: tuple(tensor.shape) for factor, tensor in factors.items()}
         target = targets.find(layer, shapes)
-        if target is None or (target.part, target.path) in layers:
+        if target is None or any((t.part, t.path) in layers for t in target.pieces or (target,)):
             unplaced.append(layer)
             continue
         if damage := damage_in(shapes):
             raise DarkroomError(
                 f"{where} is damaged at {target.part}.{target.path}: {damage}.", advice="Download it again."
             )
-        layers[target.part, target.path] = _check_layer(_layer(target, factors, alphas), where)
+        changed = _check_layer(_layer(target, factors, alphas), where)
+        for own in _divided(changed, target, ranks_in(metadata), where) if target.pieces else (changed,):
+            layers[own.part, own.path] = own
         placed |= set(names.values())
     extra = {name: tensor for name, tensor in tensors.items() if name not in placed}
     return AdapterFile(tuple(layers.values()), extra, dict(metadata), form_of(tensors), tuple(unplaced))
@@ -120,6 +124,14 @@ def _layer(target: AdapterTarget, factors: dict[str, torch.Tensor], alphas: Peft
     if known is not None and known.read:
         factors = load_factory(known.read)(factors, None if stored is not None else alpha, rank)
     return AdapterLayer(target.part, target.path, factors, alpha)
+
+
+def _divided(
+    layer: AdapterLayer, target: AdapterTarget, ranks: Mapping[str, tuple[int, ...]], where: str
+) -> list[AdapterLayer]:
+    if why := why_undivided(target, layer.shapes):
+        raise DarkroomError(undivided_message(where, layer.path, why), advice=UNDIVIDED_ADVICE)
+    return divide(layer, target, ranks.get(target.path, ()))
 
 
 def _output_axis(magnitudes: torch.Tensor, ndim: int) -> torch.Tensor:

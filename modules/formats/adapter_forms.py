@@ -90,6 +90,7 @@ KOHYA = AdapterForm(
         Prefix("lora_te_", _FIRST, _KOHYA_TEXT),
         Prefix("lora_te1_", _FIRST, _KOHYA_TEXT),
         Prefix("lora_te2_", _SECOND, _KOHYA_TEXT),
+        Prefix("lora_te3_", "", _KOHYA_TEXT),  # a T5, which models with two text encoders have as the second one
         Prefix("oft_unet_", DENOISER, _OFT),
         Prefix("lora_transformer_", DENOISER),
     ),
@@ -109,7 +110,7 @@ _COMFY_DENOISER: Mapping[Layout, Naming] = {
     "diffusers": "ComfyUI, diffusers names",
     "original": "ComfyUI, original names",
 }
-_ENCODERS = (("clip_l", _FIRST), ("clip_h", _FIRST), ("clip_g", _SECOND))
+_ENCODERS = (("clip_l", _FIRST), ("clip_h", _FIRST), ("clip_g", _SECOND), ("t5xxl", ""))
 COMFY = AdapterForm(
     "comfy",
     "ComfyUI",

@@ -65,6 +65,9 @@ class AdapterType:
     its factors. `read` names a function `read(factors, alpha, rank)` that returns the factors of other programs as in
     LyCORIS' files; `peft_alpha` is PEFT's name of its alpha.
 
+    `row_factors` are the factors of which each row belongs to one output of the layer, if the change of some outputs is
+    the change by these rows; without any it cannot be divided.
+
     `algo` is LyCORIS' name. `rows(shapes, alpha)` yields the rows of `programs` that a layer belongs to: which programs
     load it, in addition to the shared rows of `program_table`.
     """
@@ -82,6 +85,7 @@ class AdapterType:
     takes_dora: bool = False
     read: str = ""
     peft_alpha: str = ""
+    row_factors: frozenset[str] = frozenset()
     algo: str = ""
     rows: Callable[[Shapes, float | None], Iterable[str]] = lambda shapes, alpha: ("unknown",)
     programs: Mapping[str, Answers] = field(default_factory=dict)
@@ -123,6 +127,7 @@ _DIFFERENCE = AdapterType(
     size=_size_of_difference,
     acts=lambda shapes: shapes.keys() <= DIFFERENCES,
     scaled=("diff", "w_norm"),
+    row_factors=frozenset({"diff", "diff_b"}),
     change="modules.adapters.changes:difference",
     algo="full",
     rows=lambda shapes, alpha: ("norm" if shapes.keys() & {"w_norm", "b_norm"} else "difference",),

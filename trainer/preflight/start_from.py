@@ -31,6 +31,7 @@ from modules.formats.adapter_names import DOWN, LORA_FACTORS, UP, dora_axis, lay
 from modules.formats.adapter_targets import AdapterTargets, fits
 from modules.formats.adapter_types import DORA_SCALE, can_act
 from modules.formats.checkpoint_header import read_checkpoint_header
+from modules.formats.fused_layers import UNDIVIDED_ADVICE, undivided_message
 from modules.formats.headers import UnreadableFileError
 from modules.memory.part_plan import AdapterPlan, PartPlan
 from modules.system.paths import from_root
@@ -92,6 +93,9 @@ def _refusal(config: Config, path: Path, found: FileKind, shown: str) -> Problem
     message, advice = ("", "")
     if stored:
         message, advice = reason_to_refuse(shown, len(stored.layers), stored.unplaced, found.sentence)
+    if stored and stored.undivided:
+        matrix, why = next(iter(stored.undivided.items()))
+        return Problem(_PATH, undivided_message(shown, matrix, why), advice=UNDIVIDED_ADVICE)
     broken, again = reason_if_broken(shown, stored.layers) if stored else ("", "")
     if not broken and (damage := found.facts.get("damage")):
         broken, again = f"{shown} is damaged {damage}.", "Choose another file, or download it again."

@@ -22,6 +22,8 @@ from modules.formats.adapter_file import AdapterFile, adapter_file, read_adapter
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.adapter_names import DOWN, LORA_FACTORS, MID, second_copies
 from modules.formats.adapter_types import ALPHA, DORA_SCALE, adapter_type, adapter_types
+from modules.formats.fused_changes import join
+from modules.formats.fused_layers import RANKS_KEY
 from modules.formats.lora_files import fits_peft, is_incomplete, rank_and_alpha, ranks_and_alphas, to_kohya, to_peft
 from modules.formats.peft_settings import PEFT_SETTINGS
 from modules.formats.program_table import diffusers_loses_alpha
@@ -76,7 +78,8 @@ def write_lora(
         name_of = kohya_naming(source.kind.model, source.configs)
         copies = _copies(source)
         others = {name: tensor for name, tensor in adapter.extra_tensors.items() if name not in copies}
-        tensors = {**others, **to_kohya(layers, name_of)}
+        joined, settings = join(layers, published(source.kind.model).adapter_targets(source.configs).matrices)
+        tensors = {**others, **to_kohya(joined, name_of)}
     else:
         layers = _held_by_peft(source)
         tensors, settings = to_peft(layers, peft_name)
@@ -186,7 +189,7 @@ def _held_by_peft(source: Source) -> list[AdapterLayer]:
     return held
 
 
-_STALE = frozenset({PEFT_SETTINGS, "sshs_legacy_hash"})  # they describe the tensors of the old file
+_STALE = frozenset({PEFT_SETTINGS, RANKS_KEY, "sshs_legacy_hash"})  # they describe the tensors of the old file
 _LOCON = "locon"  # LyCORIS' name of LoRA on linear layers and convolutions
 _NORMS = frozenset({"w_norm", "b_norm"})
 _TUCKER_ARGS, _NORM_ARGS = ("use_tucker", "use_cp"), ("train_norm",)

@@ -158,7 +158,8 @@ def _shipped_targets(model: str) -> AdapterTargets:
 
 @cache
 def _shipped_names(model: str) -> frozenset[str]:
-    return frozenset(t.kohya_name for t in _shipped_targets(model).all)
+    targets = _shipped_targets(model)
+    return frozenset(t.kohya_name for t in (*targets.all, *targets.matrices))
 
 
 def _kohya_names(record: PublishedModel) -> frozenset[str]:

@@ -57,14 +57,20 @@ def _text_targets(
     configs: Configs, prefixes: Mapping[str, str], projections: Collection[str]
 ) -> Iterator[AdapterTarget]:
     for part, prefix in ((p, prefix) for p, prefix in prefixes.items() if p in configs):
-        for path, shape in text_shapes(configs[part], has_projection=part in projections).items():
-            bare = path.removeprefix(TEXT_PREFIX)
-            yield AdapterTarget(part, path, shape, {"text": path, "bare text": bare}, f"{prefix}_", "text")
+        yield from clip_targets(part, configs[part], f"{prefix}_", has_projection=part in projections)
+
+
+def clip_targets(part: str, config: Config, prefix: str, *, has_projection: bool = False) -> Iterator[AdapterTarget]:
+    """Yield the layers of a CLIP text encoder; `part` is its name in the pipeline, `prefix` kohya's for it."""
+    for path, shape in text_shapes(config, has_projection=has_projection).items():
+        bare = path.removeprefix(TEXT_PREFIX)
+        yield AdapterTarget(part, path, shape, {"text": path, "bare text": bare}, prefix, "text")
 
 
 def kohya_naming(model: str, configs: Configs) -> Callable[[str, str], str]:
     """Return a function from part and diffusers path to the layer's name in kohya files of this model."""
-    names = {(t.part, t.path): t.kohya_name for t in published(model).adapter_targets(configs).all}
+    targets = published(model).adapter_targets(configs)
+    names = {(t.part, t.path): t.kohya_name for t in (*targets.all, *targets.matrices)}
     return lambda part, path: names[part, file_path(part, path)]
 
 
