@@ -194,7 +194,7 @@ def inputs_of(config: Config) -> tuple[ModelInput, ...]:
 
 def inpaints(config: Config) -> bool:
     """Return whether the model gets an inpainting mask and a conditioning image with each image."""
-    return any(i.delivery == "mask" for i in inputs_of(config))
+    return any(i.is_mask for i in inputs_of(config))
 
 
 def reads_depth(config: Config) -> bool:

@@ -88,7 +88,7 @@ class WantedCompanions:
     @property
     def draws_masks(self) -> bool:
         """Whether images without a mask get a random inpainting mask."""
-        return any(i.delivery == "mask" for i in self.inputs)
+        return any(i.is_mask for i in self.inputs)
 
 
 NO_COMPANIONS = WantedCompanions()

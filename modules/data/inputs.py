@@ -27,7 +27,8 @@ class ModelInput:
 
     `reader` names the class that resizes, crops and transforms it ("module:Class"; see `modules.data.cache.inputs`).
     `file_setting` is the path of the setting that decides whether its file is read, if one does. With `follows_mask`,
-    uses of an image that ignore its mask get a blank input. `channels` is None for as many as the latents have.
+    uses of an image that ignore its mask get a blank input. `is_mask`: it is the mask of what is inpainted. `channels`
+    is None for as many as the latents have.
     """
 
     name: str
@@ -37,13 +38,23 @@ class ModelInput:
     reader: str = "modules.data.cache.inputs:CompanionImage"
     file_setting: str = ""
     follows_mask: bool = False
+    is_mask: bool = False
     channels: int | None = None
 
 
 INPUTS: dict[str, ModelInput] = {
     record.name: record
     for record in (
-        ModelInput("mask", "Inpainting mask", delivery="mask", follows_mask=True, channels=1),
+        ModelInput("mask", "Inpainting mask", delivery="mask", follows_mask=True, is_mask=True, channels=1),
+        ModelInput(
+            "mask_pixels",
+            "Inpainting mask in pixels",
+            delivery="values",
+            reader="modules.data.cache.inputs:MaskPixels",
+            follows_mask=True,
+            is_mask=True,
+            channels=64,
+        ),
         ModelInput(
             "masked_image",
             "Conditioning image",
@@ -68,6 +79,9 @@ NO_INPUTS: Mapping[str, Any] = MappingProxyType({})
 
 INPAINTING = ("mask", "masked_image")
 """The inputs of inpainting models, in the order of their channels."""
+
+PIXEL_INPAINTING = ("masked_image", "mask_pixels")
+"""The inputs of inpainting models that get the pixels of the mask, 8 x 8 for each latent, in the order of channels."""
 
 
 def inputs_named(names: Iterable[str]) -> tuple[ModelInput, ...]:

@@ -12,6 +12,7 @@ from PIL import Image
 from torch.nn.functional import interpolate
 
 from modules.data.buckets import Size
+from modules.data.cache.inputs import by_latents
 from modules.data.conditioning import Conditioning, SizeConditioning
 from modules.data.decode import flatten
 from modules.data.images import open_image, upright
@@ -83,6 +84,10 @@ class InpaintingImages:
 
     mask_11PP: torch.Tensor
     image_13PP: torch.Tensor
+
+    def mask_by_latents(self, factor: int) -> torch.Tensor:
+        """Return the pixels of the mask by latents, (1, F * F, H, W) for a factor F."""
+        return by_latents(self.mask_11PP[:, 0], factor)
 
     def latent_mask(self, factor: int) -> torch.Tensor:
         """Return the mask (1, 1, H, W) at the size of latents that are smaller by a factor."""

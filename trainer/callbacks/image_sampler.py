@@ -14,6 +14,7 @@ from modules.config.sections.evaluation import SamplePrompt
 from modules.data.buckets import Size
 from modules.data.conditioning import Conditioning, SizeConditioning
 from modules.data.depth import latent_depth, load_sample_depth
+from modules.data.inputs import inputs_named
 from modules.families.protocol import ModelFamily
 from modules.memory.placement import Placement
 from modules.sampling.denoising_loop import guide, initial_noise, run_denoising_loop, scheduler_for
@@ -102,7 +103,13 @@ class ImageSampler:
             for prompt, generator in zip(prompts, generators, strict=True):
                 images = _inpainting_images(prompt)
                 latents_1CHW = self.family.encode_images(move(images.image_13PP, self.device), generator)
-                inputs.append({"mask": move(images.latent_mask(factor), self.device), "masked_image": latents_1CHW})
+                masks = {
+                    i.name: images.latent_mask(factor) if i.delivery == "mask" else images.mask_by_latents(factor)
+                    for i in inputs_named(names)
+                    if i.is_mask
+                }
+                on_device = {name: move(mask, self.device) for name, mask in masks.items()}
+                inputs.append({**on_device, "masked_image": latents_1CHW})
         return inputs
 
     def _denoise(

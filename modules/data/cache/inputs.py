@@ -167,6 +167,45 @@ class MaskedImage:
         return version.variation == BLANK or self.record.name in example.input_files
 
 
+@dataclass(frozen=True, slots=True)
+class MaskPixels:
+    """The reader of an inpainting mask's pixels, those of each latent as its channels. They are read at each use."""
+
+    record: ModelInput
+    latent_factor: int
+
+    def image(self, example: Example, version: ImageVersion) -> LoadableImage:
+        """Return the mask of a version of an example."""
+        return PixelMask(example.image.path, version.recipe, inpainting_mask_file(example, version, self.latent_factor))
+
+    def key(self, example: Example, version: ImageVersion, known: KnownKeys) -> str:
+        """Return an empty key: no entry is stored."""
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class PixelMask:
+    """The pixels of a mask; of one without a file or a seed all are inpainted."""
+
+    path: Path
+    recipe: Recipe
+    mask: MaskFile
+
+    def load_tensor(self) -> torch.Tensor:
+        """Return the mask by latents, float32 (F * F, H, W) for a factor F, 1 where it is at least half white."""
+        bucket = self.recipe.bucket
+        if self.mask.path is None and self.mask.seed is None:
+            mask_PP = torch.ones(bucket.height_px, bucket.width_px)
+        else:
+            mask_PP = torch.from_numpy(self.mask.load_pixels() >= _HALF).float()
+        return by_latents(mask_PP[None], self.mask.latent_factor)[0]
+
+
+def by_latents(mask_BPP: torch.Tensor, factor: int) -> torch.Tensor:
+    """Return the pixels of masks (B, P, P) by latents, (B, F * F, H, W), rows before columns (`FluxFillPipeline`)."""
+    return torch.nn.functional.pixel_unshuffle(mask_BPP[:, None], factor)
+
+
 def inpainting_mask_file(example: Example, version: ImageVersion, latent_factor: int) -> MaskFile:
     """Return the inpainting mask of a version of an example: its mask, or without one a random mask from its seed.
 
