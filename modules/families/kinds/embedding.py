@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from modules.families.kinds.file_kind import FileKind
@@ -22,9 +22,10 @@ def embedding_kind(header: CheckpointHeader) -> FileKind | None:
     """Return the file's kind if it is a textual-inversion embedding."""
     shapes = {n: s for n, s in header.shapes.items() if len(s) in (1, 2)}
     where = _where(shapes)
-    for model in published_models():
-        if model_shapes := [s for n, s in shapes.items() if n.removesuffix(OUTPUT_SUFFIX) in model.embedding_tensors]:
-            return _embedding(model.name, model_shapes[0], where)
+    by_model = {m.name: _shapes_of(m.embedding_tensors, shapes) for m in published_models()}
+    model = max(by_model, key=lambda name: len(by_model[name]))  # the first one of those that have most of its tensors
+    if by_model[model]:
+        return _embedding(model, next(iter(by_model[model].values())), where)
     widths = {m.embedding_width: m.name for m in reversed(list(published_models())) if m.embedding_width}
     named = (
         s for n, s in shapes.items() if n.removesuffix(OUTPUT_SUFFIX) in _NAMES or n.startswith("string_to_param.")
@@ -33,6 +34,12 @@ def embedding_kind(header: CheckpointHeader) -> FileKind | None:
     if single_shape is None and len(header.shapes) == 1:
         single_shape = next((s for s in shapes.values() if s and s[-1] in widths), None)
     return _embedding(widths.get(single_shape[-1], ""), single_shape, where) if single_shape else None
+
+
+def _shapes_of(tensors: Iterable[str], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes in a file by the names of a model's tensors: of the input, or else of the output."""
+    there = {name: shapes.get(name) or shapes.get(f"{name}{OUTPUT_SUFFIX}") for name in tensors}
+    return {name: shape for name, shape in there.items() if shape}
 
 
 def _where(names: Iterable[str]) -> str:
