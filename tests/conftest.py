@@ -204,6 +204,14 @@ globals().update({name: _fixture_of_flow_model(name) for name in FLOW_MODELS})
 
 
 @pytest.fixture(scope="session")
+def tiny_flux_fill(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Path:
+    """A tiny random FLUX.1 Fill; nobody may write to it."""
+    from tests.builders.flux import write_flux_folder
+
+    return write_flux_folder(tmp_path_factory.mktemp("models") / "tiny-flux-fill", fills=True)
+
+
+@pytest.fixture(scope="session")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Five drawn images of two shapes, with captions; nobody may write to it."""
     sizes = [(64, 64), (64, 64), (64, 64), (96, 64), (96, 64)]

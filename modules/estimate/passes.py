@@ -284,6 +284,9 @@ class Passes:
         return replay.tape.meter.peak
 
     def _replay(self, tape: Tape, plan: PartPlan, part: str, name: str, size: PassSize, *, records: bool) -> Replay:
+        most = next(p.most_tokens for p in self._spec.parts if p.name == part)
+        if most is not None:
+            size = replace(size, tokens=min(size.tokens, most))
         return Replay(tape, plan, self._recordings[part][name], size, records=records)
 
     def _size(self, batch: int, width_px: int, height_px: int) -> PassSize:

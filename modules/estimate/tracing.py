@@ -87,7 +87,7 @@ def _variants(spec: FamilySpec, part: PartSpec, config: Mapping[str, Any] | None
         return
     yield config
     if part.role == "denoiser":
-        channels = [spec.latents.channels + more for more in spec.variants.values()]
+        channels = [spec.latents.in_channels(more) for more in spec.variants.values()]
         yield from ({**config, "in_channels": n} for n in channels if n != config["in_channels"])
 
 

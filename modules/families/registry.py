@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from modules.families.flux.spec import FLUX
 from modules.families.sd.spec import SD
 from modules.families.sdxl.spec import SDXL
 from modules.families.spec import FamilySpec, Role
@@ -20,6 +21,7 @@ _FAMILIES: dict[str, FamilySpec] = {
     SD.name: SD,
     SDXL.name: SDXL,
     Z_IMAGE.name: Z_IMAGE,
+    FLUX.name: FLUX,
 }
 
 FAMILIES: Mapping[str, FamilySpec] = _FAMILIES

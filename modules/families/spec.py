@@ -31,7 +31,8 @@ class ModelClass:
 
     `attention` names the function that puts an implementation into the attention layers, as "module:name"
     (`modules.families.parts.attention_processor`); without it the class keeps its own. `layers` are the presets of
-    layer filters, by name; `never_quantized` the steps of dotted names whose layers keep their weights.
+    layer filters, by name; `never_quantized` the steps of dotted names whose layers keep their weights, or with "^"
+    before it a whole name.
 
     `passes` names the function that returns the passes of a module of the class, "forward", or "encode" and "decode",
     with their inputs (`modules.families.parts.traced_passes`): the memory estimate traces them.
@@ -59,13 +60,17 @@ class ModelClass:
 
 @dataclass(frozen=True, slots=True)
 class PartSpec:
-    """One part of a model: its name in configs and files, its label, its role, and its class."""
+    """One part of a model: its name in configs and files, its label, its role, and its class.
+
+    `most_tokens` are the tokens that a text encoder reads at once, if they are fewer than the family's.
+    """
 
     name: str
     label: str
     role: Role
     model: ModelClass
     trainable: bool = True
+    most_tokens: int | None = None
 
     @property
     def model_class(self) -> str:
@@ -87,12 +92,18 @@ class PartSpec:
 class LatentSpec:
     """The latents of a family: their channels, and the side in pixels of the square that each covers.
 
+    `packed` is the side of the square of latents whose values are the input channels of the denoiser's first layer.
     `overflows_in_float16`: the published VAE does, so that it must run in another dtype.
     """
 
     channels: int
     factor: int
+    packed: int = 1
     overflows_in_float16: bool = False
+
+    def in_channels(self, further: int = 0) -> int:
+        """Return the input channels of a denoiser that gets `further` channels besides the latents."""
+        return (self.channels + further) * self.packed**2
 
     def shape(self, width_px: int, height_px: int) -> tuple[int, int, int]:
         """Return the shape (C, H, W) of an image's latents."""
@@ -110,6 +121,7 @@ class TextSpec:
 
     `widths` are the keys of configs that must agree, by text encoder: the one in its own config that holds the width of
     its states, and the denoiser's; a step into a nested config is a dot.
+    `counted_by` is the text encoder whose tokenizer that is, the first one if empty.
 
     `embedding_tensors` are the names of an embedding's tensors in files, by the text encoder whose vectors they hold; a
     family without any does not support embeddings.
@@ -121,6 +133,7 @@ class TextSpec:
     is_lower_case: bool = False
     ships_vocabulary: bool = True
     widths: Mapping[str, tuple[str, str]] = field(default_factory=dict, hash=False)
+    counted_by: str = ""
     embedding_tensors: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
@@ -131,8 +144,9 @@ _FEW_STEP_SCHEDULERS = ("LCMScheduler", "TCDScheduler", "FlowMatchLCMScheduler",
 class DistilledSpec:
     """The checkpoints of a family that were distilled to sample in few steps or without guidance.
 
-    One is recognized by a word in the name of its file or repository, by `config_key`, a value in the config of the
-    denoiser that only theirs set, or by a scheduler of few-step models. With one of `undone_words` in its name the
+    One is recognized by a word in the name of its file or repository, by `config_key`, a key in the config of the
+    denoiser that only theirs set or, if there is a `config_value`, set to that, or by a scheduler of few-step models.
+    With one of `undone_words` in its name the
     distillation was undone. `advice` is shown to the user. They are sampled in about `steps` steps, with a guidance
     scale of at most `guidance`.
     """
@@ -140,6 +154,7 @@ class DistilledSpec:
     words: tuple[str, ...]
     advice: str
     config_key: str = ""
+    config_value: object = None
     undone_words: tuple[str, ...] = ()
     steps: int = 8
     guidance: float = 1.0
@@ -164,7 +179,8 @@ class DistilledSpec:
             return ""
         if self.is_named(base_model):
             return "its name"
-        if self.config_key and config.get(self.config_key) is not None:
+        value = config.get(self.config_key) if self.config_key else None
+        if value is not None and self.config_value in (None, value):
             return f"{self.config_key} in its config"
         by = _few_step_scheduler(scheduler)
         return f"{by} in its scheduler config" if by else ""
@@ -246,10 +262,11 @@ class FamilySpec:
 
 def variant_of(spec: FamilySpec, in_channels: int) -> str:
     """Return the variant of a model by the input channels of its denoiser; empty where the family has none such."""
-    if in_channels == spec.latents.channels:
+    if in_channels == spec.latents.in_channels():
         return BASE_VARIANT
-    extra = in_channels - spec.latents.channels
-    return next((name for name, channels in spec.variants.items() if channels == extra), "")
+    return next(
+        (name for name, further in spec.variants.items() if spec.latents.in_channels(further) == in_channels), ""
+    )
 
 
 def tokenizer_of(encoder: str) -> str:

@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Word = Literal["all", "part", "none", "unknown"]
-Place = Literal["", "attention", "norm", "outside", "added embedding", "inpainting input", "text projection"]
+Place = Literal["", "attention", "norm", "outside", "added embedding", "inpainting input", "text projection", "T5"]
 """Where in the model a layer is, as far as programs differ in it. "outside" the blocks are the time embedding and the
 first and last convolution; "added embedding" are the two of SDXL among these, and "inpainting input" is the first
-convolution of an inpainting model."""
+convolution of an inpainting model. "T5" is any layer of such a text encoder."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,7 @@ class ChosenFormat:
 
     With a `residual` each weight has a low-rank product, too. For a format whose weights are packed in a file, `stored`
     are the bytes of each layer's weight there, by name; None while the file is not known. Layers with one of the steps
-    in `never` in their dotted names are not quantized.
+    in `never` in their dotted names are not quantized; an entry with "^" before it is a whole name.
     """
 
     format: QuantizedFormat
@@ -86,7 +86,7 @@ class ChosenFormat:
     def takes(self, path: str) -> bool:
         """Return whether the linear layer with a dotted name is quantized."""
         is_there = self.stored is None or path in self.stored
-        return is_there and self.layers.takes(path) and self.never.isdisjoint(path.split("."))
+        return is_there and self.layers.takes(path) and self.never.isdisjoint([*path.split("."), f"^{path}"])
 
     def stored_bytes(self, path: str, shape: Shape) -> int:
         """Return the bytes of the weight of shape (out, in) of the layer `path`, with its low-rank product."""

@@ -21,6 +21,7 @@ from modules.system.factories import load_factory
 
 FLOW_MODELS: Mapping[str, str] = {
     "tiny_z_image": "tests.builders.z_image:TINY",
+    "tiny_flux": "tests.builders.flux:TINY",
 }
 """The `FlowModel` of each tiny model, as "module:name"."""
 
@@ -39,6 +40,8 @@ class FlowModel:
     - `other_forms(lora, folder)` writes a LoRA as other programs do, in forms that this program only reads.
     - `published_shapes` are shapes of tensors in the published checkpoint of the denoiser, by their names there, and
       `published_weights` the number of weights of all: what users' files have.
+    - `unread` are the names of forms that diffusers does not read, or only at the published size.
+    - `untrained` are the parts that the shared runs leave alone, so that their text is cached.
     - `attends_to_padding`: the denoiser does, so that the cache stores all tokens that the encoder reads.
     """
 
@@ -51,6 +54,8 @@ class FlowModel:
     other_forms: Callable[[Path, Path], Sequence[Path]] = lambda lora, folder: ()
     published_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     published_weights: int = 0
+    unread: tuple[str, ...] = ()
+    untrained: tuple[str, ...] = ()
     attends_to_padding: bool = False
 
     @property

@@ -84,8 +84,9 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def config(model: Path, folder: Path, images: Path) -> Config:
-    return laid_over(small_config(folder, model=model, images=images), BASE)
+def config(model: Path, tiny: FlowModel, folder: Path, images: Path) -> Config:
+    parts = {name: {"train": False} for name in tiny.untrained}
+    return laid_over(small_config(folder, model=model, images=images), {**BASE, "parts": parts})
 
 
 @pytest.fixture(scope="module")
@@ -160,8 +161,8 @@ def test_it_caches_trains_validates_samples_and_saves_a_lora(
     assert (kind.kind, kind.family, kind.facts["form"]) == ("lora", tiny.family, "diffusers")
     shapes = {tuple(t.shape) for f in (folder / "cache" / "latents").rglob("*.safetensors") for t in tensors_in(f)}
     assert {shape[0] for shape in shapes} == {tiny.spec.latents.channels}
-    lengths = {t.shape[1] for f in (folder / "cache" / "text").rglob("*.safetensors") for t in tensors_in(f)}
-    assert (len(lengths) > 1) is not tiny.attends_to_padding  # the real tokens alone
+    entries = [read_safetensors(file)[0] for file in (folder / "cache" / "text").rglob("*.safetensors")]
+    assert (len({entry["states"].shape[1] for entry in entries}) == 1) is tiny.attends_to_padding  # or real ones alone
 
 
 def tensors_in(file: Path) -> list[torch.Tensor]:
@@ -318,7 +319,7 @@ def test_its_lora_is_loaded_by_diffusers_in_every_form(
     plain, tuned = (f.predict(noisy, timesteps, text) for f in (family, ours))
     assert not torch.allclose(plain, tuned, atol=1e-3)
     pipe = tiny.pipeline(model, family)
-    for file in (written, *in_every_form(written, tiny, tmp_path)):
+    for file in (f for f in (written, *in_every_form(written, tiny, tmp_path)) if f.stem not in tiny.unread):
         assert {x.program: x.loads for x in who_loads_file(file)[1]}["diffusers"] == "all"
         pipe.load_lora_weights(file)
         theirs = family.predict(noisy, timesteps, text)
@@ -397,10 +398,10 @@ def test_a_text_encoder_of_another_size_is_refused(
 
 
 def test_the_memory_of_a_run_is_estimated(config: Config) -> None:
-    one, four = (memory_estimate(laid_over(config, {"training": {"batch_size": n}}), {Size(64, 64): 4}) for n in (1, 4))
-    assert one is not None
-    assert four is not None
-    activations = [estimate.peak.bytes_of("activations") for estimate in (one, four)]
+    estimates = [  # so many images that the peak is not that of the text encoders
+        memory_estimate(laid_over(config, {"training": {"batch_size": n}}), {Size(64, 64): 16}) for n in (4, 16)
+    ]
+    activations = [estimate.peak.bytes_of("activations") for estimate in estimates if estimate is not None]
     assert 0 < 3 * activations[0] < activations[1] < 5 * activations[0]
 
 

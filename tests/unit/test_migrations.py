@@ -537,7 +537,7 @@ def test_settings_of_other_adapter_types_are_remembered() -> None:
     assert (lokr.adapter.name, lokr.remembered) == ("lokr", {"adapter": {"lora": {"rank": 8}}})
 
 
-@pytest.mark.parametrize("model_type", ["FLUX_DEV_1", "STABLE_CASCADE_1"])
+@pytest.mark.parametrize("model_type", ["SANA", "STABLE_CASCADE_1"])
 def test_another_model_is_an_error_until_it_is_supported(model_type: str) -> None:
     result = loaded(model_type=model_type, concepts=[{"path": "x"}])
     assert [p.severity for p in result.problems if p.path == "model.family"] == ["warning"]
@@ -743,3 +743,51 @@ def test_a_z_image_preset_of_onetrainer() -> None:
     assert (transformer.offload_fraction, transformer.offload_activations) == (0.6, True)
     assert config.part("text_encoder").dtype == "float8"
     assert config.adapter.layers == "attention_mlp"
+
+
+def flux_tree(**keys: Any) -> dict[str, Any]:
+    """OneTrainer's preset for a LoRA of FLUX.1 dev."""
+    return {
+        "model_type": "FLUX_DEV_1",
+        "base_model_name": "black-forest-labs/FLUX.1-dev",
+        "training_method": "LORA",
+        "transformer": {"train": True, "weight_dtype": "NFLOAT_4", "guidance_scale": 1.0, "attention_mask": False},
+        "text_encoder": {"train": False, "weight_dtype": "BFLOAT_16"},
+        "text_encoder_2": {"train": False, "weight_dtype": "NFLOAT_4"},
+        "vae": {"weight_dtype": "FLOAT_32"},
+        "dynamic_timestep_shifting": True,
+        "timestep_distribution": "LOGIT_NORMAL",
+        "layer_filter": "attn,ff.net",
+        "layer_filter_preset": "attn-mlp",
+        "train_dtype": "BFLOAT_16",
+        "output_model_format": "KOHYA_LORA",
+        **keys,
+    }
+
+
+@pytest.mark.parametrize(
+    ("model_type", "variant"), [("FLUX_DEV_1", "text_to_image"), ("FLUX_FILL_DEV_1", "inpainting")]
+)
+def test_a_flux_preset_of_onetrainer(model_type: str, variant: str) -> None:
+    tree = flux_tree(model_type=model_type, text_encoder_2_sequence_length=512, unmasked_probability=0.3)
+    loaded = decode(tree)
+    assert not [p for p in loaded.problems if p.severity != "info"]
+    config = loaded.config
+    assert (config.model.family.name, config.model.variant) == ("flux", variant)
+    assert config.model.family.model_dump() == {"name": "flux", "guidance": 1.0, "text_tokens": 512}
+    assert config.training.noise.dynamic_shift
+    assert config.masks.unmasked_probability == (0.3 if variant == "inpainting" else 0.0)
+    assert [config.part(name).dtype for name in ("transformer", "text_encoder_2")] == ["nfloat4", "nfloat4"]
+    assert not config.part("text_encoder_2").train
+    assert (config.adapter.layers, config.output.format) == ("attention_mlp", "kohya")
+    assert not config.unknown
+    assert decode(encode(config)).config == config
+
+
+def test_a_flux_file_without_the_keys_of_today_has_onetrainers_defaults() -> None:
+    tree = flux_tree(transformer={"attention_mask": True})
+    del tree["dynamic_timestep_shifting"]
+    loaded = decode(tree)
+    assert loaded.config.model.family.model_dump() == {"name": "flux", "guidance": 1.0, "text_tokens": 77}
+    assert not loaded.config.training.noise.dynamic_shift
+    assert ["attention_mask" in p.message for p in loaded.problems if p.severity == "warning"] == [True]

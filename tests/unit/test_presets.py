@@ -322,4 +322,5 @@ def test_a_preset_holds_its_lists_itself(built_in: Path, tmp_path: Path) -> None
 def test_every_method_has_a_preset_for_the_diffusion_families() -> None:
     configs = [Preset(f.stem, f.parent.name, f).load().config for f in BUILT_IN if not f.stem.startswith("#demo")]
     found = {(c.model.family.name, c.training.method.name) for c in configs}
-    assert found == {*((family, method) for family in ("sd", "sdxl") for method in METHODS), ("z_image", "denoise")}
+    flow = {(name, "denoise") for name, spec in FAMILIES.items() if spec.process.flow is not None}
+    assert found == {*((family, method) for family in ("sd", "sdxl") for method in METHODS), *flow}

@@ -37,7 +37,7 @@ def tokenizer_folder(config: Config) -> Path | None:
     if not encoders or not config.model.base_model.strip():
         return None
     for model in (from_root(config.model.base_model), downloaded_folder(config)):
-        folder = None if model is None else model / tokenizer_of(encoders[0])
+        folder = None if model is None else model / tokenizer_of(config.family.text.counted_by or encoders[0])
         if folder is not None and kind_of(folder) == "folder":
             return folder
     return None

@@ -161,7 +161,8 @@ def _with_axis(adapter: object) -> object:
 
 
 _FAMILY = "model.family"
-_OF_FAMILY = ("prediction_type", "zero_terminal_snr", "clip_skip", "prompt_weighting")
+# The last two are of OneTrainer's files only: no family of ours had them before version 4.
+_OF_FAMILY = ("prediction_type", "zero_terminal_snr", "clip_skip", "prompt_weighting", "guidance", "text_tokens")
 _SECOND = "clip_skip_2"  # only Stable Diffusion XL has a second text encoder
 _PATHS_IN_FAMILY = {
     **{f"model.{name}": f"{_FAMILY}.{name}" for name in (*_OF_FAMILY, _SECOND)},

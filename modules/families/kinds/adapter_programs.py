@@ -47,8 +47,9 @@ _MOST_TENSORS = 20_000  # SDXL's adapters have about 3,000, of one that changes 
 _NINE = 9  # the input channels of an inpainting model: latents, masked image and mask
 _ATTENTION = re.compile(r".*\.attn[12]\.to_(q|k|v|out\.0)")
 _OUTSIDE = re.compile(r"time_embedding\..*|add_embedding\..*|conv_in|conv_out")
+_T5 = re.compile(r"encoder\.(block|final_layer_norm)\b")
 _ADDED = re.compile(r"add_embedding\.linear_[12]")
-_KOHYA_PREFIXES = ("lora_te_", "lora_unet_", "lora_te1_", "lora_te2_")
+_KOHYA_PREFIXES = ("lora_te_", "lora_unet_", "lora_te1_", "lora_te2_", "lora_te3_")
 _LOST_ALPHA = {"unusual alpha", "unreadable alpha"}
 _COMFY_PREFIX = "diffusion_model."
 _AMOUNTS: tuple[Word, ...] = ("none", "unknown", "part", "all")
@@ -224,6 +225,8 @@ def _place(layer: _Layer, *, is_inpainting: bool) -> Place:
     target = layer.target
     if target is None:
         return ""
+    if _T5.match(target.path):
+        return "T5"
     if target.is_norm:
         return "norm"
     if target.path == "text_projection":

@@ -16,12 +16,20 @@ from typing import Any
 from modules.families.parts.single_file.slots import Slot, limited
 from modules.formats.adapter_forms import Layout
 from modules.formats.adapter_targets import AdapterTarget
+from modules.formats.program_table import ALL, SGM_NAMES, UNKNOWN, UNMEASURED, Row
 
 Config = Mapping[str, Any]
 FIRST_BLOCK = "double_blocks.0."
 """The beginning of names that every file in the original layout has."""
 _MLP_RATIO = 4
 _STREAMS = (("img", "", ("to_q", "to_k", "to_v"), "to_out.0"), ("txt", "_context", ("q", "k", "v"), "to_add_out"))
+_NATIVE: Row = {**UNMEASURED, "ComfyUI": ALL, "diffusers": ALL, "diffusers 0.31": UNKNOWN}
+NAMING_ROWS: Mapping[str, Row] = {
+    SGM_NAMES: {**_NATIVE, "sd-scripts": ALL},
+    "ComfyUI, original names": {"ComfyUI": ALL, "Forge": UNKNOWN, "sd-scripts": UNKNOWN, "LyCORIS": UNKNOWN},
+    "PEFT, denoiser": _NATIVE,
+}
+"""The answers of programs to the names of layers: diffusers was measured, the others are facts from their threads."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ def require_known_denoiser(files: ModelFiles, spec: FamilySpec) -> None:
     """Raise DarkroomError where the denoiser has the inputs of no supported variant of the family."""
     channels = int(files.parts[spec.denoiser.name].config.in_channels)
     if not variant_of(spec, channels):
-        known = " or ".join(str(spec.latents.channels + extra) for extra in (0, *sorted(spec.variants.values())))
+        known = " or ".join(str(spec.latents.in_channels(more)) for more in (0, *sorted(spec.variants.values())))
         raise DarkroomError(
             f"The {spec.denoiser.label} of {files.name} has {channels} input channels instead of {known}: it is a "
             "model variant that is not supported.",

@@ -32,6 +32,13 @@ KL_VAE = ModelClass(
     (_RESNET,),
     file_key="modules.families.parts.single_file.autoencoder:modern_key",
 )
+_DOUBLE, _SINGLE = r"^transformer_blocks\.\d+\.", r"^single_transformer_blocks\.\d+\."
+DOUBLE_STREAM_LAYERS: LayerPresets = {
+    "attention_mlp": LayerFilter((rf"{_DOUBLE}(attn|ff|ff_context)\.", rf"{_SINGLE}(attn\.|proj_)"), is_regex=True),
+    "attention": LayerFilter((rf"{_DOUBLE}attn\.", rf"{_SINGLE}attn\."), is_regex=True),
+    "blocks": LayerFilter((_DOUBLE, _SINGLE), is_regex=True),
+}
+"""The presets of transformers with double-stream and single-stream blocks (`double_stream`)."""
 _CLIP_KEY = "modules.families.parts.unet_clip_file.clip:clip_key"
 CLIP_TEXT = ModelClass(
     "transformers.models.clip.modeling_clip:CLIPTextModel",
@@ -72,9 +79,17 @@ def clip_prompts(**embedding_tensors: str) -> TextSpec:
     return TextSpec(CLIP_CHUNK_TOKENS, tokenizer, is_lower_case=True, embedding_tensors=embedding_tensors)
 
 
-def t5_prompts(max_tokens: int, **embedding_tensors: str) -> TextSpec:
-    """Return how families read prompts with a T5, up to `max_tokens` with the end token, and truncate longer ones."""
+def t5_prompts(max_tokens: int, *, encoder: str = "", **embedding_tensors: str) -> TextSpec:
+    """Return how families read prompts with a T5, up to `max_tokens` with the end token, and truncate longer ones.
+
+    `encoder` is the name of that part, if it is not the first text encoder.
+    """
     tokenizer = "modules.families.parts.t5_tokens:load_t5_tokenizer"
     return TextSpec(
-        max_tokens - 1, tokenizer, truncates=True, ships_vocabulary=False, embedding_tensors=embedding_tensors
+        max_tokens - 1,
+        tokenizer,
+        truncates=True,
+        ships_vocabulary=False,
+        counted_by=encoder,
+        embedding_tensors=embedding_tensors,
     )

@@ -34,7 +34,10 @@ _MODELS: Mapping[str, tuple[str, str]] = {
     "STABLE_DIFFUSION_XL_10_BASE": ("sdxl", "text_to_image"),
     "STABLE_DIFFUSION_XL_10_BASE_INPAINTING": ("sdxl", "inpainting"),
     "Z_IMAGE": ("z_image", "text_to_image"),
+    "FLUX_DEV_1": ("flux", "text_to_image"),
+    "FLUX_FILL_DEV_1": ("flux", "inpainting"),
 }
+_T5_TOKENS = 77  # OneTrainer's default
 _LORA_FORMATS = {
     "KOHYA_LORA": "kohya",
     "LEGACY_LORA": "kohya",
@@ -87,6 +90,9 @@ def model_of(rest: Tree, result: Tree, notes: Notes) -> None:
         message = "OneTrainer backups cannot be resumed; the LoRA file inside a backup can be used to start from."
         notes.append(Problem("", message, "info"))
     _prediction(rest, result, notes)
+    if family_of(result) == "flux":
+        put(result, "model.text_tokens", rest.pop("text_encoder_2_sequence_length", _T5_TOKENS))
+        move(rest, result, "dynamic_timestep_shifting", "training.noise.dynamic_shift")
     move_all(rest, result, _PLAIN)
     _second_clip_skip(rest, result)
     choose(rest, result, "output_dtype", "output.dtype", OUTPUT_DTYPES, notes)
@@ -198,7 +204,18 @@ def _part(name: str, given: Tree, result: Tree, notes: Notes, steps_per_update: 
         move(given, result, "model_name", "model.vae_file")
     elif name == _LATER:
         move(given, result, "model_name", "model.denoiser_file")
+        if family_of(result) == "flux":
+            _guidance_and_mask(given, result, notes)
     return part
+
+
+def _guidance_and_mask(given: Tree, result: Tree, notes: Notes) -> None:
+    move(given, result, "guidance_scale", "model.guidance")
+    if given.get("attention_mask") is True:
+        message = "Masking the padding of prompts (attention_mask) is not supported: the model attends to it."
+        notes.append(Problem("model.family", message, "warning"))
+    else:
+        given.pop("attention_mask", None)
 
 
 def _second_caption_dropout(result: Tree) -> None:

@@ -1,0 +1,137 @@
+"""A loaded FLUX.1: the only code that runs its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import nn
+
+from modules.data.conditioning import Conditioning, SizeConditioning
+from modules.data.inputs import NO_INPUTS
+from modules.diffusion.flow import FlowProcess
+from modules.families.flux.text import FluxConditioning, pooled_states
+from modules.families.parts.clip_tokens import ClipTokenizer
+from modules.families.parts.latent_model import LatentModel
+from modules.families.parts.packing import image_ids, pack, unpack
+from modules.families.parts.t5_text import T5Tower
+from modules.families.parts.token_rows import add_words, extended
+
+_CLIP, _T5 = "text_encoder", "text_encoder_2"
+
+
+@dataclass(eq=False)
+class Flux(LatentModel[FlowProcess]):
+    """A transformer, a CLIP-L, a T5-XXL, a VAE; implements `FamilyWithWords`.
+
+    `guidance` is the guidance scale that the transformer reads in training.
+    """
+
+    clip_tokenizer: ClipTokenizer
+    t5: T5Tower
+    guidance: float
+
+    def reaches(self, part: str, name: str) -> bool:
+        """Return whether a denoising loss reaches a layer: all but the VAE's are reached."""
+        return part != "vae"
+
+    def encode_prompts(self, prompts: Sequence[str], padded_like: Sequence[str] = ()) -> FluxConditioning:
+        """Return the states of prompts; all have the same number of tokens, so `padded_like` changes nothing."""
+        states_BLD = torch.stack(self.t5.encode(self._forward(_T5), prompts))
+        pooled_BE = pooled_states(self.modules[_CLIP], self.clip_tokenizer, self._forward(_CLIP), prompts)
+        return FluxConditioning(states_BLD, pooled_BE)
+
+    def with_size_conditioning(
+        self, conditioning: Conditioning, size_conditionings: Sequence[SizeConditioning]
+    ) -> FluxConditioning:
+        """Return the conditioning as it is: the model has no size conditioning."""
+        return _text(conditioning)
+
+    def with_guidance(self, conditioning: Conditioning, guidance: float) -> FluxConditioning:
+        """Return the conditioning with the guidance scale of samples, for the models that read one."""
+        return replace(_text(conditioning), guidance=guidance)
+
+    def with_empty_prompts(
+        self, conditioning: Conditioning, empty_for: Sequence[Collection[int]], empty: Conditioning
+    ) -> FluxConditioning:
+        """Return the conditioning with the empty prompt for some encoders of each prompt."""
+        return _text(conditioning).with_empty_prompts(empty_for, _text(empty))
+
+    def conditioning_from(self, tensors: Mapping[str, torch.Tensor]) -> FluxConditioning:
+        """Return the conditioning of a cache entry."""
+        return FluxConditioning.from_tensors(tensors)
+
+    def join(self, conditionings: Sequence[Conditioning], empty: Conditioning) -> FluxConditioning:
+        """Join several conditionings into one."""
+        return FluxConditioning.join([_text(c) for c in conditionings])
+
+    def predict(
+        self,
+        noisy_BCHW: torch.Tensor,
+        timesteps_B: torch.Tensor,
+        conditioning: Conditioning,
+        inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
+    ) -> torch.Tensor:
+        """Return the velocity (B, 16, H, W); `inputs` are those of Fill, in the order of its channels."""
+        text, dtype = _text(conditioning), self._input_dtype()
+        further = (inputs[name].to(dtype) for name in self.spec.inputs[self.variant]) if inputs else ()
+        latents_BCHW = torch.cat([noisy_BCHW.to(dtype), *further], dim=1)
+        forward, (height, width) = self._forward("transformer"), noisy_BCHW.shape[-2:]
+        if self.denoiser.config.guidance_embeds:
+            guidance = self.guidance if text.guidance is None else text.guidance
+            forward = partial(forward, guidance=torch.full_like(timesteps_B, guidance, dtype=torch.float32))
+        ids_L3 = image_ids(noisy_BCHW)
+        output = forward(
+            hidden_states=pack(latents_BCHW),
+            timestep=self.process.time_input(timesteps_B),
+            pooled_projections=text.pooled_BE.to(dtype),
+            encoder_hidden_states=text.states_BLD.to(dtype),
+            txt_ids=ids_L3.new_zeros(text.states_BLD.shape[1], 3),
+            img_ids=ids_L3,
+            return_dict=False,
+        )
+        return self.process.velocity(unpack(output[0], height, width))
+
+    def text_identity(self) -> str:
+        """Return everything but the weights that affects how a prompt is encoded."""
+        return f"{self.clip_tokenizer.identity()}|{self.t5.identity()}"
+
+    def count_tokens(self, prompt: str) -> int:
+        """Return the number of T5's tokens of a prompt, without the end token."""
+        return self.t5.tokenizer.count(prompt)
+
+    # -- embeddings
+
+    def token_ids(self, part: str, text: str) -> list[int]:
+        """Return the ids of a text's tokens for one of the text encoders."""
+        return self.clip_tokenizer.ids(text) if part == _CLIP else self.t5.tokenizer.ids(text)
+
+    def add_words(self, rows: Mapping[str, Mapping[str, nn.Parameter]]) -> None:
+        """Add embeddings: new rows (N, D) by placeholder and text encoder. All in one call."""
+        ids = add_words({name: self.modules[name] for name in (_CLIP, _T5)}, rows)
+        self.clip_tokenizer = self.clip_tokenizer.with_words(ids.get(_CLIP, {}))
+        self.t5 = replace(self.t5, tokenizer=self.t5.tokenizer.with_words(ids.get(_T5, {})))
+
+    @torch.no_grad()
+    def word_states(self, part: str, placeholder: str) -> torch.Tensor:
+        """Return a text encoder's states (N, D) at the places of an embedding, in a prompt of it alone, in float32."""
+        if part == _T5:
+            return self.t5.word_states(self._forward(_T5), placeholder)
+        ids_1L = torch.tensor(self.clip_tokenizer.chunks(placeholder)[:1], device=self.modules[_CLIP].device)
+        states_1LD: torch.Tensor = self._forward(_CLIP)(input_ids=ids_1L).last_hidden_state
+        return states_1LD[0, 1 : 1 + len(self.clip_tokenizer.words[placeholder])].float().clone()
+
+    def add_outputs(self, part: str, placeholder: str, rows_ND: nn.Parameter) -> None:
+        """Replace a text encoder's states at the places of an embedding by rows (N, D).
+
+        Of CLIP the model reads only the state of the whole prompt, so such rows of CLIP change nothing.
+        """
+        words = self.clip_tokenizer.words if part == _CLIP else self.t5.tokenizer.words
+        extended(self.modules[part]).add_outputs(words[placeholder], rows_ND)
+
+
+def _text(conditioning: Conditioning) -> FluxConditioning:
+    assert isinstance(conditioning, FluxConditioning), f"conditioning of another family: {type(conditioning)}"
+    return conditioning

@@ -1,0 +1,79 @@
+"""FLUX.1 (Black Forest Labs, 2024): rectified flow in a transformer of double-stream and single-stream blocks.
+
+CLIP-L gives one state for the whole prompt, T5-XXL one for each token. Dev and Fill read a guidance scale as an input;
+schnell was distilled further, to sample in a few steps, and has no such input.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from modules.data.inputs import PIXEL_INPAINTING
+from modules.diffusion.process_spec import FlowConvention, TokenShift, flow_matching
+from modules.families.flux.settings import MAX_TOKENS, FluxSettings
+from modules.families.parts.part_classes import (
+    CLIP_CHUNK_TOKENS,
+    CLIP_TEXT,
+    DOUBLE_STREAM_LAYERS,
+    KL_VAE,
+    T5_TEXT,
+    t5_prompts,
+)
+from modules.families.spec import DistilledSpec, FamilySpec, LatentSpec, ModelClass, PartSpec
+
+_HOME = "modules.families.flux"
+_CLASSES = "diffusers.models.transformers.transformer_flux"
+PACKED = 2
+"""The side of the square of latents that is one token of the transformer."""
+
+TRANSFORMER = ModelClass(
+    f"{_CLASSES}:FluxTransformer2DModel",
+    (f"{_CLASSES}:FluxTransformerBlock", f"{_CLASSES}:FluxSingleTransformerBlock"),
+    f"{_HOME}.traced_passes:transformer_passes",
+    attention="modules.families.parts.attention_processor:set_backend",
+    layers=DOUBLE_STREAM_LAYERS,
+    # The embeddings of time, guidance, text and image, and the output: small, and sensitive. The modulations of the
+    # blocks are a quarter of the weights, and quantized in published files, too.
+    never_quantized=frozenset({"time_text_embed", "context_embedder", "x_embedder", "norm_out", "^proj_out"}),
+)
+CONVENTION = FlowConvention(shift=TokenShift())
+FLUX = FamilySpec(
+    name="flux",
+    label="FLUX.1",
+    settings=FluxSettings,
+    parts=(
+        PartSpec("transformer", "Transformer", "denoiser", TRANSFORMER),
+        PartSpec(
+            "text_encoder", "Text encoder 1 (CLIP-L)", "text_encoder", CLIP_TEXT, most_tokens=CLIP_CHUNK_TOKENS + 2
+        ),
+        PartSpec("text_encoder_2", "Text encoder 2 (T5-XXL)", "text_encoder", T5_TEXT),
+        PartSpec("vae", "VAE", "vae", KL_VAE, trainable=False),
+    ),
+    factory=f"{_HOME}.load:load",
+    default_resolution_px=1024,
+    size_step_px=16,
+    latents=LatentSpec(channels=16, factor=8, packed=PACKED, overflows_in_float16=True),
+    text=replace(
+        t5_prompts(MAX_TOKENS, encoder="text_encoder_2", text_encoder="clip_l", text_encoder_2="t5xxl"),
+        widths={
+            "text_encoder": ("hidden_size", "pooled_projection_dim"),
+            "text_encoder_2": ("d_model", "joint_attention_dim"),
+        },
+    ),
+    files=f"{_HOME}.files:FILES",
+    pipelines=("FluxPipeline", "FluxFillPipeline"),
+    variants={"inpainting": 16 + 64},
+    inputs={"inpainting": PIXEL_INPAINTING},
+    process=flow_matching(CONVENTION),
+    guidance="embedded",
+    distilled=DistilledSpec(
+        ("schnell",),
+        "Train on FLUX.1 dev, and use the result with schnell; both have the same layers. Training schnell directly "
+        "undoes its distillation: its samples will need more steps. schnell itself is sampled in 4 steps and reads no "
+        "guidance scale.",
+        config_key="guidance_embeds",
+        config_value=False,
+        undone_words=("dedistill", "de-distill", "de_distill", "openflux", "libreflux", "libre-flux", "flex.1"),
+        steps=4,
+    ),
+)
