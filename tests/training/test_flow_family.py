@@ -267,3 +267,16 @@ def test_a_guidance_scale_without_effect_is_said(config: Config) -> None:
     with registered(replace(Z_IMAGE, name="distilled", settings=DistilledSettings, guidance="none")):
         distilled = laid_over(guided, {"model": {"family": "distilled"}})
         assert [(p.path, p.severity) for p in problems_of(distilled) if p.path == path] == [(path, "info")]
+
+
+def test_a_negative_prompt_without_effect_is_said(config: Config) -> None:
+    """It acts where classifier-free guidance does: with a scale above 1, in a model that has it."""
+    prompts = [{"guidance": 4.0, "negative_prompt": "red"}, {"guidance": 1.0, "negative_prompt": "red"}]
+    guided, plain = (laid_over(config, {"sampling": {"prompts": p}}) for p in (prompts[:1], prompts))
+    assert not [p for p in problems_of(guided) if "negative_prompt" in p.path]
+    [found] = [p for p in problems_of(plain) if "negative_prompt" in p.path]
+    assert (found.path, found.severity) == ("sampling.prompts.1.negative_prompt", "info")
+    with registered(replace(Z_IMAGE, name="distilled", settings=DistilledSettings, guidance="embedded")):
+        embedded = laid_over(guided, {"model": {"family": "distilled"}})
+        [found] = [p for p in problems_of(embedded) if "negative_prompt" in p.path]
+        assert found.message.endswith("Z-Image has no classifier-free guidance.")

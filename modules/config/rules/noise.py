@@ -131,18 +131,39 @@ def _samplers(config: Config) -> Iterator[Problem]:
                 f"The sampler {SAMPLERS[name].label} does not support {family.process.label} models.",
                 advice=f"Choose one of: {others}.",
             )
+    yield from _steps_of_samples(config)
+    yield from _guidance_of_samples(config)
+
+
+def _steps_of_samples(config: Config) -> Iterator[Problem]:
+    """Yield an error for each sample with more steps than its sampler takes."""
     for index, prompt in enumerate(config.sampling.prompts):
-        most = None if family.process.flow is not None else SAMPLERS[prompt.sampler].most_steps
+        most = None if config.family.process.flow is not None else SAMPLERS[prompt.sampler].most_steps
         if prompt.enabled and most is not None and prompt.steps > most:
             yield Problem(
                 f"sampling.prompts.{index}.steps",
                 f"The sampler {SAMPLERS[prompt.sampler].label} takes at most {most} steps, not {prompt.steps}.",
                 advice="Lower the steps (4 to 8 are usual), or choose another sampler.",
             )
-    guided = [i for i, prompt in enumerate(config.sampling.prompts) if prompt.enabled and prompt.guidance > 1]
+
+
+def _guidance_of_samples(config: Config) -> Iterator[Problem]:
+    """Yield the first sample whose guidance scale has no effect, and the first whose negative prompt has none."""
+    family = config.family
+    prompts = [(index, prompt) for index, prompt in enumerate(config.sampling.prompts) if prompt.enabled]
+    guided = [index for index, prompt in prompts if prompt.guidance > 1]
     if family.guidance == "none" and guided:
         yield Problem(
             f"sampling.prompts.{guided[0]}.guidance",
             f"{family.label} samples without guidance: the guidance scale of the samples has no effect.",
+            "info",
+        )
+    idle = [i for i, prompt in prompts if prompt.negative_prompt.strip() and not family.doubles_batch(prompt.guidance)]
+    if idle:
+        acts = family.guidance == "classifier_free"
+        why = "it acts with a guidance above 1" if acts else f"{family.label} has no classifier-free guidance"
+        yield Problem(
+            f"sampling.prompts.{idle[0]}.negative_prompt",
+            f"The negative prompt of sample {idle[0] + 1} has no effect: {why}.",
             "info",
         )
