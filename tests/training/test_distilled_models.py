@@ -31,6 +31,7 @@ from tests.builders.standalone import generate_samples
 from tests.builders.training_adapters import WEIGHTS, Layers, adapter_layers, write_adapter, write_distilled
 from trainer.__main__ import main
 from trainer.events import BackupSaved, SampleReady, StepFinished, ValidationFinished, WarningRaised
+from trainer.jobs.sample_images import read_settings
 from trainer.preflight import check
 from trainer.preflight.run_budget import memory_estimate
 from trainer.run.machine import machine_of
@@ -358,11 +359,17 @@ def test_a_sampling_model_works_with_what_saves_memory(
 def test_the_sample_verb_draws_with_the_sampling_model(
     config: Config, on_other_model: Ran, other_model: Path, tmp_path: Path
 ) -> None:
-    """From a backup of the run, as the run itself sampled last."""
-    backup = on_other_model.finished.backup_path
-    assert main(["sample", "--backup", backup, "--out", str(tmp_path)]) == 0
-    found = [np.asarray(Image.open(f), dtype=int) for f in sorted(tmp_path.glob("*.png"))]
-    assert distance(found, images_of(on_other_model)[-2:]) <= 1
+    """From a backup of the run, as the run itself sampled last; from its config, as it sampled first."""
+    run_dir = Path(on_other_model.finished.backup_path).parent.parent
+    samples = images_of(on_other_model)
+    for source, out, expected in (
+        (["--backup", on_other_model.finished.backup_path], tmp_path / "last", samples[-2:]),
+        ([str(run_dir / "config.json")], tmp_path / "first", samples[:2]),
+    ):
+        assert main(["sample", *source, "--out", str(out)]) == 0
+        found = [np.asarray(Image.open(f), dtype=int) for f in sorted(out.glob("*.png"))]
+        assert distance(found, expected) <= 1
+    assert read_settings(next((tmp_path / "first").glob("*.png")))["model"] == str(other_model)
 
 
 def test_sampling_models_that_do_not_fit_are_refused_before_loading(
