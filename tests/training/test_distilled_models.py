@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,16 @@ from tests.builders.runs import Ran, assert_equal_tensors, run
 from tests.builders.standalone import generate_samples
 from tests.builders.training_adapters import WEIGHTS, Layers, adapter_layers, write_adapter, write_distilled
 from trainer.__main__ import main
-from trainer.events import BackupSaved, SampleReady, StepFinished, ValidationFinished, WarningRaised
+from trainer.commands import Command, Stop
+from trainer.events import (
+    BackupSaved,
+    Event,
+    SampleProgress,
+    SampleReady,
+    StepFinished,
+    ValidationFinished,
+    WarningRaised,
+)
 from trainer.jobs.sample_images import read_settings
 from trainer.preflight import check
 from trainer.preflight.run_budget import memory_estimate
@@ -342,6 +352,27 @@ def test_a_stop_while_sampling_gives_the_base_model_back(config: Config, adapter
     assert model.placement.current_phase == "train"
     assert_equal_tensors(dict(module.named_parameters()), before)
     model.placement.close()
+
+
+@pytest.mark.full
+def test_a_run_that_is_stopped_while_it_samples_resumes_to_the_same_weights(
+    config: Config, plain: Ran, other_model: Path, tmp_path: Path
+) -> None:
+    steps = 0
+
+    def stop(event: Event, send: Callable[[Command], None]) -> None:
+        nonlocal steps
+        steps += isinstance(event, StepFinished)
+        if isinstance(event, SampleProgress) and steps == 2:
+            send(Stop())
+
+    sampling = {"model": str(other_model), "every": {"n": 2, "unit": "step"}, "at_start": False}
+    workspace = {"general": {"workspace_dir": str(tmp_path)}}
+    watched = laid_over(laid_over(config, {"sampling": sampling}), workspace)
+    stopped = run(watched, on_event=stop)
+    assert stopped.finished.outcome == "stopped"
+    resumed = run(watched, resume_from=Path(stopped.finished.backup_path))
+    assert_equal_tensors(resumed.weights, plain.weights)
 
 
 @pytest.mark.daily(1)

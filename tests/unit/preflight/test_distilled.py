@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 
 from modules.config.schema import Config
+from modules.data.buckets import Size
 from modules.families.registry import FAMILIES
 from modules.families.spec import DistilledSpec
 from modules.system.problem import Problem
 from trainer.preflight.distilled import problems_of_distilled
+from trainer.preflight.run_budget import memory_estimate
+from trainer.preflight.training_adapter import problems_of_training_adapter, training_adapter_bytes
 
 FLOW = {"_class_name": "FlowMatchEulerDiscreteScheduler", "shift": 3.0}
 DYNAMIC = {**FLOW, "use_dynamic_shifting": True, "base_shift": 0.5, "max_shift": 1.15}
@@ -83,6 +86,47 @@ def test_samples_of_a_distilled_model_are_to_be_few_steps(prompt: dict[str, Any]
     assert [p.path for p in found] == ([f"sampling.prompts.0.{field}"] if field else [])
     assert not field or found[0].advice == "Set the steps to 8 and the guidance to 1."
     assert not problems("someone/Z-Image", sampling={"prompts": [prompt]})
+
+
+def hollow_lora(path: Path, shapes: dict[str, tuple[int, int]], rank: int = 32) -> Path:
+    """Write the header of a LoRA in ai-toolkit's names, with a hole for its bytes."""
+    header: dict[str, Any] = {}
+    end = 0
+    for layer, (out, width) in shapes.items():
+        for name, shape in (("lora_A", (rank, width)), ("lora_B", (out, rank))):
+            start, end = end, end + 2 * shape[0] * shape[1]
+            entry = {"dtype": "BF16", "shape": shape, "data_offsets": [start, end]}
+            header[f"diffusion_model.{layer}.{name}.weight"] = entry
+    text = json.dumps(header).encode()
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + end)
+    return path
+
+
+def test_an_adapter_of_the_published_size_is_checked_and_counted(tmp_path: Path) -> None:
+    """Before the model is downloaded, from the headers alone: 1024 px, in int8."""
+    blocks = [f"layers.{n}" for n in range(30)] + ["noise_refiner.0", "context_refiner.1"]
+    shapes = {f"{b}.attention.{name}": (3840, 3840) for b in blocks for name in ("to_q", "to_k", "to_v", "to_out.0")}
+    shapes |= {f"{b}.feed_forward.w2": (3840, 10240) for b in blocks}
+    file = hollow_lora(tmp_path / "turbo_v2.safetensors", shapes)
+    sampled = {"parts": {"transformer": {"dtype": "int8"}}, "sampling": {"prompts": [{"prompt": "a disc"}]}}
+    plain = config_of("someone/Z-Image-Turbo", **sampled)
+    config = config_of("someone/Z-Image-Turbo", model={"training_adapter": str(file)}, **sampled)
+    assert not list(problems_of_training_adapter(config))
+    found, without = (memory_estimate(c, {Size(1024, 1024): 4}) for c in (config, plain))
+    assert found is not None
+    assert without is not None
+    values = sum(32 * (out + width) for out, width in shapes.values())
+    sampling, training = found.phase("sampling"), found.phase("training")
+    assert sampling is not None
+    assert sampling.bytes_of("training adapter") == 4 * values == training_adapter_bytes(config)
+    assert training == without.phase("training")
+    one = hollow_lora(tmp_path / "one.safetensors", {**shapes, "blocks.0.attn.wq": (6144, 6144)})
+    [unmatched] = problems_of_training_adapter(config_of("someone/Z-Image-Turbo", model={"training_adapter": str(one)}))
+    assert (
+        "has 1 layer that this model does not have; the first is diffusion_model.blocks.0.attn.wq" in unmatched.message
+    )
 
 
 def test_every_family_with_distilled_models_says_what_to_do() -> None:
