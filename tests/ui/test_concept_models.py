@@ -149,11 +149,11 @@ def test_the_places_of_a_grid() -> None:
     assert [grid.gap_at(x, 10) for x in (0, 120, 230, 640)] == [0, 1, 1, 3]
     assert grid.gap_at(630, 3 * 202 + 5) == 10
     keys = {"Right": 5, "Left": 3, "Up": 1, "Down": 7, "Home": 0, "End": 9, "Prior": 1, "Next": 7}
-    assert {key: grid.reached(4, key, 210) for key in keys} == keys
+    assert {key: grid.go(4, key, 210) for key in keys} == keys
     few = card_layout(3, 1600, 900, **shape)  # type: ignore[arg-type]
     assert (few.num_columns, few.cell_width) == (5, 304)  # larger, where all are seen
     assert card_layout(14, 1600, 720, **shape).num_columns == 6  # type: ignore[arg-type]
-    assert (grid.reached(0, "Left", 200), grid.reached(9, "Right", 200), grid.reached(8, "Down", 200)) == (0, 9, 9)
+    assert (grid.go(0, "Left", 200), grid.go(9, "Right", 200), grid.go(8, "Down", 200)) == (0, 9, 9)
 
 
 @pytest.fixture
@@ -264,17 +264,17 @@ def test_thumbnails_are_kept_on_disk_and_follow_their_image(tmp_path: Path) -> N
     image, folder = tmp_path / "a.png", tmp_path / "thumbnails"
     Image.effect_noise((400, 300), 80).convert("RGB").save(image)
     cache = ThumbnailCache(folder)
-    assert cache.covering(image, 60, 40).size == (60, 40)
+    assert cache.cover(image, 60, 40).size == (60, 40)
     (kept,) = folder.glob("*/*.jpg")
     assert not list(folder.glob("*/.*"))
     Image.new("RGB", (60, 40), (1, 200, 3)).save(kept)
-    assert cache.covering(image, 60, 40).getpixel((5, 5))[1] > 150  # read from the disk
+    assert cache.cover(image, 60, 40).getpixel((5, 5))[1] > 150  # read from the disk
     kept.write_bytes(b"damaged")
-    assert cache.covering(image, 60, 40).size == (60, 40)
+    assert cache.cover(image, 60, 40).size == (60, 40)
     Image.effect_noise((300, 400), 70).convert("RGB").save(image)
-    cache.covering(image, 60, 40)
+    cache.cover(image, 60, 40)
     assert len(list(folder.glob("*/*.jpg"))) == 2
-    assert cache.fitted(image, 40, 40).size == (30, 40)
+    assert cache.fit(image, 40, 40).size == (30, 40)
 
 
 def test_the_thumbnail_cache_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,7 +283,7 @@ def test_the_thumbnail_cache_is_bounded(tmp_path: Path, monkeypatch: pytest.Monk
     Image.effect_noise((300, 300), 80).convert("RGB").save(image)
     cache = ThumbnailCache(tmp_path / "thumbnails", max_bytes=20_000)
     for side in range(60, 90):
-        cache.covering(image, side, side)
+        cache.cover(image, side, side)
     sizes = [p.stat().st_size for p in (tmp_path / "thumbnails").glob("*/*.jpg")]
     assert 0 < sum(sizes) <= 20_000
 

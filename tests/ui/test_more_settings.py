@@ -9,7 +9,7 @@ from tests.ui.conftest import Window
 from ui.app.catalogue import page_named
 from ui.forms.form_page import hidden_groups
 from ui.forms.setting_pages import groups_on
-from ui.widgets.link_columns import Link, laid_out
+from ui.widgets.link_columns import Link, place_links
 
 
 def test_advanced_fields_that_apply_are_named_unless_they_are_shown() -> None:
@@ -26,11 +26,11 @@ def test_advanced_fields_that_apply_are_named_unless_they_are_shown() -> None:
 
 def test_links_fill_columns_of_about_equal_height_under_their_headings() -> None:
     groups = [("One", [Link(str(n), f"Link {n}") for n in range(5)]), ("Two", [Link("x", "Last", "A detail.")])]
-    placed, height = laid_out(groups, 2, 300, round, lambda detail: [detail] if detail else [])
+    placed, height = place_links(groups, 2, 300, round, lambda detail: [detail] if detail else [])
     columns = [[p.heading or p.link.key for p in placed if p.link or p.heading if p.x == x] for x in (0, 300)]  # type: ignore[union-attr]
     assert columns == [["One", "0", "1", "2", "3"], ["One", "4", "Two", "x"]]
     assert height == max(p.y for p in placed if p.x == 0) + 25
-    alone, _ = laid_out(groups[:1], 2, 300, round, lambda _detail: [])
+    alone, _ = place_links(groups[:1], 2, 300, round, lambda _detail: [])
     assert [p.heading for p in alone if p.link is None] == ["One", ""], "a single heading is not repeated"
 
 

@@ -19,7 +19,15 @@ from ui.loop.run_state import RunState
 from ui.loop.series import PastRun, Series
 from ui.widgets.plot_axes import Axis, Zoom, log_ticks, nearest, tick_label, ticks
 from ui.widgets.plot_model import Figure, Line, axis_of, extent_of, in_rows, panes_of
-from ui.widgets.run_figures import PANES, SHOWN_AT_FIRST, lines_of, offered, shown, values_at, weighted_course
+from ui.widgets.run_figures import (
+    PANES,
+    SHOWN_AT_FIRST,
+    lines_of,
+    offered_curves,
+    shown_lines,
+    values_at,
+    weighted_course,
+)
 
 
 def state_of(*steps: int, **changes: object) -> RunState:
@@ -47,10 +55,11 @@ def test_a_run_has_lines_by_curve_and_those_chosen_are_shown() -> None:
         "loss", "smoothed", "validation", "weighted", "rate UNet", "rate text_encoder", "rollout reward",
         "training reward", "held-out reward", "gradient norm", "older",
     ]  # fmt: skip
-    assert offered(lines) == ["loss", "smoothed", "validation", "rate", "reward", "gradient_norm"]
-    assert [x.label for x in shown(lines, SHOWN_AT_FIRST)] == ["loss", "smoothed", "validation", "weighted", "older"]
-    assert [x.pane for x in shown(lines, {"rate"})] == ["rate", "rate", "loss"]
-    assert [x.label for x in shown(lines[:4], ())] == ["loss", "smoothed", "validation", "weighted"]
+    assert offered_curves(lines) == ["loss", "smoothed", "validation", "rate", "reward", "gradient_norm"]
+    labels = [x.label for x in shown_lines(lines, SHOWN_AT_FIRST)]
+    assert labels == ["loss", "smoothed", "validation", "weighted", "older"]
+    assert [x.pane for x in shown_lines(lines, {"rate"})] == ["rate", "rate", "loss"]
+    assert [x.label for x in shown_lines(lines[:4], ())] == ["loss", "smoothed", "validation", "weighted"]
 
 
 def test_equal_rates_are_one_line() -> None:
@@ -68,9 +77,9 @@ def test_zoom_at_the_pointer_keeps_its_step_and_stays_in_the_run() -> None:
     assert Zoom().to(60, 20, extent).steps == (20, 60)
     assert Zoom().to(-50, 20, extent).steps == (1, 20)
     assert Zoom().to(20, 20.1, extent).steps == (19.05, 21.05)  # two steps at least
-    assert half.moved(1000, extent).steps == (51.0, 101.0)
-    assert half.moved(-1000, extent).steps == (1.0, 51.0)
-    assert Zoom().moved(5, extent) == Zoom()
+    assert half.move(1000, extent).steps == (51.0, 101.0)
+    assert half.move(-1000, extent).steps == (1.0, 51.0)
+    assert Zoom().move(5, extent) == Zoom()
 
 
 def test_the_axis_fits_what_is_seen_and_leaves_outliers_out() -> None:

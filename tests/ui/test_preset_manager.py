@@ -8,7 +8,7 @@ from pathlib import Path
 from modules.config.presets import Preset, list_presets, save_preset
 from modules.config.schema import Config
 from tests.ui.conftest import Window
-from ui.features.presets.model import difference_rows, for_card, matching, needs_larger_card, preset_rows
+from ui.features.presets.model import difference_rows, find_presets, for_card, needs_larger_card, preset_rows
 from ui.features.presets.window import PresetComparison, Presets
 from ui.forms.model import Source
 
@@ -22,8 +22,8 @@ def test_rows_say_what_a_preset_trains_and_on_which_card(tmp_path: Path) -> None
     assert rows[1].trains == "Fine-tune"
     assert rows[2].config is None
     assert rows[2].problem
-    assert matching(rows, "xl 12") == [rows[1]]
-    assert matching(rows, "") == rows
+    assert find_presets(rows, "xl 12") == [rows[1]]
+    assert find_presets(rows, "") == rows
     differing = {setting: (before, now) for setting, before, now in difference_rows(rows[0], rows[1])}
     assert ("LoRA", "Fine-tune") in differing.values()
     assert difference_rows(rows[0], rows[2]) == []

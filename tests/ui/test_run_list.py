@@ -24,7 +24,7 @@ from ui.loop.background import Background
 from ui.loop.past_runs import read_past_state
 from ui.loop.run_state import RunState
 from ui.loop.wording import format_size
-from ui.widgets.table import Column, fitting
+from ui.widgets.table import Column, fitting_columns
 
 FINISHED = RunFinished("finished", 40, "Finished after 40 steps.")
 
@@ -201,9 +201,9 @@ def test_optional_columns_leave_where_the_others_would_be_clipped() -> None:
         Column("best", "Best", 110, is_optional=True),
         Column("size", "Size", 70, is_optional=True),
     )
-    assert fitting(columns, 400) == columns
-    assert fitting(columns, 320) == columns[:3]
-    assert fitting(columns, 200) == fitting(columns, 50) == columns[:2]
+    assert fitting_columns(columns, 400) == columns
+    assert fitting_columns(columns, 320) == columns[:3]
+    assert fitting_columns(columns, 200) == fitting_columns(columns, 50) == columns[:2]
 
 
 def test_the_part_that_a_resume_lost_does_not_count_in_the_past(tmp_path: Path) -> None:

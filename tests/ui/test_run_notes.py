@@ -174,9 +174,9 @@ def test_memory_is_that_of_the_card_and_of_the_machine() -> None:
 
 def test_the_log_is_filtered_by_words_and_level_and_copied() -> None:
     lines = (LogLine(0.0, "Backup at step 5"), LogLine(1.0, "A backup failed", "error"), LogLine(2.0, "Low", "warning"))
-    assert LogFilter().matching(lines) == lines
-    assert LogFilter("BACKUP step").matching(lines) == lines[:1]
-    assert LogFilter(level="warning").matching(lines) == lines[1:]
-    assert LogFilter("backup", "error").matching(lines) == lines[1:2]
-    assert LogFilter("nothing").matching(lines) == ()
+    assert LogFilter().select(lines) == lines
+    assert LogFilter("BACKUP step").select(lines) == lines[:1]
+    assert LogFilter(level="warning").select(lines) == lines[1:]
+    assert LogFilter("backup", "error").select(lines) == lines[1:2]
+    assert LogFilter("nothing").select(lines) == ()
     assert as_text(lines[:2]) == f"{clock(0.0)}\tBackup at step 5\n{clock(1.0)}\tA backup failed"

@@ -30,11 +30,11 @@ def test_rows_are_prompts_and_columns_steps() -> None:
 
 
 def test_the_arrow_keys_pass_over_gaps_and_stop_at_the_edge() -> None:
-    assert TABLE.moved((2, 0), 0, 1) == (2, 2)
-    assert TABLE.moved((0, 0), 0, -1) == (0, 0)
-    assert TABLE.moved((0, 2), 1, 0) == (1, 2)
-    assert TABLE.moved((0, 0), 1, 0) == (2, 0)
-    assert TABLE.moved((0, 0), 0, 0) == (0, 0)
+    assert TABLE.move((2, 0), 0, 1) == (2, 2)
+    assert TABLE.move((0, 0), 0, -1) == (0, 0)
+    assert TABLE.move((0, 2), 1, 0) == (1, 2)
+    assert TABLE.move((0, 0), 1, 0) == (2, 0)
+    assert TABLE.move((0, 0), 0, 0) == (0, 0)
 
 
 def test_a_sample_is_first_compared_with_the_first_of_its_prompt() -> None:

@@ -25,7 +25,7 @@ from ui.widgets.card import Card
 from ui.widgets.controls import Button, Choice, Switch
 from ui.widgets.dialog import Dialog
 from ui.widgets.entry import Entry
-from ui.widgets.fitted_text import FittedText, shortened
+from ui.widgets.fitted_text import FittedText, shorten
 from ui.widgets.grid import Grid
 from ui.widgets.image_grid import ImageGrid, Tile
 from ui.widgets.log import LogView, lines_after
@@ -292,9 +292,9 @@ def test_the_focus_is_seen_on_primary_buttons_and_tables_and_keys_begin_at_the_f
 
 
 def test_a_cut_text_has_no_space_before_its_end() -> None:
-    assert shortened("two  words\nmore", 20) == "two words more"
-    assert shortened("two words", 5) == "two…"
-    assert shortened("letters", 5) == "lett…"
+    assert shorten("two  words\nmore", 20) == "two words more"
+    assert shorten("two words", 5) == "two…"
+    assert shorten("letters", 5) == "lett…"
 
 
 def test_a_long_path_shows_its_end(screen: tk.Tk, theme: Theme) -> None:

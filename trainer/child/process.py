@@ -87,7 +87,7 @@ class ChildProcess(Generic[_EventT]):
 
         `read(line)` returns the event of a line, or None for any other line. `ending(last, code, log)` returns the
         event to add when the process has ended, if any; it is given its last event and its exit code, and removes its
-        log where it is not needed. `discarded` is a file to remove at the end.
+        log if it is not needed. `discarded` is a file to remove at the end.
         """
         self.events: queue.SimpleQueue[_EventT] = queue.SimpleQueue()
         self._read_line, self._ending, self._discarded = read, ending, discarded
@@ -162,7 +162,7 @@ def last_lines(log: Path, count: int) -> str:
 
 
 def _open_log(log: Path) -> IO[bytes]:
-    """Return the log, open for writing; where that fails, as on a full disk, nothing is kept of it."""
+    """Return the log, open for writing; if that fails, as on a full disk, nothing of it is kept."""
     try:
         return log.open("wb")
     except OSError:

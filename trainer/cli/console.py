@@ -223,7 +223,7 @@ def _started_words(event: RunStarted) -> str:
 
 
 def time_left(seconds: float | None) -> str:
-    """Return a time left as words; empty where it is not known."""
+    """Return a time left as text; empty if it is not known."""
     return f"{timedelta(seconds=round(seconds))} left" if seconds else ""
 
 

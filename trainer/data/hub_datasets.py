@@ -26,7 +26,7 @@ def hub_cache_dir(config: Config) -> Path:
 def with_local_folders(config: Config) -> Config:
     """Return a config in which the concepts on the hub have their local folders, as far as they are downloaded.
 
-    They are called by their repository where they have no name.
+    Those without a name are called by their repository.
     """
     if not hub_datasets(config):
         return config

@@ -134,7 +134,7 @@ class ConceptPreview:
         )
 
     def caption(self, sample_index: SampleIndex) -> str:
-        """Return the caption of one use of an image; empty where it is dropped."""
+        """Return the caption of one use of an image; empty if it is dropped."""
         return self._caption(sample_index).text
 
     def _caption(self, sample_index: SampleIndex) -> DrawnCaption:

@@ -14,7 +14,7 @@ from modules.families.embeddings import Word
 from modules.families.protocol import ModelFamily
 from modules.formats.safetensors_io import OnWritten, payload_sha256, write_safetensors
 from modules.system.devices import dtype_of
-from trainer.export.exporter import Exporter, SaveMoment, dated, result_metadata
+from trainer.export.exporter import Exporter, SaveMoment, date_metadata, result_metadata
 from trainer.run_folder.result import embeddings_folder
 
 _NOT_IN_NAMES = re.compile(r"[^\w.+-]+")
@@ -46,7 +46,7 @@ class EmbeddingExporter:
             "modelspec.architecture": f"{self.family.lora_naming.architecture}/textual-inversion",
             "modelspec.implementation": "diffusers",
             "modelspec.hash_sha256": f"0x{payload_sha256(tensors, dtype=dtype)}",
-            **dated(path.stem, moment),
+            **date_metadata(path.stem, moment),
             **result_metadata(self.config, moment, self.thumbnail),
             "modelspec.trigger_phrase": self.word.placeholder,
         }

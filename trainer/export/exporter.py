@@ -1,4 +1,4 @@
-"""What all exporters of a run's result have in common: their protocol, and the metadata of every file."""
+"""The protocol of all exporters of a run's result, and the metadata that every file has."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def result_metadata(config: Config, moment: SaveMoment, thumbnail: Callable[[], 
     return {key: text for key, text in metadata.items() if text}
 
 
-def dated(title: str, moment: SaveMoment) -> dict[str, str]:
-    """Return the metadata of a file that is no checkpoint or adapter with its own: title, date and program."""
+def date_metadata(title: str, moment: SaveMoment) -> dict[str, str]:
+    """Return title, date and program as metadata, for files without metadata of their kind (checkpoints, adapters)."""
     return {
         "modelspec.title": title,
         "modelspec.date": moment.now.isoformat(timespec="seconds"),

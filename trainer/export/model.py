@@ -23,7 +23,7 @@ from modules.formats.lazy_tensors import LazyTensor, lazy
 from modules.formats.safetensors_io import OnWritten, write_safetensors
 from modules.system.atomic import atomic_folder
 from modules.system.devices import dtype_of
-from trainer.export.exporter import SaveMoment, dated, model_suffix, result_metadata
+from trainer.export.exporter import SaveMoment, date_metadata, model_suffix, result_metadata
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +64,7 @@ class ModelExporter:
         dtype = None if output.dtype == "float8" else dtype_of(output.dtype)
         metadata = result_metadata(self.config, moment, self.thumbnail)
         if output.model_format == "diffusers":  # title and date, which its files would not show
-            metadata |= dated(path.name, moment)
+            metadata |= date_metadata(path.name, moment)
             write_folder(
                 path,
                 states,
@@ -130,7 +130,7 @@ class AutoencoderExporter:
         require_keys(self.part.spec.label, {s.key for s in slots}, state)
         dtype = dtype_of(self.config.output.dtype)
         title = path.stem if self.suffix else path.name
-        metadata = result_metadata(self.config, moment) | dated(title, moment)
+        metadata = result_metadata(self.config, moment) | date_metadata(title, moment)
         if self.suffix:
             write_safetensors(path, to_original(slots, state), metadata, dtype=dtype, on_written=on_written)
             return

@@ -45,7 +45,7 @@ class Originals:
         """The folder with the copies; None as long as there are none."""
 
     def keep(self, file: Path) -> None:
-        """Copy a file, if it exists. Raises OSError where it cannot be copied."""
+        """Copy a file, if it exists. Raises OSError if it cannot be copied."""
         if not file.is_file():
             return
         if self.place is None:
@@ -68,7 +68,7 @@ class Work:
     """The work on the images of a folder, which writes a `noun` for each: "caption" or "mask".
 
     `is_left(image)` returns None for an image to work on, "" for one that stays as it is, else why it cannot be done;
-    `do(image)` works on it, and raises OSError where that fails.
+    `do(image)` works on it, and raises OSError if that fails.
     """
 
     noun: str

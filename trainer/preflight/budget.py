@@ -76,7 +76,7 @@ def layer_problems(budget: Budget) -> Iterator[Problem]:
 
 
 def trained_parts(budget: Budget) -> tuple[TrainedPart, ...]:
-    """Return what a run trains of each part."""
+    """Return the trained layers of each part of a run."""
     return tuple(parts_trained(budget.config, budget.passes, budget.run.plans))
 
 

@@ -60,7 +60,7 @@ class DoctorReport:
 
 
 def examine(config: Config, progress: Progress = no_progress) -> DoctorReport:
-    """Return what is probably wrong with the images and captions of a config. Nothing is changed.
+    """Return the probable problems of the images and captions of a config. Nothing is changed.
 
     Raises DarkroomError if a concept's folder or its caption settings are wrong; whatever `progress` raises stops it.
     """
@@ -72,7 +72,7 @@ def examine(config: Config, progress: Progress = no_progress) -> DoctorReport:
 
 
 def look_at(config: Config, progress: Progress = no_progress) -> Examination:
-    """Return what the checks look at: the images of a config, each decoded once."""
+    """Return the images of a config for the checks, each decoded once."""
     config = with_local_folders(config)
     problems = [
         *(p for _, p in problems_of_concept_folders(config)),

@@ -65,7 +65,7 @@ def problems_of_concept_folders(config: Config) -> Iterator[tuple[int, Problem]]
 
 
 def _not_downloaded(concept: Concept, path: str, *, offline: bool) -> Problem:
-    """Return what a concept on the hub without a local folder means: a download, or an error."""
+    """Return the problem of a concept on the hub without a local folder: a download, or an error."""
     dataset = HubDataset.of(concept.path)
     if dataset is None:
         message = f"{cut(concept.path, max_chars=200)} is not a data set of the Hugging Face hub."
@@ -162,7 +162,7 @@ def _empty_concepts(config: Config, training: Dataset, validation: Dataset) -> I
 
 
 def _advice_on_small_images(config: Config) -> str:
-    """Return what makes images that are left out for their size be trained."""
+    """Return the ways to train images that are left out for their size."""
     ways = ["lower the minimum size"] if config.data.min_side_px else []
     ways += ["switch off Never upscale"] if config.data.never_upscale else []
     return f"To train them, {' or '.join(ways)}, or use larger images."
@@ -256,5 +256,5 @@ def _digest(path: Path, digests: dict[Path, bytes]) -> bytes:
 
 
 def label_of(config: Config, index: int) -> str:
-    """Return what a concept is called in a message."""
+    """Return the name of a concept in messages."""
     return config.concepts[index].name or f"number {index + 1}"

@@ -166,7 +166,7 @@ def _schedule(config: Config, total_steps: int) -> Iterator[Problem]:
 
 
 def _stops(config: Config, plans: EpochPlans, total_steps: int) -> Iterator[Problem]:
-    """Yield problems of spans in steps; those in epochs are checked without images, those in time only by the clock."""
+    """Yield problems of spans in steps; those in epochs are checked without images, spans of time only by the clock."""
     spans = {p.name: config.part(p.name).stop_after for p in trained_parts(config)}
     ends = {name: _step_of(span, plans, total_steps) for name, span in spans.items()}
     for name, span in spans.items():

@@ -32,7 +32,7 @@ def counting_tokenizer(config: Config) -> Any | None:
 
 
 def tokenizer_folder(config: Config) -> Path | None:
-    """Return the tokenizer folder of a local or downloaded base model; None where there is none on this machine."""
+    """Return the tokenizer folder of a local or downloaded base model; None if this machine has none."""
     encoders = config.family.names_of("text_encoder")
     if not encoders or not config.model.base_model.strip():
         return None

@@ -48,12 +48,12 @@ class TrainedPart:
 
 
 def kind_of_layer(name: str) -> str:
-    """Return what a layer of a model belongs to, by its path in diffusers or transformers, as a user would say it."""
+    """Return the kind of a layer in a user's words, by its path in diffusers or transformers."""
     return next((kind for kind, parts in _KINDS.items() if any(part in name for part in parts)), "other")
 
 
 def parts_trained(config: Config, passes: Passes, plans: Plans) -> Iterator[TrainedPart]:
-    """Yield what a run trains of each part that it trains."""
+    """Yield the trained layers of each part that a run trains."""
     labels = {p.name: p.label for p in config.family.parts}
     for name, plan in plans.items():
         if plan.trains == "nothing":

@@ -292,7 +292,7 @@ def _check(
 
 
 def _check_progress(emit: Callable[[Event], None], check: Callable[[], None]) -> Progress:
-    """Return what reports the work of a check as phases of the run, and stops it."""
+    """Return the function that reports the work of a check as phases of the run, and stops it."""
     watch, emit_once = scan_watch(emit, check), cache(lambda: emit(PhaseChanged("estimating")))
 
     def report(what: str, done: int, total: int) -> None:

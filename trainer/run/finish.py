@@ -93,8 +93,8 @@ def end_stopped(run: PreparedRun) -> None:
 def rescue(run: PreparedRun) -> None:
     """After an error, write a backup of the last full step if that is still possible, so that no training is lost.
 
-    What the processes shard they write together. That is not possible after an error within a step: the others wait
-    for a part of it that never comes.
+    Processes write sharded weights together. That is not possible after an error within a step: the others wait for a
+    part of it that never comes.
     """
     if not run.training.counters.step or run.training.stepper.is_moving:
         return

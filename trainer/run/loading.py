@@ -116,7 +116,7 @@ def _report_start(setup: RunSetup, model: LoadedModel) -> None:
 
 
 def _note_of_start(model: LoadedModel, form: FileForm) -> tuple[str, str]:
-    """Return a message about what the run does not train of the file, and an advice; empty where there is nothing."""
+    """Return a message about layers of the file that the run does not train, and an advice; both empty without any."""
     start = model.start
     if start is None:
         return "", ""

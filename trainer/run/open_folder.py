@@ -149,9 +149,10 @@ def _report_abandoned(backup: BackupInfo, keep: int, log: EventLog) -> None:
 
 
 def remove_unfinished_files(run_dir: Path, destination: Path, emit: Callable[[Event], None]) -> None:
-    """Remove what killed programs left in the run's folder, in other runs of its workspace and next to the result.
+    """Remove files of killed programs from the run's folder, from other runs of its workspace and next to the result.
 
-    What they had moved aside gets its name back. Files of programs that still run stay. A warning names what was done.
+    Files that they had moved aside get their names back. Files of programs that still run stay. A warning names the
+    changes.
     """
     leftovers = sweep(run_dir, is_recursive=True)
     for other in _folders_in(run_dir.parent):

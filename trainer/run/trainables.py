@@ -147,7 +147,7 @@ def _targets(family: ModelFamily, settings: AdapterSettings, part_of: PartOf) ->
 
 
 def unread_parts(config: Config) -> tuple[str, ...]:
-    """Return the parts whose weights a run does not need: all but the trained ones where it trains on pixels."""
+    """Return the parts whose weights a run does not need: all but the trained ones if it trains on pixels."""
     if not trains_on_pixels(config):
         return ()
     trained = {p.name for p in trained_parts(config)}

@@ -150,7 +150,7 @@ def record_again(run_dir: Path, path: Path, files: Sequence[Path]) -> None:
 
 
 def results_of(run_dir: Path) -> list[WrittenResult]:
-    """Return the results that a run wrote, the newest last; none where there is no record that can be read."""
+    """Return the results that a run wrote, the newest last; empty without a readable record."""
     try:
         data = json.loads((run_dir / RESULTS_FILE).read_text(encoding="utf-8"))
         return [_result(entry, run_dir) for entry in data["results"]]

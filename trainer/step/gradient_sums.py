@@ -117,7 +117,7 @@ class GradientSums:
         self._num_started = 0
 
     def _watch(self, trained: Sequence[nn.Parameter]) -> None:
-        """Watch the gradients of parameters where that starts a sum before the backward pass has ended.
+        """Watch the gradients of parameters if that starts a sum before the backward pass has ended.
 
         It does not with a single bucket: that is complete at the end. A call for each weight would only cost time.
         """

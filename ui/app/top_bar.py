@@ -18,7 +18,7 @@ from ui.forms.changes import changes
 from ui.forms.context import Context
 from ui.forms.setting_pages import TOP_BAR
 from ui.widgets.controls import Button, Choice
-from ui.widgets.fitted_text import shortened
+from ui.widgets.fitted_text import shorten
 from ui.widgets.menu import add_submenu, make_menu, open_at
 from ui.widgets.panel import Panel, Text
 from ui.widgets.theme import GAP, PAD
@@ -69,7 +69,7 @@ class TopBar(Panel):
         kinds = {"built_in": "Preset", "preset": "Your preset", "file": "Config", "none": "Config"}
         self._caption.set_text(kinds[form.source.kind])
         self.differs_link.set_text(self._describe_differences())
-        name = shortened(form.source.name, _MAX_NAME_CHARS)
+        name = shorten(form.source.name, _MAX_NAME_CHARS)
         text = f"{name}{' •' if form.is_changed else ''}  ▾"
         if self.preset_button.cget("text") != text:
             self.preset_button.configure(text=text)

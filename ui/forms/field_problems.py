@@ -121,9 +121,9 @@ class _Check:
         return config is not self._config
 
     def run(self, config: Config, shipped: Config | None = None) -> None:
-        """Check a config in the background; while another is being checked, after that.
+        """Check a config in the background, after the check of another one that is under way.
 
-        What is found in `shipped` as well is left out.
+        Problems that `shipped` has, too, are left out.
         """
         if not self.is_new(config):
             return

@@ -36,7 +36,7 @@ class Finding:
 class Findings:
     """The list that was shown last, with its title, and below it what the checks find while the user edits.
 
-    What is fixed leaves the list. Empty without findings.
+    A fixed problem leaves the list. Empty without findings.
     """
 
     def __init__(self) -> None:

@@ -54,7 +54,7 @@ class Preferences:
         self.changed: Signal[[]] = Signal()
 
     def change(self, **updates: Any) -> None:
-        """Change some settings and emit the signal; equal values are no change."""
+        """Change some settings, and emit the signal if any value differs."""
         settings = self.now.model_copy(update=updates)
         if settings != self.now:
             self.now = settings

@@ -201,6 +201,6 @@ class CardGrid(Grid):
 
     def _write(self, batch: CanvasBatch, text: str, x: int, y: int, room: int, role: str, token: str) -> None:
         batch.add(
-            "text", x, y, text=self._texts.fitted(text, role, room), anchor="nw",
+            "text", x, y, text=self._texts.fit(text, role, room), anchor="nw",
             fill=self.theme.colour(token), font=self.theme.font(role), tags="text",
         )  # fmt: skip

@@ -121,7 +121,7 @@ class GridInput:
 
     def _arrow(self, key: str, is_extending: bool, _event: object) -> str:
         if self._grid.cards:
-            number = self._grid.layout().reached(self._grid.current, key, self._canvas.winfo_height())
+            number = self._grid.layout().go(self._grid.current, key, self._canvas.winfo_height())
             if is_extending:
                 self._grid.select_to(number)
                 self._grid.see(number)

@@ -92,7 +92,7 @@ class Chips(Panel):
                 2, 4, text=self.hint, anchor="nw", width=width - 4, fill=theme.colour("faint"),
                 font=theme.font("small"),
             )  # fmt: skip
-        self._places = self._laid_out(width)
+        self._places = self._lay_out(width)
         whole = self._places[-1].top + theme.px(_HEIGHT_PX) if self._places else 0
         self._top = max(0, min(self._top, whole - height))
         self._bar.set(self._top / max(1, whole), min(1.0, (self._top + height) / max(1, whole)))
@@ -106,7 +106,7 @@ class Chips(Panel):
         x = place.right - px(_CROSS_PX) // 2 if cross else (place.left + place.right - px(_CROSS_PX)) // 2
         return x, place.top - self._top + px(_HEIGHT_PX) // 2
 
-    def _laid_out(self, width: int) -> list[_Place]:
+    def _lay_out(self, width: int) -> list[_Place]:
         px, font = self.theme.px, tkfont.Font(self.canvas, font=self.theme.font("small"))
         places, left, top = [], 0, 0
         for tag in self.tags:
@@ -127,14 +127,14 @@ class Chips(Panel):
         )  # fmt: skip
         middle = (top + bottom) / 2
         canvas.create_text(
-            place.left + px(_PAD_PX), middle, text=self._fitted(index, place), anchor="w", fill=theme.colour("text"),
+            place.left + px(_PAD_PX), middle, text=self._fit_text(index, place), anchor="w", fill=theme.colour("text"),
             font=theme.font("small"),
         )  # fmt: skip
         canvas.create_text(
             place.right - px(_CROSS_PX) // 2 - 1, middle, text="×", fill=theme.colour("muted"), font=theme.font("small")
         )
 
-    def _fitted(self, index: int, place: _Place) -> str:
+    def _fit_text(self, index: int, place: _Place) -> str:
         room = (place.right - place.left - self.theme.px(_PAD_PX + _CROSS_PX)) // self.theme.px(6)
         tag = self.tags[index]
         return tag if place.right < self.canvas.winfo_width() or len(tag) <= room else f"{tag[: max(1, room - 1)]}…"

@@ -67,7 +67,7 @@ class Button(ctk.CTkButton):  # type: ignore[misc]
         _make_focusable(self, self._canvas, theme, press=self.invoke, show_ring=self._show_ring)
 
     def _draw(self, no_color_updates: bool = False) -> None:
-        """Also note presses of a label that customtkinter has created: a release of a press elsewhere is no click."""
+        """Also note presses of a label that customtkinter has created: a click begins and ends here."""
         super()._draw(no_color_updates)
         for part in (self._canvas, self._text_label, self._image_label):
             if part is not None and str(part) not in self._pressable:

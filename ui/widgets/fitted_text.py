@@ -12,7 +12,7 @@ from ui.widgets.theme import Theme
 _MAX_KEPT = 5000
 
 
-def shortened(text: str, max_chars: int) -> str:
+def shorten(text: str, max_chars: int) -> str:
     """Return a text on one line, cut if it has more letters."""
     plain = " ".join(text.split())
     return plain if len(plain) <= max_chars else plain[: max(1, max_chars - 1)].rstrip() + "…"
@@ -25,8 +25,8 @@ class FittedTexts:
         self._owner, self._theme = owner, theme
         self._cut: dict[tuple[str, str, int, bool], str] = {}
 
-    def fitted(self, text: str, role: str, room: int, *, keeps_end: bool = False) -> str:
-        """Return a text in the font of a role, cut where it is wider than the room in pixels.
+    def fit(self, text: str, role: str, room: int, *, keeps_end: bool = False) -> str:
+        """Return a text in the font of a role, cut if it is wider than the room in pixels.
 
         With `keeps_end` it is cut at the start, as a path.
         """
@@ -87,5 +87,5 @@ class FittedText(Text):
         width = self.winfo_width()
         if width > 1:
             self.configure(wraplength=0 if self._is_one_line else max(40, width))
-            cut = self._texts.fitted(self._whole, self._role, width, keeps_end=self._keeps_end)
+            cut = self._texts.fit(self._whole, self._role, width, keeps_end=self._keeps_end)
             self.set_text(cut if self._is_one_line else self._whole)

@@ -20,9 +20,9 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class GridCard:
-    """A card. `image` is the key of its image, as `load` takes it; `note` stands in its place where there is none.
+    """A card. `image` is the key of its image, as `load` accepts it; without an image, `note` is in its place.
 
-    `share` is drawn as a thin bar below the first line; None draws none.
+    `share` is drawn as a thin bar below the first line; None leaves it out.
     """
 
     title: str

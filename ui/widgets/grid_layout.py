@@ -104,7 +104,7 @@ class GridLayout:
             "End": self.count - 1 - number,
         }[key]
 
-    def reached(self, number: int, key: str, height: int) -> int:
+    def go(self, number: int, key: str, height: int) -> int:
         """Return the cell that a key leads to from another one."""
         target = number + self.step(key, number, height)
         if 0 <= target < self.count:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ui.loop.pump import Pump
 from ui.widgets.canvas import CanvasBatch
-from ui.widgets.fitted_text import shortened
+from ui.widgets.fitted_text import shorten
 from ui.widgets.grid import Grid
 from ui.widgets.grid_layout import GridLayout
 from ui.widgets.photos import Key, Load, fitted_into_square
@@ -99,7 +99,7 @@ class ImageGrid(Grid):
             self._draw_badge(batch, tile, x, y + side)
         if tile.caption:
             batch.add(
-                "text", x, y + side + self.theme.px(3), text=shortened(tile.caption, int(side * _CHARS_PER_PX)),
+                "text", x, y + side + self.theme.px(3), text=shorten(tile.caption, int(side * _CHARS_PER_PX)),
                 width=side, anchor="nw", fill=self.theme.colour("muted"), font=self.theme.font("caption"),
             )  # fmt: skip
 

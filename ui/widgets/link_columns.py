@@ -38,7 +38,7 @@ class Placed:
 Groups = Sequence[tuple[str, Sequence[Link]]]
 
 
-def laid_out(
+def place_links(
     groups: Groups, num_columns: int, column_px: int, px: Callable[[float], int], wrapped: Callable[[str], list[str]]
 ) -> tuple[list[Placed], int]:
     """Return the places of all headings and links, in columns of about equal height, and the height of the highest.
@@ -99,13 +99,13 @@ class LinkColumns(tk.Canvas):
         gap, self.placed = self.theme.px(PAD), []
         tries = (
             (self.theme.px(_NARROW_PX), _MOST_NARROW, _without_details),
-            (self._min_column_px, _MOST, self._wrapped),
+            (self._min_column_px, _MOST, self._wrap),
         )
         for least_px, most, wrapped in tries:
             num_columns = max(1, min(most, (width + gap) // (least_px + gap)))
             column_px, before = (width + gap) // num_columns, self._column_px
             self._column_px = column_px
-            placed, height = laid_out(groups, num_columns, column_px, self.theme.px, wrapped)
+            placed, height = place_links(groups, num_columns, column_px, self.theme.px, wrapped)
             if height > room:
                 self._column_px = before
                 break
@@ -114,7 +114,7 @@ class LinkColumns(tk.Canvas):
         self._draw()
         return bool(self.placed)
 
-    def _wrapped(self, detail: str) -> list[str]:
+    def _wrap(self, detail: str) -> list[str]:
         """Return a detail in lines that fit the column."""
         room = self._column_px - self.theme.px(PAD)
         lines, width = [""], 0

@@ -168,7 +168,7 @@ class LogPanel(Panel):
         self.view = LogView(self, theme)
         self.view.pack(fill="both", expand=True)
         for variable in (self.words, self.level):
-            variable.trace_add("write", lambda *_: self.view.replace(self.filter.matching(self._all)))
+            variable.trace_add("write", lambda *_: self.view.replace(self.filter.select(self._all)))
 
     @property
     def text(self) -> tk.Text:
@@ -183,7 +183,7 @@ class LogPanel(Panel):
     def show(self, lines: Sequence[LogLine]) -> None:
         """Show the lines that match the filter."""
         self._all = lines
-        self.view.show(self.filter.matching(lines))
+        self.view.show(self.filter.select(lines))
 
     def copy(self) -> None:
         """Copy the selected text, or all lines that are shown."""
@@ -218,7 +218,7 @@ class LogFilter:
     text: str = ""
     level: str = "all"
 
-    def matching(self, lines: Sequence[LogLine]) -> tuple[LogLine, ...]:
+    def select(self, lines: Sequence[LogLine]) -> tuple[LogLine, ...]:
         """Return the lines that are shown, in order."""
         tones, words = _TONES_SHOWN[self.level], self.text.lower().split()
         if self == LogFilter():

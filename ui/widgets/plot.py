@@ -384,7 +384,7 @@ class Plot(DrawnCanvas):
         if _is_shifted(event):
             left, right = self._sides()
             span = self._x_axis.high - self._x_axis.low
-            self.set_zoom(zoom.moved((start - event.x) / (right - left) * span, self.extent))
+            self.set_zoom(zoom.move((start - event.x) / (right - left) * span, self.extent))
         else:
             top, bottom = self.panes[0].top, self.panes[-1].bottom
             self.create_rectangle(

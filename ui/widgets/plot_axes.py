@@ -29,7 +29,7 @@ def ticks(low: float, high: float, max_count: int) -> list[float]:
 
 def log_ticks(low: float, high: float, max_count: int) -> list[float]:
     """Return round numbers within a range of positive values for a logarithmic scale: powers of ten, and 2 and 5 times
-    them where there is room. A narrow range has the ticks of a linear scale.
+    them if there is room. A narrow range has the ticks of a linear scale.
     """
     if not 0 < low < high or max_count < 1:
         return []
@@ -109,7 +109,7 @@ class Zoom:
         """Return the zoom to a range, in either direction."""
         return self._to(min(one, other), max(one, other), extent)
 
-    def moved(self, by: float, extent: tuple[float, float]) -> Zoom:
+    def move(self, by: float, extent: tuple[float, float]) -> Zoom:
         """Return the zoom moved by so many steps, at most to the end of the run."""
         if self.steps is None:
             return self

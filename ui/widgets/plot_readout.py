@@ -6,7 +6,7 @@ import tkinter as tk
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ui.widgets.fitted_text import shortened
+from ui.widgets.fitted_text import shorten
 from ui.widgets.plot_model import Column
 from ui.widgets.theme import Theme
 
@@ -53,7 +53,7 @@ class _Writer:
 
     def column(self, x: float, y: float, column: Column, num_rows: int) -> float:
         """Write a column with its top left at a point; return its right edge."""
-        rows = [(shortened(name, _MAX_NAME_CHARS), value) for name, value in column.rows]
+        rows = [(shorten(name, _MAX_NAME_CHARS), value) for name, value in column.rows]
         if len(rows) > num_rows:
             rows = [*rows[: num_rows - 1], (f"and {len(rows) - num_rows + 1} more", "")]
         step = self.theme.px(_ROW_PX)

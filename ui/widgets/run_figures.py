@@ -98,13 +98,13 @@ def weighted_course(validations: Sequence[ValidationFinished]) -> list[tuple[int
     return [(v.step, w) for v, w in weighted]
 
 
-def offered(lines: Iterable[Line]) -> list[str]:
+def offered_curves(lines: Iterable[Line]) -> list[str]:
     """Return the curves that can be chosen, in the order of the menu."""
     there = {line.curve for line in lines}
     return [name for name in CURVES if name in there]
 
 
-def shown(lines: Iterable[Line], curves: Iterable[str]) -> tuple[Line, ...]:
+def shown_lines(lines: Iterable[Line], curves: Iterable[str]) -> tuple[Line, ...]:
     """Return the lines of the chosen curves; the loss if the run has none of the chosen ones."""
     lines, chosen = tuple(lines), set(curves)
     some = tuple(line for line in lines if line.curve in chosen or not line.is_of_run)

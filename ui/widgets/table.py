@@ -34,7 +34,7 @@ class Column:
     is_optional: bool = False
 
 
-def fitting(columns: Sequence[Column], width_px: float) -> tuple[Column, ...]:
+def fitting_columns(columns: Sequence[Column], width_px: float) -> tuple[Column, ...]:
     """Return the columns that fit into a width in design pixels: without as many optional ones, from the right."""
     kept = list(columns)
     for column in reversed(columns):
@@ -173,7 +173,7 @@ class Table(Panel):
 
     def _fit(self, width: int) -> None:
         """Show the columns that fit; the stretched one gets the rest. Tk would clip the last ones instead."""
-        shown = fitting(self._columns, width / self.theme.scale)
+        shown = fitting_columns(self._columns, width / self.theme.scale)
         names = [column.name for column in shown if column.name != "#0"]
         if names != [str(name) for name in self.tree["displaycolumns"]]:
             self.tree.configure(displaycolumns=names)

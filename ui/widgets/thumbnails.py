@@ -69,7 +69,7 @@ def collage(
     """
     small_px = (height_px - 2 * _GAP_PX) // 3
     main_px = width_px - small_px - _GAP_PX if len(paths) > 3 else width_px
-    main = _first_readable(paths, lambda p: cache.covering(p, main_px, height_px))
+    main = _first_readable(paths, lambda p: cache.cover(p, main_px, height_px))
     if main_px == width_px:
         return main
     result = Image.new("RGB", (width_px, height_px), gap_colour)
@@ -78,7 +78,7 @@ def collage(
         top = row * (small_px + _GAP_PX)
         bottom = height_px if row == 2 else top + small_px
         try:
-            result.paste(cache.covering(path, width_px - main_px - _GAP_PX, bottom - top), (main_px + _GAP_PX, top))
+            result.paste(cache.cover(path, width_px - main_px - _GAP_PX, bottom - top), (main_px + _GAP_PX, top))
         except OSError:
             continue
     return result
@@ -97,7 +97,7 @@ class ThumbnailCache:
     """Thumbnails in files, by the path, size and modification time of their image and their own size.
 
     A file is written under a temporary name and renamed. Once they take more than `max_bytes`, those that were used
-    longest ago are removed. It only saves time: where it cannot be read or written everything works without it.
+    longest ago are removed. It only saves time: if it cannot be read or written, everything works without it.
     Threads may share one.
     """
 
@@ -107,16 +107,16 @@ class ThumbnailCache:
         self._lock = threading.Lock()
         self._writes_until_look = 0
 
-    def fitted(self, path: Path, width_px: int, height_px: int, *, enlarge: Enlarge = "no") -> Image.Image:
+    def fit(self, path: Path, width_px: int, height_px: int, *, enlarge: Enlarge = "no") -> Image.Image:
         """Return an image as `load_fitted` does, kept on disk."""
         draw = partial(load_fitted, path, width_px, height_px, enlarge=enlarge)
-        return self._kept(path, f"fitted {width_px} {height_px} {enlarge}", draw)
+        return self._keep(path, f"fitted {width_px} {height_px} {enlarge}", draw)
 
-    def covering(self, path: Path, width_px: int, height_px: int) -> Image.Image:
+    def cover(self, path: Path, width_px: int, height_px: int) -> Image.Image:
         """Return an image as `load_covering` does, kept on disk."""
-        return self._kept(path, f"covering {width_px} {height_px}", partial(load_covering, path, width_px, height_px))
+        return self._keep(path, f"covering {width_px} {height_px}", partial(load_covering, path, width_px, height_px))
 
-    def _kept(self, path: Path, kind: str, draw: Draw) -> Image.Image:
+    def _keep(self, path: Path, kind: str, draw: Draw) -> Image.Image:
         status = status_of(path)
         if status.size_bytes <= _SMALL_BYTES:
             return draw()
@@ -164,7 +164,7 @@ class ThumbnailCache:
 
 
 def _read(file: Path) -> Image.Image | None:
-    """Return a thumbnail and mark it as used; None where there is none, or a damaged one."""
+    """Return a thumbnail and mark it as used; None if its file is missing or damaged."""
     try:
         with open_image(file) as image:
             result = image.convert("RGB")

@@ -103,7 +103,7 @@ class ThumbnailList(Grid):
             (line.text[:_MAX_CHARS], line.token, "caption", 0.68, width - left - gap),
         ):
             batch.add(
-                "text", left, y + row_px * at, text=self._texts.fitted(text, role, room), anchor="w",
+                "text", left, y + row_px * at, text=self._texts.fit(text, role, room), anchor="w",
                 fill=theme.colour(token), font=theme.font(role),
             )  # fmt: skip
         if line.mark:
@@ -114,7 +114,7 @@ class ThumbnailList(Grid):
 
     def _choose_by(self, key: str, choose: Callable[[int], object]) -> str:
         if self.images:
-            choose(self.layout().reached(max(0, self.chosen), key, self.canvas.winfo_height()))
+            choose(self.layout().go(max(0, self.chosen), key, self.canvas.winfo_height()))
         return "break"
 
 

@@ -30,7 +30,7 @@ from ui.features.captions.tiles import (
     History,
     Step,
     TileKey,
-    around,
+    box_around,
     copies,
     restore,
     slices,
@@ -120,7 +120,7 @@ class MaskDocument:
             self.pixels[here] = mix_stroke(before, brush.value, self._coverage[key], brush.opacity)
             changed_tiles.append(tile)
         self._last = at
-        return around(changed_tiles)
+        return box_around(changed_tiles)
 
     def end_stroke(self) -> None:
         """End the stroke: one step of the history, unless it changed nothing."""

@@ -157,7 +157,7 @@ class ReplaceWindow(Window):
             status += f" The first {_MAX_ROWS} are shown." if len(changes) > _MAX_ROWS else ""
         self.summary.recolour("muted")
         self.summary.set_text(f"{before} {status}".strip())
-        self.table.set_rows([(f" {c.path.name}", shortened_pair(c), "") for c in changes[:_MAX_ROWS]])
+        self.table.set_rows([(f" {c.path.name}", shorten_pair(c), "") for c in changes[:_MAX_ROWS]])
         self.replace_button.configure(text=f"Replace in {count(len(changes), 'file')}" if changes else "Replace")
         self.replace_button.set_enabled(bool(changes))
 
@@ -171,7 +171,7 @@ class ReplaceWindow(Window):
         self.summary.set_text(str(error) if isinstance(error, DarkroomError) else f"This search failed: {error}")
 
 
-def shortened_pair(change: Change) -> tuple[str, str]:
+def shorten_pair(change: Change) -> tuple[str, str]:
     """Return a caption before and after its change, from a little before the first difference, on one line each."""
     before, after = change.before, change.after
     first = next(

@@ -73,10 +73,10 @@ def restore(mask: Mask, step: Step) -> Box | None:
         index = slices(box)
         mask[index] = np.frombuffer(zlib.decompress(content), np.uint8).reshape(mask[index].shape)
         boxes.append(box)
-    return around(boxes)
+    return box_around(boxes)
 
 
-def around(boxes: Iterable[Box]) -> Box | None:
+def box_around(boxes: Iterable[Box]) -> Box | None:
     """Return the smallest box around some; None around none."""
     all_boxes = list(boxes)
     if not all_boxes:

@@ -133,7 +133,7 @@ class DoctorTab:
         self.advice.pack(fill="x", padx=(px(GAP), 0), pady=(px(GAP), 0))
         self.files = ImageGrid(
             card.body, context.theme, context.pump, tile_px=96, on_open=self._open_file,
-            load=lambda path, side: self._editing.thumbnails.fitted(path, side, side, enlarge="smooth"),
+            load=lambda path, side: self._editing.thumbnails.fit(path, side, side, enlarge="smooth"),
         )  # fmt: skip
         self.files.pack(fill="both", expand=True, padx=(px(GAP), 0), pady=(px(GAP), 0))
 

@@ -129,7 +129,7 @@ class GeneralTab:
         new.pack(fill="both", expand=True, padx=(pad - 4, 0), pady=pad // 2)
 
     def _load(self, path: Path, side_px: int) -> Image.Image:
-        return self._editing.thumbnails.fitted(path, side_px, side_px, enlarge="smooth")
+        return self._editing.thumbnails.fit(path, side_px, side_px, enlarge="smooth")
 
 
 def _caption_text(image: SourceImage, rules: CaptionRules, *, run_seed: int) -> str:

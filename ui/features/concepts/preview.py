@@ -173,6 +173,6 @@ def _show(
         return None
     chosen = min(use, len(uses) - 1)
     seen = preview.use(uses[chosen], is_augmented=is_augmented)
-    original = thumbnails.fitted(seen.path, ORIGINAL_PX, ORIGINAL_PX) if seen.pixels is not None else None
+    original = thumbnails.fit(seen.path, ORIGINAL_PX, ORIGINAL_PX) if seen.pixels is not None else None
     captions = tuple(preview.caption(u) for u in uses[chosen : chosen + NUM_CAPTIONS])
     return PreviewContent(seen, original, len(uses), captions)

@@ -100,7 +100,7 @@ def difference_rows(one: PresetRow, other: PresetRow) -> list[tuple[str, str, st
     return [(c.place, c.before, c.now) for c in changes(other.config, one.config)]
 
 
-def matching(rows: Sequence[PresetRow], text: str) -> list[PresetRow]:
+def find_presets(rows: Sequence[PresetRow], text: str) -> list[PresetRow]:
     """Return the rows that contain every word of a text, in any column."""
     terms = text.casefold().split()
     return [r for r in rows if all(w in " ".join((r.preset.name, *r.cells, r.notes)).casefold() for w in terms)]

@@ -20,9 +20,9 @@ from modules.system.problem import count
 from ui.features.presets.model import (
     PresetRow,
     difference_rows,
+    find_presets,
     first_line,
     for_card,
-    matching,
     needs_larger_card,
     preset_groups,
     preset_rows,
@@ -185,7 +185,7 @@ class Presets(Window):
 
     def _show_matches(self) -> None:
         path = self._path_to_select or next((r.preset.path for r in self._selected_rows()), None)
-        self.visible = matching(self._all, self.find.get())
+        self.visible = find_presets(self._all, self.find.get())
         self.table.set_rows([(f"  {r.preset.name}", r.cells, "error" if r.problem else "") for r in self.visible])
         index = next((i for i, r in enumerate(self.visible) if r.preset.path == path), 0)
         if self.visible:
@@ -324,7 +324,7 @@ class PresetList(SearchWindow):
 
     def _find(self, text: str) -> Rows:
         terms = text.casefold().split()
-        matches = matching(self.rows, text)
+        matches = find_presets(self.rows, text)
         self.matches = sorted(
             for_card(matches, self.card_gb),
             key=lambda r: not all(w in f"{r.preset.name} {r.trains}".casefold() for w in terms),

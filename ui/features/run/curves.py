@@ -31,7 +31,15 @@ from ui.widgets.panel import Panel
 from ui.widgets.plot import Plot
 from ui.widgets.plot_axes import Axis, Zoom, padded_axis
 from ui.widgets.plot_model import SMALL, Figure, Line
-from ui.widgets.run_figures import CURVES, SHOWN_AT_FIRST, ChartChoices, lines_of, offered, run_figure, shown
+from ui.widgets.run_figures import (
+    CURVES,
+    SHOWN_AT_FIRST,
+    ChartChoices,
+    lines_of,
+    offered_curves,
+    run_figure,
+    shown_lines,
+)
 from ui.widgets.scroll import ScrollFrame
 from ui.widgets.theme import GAP, Theme
 from ui.widgets.tooltip import Tooltips
@@ -72,7 +80,7 @@ class RunCurves(Panel):
             list(self.past.values()),
             unit_labels=_unit_labels(state),
         )
-        self.chart.show(run_figure(shown(lines, self._choices.curves), state.validations))
+        self.chart.show(run_figure(shown_lines(lines, self._choices.curves), state.validations))
 
     def toggle(self, curve: str) -> None:
         """Show a curve, or hide it."""
@@ -137,7 +145,7 @@ class RunCurves(Panel):
     def _open_curves(self) -> None:
         lines = lines_of(self._state.series, self._state.validations, self._state.rewards)
         menu = self._new_menu()
-        for name in offered(lines) or list(SHOWN_AT_FIRST & CURVES.keys()):
+        for name in offered_curves(lines) or list(SHOWN_AT_FIRST & CURVES.keys()):
             mark = "✓" if name in self._choices.curves else "  "
             menu.add_command(label=f"{mark}  {CURVES[name]}", command=partial(self.toggle, name))
         open_at(menu, self.curves_button)
@@ -248,7 +256,7 @@ class MetricPlot(Plot):
         label = metric_label(self.name) + (f" · step {step:,}" if self._pointed else "")
         room = width - self._texts.width(words, "small") - px(6)
         self._write(width, 0, words, "text", anchor="ne", role="small")
-        self._write(0, 0, self._texts.fitted(label, "caption", room), "muted", anchor="nw")
+        self._write(0, 0, self._texts.fit(label, "caption", room), "muted", anchor="nw")
         self._batch.add("line", 0, bottom, width, bottom, fill=self.theme.colour("chart_grid"))
         if self._pointed:
             self._draw_dot(self.x(step), self.y(value), px(3), self.theme.colour("chart_smooth"))

@@ -12,7 +12,7 @@ from typing import Any
 from trainer.events import SampleReady
 from ui.loop.pump import Pump
 from ui.widgets.canvas import CanvasBatch
-from ui.widgets.fitted_text import shortened
+from ui.widgets.fitted_text import shorten
 from ui.widgets.grid import Grid
 from ui.widgets.grid_layout import GridLayout
 from ui.widgets.photos import Key
@@ -52,7 +52,7 @@ class SampleTable:
         return {(rows[s.index, s.is_without_ema], columns[s.step]): s for s in self.samples}
 
     def at(self, row: int, column: int) -> SampleReady | None:
-        """Return the sample of a prompt at a step; None where there is none."""
+        """Return the sample of a prompt at a step; None if there is no sample."""
         return self._by_place.get((row, column))
 
     def place_of(self, sample: SampleReady) -> Place:
@@ -66,7 +66,7 @@ class SampleTable:
             return ""
         return f"{found.prompt} (without EMA)" if found.is_without_ema else found.prompt
 
-    def moved(self, place: Place, rows: int, columns: int) -> Place:
+    def move(self, place: Place, rows: int, columns: int) -> Place:
         """Return the place of the next sample in a direction, over gaps; the same place at the edge."""
         row, column = place
         while True:
@@ -79,7 +79,7 @@ class SampleTable:
     def before(self, place: Place) -> Place:
         """Return the place of the sample that one is first compared with: the first of its prompt, or the next one."""
         first = next((c for c in range(len(self.steps)) if self.at(place[0], c) is not None), place[1])
-        return (place[0], first) if first != place[1] else self.moved(place, 0, 1)
+        return (place[0], first) if first != place[1] else self.move(place, 0, 1)
 
 
 class SampleGrid(Grid):
@@ -180,7 +180,7 @@ class SampleGrid(Grid):
         for row in sorted({number // layout.num_columns for number in self.visible(layout)}):
             y = layout.corner(row * layout.num_columns)[1] - self.top + layout.live_top // 2
             batch.add(
-                "text", 0, y, text=shortened(self.table.title(row), most), anchor="w", tags="title",
+                "text", 0, y, text=shorten(self.table.title(row), most), anchor="w", tags="title",
                 fill=self.theme.colour("label"), font=self.theme.font("small"),
             )  # fmt: skip
         if layout.width > width:
@@ -265,7 +265,7 @@ class SampleGrid(Grid):
     def _choose(self, rows: int, columns: int) -> str:
         if self.table.samples:
             newest = self.table.place_of(self.table.samples[-1])
-            self.chosen = self.table.moved(self.chosen, rows, columns) if self.chosen else newest
+            self.chosen = self.table.move(self.chosen, rows, columns) if self.chosen else newest
             self._see_sample(self.chosen)
         return "break"
 

@@ -107,7 +107,7 @@ class SampleViewer(Window):
 
     def move(self, rows: int, columns: int) -> None:
         """Show the next sample in a direction."""
-        place = self.table.moved(self.place, rows, columns)
+        place = self.table.move(self.place, rows, columns)
         if place != self.place:
             self.show(place)
 

@@ -23,7 +23,7 @@ from ui.widgets.image_viewer import ImageViewer
 from ui.widgets.panel import Panel, Text, WrappedText
 from ui.widgets.plot import Plot
 from ui.widgets.plot_axes import Zoom
-from ui.widgets.run_figures import SHOWN_AT_FIRST, lines_of, run_figure, shown
+from ui.widgets.run_figures import SHOWN_AT_FIRST, lines_of, run_figure, shown_lines
 from ui.widgets.scroll import ScrollFrame
 from ui.widgets.table import Column, Table
 from ui.widgets.tabs import TabbedCard
@@ -111,7 +111,7 @@ class RunDetails:
 
     def _show_state(self, state: RunState) -> None:
         self.state = state
-        lines = shown(lines_of(state.series, state.validations, state.rewards), SHOWN_AT_FIRST)
+        lines = shown_lines(lines_of(state.series, state.validations, state.rewards), SHOWN_AT_FIRST)
         self.chart.show(run_figure(lines, state.validations))
         self.samples.show([Tile(Path(s.path), _caption_of(s)) for s in self._newest_first()])
         self.card.offer(_CURVES, is_offered=bool(lines), is_shown=False)

@@ -13,7 +13,7 @@ from ui.forms.context import Context
 from ui.loop.background import Job
 from ui.loop.past_runs import Result
 from ui.widgets.controls import Button
-from ui.widgets.fitted_text import shortened
+from ui.widgets.fitted_text import shorten
 from ui.widgets.link_columns import Link, LinkColumns
 from ui.widgets.panel import Panel, Text, WrappedText
 from ui.widgets.theme import GAP
@@ -164,4 +164,4 @@ class InspectView(Panel):
 
 
 def _short(text: str, most: int = _MAX_CHARS) -> str:
-    return shortened(text[: 2 * most], most)  # a value may have megabytes
+    return shorten(text[: 2 * most], most)  # a value may have megabytes

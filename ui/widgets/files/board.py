@@ -110,7 +110,7 @@ class FileBoard(Grid):
         left = x + 2 * gap + px(_ICON_PX)
         second, third = self._columns(width)
         ink = theme.colour("text" if self._is_choosable(entry) else "muted")
-        name = self._texts.fitted(entry.name, "body", second - left - gap)
+        name = self._texts.fit(entry.name, "body", second - left - gap)
         batch.add("text", left, middle, text=name, anchor="w", fill=ink, font=theme.font("body"))
         for at, end, text in (
             (second, third, self._detail_of(entry)),
@@ -118,7 +118,7 @@ class FileBoard(Grid):
         ):
             if end > at:
                 batch.add(
-                    "text", at, middle, text=self._texts.fitted(text, "small", end - at - gap), anchor="w",
+                    "text", at, middle, text=self._texts.fit(text, "small", end - at - gap), anchor="w",
                     fill=theme.colour("muted"), font=theme.font("small"),
                 )  # fmt: skip
 
@@ -127,7 +127,7 @@ class FileBoard(Grid):
         side = px(_THUMB_PX)
         self._draw_icon(batch, entry, x + (width - side) // 2, y + px(6), side)
         ink = theme.colour("text" if self._is_choosable(entry) else "muted")
-        name = self._texts.fitted(entry.name, "small", width - px(12))
+        name = self._texts.fit(entry.name, "small", width - px(12))
         batch.add(
             "text", x + width / 2, y + px(_TILE_HEIGHT_PX - 14), text=name, fill=ink, font=theme.font("small")
         )  # fmt: skip

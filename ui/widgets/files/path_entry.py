@@ -55,10 +55,10 @@ class PathEntry(Entry):
         text = self._path.get()
         whole = self._browser.path_of(text)
         folder = whole if text.endswith(("/", "\\")) else whole.parent
-        self._run_in_background(lambda: read_folder(folder), partial(self._completed, text))
+        self._run_in_background(lambda: read_folder(folder), partial(self._insert_completion, text))
         return "break"
 
-    def _completed(self, text: str, contents: Contents) -> None:
+    def _insert_completion(self, text: str, contents: Contents) -> None:
         if not self.winfo_exists() or self._path.get() != text:
             return
         folders_only = self._browser.purpose in ("folder", "folders")
