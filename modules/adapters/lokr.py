@@ -235,6 +235,8 @@ _FILES = AdapterType(
     change="modules.adapters.lokr_layers:product",
     scaled=("lokr_w1", "lokr_w1_a"),
     takes_dora=True,
+    # ai-toolkit writes the rank 9,999,999,999 as the alpha of two whole matrices, infinite in float16.
+    has_scale=lambda shapes: not {"lokr_w1", "lokr_w2"} <= shapes.keys(),
     read="modules.adapters.lokr_layers:as_in_lycoris",
     peft_alpha="alpha",
     algo="lokr",

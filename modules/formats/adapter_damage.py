@@ -7,7 +7,7 @@ from functools import cache
 from math import prod
 
 from modules.formats.adapter_names import tensors_by_layer
-from modules.formats.adapter_types import ALPHA, Product, Shape, adapter_types
+from modules.formats.adapter_types import ALPHA, Product, Shape, Shapes, adapter_type, adapter_types
 from modules.formats.checkpoint_header import CheckpointHeader, read_scalars
 
 LARGEST_ALPHA = 1e6
@@ -27,14 +27,21 @@ def damage_in_file(header: CheckpointHeader) -> str:
             return f"at {layer}: {damage}"
     alphas = {names[ALPHA]: layer for layer, names in layers.items() if ALPHA in names}
     for name, alpha in read_scalars(header, alphas).items():
-        if damage := damage_of_alpha(alpha):
-            return f"at {alphas[name]}: {damage}"
+        layer = alphas[name]
+        if damage := damage_of_alpha(alpha, {factor: header.shapes[n] for factor, n in layers[layer].items()}):
+            return f"at {layer}: {damage}"
     return ""
 
 
-def damage_of_alpha(alpha: float) -> str:
-    """Return the error in an alpha, as a clause; empty if it is valid."""
-    return "" if abs(alpha) <= LARGEST_ALPHA else f"its alpha is {alpha:g}"  # NaN is not below anything
+def damage_of_alpha(alpha: float, shapes: Shapes) -> str:
+    """Return the error in the alpha of a layer with factors of these shapes, as a clause; empty if there is none.
+
+    An alpha that scales nothing may be any number.
+    """
+    if abs(alpha) <= LARGEST_ALPHA:
+        return ""
+    known = adapter_type(shapes.keys() - {ALPHA})
+    return "" if known is not None and not known.has_scale(shapes) else f"its alpha is {alpha:g}"
 
 
 def damage_in(shapes: Mapping[str, Shape]) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from modules.formats.adapter_damage import damage_in, damage_of_alpha
+from modules.formats.adapter_damage import LARGEST_ALPHA, damage_in, damage_of_alpha
 from modules.formats.adapter_forms import form_of
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.adapter_names import BUNDLED_EMBEDDING, DOWN, tensors_by_layer
@@ -116,6 +116,8 @@ def _layer(target: AdapterTarget, factors: dict[str, torch.Tensor], alphas: Peft
             )
         alpha = float(stored)
     known = adapter_type(factors)
+    if known is not None and not known.has_scale({n: tuple(f.shape) for n, f in factors.items()}):
+        alpha = alpha if alpha is not None and abs(alpha) <= LARGEST_ALPHA else None
     rank = None
     if stored is None and known is not None and known.peft_alpha:
         down_rank = int(factors[DOWN].shape[0]) if DOWN in factors else 1
@@ -140,7 +142,7 @@ def _output_axis(magnitudes: torch.Tensor, ndim: int) -> torch.Tensor:
 
 
 def _check_layer(layer: AdapterLayer, where: str) -> AdapterLayer:
-    if damage := damage_of_alpha(layer.alpha or 0.0):
+    if damage := damage_of_alpha(layer.alpha or 0.0, layer.shapes):
         what = "a far too large value" if math.isfinite(layer.alpha or 0.0) else "NaN or infinite values"
         raise DarkroomError(
             f"{where} has {what} at {layer.part}.{layer.path}: {damage}.",

@@ -62,8 +62,9 @@ class AdapterType:
     `acts(shapes)`: the change by such factors can be computed here, by the function that `change` names
     ("module:function"), with `change(factors, alpha, weight)`. `depends_on_weight`: it is not the same for every
     weight. A strength is multiplied into the first of `scaled` that a layer has. `takes_dora`: DoRA's scale is one of
-    its factors. `read` names a function `read(factors, alpha, rank)` that returns the factors of other programs as in
-    LyCORIS' files; `peft_alpha` is PEFT's name of its alpha.
+    its factors. `has_scale(shapes)`: alpha scales the change by such factors; where it does not, files may contain any
+    number as alpha. `read` names a function `read(factors, alpha, rank)` that returns the factors of other programs as
+    in LyCORIS' files; `peft_alpha` is PEFT's name of its alpha.
 
     `row_factors` are the factors of which each row belongs to one output of the layer, if the change of some outputs is
     the change by these rows; without any it cannot be divided.
@@ -83,6 +84,7 @@ class AdapterType:
     depends_on_weight: bool = False
     scaled: tuple[str, ...] = ()
     takes_dora: bool = False
+    has_scale: Callable[[Shapes], bool] = lambda shapes: True
     read: str = ""
     peft_alpha: str = ""
     row_factors: frozenset[str] = frozenset()

@@ -248,7 +248,7 @@ def _has_nine_inputs(shapes: Mapping[str, Shape], weight: Shape) -> bool:
 def _changes(layer: _Layer, *, is_peft: bool) -> Iterator[str]:
     """Yield the rows of `CHANGES` that a layer's factors and alpha belong to."""
     shapes, factors = layer.shapes, frozenset(layer.shapes) - {ALPHA}
-    if damage_in(shapes) or mismatch_in(shapes) or (layer.alpha is not None and damage_of_alpha(layer.alpha)):
+    if damage_in(shapes) or mismatch_in(shapes) or (layer.alpha is not None and damage_of_alpha(layer.alpha, shapes)):
         yield "damaged"
     if "" in factors or not factors & all_factors():
         yield "unknown"
