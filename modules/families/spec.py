@@ -220,7 +220,8 @@ class FamilySpec:
     follow a guidance scale: by a second prediction for the negative prompt, by an input of the model, or not at all.
     `distilled` are the family's checkpoints that training directly would damage.
 
-    `ai_toolkit` are ai-toolkit's names of the family's models (`arch`).
+    `ai_toolkit` are ai-toolkit's names of the family's models (`arch`), `kohya` those of sd-scripts and musubi-tuner
+    (`model_type`, `ss_base_model_version`, the end of the network's module); SD and SDXL are flags there.
     """
 
     name: str
@@ -240,6 +241,7 @@ class FamilySpec:
     guidance: Guidance = "classifier_free"
     distilled: DistilledSpec | None = None
     ai_toolkit: tuple[str, ...] = ()
+    kohya: tuple[str, ...] = ()
 
     @property
     def trainable_parts(self) -> tuple[PartSpec, ...]:

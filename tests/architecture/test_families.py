@@ -51,7 +51,6 @@ PART_NAMERS = {
     "modules/families/sdxl/": "its own folder",
     "modules/families/parts/": "the code of the models with a UNet and CLIP",
     "modules/config/migrations/": "keys of OneTrainer's files",
-    "modules/config/imports/": "keys of kohya's files",
     "modules/formats/adapter_forms.py": "prefixes of the names in adapter files",
     "modules/formats/program_table.py": "layers of which programs lose the alpha",
     "modules/adapters/tools/blocks.py": "a group of layers in the notation of block weights",

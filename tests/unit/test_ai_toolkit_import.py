@@ -54,6 +54,7 @@ def test_a_whole_config_means_the_same_here() -> None:
     assert loaded.was_migrated
     assert config.family.name == "z_image"
     assert config.model.base_model == "Tongyi-MAI/Z-Image-Turbo"
+    assert config.model.training_adapter == "someone/adapter/v2.safetensors"
     assert (config.adapter.name, config.adapter.rank, config.adapter.alpha) == ("lora", 32, 16.0)
     assert config.adapter.layers == "blocks"
     assert (training.batch_size, training.accumulation_steps, training.learning_rate) == (2, 3, 1e-4)

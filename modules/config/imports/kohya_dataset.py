@@ -168,6 +168,8 @@ def _from_dataset_config(given: Args, notes: Notes) -> list[dict[str, Any]]:
         if not isinstance(dataset, dict):
             continue
         subsets = dataset.get("subsets")
+        if is_set(dataset.get("image_directory")):  # musubi-tuner's datasets have no subsets
+            subsets = [{"image_dir": dataset["image_directory"]}]
         for subset in subsets if isinstance(subsets, list) else []:
             merged = {**defaults, **dataset, **subset} if isinstance(subset, dict) else {}
             if (concept := _of_subset(merged, notes)) is not None:

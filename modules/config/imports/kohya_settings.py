@@ -8,16 +8,20 @@ the defaults of sd-scripts, with which the run was made.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from modules.adapters.registry import ADAPTERS, DEFAULT_ADAPTER
 from modules.config.imports.kohya_dataset import images, lift_of_datasets
+from modules.config.imports.kohya_flow import family_of_type, flow, model_type_of, report_unsupported
 from modules.config.imports.kohya_ranks import ranks_and_more
 from modules.config.imports.kohya_training import learning
 from modules.config.imports.kohya_values import Args, arguments_of, flag_of, is_set, number_of, pop_first
 from modules.config.migrations.chain import NEWEST_DARKROOM
 from modules.config.migrations.tree_moves import Notes, Tree, put
+from modules.families.registry import FAMILIES
+from modules.families.spec import FamilySpec
 from modules.system.problem import Problem
 
 _DTYPES = {"fp16": "float16", "bf16": "bfloat16", "float": "float32", "fp32": "float32"}
@@ -55,33 +59,27 @@ def converted(given: Args, notes: Notes) -> Tree:
     """Return our tree; every setting that has a counterpart here is popped from `given`."""
     lift_of_datasets(given)
     result: Tree = {"darkroom_version": NEWEST_DARKROOM}
-    for convert in (_model, _speed, _adapter, learning, images, sampling_and_saving):
-        convert(given, result, notes)
+    network = arguments_of(given.pop("network_args", None))
+    _model(given, result, notes)
+    _speed(given, result, notes)
+    family = FAMILIES[result["model"]["family"]["name"]]
+    _adapter(given, network, result, notes)
+    learning(given, network, family, result, notes)
+    if family.process.flow is not None:
+        flow(given, network, family, result, notes)
+    given.update({f"network_args.{key}": value for key, value in network.items()})
+    images(given, result, notes)
+    sampling_and_saving(given, family, result, notes)
     return result
 
 
 def _model(given: Args, result: Tree, notes: Notes) -> None:
-    version = str(given.pop("base_model_version", ""))
-    is_sdxl = flag_of(pop_first(given, "sdxl", "SDXL")) or version.startswith("sdxl")
-    is_v2 = flag_of(given.pop("v2", False))
-    put(result, "model.family.name", "sdxl" if is_sdxl else "sd")
+    _family(given, result, notes)
     base = pop_first(given, "pretrained_model_name_or_path", "sd_model_name")
     if base is not None:
         put(result, "model.base_model", str(base))
-    elif is_v2:
-        notes.append(Problem("model.base_model", "The file does not name its base model, an SD 2 model.", "warning"))
-    if flag_of(given.pop("v_parameterization", False)) or version.endswith("_v"):
-        put(result, "model.family.prediction_type", "v_prediction")
-    if flag_of(given.pop("zero_terminal_snr", False)):
-        put(result, "model.family.zero_terminal_snr", "on")
     if (vae := pop_first(given, "vae", "vae_name")) is not None:
         put(result, "parts.vae.file", str(vae))
-    skip = number_of(given.pop("clip_skip", None))
-    if skip is not None:  # theirs is the layer used, counted from the end; ours is the number of layers skipped
-        ours = max(0, int(skip) - 1)
-        put(result, "model.family.clip_skip", ours)
-        message = f"kohya's clip skip {skip:g} is {ours} here: the number of layers that are skipped, counted from 0."
-        notes.append(Problem("model.family.clip_skip", message, "info"))
     name, folder = pop_first(given, "output_name"), pop_first(given, "output_dir")
     if name is not None or folder is not None:
         put(result, "output.destination", f"{folder or 'models'}/{name or 'last'}.safetensors")
@@ -89,6 +87,32 @@ def _model(given: Args, result: Tree, notes: Notes) -> None:
         put(result, "output.dtype", dtype)
     if (comment := pop_first(given, "training_comment")) is not None:
         put(result, "general.notes", str(comment))
+
+
+def _family(given: Args, result: Tree, notes: Notes) -> None:
+    """Convert the family and the settings that only SD and SDXL have."""
+    model_type = model_type_of(given)
+    version = str(given.pop("base_model_version", ""))
+    is_sdxl = flag_of(pop_first(given, "sdxl", "SDXL")) or version.startswith("sdxl")
+    is_v2 = flag_of(given.pop("v2", False))
+    family = family_of_type(model_type)
+    put(result, "model.family.name", family.name if family is not None else "sdxl" if is_sdxl else "sd")
+    if family is not None:
+        return
+    if model_type:
+        report_unsupported(model_type, given, notes)
+    if is_v2 and not any(is_set(given.get(key)) for key in ("pretrained_model_name_or_path", "sd_model_name")):
+        notes.append(Problem("model.base_model", "The file does not name its base model, an SD 2 model.", "warning"))
+    if flag_of(given.pop("v_parameterization", False)) or version.endswith("_v"):
+        put(result, "model.family.prediction_type", "v_prediction")
+    if flag_of(given.pop("zero_terminal_snr", False)):
+        put(result, "model.family.zero_terminal_snr", "on")
+    skip = number_of(given.pop("clip_skip", None))
+    if skip is not None:  # theirs is the layer used, counted from the end; ours is the number of layers skipped
+        ours = max(0, int(skip) - 1)
+        put(result, "model.family.clip_skip", ours)
+        message = f"kohya's clip skip {skip:g} is {ours} here: the number of layers that are skipped, counted from 0."
+        notes.append(Problem("model.family.clip_skip", message, "info"))
 
 
 def _speed(given: Args, result: Tree, notes: Notes) -> None:
@@ -168,7 +192,7 @@ def _network_kind(given: Args, network: Args, result: Tree, notes: Notes) -> tup
     return name, kind
 
 
-def _adapter(given: Args, result: Tree, notes: Notes) -> None:
+def _adapter(given: Args, network: Args, result: Tree, notes: Notes) -> None:
     is_adapter = any(is_set(given.get(key)) for key in ("LoRA_type", "network_module", "network_dim"))
     if not is_adapter:
         is_embedding = any(is_set(given.get(key)) for key in ("token_string", "init_word"))
@@ -180,7 +204,6 @@ def _adapter(given: Args, result: Tree, notes: Notes) -> None:
             put(result, "output.destination", destination.removesuffix(".safetensors"))
         return
     put(result, "training.trains", "adapter")
-    network = arguments_of(given.pop("network_args", None))
     name, kind = _network_kind(given, network, result, notes)
     rank = number_of(given.pop("network_dim", None))
     alpha = number_of(given.pop("network_alpha", None))
@@ -206,7 +229,6 @@ def _adapter(given: Args, result: Tree, notes: Notes) -> None:
             "default."
         )
         notes.append(Problem("adapter.block_size", message, "warning"))
-    given.update({f"network_args.{key}": value for key, value in network.items()})
 
 
 # kohya's samples, saves and training states.
@@ -225,15 +247,20 @@ _OPTIONS = {"w": "width_px", "h": "height_px", "d": "seed", "l": "guidance", "s"
 _MAX_FILE_BYTES = 1_000_000
 
 
-def sampling_and_saving(given: Args, result: Tree, notes: Notes) -> None:
-    """Convert how often samples and files are written, and the sample prompts."""
+def sampling_and_saving(given: Args, family: FamilySpec, result: Tree, notes: Notes) -> None:
+    """Convert how often samples and files are written, and the sample prompts.
+
+    `--g` is the guidance scale that a model reads as an input, `--l` that of classifier-free guidance.
+    """
     put(result, "sampling.every", _period(given, "sample_every_n_epochs", "sample_every_n_steps"))
     put(result, "backup.save_every", _period(given, "save_every_n_epochs", "save_every_n_steps"))
     if flag_of(given.pop("save_state", False)):
         put(result, "backup.every", result["backup"]["save_every"])
     put(result, "backup.at_end", True)
     sampler = _SAMPLERS.get(str(pop_first(given, "sample_sampler")))
-    prompts = [_prompt(line, sampler) for line in _prompt_lines(pop_first(given, "sample_prompts"), notes)]
+    options = _OPTIONS | ({"g": "guidance", "l": ""} if family.guidance == "embedded" else {})
+    lines = _prompt_lines(pop_first(given, "sample_prompts"), notes)
+    prompts = [_prompt(line, sampler, options) for line in lines]
     put(result, "sampling.prompts", prompts)
 
 
@@ -261,12 +288,12 @@ def _prompt_lines(value: object, notes: Notes) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
 
 
-def _prompt(line: str, sampler: str | None) -> dict[str, Any]:
+def _prompt(line: str, sampler: str | None, fields: Mapping[str, str]) -> dict[str, Any]:
     prompt, *options = _OPTION.split(f"{line} ")
     sample: dict[str, Any] = {"prompt": prompt.strip()} | ({"sampler": sampler} if sampler else {})
     for letter, text in zip(options[::2], options[1::2], strict=True):
         if letter == "n":
             sample["negative_prompt"] = text.strip()
-        elif letter in _OPTIONS and (value := number_of(text)) is not None:
-            sample[_OPTIONS[letter]] = value
+        elif fields.get(letter) and (value := number_of(text)) is not None:
+            sample[fields[letter]] = value
     return sample

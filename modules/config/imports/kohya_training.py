@@ -9,6 +9,7 @@ from modules.config.imports.kohya_values import Args, arguments_of, flag_of, num
 from modules.config.migrations.onetrainer_optimizers import drop_removed
 from modules.config.migrations.tree_moves import Notes, Tree, put
 from modules.diffusion.weightings import WEIGHTINGS
+from modules.families.spec import FamilySpec
 from modules.objectives.losses import LOSSES, DeltaSettings
 from modules.optim.registry import OPTIMIZERS
 from modules.system.problem import Problem, shown
@@ -16,10 +17,10 @@ from modules.system.problem import Problem, shown
 _PRECISIONS = {"no": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
 
-def learning(given: Args, result: Tree, notes: Notes) -> None:
+def learning(given: Args, network: Args, family: FamilySpec, result: Tree, notes: Notes) -> None:
     """Convert the settings of the training itself."""
     _length(given, result, notes)
-    _rates(given, result)
+    _rates(given, network, family, result)
     optimizer(given, result, notes)
     schedule(given, result, notes)
     _precision(given, result)
@@ -49,37 +50,43 @@ def _length(given: Args, result: Tree, notes: Notes) -> None:
         put(result, "training.clip_grad_norm", norm or None)
 
 
-def _rates(given: Args, result: Tree) -> None:
+def _rates(given: Args, network: Args, family: FamilySpec, result: Tree) -> None:
+    """Convert which parts are trained, with which rates, and the checkpointing of those that can be."""
     rate = number_of(pop_first(given, "learning_rate"))
-    encoders = ("text_encoder", "text_encoder_2") if result["model"]["family"]["name"] == "sdxl" else ("text_encoder",)
     if rate is not None:
         put(result, "training.learning_rate", rate)
-    rates = {"unet": number_of(pop_first(given, "unet_lr"))}
+    encoders = [part for part in family.parts if part.role == "text_encoder"]
+    rates = {family.denoiser.name: number_of(pop_first(given, "unet_lr"))}
     text = pop_first(given, "text_encoder_lr", "learning_rate_te")
     firsts = [number_of(v) for v in (text if isinstance(text, list) else [text])] or [None]
     singles = (number_of(pop_first(given, "learning_rate_te1")), number_of(pop_first(given, "learning_rate_te2")))
-    for index, name in enumerate(encoders):
+    for index, part in enumerate(encoders):
         shared = firsts[min(index, len(firsts) - 1)]
-        rates[name] = shared if singles[index] is None else singles[index]
-    only_unet = flag_of(given.pop("network_train_unet_only", False))
+        own = singles[index] if index < len(singles) else None
+        rates[part.name] = shared if own is None else own
+    only_denoiser = flag_of(given.pop("network_train_unet_only", False))
     only_text = flag_of(given.pop("network_train_text_encoder_only", False))
-    is_full = result["training"]["trains"] == "full"
-    trains_text = flag_of(given.pop("train_text_encoder", False)) or not is_full
+    trains_text = flag_of(given.pop("train_text_encoder", False)) or result["training"]["trains"] != "full"
+    trains_t5 = flag_of(network.pop("train_t5xxl", False))
     has_checkpointing = flag_of(given.pop("gradient_checkpointing", False))
-    for name, value in rates.items():
-        is_text = name != "unet"
-        is_trained = value != 0 and not (only_unet and is_text) and not (only_text and not is_text)
-        part: dict[str, Any] = {"train": is_trained and (trains_text or not is_text)}
+    for part in (family.denoiser, *(p for p in encoders if p.trainable)):
+        is_text = part.role == "text_encoder"
+        value = rates[part.name]
+        is_trained = value != 0 and not (only_denoiser and is_text) and not (only_text and not is_text)
+        is_trained &= not is_text or (trains_text and (trains_t5 or not part.class_name.startswith("T5")))
+        settings: dict[str, Any] = {"train": is_trained}
         if value:
-            part["learning_rate"] = value
+            settings["learning_rate"] = value
         if has_checkpointing:
-            part["checkpointing"] = "block"
-        put(result, f"parts.{name}", part)
+            settings["checkpointing"] = "block"
+        put(result, f"parts.{part.name}", settings)
     fraction = number_of(pop_first(given, "stop_text_encoder_training", "stop_text_encoder_training_pct"))
     epochs = result.get("training", {}).get("epochs")
     if fraction and fraction > 0 and epochs:  # a fraction of the run, in percent
-        for name in encoders:
-            put(result, f"parts.{name}.stop_after", {"n": round(epochs * min(fraction, 100) / 100, 2), "unit": "epoch"})
+        span = {"n": round(epochs * min(fraction, 100) / 100, 2), "unit": "epoch"}
+        for part in encoders:
+            if part.trainable:
+                put(result, f"parts.{part.name}.stop_after", span)
 
 
 def _precision(given: Args, result: Tree) -> None:
@@ -88,7 +95,8 @@ def _precision(given: Args, result: Tree) -> None:
     for key, dtype in (("full_bf16", "bfloat16"), ("full_fp16", "float16")):
         if flag_of(given.pop(key, False)):
             for part in result["parts"].values():
-                part["dtype"] = dtype
+                if "train" in part:
+                    part["dtype"] = dtype
 
 
 def _loss(given: Args, result: Tree, notes: Notes) -> None:

@@ -69,4 +69,5 @@ Z_IMAGE = FamilySpec(
         undone_words=("de-turbo", "deturbo", "de_turbo"),
     ),
     ai_toolkit=("zimage",),
+    kohya=("zimage", "z_image"),
 )

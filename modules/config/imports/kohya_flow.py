@@ -1,0 +1,208 @@
+"""The settings of kohya's scripts for flow models: sd-scripts' `flux_train_network`, `flux_train`, and musubi-tuner's.
+
+Source for the keys: the documentation of sd-scripts (docs/flux_train_network.md, Apache-2.0) and of musubi-tuner. Which
+model a file is for is in `model_type`, in the name of the network's module, in a checkbox of kohya_ss, or in the
+metadata of a LoRA; the families declare their names (`FamilySpec.kohya`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from modules.config.imports.kohya_values import Args, flag_of, is_set, number_of, pop_first
+from modules.config.migrations.tree_moves import Notes, Tree, put
+from modules.families.registry import FAMILIES, published_models
+from modules.families.spec import FamilySpec
+from modules.system.problem import Problem, shown
+
+_MODULE = re.compile(r"networks\.[a-z]+_([a-z]\w*)")  # networks.lora_flux
+_NO_MODEL = ("fa", "diffusers")  # networks.lora_fa
+_BOXES = {"flux1_checkbox": "flux", "sd3_checkbox": "sd3", "lumina_checkbox": "lumina"}
+_LABELS = {"flux": "FLUX.1", "flux1": "FLUX.1", "chroma": "Chroma", "sd3": "Stable Diffusion 3", "lumina": "Lumina 2",
+           "hunyuan_image": "HunyuanImage", "anima": "Anima", "qwen_image": "Qwen-Image"}  # fmt: skip
+# The weights of a part by the class that reads them.
+_FILES = {"clip_l": ":CLIPTextModel", "t5xxl": ":T5EncoderModel", "text_encoder": ":Qwen3Model", "ae": ":AutoencoderKL"}
+_SHIFT = 3.0  # sd-scripts' `discrete_flow_shift`
+_GUIDANCE = 3.5  # sd-scripts' `guidance_scale`
+_SCHEMES = {"none": "uniform", "sigma_sqrt": "uniform", "logit_normal": "logit_normal", "mode": "heavy_tail",
+            "cosmap": "cos_map"}  # fmt: skip
+_BLOCKS = {
+    "train_double_block_indices": "transformer_blocks",
+    "train_single_block_indices": "single_transformer_blocks",
+}
+_DOUBLE, _SINGLE = r"^transformer_blocks\.\d+\.", r"^single_transformer_blocks\.\d+\."
+# sd-scripts' ranks of groups of layers, and the layers in diffusers' names.
+_RANKS = {
+    "img_attn_dim": rf"{_DOUBLE}attn\.to_(q|k|v|out)",
+    "txt_attn_dim": rf"{_DOUBLE}attn\.(add_[qkv]_proj|to_add_out)",
+    "img_mlp_dim": rf"{_DOUBLE}ff\.",
+    "txt_mlp_dim": rf"{_DOUBLE}ff_context\.",
+    "img_mod_dim": rf"{_DOUBLE}norm1\.",
+    "txt_mod_dim": rf"{_DOUBLE}norm1_context\.",
+    "single_dim": rf"{_SINGLE}(attn|proj_mlp|proj_out)",
+    "single_mod_dim": rf"{_SINGLE}norm\.",
+}
+_MAX_BLOCKS = 1000
+
+
+def model_type_of(given: Args) -> str:
+    """Return the name of a model that is neither SD nor SDXL, which is popped; empty for those two."""
+    boxes = [name for box, name in _BOXES.items() if flag_of(given.pop(box, False))]
+    named = str(pop_first(given, "model_type") or "").lower()
+    module = _MODULE.search(str(given.get("network_module", "")))
+    if module and module[1] not in _NO_MODEL:
+        named = named or module[1]
+    version = str(given.get("base_model_version", ""))
+    is_other = version and not version.startswith(("sd_", "sdxl"))
+    return named or (boxes[0] if boxes else "") or (version if is_other else "")
+
+
+def family_of_type(model_type: str) -> FamilySpec | None:
+    """Return the family that has one of kohya's names; None for another."""
+    return next((spec for spec in FAMILIES.values() if model_type in spec.kohya), None)
+
+
+def report_unsupported(model_type: str, given: Args, notes: Notes) -> None:
+    """Report a model that no family here is, and keep its name, for the check before a run to refuse it."""
+    label = f"{_LABELS[model_type]} ({model_type})" if model_type in _LABELS else model_type
+    given["model_type"] = label
+    labels = ", ".join(spec.label for spec in FAMILIES.values())
+    message = f"{label} is not supported; only settings shared with Stable Diffusion were read."
+    notes.append(Problem("model.family", message, "warning", f"Supported are {labels}."))
+
+
+def flow(given: Args, network: Args, family: FamilySpec, result: Tree, notes: Notes) -> None:
+    """Convert what only flow models have. The parts' training must be converted already."""
+    _files(given, family, result)
+    _noise_levels(given, result, notes)
+    _inputs(given, family, result, notes)
+    _memory(given, family, result)
+    if result["training"]["trains"] == "adapter":
+        _layers(network, family, result, notes)
+
+
+def _part_of(family: FamilySpec, class_end: str) -> str:
+    return next((part.name for part in family.parts if part.model_class.endswith(class_end)), "")
+
+
+def _files(given: Args, family: FamilySpec, result: Tree) -> None:
+    if (file := pop_first(given, "dit")) is not None:
+        put(result, "model.base_model", str(file))
+    for key, class_end in _FILES.items():
+        if is_set(given.get(key)) and (part := _part_of(family, class_end)):
+            put(result, f"parts.{part}.file", str(given.pop(key)))
+
+
+def _noise_levels(given: Args, result: Tree, notes: Notes) -> None:
+    """Convert how noise levels are drawn: with the density of `weighting_scheme`, or of a method with its own."""
+    method = str(pop_first(given, "timestep_sampling") or "sigma")
+    scheme = str(pop_first(given, "weighting_scheme") or "none")
+    shift, scale = number_of(given.pop("discrete_flow_shift", None)), number_of(given.pop("sigmoid_scale", None))
+    mean, spread, mode = (number_of(given.pop(key, None)) for key in ("logit_mean", "logit_std", "mode_scale"))
+    path = "training.noise.distribution"
+    if method in ("sigmoid", "shift", "flux_shift"):
+        put(result, path, "logit_normal")
+        put(result, "training.noise.noising_weight", (1.0 if scale is None else scale) - 1.0)
+        if method == "shift":
+            put(result, "training.noise.shift", _SHIFT if shift is None else shift)
+        elif method == "flux_shift":
+            put(result, "training.noise.dynamic_shift", True)
+    elif method in ("sigma", "uniform"):
+        ours = _SCHEMES.get(scheme, "uniform") if method == "sigma" else "uniform"
+        put(result, path, ours)
+        if ours == "logit_normal":
+            put(result, "training.noise.noising_weight", (1.0 if spread is None else spread) - 1.0)
+            put(result, "training.noise.noising_bias", mean or 0.0)
+        elif ours == "heavy_tail":
+            put(result, "training.noise.noising_weight", 1.29 if mode is None else mode)  # sd-scripts' default
+    else:
+        message = f"timestep_sampling {shown(method)} is not supported here; uniform noise levels are used instead."
+        notes.append(Problem(path, message, "warning"))
+        put(result, path, "uniform")
+    if scheme == "sigma_sqrt":
+        message = "weighting_scheme sigma_sqrt is not supported here: all noise levels weigh the same."
+        notes.append(Problem("training.loss.weighting", message, "warning"))
+
+
+def _inputs(given: Args, family: FamilySpec, result: Tree, notes: Notes) -> None:
+    """Convert what the model reads beside the latents, and what of its output is trained."""
+    fields = family.settings.model_fields
+    guidance = number_of(given.pop("guidance_scale", None))
+    if "guidance" in fields:
+        put(result, "model.family.guidance", _GUIDANCE if guidance is None else guidance)
+    tokens = number_of(given.pop("t5xxl_max_token_length", None))
+    if tokens and "text_tokens" in fields:
+        put(result, "model.family.text_tokens", int(tokens))
+    if "text_tokens" not in fields:  # the family masks padding by itself
+        given.pop("apply_t5_attn_mask", None)
+    prediction = str(pop_first(given, "model_prediction_type") or "sigma_scaled")
+    if prediction != "raw":
+        message = f"model_prediction_type {prediction} is not supported here: the velocity is trained as it is (raw)."
+        notes.append(Problem("training.loss.weighting", message, "warning"))
+
+
+def _memory(given: Args, family: FamilySpec, result: Tree) -> None:
+    """Convert float8 weights, swapped blocks and offloaded checkpoints."""
+    denoiser, encoders = family.denoiser.name, family.names_of("text_encoder")
+    is_all, is_scaled = flag_of(given.pop("fp8_base", False)), flag_of(given.pop("fp8_scaled", False))
+    if is_all or is_scaled or flag_of(given.pop("fp8_base_unet", False)):
+        put(result, f"parts.{denoiser}.dtype", "float8")
+    is_text = flag_of(given.pop("fp8_t5", False)) or flag_of(given.pop("fp8_llm", False))
+    for encoder in encoders if is_all or is_text else ():
+        if not result.get("parts", {}).get(encoder, {}).get("train", False):
+            put(result, f"parts.{encoder}.dtype", "float8")
+    if flag_of(given.pop("cpu_offload_checkpointing", False)):
+        put(result, f"parts.{denoiser}.offload_activations", True)
+    blocks, total = number_of(given.pop("blocks_to_swap", None)), _num_blocks(family)
+    if blocks and total:
+        put(result, f"parts.{denoiser}.offload_fraction", round(min(1.0, blocks / total), 2))
+    for key in ("split_attn", "split_mode", "flash_attn", "sage_attn"):
+        given.pop(key, None)
+
+
+def _num_blocks(family: FamilySpec) -> float:
+    """Return the blocks of the published model as sd-scripts swaps them: two single-stream ones count as one."""
+    for model in published_models():
+        config = model.shipped_configs().get(family.denoiser.name, {}) if model.family == family.name else {}
+        if config:
+            whole = sum(int(config.get(key) or 0) for key in ("num_layers", "n_layers"))
+            return whole + int(config.get("num_single_layers") or 0) / 2
+    return 0.0
+
+
+def _layers(network: Args, family: FamilySpec, result: Tree, notes: Notes) -> None:
+    """Convert which blocks have an adapter, and the ranks of groups of layers: by default all layers of the blocks."""
+    network.pop("split_qkv", None)  # they always are
+    put(result, "adapter.layers", "blocks" if "blocks" in family.denoiser.model.layers else "attention_mlp")
+    given = {key: str(network.pop(key)) for key in _BLOCKS if network.get(key) is not None}  # "none" is a value
+    if given and (lines := list(_chosen_blocks(given))):
+        put(result, "adapter.layers", "custom")
+        put(result, "adapter.custom_layers", ",".join(lines))
+        put(result, "adapter.layers_regex", True)
+    elif given:
+        message = "The file trains none of the blocks; all of them are trained."
+        notes.append(Problem("adapter.layers", message, "warning"))
+    ranks = {key: number_of(network.pop(key)) for key in _RANKS if is_set(network.get(key))}
+    if ranks:
+        lines = [f"re:{_RANKS[key]} = {int(rank)}" for key, rank in ranks.items() if rank is not None]
+        put(result, "adapter.layer_ranks", "\n".join(lines))
+
+
+def _chosen_blocks(given: Mapping[str, str]) -> Iterator[str]:
+    """Yield an expression for each kind of block: all of it, or those with the given numbers."""
+    for key, name in _BLOCKS.items():
+        text = given.get(key, "all").strip().lower()
+        if text == "all":
+            yield rf"^{name}\."
+        elif numbers := sorted(_numbers(text)):
+            yield rf"^{name}\.({'|'.join(map(str, numbers))})\."
+
+
+def _numbers(text: str) -> set[int]:
+    """Return the numbers in a list of numbers and ranges: 0,1,4-5."""
+    numbers: set[int] = set()
+    for match in re.finditer(r"(\d{1,4})(?:\s*-\s*(\d{1,4}))?", text):
+        first = int(match[1])
+        numbers |= set(range(first, min(int(match[2] or first), _MAX_BLOCKS) + 1))
+    return numbers

@@ -1,0 +1,192 @@
+"""Import the settings of kohya's scripts for flow models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modules.adapters.settings import adapter_layers
+from modules.config.codec import Loaded, decode, encode
+from modules.config.imports.any_file import load_any
+from modules.config.imports.kohya_settings import tree_of_kohya
+from modules.config.rules.every_setting import unsupported_settings
+from modules.families.registry import FAMILIES, published_models
+from modules.families.spec import FamilySpec
+from modules.system.problem import Problem
+from tests.unit.strategies import few, garbage
+
+FAMILIES_THERE = [spec for spec in FAMILIES.values() if spec.kohya]
+SETTINGS: dict[str, Any] = {
+    "pretrained_model_name_or_path": "model.safetensors",
+    "network_module": "networks.lora",
+    "network_dim": 8,
+    "network_alpha": 4,
+    "network_train_unet_only": True,
+    "timestep_sampling": "shift",
+    "discrete_flow_shift": 3.1582,
+    "sigmoid_scale": 1.5,
+    "model_prediction_type": "raw",
+    "guidance_scale": 1.0,
+    "fp8_base": True,
+    "blocks_to_swap": 6,
+    "cpu_offload_checkpointing": True,
+    "gradient_checkpointing": True,
+    "learning_rate": 1e-4,
+    "mixed_precision": "bf16",
+    "network_args": ["split_qkv=True"],
+}
+
+
+def imported(given: dict[str, Any]) -> Loaded:
+    notes: list[Problem] = []
+    loaded = decode(tree_of_kohya(given, notes))
+    return Loaded(loaded.config, [*notes, *loaded.problems])
+
+
+@pytest.fixture(params=FAMILIES_THERE, ids=lambda spec: spec.name)
+def family(request: pytest.FixtureRequest) -> FamilySpec:
+    return request.param
+
+
+def test_settings_of_every_flow_family(family: FamilySpec) -> None:
+    loaded = imported({**SETTINGS, "model_type": family.kohya[0]})
+    config, noise = loaded.config, loaded.config.training.noise
+    assert config.family.name == family.name
+    assert config.model.base_model == "model.safetensors"
+    assert (noise.distribution, noise.noising_weight, noise.shift) == ("logit_normal", 0.5, 3.1582)
+    assert (config.adapter.rank, config.adapter.alpha, config.adapter.layers) == (8, 4.0, "blocks")
+    denoiser = config.part(family.denoiser.name)
+    assert (denoiser.train, denoiser.dtype, denoiser.checkpointing) == (True, "float8", "block")
+    assert denoiser.offload_activations
+    assert 0 < denoiser.offload_fraction < 1
+    for encoder in family.names_of("text_encoder"):
+        assert config.part(encoder).dtype == "float8"
+    for part in family.trainable_parts:
+        assert config.part(part.name).train == (part.role == "denoiser")
+    if "guidance" in family.settings.model_fields:
+        assert config.model.family.guidance == 1.0
+    assert "kohya" not in config.unknown
+    assert not [p for p in loaded.problems if p.severity != "info"]
+
+
+@pytest.mark.parametrize("where", ["model_type", "network_module", "base_model_version"])
+def test_the_family_is_found_wherever_it_is_named(family: FamilySpec, where: str) -> None:
+    prefix = "networks.lora_" if where == "network_module" else ""
+    for name in family.kohya:
+        assert imported({"network_dim": 4, where: prefix + name}).config.family.name == family.name
+
+
+def test_the_metadata_of_our_own_files_name_their_family() -> None:
+    for model in published_models():
+        if FAMILIES[model.family].kohya:
+            assert model.kohya_version in FAMILIES[model.family].kohya
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ({"model_type": "x1"}, "x1"),
+        ({"network_module": "networks.lora_hunyuan_image"}, "HunyuanImage (hunyuan_image)"),
+        ({"sd3_checkbox": True}, "Stable Diffusion 3 (sd3)"),
+    ],
+)
+def test_a_family_that_is_not_here_is_refused_by_name(given: dict[str, Any], name: str) -> None:
+    loaded = imported({"network_dim": 4, **given})
+    (warning,) = [p for p in loaded.problems if p.path == "model.family"]
+    assert name in warning.message
+    (error,) = unsupported_settings(loaded.config)
+    assert name in error.message
+    assert all(spec.label in error.advice for spec in FAMILIES.values())
+
+
+@pytest.mark.parametrize(
+    "module", ["networks.lora", "networks.lora_fa", "networks.oft", "lycoris.kohya", "networks.dylora"]
+)
+def test_networks_of_sd_name_no_family(module: str) -> None:
+    assert imported({"network_dim": 4, "network_module": module}).config.family.name == "sd"
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"timestep_sampling": "sigma"}, ("uniform", 0.0, 0.0, 1.0, False)),
+        ({}, ("uniform", 0.0, 0.0, 1.0, False)),
+        ({"timestep_sampling": "uniform", "weighting_scheme": "mode"}, ("uniform", 0.0, 0.0, 1.0, False)),
+        ({"timestep_sampling": "sigmoid"}, ("logit_normal", 0.0, 0.0, 1.0, False)),
+        ({"timestep_sampling": "shift"}, ("logit_normal", 0.0, 0.0, 3.0, False)),
+        ({"timestep_sampling": "flux_shift"}, ("logit_normal", 0.0, 0.0, 1.0, True)),
+        (
+            {"weighting_scheme": "logit_normal", "logit_mean": 0.5, "logit_std": 2},
+            ("logit_normal", 1.0, 0.5, 1.0, False),
+        ),
+        ({"weighting_scheme": "mode", "mode_scale": 0.8}, ("heavy_tail", 0.8, 0.0, 1.0, False)),
+        ({"weighting_scheme": "cosmap"}, ("cos_map", 0.0, 0.0, 1.0, False)),
+    ],
+)
+def test_how_noise_levels_are_drawn(settings: dict[str, Any], expected: tuple[Any, ...]) -> None:
+    noise = imported({"network_dim": 4, "model_type": FAMILIES_THERE[0].kohya[0], **settings}).config.training.noise
+    assert (noise.distribution, noise.noising_weight, noise.noising_bias, noise.shift, noise.dynamic_shift) == expected
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"model_prediction_type": "additive"}, {"timestep_sampling": "qinglong"}, {"weighting_scheme": "sigma_sqrt"}],
+)
+def test_what_is_trained_in_another_way_is_named(given: dict[str, Any]) -> None:
+    loaded = imported({"network_dim": 4, "model_type": FAMILIES_THERE[0].kohya[0], **given})
+    text = " ".join(p.message for p in loaded.problems if p.severity == "warning")
+    assert all(str(value) in text for value in given.values())
+    assert ("sigma_scaled" in text) == ("model_prediction_type" not in given)
+
+
+def test_chosen_blocks_and_ranks_by_group() -> None:
+    """With the names of transformers of double-stream and single-stream blocks, whichever families have them."""
+    arguments = [
+        "train_double_block_indices=0,3-4",
+        "train_single_block_indices=none",
+        "img_attn_dim=2",
+        "txt_mlp_dim=0",
+    ]
+    given = {"network_dim": 4, "model_type": FAMILIES_THERE[0].kohya[0], "network_args": arguments}
+    adapter = imported(given).config.adapter
+    names = ("transformer_blocks.3.attn.to_q", "transformer_blocks.30.ff.net.2", "single_transformer_blocks.0.proj_out")
+    assert [adapter_layers(adapter, {}).takes(name) for name in names] == [True, False, False]
+    assert adapter.layer_ranks.splitlines() == [
+        r"re:^transformer_blocks\.\d+\.attn\.to_(q|k|v|out) = 2",
+        r"re:^transformer_blocks\.\d+\.ff_context\. = 0",
+    ]
+    none = ["train_double_block_indices=none", "train_single_block_indices=none"]
+    assert "none of the blocks" in " ".join(p.message for p in imported({**given, "network_args": none}).problems)
+
+
+def test_files_of_parts_belong_to_the_part_of_their_class(family: FamilySpec) -> None:
+    files = {"clip_l": "CLIPTextModel", "t5xxl": "T5EncoderModel", "text_encoder": "Qwen3Model", "ae": "AutoencoderKL"}
+    given = {key: f"{key}.safetensors" for key in files}
+    loaded = imported({"network_dim": 4, "model_type": family.kohya[0], **given})
+    for part in family.parts:
+        expected = next((given[key] for key, name in files.items() if part.class_name == name), "")
+        assert loaded.config.part(part.name).file == expected
+    unread = {key for key, name in files.items() if name not in {part.class_name for part in family.parts}}
+    assert set(loaded.config.unknown.get("kohya", {})) == unread
+
+
+def test_a_dataset_config_of_musubi_tuner(tmp_path: Path) -> None:
+    text = '[general]\ncaption_extension = ".txt"\nresolution = [960, 544]\n[[datasets]]\n'
+    (tmp_path / "data.toml").write_text(text + 'image_directory = "a/cats"\nnum_repeats = 3\n')
+    (concept,) = load_any(tmp_path / "data.toml").config.concepts
+    assert (concept.path, concept.name, concept.repeats) == ("a/cats", "cats", 3)
+
+
+KEYS = [*SETTINGS, "model_type", "weighting_scheme", "logit_mean", "logit_std", "mode_scale", "t5xxl_max_token_length",
+        "clip_l", "t5xxl", "ae", "dit", "fp8_scaled", "flux1_checkbox"]  # fmt: skip
+
+
+@few
+@given(st.dictionaries(st.sampled_from(KEYS), garbage, max_size=5))
+def test_any_values_at_all_give_a_valid_config(values: dict[str, Any]) -> None:
+    config = imported({**SETTINGS, "model_type": FAMILIES_THERE[0].kohya[0], **values}).config
+    assert decode(encode(config)).config == config
