@@ -164,7 +164,7 @@ LORA = AdapterSpec(
         dora_on_outputs=False,
     ),
     factory="modules.adapters.lora_layers:LORA_KIND",
-    forms=("kohya", "diffusers"),
+    forms=("kohya", "comfyui", "diffusers"),
     walk=walk,
     supports_dora=True,
     raised=(".lora_B.",),

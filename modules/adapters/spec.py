@@ -13,7 +13,7 @@ from modules.system.problem import Problem
 if TYPE_CHECKING:  # the window reads this file and never runs the estimate's tape
     from modules.memory.replay import Array, Replay
 
-FileForm = Literal["kohya", "diffusers"]
+FileForm = Literal["kohya", "comfyui", "diffusers"]
 Shape = tuple[int, ...]
 
 
@@ -76,7 +76,7 @@ class AdapterSpec:
     factory: str
     kohya: tuple[str, ...] = ()
     onetrainer: OneTrainerNames | None = None
-    forms: tuple[FileForm, ...] = ("kohya",)
+    forms: tuple[FileForm, ...] = ("kohya", "comfyui")
     supports_dora: bool = False
     raised: tuple[str, ...] = ()
     walk: AdapterWalk | None = None

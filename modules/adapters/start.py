@@ -21,7 +21,7 @@ from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.adapter_names import MID, second_copies
 from modules.formats.adapter_types import BIASES, can_act
 from modules.formats.fused_changes import join
-from modules.formats.lora_files import fits_peft
+from modules.formats.lora_files import fits_peft, with_letters
 from modules.formats.safetensors_io import Writable, read_safetensors, write_safetensors
 from modules.system.errors import DarkroomError
 
@@ -135,13 +135,16 @@ def tensors_to_write(
 ) -> tuple[dict[str, Writable], dict[str, str]]:
     """Return the tensors of a file with the trained and the kept layers, and the metadata that the form adds.
 
-    The kohya form holds everything unchanged. diffusers' form holds only LoRA, with alpha and a Tucker core multiplied
-    into its matrices; `lost_in` names the rest. Both leave out the copies (`copies_in`).
+    The kohya form holds everything unchanged, and so does ComfyUI's, which has other names. diffusers' form holds only
+    LoRA, with alpha and a Tucker core multiplied into its matrices; `lost_in` names the rest. All leave out the copies
+    (`copies_in`).
     """
-    if form == "kohya":
+    copies = set() if start is None else set(copies_in(start, naming))
+    if form != "diffusers":
         layers, ranks = join([*trained, *layers_to_write(start, form)], naming.targets.matrices)
-        tensors, metadata = kind.write(layers, form, naming)
-        copies = set(copies_in(start, naming)) if start is not None else set()
+        names = naming if form == "kohya" else replace(naming, kohya_name=naming.comfy_name)
+        tensors, metadata = kind.write(layers, "kohya", names)
+        tensors = tensors if form == "kohya" else with_letters(tensors)
         others = {} if start is None else {n: tensor for n, tensor in start.others.items() if n not in copies}
         return {**others, **tensors}, metadata | ranks
     if start is None or not (start.kept or start.others):
@@ -154,7 +157,7 @@ def tensors_to_write(
 
 def layers_to_write(start: Start | None, form: FileForm) -> list[AdapterLayer]:
     """Return the kept layers that a form holds."""
-    return [layer for layer in (start.kept if start else ()) if form == "kohya" or fits_peft(layer)]
+    return [layer for layer in (start.kept if start else ()) if form != "diffusers" or fits_peft(layer)]
 
 
 def copies_in(start: Start, naming: LoraNaming) -> list[str]:
@@ -168,7 +171,7 @@ def copies_in(start: Start, naming: LoraNaming) -> list[str]:
 
 def lost_in(start: Start, form: FileForm) -> Iterator[str]:
     """Yield the names of the kept layers and tensors that a form cannot hold."""
-    if form != "kohya":
+    if form == "diffusers":
         yield from (f"{layer.part}.{layer.path}" for layer in start.kept if not fits_peft(layer))
         yield from start.others
 

@@ -30,13 +30,14 @@ def _no_note(program: str, kind: FileKind) -> str:
 class PublishedModel:
     """One model of a family as it was published.
 
-    `architecture`, `variant_architectures` and `implementation` are ModelSpec's; `kohya_version` is kohya's. `configs`
-    is the folder of its parts' configs, `repository` the one at Hugging Face with its tokenizers, for a family whose
-    tokenizers are not in the program. `pipelines` are diffusers' classes by variant, `index` the entries of a
-    folder's index besides the parts, `variant_index` further ones by variant. `text_width` is the width of the text
-    states that its cross-attention reads, `embedding_width` that of an embedding's vectors, `embedding_tensors` the
-    names of an embedding's tensors where they have names. `prediction_note(program, file)` returns what the user must
-    do so that a program uses the right prediction type. `programs` are the programs that support such models.
+    `architecture`, `variant_architectures` and `implementation` are ModelSpec's; `kohya_version` is kohya's,
+    `comfy_encoders` are ComfyUI's names of the text encoders. `configs` is the folder of its parts' configs,
+    `repository` the one at Hugging Face with its tokenizers, for a family whose tokenizers are not in the program.
+    `pipelines` are diffusers' classes by variant, `index` the entries of a folder's index besides the parts,
+    `variant_index` further ones by variant. `text_width` is the width of the text states that its cross-attention
+    reads, `embedding_width` that of an embedding's vectors, `embedding_tensors` the names of an embedding's tensors
+    where they have names. `prediction_note(program, file)` returns what the user must do so that a program uses the
+    right prediction type. `programs` are the programs that support such models.
     """
 
     name: str
@@ -45,6 +46,7 @@ class PublishedModel:
     architecture: str
     kohya_version: str
     adapter_targets: TargetsOf
+    comfy_encoders: Mapping[str, str] = field(default_factory=dict)
     configs: Path | None = None
     repository: str = ""
     implementation: str = ""

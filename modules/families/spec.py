@@ -278,7 +278,7 @@ def tokenizer_of(encoder: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LoraNaming:
-    """The names of a loaded model and its layers in LoRA files; both functions take a part and a dotted path.
+    """The names of a loaded model and its layers in LoRA files; the functions take a part and a dotted path.
 
     `model` is its name among the family's published models, `base_version` kohya's name, `architecture` ModelSpec's;
     `prediction` is its prediction type. `targets` are all its layers by every name that files of any form have for
@@ -288,6 +288,7 @@ class LoraNaming:
 
     kohya_name: Callable[[str, str], str]
     peft_name: Callable[[str, str], str]
+    comfy_name: Callable[[str, str], str]
     base_version: str
     architecture: str
     model: str

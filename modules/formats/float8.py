@@ -1,8 +1,9 @@
 """Files in float8 (e4m3: four bits of exponent, three of mantissa; Micikevicius et al. 2022, "FP8 Formats").
 
 Values from 2^-6 to 448 have a relative error of at most 1/16; smaller ones lose more, and values below 2^-10 become 0.
-So only matrices and kernels of the denoiser are stored in float8, everything else in float16; and the factors of a
-LoRA, which are mostly smaller, are scaled up by powers of two, with an alpha that reverses this.
+So only matrices and kernels of the denoiser are stored in float8, everything else in float16, also the embeddings of
+timesteps, the modulations and the layers at both ends, which are small and sensitive; and the factors of a LoRA, which
+are mostly smaller, are scaled up by powers of two, with an alpha that reverses this.
 """
 
 from __future__ import annotations
@@ -24,9 +25,21 @@ _REST = torch.float16
 _TARGET_EXPONENT = 3
 
 
-def matrices_in_float8(tensors: Mapping[str, LazyTensor]) -> dict[str, LazyTensor]:
-    """Return the tensors of a denoiser for a file: tensors with two and more axes in float8, others in float16."""
-    return {name: _cast(t, FLOAT8 if len(t.shape) > 1 else _REST) for name, t in tensors.items()}
+def matrices_in_float8(
+    tensors: Mapping[str, LazyTensor], never: Collection[str] = frozenset()
+) -> dict[str, LazyTensor]:
+    """Return the tensors of a denoiser for a file: weights with two and more axes in float8, others in float16.
+
+    Weights of layers with one of the steps in `never` in their dotted paths, or with one of the paths behind a "^", are
+    in float16, too: those that are never quantized.
+    """
+
+    def takes(name: str, tensor: LazyTensor) -> bool:
+        layer = name.rpartition(".")[0]
+        is_weight = name.endswith("weight") and len(tensor.shape) > 1
+        return is_weight and set(never).isdisjoint([*layer.split("."), f"^{layer}"])
+
+    return {name: _cast(t, FLOAT8 if takes(name, t) else _REST) for name, t in tensors.items()}
 
 
 def rest_in_float16(tensors: Mapping[str, LazyTensor]) -> dict[str, LazyTensor]:

@@ -1,8 +1,9 @@
-"""Writing adapter files in the two forms that other programs read.
+"""Writing adapter files in the forms that other programs read.
 
 kohya form: `<layer>.lora_down.weight`, `<layer>.lora_up.weight` or other factors, and a scalar `<layer>.alpha`, layers
-named with underscores. diffusers/PEFT form: `<part>.<layer>.lora_A.weight` and `.lora_B.weight`, no alpha: rank and
-alpha are in the metadata under `lora_adapter_metadata`, which diffusers reads since 0.34.
+named with underscores. ComfyUI's is the same with dots, and A and B for down and up. diffusers/PEFT form:
+`<part>.<layer>.lora_A.weight` and `.lora_B.weight`, no alpha: rank and alpha are in the metadata under
+`lora_adapter_metadata`, which diffusers reads since 0.34.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import torch
 
@@ -21,6 +23,7 @@ from modules.formats.lazy_tensors import LazyTensor, lazy
 from modules.formats.peft_settings import PEFT_SETTINGS
 
 NameOf = Callable[[str, str], str]
+_T = TypeVar("_T")
 
 
 def to_kohya(layers: Iterable[AdapterLayer], name_of: NameOf) -> dict[str, torch.Tensor]:
@@ -36,6 +39,26 @@ def to_kohya(layers: Iterable[AdapterLayer], name_of: NameOf) -> dict[str, torch
         if alpha is not None:
             tensors[f"{name}.{ALPHA}"] = _alpha(alpha, layer.factors)
     return tensors
+
+
+_LETTERS = {DOWN: "lora_A.weight", UP: "lora_B.weight"}
+
+
+def with_letters(tensors: Mapping[str, _T]) -> dict[str, _T]:
+    """Return the tensors of the kohya form with A and B for down and up, as files in ComfyUI's names have them.
+
+    Layers with a Tucker core keep their names: only in these ComfyUI looks for the core.
+    """
+    cores = {name.removesuffix(f".{MID}") for name in tensors if name.endswith(f".{MID}")}
+
+    def renamed(name: str) -> str:
+        for factor, letter in _LETTERS.items():
+            layer = name.removesuffix(f".{factor}")
+            if layer != name and layer not in cores:
+                return f"{layer}.{letter}"
+        return name
+
+    return {renamed(name): tensor for name, tensor in tensors.items()}
 
 
 def _alpha(alpha: float, factors: Mapping[str, torch.Tensor]) -> torch.Tensor:

@@ -158,7 +158,7 @@ TINY = FlowModel(
         "final_layer.linear.weight": (64, 3072),
     },
     published_weights=11_901_408_320,
-    unread=("kohya", "native"),  # `tests/parity/test_fused_layers_in_diffusers.py` has the published size
+    unread=("kohya", "comfyui", "native"),  # `tests/parity/test_fused_layers_in_diffusers.py` has the published size
     untrained=("text_encoder", "text_encoder_2"),
     attends_to_padding=True,
 )

@@ -1,21 +1,32 @@
-"""The layouts of files with a denoiser alone are those that diffusers' own converters read."""
+"""The layouts of files with a denoiser alone are those that diffusers' own converters and loaders read."""
 
 from __future__ import annotations
 
+from datetime import datetime
+from pathlib import Path
+
+import pytest
 import torch
 from diffusers.loaders.single_file_utils import (
     convert_flux_transformer_checkpoint_to_diffusers,
     convert_z_image_transformer_checkpoint_to_diffusers,
 )
 from diffusers.models.transformers.transformer_flux import FluxTransformer2DModel
+from diffusers.models.transformers.transformer_z_image import ZImageTransformer2DModel
+from safetensors.torch import load_file
 
+from modules.config.schema import Config
 from modules.families.flux.transformer_file import transformer_layers
 from modules.families.flux.transformer_file import transformer_layout as double_stream_layout
 from modules.families.parts.single_file.moves import from_original, to_original
 from modules.families.z_image.transformer_file import transformer_layout
 from modules.formats.lazy_tensors import lazy_state
+from tests.builders.configs import laid_over
+from tests.builders.pipelines import load_tiny
 from tests.builders.runs import assert_equal_tensors
 from tests.builders.z_image import tiny_transformer
+from trainer.export.exporter import SaveMoment
+from trainer.export.model import ModelExporter
 
 
 def test_the_transformer_in_comfyuis_names_is_read_by_diffusers(one_thread: None) -> None:
@@ -48,3 +59,29 @@ def test_the_original_layout_of_double_and_single_blocks_is_read_by_diffusers(on
     assert_equal_tensors(convert_flux_transformer_checkpoint_to_diffusers(dict(original)), state)
     ours = from_original(layout.slots, lazy_state(original))
     assert_equal_tensors({name: tensor.make() for name, tensor in ours.items()}, state)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float8"])
+def test_a_saved_file_is_read_by_diffusers_and_here(dtype: str, tiny_z_image: Path, tmp_path: Path) -> None:
+    path, family = tmp_path / "tuned.safetensors", load_tiny(tiny_z_image)
+    output = {"dtype": dtype, "model_format": "single_file"}
+    config = laid_over(Config(), {"model": {"family": "z_image"}, "training": {"trains": "full"}, "output": output})
+    ModelExporter(family, config).save(path, {}, SaveMoment(datetime(2026, 1, 2), step=1, epoch=1))
+    theirs = ZImageTransformer2DModel.from_single_file(
+        path, config=str(tiny_z_image / "transformer"), local_files_only=True, torch_dtype=torch.float32
+    ).state_dict()
+    ours = load_tiny(tiny_z_image, part_files={"transformer": str(path)}).denoiser.state_dict()
+    assert_equal_tensors(dict(theirs), dict(ours))
+    for name, tensor in family.denoiser.state_dict().items():
+        torch.testing.assert_close(ours[name], tensor, rtol=0.0626 if dtype == "float8" else 0, atol=2**-10)
+    stored = load_file(path)
+    if dtype == "float8":
+        start = "model.diffusion_model."
+        assert stored[f"{start}layers.0.attention.qkv.weight"].dtype == torch.float8_e4m3fn
+        for name in (
+            "x_pad_token",
+            "x_embedder.weight",
+            "layers.0.adaLN_modulation.0.weight",
+            "t_embedder.mlp.0.weight",
+        ):
+            assert stored[f"{start}{name}"].dtype == torch.float16

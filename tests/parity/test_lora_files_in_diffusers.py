@@ -17,13 +17,16 @@ from modules.adapters.protocol import target_layers
 from modules.config.schema import Config
 from modules.config.sections.evaluation import SamplePrompt
 from modules.data.dataset import Dataset
+from modules.families.kinds.identify import who_loads_file
 from modules.families.parts.part_classes import UNET_LAYERS
 from modules.families.protocol import ModelFamily
 from modules.settings.layer_filter import layer_filter
 from modules.system.errors import DarkroomError
 from tests.builders.configs import laid_over
 from tests.builders.pipelines import load_tiny, sample_in_diffusers, sample_with_ours, stock_pipeline
+from tests.builders.runs import assert_equal_tensors
 from tests.builders.standalone import put_adapter_on
+from trainer.__main__ import main
 from trainer.export.adapter import AdapterExporter
 from trainer.export.exporter import SaveMoment
 
@@ -103,6 +106,24 @@ def test_every_layer_has_alpha_and_a_name_that_other_programs_support(trained: T
         )
         assert tensors[f"{layer}.alpha"].shape == ()
         assert tensors[f"{layer}.alpha"].item() == 6.0
+
+
+def test_comfyuis_format_has_the_names_of_its_models(trained: Trained, tmp_path: Path) -> None:
+    """Converted into kohya's format, the file is bit for bit the one that is written in that format."""
+    _, family, adapters = trained
+    paths = {name: tmp_path / f"{name}.safetensors" for name in ("kohya", "comfyui", "converted", "back")}
+    for form in ("kohya", "comfyui"):
+        exporter(family, adapters, format=form).save(paths[form], weights(adapters), SaveMoment(NOW, step=3, epoch=1))
+    by_form = ({x.program: x for x in who_loads_file(paths[form])[1]} for form in ("kohya", "comfyui"))
+    kohya, comfyui = (loads["ComfyUI"] for loads in by_form)
+    assert comfyui == kohya  # whose only doubt is the size of the model
+    names = {name.partition(".lora_")[0] for name in load_file(paths["comfyui"]) if ".lora_" in name}
+    assert all(name.startswith(("diffusion_model.", "text_encoders.clip_")) for name in names)
+    assert any(name.startswith("diffusion_model.input_blocks.") for name in names)
+    assert main(["convert", str(paths["comfyui"]), str(paths["converted"]), "--to", "kohya"]) == 0
+    assert main(["convert", str(paths["kohya"]), str(paths["back"]), "--to", "comfyui"]) == 0
+    assert_equal_tensors(load_file(paths["converted"]), load_file(paths["kohya"]))
+    assert_equal_tensors(load_file(paths["back"]), load_file(paths["comfyui"]))
 
 
 def test_metadata_is_readable_by_other_programs(trained: Trained, tmp_path: Path) -> None:

@@ -194,7 +194,7 @@ def written(options: Mapping[str, Any], module: nn.Module, path: Path) -> dict[s
     def name_of(part: str, layer: str) -> str:
         return f"lora_{part}_{layer.replace('.', '_')}"
 
-    naming = LoraNaming(name_of, name_of, "", "", "sd1", AdapterTargets.of([]))
+    naming = LoraNaming(name_of, name_of, name_of, "", "", "sd1", AdapterTargets.of([]))
     tensors, _ = kind_of(ADAPTERS[options["name"]]).write(trained(options, module), "kohya", naming)
     save_file(dict(tensors), path)
     return load_file(path)

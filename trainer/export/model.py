@@ -50,8 +50,11 @@ class ModelExporter:
         output = self.config.output
         states = {name: state_of(name, part, values) for name, part in self.family.parts.items()}
         if output.dtype == "float8":
-            denoisers = self.family.spec.names_of("denoiser")
-            states = {n: matrices_in_float8(s) if n in denoisers else rest_in_float16(s) for n, s in states.items()}
+            denoiser = self.family.spec.denoiser
+            states = {
+                n: matrices_in_float8(s, denoiser.model.never_quantized) if n == denoiser.name else rest_in_float16(s)
+                for n, s in states.items()
+            }
         scheduler = self.family.scheduler_config()
         configs = {name: config_of(part) for name, part in self.family.parts.items()} | {"scheduler": dict(scheduler)}
         naming = self.family.lora_naming

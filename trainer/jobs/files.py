@@ -22,6 +22,7 @@ _FORMS = {
     "single": "Single file",
     "folder": "Diffusers folder",
     "kohya": "LoRA: kohya",
+    "comfyui": "LoRA: ComfyUI",
     "peft": "LoRA: PEFT (diffusers)",
 }
 # By what the presets of strengths do; `modules/adapters/tools/blocks.py` has their numbers.

@@ -125,7 +125,7 @@ def _axis_of_start(config: Config, start: StartHeader) -> Iterator[Problem]:
     """Yield what becomes of a result whose layers keep another axis of DoRA than the settings."""
     axes = {dora_axis(shapes[DORA_SCALE]) for shapes in start.trained.values() if DORA_SCALE in shapes}
     others = axes - {decomposition_axis(config.adapter)}
-    if "outputs" in others and config.output.format == "kohya":
+    if "outputs" in others and config.output.format != "diffusers":
         yield Problem(
             _PATH,
             f"{start.where} has DoRA on the output axis, which its layers keep. ComfyUI, Forge and A1111 compute it "
@@ -233,7 +233,7 @@ def _other_layers(config: Config, start: StartHeader) -> OtherLayers:
     paths: dict[str, tuple[str, ...]] = {}
     for part, path in start.rest:
         paths[labels[part]] = (*paths.get(labels[part], ()), path)
-    holds_all = config.output.format == "kohya"
+    holds_all = config.output.format != "diffusers"
     lost = [f"{part}.{path}" for (part, path), shapes in start.rest.items() if not _fits_diffusers(shapes)]
     return OtherLayers(
         start.where,

@@ -75,7 +75,7 @@ def misread_file(config: Config) -> Iterator[Problem]:
     """
     if config.training.trains != "adapter":
         return
-    if decomposition_axis(config.adapter) == "outputs" and config.output.format == "kohya":
+    if decomposition_axis(config.adapter) == "outputs" and config.output.format != "diffusers":
         yield Problem(
             "adapter.decompose_output_axis",
             "ComfyUI, Forge and A1111 compute DoRA on the output axis with other norms than in training: images made "
@@ -126,7 +126,7 @@ def float8_file(config: Config) -> Iterator[Problem]:
     spec = ADAPTERS[config.adapter.name]
     if not spec.float8_factors:
         yield Problem("output.dtype", f"{spec.label} cannot be saved in float8.", advice="Choose float16 or bfloat16.")
-    elif config.output.format != "kohya":
+    elif config.output.format == "diffusers":
         yield Problem(
             "output.dtype",
             "A LoRA in the diffusers format has no alpha for each layer, and cannot be saved in float8.",

@@ -180,7 +180,10 @@ def _widen(weight: LazyTensor, more: int) -> LazyTensor:
     return weight.then((rows, columns + more, *kernel), append_zeros)
 
 
-_ADVICE: dict[Form, str] = {"kohya": "Use --to kohya or --to peft.", "single": "Use --to single or --to folder."}
+_ADVICE: dict[Form, str] = {
+    "kohya": "Use --to kohya, --to comfyui or --to peft.",
+    "single": "Use --to single or --to folder.",
+}
 
 
 def target_form(kind: FileKind, out: Path, wanted: Form | None) -> Form:

@@ -14,7 +14,7 @@ from modules.families.kinds.conversion import Source
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.lora_model import INVALID_CONFIGS
 from modules.families.kinds.record import Form
-from modules.families.parts.lora_names import kohya_naming, peft_name
+from modules.families.parts.lora_names import comfy_naming, kohya_naming, peft_name
 from modules.families.parts.single_file.models import configs_of_file
 from modules.families.published import PublishedModel
 from modules.families.registry import FAMILIES, published
@@ -24,7 +24,15 @@ from modules.formats.adapter_names import DOWN, LORA_FACTORS, MID, second_copies
 from modules.formats.adapter_types import ALPHA, DORA_SCALE, adapter_type, adapter_types
 from modules.formats.fused_changes import join
 from modules.formats.fused_layers import RANKS_KEY
-from modules.formats.lora_files import fits_peft, is_incomplete, rank_and_alpha, ranks_and_alphas, to_kohya, to_peft
+from modules.formats.lora_files import (
+    fits_peft,
+    is_incomplete,
+    rank_and_alpha,
+    ranks_and_alphas,
+    to_kohya,
+    to_peft,
+    with_letters,
+)
 from modules.formats.peft_settings import PEFT_SETTINGS
 from modules.formats.program_table import diffusers_loses_alpha
 from modules.formats.safetensors_io import CONVERTED, PAYLOAD_SHA256, OnWritten, Writable, write_safetensors
@@ -74,12 +82,14 @@ def write_lora(
     tensors: Mapping[str, Writable]
     settings: dict[str, str] = {}
     layers: Sequence[AdapterLayer] = adapter.layers
-    if form == "kohya":
-        name_of = kohya_naming(source.kind.model, source.configs)
+    if form != "peft":
+        naming = comfy_naming if form == "comfyui" else kohya_naming
+        name_of = naming(source.kind.model, source.configs)
         copies = _copies(source)
         others = {name: tensor for name, tensor in adapter.extra_tensors.items() if name not in copies}
         joined, settings = join(layers, published(source.kind.model).adapter_targets(source.configs).matrices)
-        tensors = {**others, **to_kohya(joined, name_of)}
+        named = to_kohya(joined, name_of)
+        tensors = {**others, **(with_letters(named) if form == "comfyui" else named)}
     else:
         layers = _held_by_peft(source)
         tensors, settings = to_peft(layers, peft_name)
@@ -92,7 +102,7 @@ def notes(source: Source, form: Form) -> tuple[str, ...]:
     """Return a sentence for everything that the form changes or cannot hold; empty if everything is kept unchanged."""
     adapter = _content(source)
     sentences = []
-    if form == "kohya":
+    if form != "peft":
         if wrong := _lost_alphas(adapter.layers):
             where = f"in the attention or in a text encoder {'has' if wrong == 1 else 'have'}"
             sentences.append(
@@ -204,7 +214,7 @@ def convert_metadata(
     layer has the values of the old file.
     """
     metadata = {name: value for name, value in old.items() if name not in _STALE}
-    if form == "kohya":
+    if form != "peft":
         module, args = _network(layers)
         metadata = {
             "ss_base_model_version": record.kohya_version,
@@ -217,7 +227,7 @@ def convert_metadata(
     if usual := rank_and_alpha(layers):
         ranks, alphas = zip(*ranks_and_alphas(layers), strict=True)
         for name, used, value in (("ss_network_dim", ranks, usual[0]), ("ss_network_alpha", alphas, usual[1])):
-            if (form == "kohya" or name in metadata) and not _is_among(metadata.get(name, ""), used):
+            if (form != "peft" or name in metadata) and not _is_among(metadata.get(name, ""), used):
                 metadata[name] = f"{value:g}"
     if form == "peft" and "ss_network_args" in metadata:
         metadata["ss_network_args"] = _plain_args(metadata["ss_network_args"])

@@ -11,7 +11,7 @@ from modules.formats.checkpoint_header import CheckpointHeader
 from modules.formats.program_table import Word
 
 Use = Literal["base model", "denoiser", "VAE", "start of an adapter"]
-Form = Literal["single", "folder", "kohya", "peft"]
+Form = Literal["single", "folder", "kohya", "comfyui", "peft"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,24 @@ def kohya_naming(model: str, configs: Configs) -> Callable[[str, str], str]:
     return lambda part, path: names[part, file_path(part, path)]
 
 
+def comfy_naming(model: str, configs: Configs) -> Callable[[str, str], str]:
+    """Return a function from part and diffusers path to the layer's name in ComfyUI's files of this model.
+
+    The denoiser's layers have the names of the original layout, where the model has one.
+    """
+    record = published(model)
+    targets, denoiser = record.adapter_targets(configs), FAMILIES[record.family].denoiser.name
+
+    def name_of(target: AdapterTarget) -> str:
+        if target.part == denoiser:
+            return f"diffusion_model.{target.paths.get('original', target.paths[target.kohya_layout])}"
+        encoder = record.comfy_encoders.get(target.part, target.part)
+        return f"text_encoders.{encoder}.transformer.{target.paths[target.kohya_layout]}"
+
+    names = {(t.part, t.path): name_of(t) for t in (*targets.all, *targets.matrices)}
+    return lambda part, path: names[part, file_path(part, path)]
+
+
 def peft_name(part: str, path: str) -> str:
     """Return a layer's name in the PEFT form: `text_encoder.text_model.encoder.layers.0.mlp.fc1`."""
     return f"{part}.{file_path(part, path)}"
@@ -98,6 +116,7 @@ def naming_of(model: str, parts: Mapping[str, Any], *, prediction: str, version:
     return LoraNaming(
         kohya_naming(model, configs),
         peft_name,
+        comfy_naming(model, configs),
         version or record.kohya_version,
         record.architecture_of(variant),
         model,

@@ -59,6 +59,7 @@ _BASE = PublishedModel(
     variant_architectures={"instruct": "stable-diffusion-xl-v1-edit"},
     kohya_version="sdxl_base_v1-0",
     adapter_targets=_TARGETS,
+    comfy_encoders={"text_encoder": "clip_l", "text_encoder_2": "clip_g"},
     configs=_CONFIGS / "sdxl",
     pipelines={
         "": "StableDiffusionXLPipeline",
@@ -86,6 +87,7 @@ _REFINER = PublishedModel(
     implementation="https://github.com/Stability-AI/generative-models",
     kohya_version="sdxl_refiner",
     adapter_targets=_TARGETS,
+    comfy_encoders={"text_encoder_2": "clip_g"},
     configs=_CONFIGS / "sdxl_refiner",
     pipelines={"": "StableDiffusionXLImg2ImgPipeline"},
     index={
