@@ -46,7 +46,10 @@ from modules.formats.program_table import (
 _MOST_TENSORS = 20_000  # SDXL's adapters have about 3,000, of one that changes every layer
 _NINE = 9  # the input channels of an inpainting model: latents, masked image and mask
 _ATTENTION = re.compile(r".*\.attn[12]\.to_(q|k|v|out\.0)")
-_OUTSIDE = re.compile(r"time_embedding\..*|add_embedding\..*|conv_in|conv_out")
+_OUTSIDE = re.compile(
+    r"time_embedding\..*|add_embedding\..*|conv_in|conv_out"
+    r"|time_text_embed\..*|x_embedder|context_embedder|proj_out|norm_out\.linear|final_layer\..*"
+)
 _T5 = re.compile(r"encoder\.(block|final_layer_norm)\b")
 _ADDED = re.compile(r"add_embedding\.linear_[12]")
 _KOHYA_PREFIXES = ("lora_te_", "lora_unet_", "lora_te1_", "lora_te2_", "lora_te3_")

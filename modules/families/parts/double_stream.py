@@ -16,7 +16,7 @@ from typing import Any
 from modules.families.parts.single_file.slots import Slot, limited
 from modules.formats.adapter_forms import Layout
 from modules.formats.adapter_targets import AdapterTarget
-from modules.formats.program_table import ALL, SGM_NAMES, UNKNOWN, UNMEASURED, Row
+from modules.formats.program_table import ALL, SGM_NAMES, UNKNOWN, UNMEASURED, Row, none
 
 Config = Mapping[str, Any]
 FIRST_BLOCK = "double_blocks.0."
@@ -24,8 +24,13 @@ FIRST_BLOCK = "double_blocks.0."
 _MLP_RATIO = 4
 _STREAMS = (("img", "", ("to_q", "to_k", "to_v"), "to_out.0"), ("txt", "_context", ("q", "k", "v"), "to_add_out"))
 _NATIVE: Row = {**UNMEASURED, "ComfyUI": ALL, "diffusers": ALL, "diffusers 0.31": UNKNOWN}
+_NOT_OUTSIDE = none("does not map kohya's names outside the blocks")
 NAMING_ROWS: Mapping[str, Row] = {
-    SGM_NAMES: {**_NATIVE, "sd-scripts": ALL},
+    SGM_NAMES: {
+        **_NATIVE,
+        "diffusers": {"": ALL, "outside": _NOT_OUTSIDE},
+        "sd-scripts": {"": ALL, "outside": UNKNOWN},
+    },
     "ComfyUI, original names": {"ComfyUI": ALL, "Forge": UNKNOWN, "sd-scripts": UNKNOWN, "LyCORIS": UNKNOWN},
     "PEFT, denoiser": _NATIVE,
 }
