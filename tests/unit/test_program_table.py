@@ -194,7 +194,7 @@ def test_the_help_of_the_format_says_who_loads_it_completely() -> None:
     for form, keys in (("kohya", by.kohya("sd1")), ("diffusers", by.peft("sd1"))):
         *most, last = [p for p in ALL_PROGRAMS if loads("sd1", keys)[p].complete]
         programs = f"{', '.join(most)} and {last}" if most else f"{last} alone"
-        assert f"A LoRA in {form} format loads completely in {programs}" in record.setting.help
+        assert f"in {form} format loads completely in {programs}" in record.setting.help
 
 
 def test_inspect_shows_the_reasons_and_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
