@@ -146,9 +146,9 @@ class DistilledSpec:
 
     One is recognized by a word in the name of its file or repository, by `config_key`, a key in the config of the
     denoiser that only theirs set or, if there is a `config_value`, set to that, or by a scheduler of few-step models.
-    With one of `undone_words` in its name the
-    distillation was undone. `advice` is shown to the user. They are sampled in about `steps` steps, with a guidance
-    scale of at most `guidance`.
+    With one of `undone_words` in its name the distillation was undone. `advice` is shown to the user. They are sampled
+    in about `steps` steps, with a guidance scale of at most `guidance`. They may lack weights whose names begin with
+    one of `lacks`, which have no effect in other models of the family if they are 0.
     """
 
     words: tuple[str, ...]
@@ -158,6 +158,7 @@ class DistilledSpec:
     undone_words: tuple[str, ...] = ()
     steps: int = 8
     guidance: float = 1.0
+    lacks: tuple[str, ...] = ()
 
     def is_named(self, base_model: str) -> bool:
         """Return whether the name of a base model, a path or a repository, is that of a distilled one."""

@@ -18,13 +18,16 @@ class OtherWeights:
     memory that they name is another one. So both must be on the same device when they are exchanged.
     """
 
-    def __init__(self, module: nn.Module, other: nn.Module, *, name: str) -> None:
-        """`module` must not have adapters yet; `name` is the user's name for the other model.
+    def __init__(self, module: nn.Module, other: nn.Module, *, name: str, zeros: tuple[str, ...] = ()) -> None:
+        """`module` must not have adapters yet; `name` is the user's name for the other model. That may lack weights
+        whose names begin with one of `zeros`: these are 0 in it.
 
         Raises DarkroomError if the two do not have the same weights in the same formats.
         """
         self.other = other
-        mine, theirs = _tensors(module), _tensors(other)
+        mine = _tensors(module)
+        lacking = [path for path in mine.keys() - _tensors(other).keys() if path.startswith(zeros)]
+        theirs = _tensors(other) | {path: nn.Parameter(torch.zeros_like(mine[path]), False) for path in lacking}
         layers = [layer for layer in _quantized(module).items() if layer[1].form.is_stored]
         packed = {f"{path}.{weight}" for path, _ in layers for weight in ("packed", "scales")}
         _require_equal(mine, theirs, packed, name)

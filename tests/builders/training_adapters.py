@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
+from modules.families.parts.single_file.models import CONFIGS_KEY
 from tests.builders.configs import family_of
 from tests.builders.pipelines import load_tiny
 
@@ -32,11 +33,11 @@ def adapter_layers(model: Path, *, rank: int = 2, seed: int = 3) -> Layers:
     }
 
 
-def write_adapter(path: Path, layers: Layers, prefix: str = "transformer") -> Path:
-    """Write a LoRA in diffusers' names, as most trainers do."""
+def write_adapter(path: Path, layers: Layers, prefix: str = "transformer", *, model: Path | None = None) -> Path:
+    """Write a LoRA in diffusers' names, as most trainers do, with the size of a tiny model in its metadata."""
     tensors = {f"{prefix}.{name}.lora_A.weight": down for name, (down, _) in layers.items()}
     tensors |= {f"{prefix}.{name}.lora_B.weight": up for name, (_, up) in layers.items()}
-    save_file(tensors, path)
+    save_file(tensors, path, None if model is None else {CONFIGS_KEY: load_tiny(model).lora_naming.own_configs})
     return path
 
 

@@ -120,7 +120,9 @@ def _misfit(config: Config, name: str, shown: str) -> Problem | None:
         return Problem(_PATH, f"Samples cannot be drawn with {shown}. {error.message}", advice=_CHOOSE)
     except (*MALFORMED_CONFIG, UnreadableFileError, OSError):  # the check of the model reports it
         return None
-    wrong = [n for n in sorted(expected.keys() | shapes.keys()) if expected.get(n) != shapes.get(n)]
+    lacks = () if config.family.distilled is None else config.family.distilled.lacks
+    names = shapes.keys() | {name for name in expected if not name.startswith(lacks)}
+    wrong = [name for name in sorted(names) if expected.get(name) != shapes.get(name)]
     if not wrong:
         return None
     return Problem(

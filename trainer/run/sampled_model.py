@@ -57,7 +57,8 @@ def load_sampling_model(
     files = {**quantized.files, denoiser: part_source(sampled, base.spec.denoiser)}
     family = load(sampled, replace(quantized, files=files))
     own, other = (f.parts[denoiser].module for f in (base, family))
-    return SamplingModel(family, OtherWeights(own, other, name=config.sampling.model.strip()))
+    zeros = () if base.spec.distilled is None else base.spec.distilled.lacks
+    return SamplingModel(family, OtherWeights(own, other, name=config.sampling.model.strip(), zeros=zeros))
 
 
 def place_sampled_model(

@@ -75,5 +75,6 @@ FLUX = FamilySpec(
         config_value=False,
         undone_words=("dedistill", "de-distill", "de_distill", "openflux", "libreflux", "libre-flux", "flex.1"),
         steps=4,
+        lacks=("time_text_embed.guidance_embedder.",),
     ),
 )
