@@ -13,6 +13,7 @@ import os
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
@@ -43,42 +44,6 @@ class BlockType:
         return self.block > 1
 
 
-# ggml's types by number (ggml.h, and its block structs). Quantized ones that are missing here have never been published
-# for an image model.
-_TYPES: Mapping[int, BlockType] = {
-    number: BlockType(*facts)
-    for number, facts in {
-        0: ("F32", 1, 4),
-        1: ("F16", 1, 2),
-        2: ("Q4_0", 32, 18),
-        3: ("Q4_1", 32, 20),
-        6: ("Q5_0", 32, 22),
-        7: ("Q5_1", 32, 24),
-        8: ("Q8_0", 32, 34),
-        9: ("Q8_1", 32, 40),
-        10: ("Q2_K", 256, 84),
-        11: ("Q3_K", 256, 110),
-        12: ("Q4_K", 256, 144),
-        13: ("Q5_K", 256, 176),
-        14: ("Q6_K", 256, 210),
-        15: ("Q8_K", 256, 292),
-        16: ("IQ2_XXS", 256, 66),
-        17: ("IQ2_XS", 256, 74),
-        18: ("IQ3_XXS", 256, 98),
-        19: ("IQ1_S", 256, 50),
-        20: ("IQ4_NL", 32, 18),
-        21: ("IQ3_S", 256, 110),
-        22: ("IQ2_S", 256, 82),
-        23: ("IQ4_XS", 256, 136),
-        24: ("I8", 1, 1),
-        25: ("I16", 1, 2),
-        26: ("I32", 1, 4),
-        27: ("I64", 1, 8),
-        28: ("F64", 1, 8),
-        29: ("IQ1_M", 256, 56),
-        30: ("BF16", 1, 2),
-    }.items()
-}
 READABLE = frozenset(
     {
         *("F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8"),
@@ -135,6 +100,18 @@ def read_gguf_header(path: Path) -> GgufHeader:
         raise UnreadableFileError("missing", f"{path} cannot be read: {reason}.") from error
 
 
+@cache
+def block_type(number: int) -> BlockType | None:
+    """Return a type of ggml by its number, None for an unknown one."""
+    # Imported here: the import takes half a second, and few users open such a file.
+    from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+
+    if number not in {kind.value for kind in GGML_QUANT_SIZES}:
+        return None
+    kind = GGMLQuantizationType(number)
+    return BlockType(kind.name, *GGML_QUANT_SIZES[kind])
+
+
 class _Reader:
     """Reads a header value by value; each read is within the file and within the limits."""
 
@@ -176,11 +153,12 @@ class _Reader:
             raise self._damage_error(f"{name[:80]!r} has {num_axes} axes")
         shape = tuple(self._number("Q") for _ in range(num_axes))[::-1]
         number, offset = self._number("I"), self._number("Q")
-        if number not in _TYPES:
+        kind = block_type(number)
+        if kind is None:
             raise UnreadableFileError(
                 "damaged", f"{self._path.name} contains a type of weights that is not known ({number})."
             )
-        return name, shape, _TYPES[number], offset
+        return name, shape, kind, offset
 
     def _tensor(self, begins: int, stored: tuple[int, ...], kind: BlockType, own: tuple[int, ...] | None) -> GgufTensor:
         num_weights = math.prod(stored)

@@ -7,13 +7,14 @@ import struct
 from pathlib import Path
 
 import torch
+from gguf import GGMLQuantizationType
 
 from benchmarks.gguf_file import write_gguf
 from modules.families.parts.single_file.models import shipped_configs
 from modules.families.parts.unet_clip_file.layout import UNET_PREFIX
 from modules.families.parts.unet_clip_file.unet import unet_slots
 from modules.families.registry import FAMILIES, published
-from modules.formats.gguf_header import _TYPES
+from modules.formats.gguf_header import block_type
 from modules.memory.part_plan import PartPlan
 from tests.builders.pipelines import load_tiny
 from trainer.preflight.passes import passes_of
@@ -38,7 +39,9 @@ def write_hollow_unet(path: Path, model: str, *, kind: str = "Q4_K", in_channels
     configs = shipped_configs(model)
     configs["unet"]["in_channels"] = in_channels
     shapes = passes_of(spec, configs).weights("unet", PartPlan()).own
-    number, packed = next((n, t) for n, t in _TYPES.items() if t.name == kind)
+    number = GGMLQuantizationType[kind].value
+    packed = block_type(number)
+    assert packed is not None
     entries, pairs, offset = b"", b"", 0
     num_pairs = 0
     for slot in unet_slots(configs["unet"]):
