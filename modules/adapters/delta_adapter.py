@@ -128,13 +128,12 @@ class DeltaKind:
     """A kind of such adapters, as the program handles any adapter (`AdapterKind`); its files have the kohya form only.
 
     `begin(layer, part, path, settings, stored)` returns a delta that is not yet on the layer: fresh, drawn from the
-    global generator, or with the shapes of the layer in a file. `read(layer, stored)` returns the delta of a file.
+    global generator, or with the shapes of the layer in a file.
     """
 
     label: str
     name: str
     begin: Callable[[AdaptedLayer, str, str, Any, AdapterLayer | None], LayerDelta]
-    read: Callable[[AdaptedLayer, AdapterLayer], LayerDelta]
 
     def attach(
         self,
@@ -155,14 +154,6 @@ class DeltaKind:
                 deltas[path] = self.begin(layer_at(module, path, self.label), part, path, settings, in_file.get(path))
         adapter = attach_deltas(part, module, self.name, deltas, start, where)
         return add_decomposition(adapter, settings, start, where) if getattr(settings, "decompose", False) else adapter
-
-    def attach_stored(
-        self, part: str, module: nn.Module, layers: Sequence[AdapterLayer], *, where: str
-    ) -> DeltaAdapter:
-        """Put the adapter of a file on the layers that the file has, with the factors that it has."""
-        module.requires_grad_(False)
-        deltas = {stored.path: self.read(layer_at(module, stored.path, self.label), stored) for stored in layers}
-        return attach_deltas(part, module, self.name, deltas, layers, where)
 
     def write(
         self, layers: Iterable[AdapterLayer], form: FileForm, naming: LoraNaming

@@ -129,11 +129,4 @@ def _init_factor(name: str, factor: torch.Tensor) -> torch.Tensor:
     return nn.init.normal_(factor, std=1.0 if name.endswith("_b") else 0.1)
 
 
-def _read_delta(layer: AdaptedLayer, stored: AdapterLayer) -> HadamardDelta:
-    """Return the LoHa of a file for a layer."""
-    factors = {name: factor.float().to(layer.weight.device) for name, factor in stored.factors.items()}
-    alpha = float(factors["hada_w1_b"].shape[0]) if stored.alpha is None else stored.alpha
-    return HadamardDelta(layer.weight.shape, factors, alpha=alpha)
-
-
-LOHA_KIND = DeltaKind(LOHA.label, "loha", _begin_delta, _read_delta)
+LOHA_KIND = DeltaKind(LOHA.label, "loha", _begin_delta)

@@ -179,11 +179,4 @@ def _init_factor(name: str, factor: torch.Tensor) -> torch.Tensor:
     return nn.init.kaiming_uniform_(factor, a=math.sqrt(5))
 
 
-def _read_delta(layer: AdaptedLayer, stored: AdapterLayer) -> KroneckerDelta:
-    """Return the LoKr of a file for a layer."""
-    factors = {name: factor.float().to(layer.weight.device) for name, factor in stored.factors.items()}
-    alpha = rank_in(factors) or 1.0 if stored.alpha is None else stored.alpha
-    return KroneckerDelta(layer.weight.shape[2:], factors, alpha=alpha, dropout=0.0, vec_trick=True)
-
-
-LOKR_KIND = DeltaKind(LOKR.label, "lokr", _begin_delta, _read_delta)
+LOKR_KIND = DeltaKind(LOKR.label, "lokr", _begin_delta)

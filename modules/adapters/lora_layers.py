@@ -285,15 +285,6 @@ class LoraKind:
             adapter.decompose(magnitudes, on_outputs=axis, has_eps=has_eps)
         return adapter
 
-    def attach_stored(self, part: str, module: nn.Module, layers: Sequence[AdapterLayer], *, where: str) -> LoraAdapter:
-        """Put the LoRA of a file on the layers that the file has, each with its rank and alpha."""
-        plain = _plain(module, layers, where)
-        shape = LoraShape(plain[0].rank, plain[0].lora_alpha, 0.0, torch.float32)
-        layer_ranks = {layer.path: (layer.rank, layer.lora_alpha) for layer in plain}
-        adapter = attach_lora(part, module, [layer.path for layer in plain], shape, seed=0, layer_ranks=layer_ranks)
-        adapter.load(plain)
-        return adapter
-
     def write(
         self, layers: Iterable[AdapterLayer], form: FileForm, naming: LoraNaming
     ) -> tuple[Mapping[str, Writable], dict[str, str]]:

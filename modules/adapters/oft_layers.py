@@ -297,12 +297,4 @@ def _begin_delta(
     )
 
 
-def _read_delta(layer: AdaptedLayer, stored: AdapterLayer) -> RotationDelta:
-    """Return the OFT of a file for a layer."""
-    device = layer.weight.device
-    return RotationDelta(
-        layer.weight.shape, {n: torch.empty(f.shape, device=device) for n, f in stored.factors.items()}
-    )
-
-
-OFT_KIND = DeltaKind(OFT.label, "oft", _begin_delta, _read_delta)
+OFT_KIND = DeltaKind(OFT.label, "oft", _begin_delta)

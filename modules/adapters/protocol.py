@@ -109,10 +109,6 @@ class AdapterKind(Protocol):
         """
         ...
 
-    def attach_stored(self, part: str, module: nn.Module, layers: Sequence[AdapterLayer], *, where: str) -> Adapter:
-        """Put an adapter with the weights of a file named `where` on the layers that the file has."""
-        ...
-
     def write(
         self, layers: Iterable[AdapterLayer], form: FileForm, naming: LoraNaming
     ) -> tuple[Mapping[str, Writable], dict[str, str]]:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 
 from modules.adapters.kept_layers import attach_kept
 from modules.adapters.protocol import Adapter, kind_of
 from modules.adapters.registry import ADAPTERS, DEFAULT_ADAPTER
+from modules.adapters.spec import AdapterSpec
 from modules.adapters.start import divide_content
 from modules.adapters.stored import read_adapter
 from modules.config.quantized_parts import quantized_parts
 from modules.config.schema import Config
 from modules.families.kinds.identify import identify
 from modules.families.protocol import ModelFamily
+from modules.formats.adapter_layers import AdapterLayer
 from trainer import phases
 from trainer.callbacks.image_sampler import ImageSampler
 from trainer.run.embeddings import attach_embeddings
@@ -41,6 +45,14 @@ def generate_samples(config: Config, lora: Path | None) -> list[Image.Image]:
     return image_sampler.sample([p for p in config.sampling.prompts if p.enabled], on_step=lambda: None)
 
 
+def settings_of(spec: AdapterSpec, layers: Sequence[AdapterLayer]) -> Any:
+    """Return settings that give the first layer of a file the factors and the alpha that it has."""
+    shapes = {name: tuple(factor.shape) for name, factor in layers[0].factors.items()}
+    settings = spec.settings() if spec.settings_as is None else spec.settings_as(spec.settings(), shapes)
+    alpha = layers[0].alpha
+    return settings if alpha is None or not hasattr(settings, "alpha") else settings.model_copy(update={"alpha": alpha})
+
+
 def put_adapter_on(family: ModelFamily, path: Path) -> list[Adapter]:
     """Put everything in an adapter file on a family, and return the adapters: the layers that could be trained.
 
@@ -58,7 +70,7 @@ def put_adapter_on(family: ModelFamily, path: Path) -> list[Adapter]:
     start = divide_content(content, everything, trainable, keeps=True)
     attach_kept(modules, start.kept, where=start.where)
     adapters = [
-        kind.attach_stored(part, modules[part], layers, where=start.where)
+        kind.attach(part, modules[part], [own.path for own in layers], settings_of(spec, layers), seed=0, start=layers)
         for part, layers in start.trained.items()
         if layers
     ]

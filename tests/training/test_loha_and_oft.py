@@ -24,6 +24,7 @@ from modules.settings.edit import set_path
 from tests.builders.configs import laid_over, small_config
 from tests.builders.pipelines import load_tiny
 from tests.builders.runs import run
+from tests.builders.standalone import settings_of
 from trainer.preflight import check
 
 FORMS: dict[str, dict[str, Any]] = {
@@ -83,7 +84,9 @@ def test_a_layer_with_it_is_the_layer_with_the_weight_that_its_file_gives(form: 
     if FORMS[form].get("decompose"):  # which is kept as it is, unless it is trained
         attach_kept({"unet": again}, stored(adapter), where="file")
     else:
-        kind_of(ADAPTERS[FORMS[form]["name"]]).attach_stored("unet", again, stored(adapter), where="file")
+        spec, layers = ADAPTERS[FORMS[form]["name"]], stored(adapter)
+        settings = settings_of(spec, layers)
+        kind_of(spec).attach("unet", again, [own.path for own in layers], settings, seed=0, start=layers)
     for own in stored(adapter):
         layer, x = own.path, inputs(own.path)
         plain = merged[layer](x)
@@ -225,7 +228,7 @@ def test_a_constraint_in_a_file_counts() -> None:
     blocks = torch.randn(8, 8, 8, generator=torch.Generator().manual_seed(0))
     module, merged, x = block(), block(), inputs("linear")
     own = AdapterLayer("unet", "linear", {"oft_blocks": blocks}, 0.01)
-    kind_of(ADAPTERS["oft"]).attach_stored("unet", module, [own], where="file")
+    attach_kept({"unet": module}, [own], where="file")
     change = weight_change(own.factors, own.alpha, merged["linear"].weight)
     assert change is not None
     merged["linear"].weight.data += change
