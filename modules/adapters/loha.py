@@ -22,7 +22,7 @@ from modules.adapters.settings import (
     StartFrom,
     network_args,
 )
-from modules.adapters.spec import AdapterSpec, NetworkMetadata, OneTrainerNames, Shape
+from modules.adapters.spec import AdapterMemory, AdapterSpec, NetworkMetadata, OneTrainerNames, Shape
 from modules.adapters.training_settings import (
     Alpha,
     ConvAlpha,
@@ -173,7 +173,7 @@ LOHA = AdapterSpec(
     kohya=("loha",),
     onetrainer=OneTrainerNames("LOHA", {"lora_rank": "rank"}),
     factory="modules.adapters.loha_layers:LOHA_KIND",
-    walk=walk,
+    memory=AdapterMemory(factor_shapes, walk),
     supports_dora=True,
     network=network,
     trainable=trainable,

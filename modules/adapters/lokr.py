@@ -23,7 +23,7 @@ from modules.adapters.settings import (
     StartFrom,
     network_args,
 )
-from modules.adapters.spec import AdapterSpec, NetworkMetadata, OneTrainerNames, Shape
+from modules.adapters.spec import AdapterMemory, AdapterSpec, NetworkMetadata, OneTrainerNames, Shape
 from modules.adapters.training_settings import (
     Alpha,
     ConvAlpha,
@@ -273,7 +273,7 @@ LOKR = AdapterSpec(
         dora_on_outputs=True,
     ),
     factory="modules.adapters.lokr_layers:LOKR_KIND",
-    walk=walk,
+    memory=AdapterMemory(factor_shapes, walk),
     supports_dora=True,
     network=network,
     trainable=trainable,

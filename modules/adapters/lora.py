@@ -16,7 +16,7 @@ from modules.adapters.settings import (
     StartFrom,
     network_args,
 )
-from modules.adapters.spec import AdapterSpec, NetworkMetadata, OneTrainerNames, Shape
+from modules.adapters.spec import AdapterMemory, AdapterSpec, NetworkMetadata, OneTrainerNames, Shape
 from modules.adapters.training_settings import (
     Alpha,
     ConvAlpha,
@@ -82,22 +82,33 @@ class Lora(Section):
     bundle_embeddings: Bundle = True
 
 
-def walk(settings: Lora, walk: Replay, path: str, weight: Shape, x: Array, out: Array) -> Array:
-    """Run a LoRA on the estimate's tape: A of (rank, in, ...), then B of (out, rank, 1, ...)."""
+def factor_shapes(settings: Lora, weight: Shape) -> dict[str, Shape]:
+    """Return the shapes of A (rank, in, kernel) and B (out, rank, 1) for a weight of (out, in, kernel)."""
     out_channels, in_channels, *kernel = weight
-    down = {"weight": (settings.rank, in_channels, *kernel)}
-    up = {"weight": (out_channels, settings.rank, *(1 for _ in kernel))}
+    return {
+        "lora_A.weight": (settings.rank, in_channels, *kernel),
+        "lora_B.weight": (out_channels, settings.rank, *(1 for _ in kernel)),
+    }
+
+
+def fixed_shapes(settings: Lora, weight: Shape) -> dict[str, Shape]:
+    """Return the shapes of the first product of PiSSA, which stays."""
+    shapes = factor_shapes(settings, weight) if settings.init == "pissa" else {}
+    return {f"initial.{name}": shape for name, shape in shapes.items()}
+
+
+def walk(settings: Lora, walk: Replay, path: str, weight: Shape, x: Array, out: Array) -> Array:
+    """Run a LoRA on the estimate's tape: A, then B."""
+    down, up = factor_shapes(settings, weight).values()
     if settings.init == "pissa" and walk.plan.adapter is not None:
         x = walk.to(x, walk.plan.adapter.item_bytes)  # for two products
-    low = walk.adapter_product(f"{path}.lora_A", x, down, channels=settings.rank, out=out)
-    high = walk.adapter_product(f"{path}.lora_B", low, up, channels=out_channels, out=out)
+    low = walk.adapter_product(f"{path}.lora_A", x, {"A": down}, channels=settings.rank, out=out)
+    high = walk.adapter_product(f"{path}.lora_B", low, {"B": up}, channels=weight[0], out=out)
     if settings.init != "pissa":
         return high
     del low
-    first = walk.frozen_product(f"{path}.initial.down", x, down["weight"], channels=settings.rank, out=out)
-    return walk.add(
-        high, walk.frozen_product(f"{path}.initial.up", first, up["weight"], channels=out_channels, out=out)
-    )
+    first = walk.frozen_product(f"{path}.initial.down", x, down, channels=settings.rank, out=out)
+    return walk.add(high, walk.frozen_product(f"{path}.initial.up", first, up, channels=weight[0], out=out))
 
 
 def network(settings: Lora) -> NetworkMetadata:
@@ -165,7 +176,7 @@ LORA = AdapterSpec(
     ),
     factory="modules.adapters.lora_layers:LORA_KIND",
     forms=("kohya", "comfyui", "diffusers"),
-    walk=walk,
+    memory=AdapterMemory(factor_shapes, walk, fixed_shapes),
     supports_dora=True,
     raised=(".lora_B.",),
     network=network,

@@ -16,7 +16,7 @@ from annotated_types import Ge, Le, Lt
 
 from modules.adapters.ranks import factorization
 from modules.adapters.settings import AN_ADAPTER, Bundle, LayerNames, LayerPatterns, Layers, OtherLayers, StartFrom
-from modules.adapters.spec import AdapterSpec, NetworkMetadata, OneTrainerNames, Shape
+from modules.adapters.spec import AdapterMemory, AdapterSpec, NetworkMetadata, OneTrainerNames, Shape
 from modules.adapters.training_settings import ModuleDropout, WeightType
 from modules.formats.adapter_types import AdapterType, Shapes
 from modules.formats.program_table import UNKNOWN, Answers, none, plain_lora_only
@@ -315,7 +315,7 @@ OFT = AdapterSpec(
         advice="Choose Outputs for a file that ComfyUI and A1111 load.",
     ),
     factory="modules.adapters.oft_layers:OFT_KIND",
-    walk=walk,
+    memory=AdapterMemory(factor_shapes, walk),
     network=network,
     trainable=trainable,
     settings_as=settings_as,

@@ -10,20 +10,33 @@ from modules.formats.adapter_types import DORA_SCALE, AdapterType
 from modules.settings.field import Section
 from modules.system.problem import Problem
 
-if TYPE_CHECKING:  # the window reads this file and never runs the estimate's tape
+if TYPE_CHECKING:  # the window reads this file and estimates nothing
     from modules.memory.replay import Array, Replay
 
 FileForm = Literal["kohya", "comfyui", "diffusers"]
 Shape = tuple[int, ...]
 
 
-# `walk(settings, walk, path, weight, x, out)` runs an adapter on the memory estimate's tape for the layer at `path`,
-# whose weight has the shape `weight` (out, in, and height and width of a kernel), whose input is `x` and whose result
-# is `out`. It returns the change of `out`.
-AdapterWalk = Callable[[Any, "Replay", str, Shape, "Array", "Array"], "Array"]
-
-
 Trainable = Callable[[Mapping[str, Shape]], frozenset[str]]
+
+
+def _no_shapes(settings: Any, weight: Shape) -> Mapping[str, Shape]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterMemory:
+    """The weights and the computation of an adapter next to a layer, for the memory estimate.
+
+    `factor_shapes(settings, weight)` returns the shapes of its trained weights by name, `fixed_shapes` of those that it
+    does not train. `walk(settings, replay, path, weight, x, out)` runs it in the replay of a pass for the layer at
+    `path`, whose input is `x` and whose result is `out`, and returns the change of `out` (`modules/memory/replay.py`).
+    `weight` is the shape of the layer's weight: out, in, and height and width of a kernel.
+    """
+
+    factor_shapes: Callable[[Any, Shape], Mapping[str, Shape]]
+    walk: Callable[[Any, Replay, str, Shape, Array, Array], Array]
+    fixed_shapes: Callable[[Any, Shape], Mapping[str, Shape]] = _no_shapes
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +72,8 @@ class AdapterSpec:
     `files` describes it in files, by the same label. `kohya` are words in the names of kohya's networks and LyCORIS'
     algorithms that identify it, `onetrainer` describes it in OneTrainer's configs. `factory` names its `AdapterKind`
     (`modules/adapters/protocol.py`) as "module:name", imported inside the training thread. `forms` are the file forms
-    it can be written in. `walk` counts its memory for the estimate, `network(settings)` returns it for the file's
-    metadata. `raised` are parts of the names of the weights to which the ratio of LoRA+ applies.
+    it can be written in. `memory` counts its weights and its computation for the estimate, `network(settings)` returns
+    it for the file's metadata. `raised` are parts of the names of the weights to which the ratio of LoRA+ applies.
 
     `trainable(shapes)` returns which factors of a layer in a file this adapter continues to train, from the shapes of
     all factors but DoRA's magnitudes; `trainable_with` adds the magnitudes for a run that trains them.
@@ -79,7 +92,7 @@ class AdapterSpec:
     forms: tuple[FileForm, ...] = ("kohya", "comfyui")
     supports_dora: bool = False
     raised: tuple[str, ...] = ()
-    walk: AdapterWalk | None = None
+    memory: AdapterMemory | None = None
     network: Callable[[Any], NetworkMetadata] | None = None
     trainable: Trainable | None = None
     settings_as: Callable[[Any, Mapping[str, Shape]], Any] | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,12 +12,10 @@ from modules.estimate.recordings import PassesOfPart, perceptual_recording
 from modules.families.spec import FamilySpec, Role
 from modules.memory.offloaded_layers import choose_offloaded
 from modules.memory.part_plan import FLOAT32_BYTES, PartPlan, Shape
-from modules.memory.recording import PassSize
+from modules.memory.recording import Call, Kind, PassSize, Program, Recording
 from modules.memory.replay import Array, Gradients, Replay, Tape
 
 _IMAGE_BYTES = 3 * 4  # of a pixel in float32
-_SMALL = PassSize(1, 64, 64, 1)  # the weights of a part do not depend on the size
-
 Plans = Mapping[str, PartPlan]
 
 
@@ -93,20 +91,37 @@ class Passes:
         """Return the role of a part."""
         return next(p.role for p in self._spec.parts if p.name == part)
 
+    def layers(self, part: str) -> Mapping[str, Kind]:
+        """Return the linear and convolution layers of a part, by path: those that can get an adapter."""
+
+        def find(recording: Recording, program: Program, path: str) -> Iterator[tuple[str, Kind]]:
+            for step in program.steps:
+                if isinstance(step, Call):
+                    yield from find(recording, recording.programs[step.program], f"{path}{step.path}.")
+                elif step.kind in ("linear", "conv"):
+                    yield f"{path}{step.weights[0]}".removesuffix(".weight"), step.kind
+
+        def find_all() -> dict[str, Kind]:
+            return {p: kind for r in self._recordings[part].values() for p, kind in find(r, r.programs[-1], "")}
+
+        found: dict[str, Kind] = self._once(("layers", part), find_all)
+        return found
+
     def weights(self, part: str, plan: PartPlan) -> PartWeights:
         """Return the shapes of a part's weights and of its adapter's."""
 
         def find() -> PartWeights:
-            found = PartWeights({}, {})
-            for name in self._recordings[part]:
-                replay = self._replay(Tape(), replace(plan, checkpointing="off"), part, name, _SMALL, records=False)
-                replay.run(replay.inputs())
-                found = PartWeights(
-                    {**found.own, **replay.weights},
-                    {**found.adapter, **replay.adapter_weights},
-                    {**found.quantized, **replay.quantized},
-                )
-            return found
+            own = {n: shape for recording in self._recordings[part].values() for n, shape in recording.weights.items()}
+            adapter, quantized = dict[str, Shape](), dict[str, int]()
+            for path, kind in self.layers(part).items():
+                weight = own[f"{path}.weight"]
+                if kind == "linear" and plan.quantized is not None and plan.quantized.takes(path):
+                    quantized[f"{path}.weight"] = plan.quantized.stored_bytes(path, weight)
+                if (on_layer := plan.adapter_on(path)) is not None:
+                    adapter |= on_layer.trained_shapes(path, weight)
+                    fixed = on_layer.memory.fixed_shapes(on_layer.settings_of(path, weight), weight)
+                    own |= {f"{path}.{name}": shape for name, shape in fixed.items()}
+            return PartWeights(own, adapter, quantized)
 
         found: PartWeights = self._once(("weights", part, plan), find)
         return found

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from modules.quantization.registry import ChosenFormat, QuantizedFormat
 from modules.settings.layer_filter import EVERYTHING, LayerFilter
 from modules.settings.shared_types import CheckpointMode
 
 if TYPE_CHECKING:
-    from modules.memory.replay import Array
+    from modules.memory.replay import Array, Replay
 
 Trains = Literal["nothing", "full", "adapter"]
 Shape = tuple[int, ...]
@@ -19,24 +19,62 @@ Shape = tuple[int, ...]
 FLOAT32_BYTES = 4
 
 
+Shapes = Mapping[str, Shape]
+
+
+class AdapterMemory(Protocol):
+    """The weights and the computation of an adapter next to a layer (`modules/adapters/spec.py`)."""
+
+    @property
+    def factor_shapes(self) -> Callable[[Any, Shape], Shapes]:
+        """The shapes of its trained weights, by name."""
+        ...
+
+    @property
+    def fixed_shapes(self) -> Callable[[Any, Shape], Shapes]:
+        """The shapes of its weights that are not trained, by name."""
+        ...
+
+    @property
+    def walk(self) -> Callable[[Any, Replay, str, Shape, Array, Array], Array]:
+        """Its computation in the replay of a pass."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class AdapterPlan:
     """An adapter on every linear and convolution layer that `layers` takes.
 
-    `walk` runs it beside a layer, by its `settings` (`modules/adapters/spec.py`) or those that `settings_at(path,
-    shape)` returns for the layer, from its name and the shape of its weight. `decomposes`: DoRA's magnitudes are
+    `memory` counts it for a layer, by its `settings` or those that `settings_at(path, shape)` returns for the layer,
+    from its name and the shape of its weight. `decomposes`: DoRA's magnitudes are
     trained beside it, of the outputs or of the inputs of each layer. `has_own` takes the layers that get an adapter of
     those that `layers` takes; None if all do.
     """
 
     settings: Any
-    walk: Callable[..., Array]
+    memory: AdapterMemory
     item_bytes: int
     layers: LayerFilter
     has_dropout: bool = False
     settings_at: Callable[[str, Shape], Any] | None = None
     decomposes: Literal["", "outputs", "inputs"] = ""
     has_own: Callable[[str], bool] | None = None
+
+    def settings_of(self, path: str, weight: Shape) -> Any:
+        """Return the settings for a layer."""
+        return self.settings if self.settings_at is None else self.settings_at(path, weight)
+
+    def magnitudes(self, weight: Shape) -> Shape:
+        """Return the shape of DoRA's magnitudes for a weight."""
+        is_per_output = self.decomposes == "outputs"
+        return (weight[0] if is_per_output else 1, 1 if is_per_output else weight[1], *(1 for _ in weight[2:]))
+
+    def trained_shapes(self, path: str, weight: Shape) -> Iterator[tuple[str, Shape]]:
+        """Yield the names and shapes of the trained weights of a layer."""
+        for name, shape in self.memory.factor_shapes(self.settings_of(path, weight), weight).items():
+            yield f"{path}.{name}", shape
+        if self.decomposes:
+            yield f"{path}.magnitudes", self.magnitudes(weight)
 
     def takes(self, path: str) -> bool:
         """Whether a layer gets the adapter."""

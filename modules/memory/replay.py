@@ -6,7 +6,7 @@ convolutions in 16 bits, norms in float32, others in the dtype of their inputs (
 trained weight's cast is cached once per pass, a frozen one's is made each time.
 
 Adapters and quantized layers are not recorded but computed here by rules, of 3 to 18 lines for an adapter
-(`AdapterSpec.walk`). A recording would hold for one setting only: the sizes depend on the rank, which may differ by
+(`AdapterMemory.walk`). A recording would hold for one setting only: the sizes depend on the rank, which may differ by
 layer, and on LoKr's and OFT's factors of a layer's width, which are not polynomials of it. Each of the settings that
 "fit to my card" and the form try would need another trace, of seconds, where a rule takes none.
 `tests/training/test_memory_estimate.py` compares the rules with what torch holds.
@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from modules.memory.part_plan import FLOAT32_BYTES, PartPlan, Shape
+from modules.memory.part_plan import FLOAT32_BYTES, AdapterPlan, PartPlan, Shape
 from modules.memory.recording import Call, Operation, PassSize, Program, Recording, Result
 from modules.quantization.registry import QuantizedFormat
 from modules.settings.shared_types import LEAST_KEPT_LENGTH
@@ -142,9 +142,7 @@ class Replay:
         """`records`: gradients are needed, as in training; otherwise it is a pass under no_grad."""
         self.tape = tape
         self.plan = plan
-        self.weights: dict[str, Shape] = dict(recording.weights)
-        self.adapter_weights: dict[str, Shape] = {}
-        self.quantized: dict[str, int] = {}  # bytes by the name of the weight
+        self.weights = recording.weights
         self.kept_of_blocks: dict[str, int] = {}  # what each block keeps for the backward pass, by its name
         self._programs = recording.programs
         self._inputs = recording.inputs
@@ -376,8 +374,6 @@ class Replay:
         float32; a weight that a file has packed is rounded, too.
         """
         shape = self.weights[f"{path}.weight"]
-        assert self.plan.quantized is not None
-        self.quantized[f"{path}.weight"] = self.plan.quantized.stored_bytes(path, shape)
         taken = self._taken(x)
         num_weights, item = math.prod(shape), taken.item_bytes
         if form.rounds_inputs:
@@ -404,14 +400,13 @@ class Replay:
         if adapter is None:
             return out
         if adapter.decomposes:
-            x = self._decomposed(path, x, weight, adapter.decomposes)
+            x = self._decomposed(x, weight, adapter)
         is_cast = adapter.has_dropout or not self.plan.compute_bytes or adapter.item_bytes != FLOAT32_BYTES
         taken = self.to(x, adapter.item_bytes) if is_cast else x  # (`modules/adapters/layer_input.py`)
         if adapter.has_dropout and self._records:
             self._keep(self.new(taken.numel, 1))
             taken = self._like(taken)
-        settings = adapter.settings if adapter.settings_at is None else adapter.settings_at(path, weight)
-        high = adapter.walk(settings, self, path, weight, taken, out)
+        high = adapter.memory.walk(adapter.settings_of(path, weight), self, path, weight, taken, out)
         del taken
         scaled = self._like(high)
         del high
@@ -429,21 +424,18 @@ class Replay:
             self.tape.mark(3 * out.num_bytes)
         return out
 
-    def _decomposed(self, path: str, x: Array, weight: Shape, axis: str) -> Array:
+    def _decomposed(self, x: Array, weight: Shape, adapter: AdapterPlan) -> Array:
         """Return the input of a layer with DoRA's magnitudes (`modules/adapters/decomposition.py`), after its norms."""
-        is_per_output = axis == "outputs"
-        shape = (weight[0] if is_per_output else 1, 1 if is_per_output else weight[1], *(1 for _ in weight[2:]))
-        self.adapter_weights[f"{path}.dora.magnitudes"] = shape
-        self.tape.trained_bytes += math.prod(shape) * FLOAT32_BYTES if self._records else 0
+        magnitudes_bytes = math.prod(adapter.magnitudes(weight)) * FLOAT32_BYTES
+        self.tape.trained_bytes += magnitudes_bytes if self._records else 0
         sizes = (math.prod(weight),) * 3  # the weight and its change in float32, and their sum
         norms = [self.new(size, FLOAT32_BYTES) for size in sizes]
         del norms
-        return x if is_per_output else self._scaled(x)
+        return x if adapter.decomposes == "outputs" else self._scaled(x)
 
     def frozen_product(self, path: str, x: Array, weight: Shape, *, channels: int, out: Array) -> Array:
         """A matrix product with a frozen matrix of an adapter, named `path`, of the shape `weight`."""
         assert self.plan.adapter is not None
-        self.weights[path] = weight
         taken = self._taken(x)
         copy = self._half_copy(path, math.prod(weight), self.plan.adapter.item_bytes, trained=False)
         numel, needs_grad = out.numel // out.channels * channels, self._records and x.needs_grad
@@ -457,13 +449,12 @@ class Replay:
     ) -> Array:
         """A matrix product of an adapter, with `channels` and otherwise the shape of the layer's output `out`.
 
-        `trained` are the shapes of the adapter's trained weights for it, by name below `path`: the weight itself, or
-        the factors of a weight with `composed` elements that each pass computes from them.
+        `trained` are the shapes of the adapter's trained weights for it: the weight itself, or the factors of a weight
+        with `composed` elements that each pass computes from them. `path` names the weight in the cache of casts.
         """
         assert self.plan.adapter is not None
         item_bytes = self.plan.adapter.item_bytes
         num_trained = sum(math.prod(shape) for shape in trained.values())
-        self.adapter_weights |= {f"{path}.{name}": shape for name, shape in trained.items()}
         self.tape.trained_bytes += num_trained * item_bytes if self._records else 0
         taken = self._taken(x)
         if composed:

@@ -175,8 +175,8 @@ def test_an_adapter_of_another_kind_is_counted_from_shapes(settings: Lokr | Loha
     names = target_layers(unet, "denoiser", layers=EVERYTHING, reaches=lambda name: True)
     with torch.device("meta"):
         adapter = kind_of(spec).attach("unet", unet, names, settings, seed=0)
-    assert spec.walk is not None
-    plan = PartPlan(trains="adapter", adapter=AdapterPlan(settings, spec.walk, 4, EVERYTHING))
+    assert spec.memory is not None
+    plan = PartPlan(trains="adapter", adapter=AdapterPlan(settings, spec.memory, 4, EVERYTHING))
     found = passes_of(FAMILIES["sd"], shipped_configs("sd1")).weights("unet", plan).adapter
     assert sorted(found.values()) == sorted(tuple(p.shape) for p in adapter.parameters().values())
 
@@ -246,13 +246,13 @@ TRAINS = {"full": "full", "embedding": "nothing"}
 BF16, F32 = torch.bfloat16, torch.float32
 ADAPTER_PLANS = {
     "adapter": lora_plan(RANK, 4, ("attentions",)),
-    "lokr": AdapterPlan(Lokr(rank=4), ADAPTERS["lokr"].walk, 4, layer_filter("attention_mlp", UNET_LAYERS)),
+    "lokr": AdapterPlan(Lokr(rank=4), ADAPTERS["lokr"].memory, 4, layer_filter("attention_mlp", UNET_LAYERS)),
     "lokr as a whole": AdapterPlan(
-        Lokr(rank=4, vec_trick=False), ADAPTERS["lokr"].walk, 4, layer_filter("attention_mlp", UNET_LAYERS)
+        Lokr(rank=4, vec_trick=False), ADAPTERS["lokr"].memory, 4, layer_filter("attention_mlp", UNET_LAYERS)
     ),
-    "loha": AdapterPlan(Loha(rank=4), ADAPTERS["loha"].walk, 4, layer_filter("attention_mlp", UNET_LAYERS)),
-    "oft": AdapterPlan(Oft(), ADAPTERS["oft"].walk, 4, layer_filter("attention_mlp", UNET_LAYERS)),
-    "oft v2": AdapterPlan(Oft(rotates="inputs"), ADAPTERS["oft"].walk, 4, layer_filter("attention_mlp", UNET_LAYERS)),
+    "loha": AdapterPlan(Loha(rank=4), ADAPTERS["loha"].memory, 4, layer_filter("attention_mlp", UNET_LAYERS)),
+    "oft": AdapterPlan(Oft(), ADAPTERS["oft"].memory, 4, layer_filter("attention_mlp", UNET_LAYERS)),
+    "oft v2": AdapterPlan(Oft(rotates="inputs"), ADAPTERS["oft"].memory, 4, layer_filter("attention_mlp", UNET_LAYERS)),
     "dora": dora_plan(Lora(rank=RANK, decompose=True, decompose_output_axis=True, init="pissa"), "outputs"),
     "dora of inputs": dora_plan(Lora(rank=RANK, decompose=True, decompose_output_axis=False), "inputs"),
 }

@@ -215,12 +215,12 @@ def _vae_plan(config: Config, part: PartSpec, weight_bytes: int) -> PartPlan:
 
 
 def _adapter_plan(settings: AdapterSettings, part: PartSpec) -> AdapterPlan | None:
-    walk = ADAPTERS[settings.name].walk
-    if walk is None:
+    memory = ADAPTERS[settings.name].memory
+    if memory is None:
         return None
     return AdapterPlan(
         settings,
-        walk,
+        memory,
         ITEM_BYTES[settings.dtype],
         _TEXT_LAYERS if part.role == "text_encoder" else adapter_layers(settings, part.model.layers),
         has_dropout=settings.dropout > 0,

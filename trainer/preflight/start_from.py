@@ -143,12 +143,7 @@ def _axis_of_start(config: Config, start: StartHeader) -> Iterator[Problem]:
 
 def trained_layers(passes: Passes, plans: Plans, part: str) -> frozenset[str]:
     """Return the layers of a part that a run trains an adapter on."""
-    if part not in plans or plans[part].adapter is None:
-        return frozenset()
-    weights = passes.weights(part, plans[part])
-    layers = {name.removesuffix(".weight") for name in weights.own}
-    words = (name.split(".") for name in weights.adapter)
-    return frozenset(own for w in words for n in range(1, len(w)) if (own := ".".join(w[:n])) in layers)
+    return frozenset(path for path in passes.layers(part) if plans[part].adapter_on(path) is not None)
 
 
 def start_header(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from modules.config.schema import Config
 from modules.estimate.passes import Passes, Plans, count
 from modules.memory.part_plan import PartPlan
-from modules.settings.layer_filter import EVERYTHING, EXAMPLES
+from modules.settings.layer_filter import EXAMPLES
 from modules.system.problem import Problem
 from modules.system.problem import count as count_of
 from trainer.preflight.start_from import trained_layers
@@ -93,9 +93,7 @@ def _candidates(passes: Passes, name: str, plan: PartPlan) -> Sequence[str]:
     """Return the layers that a filter chooses from."""
     if plan.adapter is None:
         return _paths(passes.weights(name, plan).own)
-    everything = replace(plan, adapter=replace(plan.adapter, layers=EVERYTHING, has_own=None))
-    trained = trained_layers(passes, {name: everything}, name)
-    return [path for path in _paths(passes.weights(name, plan).own) if path in trained]
+    return [path for path in passes.layers(name) if not path.startswith(plan.unreached)]
 
 
 def _paths(names: Iterable[str]) -> list[str]:
