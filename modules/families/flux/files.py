@@ -57,7 +57,6 @@ def _model(name: str, label: str, architecture: str, *, pipelines: Mapping[str, 
         architecture=architecture,
         variant_architectures={"inpainting": "flux-1-fill-dev"},
         kohya_version="flux1",
-        repository="black-forest-labs/FLUX.1-schnell",  # the one whose licence allows everybody to read it
         implementation="https://github.com/black-forest-labs/flux",
         adapter_targets=_targets,
         comfy_encoders={"text_encoder": "clip_l", "text_encoder_2": "t5xxl"},
