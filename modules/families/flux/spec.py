@@ -77,4 +77,6 @@ FLUX = FamilySpec(
         steps=4,
         lacks=("time_text_embed.guidance_embedder.",),
     ),
+    ai_toolkit=("flux",),
+    kohya=("flux", "flux1"),
 )
