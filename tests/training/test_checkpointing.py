@@ -102,13 +102,16 @@ def trained(model: Path, kind: str) -> tuple[ModelFamily, Parameters]:
         f"{name}.{n}": p
         for name in trained_parts(family)
         for n, p in family.parts[name].module.named_parameters()
-        if family.parts[name].reaches(n) and (kind == "full" or "token_embedding" in n)
+        if family.parts[name].reaches(n) and (kind == "full" or n.endswith(VOCABULARIES))
     }
     for name in trained_parts(family):
         family.parts[name].module.requires_grad_(False)
     for parameter in parameters.values():
         parameter.requires_grad_(True)
     return family, parameters
+
+
+VOCABULARIES = ("token_embedding.weight", "shared.weight")
 
 
 def noise_of(family: ModelFamily, *, batch: int, seed: int) -> torch.Tensor:

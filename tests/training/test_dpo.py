@@ -89,6 +89,8 @@ def test_the_first_loss_is_ln_2(
 ) -> None:
     config = dpo_config(tmp_path, request.getfixturevalue(model), pairs)
     config = laid_over(config, {"training": {"epochs": 1, "trains": trains}, "output": {"dtype": "float32"}})
+    if model in FLOW_MODELS:  # T5 computes its attention in another way while its bias is trained: 1e-7, times beta
+        config = short(config)
     first, *rest = run(config).of(StepFinished)
     assert first.loss == pytest.approx(math.log(2), abs=1e-6)
     assert first.metrics == {"implicit_accuracy": 0.5, "margin": 0.0, "chosen_error": 0.0, "rejected_error": 0.0}

@@ -44,10 +44,13 @@ class T5Tower:
     def encode(self, forward: Callable[..., Any], prompts: Sequence[str]) -> list[torch.Tensor]:
         """Return the states (L, D) of each prompt, with those of its padding that it keeps.
 
-        Each prompt is encoded alone, so that its states depend on no other prompt of a batch. `forward` is the
-        (checkpointed) forward pass of the encoder.
+        A frozen encoder reads each prompt alone, so that its states depend on no other prompt, in a cache or not. A
+        trained one reads all in one pass: several would share the weights that autocast has cast, and sum their
+        gradients in 16 bits. `forward` is the (checkpointed) forward pass of the encoder.
         """
-        return [self._encode_one(forward, prompt) for prompt in prompts]
+        if torch.is_grad_enabled() and any(p.requires_grad for p in self.encoder.parameters()):
+            return self._encode(forward, prompts)
+        return [states_LD for prompt in prompts for states_LD in self._encode(forward, [prompt])]
 
     def identity(self) -> str:
         """Return everything but the encoder's weights that affects how a prompt is encoded."""
@@ -64,20 +67,25 @@ class T5Tower:
         [states_LD] = self.encode(forward, [placeholder])
         return states_LD[: len(self.tokenizer.words[placeholder])].float().clone()
 
-    def _encode_one(self, forward: Callable[..., Any], prompt: str) -> torch.Tensor:
-        ids = self.tokenizer.read(prompt, self.max_tokens)
-        kept = self.max_tokens if self.kept_padding is None else min(len(ids) + self.kept_padding, self.max_tokens)
-        # Masked padding changes no other state, so none of it is read that is not kept.
-        num_read = kept if self.masks_padding else self.max_tokens
-        device = next(self.encoder.parameters()).device
-        ids_1L = tensor_on([[*ids, *[self.tokenizer.pad_id] * (num_read - len(ids))]], device, torch.long)
-        masked = {"attention_mask": _mask(len(ids), num_read, device)} if self.masks_padding else {}
-        states_1LD: torch.Tensor = forward(input_ids=ids_1L, **masked).last_hidden_state
+    def _encode(self, forward: Callable[..., Any], prompts: Sequence[str]) -> list[torch.Tensor]:
+        ids = [self.tokenizer.read(prompt, self.max_tokens) for prompt in prompts]
+        kept = [self._num_kept(len(one)) for one in ids]
+        # Masked padding changes no other state, so none of it is read that no prompt keeps.
+        num_read = max(kept) if self.masks_padding else self.max_tokens
+        device, pad = next(self.encoder.parameters()).device, self.tokenizer.pad_id
+        ids_BL = tensor_on([[*one, *[pad] * (num_read - len(one))] for one in ids], device, torch.long)
+        masked = {"attention_mask": _mask([len(one) for one in ids], num_read, device)} if self.masks_padding else {}
+        states_BLD: torch.Tensor = forward(input_ids=ids_BL, **masked).last_hidden_state
         embedding = self.encoder.get_input_embeddings()
         if isinstance(embedding, ExtendedEmbedding):
-            states_1LD = embedding.with_outputs(ids_1L, states_1LD)
-        return states_1LD[0, :kept]
+            states_BLD = embedding.with_outputs(ids_BL, states_BLD)
+        return [states_LD[:num] for states_LD, num in zip(states_BLD, kept, strict=True)]
+
+    def _num_kept(self, num_tokens: int) -> int:
+        """Return how many states a prompt of this many tokens has, with those of the padding that it keeps."""
+        padding = self.max_tokens if self.kept_padding is None else self.kept_padding
+        return min(num_tokens + padding, self.max_tokens)
 
 
-def _mask(num_tokens: int, length: int, device: torch.device) -> torch.Tensor:
-    return tensor_on([[1] * num_tokens + [0] * (length - num_tokens)], device, torch.long)
+def _mask(lengths: Sequence[int], longest: int, device: torch.device) -> torch.Tensor:
+    return tensor_on([[1] * length + [0] * (longest - length) for length in lengths], device, torch.long)
