@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from modules.families.chroma.spec import CHROMA
 from modules.families.flux.spec import FLUX
 from modules.families.sd.spec import SD
 from modules.families.sdxl.spec import SDXL
@@ -22,6 +23,7 @@ _FAMILIES: dict[str, FamilySpec] = {
     SDXL.name: SDXL,
     Z_IMAGE.name: Z_IMAGE,
     FLUX.name: FLUX,
+    CHROMA.name: CHROMA,
 }
 
 FAMILIES: Mapping[str, FamilySpec] = _FAMILIES

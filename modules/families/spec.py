@@ -40,6 +40,9 @@ class ModelClass:
     `file_key` names the function from the key of a tensor in the module to the one in files, empty for a tensor that
     files do not have, as "module:function"; without it both are the same.
 
+    `fill_buffers` names the function that makes the buffers which files do not have, from a module whose buffers are on
+    the meta device, as "module:function".
+
     `overflows_in_float16`: activations of the published weights do, so that no run may compute in it.
 
     `work` is the computation for each weight relative to a UNet of SD XL, for comparing step times: 3.5 for a
@@ -54,6 +57,7 @@ class ModelClass:
     layers: LayerPresets = field(default_factory=dict, hash=False)
     never_quantized: frozenset[str] = frozenset()
     file_key: str = ""
+    fill_buffers: str = ""
     overflows_in_float16: bool = False
     work: float = 1.0
 

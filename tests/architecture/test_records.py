@@ -74,6 +74,7 @@ REGISTRIES = {
         allowed={
             "modules/config/sections/training.py": _DEFAULT,
             "ui/features/search/synonyms.py": "words that people search for",
+            "modules/families/chroma/spec.py": "the name of a distilled model",
         },
     ),
     "families": Registry(

@@ -22,6 +22,7 @@ from modules.system.factories import load_factory
 FLOW_MODELS: Mapping[str, str] = {
     "tiny_z_image": "tests.builders.z_image:TINY",
     "tiny_flux": "tests.builders.flux:TINY",
+    "tiny_chroma": "tests.builders.chroma:TINY",
 }
 """The `FlowModel` of each tiny model, as "module:name"."""
 

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from diffusers.loaders.single_file_utils import (
+    convert_chroma_transformer_checkpoint_to_diffusers,
     convert_flux_transformer_checkpoint_to_diffusers,
     convert_z_image_transformer_checkpoint_to_diffusers,
 )
+from diffusers.models.transformers.transformer_chroma import ChromaTransformer2DModel
 from diffusers.models.transformers.transformer_flux import FluxTransformer2DModel
 from diffusers.models.transformers.transformer_z_image import ZImageTransformer2DModel
 from safetensors.torch import load_file
 
 from modules.config.schema import Config
-from modules.families.flux.transformer_file import transformer_layers
-from modules.families.flux.transformer_file import transformer_layout as double_stream_layout
+from modules.families.chroma import transformer_file as chroma
+from modules.families.flux import transformer_file as flux
 from modules.families.parts.single_file.moves import from_original, to_original
 from modules.families.z_image.transformer_file import transformer_layout
 from modules.formats.lazy_tensors import lazy_state
@@ -41,22 +46,40 @@ def test_the_transformer_in_comfyuis_names_is_read_by_diffusers(one_thread: None
     assert_equal_tensors({name: tensor.make() for name, tensor in ours.items()}, state)
 
 
-def test_the_original_layout_of_double_and_single_blocks_is_read_by_diffusers(one_thread: None) -> None:
+DOUBLE_STREAM: dict[str, tuple[Any, Callable[..., Any], Callable[..., Any], Callable[..., Any]]] = {
+    "flux": (
+        partial(FluxTransformer2DModel, guidance_embeds=True),
+        flux.transformer_layers,
+        flux.transformer_layout,
+        convert_flux_transformer_checkpoint_to_diffusers,
+    ),
+    "chroma": (
+        ChromaTransformer2DModel,
+        chroma.transformer_layers,
+        chroma.transformer_layout,
+        convert_chroma_transformer_checkpoint_to_diffusers,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DOUBLE_STREAM)
+def test_the_original_layout_of_double_and_single_blocks_is_read_by_diffusers(one_thread: None, name: str) -> None:
     """diffusers' converter divides at the published width, so the matrices here have all their rows in one column."""
+    kind, layers, layout_of, convert = DOUBLE_STREAM[name]
     with torch.device("meta"):
-        transformer = FluxTransformer2DModel(num_layers=2, num_single_layers=2, guidance_embeds=True)
+        transformer = kind(num_layers=2, num_single_layers=2)
     shapes = {name: tuple(tensor.shape) for name, tensor in transformer.state_dict().items()}
     config = dict(transformer.config)
-    assert {f"{layer.path}.weight": layer.shape for layer in transformer_layers(config)} == {
+    assert {f"{layer.path}.weight": layer.shape for layer in layers(config)} == {
         name: shape for name, shape in shapes.items() if len(shape) == 2
     }
     state = {}
     for number, (name, shape) in enumerate(shapes.items()):
         rows = torch.arange(shape[0]) + number * 100_000
         state[name] = rows[:, None] if len(shape) == 2 else rows
-    layout = double_stream_layout(config)
+    layout = layout_of(config)
     original = {name: tensor.make() for name, tensor in to_original(layout.slots, lazy_state(state)).items()}
-    assert_equal_tensors(convert_flux_transformer_checkpoint_to_diffusers(dict(original)), state)
+    assert_equal_tensors(convert(dict(original)), state)
     ours = from_original(layout.slots, lazy_state(original))
     assert_equal_tensors({name: tensor.make() for name, tensor in ours.items()}, state)
 

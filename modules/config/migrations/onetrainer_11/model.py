@@ -36,6 +36,7 @@ _MODELS: Mapping[str, tuple[str, str]] = {
     "Z_IMAGE": ("z_image", "text_to_image"),
     "FLUX_DEV_1": ("flux", "text_to_image"),
     "FLUX_FILL_DEV_1": ("flux", "inpainting"),
+    "CHROMA_1": ("chroma", "text_to_image"),
 }
 _T5_TOKENS = 77  # OneTrainer's default
 _LORA_FORMATS = {

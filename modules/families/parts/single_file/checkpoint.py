@@ -310,8 +310,11 @@ def _lacks_part(checkpoint: Checkpoint, part: str) -> DarkroomError:
 
 def _fill_buffers(module: torch.nn.Module) -> None:
     """Fill the buffers that are not in files: CLIP's position ids count from zero, rotary embeddings come from the
-    config.
+    config, and others from the function of the part's class (`ModelClass.fill_buffers`).
     """
+    parts = (part for spec in FAMILIES.values() for part in spec.parts)
+    for function in {p.model.fill_buffers for p in parts if p.class_name == type(module).__name__} - {""}:
+        load_factory(function)(module)
     for owner in module.modules():
         names = [name for name, buffer in owner._buffers.items() if buffer is not None and buffer.is_meta]
         if names == ["position_ids"]:

@@ -1,0 +1,62 @@
+"""The files of Chroma1: folders, the names of layers in LoRA files, and files of the transformer alone.
+
+kohya's trainers name the transformer's layers as the published checkpoints do, with the projections of queries, keys
+and values in one matrix; diffusers' names have the prefix `transformer.`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from modules.families.chroma.transformer_file import TRANSFORMER_FILE, transformer_layers
+from modules.families.parts.double_stream import NAMING_ROWS, double_stream_targets
+from modules.families.parts.single_file.detect import denoiser_kind
+from modules.families.parts.single_file.record import SingleFile
+from modules.families.parts.t5_layers import t5_targets
+from modules.families.published import Configs, FamilyFiles, PublishedModel
+from modules.formats.adapter_targets import AdapterTargets
+from modules.formats.program_table import UNMEASURED, Row, refuses
+
+# What makes a model different from the published one.
+_SHAPING = (
+    *("num_layers", "num_single_layers", "num_attention_heads", "attention_head_dim", "joint_attention_dim"),
+    *("approximator_num_channels", "approximator_hidden_dim", "approximator_layers", "axes_dims_rope"),
+)
+# Measured on 2026-11-27 with diffusers alone: its pipeline of Chroma has FLUX.1's loader, whose text encoder is a CLIP.
+_OF_T5: Row = {**UNMEASURED, "diffusers": refuses("raises an error for changes of T5: it expects a CLIP there")}
+
+
+def _targets(configs: Configs) -> AdapterTargets:
+    layers, matrices = double_stream_targets("transformer", transformer_layers(configs["transformer"]))
+    return AdapterTargets.of((*layers, *t5_targets("text_encoder", configs["text_encoder"], "lora_te1_")), matrices)
+
+
+MODEL = PublishedModel(
+    name="chroma1",
+    label="Chroma1",
+    family="chroma",
+    architecture="chroma",
+    kohya_version="chroma",
+    implementation="https://github.com/lodestone-rock/flow",
+    adapter_targets=_targets,
+    configs=Path(__file__).parent / "configs" / "chroma1",
+    repository="lodestones/Chroma1-HD",
+    pipelines={"": "ChromaPipeline"},
+    single_file=SingleFile(
+        parts=lambda configs: (TRANSFORMER_FILE.layout(configs["transformer"]),),
+        original_names=TRANSFORMER_FILE.original_names,
+        shaping={"transformer": _SHAPING},
+    ),
+    embedding_tensors=("t5xxl",),
+    programs=("ComfyUI", "Forge", "diffusers"),
+    naming_rows={**NAMING_ROWS, **dict.fromkeys(("kohya, text", "PEFT, text"), _OF_T5)},
+)
+FILES = FamilyFiles(
+    models=(MODEL,),
+    pipelines={"ChromaPipeline": ""},
+    folder_model=lambda facts: MODEL.name,
+    checkpoint=lambda header: denoiser_kind(header, MODEL, "transformer", TRANSFORMER_FILE, "flow"),
+    denoiser_file=TRANSFORMER_FILE,
+    lora_words=(("chroma", MODEL.name),),
+    repository_model=lambda name: MODEL.name,
+)

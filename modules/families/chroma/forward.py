@@ -1,0 +1,125 @@
+"""A loaded Chroma1: the only code that runs its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from modules.data.conditioning import Conditioning, SizeConditioning
+from modules.data.inputs import NO_INPUTS
+from modules.diffusion.flow import FlowProcess
+from modules.families.chroma.settings import FROZEN
+from modules.families.parts.conditioning import TokenConditioning
+from modules.families.parts.latent_model import LatentModel
+from modules.families.parts.packing import image_ids, pack, unpack
+from modules.families.parts.t5_text import T5Tower
+from modules.families.parts.token_rows import extended
+from modules.system.devices import tensor_on
+
+
+@dataclass(eq=False)
+class Chroma(LatentModel[FlowProcess]):
+    """A transformer, a T5-XXL, a VAE; implements `FamilyWithWords`."""
+
+    t5: T5Tower
+
+    def reaches(self, part: str, name: str) -> bool:
+        """Return whether a denoising loss trains a layer: all but the VAE's and the approximator, which stays as it is.
+
+        The approximator is the model's modulation: adapters and fine-tunes of other programs leave it out, too.
+        """
+        return part != "vae" and not f"{name}.".startswith(FROZEN)
+
+    def encode_prompts(self, prompts: Sequence[str], padded_like: Sequence[str] = ()) -> TokenConditioning:
+        """Return the states of prompts, each with one of its padding; `padded_like` changes nothing."""
+        return TokenConditioning.of(self.t5.encode(self._forward("text_encoder"), prompts))
+
+    def with_size_conditioning(
+        self, conditioning: Conditioning, size_conditionings: Sequence[SizeConditioning]
+    ) -> TokenConditioning:
+        """Return the conditioning as it is: the model has no size conditioning."""
+        return _tokens(conditioning)
+
+    def with_empty_prompts(
+        self, conditioning: Conditioning, empty_for: Sequence[Collection[int]], empty: Conditioning
+    ) -> TokenConditioning:
+        """Return the conditioning with the empty prompt for the prompts that name the encoder."""
+        return _tokens(conditioning).with_empty_prompts([0 in e for e in empty_for], _tokens(empty))
+
+    def conditioning_from(self, tensors: Mapping[str, torch.Tensor]) -> TokenConditioning:
+        """Return the conditioning of a cache entry."""
+        return TokenConditioning.from_tensors(tensors)
+
+    def join(self, conditionings: Sequence[Conditioning], empty: Conditioning) -> TokenConditioning:
+        """Join several conditionings into one."""
+        return TokenConditioning.join([_tokens(c) for c in conditionings])
+
+    def predict(
+        self,
+        noisy_BCHW: torch.Tensor,
+        timesteps_B: torch.Tensor,
+        conditioning: Conditioning,
+        inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
+    ) -> torch.Tensor:
+        """Return the velocity (B, 16, H, W)."""
+        text, dtype = _tokens(conditioning), self._input_dtype()
+        packed_BLC, ids_L3 = pack(noisy_BCHW.to(dtype)), image_ids(noisy_BCHW)
+        output = self._forward("transformer")(
+            hidden_states=packed_BLC,
+            timestep=self.process.time_input(timesteps_B),
+            encoder_hidden_states=text.states_BLD.to(dtype),
+            txt_ids=ids_L3.new_zeros(text.states_BLD.shape[1], 3),
+            img_ids=ids_L3,
+            attention_mask=attention_mask(text.lengths, packed_BLC.shape[1], packed_BLC.device),
+            return_dict=False,
+        )
+        return self.process.velocity(unpack(output[0], *noisy_BCHW.shape[-2:]))
+
+    def text_identity(self) -> str:
+        """Return everything but the weights that affects how a prompt is encoded."""
+        return self.t5.identity()
+
+    def count_tokens(self, prompt: str) -> int:
+        """Return the number of tokens of a prompt, without the end token."""
+        return self.t5.tokenizer.count(prompt)
+
+    # -- embeddings
+
+    def token_ids(self, part: str, text: str) -> list[int]:
+        """Return the ids of a text's tokens."""
+        return self.t5.tokenizer.ids(text)
+
+    def add_words(self, rows: Mapping[str, Mapping[str, nn.Parameter]]) -> None:
+        """Add embeddings: new rows (N, D) by placeholder and text encoder. All in one call."""
+        self.t5 = self.t5.with_words({placeholder: of["text_encoder"] for placeholder, of in rows.items()})
+
+    @torch.no_grad()
+    def word_states(self, part: str, placeholder: str) -> torch.Tensor:
+        """Return T5's states (N, D) at the places of an embedding, in a prompt of it alone, in float32."""
+        return self.t5.word_states(self._forward(part), placeholder)
+
+    def add_outputs(self, part: str, placeholder: str, rows_ND: nn.Parameter) -> None:
+        """Replace T5's states at the places of an embedding by rows (N, D)."""
+        extended(self.t5.encoder).add_outputs(self.t5.tokenizer.words[placeholder], rows_ND)
+
+
+def attention_mask(lengths: Sequence[int], num_image_tokens: int, device: torch.device) -> torch.Tensor | None:
+    """Return which tokens (B, L + image) each sample attends to; None for all, where the prompts are equally long.
+
+    `lengths` are the visible tokens of each prompt, with that of its padding. The mask is boolean: diffusers' pipeline
+    (0.42) makes one of numbers, which PyTorch's attention adds to its scores instead, so that masked tokens are seen.
+    """
+    longest = max(lengths)
+    if min(lengths) == longest:
+        return None
+    visible_B1 = tensor_on([[length] for length in lengths], device)
+    is_text_BL = torch.arange(longest, device=device)[None] < visible_B1
+    return torch.cat([is_text_BL, is_text_BL.new_ones(len(lengths), num_image_tokens)], dim=1)
+
+
+def _tokens(conditioning: Conditioning) -> TokenConditioning:
+    assert isinstance(conditioning, TokenConditioning), f"conditioning of another family: {type(conditioning)}"
+    return conditioning

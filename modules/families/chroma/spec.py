@@ -1,0 +1,62 @@
+"""Chroma1 (Lodestone Rock, 2025): FLUX.1 schnell without its distillation, without CLIP and with fewer parameters.
+
+One small network, the approximator, makes the modulations of all blocks from the time; T5 alone reads the prompts, and
+its padding is masked but for one token. Base and HD are for training; Flash was distilled again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from modules.diffusion.process_spec import ConstantShift, FlowConvention, flow_matching
+from modules.families.chroma.settings import FROZEN, ChromaSettings
+from modules.families.parts.part_classes import DOUBLE_STREAM_LAYERS, KL_VAE, T5_TEXT, t5_prompts
+from modules.families.spec import DistilledSpec, FamilySpec, LatentSpec, ModelClass, PartSpec
+from modules.settings.layer_filter import LayerFilter
+
+_HOME = "modules.families.chroma"
+_CLASSES = "diffusers.models.transformers.transformer_chroma"
+MAX_TOKENS = 512
+"""The tokens that T5 reads of a prompt, the end token among them (`ChromaPipeline`)."""
+
+TRANSFORMER = ModelClass(
+    f"{_CLASSES}:ChromaTransformer2DModel",
+    (f"{_CLASSES}:ChromaTransformerBlock", f"{_CLASSES}:ChromaSingleTransformerBlock"),
+    f"{_HOME}.traced_passes:transformer_passes",
+    attention="modules.families.parts.attention_processor:set_backend",
+    # As in OneTrainer's presets, without the last layer of single blocks.
+    layers={
+        **DOUBLE_STREAM_LAYERS,
+        "attention_mlp": LayerFilter((r"_blocks\.\d+\.(attn|ff|ff_context|proj_mlp)\.?",), is_regex=True),
+    },
+    never_quantized=frozenset({FROZEN.removesuffix("."), "context_embedder", "x_embedder", "^proj_out"}),
+    fill_buffers=f"{_HOME}.transformer_file:fill_buffers",
+)
+CONVENTION = FlowConvention(shift=ConstantShift(1.0))
+CHROMA = FamilySpec(
+    name="chroma",
+    label="Chroma1",
+    settings=ChromaSettings,
+    parts=(
+        PartSpec("transformer", "Transformer", "denoiser", TRANSFORMER),
+        PartSpec("text_encoder", "Text encoder (T5-XXL)", "text_encoder", T5_TEXT),
+        PartSpec("vae", "VAE", "vae", KL_VAE, trainable=False),
+    ),
+    factory=f"{_HOME}.load:load",
+    default_resolution_px=1024,
+    size_step_px=16,
+    latents=LatentSpec(channels=16, factor=8, packed=2, overflows_in_float16=True),
+    text=replace(
+        t5_prompts(MAX_TOKENS, text_encoder="t5xxl"), widths={"text_encoder": ("d_model", "joint_attention_dim")}
+    ),
+    files=f"{_HOME}.files:FILES",
+    pipelines=("ChromaPipeline",),
+    process=flow_matching(CONVENTION),
+    distilled=DistilledSpec(
+        ("flash",),
+        "Train on Chroma1-Base or Chroma1-HD, and use the result with Flash; all have the same layers. Training Flash "
+        "directly undoes its distillation: its samples will need more steps and guidance. Flash itself is sampled in "
+        "about 8 steps with a guidance of 1.",
+    ),
+    ai_toolkit=("chroma",),
+)

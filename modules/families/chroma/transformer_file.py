@@ -1,0 +1,77 @@
+"""How files contain the transformer: diffusers' names, and those of the published checkpoints, which ComfyUI reads.
+
+The layout is FLUX.1's without modulations in the blocks; the approximator makes those (diffusers'
+`convert_chroma_transformer_checkpoint_to_diffusers`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from modules.families.parts.double_stream import (
+    FIRST_BLOCK,
+    LinearLayer,
+    block_slots,
+    double_layers,
+    end_layers,
+    single_layers,
+    width_of,
+)
+from modules.families.parts.single_file.detect import DENOISER_PREFIX, prefixed_names
+from modules.families.parts.single_file.record import DenoiserFile, PartLayout
+from modules.families.parts.single_file.slots import Slot, limited
+
+_APPROXIMATOR = "distilled_guidance_layer"
+_IN_LAYERS = {"linear_1": "in_layer", "linear_2": "out_layer"}
+
+
+def transformer_layers(config: Mapping[str, Any]) -> Iterator[LinearLayer]:
+    """Yield all linear layers of a `ChromaTransformer2DModel` of this config."""
+    width, inner = width_of(config), int(config["approximator_hidden_dim"])
+    first = (inner, int(config["approximator_num_channels"]))
+    yield LinearLayer(f"{_APPROXIMATOR}.in_proj", f"{_APPROXIMATOR}.in_proj", first)
+    for index in range(int(config["approximator_layers"])):
+        path = f"{_APPROXIMATOR}.layers.{index}"
+        for ours, theirs in _IN_LAYERS.items():
+            yield LinearLayer(f"{path}.{ours}", f"{path}.{theirs}", (inner, inner))
+    yield LinearLayer(f"{_APPROXIMATOR}.out_proj", f"{_APPROXIMATOR}.out_proj", (width, inner))
+    yield from end_layers(config)
+    yield from double_layers(config, has_modulation=False)
+    yield from single_layers(config, has_modulation=False)
+
+
+def transformer_layout(config: Mapping[str, Any]) -> PartLayout:
+    """Return the original layout of a `ChromaTransformer2DModel` of this config.
+
+    Raises ValueError for more layers than any model has: a config may come from a file.
+    """
+    return PartLayout("transformer", DENOISER_PREFIX, tuple(_slots(config)))
+
+
+def _slots(config: Mapping[str, Any]) -> Iterator[Slot]:
+    yield from block_slots(config, transformer_layers(config))
+    for index in limited(range(int(config["approximator_layers"]))):
+        path = f"{_APPROXIMATOR}.norms.{index}"
+        yield Slot(f"{path}.weight", f"{path}.scale")
+
+
+def _original_names(names: Iterable[str]) -> dict[str, str]:
+    return prefixed_names(names, FIRST_BLOCK)
+
+
+def fill_buffers(transformer: Any) -> None:
+    """Make the buffer that files do not have: the embedded numbers of the modulations."""
+    embedding, config = transformer.time_text_embed, transformer.config
+    num_modulations = 3 * config.num_single_layers + 2 * 6 * config.num_layers + 2
+    made = type(embedding)(num_channels=config.approximator_num_channels // 4, out_dim=num_modulations)
+    embedding.mod_proj = made.mod_proj
+
+
+TRANSFORMER_FILE = DenoiserFile(
+    layout=transformer_layout,
+    original_names=_original_names,
+    marks=(f".{_APPROXIMATOR}.",),
+    diffusers_marks=("single_transformer_blocks.",),
+    diffusers_prefixes=("transformer.", DENOISER_PREFIX, "diffusion_model."),
+)
