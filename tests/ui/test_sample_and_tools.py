@@ -91,8 +91,12 @@ def test_samples_from_the_page_to_the_enlarged_image(window: Window, lora: Path,
     page.model_card.demo_button.invoke()
     assert page.session.form.value("model.base_model") == "demo/model"
     assert page.session.form.value("sampling.prompts.0.width_px") == 64
+    window.app.form.edit("sampling.model", "owner/turbo")
     page.sources.use_config()
     assert page.session.form.value("model.base_model") == "owner/name"
+    [card] = page.model_view.cards
+    window.wait_until(lambda: card.rows["sampling.model"].is_shown, "the model that takes its place")
+    page.session.form.edit("sampling.model", "")
     spawn = Spawner()
     page.session._spawn = spawn
     page.sources.drop([lora])

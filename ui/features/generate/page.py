@@ -153,7 +153,8 @@ class SamplePage:
         config = self.session.form.config
         records = top_records(type(config))
         family_records = variant_records(config, records["model.family"])
-        return Group("model", "Base model", (records["model.base_model"], *_part_files(config), *family_records))
+        models = records["model.base_model"], *_part_files(config), records["sampling.model"]
+        return Group("model", "Base model", (*models, *family_records))
 
     def _fit(self) -> None:
         """Put the cards on the left into two columns if the page is wide."""
