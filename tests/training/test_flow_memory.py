@@ -1,0 +1,107 @@
+"""The memory estimate of flow families against real passes of their denoisers at the published sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from modules.adapters.lora import Lora, walk
+from modules.adapters.lora_layers import LoraShape, attach_lora
+from modules.adapters.protocol import target_layers
+from modules.estimate.recordings import recordings_of
+from modules.families.parts.forwards import block_types, transformer_types
+from modules.families.parts.single_file.checkpoint import empty_part
+from modules.families.parts.single_file.models import shipped_configs
+from modules.families.registry import files_of
+from modules.memory.checkpointing import create_checkpointed_forward
+from modules.memory.part_plan import AdapterPlan, PartPlan
+from modules.memory.recording import PassSize
+from modules.memory.replay import Replay, Tape
+from modules.system.devices import CPU
+from modules.system.factories import load_factory
+from tests.builders.flow_models import FLOW_MODELS, flow_model
+from tests.builders.live_bytes import LiveBytes, cuda_autocast, give_weights, is_adapter
+
+RANK = 8
+BF16 = torch.bfloat16
+SIZE = PassSize(1, 512, 512, 64)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("mode", ["block", "off"])
+@pytest.mark.parametrize("trains", ["adapter", "full"])
+@pytest.mark.parametrize("name", FLOW_MODELS)
+def test_a_training_pass_needs_the_estimated_memory(name: str, trains: str, mode: Any) -> None:
+    """A LoRA on the default layers, or all weights, in bfloat16 with mixed precision."""
+    assert replayed(name, trains, mode) == pytest.approx(measured(name, trains, mode), rel=0.15)
+
+
+def replayed(name: str, trains: Any, mode: Any) -> int:
+    """The peak of the replay of the denoiser's pass."""
+    spec = flow_model(name).spec
+    configs = shipped_configs(files_of(spec.name).models[0].name)
+    recording = recordings_of(spec, configs)[spec.denoiser.name]["forward"]
+    layers = spec.denoiser.model.layers["attention_mlp"]
+    adapter = AdapterPlan(Lora(rank=RANK), walk, 4, layers) if trains == "adapter" else None
+    plan = PartPlan(weight_bytes=2, compute_bytes=2, trains=trains, adapter=adapter, checkpointing=mode)
+    tape = Tape()
+    replay = Replay(tape, plan, recording, SIZE, records=True)
+    results = replay.run(replay.inputs())
+    forward = tape.meter.peak
+    del results
+    tape.end_forward()
+    return max(forward, sum(tape.backward_peak("new")))
+
+
+def measured(name: str, trains: str, mode: Any) -> int:
+    """The most that is in use in a training pass, gradients among it, weights left out."""
+    spec = flow_model(name).spec
+    model, config = spec.denoiser.model, shipped_configs(files_of(spec.name).models[0].name)[spec.denoiser.name]
+    module: Any = empty_part(load_factory(spec.denoiser.model_class), config).train()
+    if trains == "adapter":
+        layers = target_layers(module, "denoiser", layers=model.layers["attention_mlp"], reaches=lambda path: True)
+        with torch.device("meta"):
+            attach_lora(spec.denoiser.name, module, layers, LoraShape(RANK, 8.0, 0.0, torch.float32), seed=0)
+    with FakeTensorMode():
+        give_weights(
+            module, dtype=BF16, adapter_dtype=torch.float32, learns=lambda n: trains == "full" or is_adapter(n)
+        )
+        traced = load_factory(model.passes)(module, spec)["forward"]
+        forward = create_checkpointed_forward(
+            module,
+            train_device=CPU,
+            temp_device=CPU,
+            mode=mode,
+            block_types=block_types(model),
+            transformer_types=transformer_types(model),
+        )
+        with default_dtype(BF16):
+            inputs = traced.inputs(SIZE)
+        with LiveBytes() as live, cuda_autocast(BF16) as end_forward:
+            loss = first_tensor(forward(**inputs, return_dict=False)).float().mean()
+            end_forward()
+            loss.backward()
+        return live.peak
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Make new tensors in a dtype, as the tracer does for the inputs."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def first_tensor(output: Any) -> torch.Tensor:
+    """The output of a denoiser, of one that returns a list of images the first of them."""
+    while not isinstance(output, torch.Tensor):
+        output = output[0]
+    return output
