@@ -21,13 +21,18 @@ from modules.families.kinds.identify import identify
 from modules.families.parts.single_file.autoencoder import vae_slots
 from modules.families.parts.single_file.models import CONFIGS_KEY
 from modules.families.parts.single_file.moves import to_original
+from modules.families.parts.single_file.write import file_state
 from modules.families.protocol import ModelFamily
+from modules.families.registry import files_of
 from modules.formats.gguf_tensors import gguf_tensors
 from modules.formats.lazy_tensors import lazy_state
+from modules.memory.placement import Placement
 from modules.quantization.linear import QuantizedLinear
 from modules.system.errors import DarkroomError
 from tests.builders.configs import laid_over, small_config
+from tests.builders.flow_models import FLOW_MODELS, flow_model
 from tests.builders.part_files import State, dequantized, llama_names, scaled_float8, write_shards
+from tests.builders.pipelines import load_tiny
 from tests.builders.runs import assert_equal_tensors, run
 from tests.builders.z_image import tiny_flux_vae, tiny_qwen, tiny_transformer
 from tests.training.test_denoiser_files import BASE, fused
@@ -101,6 +106,34 @@ def encoder(config: Config, files: dict[str, Path], file: Path, **more: Any) -> 
 
 
 # -- reading
+
+
+@pytest.mark.parametrize("name", FLOW_MODELS)
+def test_every_part_of_a_flow_model_is_read_from_a_file(
+    name: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """The denoiser and the VAE in original names, text encoders in those of files; next to configs and tokenizers."""
+    folder, spec = request.getfixturevalue(name), flow_model(name).spec
+    hollow = tmp_path / "hollow"
+    shutil.copytree(folder, hollow, ignore=shutil.ignore_patterns("*.safetensors"))
+    family = load_tiny(folder, spec.name)
+    written = {}
+    for part in spec.parts:
+        module = family.parts[part.name].module
+        state = file_state(part.model, lazy_state(module.state_dict()))
+        if part.role == "denoiser":
+            record = files_of(spec.name).denoiser_file
+            assert record is not None
+            layout = record.layout(dict(module.config))
+            state = {f"{layout.prefix}{n}": t for n, t in to_original(layout.slots, state).items()}
+        elif part.role == "vae":
+            state = to_original(vae_slots(dict(module.config)), state)
+        written[part.name] = tmp_path / f"{part.name}.safetensors"
+        save_file({n: t.make().clone().contiguous() for n, t in state.items()}, written[part.name])
+    again = load_tiny(hollow, spec.name, part_files={part: str(file) for part, file in written.items()})
+    for part_name, part in family.parts.items():
+        assert_equal_tensors(dict(again.parts[part_name].module.state_dict()), dict(part.module.state_dict()))
+    assert again.text_identity() == family.text_identity()
 
 
 def test_a_run_from_three_files_is_that_from_the_folder(
@@ -216,6 +249,35 @@ def test_a_run_keeps_scaled_float8(
     kept = with_files(config, {**files, "transformer": file}, parts={"transformer": {"dtype": "float8"}})
     assert not check(kept).errors
     assert run(kept).of(StepFinished)
+
+
+# -- phases
+
+
+def test_encoders_leave_the_card_before_the_transformer_comes(
+    config: Config, files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Captions and images are encoded and cached first, each encoder alone, unless the card has room for more."""
+    seen: dict[str, set[str]] = {}
+    plain = Placement.enter
+
+    def enter(self: Placement, phase: str) -> None:
+        plain(self, phase)
+        there = {name for name in ("transformer", "text_encoder", "vae") if self.device_of(name).name == "cpu:1"}
+        seen.setdefault(phase, set()).update(there)
+
+    monkeypatch.setattr(Placement, "enter", enter)
+    cached = with_files(
+        config,
+        files,
+        general={"train_device": "cpu:1", "debug_checks": True},
+        data={"latent_cache": True, "text_cache": True},
+        parts={"text_encoder": {"dtype": "int8"}},
+    )
+    assert run(cached).of(StepFinished)
+    assert seen["cache_images"] == {"vae"}
+    assert seen["cache_captions"] == {"text_encoder"}
+    assert seen["train"] == {"transformer"}
 
 
 # -- bad input
