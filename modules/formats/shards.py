@@ -10,6 +10,7 @@ from modules.system.regular_files import read_regular
 
 _MAX_INDEX_BYTES = 16_000_000
 _MOST_FILES = 1_000
+_MOST_NAME_BYTES = 255  # of a file's name, in most file systems
 
 
 def is_index(path: Path) -> bool:
@@ -24,7 +25,7 @@ def shards_of(index: Path) -> list[Path]:
     """
     try:
         names = set(json.loads(read_regular(index, _MAX_INDEX_BYTES))["weight_map"].values())
-        if not all(isinstance(n, str) and n == Path(n).name and n.endswith(".safetensors") for n in names):
+        if not all(isinstance(n, str) and _is_name(n) for n in names):
             raise ValueError("it names other things than .safetensors files next to it")
     except FileNotFoundError as error:
         raise UnreadableFileError("missing", f"There is no file {index}.") from error
@@ -38,3 +39,8 @@ def shards_of(index: Path) -> list[Path]:
         message = f"{index.name} names {missing[0]}, which is not next to it."
         raise UnreadableFileError("missing", message, advice="Download the missing file, or all of them again.")
     return files
+
+
+def _is_name(name: str) -> bool:
+    is_short = len(name.encode("utf-8", "replace")) <= _MOST_NAME_BYTES
+    return is_short and name == Path(name).name and name.endswith(".safetensors") and "\0" not in name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import json
 import tarfile
@@ -132,7 +133,7 @@ def _safetensors(folder: Path) -> list[bytes]:
     metadata = {"modelspec.architecture": "stable-diffusion-v1/lora", "modelspec.prediction_type": "v"}
     metadata |= {"darkroom_part_configs": json.dumps({"unet": {"layers_per_block": 1}}), "ss_v2": "True"}
     metadata |= {"lora_adapter_metadata": json.dumps({"unet.r": 2, "unet.lora_alpha": 1})}
-    return [_tensors(shapes, metadata) for shapes in (*others, *small)]
+    return [*(_tensors(shapes, metadata) for shapes in (*others, *small)), *_scaled_float8()]
 
 
 def _tensors(shapes: dict[str, tuple[int, ...]], metadata: dict[str, str]) -> bytes:
@@ -145,6 +146,32 @@ def _tensors(shapes: dict[str, tuple[int, ...]], metadata: dict[str, str]) -> by
         header[name] = {"dtype": "F16", "shape": list(shape), "data_offsets": [end, end + size]}
         end += size
     return hostile.header_of(header, bytes(end))
+
+
+def _scaled_float8() -> list[bytes]:
+    """Text encoders in scaled float8, in both spellings."""
+    import torch
+    from safetensors.torch import save
+
+    from tests.builders.part_files import scaled_float8
+
+    layer = {f"model.layers.0.self_attn.{x}_proj.weight": torch.ones(4, 4) for x in "qkv"}
+    return [save(dict(scaled_float8(layer, names))) for names in ("scale_weight", "weight_scale of rows")]
+
+
+def _indices(folder: Path) -> list[bytes]:
+    importlib.import_module("modules.formats.stored_tensors")  # the first import of torch takes seconds
+    names = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+    places = dict(zip(("model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.weight"), names, strict=True))
+    return [json.dumps({"metadata": {"total_size": 64}, "weight_map": places}).encode()]
+
+
+def _read_index(content: bytes, folder: Path) -> None:
+    for number, name in enumerate(("model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.weight"), start=1):
+        _write(folder, f"model-0000{number}-of-00002.safetensors", _tensors({name: (2, 2)}, {}))
+    path = _write(folder, "model.safetensors.index.json", content)
+    _inspect(path)
+    _load(path)
 
 
 def _read_safetensors(content: bytes, folder: Path) -> None:
@@ -722,6 +749,7 @@ def _read_session(content: bytes, folder: Path) -> None:
 
 READERS = (
     Reader("safetensors", _safetensors, of_safetensors, _read_safetensors),
+    Reader("index of shards", _indices, of_json(["../x.safetensors", "/etc/passwd", "x.bin", 3]), _read_index),
     Reader("GGUF", _gguf_files, of_bytes([b"GGUF", b"\x09\x00\x00\x00", b"\xff" * 8, b"\x00" * 8]), _read_gguf),
     Reader("pickle", _pickles, _mutate_pickle, _read_pickle),
     Reader("PEFT config", _peft_configs, of_json(["to_q", "alpha", 10**400, {"x": 1}]), _read_peft_config),
