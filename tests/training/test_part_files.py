@@ -23,7 +23,7 @@ from modules.families.parts.single_file.models import CONFIGS_KEY
 from modules.families.parts.single_file.moves import to_original
 from modules.families.parts.single_file.write import file_state
 from modules.families.protocol import ModelFamily
-from modules.families.registry import files_of
+from modules.families.registry import FAMILIES, files_of, published_models
 from modules.formats.gguf_tensors import gguf_tensors
 from modules.formats.lazy_tensors import lazy_state
 from modules.memory.placement import Placement
@@ -134,6 +134,12 @@ def test_every_part_of_a_flow_model_is_read_from_a_file(
     for part_name, part in family.parts.items():
         assert_equal_tensors(dict(again.parts[part_name].module.state_dict()), dict(part.module.state_dict()))
     assert again.text_identity() == family.text_identity()
+
+
+def test_models_in_a_file_name_the_repository_of_tokenizers_that_are_not_in_the_program() -> None:
+    named = {m.name: bool(m.repository) for m in published_models() if m.single_file is not None}
+    needed = {m.name: not FAMILIES[m.family].text.ships_vocabulary for m in published_models() if m.single_file}
+    assert named == needed
 
 
 def test_a_run_from_three_files_is_that_from_the_folder(

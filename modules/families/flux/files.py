@@ -61,6 +61,7 @@ def _model(name: str, label: str, architecture: str, *, pipelines: Mapping[str, 
         adapter_targets=_targets,
         comfy_encoders={"text_encoder": "clip_l", "text_encoder_2": "t5xxl"},
         configs=_CONFIGS / name,
+        repository="black-forest-labs/FLUX.1-schnell",  # the one whose licence allows everybody to read it
         pipelines=pipelines,
         single_file=SingleFile(
             parts=lambda configs: (TRANSFORMER_FILE.layout(configs["transformer"]),),
