@@ -36,6 +36,7 @@ from trainer.events import (
     WarningRaised,
 )
 from trainer.export.adapter import AdapterExporter
+from trainer.export.exporter import SaveMoment
 from trainer.methods.denoise import Denoise
 from trainer.methods.protocol import StepContext, StepLoss
 from trainer.run.backups import Backups
@@ -56,10 +57,10 @@ def no_room_for_models(monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk has room for backups, but not for the exported model; before the first step it still had."""
     plain = AdapterExporter.save
 
-    def save(self: AdapterExporter, path: Path, *arguments: Any, **options: Any) -> None:
-        if options["step"]:
+    def save(self: AdapterExporter, path: Path, values: Any, moment: SaveMoment, **options: Any) -> None:
+        if moment.step:
             no_room()
-        plain(self, path, *arguments, **options)
+        plain(self, path, values, moment, **options)
 
     monkeypatch.setattr(AdapterExporter, "save", save)
 

@@ -278,10 +278,10 @@ def test_a_result_that_cannot_be_written_lands_in_the_runs_folder(
 
     plain = AdapterExporter.save
 
-    def save(self: AdapterExporter, path: Path, *arguments: Any, **options: Any) -> None:
-        if path == Path(config.output.destination) and options["step"]:  # when it was tried, there still was room
+    def save(self: AdapterExporter, path: Path, values: Any, moment: Any, **options: Any) -> None:
+        if path == Path(config.output.destination) and moment.step:  # when it was tried, there still was room
             raise OSError(28, "No space left on device")
-        plain(self, path, *arguments, **options)
+        plain(self, path, values, moment, **options)
 
     monkeypatch.setattr(AdapterExporter, "save", save)
     ran = run(config)
