@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
+from safetensors.torch import load_file
 
 from modules.config.schema import Config
-from trainer.commands import Command, CommandDesk
-from trainer.events import Event, RunFailed, RunFinished
+from trainer.commands import Command, CommandDesk, Stop
+from trainer.events import Event, RunFailed, RunFinished, StepFinished
 from trainer.launch import RunRequest
 from trainer.run.execute import execute_guarded
 from trainer.run.setup import Clocks
@@ -74,3 +75,33 @@ def assert_equal_tensors(one: dict[str, torch.Tensor], other: dict[str, torch.Te
     assert one.keys() == other.keys()
     different = [name for name in one if not torch.equal(one[name], other[name])]
     assert not different, f"{len(different)} of {len(one)} differ, the first is {different[0]}"
+
+
+def stop_at(step: int) -> Callable[[Event, Callable[[Command], None]], None]:
+    """Return the `on_event` of a run that stops it after a step."""
+
+    def stop(event: Event, send: Callable[[Command], None]) -> None:
+        if isinstance(event, StepFinished) and event.step == step:
+            send(Stop())
+
+    return stop
+
+
+def steps_of(ran: Ran) -> list[Any]:
+    """Return the numbers of each step of a run: what a resumed run must repeat to the bit."""
+    return [(s.step, s.loss, s.gradient_norm, s.learning_rates, s.metrics) for s in ran.of(StepFinished)]
+
+
+def assert_resumed(straight: Ran, first: Ran, second: Ran) -> None:
+    """Assert that a run that was stopped and its continuation are bit for bit the uninterrupted run."""
+    assert steps_of(first) + steps_of(second) == steps_of(straight)
+    assert_equal_tensors(straight.weights, second.weights)
+    for name in ("ema", "optimizer"):
+        files = [Path(r.finished.backup_path) / f"{name}.safetensors" for r in (straight, second)]
+        assert_equal_tensors(load_file(files[0]), load_file(files[1]))
+
+
+def weights_of(family: Any) -> dict[str, torch.Tensor]:
+    """Return copies of all weights of a loaded model, by the part and their name in it."""
+    modules = {name: part.module for name, part in family.parts.items()}
+    return {f"{p}.{n}": w.detach().clone() for p, m in modules.items() for n, w in m.named_parameters()}

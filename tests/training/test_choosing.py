@@ -17,8 +17,8 @@ from modules.data.datasets import build_datasets
 from modules.settings.edit import set_path
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
-from tests.builders.runs import Ran, assert_equal_tensors, run
-from tests.training.test_online_dpo import HARD, ONLINE, steps_of
+from tests.builders.runs import Ran, assert_equal_tensors, run, steps_of
+from tests.training.test_online_dpo import HARD, ONLINE
 from trainer.commands import Pause, Resume, Stop
 from trainer.data.datasets import dataset_settings
 from trainer.events import BackupSaved, Event, PhaseChanged, RewardMeasured, RunStarted, StepFinished, WarningRaised

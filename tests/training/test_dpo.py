@@ -28,13 +28,12 @@ from tests.builders.configs import USUAL_LAYERS, laid_over, small_config
 from tests.builders.flow_models import FLOW_MODELS
 from tests.builders.images import draw_folder
 from tests.builders.pairs import draw_pairs
-from tests.builders.runs import Ran, assert_equal_tensors, run
+from tests.builders.runs import Ran, assert_equal_tensors, run, stop_at
 from tests.training.test_checkpointing import FRAME, Loss, assert_equal_gradients, gradients, memory_of, with_lora
 from tests.training.test_checkpointing import trained as trained_family
 from trainer.cli.console import words
-from trainer.commands import Stop
 from trainer.data.datasets import dataset_settings
-from trainer.events import CacheFilled, Event, RunStarted, StepFinished, ValidationFinished
+from trainer.events import CacheFilled, RunStarted, StepFinished, ValidationFinished
 from trainer.methods import dpo
 from trainer.methods.denoise import Denoise
 from trainer.methods.dpo import Dpo, PairLoss
@@ -141,11 +140,7 @@ def test_an_adapter_that_starts_from_a_file_is_its_own_reference(tiny_sd: Path, 
     assert losses(second)[0] == pytest.approx(math.log(2), abs=1e-6)
     assert [s.metrics["margin"] != 0 for s in second.of(StepFinished)] == [False, *[True] * (len(losses(second)) - 1)]
 
-    def stop(event: Event, send: Any) -> None:
-        if isinstance(event, StepFinished) and event.step == 2:
-            send(Stop())
-
-    stopped = run(going_on("third"), on_event=stop)
+    stopped = run(going_on("third"), on_event=stop_at(2))
     resumed = run(going_on("third"), resume_from=Path(stopped.finished.backup_path))
     assert [s.loss for s in second.of(StepFinished)][2:] == losses(resumed)
 
@@ -407,11 +402,7 @@ def test_a_stopped_run_resumes_bit_for_bit(tiny_sd: Path, tmp_path: Path, pairs:
     whole = run(config)
     other = laid_over(config, {"general": {"workspace_dir": str(tmp_path / "other")}})
 
-    def stop(event: Any, send: Callable[[Stop], None]) -> None:
-        if isinstance(event, StepFinished) and event.step == 2:
-            send(Stop())
-
-    stopped = run(other, on_event=stop)
+    stopped = run(other, on_event=stop_at(2))
     resumed = run(other, resume_from=Path(stopped.finished.backup_path))
     assert losses(whole)[2:] == losses(resumed)
     assert_equal_tensors(whole.weights, resumed.weights)

@@ -17,9 +17,8 @@ from modules.config.schema import Config
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.pipelines import load_tiny
-from tests.builders.runs import Ran, assert_equal_tensors, run
+from tests.builders.runs import Ran, assert_equal_tensors, run, stop_at
 from tests.builders.standalone import generate_samples
-from trainer.commands import Stop
 from trainer.events import SampleReady, StepFinished, WarningRaised
 from trainer.preflight import check
 
@@ -78,12 +77,8 @@ def test_stopped_and_resumed_bit_for_bit(tiny_sdxl: Path, tmp_path: Path, dtype:
     config = config_of(tmp_path / "a", tiny_sdxl, **more)
     whole = ran(config)
 
-    def stop(event: object, send: Any) -> None:
-        if isinstance(event, StepFinished) and event.step == 2:
-            send(Stop())
-
     again = config_of(tmp_path / "b", tiny_sdxl, **more)
-    stopped = run(again, on_event=stop)
+    stopped = run(again, on_event=stop_at(2))
     resumed = ran(again, resume_from=Path(stopped.finished.backup_path))
     assert_equal_tensors(whole.weights, resumed.weights)
     assert losses(stopped) + losses(resumed) == losses(whole)

@@ -17,7 +17,7 @@ from modules.config.schema import Config
 from modules.system.paths import PROGRAM_ROOT
 from tests.builders.configs import laid_over, small_config
 from tests.builders.full_disk import FullDisk
-from tests.builders.runs import Ran, assert_equal_tensors, run
+from tests.builders.runs import Ran, assert_equal_tensors, run, stop_at
 from trainer.commands import BackupNow, Command, Pause, Stop, to_line
 from trainer.event_lines import from_line
 from trainer.events import (
@@ -72,11 +72,7 @@ def no_room_for_backups(monkeypatch: pytest.MonkeyPatch) -> None:
 def stopped_at(config: Config, step: int, **options: Any) -> Ran:
     """A run that is stopped after a step."""
 
-    def stop(event: Event, send: Any) -> None:
-        if isinstance(event, StepFinished) and event.step == step:
-            send(Stop())
-
-    return run(config, on_event=stop, **options)
+    return run(config, on_event=stop_at(step), **options)
 
 
 def run_dir_of(ran: Ran) -> Path:

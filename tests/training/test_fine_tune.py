@@ -24,9 +24,8 @@ from modules.families.kinds.conversion import convert, open_source
 from modules.families.kinds.identify import identify
 from tests.builders.configs import laid_over, small_config
 from tests.builders.pipelines import load_tiny, sample_in_diffusers, stock_pipeline
-from tests.builders.runs import Ran, assert_equal_tensors, run
-from trainer.commands import Stop
-from trainer.events import BackupSaved, Event, ModelSaved, SampleReady, StepFinished
+from tests.builders.runs import Ran, assert_equal_tensors, run, stop_at
+from trainer.events import BackupSaved, ModelSaved, SampleReady, StepFinished
 from trainer.preflight import check
 from trainer.run.setup import Clocks
 
@@ -202,11 +201,7 @@ def test_stopped_and_resumed_ends_bit_equal(
     )
     straight = run(laid_over(hard, {"general": {"workspace_dir": str(tmp_path / "straight")}}))
 
-    def stop(event: Event, send: Any) -> None:
-        if isinstance(event, StepFinished) and event.step == 1:
-            send(Stop())
-
-    first = run(hard, on_event=stop)
+    first = run(hard, on_event=stop_at(1))
     assert first.finished.outcome == "stopped"
     resumed = run(hard, resume_from=Path(first.finished.backup_path))
     assert_equal_tensors(straight.weights, resumed.weights)

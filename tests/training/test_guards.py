@@ -23,10 +23,10 @@ from modules.system.paths import PROGRAM_ROOT
 from tests.builders import toy_policy
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
-from tests.builders.runs import Ran, assert_equal_tensors, run
+from tests.builders.runs import Ran, assert_equal_tensors, run, stop_at
 from trainer.callbacks.guards import Guards
 from trainer.callbacks.rewards import RewardCallback
-from trainer.commands import Command, Stop
+from trainer.commands import Command
 from trainer.data.datasets import datasets_of
 from trainer.events import Event, ModelSaved, RewardMeasured, RunFailed, StepFinished, WarningRaised
 from trainer.methods.measured_prompts import measured_prompts
@@ -311,11 +311,7 @@ def test_a_run_stopped_by_the_user_keeps_the_state_of_its_guards(toy: None, tiny
     straight = run(policy_config(tmp_path / "straight", tiny_sd, **changes))
     halves = policy_config(tmp_path / "halves", tiny_sd, **changes)
 
-    def stop(event: Event, send: Callable[[Command], None]) -> None:
-        if isinstance(event, StepFinished) and event.step == 3:
-            send(Stop())
-
-    first = run(halves, on_event=stop)
+    first = run(halves, on_event=stop_at(3))
     second = run(halves, resume_from=Path(first.finished.backup_path))
     states = [json.loads((Path(r.finished.backup_path) / "state.json").read_text()) for r in (straight, second)]
     assert states[0]["rewards"]["guards"] == states[1]["rewards"]["guards"]

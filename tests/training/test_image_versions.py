@@ -20,7 +20,7 @@ from modules.data.versions import ImageVersions
 from modules.objectives.denoise import area_weights
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
-from tests.builders.runs import Ran, assert_equal_tensors, run
+from tests.builders.runs import Ran, assert_equal_tensors, run, stop_at
 from tests.training.test_cache_reuse import both, built
 from trainer.commands import Stop
 from trainer.data.datasets import datasets_of
@@ -196,11 +196,7 @@ def test_a_resumed_run_trains_the_same(config: Config, partial_batches: str) -> 
     varied = laid_over(with_concept(config, image_variations=2, repeats=1.5, **JITTER), changes)
     whole = run(varied)
 
-    def stop(event: Any, send: Any) -> None:
-        if isinstance(event, StepFinished) and event.step == 2:
-            send(Stop())
-
-    stopped = run(varied, on_event=stop)
+    stopped = run(varied, on_event=stop_at(2))
     resumed = run(varied, resume_from=Path(stopped.finished.backup_path))
     assert_equal_tensors(resumed.weights, whole.weights)
 

@@ -15,10 +15,10 @@ from modules.settings.edit import set_path
 from tests.builders import toy_policy
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
-from tests.builders.runs import Ran, assert_equal_tensors, run
+from tests.builders.runs import Ran, assert_equal_tensors, run, stop_at
 from trainer import preflight
 from trainer.commands import Stop
-from trainer.events import Event, PhaseChanged, RunFailed, RunStarted, StepFinished
+from trainer.events import PhaseChanged, RunFailed, RunStarted, StepFinished
 from trainer.step.pauses import Pauses
 
 # Two sizes, three micro-batches, two groups in an epoch: four steps, and two epochs.
@@ -118,11 +118,7 @@ def test_a_run_stopped_within_a_rollout_resumes_bit_equal(
 ) -> None:
     killed = elsewhere(config, tmp_path / "killed")
 
-    def stop(event: Event, send: Any) -> None:
-        if isinstance(event, StepFinished) and event.step == stop_after:
-            send(Stop())
-
-    first = run(killed, on_event=stop)
+    first = run(killed, on_event=stop_at(stop_after))
     assert (first.finished.outcome, first.finished.step) == ("stopped", stop_after)
     backup = Path(first.finished.backup_path)
     assert (backup / "method.safetensors").exists() == (stop_after % 2 == 1), "only a rollout under way is kept"

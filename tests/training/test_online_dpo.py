@@ -21,9 +21,8 @@ from modules.rewards.measures import Brightness
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.matrix import matrix
-from tests.builders.runs import Ran, assert_equal_tensors, run
-from trainer.commands import Stop
-from trainer.events import Event, PhaseChanged, RunFailed, RunFinished, StepFinished, WarningRaised
+from tests.builders.runs import Ran, assert_equal_tensors, assert_resumed, run, steps_of, stop_at, weights_of
+from trainer.events import PhaseChanged, RunFailed, RunFinished, StepFinished, WarningRaised
 from trainer.methods import rollout_images
 from trainer.methods.image_pairs import ImagePairs
 from trainer.methods.online_dpo import OnlineDpo, PairBatch
@@ -67,10 +66,6 @@ def config_of(folder: Path, model: Path, images: Path, changes: dict[str, Any] |
     return laid_over(config, changes or {})
 
 
-def steps_of(ran: Ran) -> list[Any]:
-    return [(s.step, s.loss, s.gradient_norm, s.learning_rates, s.metrics) for s in ran.of(StepFinished)]
-
-
 @pytest.fixture
 def families(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The models of the runs of a test, with their weights as they were before the first step."""
@@ -83,11 +78,6 @@ def families(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     monkeypatch.setattr(OnlineDpo, "prepare", prepare)
     return seen
-
-
-def weights_of(family: Any) -> dict[str, torch.Tensor]:
-    modules = {name: part.module for name, part in family.parts.items()}
-    return {f"{p}.{n}": w.detach().clone() for p, m in modules.items() for n, w in m.named_parameters()}
 
 
 # ---- the first loss, and what moves
@@ -404,14 +394,6 @@ def straight(hard: Callable[[Path], Config], tmp_path_factory: pytest.TempPathFa
     return run(hard(tmp_path_factory.mktemp("straight")))
 
 
-def assert_resumed(straight: Ran, first: Ran, second: Ran) -> None:
-    assert steps_of(first) + steps_of(second) == steps_of(straight)
-    assert_equal_tensors(straight.weights, second.weights)
-    for name in ("ema", "optimizer"):
-        files = [Path(r.finished.backup_path) / f"{name}.safetensors" for r in (straight, second)]
-        assert_equal_tensors(load_file(files[0]), load_file(files[1]))
-
-
 @pytest.mark.daily(1)
 @pytest.mark.parametrize("stop_after", [1, 2, 3, 5])
 def test_a_stopped_run_resumes_bit_equal_with_its_reference(
@@ -420,11 +402,7 @@ def test_a_stopped_run_resumes_bit_equal_with_its_reference(
     """Within a rollout, between two, and at the steps of a refresh."""
     killed = hard(tmp_path)
 
-    def stop(event: Event, send: Any) -> None:
-        if isinstance(event, StepFinished) and event.step == stop_after:
-            send(Stop())
-
-    first = run(killed, on_event=stop)
+    first = run(killed, on_event=stop_at(stop_after))
     assert (first.finished.outcome, first.finished.step) == ("stopped", stop_after)
     backup = Path(first.finished.backup_path)
     kept = load_file(backup / "method.safetensors")

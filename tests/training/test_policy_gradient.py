@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
-from safetensors.torch import load_file
 
 from modules.config.schema import Config
 from modules.rewards.measures import Brightness
@@ -19,7 +18,7 @@ from modules.system.devices import CPU, Device
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.matrix import matrix
-from tests.builders.runs import Ran, assert_equal_tensors, run
+from tests.builders.runs import Ran, assert_equal_tensors, assert_resumed, run, stop_at, weights_of
 from trainer.commands import Stop
 from trainer.events import Event, PhaseChanged, RunFailed, StepFinished, WarningRaised
 from trainer.methods import rollouts
@@ -73,11 +72,6 @@ def families(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     monkeypatch.setattr(PolicyGradient, "prepare", prepare)
     return seen
-
-
-def weights_of(family: Any) -> dict[str, torch.Tensor]:
-    modules = {name: part.module for name, part in family.parts.items()}
-    return {f"{p}.{n}": w.detach().clone() for p, m in modules.items() for n, w in m.named_parameters()}
 
 
 # ---- on policy before the first update; what moves
@@ -354,18 +348,6 @@ def straight(hard: Callable[[Path], Config], tmp_path_factory: pytest.TempPathFa
     return run(hard(tmp_path_factory.mktemp("straight")))
 
 
-def steps_of(ran: Ran) -> list[Any]:
-    return [(s.step, s.loss, s.gradient_norm, s.learning_rates, s.metrics) for s in ran.of(StepFinished)]
-
-
-def assert_resumed(straight: Ran, first: Ran, second: Ran) -> None:
-    assert steps_of(first) + steps_of(second) == steps_of(straight)
-    assert_equal_tensors(straight.weights, second.weights)
-    for name in ("ema", "optimizer"):
-        files = [Path(r.finished.backup_path) / f"{name}.safetensors" for r in (straight, second)]
-        assert_equal_tensors(load_file(files[0]), load_file(files[1]))
-
-
 @pytest.mark.daily(1)
 @pytest.mark.parametrize("stop_after", [1, 2])
 def test_a_run_stopped_within_a_rollout_resumes_bit_equal(
@@ -373,11 +355,7 @@ def test_a_run_stopped_within_a_rollout_resumes_bit_equal(
 ) -> None:
     killed = hard(tmp_path)
 
-    def stop(event: Event, send: Any) -> None:
-        if isinstance(event, StepFinished) and event.step == stop_after:
-            send(Stop())
-
-    first = run(killed, on_event=stop)
+    first = run(killed, on_event=stop_at(stop_after))
     assert (first.finished.outcome, first.finished.step) == ("stopped", stop_after)
     backup = Path(first.finished.backup_path)
     assert (backup / "method.safetensors").exists() == (stop_after % 2 == 1), "only a rollout in use is kept"

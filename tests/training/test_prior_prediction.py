@@ -22,9 +22,7 @@ from modules.settings.edit import set_path
 from modules.system.devices import CPU
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
-from tests.builders.runs import assert_equal_tensors, run
-from trainer.commands import Stop
-from trainer.events import StepFinished
+from tests.builders.runs import assert_equal_tensors, run, stop_at
 from trainer.methods import denoise
 from trainer.methods.denoise import Denoise
 from trainer.methods.protocol import StepContext, StepLoss
@@ -156,11 +154,7 @@ def test_a_fine_tune_resumes_with_the_prior_of_the_base_model(sd_config: Config)
     full = laid_over(laid_over(sd_config, FULL), {"training": {"epochs": 3}})
     whole = run(full)
 
-    def stop(event: Any, send: Any) -> None:
-        if isinstance(event, StepFinished) and event.step == 5:
-            send(Stop())
-
-    stopped = run(full, on_event=stop)
+    stopped = run(full, on_event=stop_at(5))
     resumed = run(full, resume_from=Path(stopped.finished.backup_path))
     assert_equal_tensors(resumed.weights, whole.weights)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,26 +17,23 @@ from modules.sampling.branching import branch_out
 from modules.sampling.rollout import RolloutSettings, roll_out, steps_of
 from modules.system.devices import CPU
 from tests.builders.matrix import matrix
-from tests.builders.runs import Ran, assert_equal_tensors, run
-from tests.training import test_online_dpo
+from tests.builders.runs import Ran, assert_equal_tensors, assert_resumed, run, stop_at, weights_of
+from tests.builders.runs import steps_of as run_steps_of
 from tests.training.test_checkpointing import trained as trained_family
 from tests.training.test_online_dpo import (
     HARD,
-    assert_resumed,
+    batches,
     config_of,
     families,
     hard_images,
     laid_over_training,
     two_images,
-    weights_of,
 )
-from trainer.commands import Stop
-from trainer.events import Event, RunFailed, StepFinished, WarningRaised
-from trainer.methods.online_dpo import OnlineDpo, PairBatch
-from trainer.methods.protocol import StepContext, StepLoss
+from trainer.events import RunFailed, StepFinished, WarningRaised
+from trainer.methods.online_dpo import PairBatch
 from trainer.rollout_events import RolloutSampled
 
-__all__ = ["families", "hard_images", "two_images"]  # fixtures
+__all__ = ["batches", "families", "hard_images", "two_images"]  # fixtures
 
 STEPS: dict[str, Any] = {"pairs": "steps", "steps": 5, "candidates": 3, "timestep_share": 1.0}
 
@@ -88,24 +84,9 @@ def test_gradients_are_equal_to_the_bit_whatever_is_checkpointed(
     for mode in ("off", "block", "whole"):
         changes = {"parts": {"unet": {"checkpointing": mode}}, "training": {"epochs": 1, "learning_rate": 3e-3}}
         ran.append(run(config_of(tmp_path / mode, tiny_sdxl, two_images, changes, **STEPS)))
-    assert len({str(test_online_dpo.steps_of(r)) for r in ran}) == 1
+    assert len({str(run_steps_of(r)) for r in ran}) == 1
     for other in ran[1:]:
         assert_equal_tensors(ran[0].weights, other.weights)
-
-
-@pytest.fixture
-def batches(monkeypatch: pytest.MonkeyPatch) -> list[PairBatch]:
-    """The micro-batches of a test's runs, without those of the dry run."""
-    seen: list[PairBatch] = []
-    plain = OnlineDpo.loss
-
-    def loss(method: OnlineDpo, batch: PairBatch, context: StepContext) -> StepLoss:
-        if not method.pairing.is_trial:
-            seen.append(batch)
-        return plain(method, batch, context)
-
-    monkeypatch.setattr(OnlineDpo, "loss", loss)
-    return seen
 
 
 def test_each_compared_step_has_a_pair_of_each_prompt(
@@ -264,10 +245,6 @@ def test_a_stopped_run_resumes_bit_equal(tiny_sd: Path, hard_images: Path, tmp_p
     straight = run(config("straight"))
     assert straight.finished.step == 4
 
-    def stop(event: Event, send: Callable[[Stop], None]) -> None:
-        if isinstance(event, StepFinished) and event.step == 3:
-            send(Stop())
-
     killed = config("killed")
-    first = run(killed, on_event=stop)
+    first = run(killed, on_event=stop_at(3))
     assert_resumed(straight, first, run(killed, resume_from=Path(first.finished.backup_path)))

@@ -19,9 +19,8 @@ from modules.families.kinds.identify import identify
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder, draw_mask
 from tests.builders.pipelines import load_tiny
-from tests.builders.runs import Ran, assert_equal_tensors, run
+from tests.builders.runs import Ran, assert_equal_tensors, run, stop_at
 from tests.builders.vgg import write_perceptual_files
-from trainer.commands import Stop
 from trainer.events import PhaseChanged, SampleReady, StepFinished, ValidationFinished
 
 SIZES = [(64, 64)] * 3 + [(80, 64)] * 2
@@ -149,11 +148,7 @@ def test_a_stopped_run_of_the_whole_vae_resumes_bit_equal(tiny_sd: Path, pixels:
     assert any(n.startswith("vae.encoder.") for n in whole.weights)
     other = laid_over(config, {"general": {"workspace_dir": str(tmp_path / "other")}})
 
-    def stop(event: object, send: Any) -> None:
-        if isinstance(event, StepFinished) and event.step == 3:
-            send(Stop())
-
-    stopped = run(other, on_event=stop)
+    stopped = run(other, on_event=stop_at(3))
     resumed = run(other, resume_from=Path(stopped.finished.backup_path))
     assert_equal_tensors(resumed.weights, whole.weights)
     assert identify(tmp_path / "whole").kind == "vae"
