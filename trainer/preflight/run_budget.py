@@ -74,7 +74,7 @@ def budget_of(config: Config, sizes: Counts, start_copy: Path | None = None) -> 
     if architecture is None or run is None:
         return None
     passes = passes_of(config.family, architecture.configs)
-    start = start_header(config, architecture, passes, run.plans, start_copy=start_copy)
+    start = start_header(config, passes, run.plans, start_copy=start_copy)
     run = replace(run, plans=plans_with_start(run.plans, start, config.adapter))
     return Budget(config, sizes, architecture, passes, run, start)
 

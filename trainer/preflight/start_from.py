@@ -21,7 +21,7 @@ from modules.adapters.stored_header import (
     reason_to_refuse,
 )
 from modules.config.schema import Config
-from modules.estimate.architecture import Architecture, architecture_of
+from modules.estimate.architecture import architecture_of
 from modules.estimate.passes import Passes, Plans, count
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.identify import identify
@@ -37,6 +37,7 @@ from modules.memory.part_plan import AdapterPlan, PartPlan
 from modules.system.paths import from_root
 from modules.system.problem import Problem, cut, with_article
 from modules.system.problem import count as count_of
+from trainer.preflight.passes import MALFORMED_CONFIG
 
 _PATH = "adapter.start_from"
 
@@ -86,10 +87,11 @@ def _refusal(config: Config, path: Path, found: FileKind, shown: str) -> Problem
     if not serves_as(found, "start of an adapter"):
         message = f"{shown} is not a LoRA. {found.sentence}"
         return Problem(_PATH, message, advice="Choose a LoRA file, or leave it empty for a new one.")
-    if found.family not in ("", config.model.family.name) and not _fits_base_model(config, path):
+    targets = base_targets(config)
+    if found.family not in ("", config.model.family.name) and not _fits_base_model(targets, path):
         message = f"{shown} is for another model family. {found.sentence}"
         return Problem(_PATH, message, advice="Choose a LoRA of the base model's family.")
-    stored = _stored_in_base_model(config, path)
+    stored = match_header(read_checkpoint_header(path), targets) if targets is not None else None
     message, advice = ("", "")
     if stored:
         message, advice = reason_to_refuse(shown, len(stored.layers), stored.unplaced, found.sentence)
@@ -146,19 +148,18 @@ def trained_layers(passes: Passes, plans: Plans, part: str) -> frozenset[str]:
     return frozenset(path for path in passes.layers(part) if plans[part].adapter_on(path) is not None)
 
 
-def start_header(
-    config: Config, architecture: Architecture, passes: Passes, plans: Plans, *, start_copy: Path | None = None
-) -> StartHeader | None:
+def start_header(config: Config, passes: Passes, plans: Plans, *, start_copy: Path | None = None) -> StartHeader | None:
     """Return the header of the file that a run starts from, divided as the run divides it.
 
     `start_copy` is the own copy of a run that is being resumed: it is read instead of the file, which may have changed
-    since. None without such a file, or where it cannot be read or a run refuses it. Raises the errors of `Passes` for a
-    malformed config.
+    since. None without such a file, or where it cannot be read or a run refuses it.
     """
     name, trainable = config.adapter.start_from.strip(), ADAPTERS[config.adapter.name].trainable_with(config.adapter)
     if not name or config.training.trains != "adapter" or trainable is None:
         return None
-    targets = _targets(config, architecture)
+    targets = base_targets(config)
+    if targets is None:
+        return None
     found = _named_header(config, name, targets) if start_copy is None else _copied_header(start_copy, targets)
     if found is None:
         return None
@@ -246,38 +247,31 @@ def _fits_diffusers(shapes: Mapping[str, Shape]) -> bool:
     return {DOWN, UP} <= shapes.keys() <= LORA_FACTORS - {DORA_SCALE}
 
 
-def _targets(config: Config, architecture: Architecture) -> AdapterTargets:
-    """Return all layers of the base model that a file can change; all models of a family name them alike."""
-    return files_of(config.model.family.name).models[0].adapter_targets(architecture.configs)
+def base_targets(config: Config) -> AdapterTargets | None:
+    """Return all layers of the base model that a file can change; None where its configs are not known, or not valid.
+
+    All models of a family name them alike.
+    """
+    architecture = architecture_of(config.model.base_model, config.model.family.name)
+    if architecture is None:
+        return None
+    try:
+        return files_of(config.family.name).models[0].adapter_targets(architecture.configs)
+    except MALFORMED_CONFIG:  # the check of the model reports it
+        return None
 
 
-def _fits_base_model(config: Config, path: Path) -> bool:
+def _fits_base_model(targets: AdapterTargets | None, path: Path) -> bool:
     """Return whether most layers of a file are layers of the base model, of its shapes.
 
     A file of a size that was never published is hard to tell from its names; the base model itself decides.
     """
-    architecture = architecture_of(config.model.base_model, config.model.family.name)
-    if architecture is None:
+    if targets is None:
         return False
     layers = layers_in(read_checkpoint_header(path).shapes)
-    try:
-        targets = _targets(config, architecture)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError):  # the check of the model reports it
-        return False
     found = ((targets.find(layer, shapes), shapes) for layer, shapes in layers.items())
     fitting = sum(target is not None and fits(shapes, target.weight) for target, shapes in found)
     return fitting * 2 > len(layers)
-
-
-def _stored_in_base_model(config: Config, path: Path) -> StoredHeader | None:
-    """Return what a file holds for the base model; None where the configs of the base model cannot be read."""
-    architecture = architecture_of(config.model.base_model, config.model.family.name)
-    if architecture is None:
-        return None
-    try:
-        return match_header(read_checkpoint_header(path), _targets(config, architecture))
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError):  # the check of the model reports it
-        return None
 
 
 def _has_trainable(path: Path, trainable: Trainable) -> bool:

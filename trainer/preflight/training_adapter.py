@@ -9,11 +9,9 @@ from modules.adapters.registry import adapter_labels
 from modules.adapters.stored_header import StoredHeader, match_header, reason_if_broken, reason_if_outside
 from modules.config.schema import Config
 from modules.config.usage import uses_denoiser
-from modules.estimate.architecture import architecture_of
 from modules.estimate.passes import count
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.identify import identify
-from modules.families.registry import files_of
 from modules.formats.adapter_targets import AdapterTargets, fits
 from modules.formats.adapter_types import can_act, depends_on_weight
 from modules.formats.checkpoint_header import read_checkpoint_header
@@ -21,6 +19,7 @@ from modules.formats.headers import UnreadableFileError
 from modules.memory.part_plan import FLOAT32_BYTES
 from modules.system.paths import from_root
 from modules.system.problem import Problem, cut
+from trainer.preflight.start_from import base_targets
 
 _PATH = "model.training_adapter"
 _CHOOSE = "Choose the training adapter of the base model, or leave it empty."
@@ -81,11 +80,8 @@ def _refusal(config: Config, path: Path, found: FileKind, shown: str) -> Problem
 
 
 def _match(config: Config, path: Path) -> tuple[StoredHeader, AdapterTargets] | None:
-    architecture = architecture_of(config.model.base_model, config.family.name)
-    if architecture is None:
-        return None
+    targets = base_targets(config)
     try:
-        targets = files_of(config.family.name).models[0].adapter_targets(architecture.configs)
-        return match_header(read_checkpoint_header(path), targets), targets
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError, UnreadableFileError):  # others report it
+        return None if targets is None else (match_header(read_checkpoint_header(path), targets), targets)
+    except UnreadableFileError:  # the check of the file reports it
         return None
