@@ -13,21 +13,11 @@ import torch
 
 from modules.formats.gguf_header import BlockType, GgufTensor, read_gguf_header
 from modules.formats.lazy_tensors import LazyTensor
+from modules.formats.safetensors_io import DTYPES
 from modules.system.errors import DarkroomError
 from modules.system.regular_files import open_regular
 
 Unpack = Callable[[torch.Tensor, int, int, torch.dtype], torch.Tensor]
-
-_PLAIN = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-}
 
 
 def gguf_tensors(path: Path) -> tuple[dict[str, LazyTensor], dict[str, str]]:
@@ -71,7 +61,7 @@ def unpack_blocks(packed: torch.Tensor, kind: BlockType, unpack: Unpack, dtype: 
 def _lazy(path: Path, tensor: GgufTensor) -> LazyTensor:
     kind, shape = tensor.type, tensor.shape
     if not kind.is_packed:
-        dtype = _PLAIN[kind.name]
+        dtype = DTYPES[kind.name]
         return LazyTensor(shape, dtype, lambda: read_packed(path, tensor).view(dtype).reshape(shape))
 
     def make() -> torch.Tensor:

@@ -21,7 +21,7 @@ from modules.formats.lazy_tensors import LazyTensor
 from modules.system.atomic import atomic_file
 from modules.system.errors import DarkroomError
 
-_DTYPE_CODES = {
+CODES = {
     torch.float64: "F64",
     torch.float32: "F32",
     torch.float16: "F16",
@@ -35,7 +35,8 @@ _DTYPE_CODES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-
+"""The names of dtypes in safetensors files."""
+DTYPES = {code: dtype for dtype, code in CODES.items()}
 
 PAYLOAD_SHA256 = "payload-sha256".center(64, "#")
 """A placeholder in metadata values for the payload's hash, which has the same length and is known last."""
@@ -114,7 +115,7 @@ def _header(tensors: Mapping[str, Writable], metadata: Mapping[str, str], dtype:
     for name in _order(tensors, dtype):
         tensor, size = tensors[name], _written_bytes(tensors[name], dtype)
         header[name] = {
-            "dtype": _DTYPE_CODES[_written_dtype(tensor, dtype)],
+            "dtype": CODES[_written_dtype(tensor, dtype)],
             "shape": list(tensor.shape),
             "data_offsets": [offset, offset + size],
         }

@@ -30,26 +30,12 @@ from modules.formats.pickle_header import (
     unsafe_sentence,
 )
 from modules.formats.pickle_values import LEFTOVERS, PARAMETER_DICT
+from modules.formats.safetensors_io import CODES, DTYPES
 from modules.formats.shards import is_index, shards_of
 from modules.system.errors import DarkroomError
 from modules.system.hardware import free_memory
 from modules.system.regular_files import open_regular
 
-DTYPE_CODES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E5M2": torch.float8_e5m2,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
-}
-_CODES = {dtype: code for code, dtype in DTYPE_CODES.items()}
 _UNSAFE_ADVICE = "Get it as .safetensors, or convert it with the program that made it."
 _MAX_DEPTH = 4
 _ALWAYS_READ = 100_000_000  # bytes; asking for the free memory takes longer than reading most tensors
@@ -93,7 +79,7 @@ def read_lazy_safetensors(path: Path) -> tuple[dict[str, LazyTensor], dict[str, 
     Raises DarkroomError if it is not a complete safetensors file.
     """
     header = read_header(path)
-    unknown = {t.dtype for t in header.tensors.values()} - DTYPE_CODES.keys()
+    unknown = {t.dtype for t in header.tensors.values()} - DTYPES.keys()
     if unknown:
         raise DarkroomError(f"{path.name} contains dtypes that are not supported: {', '.join(unknown)}.")
     return {name: _lazy_entry(path, entry) for name, entry in header.tensors.items()}, dict(header.metadata)
@@ -101,7 +87,7 @@ def read_lazy_safetensors(path: Path) -> tuple[dict[str, LazyTensor], dict[str, 
 
 def _scaled(tensors: dict[str, LazyTensor], metadata: Mapping[str, str], file: str) -> dict[str, LazyTensor]:
     """Return a file's tensors with scaled float8 weights. Raises DarkroomError where their scales are missing."""
-    shapes, dtypes = {n: t.shape for n, t in tensors.items()}, {n: _CODES.get(t.dtype, "") for n, t in tensors.items()}
+    shapes, dtypes = {n: t.shape for n, t in tensors.items()}, {n: CODES.get(t.dtype, "") for n, t in tensors.items()}
     scales = scales_in(shapes, dtypes, metadata)
     if scales.problem:
         raise DarkroomError(f"{file} {scales.problem}", advice=ADVICE)
@@ -177,7 +163,7 @@ def require_memory(num_bytes: int, path: Path) -> None:
 
 
 def _lazy_entry(path: Path, entry: TensorEntry) -> LazyTensor:
-    dtype = DTYPE_CODES[entry.dtype]
+    dtype = DTYPES[entry.dtype]
 
     def read() -> torch.Tensor:
         if entry.end == entry.start:

@@ -146,9 +146,9 @@ def test_what_torch_saves_is_safe(tmp_path: Path) -> None:
     """All dtypes and containers, in every protocol, and the old format."""
     import torch
 
-    from modules.formats.stored_tensors import DTYPE_CODES
+    from modules.formats.safetensors_io import CODES
 
-    held = {f"t{i}": torch.zeros(2, dtype=d) for i, d in enumerate((*DTYPE_CODES.values(), torch.uint16))}
+    held = {f"t{i}": torch.zeros(2, dtype=d) for i, d in enumerate((*CODES, torch.uint16))}
     held |= {"p": torch.nn.Parameter(torch.zeros(3, 0)), "s": {1, 2}, "b": b"bytes", "z": 1j, "size": torch.Size([1])}
     held["scalar"] = torch.tensor(3.0)
     named = torch.nn.Parameter(torch.zeros(1))
@@ -164,7 +164,7 @@ def test_what_torch_saves_is_safe(tmp_path: Path) -> None:
             tensors = {n: v for n, v in kept.items() if isinstance(v, torch.Tensor)}
             assert header.code == ()
             assert header.shapes == {n: tuple(v.shape) for n, v in tensors.items()}
-            codes = {d: c for c, d in DTYPE_CODES.items()} | {torch.uint16: "U16"}
+            codes = CODES | {torch.uint16: "U16"}
             assert header.dtypes == {n: codes[v.dtype] for n, v in tensors.items()}
 
 
