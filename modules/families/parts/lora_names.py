@@ -77,12 +77,17 @@ def kohya_naming(model: str, configs: Configs) -> Callable[[str, str], str]:
 def comfy_naming(model: str, configs: Configs) -> Callable[[str, str], str]:
     """Return a function from part and diffusers path to the layer's name in ComfyUI's files of this model.
 
-    The denoiser's layers have the names of the original layout, where the model has one.
+    The denoiser's layers have the names of the original layout, where the model has one. A layer that is a piece of a
+    matrix there has SimpleTuner's name, which ComfyUI reads as these rows of the matrix.
     """
     record = published(model)
     targets, denoiser = record.adapter_targets(configs), FAMILIES[record.family].denoiser.name
 
+    pieces = {(piece.part, piece.path) for matrix in targets.matrices for piece in matrix.pieces}
+
     def name_of(target: AdapterTarget) -> str:
+        if (target.part, target.path) in pieces:
+            return target.kohya_name
         if target.part == denoiser:
             return f"diffusion_model.{target.paths.get('original', target.paths[target.kohya_layout])}"
         encoder = record.comfy_encoders.get(target.part, target.part)
