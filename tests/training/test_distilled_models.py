@@ -28,6 +28,7 @@ from tests.builders.flow_models import FLOW_MODELS, flow_model
 from tests.builders.flux import write_flux_folder
 from tests.builders.models import write_sd_folder
 from tests.builders.pipelines import load_tiny
+from tests.builders.ranks import OtherProcess, run_on_two
 from tests.builders.runs import Ran, assert_equal_tensors, run
 from tests.builders.standalone import generate_samples
 from tests.builders.training_adapters import WEIGHTS, Layers, adapter_layers, write_adapter, write_distilled
@@ -281,6 +282,19 @@ def test_an_oft_is_refused_too(config: Config, adapter: Path) -> None:
     assert any(p.path == "model.training_adapter" for p in check(oft).errors)
 
 
+def test_a_start_file_whose_layers_depend_on_the_weights_is_refused(
+    config: Config, adapter: Path, layers: Layers, tmp_path: Path
+) -> None:
+    first, *_ = layers
+    tensors = load_file(write_adapter(tmp_path / "start.safetensors", layers))
+    dora = {f"transformer.{first}.lora_magnitude_vector": torch.ones(len(layers[first][1]))}
+    save_file(tensors | dora, tmp_path / "dora.safetensors")
+    for name, is_refused in (("start", False), ("dora", True)):
+        start = {"start_from": str(tmp_path / f"{name}.safetensors")}
+        found = errors_of(config, model={"training_adapter": str(adapter)}, adapter=start)
+        assert ("adapter.start_from" in found) == is_refused
+
+
 # -- a sampling model
 
 
@@ -473,6 +487,21 @@ def test_a_distilled_model_may_lack_an_input_of_the_base_model(tiny_flux: Path, 
     assert distance(images_of(ran), expected) <= 1
     back = laid_over(config, {"model": {"base_model": str(schnell)}})
     assert "has another architecture" in errors_of(back, sampling={"model": str(tiny_flux)})["sampling.model"]
+
+
+@pytest.mark.full
+def test_two_processes_share_the_samples(config: Config, other_model: Path, adapter: Path, tmp_path: Path) -> None:
+    """Each has both models, and draws what one process draws."""
+    both = {"model": {"training_adapter": str(adapter)}, "sampling": {"model": str(other_model)}}
+    general = {"temp_device": "cpu", "debug_checks": False, "workspace_dir": str(tmp_path)}
+    shared = laid_over(laid_over(config, both), {"general": general})
+    alone, other = run(shared), OtherProcess()
+    try:
+        ran, ending = run_on_two(other, shared)
+    finally:
+        other.close()
+    assert ending["outcome"] == ran.finished.outcome == "finished"
+    assert distance(images_of(ran), images_of(alone)) <= 1
 
 
 # -- packed files, and models with a UNet

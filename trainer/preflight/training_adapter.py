@@ -12,6 +12,7 @@ from modules.config.usage import uses_denoiser
 from modules.estimate.passes import count
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.identify import identify
+from modules.formats.adapter_names import layers_in
 from modules.formats.adapter_targets import AdapterTargets, fits
 from modules.formats.adapter_types import can_act, depends_on_weight
 from modules.formats.checkpoint_header import read_checkpoint_header
@@ -38,6 +39,25 @@ def problems_of_training_adapter(config: Config) -> Iterator[Problem]:
         yield Problem(_PATH, f"{shown} is not a LoRA. {found.sentence}", advice=_CHOOSE)
     elif refusal := _refusal(config, path, found, shown):
         yield refusal
+    yield from _start_file(config)
+
+
+def _start_file(config: Config) -> Iterator[Problem]:
+    """Yield an error if the run keeps layers of its start file that depend on the weights, as its own may not."""
+    name = config.adapter.start_from.strip()
+    if not name or config.training.trains != "adapter" or config.adapter.other_layers != "keep":
+        return
+    try:
+        layers = layers_in(read_checkpoint_header(from_root(name)).shapes)
+    except (UnreadableFileError, OSError):  # the check of that file reports it
+        return
+    if layer := next((layer for layer, shapes in layers.items() if depends_on_weight(shapes)), ""):
+        yield Problem(
+            "adapter.start_from",
+            f"The change of {layer} in {cut(name, max_chars=200)} depends on the weights of the model, which contain "
+            "the training adapter while it trains.",
+            advice='Choose "Leave out" under Other layers, or remove the training adapter.',
+        )
 
 
 def training_adapter_bytes(config: Config) -> int:
