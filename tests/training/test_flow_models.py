@@ -252,6 +252,7 @@ def test_other_adapters_train_on_every_layer(
     assert identify(Path(ran.finished.model_path)).family == family.spec.name
 
 
+@pytest.mark.daily(1)
 def test_masked_training_and_prior_preservation(config: Config, images: Path, tmp_path: Path) -> None:
     folder = tmp_path / "images"
     shutil.copytree(images, folder)
@@ -268,6 +269,7 @@ def test_masked_training_and_prior_preservation(config: Config, images: Path, tm
     assert preserved == masked  # before the first update the model is as it was
 
 
+@pytest.mark.daily(1)
 def test_prior_prediction_keeps_what_the_model_predicts(config: Config, images: Path) -> None:
     """The half of the images whose target is the model's own prediction has hardly a loss in the first epoch."""
     learned, mixed = (
@@ -289,6 +291,7 @@ def test_prior_prediction_keeps_what_the_model_predicts(config: Config, images: 
     assert mixed == pytest.approx(learned / 2, rel=0.2)
 
 
+@pytest.mark.daily(1)
 def test_a_config_without_any_of_its_keys_loads(watched: Config) -> None:
     """One of the seeds' failures: a config of another version without a key ended a run with a KeyError."""
     tree = encode(watched)
@@ -438,6 +441,7 @@ class LastBlock(Compilation):
         super().compile_in_place(blocks[-1:])
 
 
+@pytest.mark.daily(1)
 def test_a_compiled_block_has_the_same_gradients(family: ModelFamily) -> None:
     plain = gradients(family, PartMemory())
     compilation = LastBlock(iter(range(1_000_000)).__next__, backend="aot_eager")
@@ -450,6 +454,7 @@ def test_a_compiled_block_has_the_same_gradients(family: ModelFamily) -> None:
 # -- training on rewards
 
 
+@pytest.mark.daily(1)
 def test_alignprop_raises_the_reward(config: Config, tiny: FlowModel) -> None:
     method = {"name": "alignprop", "steps": 4, "backprop_steps": 2, "guidance": 2.0, "gradient_truncation": "fixed"}
     followed = laid_over(
