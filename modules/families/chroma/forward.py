@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
-from modules.data.conditioning import Conditioning, SizeConditioning
+from modules.data.conditioning import Conditioning
 from modules.data.inputs import NO_INPUTS
-from modules.diffusion.flow import FlowProcess
 from modules.families.chroma.settings import FROZEN
 from modules.families.parts.conditioning import TokenConditioning
-from modules.families.parts.latent_model import LatentModel
 from modules.families.parts.packing import image_ids, pack, unpack
 from modules.families.parts.t5_text import T5Tower
+from modules.families.parts.token_model import TokenModel, tokens_of
 from modules.families.parts.token_rows import extended
 from modules.system.devices import tensor_on
 
 
 @dataclass(eq=False)
-class Chroma(LatentModel[FlowProcess]):
+class Chroma(TokenModel):
     """A transformer, a T5-XXL, a VAE; implements `FamilyWithWords`."""
 
     t5: T5Tower
@@ -37,26 +36,6 @@ class Chroma(LatentModel[FlowProcess]):
         """Return the states of prompts, each with one of its padding; `padded_like` changes nothing."""
         return TokenConditioning.of(self.t5.encode(self._forward("text_encoder"), prompts))
 
-    def with_size_conditioning(
-        self, conditioning: Conditioning, size_conditionings: Sequence[SizeConditioning]
-    ) -> TokenConditioning:
-        """Return the conditioning as it is: the model has no size conditioning."""
-        return _tokens(conditioning)
-
-    def with_empty_prompts(
-        self, conditioning: Conditioning, empty_for: Sequence[Collection[int]], empty: Conditioning
-    ) -> TokenConditioning:
-        """Return the conditioning with the empty prompt for the prompts that name the encoder."""
-        return _tokens(conditioning).with_empty_prompts([0 in e for e in empty_for], _tokens(empty))
-
-    def conditioning_from(self, tensors: Mapping[str, torch.Tensor]) -> TokenConditioning:
-        """Return the conditioning of a cache entry."""
-        return TokenConditioning.from_tensors(tensors)
-
-    def join(self, conditionings: Sequence[Conditioning], empty: Conditioning) -> TokenConditioning:
-        """Join several conditionings into one."""
-        return TokenConditioning.join([_tokens(c) for c in conditionings])
-
     def predict(
         self,
         noisy_BCHW: torch.Tensor,
@@ -65,7 +44,7 @@ class Chroma(LatentModel[FlowProcess]):
         inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
     ) -> torch.Tensor:
         """Return the velocity (B, 16, H, W)."""
-        text, dtype = _tokens(conditioning), self._input_dtype()
+        text, dtype = tokens_of(conditioning), self._input_dtype()
         packed_BLC, ids_L3 = pack(noisy_BCHW.to(dtype)), image_ids(noisy_BCHW)
         output = self._forward("transformer")(
             hidden_states=packed_BLC,
@@ -118,8 +97,3 @@ def attention_mask(lengths: Sequence[int], num_image_tokens: int, device: torch.
     visible_B1 = tensor_on([[length] for length in lengths], device)
     is_text_BL = torch.arange(longest, device=device)[None] < visible_B1
     return torch.cat([is_text_BL, is_text_BL.new_ones(len(lengths), num_image_tokens)], dim=1)
-
-
-def _tokens(conditioning: Conditioning) -> TokenConditioning:
-    assert isinstance(conditioning, TokenConditioning), f"conditioning of another family: {type(conditioning)}"
-    return conditioning

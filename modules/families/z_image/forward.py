@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from modules.data.conditioning import Conditioning, SizeConditioning
+from modules.data.conditioning import Conditioning
 from modules.data.inputs import NO_INPUTS
-from modules.diffusion.flow import FlowProcess
 from modules.families.parts.conditioning import TokenConditioning
-from modules.families.parts.latent_model import LatentModel
+from modules.families.parts.token_model import TokenModel, tokens_of
 from modules.families.z_image.text import PromptTokenizer, encode
 
 
 @dataclass(eq=False)
-class ZImage(LatentModel[FlowProcess]):
+class ZImage(TokenModel):
     """A transformer, a Qwen3, a VAE; implements `ModelFamily`."""
 
     tokenizer: PromptTokenizer
@@ -30,26 +29,6 @@ class ZImage(LatentModel[FlowProcess]):
         encoder, forward = self.modules["text_encoder"], self._forward("text_encoder")
         return TokenConditioning.of([encode(encoder, forward, self.tokenizer.templated(p)) for p in prompts])
 
-    def with_size_conditioning(
-        self, conditioning: Conditioning, size_conditionings: Sequence[SizeConditioning]
-    ) -> TokenConditioning:
-        """Return the conditioning as it is: the model has no size conditioning."""
-        return _tokens(conditioning)
-
-    def with_empty_prompts(
-        self, conditioning: Conditioning, empty_for: Sequence[Collection[int]], empty: Conditioning
-    ) -> TokenConditioning:
-        """Return the conditioning with the empty prompt, in its template, for the prompts that name the encoder."""
-        return _tokens(conditioning).with_empty_prompts([0 in e for e in empty_for], _tokens(empty))
-
-    def conditioning_from(self, tensors: Mapping[str, torch.Tensor]) -> TokenConditioning:
-        """Return the conditioning of a cache entry."""
-        return TokenConditioning.from_tensors(tensors)
-
-    def join(self, conditionings: Sequence[Conditioning], empty: Conditioning) -> TokenConditioning:
-        """Join several conditionings into one."""
-        return TokenConditioning.join([_tokens(c) for c in conditionings])
-
     def predict(
         self,
         noisy_BCHW: torch.Tensor,
@@ -60,7 +39,7 @@ class ZImage(LatentModel[FlowProcess]):
         """Return the velocity (B, 16, H, W): the transformer reads lists of latents with one frame, and of states."""
         dtype = self._input_dtype()
         images = list(noisy_BCHW.to(dtype).unsqueeze(2))
-        states = [states_LD.to(dtype) for states_LD in _tokens(conditioning).split()]
+        states = [states_LD.to(dtype) for states_LD in tokens_of(conditioning).split()]
         outputs = self._forward("transformer")(images, self.process.time_input(timesteps_B), states, return_dict=False)
         return self.process.velocity(torch.stack(outputs[0]).squeeze(2))
 
@@ -71,8 +50,3 @@ class ZImage(LatentModel[FlowProcess]):
     def count_tokens(self, prompt: str) -> int:
         """Return the number of tokens of a prompt, without the template."""
         return self.tokenizer.count(prompt)
-
-
-def _tokens(conditioning: Conditioning) -> TokenConditioning:
-    assert isinstance(conditioning, TokenConditioning), f"conditioning of another family: {type(conditioning)}"
-    return conditioning
