@@ -27,6 +27,13 @@ class FamilySettings(Section):
         """Return the layers of a part that no gradient reaches, by the beginnings of their names."""
         return ()
 
+    def tokens_read(self, most: int, denoiser: Mapping[str, Any]) -> int:
+        """Return how many tokens of a prompt are read at once: of `TextSpec.chunk_tokens`, `most`, usually all.
+
+        `denoiser` is the config of the base model's denoiser; it may be empty.
+        """
+        return most
+
     @property
     def reads_weights(self) -> bool:
         """Whether prompts may contain weights of words, as in (word:1.2)."""

@@ -42,6 +42,7 @@ class FlowModel:
     - `published_shapes` are shapes of tensors in the published checkpoint of the denoiser, by their names there, and
       `published_weights` the number of weights of all: what users' files have.
     - `unread` are the names of forms that diffusers does not read, or only at the published size.
+    - `settings` are those of the family in the shared runs.
     - `untrained` are the parts that the shared runs leave alone, so that their text is cached.
     - `attends_to_padding`: the denoiser does, so that the cache stores all tokens that the encoder reads.
     """
@@ -56,6 +57,7 @@ class FlowModel:
     published_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     published_weights: int = 0
     unread: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
     untrained: tuple[str, ...] = ()
     attends_to_padding: bool = False
 

@@ -86,7 +86,8 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def config(model: Path, tiny: FlowModel, folder: Path, images: Path) -> Config:
     parts = {name: {"train": False} for name in tiny.untrained}
-    return laid_over(small_config(folder, model=model, images=images), {**BASE, "parts": parts})
+    own = {"model": {"family": dict(tiny.settings)}, "parts": parts}
+    return laid_over(small_config(folder, model=model, images=images), {**BASE, **own})
 
 
 @pytest.fixture(scope="module")
@@ -230,7 +231,7 @@ def test_captions_beyond_the_tokens_that_are_read_are_reported(
 ) -> None:
     folder = tmp_path / "images"
     shutil.copytree(images, folder)
-    tokens = tiny.spec.text.chunk_tokens
+    tokens = config.model.family.tokens_read(tiny.spec.text.chunk_tokens, {})
     (folder / "000.txt").write_text("a " * (tokens + 8))
     problems = check(laid_over(config, {"concepts": [{"path": str(folder)}]})).problems
     [long] = [p for p in problems if f"longer than the {tokens} tokens that the model reads" in p.message]

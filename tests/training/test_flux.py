@@ -29,6 +29,7 @@ from tests.builders.runs import Ran, assert_equal_tensors, run
 from tests.unit.test_migrations import flux_tree
 from trainer.events import BackupSaved, SampleReady, StepFinished
 from trainer.preflight import check
+from trainer.preflight.tokenizer import tokens_read
 from ui.forms.records import groups_of, inline_records
 
 NOISE: dict[str, Any] = {"distribution": "logit_normal", "dynamic_shift": True}
@@ -100,6 +101,16 @@ def test_schnell_reads_256_tokens_and_no_guidance_and_its_shift_is_the_same_for_
     scheduler = scheduler_for(family, "euler", SIZE)
     latents = run_denoising_loop(predict, scheduler, start, num_steps=2, generator=generator, on_step=lambda: None)
     torch.testing.assert_close(latents, pipe._unpack_latents(theirs, 64, 64, 8), rtol=1e-5, atol=1e-5)
+
+
+def test_captions_are_counted_by_the_tokens_that_the_model_reads(config: Config, schnell: Path) -> None:
+    def read(**model: Any) -> int:
+        return tokens_read(laid_over(config, {"model": model}))
+
+    assert read() == 15
+    assert read(family={"text_tokens": None}) == 511
+    assert read(family={"text_tokens": None}, base_model=str(schnell)) == 255
+    assert read(family={"text_tokens": None}, base_model="black-forest-labs/FLUX.1-schnell") == 255
 
 
 def test_the_shift_is_that_of_the_checkpoint(family: Flux) -> None:

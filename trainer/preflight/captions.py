@@ -18,10 +18,9 @@ from modules.data.dataset import Dataset
 from modules.data.doctor.caption_checks import USUAL_LIMIT_CHUNKS
 from modules.data.scan import ENCODINGS, SourceImage, fault_of_caption
 from modules.families.parts.prompt_weights import without_weights
-from modules.families.spec import TextSpec
 from modules.system.errors import DarkroomError
 from modules.system.problem import Problem, count, cut
-from trainer.preflight.tokenizer import counting_tokenizer
+from trainer.preflight.tokenizer import counting_tokenizer, tokens_read
 
 _MAX_CHARS = 200
 _SINGLE_BRACE = "a { or } without its counterpart"
@@ -67,9 +66,9 @@ def report_on_captions(config: Config, training: Dataset, validation: Dataset) -
             tokenizer = None
         if tokenizer is not None:
             lengths = {text: tokenizer.count(text) for text in sorted(texts)}
-            text = config.family.text
-            problems += _long_ones(list(lengths.values()), tokenizer, list(lengths), text)
-            findings += _cut_texts(texts, lengths, tokenizer, text.chunk_tokens)
+            chunk_tokens, truncates = tokens_read(config), config.family.text.truncates
+            problems += _long_ones(list(lengths.values()), tokenizer, list(lengths), chunk_tokens, truncates=truncates)
+            findings += _cut_texts(texts, lengths, tokenizer, chunk_tokens)
     return CaptionsReport(tuple(problems), tuple(findings))
 
 
@@ -144,11 +143,13 @@ def _cut_texts(
             yield str(file), f"{lengths[text]} tokens; beyond the first {chunk_tokens}: {rest}"
 
 
-def _long_ones(lengths: Sequence[int], tokenizer: Any, captions: Sequence[str], text: TextSpec) -> Iterator[Problem]:
-    longest, chunk_tokens = max(lengths), text.chunk_tokens
+def _long_ones(
+    lengths: Sequence[int], tokenizer: Any, captions: Sequence[str], chunk_tokens: int, *, truncates: bool
+) -> Iterator[Problem]:
+    longest = max(lengths)
     if longest <= chunk_tokens:
         return
-    if text.truncates:
+    if truncates:
         num_long = sum(n > chunk_tokens for n in lengths)
         yield Problem(
             "concepts",

@@ -36,7 +36,7 @@ from trainer.preflight.captions import problems_of_caption_settings
 from trainer.preflight.images import problems_of_concept_folders
 from trainer.preflight.missing_captions import problems_of_captions_files
 from trainer.preflight.report import Progress, no_progress
-from trainer.preflight.tokenizer import counting_tokenizer
+from trainer.preflight.tokenizer import counting_tokenizer, tokens_read
 
 _MAX_THREADS = 8  # more need memory for decoded images, and the disk is the limit
 _SHARED_CAPTIONS = ("one_file", "fixed_text")
@@ -204,7 +204,7 @@ def _bucket_samples(training: Dataset, run_seed: int) -> dict[Size, int]:
 def _long_captions(config: Config, datasets: Sequence[Dataset]) -> Iterator[LongCaption]:
     """Yield the captions of more than one chunk of tokens, each with all of its images."""
     files: dict[str, list[Path]] = defaultdict(list)
-    chunk_tokens, truncates = config.family.text.chunk_tokens, config.family.text.truncates
+    chunk_tokens, truncates = tokens_read(config), config.family.text.truncates
     for dataset in datasets:
         for example in dataset.examples:
             for given in dataset.longest_texts(example, run_seed=config.general.seed):

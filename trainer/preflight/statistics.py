@@ -14,7 +14,7 @@ from modules.families.parts.prompt_weights import without_weights
 from modules.system.paths import from_root
 from trainer.data.datasets import dataset_settings
 from trainer.preflight.report import Progress, no_progress
-from trainer.preflight.tokenizer import counting_tokenizer
+from trainer.preflight.tokenizer import counting_tokenizer, tokens_read
 
 _REPORTED_EVERY = 200  # captions
 
@@ -53,7 +53,7 @@ def concept_statistics(
         tag_counts(images, delimiter=rules.delimiter, separator=rules.separator),
         texts=_texts(alone, dataset, settings.run_seed),
         count_tokens=_counter(alone, progress, sum(len(i.captions) for i in images)),
-        chunk_tokens=alone.family.text.chunk_tokens,
+        chunk_tokens=tokens_read(alone),
         is_truncated=alone.family.text.truncates,
     )
 

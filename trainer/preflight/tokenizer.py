@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.config.schema import Config
+from modules.estimate.architecture import architecture_of
 from modules.families.registry import load_tokenizer
 from modules.families.spec import tokenizer_of
 from modules.system.errors import DarkroomError
@@ -29,6 +30,14 @@ def counting_tokenizer(config: Config) -> Any | None:
     if not config.family.text.ships_vocabulary and tokenizer_folder(config) is None:
         return None
     return read_tokenizer(config)
+
+
+def tokens_read(config: Config) -> int:
+    """Return how many tokens of a caption the base model reads at once (`TextSpec.chunk_tokens`)."""
+    model, spec = config.model, config.family
+    found = architecture_of(model.base_model.strip(), spec.name) if model.base_model.strip() else None
+    denoiser = {} if found is None else found.configs.get(spec.denoiser.name, {})
+    return model.family.tokens_read(spec.text.chunk_tokens, denoiser)
 
 
 def tokenizer_folder(config: Config) -> Path | None:

@@ -15,8 +15,6 @@ from modules.families.parts.t5_text import T5Tower
 from modules.families.parts.t5_tokens import load_t5_tokenizer
 from modules.families.protocol import LoadRequest
 
-_SCHNELL_TOKENS = 256
-
 
 def load(request: LoadRequest[FluxSettings]) -> Flux:
     """Load the model with every part on the CPU and frozen.
@@ -26,11 +24,10 @@ def load(request: LoadRequest[FluxSettings]) -> Flux:
     files = read_model(request, FLUX)
     require_known_denoiser(files, FLUX)
     config = files.parts["transformer"].config
-    usual_tokens = MAX_TOKENS if config.guidance_embeds else _SCHNELL_TOKENS
     t5 = T5Tower(
         files.parts["text_encoder_2"],
         load_t5_tokenizer(files.tokenizers.get("text_encoder_2")),
-        max_tokens=request.settings.text_tokens or usual_tokens,
+        max_tokens=request.settings.tokens_read(MAX_TOKENS - 1, config) + 1,
         masks_padding=False,
         kept_padding=None,
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
 
@@ -11,6 +12,9 @@ from modules.settings.field import Setting
 
 MAX_TOKENS = 512
 """The tokens that T5 reads of a prompt, with the end token and the padding (`FluxPipeline`)."""
+
+
+_SCHNELL_TOKENS = 256
 
 
 class FluxSettings(FamilySettings):
@@ -44,3 +48,9 @@ class FluxSettings(FamilySettings):
             empty_means="512, 256 for schnell",
         ),
     ] = None
+
+    def tokens_read(self, most: int, denoiser: Mapping[str, Any]) -> int:
+        """Return the tokens that T5 reads of a prompt, without the end token; schnell reads half as many."""
+        if self.text_tokens is not None:
+            return self.text_tokens - 1
+        return most if denoiser.get("guidance_embeds", True) else _SCHNELL_TOKENS - 1
