@@ -70,9 +70,9 @@ def model(request: pytest.FixtureRequest, name: str) -> Path:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the shared run keeps its caches, which later runs use."""
-    return tmp_path_factory.mktemp("runs")
+def folder(name: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the shared run keeps its caches, which later runs of this model use."""
+    return tmp_path_factory.mktemp(name)
 
 
 @pytest.fixture(scope="module")
