@@ -24,7 +24,7 @@ from modules.data.transforms.geometry import Geometry
 from modules.data.transforms.recipe import Recipe
 from modules.families.parts.tiled import run_in_tiles
 from modules.families.parts.vae import decode_latents, encode_mean
-from trainer.preflight.budget import memory_estimate
+from trainer.preflight.run_budget import memory_estimate
 
 DEMO_VAE = Path(__file__).parents[2] / "demo" / "model" / "vae"
 SMALL = Tiling(most_pixels=300 * 300, side_px=256, overlap_px=64, step_px=16)
