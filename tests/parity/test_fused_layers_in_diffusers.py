@@ -9,7 +9,9 @@ import torch
 from diffusers import FluxPipeline
 from safetensors.torch import save_file
 
-from modules.families.flux.transformer_file import transformer_layers
+from modules.families.chroma import transformer_file as chroma
+from modules.families.chroma.settings import FROZEN
+from modules.families.flux import transformer_file as flux
 from modules.families.parts.double_stream import double_stream_targets
 from modules.families.registry import published
 from modules.formats.adapter_layers import AdapterLayer, lora_layer
@@ -18,13 +20,16 @@ from modules.formats.adapter_targets import AdapterTargets
 from modules.formats.fused_changes import divide, join
 from modules.formats.lora_files import to_kohya, to_peft
 
-CONFIG = {**published("flux_dev").shipped_configs()["transformer"], "num_layers": 1, "num_single_layers": 1}
+MODELS = {"flux_dev": flux.transformer_layers, "chroma1": chroma.transformer_layers}
 
 
-@pytest.fixture(scope="module")
-def targets() -> AdapterTargets:
-    """The layers of a model with the published width, and a block of each kind."""
-    return AdapterTargets.of(*double_stream_targets("transformer", transformer_layers(CONFIG)))
+@pytest.fixture(scope="module", params=MODELS)
+def targets(request: pytest.FixtureRequest) -> AdapterTargets:
+    """The layers that adapters of a model can train, with the published width, and a block of each kind."""
+    config = published(request.param).shipped_configs()["transformer"]
+    layers = MODELS[request.param]({**config, "num_layers": 1, "num_single_layers": 1})
+    trained = [layer for layer in layers if not layer.path.startswith(FROZEN)]
+    return AdapterTargets.of(*double_stream_targets("transformer", trained))
 
 
 @pytest.fixture(scope="module")

@@ -141,7 +141,9 @@ def test_t5_learns_and_its_lora_continues(config: Config, tiny_chroma: Path, fam
             pipe.load_lora_weights(form)
 
 
-def test_an_embedding_learns_on_t5(config: Config, images: Path, tmp_path: Path) -> None:
+def test_an_embedding_learns_on_t5(
+    config: Config, images: Path, tiny_chroma: Path, family: Chroma, tmp_path: Path
+) -> None:
     folder = tmp_path / "images"
     shutil.copytree(images, folder)
     for file in folder.glob("*.txt"):
@@ -156,7 +158,12 @@ def test_an_embedding_learns_on_t5(config: Config, images: Path, tmp_path: Path)
     ran = run(laid_over(config, embedding))
     tensors = read_safetensors(Path(ran.finished.model_path))[0]
     assert {name: tuple(t.shape) for name, t in tensors.items()} == {"t5xxl": (2, 24)}
-    assert identify(Path(ran.finished.model_path)).kind == "embedding"
+    kind, loads = who_loads_file(Path(ran.finished.model_path))
+    assert (kind.kind, kind.family) == ("embedding", CHROMA.name)
+    assert {x.program: x.loads for x in loads} == {"ComfyUI": "unknown", "Forge": "unknown", "diffusers": "all"}
+    pipe = chroma_pipeline(tiny_chroma, family)
+    pipe.load_textual_inversion(ran.finished.model_path, token="<zog>")
+    assert torch.equal(pipe.text_encoder.shared.weight[-2:], tensors["t5xxl"])
 
 
 # -- files

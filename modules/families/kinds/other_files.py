@@ -17,7 +17,6 @@ from modules.system.problem import with_article
 
 # A name, and parts of tensor names that must all be present. The first match decides.
 _MARKS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("Chroma model", ("distilled_guidance_layer.",)),
     ("Flux 2 model", ("double_stream_modulation_img.",)),
     ("Flux 2 model", ("single_stream_modulation.",)),
     ("Hunyuan Video model", ("txt_in.individual_token_refiner.",)),
