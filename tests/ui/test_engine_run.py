@@ -188,8 +188,9 @@ def test_too_little_memory_leaves_the_window_alive_with_what_to_lower(
     failed = session.state.failed
     assert failed is not None
     assert failed.message.startswith("There was not enough memory for this run. The estimate for these settings: Abo")
-    assert re.search(r"\(parts\.unet\.\S+\) saves about \d+(\.\d)? [MG]B", failed.advice)
-    assert "With all of them the run needs about " in failed.advice
+    named = re.findall(r"\((\S+)\) saves about \d+(?:\.\d)? [MG]B", failed.advice)
+    assert named
+    assert all(real.app.form.record(path) is not None for path in named), "settings that the form has"
     assert Path(failed.details_path).read_text(encoding="utf-8").count("Tried to allocate")
     assert Path(failed.backup_path).is_dir()
     real.wait_until(lambda: real.asked.asked("show_failure"), "the dialog")
