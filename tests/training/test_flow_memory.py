@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from modules.adapters.lora import Lora, walk
+from modules.adapters.lora import Lora
 from modules.adapters.lora_layers import LoraShape, attach_lora
 from modules.adapters.protocol import target_layers
 from modules.estimate.recordings import recordings_of
@@ -24,6 +24,7 @@ from modules.memory.recording import PassSize
 from modules.memory.replay import Replay, Tape
 from modules.system.devices import CPU
 from modules.system.factories import load_factory
+from tests.builders.adapter_plans import LORA_MEMORY
 from tests.builders.flow_models import FLOW_MODELS, flow_model
 from tests.builders.live_bytes import LiveBytes, cuda_autocast, give_weights, is_adapter
 
@@ -47,7 +48,7 @@ def replayed(name: str, trains: Any, mode: Any) -> int:
     configs = shipped_configs(files_of(spec.name).models[0].name)
     recording = recordings_of(spec, configs)[spec.denoiser.name]["forward"]
     layers = spec.denoiser.model.layers["attention_mlp"]
-    adapter = AdapterPlan(Lora(rank=RANK), walk, 4, layers) if trains == "adapter" else None
+    adapter = AdapterPlan(Lora(rank=RANK), LORA_MEMORY, 4, layers) if trains == "adapter" else None
     plan = PartPlan(weight_bytes=2, compute_bytes=2, trains=trains, adapter=adapter, checkpointing=mode)
     tape = Tape()
     replay = Replay(tape, plan, recording, SIZE, records=True)

@@ -11,6 +11,7 @@ from modules.config.schema import Config
 from modules.families.z_image.forward import ZImage
 from modules.families.z_image.spec import Z_IMAGE
 from tests.builders.configs import laid_over, small_config
+from tests.builders.images import draw_folder
 from tests.builders.pipelines import load_tiny
 from trainer.preflight import check
 from ui.forms.records import groups_of, inline_records
@@ -37,6 +38,17 @@ def test_float16_is_refused(config: Config) -> None:
 def test_turbo_alone_is_distilled(config: Config, name: str, is_distilled: bool) -> None:
     problems = check(laid_over(config, {"model": {"base_model": f"someone/{name}"}})).problems
     assert any("seems to be a distilled model" in p.message for p in problems) is is_distilled
+
+
+def test_long_captions_are_announced_while_the_tokenizer_is_not_there(config: Config, tmp_path: Path) -> None:
+    draw_folder(tmp_path / "long", sizes=[(64, 64)] * 2, captions=["a disc", "a word " * 300])
+    problems = check(
+        laid_over(
+            config, {"model": {"base_model": "Tongyi-MAI/Z-Image"}, "concepts": [{"path": str(tmp_path / "long")}]}
+        )
+    ).problems
+    [long] = [p for p in problems if "may be longer than the 504 tokens" in p.message]
+    assert (long.severity, long.message[:16]) == ("info", "1 of 2 captions ")
 
 
 def test_it_has_no_settings_of_its_own(config: Config) -> None:

@@ -5,7 +5,7 @@ Tokens are counted with the model's own tokenizer and without torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from modules.system.problem import Problem, count, cut
 from trainer.preflight.tokenizer import counting_tokenizer, tokens_read
 
 _MAX_CHARS = 200
+_USUAL_CHARACTERS = 3  # of a token, at least: few captions have shorter ones
 _SINGLE_BRACE = "a { or } without its counterpart"
 
 CaptionFinding = tuple[str, str]
@@ -64,12 +65,27 @@ def report_on_captions(config: Config, training: Dataset, validation: Dataset) -
         except DarkroomError as error:
             problems.append(Problem("model.base_model", error.message, advice=error.advice))
             tokenizer = None
+        else:
+            problems += _uncounted(texts, tokens_read(config)) if tokenizer is None else ()
         if tokenizer is not None:
             lengths = {text: tokenizer.count(text) for text in sorted(texts)}
             chunk_tokens, truncates = tokens_read(config), config.family.text.truncates
             problems += _long_ones(list(lengths.values()), tokenizer, list(lengths), chunk_tokens, truncates=truncates)
             findings += _cut_texts(texts, lengths, tokenizer, chunk_tokens)
     return CaptionsReport(tuple(problems), tuple(findings))
+
+
+def _uncounted(texts: Collection[str], num_tokens: int) -> Iterator[Problem]:
+    """Yield that long captions may be too long for a model whose tokenizer is not on this machine yet."""
+    limit = _USUAL_CHARACTERS * num_tokens
+    if num_long := sum(len(one) > limit for one in texts):
+        yield Problem(
+            "concepts",
+            f"{num_long:,} of {count(len(texts), 'caption')} {'has' if num_long == 1 else 'have'} more than {limit:,} "
+            f"characters and may be longer than the {num_tokens} tokens that the model reads. The check counts "
+            "them when its tokenizer has been downloaded.",
+            "info",
+        )
 
 
 def _texts_of(config: Config, training: Dataset) -> dict[str, Path]:
