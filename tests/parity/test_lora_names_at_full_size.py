@@ -15,8 +15,9 @@ from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProject
 
 from modules.adapters.protocol import target_layers
 from modules.families.parts.files import ModelFiles
+from modules.families.parts.lora_names import comfy_naming
 from modules.families.parts.single_file.models import shipped_configs
-from modules.families.registry import FAMILIES
+from modules.families.registry import FAMILIES, published, published_models
 from modules.families.sd import load as sd
 from modules.families.sd.settings import SdSettings
 from modules.families.sdxl import load as sdxl
@@ -60,3 +61,16 @@ def test_layers_are_named_as_in_published_files(model: str) -> None:
     assert len(set(names)) == sum(COUNTS[model].values())
     assert NAMES[model] in names
     assert not [n for n in names if not n.isidentifier()]
+
+
+@pytest.mark.parametrize("model", [m.name for m in published_models()])
+def test_each_of_comfyuis_names_leads_back_to_its_layer(model: str) -> None:
+    record = published(model)
+    configs = record.shipped_configs()
+    targets, name_of = record.adapter_targets(configs), comfy_naming(model, configs)
+    names = {name_of(t.part, t.path): (t.part, t.path) for t in (*targets.all, *targets.matrices)}
+    assert len(names) == len(targets.all) + len(targets.matrices)
+    for name, place in names.items():
+        found = targets.find(name, {})
+        assert found is not None, name
+        assert (found.part, found.path) == place, name

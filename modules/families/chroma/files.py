@@ -40,6 +40,7 @@ MODEL = PublishedModel(
     implementation="https://github.com/lodestone-rock/flow",
     adapter_targets=_targets,
     configs=Path(__file__).parent / "configs" / "chroma1",
+    comfy_encoders={"text_encoder": "t5xxl"},
     repository="lodestones/Chroma1-HD",
     pipelines={"": "ChromaPipeline"},
     single_file=SingleFile(
