@@ -207,10 +207,10 @@ def test_metadata_names_the_model_where_layers_are_ambiguous(tmp_path: Path) -> 
         ({"clip_l": (2, 768), "clip_g": (2, 1280)}, "embedding", "2 tokens for Stable Diffusion XL"),
         ({"model.diffusion_model.double_blocks.0.img_attn.norm.key_norm.scale": (1,)}, "other_model", "A Flux model"),
         ({"model.diffusion_model.joint_blocks.0.x.weight": (1,)}, "other_model", "Stable Diffusion 3"),
-        ({"lora_unet_double_blocks_0_img_attn_proj.lora_down.weight": (4, 4)}, "lora", "for Flux"),
+        ({"lora_unet_double_blocks_0_img_attn_proj.lora_down.weight": (4, 4)}, "lora", "for FLUX.1 dev or"),
         ({"control_model.input_blocks.0.0.weight": (1,)}, "part", "ControlNet"),
         ({"down_blocks.0.x": (1,), "up_blocks.0.x": (1,), "conv_in.weight": (1,)}, "part", "A UNet alone"),
-        ({"text_model.encoder.layers.0.mlp.fc1.weight": (1,)}, "part", "text encoder"),
+        ({"text_model.encoder.layers.0.self_attn.q_proj.weight": (1,)}, "part", "text encoder"),
         ({"something.else": (1,)}, "unknown", "of an unknown model"),
         ({}, "unknown", "contains no tensors"),
     ],
@@ -287,8 +287,8 @@ def test_folders(tiny_sd: Path, tmp_path: Path) -> None:
     found = identify(tiny_sd)
     assert (found.kind, found.family, found.model, found.prediction) == ("diffusers_folder", "sd", "sd1", "epsilon")
     assert identify(tmp_path).kind == "unknown"
-    (tmp_path / "model_index.json").write_text('{"_class_name": "FluxPipeline"}')
-    assert "FluxPipeline" in identify(tmp_path).sentence
+    (tmp_path / "model_index.json").write_text('{"_class_name": "SanaPipeline"}')
+    assert "SanaPipeline" in identify(tmp_path).sentence
     (tmp_path / "model_index.json").write_text('{"_class_name": "StableDiffusionXLPipeline"}')
     found = identify(tmp_path)
     assert "the weights of unet, text_encoder, text_encoder_2, vae are missing" in found.sentence
