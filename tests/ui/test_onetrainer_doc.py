@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 
 from modules.config.schema import Config
+from modules.families.registry import FAMILIES
+from modules.settings.edit import set_path
 from tests.ui.onetrainer_doc import DOCUMENT, place_of, places, with_keys
 from ui.app.catalogue import PAGES
 
@@ -24,7 +26,8 @@ def test_the_table_of_keys_is_current() -> None:
 
 
 def test_every_place_it_names_exists() -> None:
-    known = {*_OTHERS, *(place_of(m) for m in places(Config()).values())}
+    configs = [set_path(Config(), "model.family", family)[0] for family in FAMILIES]
+    known = {*_OTHERS, *(place_of(m) for config in configs for m in places(config).values())}
     cards = {place.rpartition(" › ")[0] for place in known}
     named = [place.strip().removesuffix(" and the same of each part") for place in _PLACE.findall(_text())]
     assert len(named) > 150
