@@ -36,8 +36,12 @@ def train_flow_denoiser(
     *,
     generator: torch.Generator,
     progress: Progress,
+    stage: str,
 ) -> None:
-    """Train both parts in place; they end with the EMA of their weights. Raises DemoModelStopped."""
+    """Train both parts in place; they end with the EMA of their weights. `stage` names the steps in reports.
+
+    Raises DemoModelStopped.
+    """
     weights = [*transformer.parameters(), *text_encoder.parameters()]
     optimizer = torch.optim.AdamW(weights, lr=recipe.learning_rate, betas=(0.9, 0.99), weight_decay=0.0, fused=True)
     averages = [weight.detach().clone() for weight in weights]
@@ -60,7 +64,7 @@ def train_flow_denoiser(
         decay = min(recipe.ema_decay, (1 + step) / (10 + step))
         with torch.no_grad():
             torch._foreach_lerp_(averages, weights, 1.0 - decay)
-        progress.step("denoiser", step + 1, recipe.num_steps, loss.item())
+        progress.step(stage, step + 1, recipe.num_steps, loss.item())
     with torch.no_grad():
         for weight, average in zip(weights, averages, strict=True):
             weight.copy_(average)

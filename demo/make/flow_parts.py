@@ -84,7 +84,7 @@ def build_flow_vae(*, seed: int) -> AutoencoderKL:
 
 
 def build_flow_transformer(*, seed: int) -> ZImageTransformer2DModel:
-    """Return a transformer for 8 x 8 latents, float32, that initially predicts its input as the velocity."""
+    """Return a transformer for 8 x 8 latents, float32, that initially predicts most of its input as the velocity."""
     with seeded(seed):
         transformer = ZImageTransformer2DModel(
             dim=_WIDTH,

@@ -98,14 +98,18 @@ def _to_ids(tokenizer: CLIPTokenizer, captions: list[str]) -> torch.Tensor:
 def _train_flow(encoded: Encoded, recipe: DemoRecipe, *, seed: int, progress: Progress) -> DiffusionPipeline:
     transformer = build_flow_transformer(seed=derive_seed(seed, "demo transformer weights"))
     text_encoder = build_flow_text_encoder(seed=derive_seed(seed, "demo flow text encoder weights"))
-    train_flow_denoiser(
-        transformer,
-        text_encoder,
-        _spell_latents(encoded, recipe, seed=seed),
-        recipe.flow_denoiser,
-        generator=generator_of(seed, "demo flow denoiser"),
-        progress=progress,
-    )
+    data = _spell_latents(encoded, recipe, seed=seed)
+    for index, one in enumerate(recipe.flow_rounds):
+        number = f" {index}" if index else ""
+        train_flow_denoiser(
+            transformer,
+            text_encoder,
+            data,
+            one,
+            generator=generator_of(seed, f"demo flow denoiser{number}"),
+            progress=progress,
+            stage=f"denoiser{number}",
+        )
     return assemble_flow_pipeline(text_encoder, encoded.vae, transformer)
 
 
@@ -120,7 +124,7 @@ def _spell_latents(encoded: Encoded, recipe: DemoRecipe, *, seed: int) -> Spelle
         return ids
 
     def varied(drawn: CaptionedImage) -> str:
-        is_made_up = generator.random() < recipe.flow_denoiser.made_up_share
+        is_made_up = generator.random() < recipe.made_up_share
         return (made_up_caption if is_made_up else random_caption)(drawn.scene, generator)
 
     ids_NK = []

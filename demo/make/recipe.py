@@ -48,7 +48,7 @@ class DenoiserRecipe:
 
 @dataclass(frozen=True)
 class FlowDenoiserRecipe:
-    """Stage 3 of the flow model trains transformer and text encoder together to predict the velocity."""
+    """A round of stage 3 of the flow model: transformer and text encoder learn together to predict the velocity."""
 
     num_steps: int = 3000
     batch_size: int = 16
@@ -58,8 +58,6 @@ class FlowDenoiserRecipe:
     warmup_num_steps: int = 100
     decay_share: float = 0.5
     empty_caption_share: float = 0.1
-    # Captions with a made-up word: the rest of what the model knows survives a new one.
-    made_up_share: float = 0.12
     ema_decay: float = 0.995
     # Of the logit-normal noise levels (Esser et al. 2024, eq. 19).
     sigma_mean: float = 0.3
@@ -77,7 +75,13 @@ class DemoRecipe:
     num_sampling_steps: int = 25
     autoencoder: AutoencoderRecipe = field(default_factory=AutoencoderRecipe)
     denoiser: DenoiserRecipe = field(default_factory=DenoiserRecipe)
-    flow_denoiser: FlowDenoiserRecipe = field(default_factory=FlowDenoiserRecipe)
+    # One round after the other, each with an optimizer of its own.
+    flow_rounds: tuple[FlowDenoiserRecipe, ...] = (
+        FlowDenoiserRecipe(),
+        FlowDenoiserRecipe(num_steps=1500, one_template_num_steps=0, learning_rate=1.2e-3, decay_share=1.0),
+    )
+    # Of the flow model's captions, with a made-up word: the rest of what the model knows survives a new one.
+    made_up_share: float = 0.12
 
 
 FLOW_RECIPE = DemoRecipe(
@@ -86,7 +90,7 @@ FLOW_RECIPE = DemoRecipe(
         learning_rate=1e-3,
         anchor_cells=2,
         anchor_gain=1.5,
-        polish_num_steps=1200,
+        polish_num_steps=3000,
         polish_learning_rate=1e-3,
     )
 )

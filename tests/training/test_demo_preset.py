@@ -16,6 +16,7 @@ from PIL import Image
 from demo.make.architecture import load_demo_pipeline
 from demo.make.evaluator import Verdict, evaluate
 from demo.make.images import Scene
+from demo.make.kinds import FLOW
 from demo.make.quality import count_right, fixed_prompts, sample_images
 from modules.config.presets import list_presets
 from modules.config.schema import Config
@@ -33,6 +34,9 @@ from trainer.events import (
 from trainer.preflight import check
 
 MODEL = Path(__file__).parents[2] / "demo" / "model"
+FLOW_MODEL = Path(__file__).parents[2] / "demo" / "flow" / "model"
+RIGHT_FLOW_ZOGS = 6
+"""Of 12, of which the untrained model samples none."""
 GROUNDS_OF_EMBEDDING = ("green", "blue", "red", "black")
 GROUNDS = ("green", "blue", "yellow", "white", "red", "purple")
 HALF_EPOCHS = 15
@@ -132,6 +136,39 @@ def test_stock_diffusers_samples_zogs_and_all_else_as_before(ran: Ran, config: C
         after = count_right(sample_images(with_lora, texts, noise_seed=noise_seed), scenes)
         assert before.all_right >= 10 / 12
         assert after.all_right >= before.all_right - 2 / 12, "the other shapes are no longer what they were"
+
+
+@pytest.mark.full
+def test_a_flow_model_learns_the_zog_too(tmp_path: Path) -> None:
+    """The whole preset `#demo flow`, in its samples and in diffusers' own pipeline with the file."""
+    config = demo_config(tmp_path, {}, "#demo flow")
+    assert not [p for p in check(config).problems if p.severity != "info"]
+    ran = run(config)
+    assert ran.finished.outcome == "finished"
+    validations = [v.loss for v in ran.of(ValidationFinished)]
+    assert validations[-1] < 0.8 * validations[0], "zogs that were never shown are not known any better"
+    last = max(s.step for s in ran.of(SampleReady))
+    zogs = [index for index, prompt in enumerate(config.sampling.prompts) if "zog" in prompt.prompt]
+    found: dict[int, list[Verdict]] = {0: [], last: []}
+    for step, verdicts in found.items():
+        for index in zogs:
+            ground = next(g for g in GROUNDS if f"{g} ground" in config.sampling.prompts[index].prompt)
+            verdicts.append(evaluate(shown(ran, index, step), Scene("ring", "pink", ground)))
+    assert not any(v.colour_right or v.shape_right for v in found[0])
+    assert all(v.colours_right for v in found[last])
+    torch.set_num_threads(1)
+    pipeline, with_lora = FLOW.load(FLOW_MODEL), FLOW.load(FLOW_MODEL)
+    with_lora.load_lora_weights(config.output.destination)
+    verdicts = []
+    for noise_seed in (0, 100):
+        images = sample_images(with_lora, [f"a zog on a {g} ground" for g in GROUNDS], noise_seed=noise_seed)
+        verdicts += [evaluate(z, Scene("ring", "pink", g)) for z, g in zip(images, GROUNDS, strict=True)]
+    assert sum(v.shape_right and v.colour_right for v in verdicts) >= RIGHT_FLOW_ZOGS
+    assert sum(v.ground_right for v in verdicts) >= 10
+    prompts = fixed_prompts()[:12]
+    texts, scenes = [p.text for p in prompts], [p.scene for p in prompts]
+    before, after = (count_right(sample_images(pipe, texts), scenes) for pipe in (pipeline, with_lora))
+    assert after.all_right >= before.all_right - 4.5 / 12, "the other shapes are no longer what they were"
 
 
 @pytest.mark.full

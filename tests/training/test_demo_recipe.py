@@ -1,4 +1,4 @@
-"""The demo model: a miniature of the recipe from end to end, and the committed model against its promise."""
+"""The demo models: miniatures of their recipes from end to end, and the committed models against their promise."""
 
 from __future__ import annotations
 
@@ -19,10 +19,19 @@ from demo.make.architecture import (
     load_demo_pipeline,
 )
 from demo.make.denoiser import loss_weights, stratified_timesteps
+from demo.make.flow_denoiser import encode, predict_velocity, stratified_sigmas
+from demo.make.flow_parts import (
+    build_flow_text_encoder,
+    build_flow_tokenizer,
+    build_flow_transformer,
+    build_flow_vae,
+)
+from demo.make.images import Scene, made_up_caption
+from demo.make.kinds import FLOW, SD, DemoKind
 from demo.make.model import make_demo_model
 from demo.make.progress import DemoModelStopped
 from demo.make.quality import count_right, fixed_prompts, sample_images
-from demo.make.recipe import AutoencoderRecipe, DemoRecipe, DenoiserRecipe
+from demo.make.recipe import AutoencoderRecipe, DemoRecipe, DenoiserRecipe, FlowDenoiserRecipe
 from modules.system.errors import DarkroomError
 
 ROOT = Path(__file__).parents[2]
@@ -36,6 +45,10 @@ MINIATURE = DemoRecipe(
     num_sampling_steps=2,
     autoencoder=AutoencoderRecipe(num_steps=2, polish_num_steps=2),
     denoiser=DenoiserRecipe(num_steps=3, batch_size=4, one_template_num_steps=1, warmup_num_steps=1),
+    flow_rounds=(
+        FlowDenoiserRecipe(num_steps=3, batch_size=4, one_template_num_steps=1, warmup_num_steps=1),
+        FlowDenoiserRecipe(num_steps=2, batch_size=4, one_template_num_steps=0, warmup_num_steps=1),
+    ),
 )
 
 
@@ -61,7 +74,7 @@ class Watcher:
         return self.stop_at is not None and self.reports[-1][0] == self.stop_at
 
 
-def make(folder: Path, *, seed: int = 0, watcher: Watcher | None = None) -> Watcher:
+def make(folder: Path, *, seed: int = 0, watcher: Watcher | None = None, kind: DemoKind = SD) -> Watcher:
     watcher = watcher or Watcher()
     make_demo_model(
         folder,
@@ -70,6 +83,7 @@ def make(folder: Path, *, seed: int = 0, watcher: Watcher | None = None) -> Watc
         seed=seed,
         num_threads=1,
         recipe=MINIATURE,
+        kind=kind,
     )
     return watcher
 
@@ -248,3 +262,89 @@ def test_committed_model_meets_its_quality_on_a_quarter_of_the_prompts() -> None
     # The same images against the prompts of their neighbours: the evaluator must not be easy to please.
     shifted = [prompt.scene for prompt in [*prompts[1:], prompts[0]]]
     assert count_right(images, shifted).all_right <= 2 / 16
+
+
+# -- the flow model
+
+FLOW_FOLDER = ROOT / "demo" / "flow"
+
+
+def test_a_flow_model_is_made_the_same_way(tmp_path: Path) -> None:
+    watcher = make(tmp_path / "model", kind=FLOW)
+    names = {entry.name for entry in (tmp_path / "model").iterdir()}
+    parts = {"vae", "transformer", "text_encoder", "scheduler", "tokenizer"}
+    assert names == {"model_index.json", *parts, "quality.json", "samples.png"}
+    stages = list(dict.fromkeys(stage for stage, *_ in watcher.reports))
+    assert stages == ["drawing", "autoencoder", "encoding", "decoder", "denoiser", "denoiser 1", "sampling"]
+    assert all(np.isfinite(loss) for *_, loss in watcher.reports)
+    images = sample_images(FLOW.load(tmp_path / "model"), ["a red circle", "a zog"], num_steps=2)
+    assert [image.shape for image in images] == [(64, 64, 3)] * 2
+    make(tmp_path / "again", kind=FLOW)
+    first, again = (weights_of(tmp_path / name) for name in ("model", "again"))
+    assert first.keys() == again.keys()
+    assert all(torch.equal(first[key], again[key]) for key in first)
+
+
+def test_a_fresh_transformer_calls_its_input_noise() -> None:
+    transformer, encoder = build_flow_transformer(seed=0), build_flow_text_encoder(seed=0)
+    noise_BLHW = torch.randn(4, 16, 8, 8, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        velocity_BLHW = predict_velocity(transformer, noise_BLHW, torch.ones(4), encode(encoder, [[1, 2, 3]] * 4))
+    assert (velocity_BLHW - noise_BLHW).square().mean() < 0.5
+
+
+def test_captions_of_several_lengths_are_encoded_as_alone() -> None:
+    encoder = build_flow_text_encoder(seed=0).eval()
+    ids = [[1, 2, 3], [4, 5, 6, 7, 8], [9]]
+    with torch.no_grad():
+        together, alone = encode(encoder, ids), [encode(encoder, [one])[0] for one in ids]
+    for first, second in zip(together, alone, strict=True):
+        torch.testing.assert_close(first, second)
+
+
+def test_words_of_captions_are_tokens_and_others_are_spelled() -> None:
+    tokenizer = build_flow_tokenizer()
+    text = "a red circle, green ground with a zog on"
+    expected = ["a", "Ġred", "Ġcircle", ",", "Ġgreen", "Ġground", "Ġwith", "Ġa", "Ġ", "z", "o", "g", "Ġon"]
+    assert tokenizer.encode(text).tokens == expected
+    assert tokenizer.decode(tokenizer.encode(text).ids) == text
+
+
+def test_made_up_words_are_never_the_zog() -> None:
+    generator = np.random.default_rng(0)
+    captions = [made_up_caption(Scene("star", "red", "orange"), generator) for _ in range(200)]
+    assert not any("zog" in caption or "star" in caption or "red" in caption.split() for caption in captions)
+    assert all("orange ground" in caption for caption in captions)
+    assert len(set(captions)) > 100
+
+
+def test_noise_levels_are_stratified() -> None:
+    recipe = FlowDenoiserRecipe(sigma_mean=0.5)
+    sigmas_B = stratified_sigmas(64, recipe, torch.Generator().manual_seed(0))
+    assert (sigmas_B > 1 / (1 + np.exp(-0.5))).sum() == 32  # the median of the logit-normal distribution
+    assert 0 < sigmas_B.min() < sigmas_B.max() < 1
+
+
+def test_a_flow_autoencoder_has_the_latents_of_its_family() -> None:
+    vae = build_flow_vae(seed=0)
+    assert (vae.config.latent_channels, vae.quant_conv, vae.post_quant_conv) == (16, None, None)
+    with torch.no_grad():
+        posterior = vae.encode(torch.rand(2, 3, 64, 64)).latent_dist
+    assert posterior.mean.shape == (2, 16, 8, 8)
+    assert posterior.std.mean() < 0.2
+
+
+def test_committed_flow_model_is_small_and_keeps_its_promise() -> None:
+    files = [file for file in (FLOW_FOLDER / "model").rglob("*") if file.is_file()]
+    assert sum(file.stat().st_size for file in files) <= 4_000_000
+    assert {file.suffix for file in files} == {".json", ".safetensors"}
+    noted = json.loads((FLOW_FOLDER / "quality.json").read_text(encoding="utf-8"))
+    assert noted["num_prompts"] == 64
+    assert noted["shares"]["colours_right"] >= 0.95
+    assert noted["shares"]["shape_right"] >= 0.85
+    assert (FLOW_FOLDER / "samples.png").is_file()
+    prompts = fixed_prompts()[:16]
+    images = sample_images(FLOW.load(FLOW_FOLDER / "model"), [prompt.text for prompt in prompts])
+    shares = count_right(images, [prompt.scene for prompt in prompts])
+    assert shares.colours_right >= 15 / 16
+    assert shares.shape_right >= 12 / 16
