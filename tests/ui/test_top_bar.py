@@ -84,6 +84,7 @@ def test_presets_are_listed_with_plain_loras_first_and_methods_last() -> None:
     groups = preset_groups(presets.list_presets())
     assert [g.title for g in groups] == ["Demo", *(family.label for family in FAMILIES.values())]
     assert groups[0].presets[0].name == "#demo"
+    assert "#demo flow" in {preset.name for preset in groups[0].presets}
     for group, first in ((groups[1], "#sd 1.5 LoRA"), (groups[2], "#sdxl 1.0 LoRA")):
         headings = [heading for heading, _ in group.parts]
         assert headings[0] == "LoRA"

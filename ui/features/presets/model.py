@@ -39,7 +39,8 @@ def preset_groups(presets: Sequence[Preset]) -> tuple[PresetGroup, ...]:
     groups = [PresetGroup(_USER_TITLE, (("", user_presets),)), PresetGroup(_DEMO_TITLE, (("", demo),))]
     built_in = [p for p in presets if p.is_built_in and not _is_demo(p)]
     labels = family_labels()
-    for family in dict.fromkeys(p.group for p in built_in):
+    present = {p.group for p in built_in}
+    for family in (*(name for name in labels if name in present), *sorted(present - labels.keys())):
         of_family = [p for p in built_in if p.group == family]
         kinds = {kind: tuple(p for p in of_family if _kind(p) == kind) for kind in _KINDS}
         parts = tuple((_kind_label(kind), kind_presets) for kind, kind_presets in kinds.items() if kind_presets)
