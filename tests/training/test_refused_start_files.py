@@ -46,8 +46,8 @@ def test_the_model_of_a_foreign_file_is_named(config: Config, any_model: Path, t
     save_file(tensors, tmp_path / "flux.safetensors")
     start = starting(config, tmp_path / "flux.safetensors")
     [error] = check(start).errors
-    assert "A LoRA of rank 2 for Flux, in kohya form" in error.message
-    assert "A LoRA of rank 2 for Flux, in kohya form" in failure(start)[0]
+    assert "A LoRA of rank 2 for FLUX.1 dev" in error.message
+    assert "A LoRA of rank 2 for FLUX.1 dev" in failure(start)[0]
 
 
 @pytest.mark.parametrize("num_more", [-1, 0, 1])
