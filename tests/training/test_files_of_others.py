@@ -174,7 +174,7 @@ def test_the_model_of_a_foreign_lora_is_named(tiny_sd: Path, tmp_path: Path) -> 
     family = load_tiny(tiny_sd)
     stack = AdapterStack({n: p.module for n, p in family.parts.items()}, family.lora_naming)
     for use in (lambda: merge(tiny_sd, path), lambda: stack.put([WeightedFile(path)])):
-        with pytest.raises(DarkroomError, match="A LoRA of rank 2 for FLUX.1 dev"):
+        with pytest.raises(DarkroomError, match=r"A LoRA of rank 2 for FLUX\.1 dev"):
             use()
 
 
