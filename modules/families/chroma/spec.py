@@ -59,4 +59,5 @@ CHROMA = FamilySpec(
         "about 8 steps with a guidance of 1.",
     ),
     ai_toolkit=("chroma",),
+    kohya=("chroma",),
 )
