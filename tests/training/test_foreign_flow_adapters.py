@@ -158,7 +158,7 @@ def test_each_is_converted_without_loss(
     assert_adds(merged(model, family, tmp_path / "other.safetensors", tmp_path / "merged"), changes)
 
 
-@pytest.mark.one_family
+@pytest.mark.daily(1)
 def test_training_continues_from_each(written: Any, model: Path, family: ModelFamily, tmp_path: Path) -> None:
     """The loss of the first step is that of the same change in another file, and not that of the plain model."""
     images = draw_folder(tmp_path / "images", sizes=[(64, 64)] * 2, captions=["a disc"])
