@@ -23,10 +23,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from modules.config.codec import export_file, load_file
-from modules.config.presets import list_presets
+from modules.config.presets import DEMO, list_presets
 from modules.config.schema import Config
 from modules.system.paths import PROGRAM_ROOT
-from ui.forms.documents import FIRST_PRESET
 
 NUM_STARTS = 5
 _START_CODE = (
@@ -147,7 +146,7 @@ def _summarised(phase: str, gaps: list[float]) -> PhaseGaps:
 def _config_of(file: Path | None) -> Config | None:
     if file is not None:
         return load_file(file).config
-    demo = next((p for p in list_presets() if p.name == FIRST_PRESET), None)
+    demo = next((p for p in list_presets() if p.name == DEMO), None)
     return demo.load().config if demo else None
 
 

@@ -20,6 +20,8 @@ from modules.system.paths import PROGRAM_ROOT, safe_name, user_presets_dir
 from modules.system.problem import Problem, errors_in
 
 BUILT_IN_DIR = PROGRAM_ROOT / "training_presets"
+DEMO = "#demo"
+"""The preset of the demo; those of its variants begin with this name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,11 @@ class Preset:
     def is_built_in(self) -> bool:
         """Whether it belongs to the program and must not be overwritten."""
         return self.name.startswith("#")
+
+    @property
+    def is_demo(self) -> bool:
+        """Whether it trains one of the demo's models, which come with the program."""
+        return self.name == DEMO or self.name.startswith(f"{DEMO} ")
 
     def load(self, *, over: Config | None = None) -> Loaded:
         """Read the preset; missing settings come from `over`. Like every load, this never raises on content."""
@@ -67,9 +74,10 @@ def list_presets(*, user_dir: Path | None = None) -> list[Preset]:
 def families_for_card(presets: Sequence[Preset], card_gb: int) -> tuple[str, ...]:
     """Return the families of the built-in presets that a card has enough memory for, in the presets' order.
 
-    A preset that states no card is for any.
+    A preset that states no card is for any. The demo's models are of no family that a user would choose.
     """
-    return tuple(dict.fromkeys(p.group for p in presets if p.is_built_in and p.card_gb <= card_gb))
+    chosen = (p for p in presets if p.is_built_in and not p.is_demo)
+    return tuple(dict.fromkeys(p.group for p in chosen if p.card_gb <= card_gb))
 
 
 def save_preset(config: Config, name: str, *, user_dir: Path | None = None) -> Preset:

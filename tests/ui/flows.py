@@ -20,6 +20,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from modules.config.presets import DEMO
 from modules.system.paths import PROGRAM_ROOT
 from tests.ui.conftest import Window
 from tests.ui.driving import inside, walk
@@ -30,7 +31,6 @@ from tests.ui.window_managers import managed
 from trainer.run_queue.items import Item
 from ui.app.window import App
 from ui.features.captions.editor import CaptionEditor
-from ui.forms.documents import FIRST_PRESET
 from ui.loop.pump import keep_interpreter_smooth
 from ui.widgets.controls import Button
 from ui.widgets.dialog import Dialog
@@ -100,7 +100,7 @@ def demo_from_the_card(walk_: Walk) -> None:
     """Begin with the demo, shorten it, start, edit while it runs, stop, and resume until the end."""
     app, session = walk_.app, walk_.app.context.session
     walk_.click(app.shell.first_steps.buttons["demo"])
-    walk_.wait(lambda: app.form.source.name == FIRST_PRESET, "the demo")
+    walk_.wait(lambda: app.form.source.name == DEMO, "the demo")
     for path, name in (
         ("general.workspace_dir", "workspace"),
         ("general.cache_dir", "cache"),

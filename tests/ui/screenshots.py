@@ -20,7 +20,7 @@ from typing import Any
 from PIL import ImageGrab
 
 from modules.config.codec import load_file, save_file
-from modules.config.presets import list_presets
+from modules.config.presets import DEMO, list_presets
 from modules.config.records import record_at
 from modules.settings.edit import set_path
 from modules.system.problem import Problem
@@ -39,7 +39,6 @@ from ui.features.search.finder import open_finder
 from ui.features.tokens.window import SecretsDialog
 from ui.forms.chooser import open_chooser
 from ui.forms.context import Context
-from ui.forms.documents import FIRST_PRESET
 from ui.forms.model import Source
 from ui.loop.interaction import Answer, Failure
 from ui.loop.past_runs import read_past_state
@@ -247,7 +246,7 @@ def trained_demo(home: Path) -> Path:
     """Train the demo in a folder, after a shorter run; return the run's folder."""
     from trainer.__main__ import main as command_line
 
-    demo = next(preset for preset in list_presets() if preset.name == FIRST_PRESET).load().config
+    demo = next(preset for preset in list_presets() if preset.name == DEMO).load().config
     for path, value in (
         ("general.workspace_dir", str(home / "workspace")),
         ("general.cache_dir", str(home / "cache")),

@@ -13,13 +13,12 @@ from typing import Any
 
 import pytest
 
-from modules.config.presets import Preset, list_presets
+from modules.config.presets import DEMO, Preset, list_presets
 from modules.config.schema import Config
 from tests.ui.conftest import Window
 from tests.ui.recorder import Recorder
 from trainer.launch import RunHandle, RunRequest, import_engine, launch, smooth_interpreter
 from ui.app.window import App
-from ui.forms.documents import FIRST_PRESET
 from ui.forms.model import Source
 
 MANY_EPOCHS = 500
@@ -242,7 +241,7 @@ def num_tensors() -> int:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("preset", [p for p in list_presets() if p.name == FIRST_PRESET], ids=lambda p: p.name)
+@pytest.mark.parametrize("preset", [p for p in list_presets() if p.name == DEMO], ids=lambda p: p.name)
 def test_the_demo_is_started_stopped_resumed_and_finished(real: Window, tmp_path: Path, preset: Preset) -> None:
     app, bar, session = real.app, real.app.shell.bottom_bar, real.app.context.session
     app.context.documents.open_preset(preset)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from modules.config.presets import DEMO
 from modules.config.schema import Config
 from modules.data.concept import Concept
 from modules.families.registry import FAMILIES
@@ -17,12 +18,11 @@ from trainer.launch import RunRequest
 from ui.app.catalogue import PAGES
 from ui.features.captions.annotate_window import AnnotateWindow
 from ui.features.first_steps.model import WAYS, Progress, current_step, find_card
-from ui.forms.documents import FIRST_PRESET
 from ui.forms.model import Source
 from ui.widgets.notices import CRASHED_RUN, Notice
 from ui.widgets.panel import Text
 
-DEMO = Source(FIRST_PRESET, Path("demo.json"), "built_in")
+OF_DEMO = Source(DEMO, Path("demo.json"), "built_in")
 OTHER = Source("#sd 1.5 LoRA", Path("lora.json"), "built_in")
 WITH_IMAGES = Config.model_validate({"concepts": [{"path": "images"}]})
 WITH_PROMPT = Config.model_validate({"concepts": [{"path": "images"}], "sampling": {"prompts": [{"prompt": "a cat"}]}})
@@ -32,20 +32,20 @@ WITH_PROMPT = Config.model_validate({"concepts": [{"path": "images"}], "sampling
     ("way", "progress", "step"),
     [
         ("demo", Progress(Config(), Source()), "Load the demo"),
-        ("demo", Progress(Config(), DEMO), "Start"),
-        ("demo", Progress(Config(), DEMO, has_started=True), "Watch"),
-        ("demo", Progress(Config(), DEMO, has_started=True, has_finished=True), ""),
-        ("images", Progress(WITH_PROMPT, DEMO, WITH_PROMPT), "Preset"),  # those of the demo are not the user's
-        ("images", Progress(WITH_IMAGES, DEMO), "Prompt"),  # who adds images to the demo uses its model
-        ("images", Progress(WITH_PROMPT, DEMO, WITH_IMAGES), "Preset"),
-        ("images", Progress(WITH_PROMPT, DEMO), "Start"),
+        ("demo", Progress(Config(), OF_DEMO), "Start"),
+        ("demo", Progress(Config(), OF_DEMO, has_started=True), "Watch"),
+        ("demo", Progress(Config(), OF_DEMO, has_started=True, has_finished=True), ""),
+        ("images", Progress(WITH_PROMPT, OF_DEMO, WITH_PROMPT), "Preset"),  # those of the demo are not the user's
+        ("images", Progress(WITH_IMAGES, OF_DEMO), "Prompt"),  # who adds images to the demo uses its model
+        ("images", Progress(WITH_PROMPT, OF_DEMO, WITH_IMAGES), "Preset"),
+        ("images", Progress(WITH_PROMPT, OF_DEMO), "Start"),
         ("images", Progress(Config(), OTHER), "Images"),
         ("images", Progress(WITH_IMAGES, OTHER), "Prompt"),
         ("images", Progress(WITH_PROMPT, OTHER), "Start"),
         ("images", Progress(WITH_PROMPT, OTHER, num_images=10, num_captions=9), "Captions"),
         ("images", Progress(WITH_IMAGES, OTHER, num_images=10, num_captions=10), "Prompt"),
         ("images", Progress(WITH_IMAGES, OTHER, num_images=10, skipped=frozenset({"Captions"})), "Prompt"),
-        ("config", Progress(Config(), DEMO), "Open"),
+        ("config", Progress(Config(), OF_DEMO), "Open"),
         ("config", Progress(Config(), Source("old", Path("old.json"), "file"), num_errors=2), "Check"),
         ("config", Progress(Config(), Source("a kohya file")), "Start"),
     ],
@@ -82,7 +82,7 @@ def test_the_card_leads_through_the_demo_and_stays_away_once_closed(
     assert "resume" in card.buttons
     card.buttons["demo"].invoke()
     window.settle()
-    assert context.form.source.name == FIRST_PRESET
+    assert context.form.source.name == DEMO
     assert context.preferences.now.first_steps == "demo"
     assert card.buttons["go"].cget("text") == "Start"
     card.buttons["back"].invoke()

@@ -8,7 +8,7 @@ from pathlib import Path
 from modules.config.codec import Loaded, export_file, lists_to_confirm, save_file
 from modules.config.imports.any_file import CONFIG_SUFFIXES, load_any, load_any_text
 from modules.config.list_files import LISTS
-from modules.config.presets import BUILT_IN_DIR, Preset, import_presets, list_presets, save_preset
+from modules.config.presets import BUILT_IN_DIR, DEMO, Preset, import_presets, list_presets, save_preset
 from modules.config.schema import Config
 from modules.system.errors import DarkroomError
 from modules.system.paths import safe_name, user_presets_dir
@@ -25,7 +25,6 @@ LOADED_KINDS: tuple[FileKind, ...] = (
     ("Configs, and LoRA files with settings", " ".join(f"*{s}" for s in CONFIG_SUFFIXES)),
     *CONFIG_KINDS,
 )
-FIRST_PRESET = "#demo"
 NOTHING_IMPORTED = "Nothing was imported"
 _UNDO_NOTICE = "replaced"  # the key of the notice of a load over unsaved changes
 Notify = Callable[[str], None]
@@ -77,7 +76,7 @@ class Documents:
         """Load the preset of the demo, if it is shipped."""
         demo = _demo_preset()
         if demo is None:
-            self._notify(f"The preset {FIRST_PRESET} is missing.")
+            self._notify(f"The preset {DEMO} is missing.")
         elif self._form.source.path != demo.path or self._form.is_changed:
             self.open_preset(demo)
 
@@ -339,7 +338,7 @@ def first_form() -> FormModel:
 
 
 def _demo_preset() -> Preset | None:
-    return next((p for p in list_presets() if p.name == FIRST_PRESET), None)
+    return next((p for p in list_presets() if p.name == DEMO), None)
 
 
 def _join_list_names(kept: dict[str, tuple[object, ...]]) -> str:

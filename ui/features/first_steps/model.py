@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from modules.config.presets import DEMO
 from modules.config.schema import Config
 from modules.data.concept import Concept
 from modules.system.paths import from_root
 from modules.system.problem import count
-from ui.forms.documents import FIRST_PRESET
 from ui.forms.model import Source
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Way:
 
 
 def _is_demo(progress: Progress) -> bool:
-    return progress.source.name == FIRST_PRESET
+    return progress.source.name == DEMO
 
 
 def user_concepts(progress: Progress) -> tuple[Concept, ...]:

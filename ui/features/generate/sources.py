@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from modules.config.presets import list_presets
+from modules.config.presets import DEMO, list_presets
 from modules.families.kinds.identify import identify
 from trainer.jobs.sample_sources import RunModels, saves_of
 from ui.features.generate.cards import ModelCard
 from ui.features.generate.model import SampleSession
 from ui.forms.context import Context
 from ui.loop.past_runs import Result, newest_results
-
-_DEMO = "#demo"
 
 
 class SampleSources:
@@ -35,7 +33,7 @@ class SampleSources:
 
     def use_demo(self) -> None:
         """Use the demo model, which needs no download, with one of its prompts."""
-        demo = next(preset for preset in list_presets() if preset.name == _DEMO)
+        demo = next(preset for preset in list_presets() if preset.name == DEMO)
         general = self._session.form.config.general
         config = demo.load().config
         self._session.use_config(config.model_copy(update={"general": general}), with_prompt=True)

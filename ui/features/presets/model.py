@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from modules.config.presets import Preset
+from modules.config.presets import DEMO, Preset
 from modules.config.records import record_at
 from modules.config.schema import Config
 from modules.families.registry import family_labels
@@ -14,7 +14,6 @@ from ui.forms.changes import changes
 
 USER_KIND = "Yours"
 _USER_TITLE, _DEMO_TITLE = "Your presets", "Demo"
-_DEMO = "#demo"
 _METHODS = "Rewards and preferences"
 _KINDS = ("adapter", "full", "embedding", "vae", _METHODS)  # as the menus list them
 
@@ -35,9 +34,9 @@ class PresetGroup:
 def preset_groups(presets: Sequence[Preset]) -> tuple[PresetGroup, ...]:
     """Return the user's presets, the demo, and each family's: plain LoRAs first, training methods last."""
     user_presets = tuple(p for p in presets if not p.is_built_in)
-    demo = tuple(sorted((p for p in presets if _is_demo(p)), key=lambda p: (p.name != _DEMO, p.name.casefold())))
+    demo = tuple(sorted((p for p in presets if p.is_demo), key=lambda p: (p.name != DEMO, p.name.casefold())))
     groups = [PresetGroup(_USER_TITLE, (("", user_presets),)), PresetGroup(_DEMO_TITLE, (("", demo),))]
-    built_in = [p for p in presets if p.is_built_in and not _is_demo(p)]
+    built_in = [p for p in presets if p.is_built_in and not p.is_demo]
     labels = family_labels()
     present = {p.group for p in built_in}
     for family in (*(name for name in labels if name in present), *sorted(present - labels.keys())):
@@ -46,10 +45,6 @@ def preset_groups(presets: Sequence[Preset]) -> tuple[PresetGroup, ...]:
         parts = tuple((_kind_label(kind), kind_presets) for kind, kind_presets in kinds.items() if kind_presets)
         groups.append(PresetGroup(labels.get(family, family), parts))
     return tuple(group for group in groups if group.presets)
-
-
-def _is_demo(preset: Preset) -> bool:
-    return preset.name == _DEMO or preset.name.startswith(f"{_DEMO} ")
 
 
 def _kind(preset: Preset) -> str:
