@@ -61,6 +61,9 @@ def _base_model(config: Config, found: FileKind | None) -> Iterator[Problem]:
         yield from _diffusers_folder(place, name, spec, elsewhere=parts_with_files(config))
         yield from _variant(found, name, config.model.variant, spec)
     elif kind == "file" and found is not None:
+        _, header = identify_with_header(place)
+        if header is not None and (reason := header.scales.problem):
+            yield Problem("model.base_model", f"{cut(name, max_chars=200)} {reason}", advice=ADVICE)
         yield from _denoiser_alone(config, found) if found.is_denoiser else _single_file(found, name, spec)
         yield from _variant(found, name, config.model.variant, spec)
     elif not is_repository(name):
