@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from modules.config.presets import list_presets
 from modules.config.schema import Config
 from modules.settings.edit import set_path
 from trainer.__main__ import main
@@ -61,4 +62,5 @@ def test_the_layers_are_defaults_preset_config_and_changes(tmp_path: Path, capsy
 
 def test_a_preset_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "#demo", "--preset", "#none"]) == 2
-    assert "There is no preset '#none'. Presets are: #demo" in capsys.readouterr().err.replace("\n", " ")
+    names = ", ".join(preset.name for preset in list_presets())
+    assert f"There is no preset '#none'. Presets are: {names}" in capsys.readouterr().err.replace("\n", " ")
