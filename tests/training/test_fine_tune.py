@@ -267,9 +267,9 @@ def test_a_broken_result_replaces_no_model(sd_config: Config, tmp_path: Path, mo
 
     plain = ModelExporter.save
 
-    def broken(self: ModelExporter, path: Path, values: dict[str, torch.Tensor], **facts: Any) -> None:
+    def broken(self: ModelExporter, path: Path, values: dict[str, torch.Tensor], *rest: Any, **facts: Any) -> None:
         first = next(iter(values))
-        plain(self, path, {**values, first: torch.full_like(values[first], float("nan"))}, **facts)
+        plain(self, path, {**values, first: torch.full_like(values[first], float("nan"))}, *rest, **facts)
 
     monkeypatch.setattr(ModelExporter, "save", broken)
     ran = run(changed)
