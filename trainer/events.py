@@ -375,8 +375,8 @@ class ModelSaved:
             words = {"no": f"not in {programs}", "?": f"not tested in {programs}"}.get(
                 answer, f"{answer} in {programs}"
             )
-            adds_nothing = answer == "?" and reason.removeprefix("was ") == "not measured"
-            phrases.append(f"{words}: {reason}" if reason and not adds_nothing else words)
+            added = "; ".join(why for why in reason.split("; ") if why.removeprefix("was ") != "not measured")
+            phrases.append(f"{words}: {added}" if added else words)
         return "; ".join([*phrases, *self.needs])
 
 
