@@ -29,6 +29,7 @@ _NAMES = frozenset(
         *(f"{_MODULE}{name}" for name in ("Metadata", "TensorStorageMetadata", "TensorProperties", "MetadataIndex")),
         *(f"{_MODULE}{name}" for name in ("ChunkStorageMetadata", "BytesStorageMetadata", "StorageMeta")),
         *(f"{_MODULE}_MEM_FORMAT_ENCODING", _STORAGE, "torch.Size", "torch.serialization._get_layout"),
+        "builtins.getattr",  # how Python 3.11.0 to 3.11.3 writes a member of an enum; it is not called here, either
         *("pathlib.PosixPath", "pathlib.WindowsPath", "pathlib._local.PosixPath", "pathlib._local.WindowsPath"),
         *(f"torch.{name}" for name in ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")),
         *(f"torch.{name}" for name in ("int64", "int32", "int16", "int8", "uint8", "bool")),

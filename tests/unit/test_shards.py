@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from modules.system.errors import DarkroomError
@@ -77,6 +78,14 @@ def test_the_shards_of_an_older_version_are_read(tmp_path: Path) -> None:
     assert found["unet.b"].dtype == torch.bfloat16
     assert torch.equal(stored_in_shards(tmp_path, "weights")["unet.a"].rows(1, 3), WHOLE[1:3])
     assert torch.equal(read_whole(tmp_path, "optimizer")["unet.a|step"], STEP)
+
+
+def test_the_shards_that_an_early_python_3_11_wrote_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Debian 12 has Python 3.11.2, which writes a member of an enum as a call of getattr."""
+    monkeypatch.setattr(_MEM_FORMAT_ENCODING, "__reduce_ex__", lambda self, _: (getattr, (type(self), self.name)))
+    folder = written_by_torch(tmp_path)
+    assert b"getattr" in (folder / "shards" / ".metadata").read_bytes()
+    assert torch.equal(read_whole(folder, "weights")["unet.a"], WHOLE)
 
 
 def test_the_backup_that_two_processes_of_an_older_version_wrote_is_read() -> None:
