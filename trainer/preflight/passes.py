@@ -29,7 +29,8 @@ ESTIMATING = "estimating memory"
 
 _MOST_SECONDS = 300  # of a trace on a busy machine; usually it takes 10
 _POLL_SECONDS = 0.1
-_failed: set[Path] = set()  # files of shapes whose trace failed: the next estimates need not try again
+# The files of shapes that were traced together in vain: the next estimates of the same model need not try again.
+_failed: set[frozenset[Path]] = set()
 
 
 def trace_unknown(config: Config, progress: Progress = no_progress) -> None:
@@ -52,12 +53,12 @@ def passes_of(spec: FamilySpec, configs: Mapping[str, Mapping[str, Any]], progre
     """
     known = recordings_of(spec, configs)
     missing = {part.name: configs[part.name] for part in spec.parts if part.name not in known}
-    files = {part.name: kept_file(spec, part, missing[part.name]) for part in spec.parts if part.name in missing}
-    if _failed.isdisjoint(files.values()) and missing:
+    files = frozenset(kept_file(spec, part, missing[part.name]) for part in spec.parts if part.name in missing)
+    if missing and files not in _failed:
         trace_in_child(spec, missing, progress)
         known = recordings_of(spec, configs)
     if unknown := [name for name in missing if name not in known]:
-        _failed.update(files[name] for name in unknown)
+        _failed.add(files)  # and not each of them: a trace ends at the first part that fails
         raise ValueError(f"The memory of {', '.join(unknown)} could not be estimated.")
     return Passes(spec, known)
 
@@ -73,9 +74,8 @@ def trace_in_child(spec: FamilySpec, configs: Mapping[str, Mapping[str, Any]], p
     with child:
         try:
             errors = _communicate(child, request, progress)
-        except BaseException:  # stopped
+        finally:  # unless it has ended, `progress` has stopped the estimate
             child.kill()
-            raise
     if child.returncode:
         logger.warning("The passes of %s could not be traced: %s", ", ".join(configs), errors or "no reason is known")
 

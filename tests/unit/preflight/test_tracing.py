@@ -80,6 +80,18 @@ def test_a_shape_that_cannot_be_traced_is_tried_once(monkeypatch: pytest.MonkeyP
     assert tried == [{"unet"}, {"unet"}]
 
 
+def test_a_part_is_traced_although_a_model_with_it_could_not_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[object] = []
+    monkeypatch.setattr(passes, "_failed", set())
+    monkeypatch.setattr(passes, "recordings_of", lambda _spec, _configs: {})
+    monkeypatch.setattr(passes, "trace_in_child", lambda _spec, missing, _progress: tried.append(missing["unet"]))
+    invalid, mended = configs_of(layers_per_block=17), configs_of()
+    for configs in (invalid, mended):
+        with pytest.raises(ValueError, match="could not be estimated"):
+            passes_of(SPEC, configs)
+    assert tried == [invalid["unet"], mended["unet"]]
+
+
 def test_the_check_reports_the_trace_before_it_estimates(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     traced: list[Progress] = []
     reports: list[tuple[str, int, int]] = []
