@@ -1,29 +1,24 @@
 """Traces the passes of a model's parts: `python -m modules.estimate.tracing` is the process that does it.
 
 It reads the family and the configs of the parts as JSON from its standard input, and keeps the recordings where
-`recordings_of` looks for them. With `--ship` it writes the recordings of published models that are missing in the
-program, and removes those that it does not need any more; with `--ship-again`, for new libraries, it writes all.
+`recordings_of` looks for them. `shipping.py` makes those of published models.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-from modules.estimate.architecture import architecture_of
-from modules.estimate.recordings import SHIPPED, PassesOfPart, keep, kept_file, perceptual_file, shipped_file
-from modules.families.kinds.identify import identify
+from modules.estimate.recordings import PassesOfPart, keep, kept_file
 from modules.families.parts.forwards import block_types, transformer_types
 from modules.families.parts.single_file.checkpoint import empty_part
-from modules.families.registry import FAMILIES, published_models
+from modules.families.registry import FAMILIES
 from modules.families.spec import FamilySpec, PartSpec
 from modules.memory.recording import PassSize
 from modules.memory.trace import trace
 from modules.system.factories import load_factory
-from modules.system.paths import PROGRAM_ROOT
 
 # Several images, since a batch of one lets some functions return views. The sides and the tokens are multiples of what
 # models divide or pad to; no two sizes are in the same ratio, so that no monomial looks like another.
@@ -58,65 +53,6 @@ def traced_perceptual() -> PassesOfPart:
     return {"forward": trace(module, traced, sizes=_SIZES)}
 
 
-def published_parts() -> Iterator[tuple[Path, FamilySpec, PartSpec, Mapping[str, Any]]]:
-    """Yield the parts of all published models and their variants, each shape once, with the files they ship in."""
-    known: set[Path] = set()
-    for spec, configs in _shipped_models():
-        for part in spec.parts:
-            for config in _variants(spec, part, configs.get(part.name)):
-                file = shipped_file(spec, part, config)
-                if file not in known:
-                    known.add(file)
-                    yield file, spec, part, config
-
-
-def _shipped_models() -> Iterator[tuple[FamilySpec, Mapping[str, Mapping[str, Any]]]]:
-    """Yield the family and the configs of each published model, and of the demo model."""
-    for model in published_models():
-        if configs := model.shipped_configs():
-            yield FAMILIES[model.family], configs
-    demo = PROGRAM_ROOT / "demo" / "model"
-    family = identify(demo).family
-    architecture = architecture_of(str(demo), family)
-    assert architecture is not None, "the demo model has configs"
-    yield FAMILIES[family], architecture.configs
-
-
-def _variants(spec: FamilySpec, part: PartSpec, config: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:
-    if config is None:
-        return
-    yield config
-    if part.role == "denoiser":
-        channels = [spec.latents.in_channels(more) for more in spec.variants.values()]
-        yield from ({**config, "in_channels": n} for n in channels if n != config["in_channels"])
-
-
-def main(arguments: list[str]) -> None:
-    """Trace the parts that the standard input names, or all that are shipped."""
-    if arguments in (["--ship"], ["--ship-again"]):
-        ship(again=arguments == ["--ship-again"])
-        return
-    request = json.load(sys.stdin)
-    spec = FAMILIES[request["family"]]
-    trace_parts(spec, request["configs"])
-
-
-def ship(*, again: bool) -> None:
-    """Write the recordings of published models into the program, and remove those that no model needs any more.
-
-    Recordings that are there are traced only with `again`: their names change with the tracer's code, but not with the
-    libraries.
-    """
-    keep(perceptual_file(), traced_perceptual())
-    needed = {perceptual_file()}
-    for file, spec, part, config in published_parts():
-        needed.add(file)
-        if again or not file.is_file():
-            keep(file, traced_part(spec, part, config))
-    for file in set(SHIPPED.iterdir()) - needed:
-        file.unlink()
-
-
 def trace_parts(spec: FamilySpec, configs: Mapping[str, Mapping[str, Any]]) -> None:
     """Trace the parts of a model that have a config, and keep the recordings."""
     for part in spec.parts:
@@ -124,5 +60,11 @@ def trace_parts(spec: FamilySpec, configs: Mapping[str, Mapping[str, Any]]) -> N
             keep(kept_file(spec, part, configs[part.name]), traced_part(spec, part, configs[part.name]))
 
 
+def main() -> None:
+    """Trace the parts that the standard input names."""
+    request = json.load(sys.stdin)
+    trace_parts(FAMILIES[request["family"]], request["configs"])
+
+
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from modules.estimate import recordings, tracing
+from modules.estimate import recordings, shipping
 from modules.estimate.recordings import SHIPPED, perceptual_file, shipped_file
-from modules.estimate.tracing import published_parts, traced_part, traced_perceptual
+from modules.estimate.shipping import published_parts
+from modules.estimate.tracing import traced_part, traced_perceptual
 from modules.families.parts.single_file.models import shipped_configs
 from modules.families.registry import FAMILIES
 from modules.memory.part_plan import PartPlan
@@ -40,17 +41,17 @@ def test_another_version_of_the_tracer_has_other_recordings(edited: str, monkeyp
 
 def test_shipping_removes_the_recordings_that_no_model_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recordings, "SHIPPED", tmp_path)
-    monkeypatch.setattr(tracing, "SHIPPED", tmp_path)
+    monkeypatch.setattr(shipping, "SHIPPED", tmp_path)
     needed = tmp_path / "UNet2DConditionModel-abcd.json"
     spec = FAMILIES["sd"]
-    monkeypatch.setattr(tracing, "published_parts", lambda: [(needed, spec, spec.denoiser, {})])
-    monkeypatch.setattr(tracing, "traced_part", lambda *_part: traced_perceptual())
+    monkeypatch.setattr(shipping, "published_parts", lambda: [(needed, spec, spec.denoiser, {})])
+    monkeypatch.setattr(shipping, "traced_part", lambda *_part: traced_perceptual())
     for file in (needed, tmp_path / "UNet2DConditionModel-0123.json"):
         file.write_text("{}")
-    tracing.ship(again=False)
+    shipping.ship(again=False)
     assert {file.name for file in tmp_path.iterdir()} == {perceptual_file().name, needed.name}
     assert needed.read_text() == "{}"  # it has the name of this tracer and this shape
-    tracing.ship(again=True)
+    shipping.ship(again=True)
     assert needed.read_text() == perceptual_file().read_text()
 
 
@@ -91,4 +92,4 @@ def test_twice_the_images_need_twice_the_activations() -> None:
 
 
 def _how_to_ship() -> str:
-    return "Run python -m modules.estimate.tracing --ship if the change is meant."
+    return "Run python -m modules.estimate.shipping if the change is meant."
