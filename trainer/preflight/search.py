@@ -15,6 +15,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from modules.config.rules import problems_of
@@ -120,19 +121,20 @@ class Search:
 def advice(budget: Budget, *, limit_bytes: int) -> list[Worth]:
     """Return the changes that together bring the peak to a limit, the largest saving first. Raises as `estimate` does.
 
-    They are the mildest that do, and none of them can be left out. Changes of what the run learns are among them if the
-    others do not suffice, or make a step much longer. If nothing suffices, they are all that save something noteworthy.
+    They are the mildest that do: none can be left out, or be a milder option of its choice. Changes of what the run
+    learns are among them if the others do not suffice, or make a step much longer. If nothing suffices, they are all
+    that save something noteworthy.
     """
-    worths: list[Worth] = []
+    moves: list[Move] = []
     for others in ((), tuple(sacrifices(budget))):
-        worths = worth_alone(budget, _mildest(budget, others, limit_bytes))
-        if _fit_together(budget, worths, limit_bytes):
-            worths = _necessary(budget, worths, limit_bytes)
-            if all(w.time_factor < SLOW for w in worths):
+        ways = _ways(budget, others)
+        moves = _mildest(budget, ways, limit_bytes)
+        if peak_with(budget, moves) <= limit_bytes:
+            moves = _necessary(budget, ways, moves, limit_bytes)
+            worths = worth_alone(budget, moves)
+            if others or all(w.time_factor < SLOW for w in worths):
                 return worths
-    if _fit_together(budget, worths, limit_bytes):
-        return worths
-    return [w for w in worths if is_noteworthy(w, budget.peak_bytes)]
+    return [w for w in worth_alone(budget, moves) if is_noteworthy(w, budget.peak_bytes)]
 
 
 def worth_alone(budget: Budget, moves: Iterable[Move]) -> list[Worth]:
@@ -214,7 +216,8 @@ class StepTimes:
 
 
 def _with_moves(config: Config, moves: Iterable[Move]) -> Config:
-    for move in moves:
+    """Return a config with changes; that of a whole section is made before those of its settings, to keep them."""
+    for move in sorted(moves, key=lambda m: min(path.count(".") for path, _ in m.values)):
         config = move.apply_to(config)
     return config
 
@@ -228,11 +231,16 @@ def _combinable(config: Config, moves: Iterable[Move]) -> list[Move]:
     return taken
 
 
-def _mildest(budget: Budget, others: Sequence[Move], limit_bytes: int) -> list[Move]:
-    """Return the first, second, ... leaner option of each choice, with other moves: the mildest that fit together."""
-    leaner = [moves for c in choices(budget) if (moves := _without_slower(budget, c.leaner))]
-    num_levels = max(map(len, leaner), default=1)
-    levels = [_combinable(budget.config, [*(m[:n][-1] for m in leaner), *others]) for n in range(1, num_levels + 1)]
+def _ways(budget: Budget, others: Iterable[Move]) -> list[Sequence[Move]]:
+    """Return the leaner options of each choice, the mildest first, and each of the other moves by itself."""
+    leaner = (_without_slower(budget, c.leaner) for c in choices(budget))
+    return [*filter(None, leaner), *([move] for move in others)]
+
+
+def _mildest(budget: Budget, ways: Sequence[Sequence[Move]], limit_bytes: int) -> list[Move]:
+    """Return the first, second, ... option of each way, or its last: the mildest that fit together."""
+    num_levels = max(map(len, ways), default=1)
+    levels = [_combinable(budget.config, (options[:n][-1] for options in ways)) for n in range(1, num_levels + 1)]
     milder = fewest(levels[:-1], lambda tried: peak_with(budget, levels[len(tried)]) <= limit_bytes)
     return levels[len(milder)]
 
@@ -247,17 +255,24 @@ def _without_slower(budget: Budget, moves: Sequence[Move]) -> list[Move]:
     return kept[::-1]
 
 
-def _necessary(budget: Budget, worths: Sequence[Worth], limit_bytes: int) -> list[Worth]:
-    """Return the changes without those that the limit does not need: slow ones are left out first, then sacrifices."""
-    needed = list(worths)
+def _necessary(budget: Budget, ways: Sequence[Sequence[Move]], moves: Sequence[Move], limit_bytes: int) -> list[Move]:
+    """Return the changes without what the limit does not need of them: left out, or a milder option of the same choice.
+
+    Slow ones are the first to become milder, then sacrifices.
+    """
+    needed = list(moves)
+    worths = worth_alone(budget, moves)
     for worth in sorted(worths, key=lambda w: (w.time_factor < SLOW, not w.move.changes_result, w.saved_bytes)):
-        if _fit_together(budget, rest := [w for w in needed if w is not worth], limit_bytes):
-            needed = rest
+        rest = [move for move in needed if move != worth.move]
+        options = next(way for way in ways if worth.move in way)
+        options = options[: options.index(worth.move) + 1]
+        milder = fewest(options, partial(_fits_with_last, budget, rest, limit_bytes))
+        needed = [*rest, *milder[-1:]]
     return needed
 
 
-def _fit_together(budget: Budget, worths: Iterable[Worth], limit_bytes: int) -> bool:
-    return peak_with(budget, [w.move for w in worths]) <= limit_bytes
+def _fits_with_last(budget: Budget, moves: Sequence[Move], limit_bytes: int, tried: Sequence[Move]) -> bool:
+    return peak_with(budget, [*moves, *tried[-1:]]) <= limit_bytes
 
 
 def _stored_bytes(dtype: str) -> float:

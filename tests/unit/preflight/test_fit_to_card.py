@@ -20,6 +20,7 @@ from tests.unit.preflight.setups import changed
 from trainer.__main__ import main
 from trainer.jobs.fit import card_of
 from trainer.preflight.fit import Fit, describe_fit, fit_budget
+from trainer.preflight.moves import Move, choices, sacrifices
 from trainer.preflight.run_budget import Budget, budget_of, on_a_gpu
 from trainer.preflight.search import StepTimes, advice, candidates, peak_with
 
@@ -121,15 +122,43 @@ def parts(tree: dict[str, Any]) -> Any:
     return Config.model_validate({"parts": tree}).parts
 
 
-@pytest.mark.parametrize(("trains", "card_gb"), [("adapter", 4), ("full", 12), ("vae", 4)])
+@pytest.mark.parametrize(("trains", "card_gb"), [("adapter", 4), ("full", 10), ("full", 12), ("vae", 4)])
 def test_the_advice_is_enough_and_has_nothing_that_is_not_needed(trains: str, card_gb: int) -> None:
     base, limit_bytes = budget("sd", trains, batch_size=1), round(0.95 * card_gb * GB)
     moves = [worth.move for worth in advice(base, limit_bytes=limit_bytes)]
     assert moves
     assert peak_with(base, moves) <= limit_bytes
     for move in moves:
-        assert peak_with(base, [m for m in moves if m is not move]) > limit_bytes
+        rest = [m for m in moves if m is not move]
+        assert peak_with(base, rest) > limit_bytes
+        for milder in milder_options(base, move):
+            assert peak_with(base, [*rest, milder]) > limit_bytes, milder.words
     assert any(m.changes_result for m in moves) == (trains == "full")  # where offloading takes many times as long
+
+
+@pytest.mark.parametrize("card_gb", [6, 12])
+def test_the_advice_for_a_lora_of_sdxl_has_the_mildest_options(card_gb: int) -> None:
+    base, limit_bytes = budget("sdxl", "adapter"), round(0.95 * card_gb * GB)
+    moves = [worth.move for worth in advice(base, limit_bytes=limit_bytes)]
+    assert peak_with(base, moves) <= limit_bytes
+    for move in moves:
+        for milder in milder_options(base, move):
+            assert peak_with(base, [milder if m is move else m for m in moves]) > limit_bytes, milder.words
+
+
+def milder_options(base: Budget, move: Move) -> list[Move]:
+    """The options that keep more memory than a move, without those that are slower than it."""
+    options = next((c.leaner for c in choices(base) if move in c.leaner), ())
+    times = StepTimes(base)
+    time = times.of(move.apply_to(base.config))
+    return [m for m in options[: options.index(move)] if times.of(m.apply_to(base.config)) < time] if options else []
+
+
+def test_a_fused_backward_pass_is_kept_when_the_optimizer_changes_too() -> None:
+    base = budget("sd", "full", batch_size=1)
+    fused = next(m for c in choices(base) for m in c.leaner if m.path.endswith("fused_back_pass"))
+    other = next(m for m in sacrifices(base) if m.path == "training.optimizer.name")
+    assert peak_with(base, [fused, other]) == peak_with(base, [other, fused]) < peak_with(base, [other])
 
 
 def test_what_changes_the_result_is_only_told() -> None:
