@@ -16,15 +16,13 @@ from tokenizers import Tokenizer, normalizers, pre_tokenizers
 from tokenizers.models import Unigram
 
 from modules.data.captions.sources import split_at_placeholders
+from modules.families.parts.tokenizer_file import read_tokenizer, whole_tokenizer
 from modules.formats.sentencepiece_model import read_sentence_pieces
 from modules.system.errors import DarkroomError
-from modules.system.regular_files import read_regular
 
 PAD_TOKEN, END_TOKEN, _UNKNOWN_TOKEN = "<pad>", "</s>", "<unk>"
 _UNKNOWN_ID = 2
 _NUM_SENTINELS = 100  # <extra_id_0> to <extra_id_99>, behind the pieces, the last one first
-_MAX_BYTES = 64_000_000  # T5's has 2.4 MB
-_PROBE = "".join(map(chr, range(32, 0x250)))  # a text that shows whether a vocabulary can be used
 
 
 @dataclass(frozen=True)
@@ -73,17 +71,7 @@ class T5Tokenizer:
 
 def load_t5_tokenizer(folder: Path | None) -> T5Tokenizer:
     """Return the tokenizer in a model's tokenizer folder. Raises DarkroomError where it is missing or damaged."""
-    try:
-        tokenizer = None if folder is None else _tokenizer_in(folder)
-        if tokenizer is not None:
-            tokenizer.encode(_PROBE)
-    except BaseException as error:
-        # The library raises a plain Exception for a damaged vocabulary, and panics in a damaged table of characters.
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise
-        raise DarkroomError(
-            f"The tokenizer in {folder} is damaged: {str(error)[:200]}.", advice="Download the model again."
-        ) from error
+    tokenizer = read_tokenizer(folder, _tokenizer_in)
     if tokenizer is None:
         where = folder.name if folder is not None else "tokenizer"
         raise DarkroomError(
@@ -100,12 +88,9 @@ def load_t5_tokenizer(folder: Path | None) -> T5Tokenizer:
 
 
 def _tokenizer_in(folder: Path) -> Tokenizer | None:
-    whole, pieces = folder / "tokenizer.json", folder / "spiece.model"
-    if whole.is_file():
-        tokenizer = Tokenizer.from_str(read_regular(whole, _MAX_BYTES).decode("utf-8"))
-        tokenizer.no_padding()
-        tokenizer.no_truncation()
-        return tokenizer
+    if (whole := whole_tokenizer(folder)) is not None:
+        return whole
+    pieces = folder / "spiece.model"
     return _of_pieces(pieces) if pieces.is_file() else None
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 
+from modules.families.parts.tokenizer_file import read_tokenizer
 from modules.families.z_image.spec import MAX_TOKENS
 from modules.system.devices import tensor_on
 from modules.system.errors import DarkroomError
@@ -42,14 +43,16 @@ class PromptTokenizer:
 
 
 def load_tokenizer(folder: Path | None) -> PromptTokenizer:
-    """Return the tokenizer of a model's folder. Raises DarkroomError where there is none: the program contains none."""
-    file = None if folder is None else folder / "tokenizer.json"
-    if file is None or not file.is_file():
+    """Return the tokenizer of a model's folder. Raises DarkroomError where it is missing (the program has none) or
+    damaged.
+    """
+    tokenizer = read_tokenizer(folder)
+    if tokenizer is None:
         raise DarkroomError(
             "The model has no tokenizer: tokenizer/tokenizer.json is missing.",
             advice="Download it again, as a diffusers folder or repository.",
         )
-    return PromptTokenizer(Tokenizer.from_file(str(file)))
+    return PromptTokenizer(tokenizer)
 
 
 def encode(encoder: Any, forward: Callable[..., Any], ids: list[int]) -> torch.Tensor:
