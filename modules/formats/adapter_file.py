@@ -10,7 +10,7 @@ computes with other factors is computed with these.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -80,7 +80,7 @@ def adapter_file(
 ) -> AdapterFile:
     """Return the content of an adapter file from its tensors; `where` is its name. See `read_adapter_file`."""
     by_layer = tensors_by_layer(sorted(tensors))
-    alphas = PeftAlphas(metadata)
+    alphas, ranks = PeftAlphas(metadata), ranks_in(metadata)
     layers: dict[tuple[str, str], AdapterLayer] = {}
     placed: set[str] = set()
     unplaced = []
@@ -98,7 +98,7 @@ def adapter_file(
                 f"{where} is damaged at {target.part}.{target.path}: {damage}.", advice="Download it again."
             )
         changed = _check_layer(_layer(target, factors, alphas), where)
-        for own in _divided(changed, target, ranks_in(metadata), where) if target.pieces else (changed,):
+        for own in _divided(changed, target, ranks.get(target.path, ()), where) if target.pieces else (changed,):
             layers[own.part, own.path] = own
         placed |= set(names.values())
     extra = {name: tensor for name, tensor in tensors.items() if name not in placed}
@@ -128,12 +128,10 @@ def _layer(target: AdapterTarget, factors: dict[str, torch.Tensor], alphas: Peft
     return AdapterLayer(target.part, target.path, factors, alpha)
 
 
-def _divided(
-    layer: AdapterLayer, target: AdapterTarget, ranks: Mapping[str, tuple[int, ...]], where: str
-) -> list[AdapterLayer]:
+def _divided(layer: AdapterLayer, target: AdapterTarget, ranks: Sequence[int], where: str) -> list[AdapterLayer]:
     if why := why_undivided(target, layer.shapes):
         raise DarkroomError(undivided_message(where, layer.path, why), advice=UNDIVIDED_ADVICE)
-    return divide(layer, target, ranks.get(target.path, ()))
+    return divide(layer, target, ranks)
 
 
 def _output_axis(magnitudes: torch.Tensor, ndim: int) -> torch.Tensor:
