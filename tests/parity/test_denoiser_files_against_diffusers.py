@@ -24,7 +24,7 @@ from modules.config.schema import Config
 from modules.families.chroma import transformer_file as chroma
 from modules.families.flux import transformer_file as flux
 from modules.families.parts.single_file.moves import from_original, to_original
-from modules.families.z_image.transformer_file import transformer_layout
+from modules.families.z_image.transformer_file import TRANSFORMER_FILE
 from modules.formats.lazy_tensors import lazy_state
 from tests.builders.configs import laid_over
 from tests.builders.pipelines import load_tiny
@@ -38,7 +38,7 @@ def test_the_transformer_in_comfyuis_names_is_read_by_diffusers(one_thread: None
     torch.manual_seed(0)
     transformer = tiny_transformer()
     state = dict(transformer.state_dict())
-    layout = transformer_layout(dict(transformer.config))
+    layout = TRANSFORMER_FILE.layout(dict(transformer.config))
     original = to_original(layout.slots, lazy_state(state))
     named = {f"{layout.prefix}{name}": tensor.make() for name, tensor in original.items()}
     assert_equal_tensors(convert_z_image_transformer_checkpoint_to_diffusers(dict(named)), state)
@@ -50,13 +50,13 @@ DOUBLE_STREAM: dict[str, tuple[Any, Callable[..., Any], Callable[..., Any], Call
     "flux": (
         partial(FluxTransformer2DModel, guidance_embeds=True),
         flux.transformer_layers,
-        flux.transformer_layout,
+        flux.TRANSFORMER_FILE.layout,
         convert_flux_transformer_checkpoint_to_diffusers,
     ),
     "chroma": (
         ChromaTransformer2DModel,
         chroma.transformer_layers,
-        chroma.transformer_layout,
+        chroma.TRANSFORMER_FILE.layout,
         convert_chroma_transformer_checkpoint_to_diffusers,
     ),
 }

@@ -18,7 +18,7 @@ from modules.data.buckets import Size
 from modules.families.chroma.forward import Chroma, attention_mask
 from modules.families.chroma.settings import FROZEN
 from modules.families.chroma.spec import CHROMA
-from modules.families.chroma.transformer_file import transformer_layout
+from modules.families.chroma.transformer_file import TRANSFORMER_FILE
 from modules.families.kinds.identify import identify, who_loads_file
 from modules.families.parts.conditioning import TokenConditioning
 from modules.families.parts.single_file.checkpoint import load_part_file
@@ -172,7 +172,7 @@ def test_an_embedding_learns_on_t5(
 def test_a_file_in_the_original_layout_replaces_the_transformer(family: Chroma, tmp_path: Path) -> None:
     """The embedded numbers of the modulations are in no file: they are made anew."""
     module, file = family.denoiser, tmp_path / "chroma.safetensors"
-    original = to_original(transformer_layout(dict(module.config)).slots, lazy_state(module.state_dict()))
+    original = to_original(TRANSFORMER_FILE.layout(dict(module.config)).slots, lazy_state(module.state_dict()))
     save_file({name: tensor.make().contiguous() for name, tensor in original.items()}, file)
     kind = identify(file)
     assert (kind.kind, kind.family) == ("part", CHROMA.name)

@@ -22,7 +22,7 @@ from modules.families.parts.single_file.denoiser_file import packed_layers
 from modules.families.parts.single_file.models import CONFIGS_KEY
 from modules.families.parts.single_file.moves import to_original
 from modules.families.z_image.spec import Z_IMAGE
-from modules.families.z_image.transformer_file import transformer_layout
+from modules.families.z_image.transformer_file import TRANSFORMER_FILE
 from modules.formats.gguf_tensors import block_function, gguf_tensors, read_packed, unpack_blocks
 from modules.formats.lazy_tensors import lazy_state
 from modules.formats.safetensors_io import read_safetensors
@@ -69,7 +69,7 @@ def config(hollow: Path, images: Path, tmp_path: Path) -> Config:
 
 def fused(weights: Mapping[str, torch.Tensor]) -> State:
     """The weights under the names of ComfyUI's checkpoints."""
-    slots = transformer_layout(dict(tiny_transformer().config)).slots
+    slots = TRANSFORMER_FILE.layout(dict(tiny_transformer().config)).slots
     return {name: tensor.make() for name, tensor in to_original(slots, lazy_state(dict(weights))).items()}
 
 

@@ -14,7 +14,7 @@ from modules.config.codec import decode, encode
 from modules.config.quantized_parts import quantized_parts
 from modules.config.schema import Config
 from modules.families.flux.spec import FLUX
-from modules.families.flux.transformer_file import transformer_layout
+from modules.families.flux.transformer_file import TRANSFORMER_FILE
 from modules.families.kinds.identify import identify, who_loads_file
 from modules.families.parts.single_file.denoiser_file import packed_layers
 from modules.families.parts.single_file.moves import to_original
@@ -52,7 +52,7 @@ def config(tiny_flux: Path, images: Path, tmp_path: Path) -> Config:
 
 def published(weights: State) -> State:
     """The transformer in the names of the published checkpoints."""
-    original = to_original(transformer_layout(dict(tiny_transformer().config)).slots, lazy_state(weights))
+    original = to_original(TRANSFORMER_FILE.layout(dict(tiny_transformer().config)).slots, lazy_state(weights))
     return {name: tensor.make().contiguous() for name, tensor in original.items()}
 
 

@@ -10,10 +10,9 @@ from pathlib import Path
 
 from modules.families.chroma.transformer_file import TRANSFORMER_FILE, transformer_layers
 from modules.families.parts.double_stream import NAMING_ROWS, double_stream_targets
-from modules.families.parts.single_file.detect import denoiser_kind
-from modules.families.parts.single_file.record import SingleFile
+from modules.families.parts.single_file.transformer_file import files_of_one_model, single_transformer
 from modules.families.parts.t5_layers import t5_targets
-from modules.families.published import Configs, FamilyFiles, PublishedModel
+from modules.families.published import Configs, PublishedModel
 from modules.formats.adapter_targets import AdapterTargets
 from modules.formats.program_table import UNMEASURED, Row, refuses
 
@@ -43,21 +42,9 @@ MODEL = PublishedModel(
     comfy_encoders={"text_encoder": "t5xxl"},
     repository="lodestones/Chroma1-HD",
     pipelines={"": "ChromaPipeline"},
-    single_file=SingleFile(
-        parts=lambda configs: (TRANSFORMER_FILE.layout(configs["transformer"]),),
-        original_names=TRANSFORMER_FILE.original_names,
-        shaping={"transformer": _SHAPING},
-    ),
+    single_file=single_transformer(TRANSFORMER_FILE, *_SHAPING),
     embedding_tensors=("t5xxl",),
     programs=("ComfyUI", "Forge", "diffusers"),
     naming_rows={**NAMING_ROWS, **dict.fromkeys(("kohya, text", "PEFT, text"), _OF_T5)},
 )
-FILES = FamilyFiles(
-    models=(MODEL,),
-    pipelines={"ChromaPipeline": ""},
-    folder_model=lambda facts: MODEL.name,
-    checkpoint=lambda header: denoiser_kind(header, MODEL, "transformer", TRANSFORMER_FILE, "flow"),
-    denoiser_file=TRANSFORMER_FILE,
-    lora_words=(("chroma", MODEL.name),),
-    repository_model=lambda name: MODEL.name,
-)
+FILES = files_of_one_model(MODEL, TRANSFORMER_FILE, "chroma")

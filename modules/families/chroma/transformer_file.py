@@ -6,7 +6,7 @@ The layout is FLUX.1's without modulations in the blocks; the approximator makes
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from modules.families.parts.double_stream import (
@@ -18,9 +18,8 @@ from modules.families.parts.double_stream import (
     single_layers,
     width_of,
 )
-from modules.families.parts.single_file.detect import DENOISER_PREFIX, prefixed_names
-from modules.families.parts.single_file.record import DenoiserFile, PartLayout
-from modules.families.parts.single_file.slots import Slot, limited
+from modules.families.parts.single_file.slots import Slot
+from modules.families.parts.single_file.transformer_file import transformer_file
 
 _APPROXIMATOR = "distilled_guidance_layer"
 _IN_LAYERS = {"linear_1": "in_layer", "linear_2": "out_layer"}
@@ -41,23 +40,11 @@ def transformer_layers(config: Mapping[str, Any]) -> Iterator[LinearLayer]:
     yield from single_layers(config, has_modulation=False)
 
 
-def transformer_layout(config: Mapping[str, Any]) -> PartLayout:
-    """Return the original layout of a `ChromaTransformer2DModel` of this config.
-
-    Raises ValueError for more layers than any model has: a config may come from a file.
-    """
-    return PartLayout("transformer", DENOISER_PREFIX, tuple(_slots(config)))
-
-
 def _slots(config: Mapping[str, Any]) -> Iterator[Slot]:
     yield from block_slots(config, transformer_layers(config))
-    for index in limited(range(int(config["approximator_layers"]))):
+    for index in range(int(config["approximator_layers"])):
         path = f"{_APPROXIMATOR}.norms.{index}"
         yield Slot(f"{path}.weight", f"{path}.scale")
-
-
-def _original_names(names: Iterable[str]) -> dict[str, str]:
-    return prefixed_names(names, FIRST_BLOCK)
 
 
 def fill_buffers(transformer: Any) -> None:
@@ -68,10 +55,6 @@ def fill_buffers(transformer: Any) -> None:
     embedding.mod_proj = made.mod_proj
 
 
-TRANSFORMER_FILE = DenoiserFile(
-    layout=transformer_layout,
-    original_names=_original_names,
-    marks=(f".{_APPROXIMATOR}.",),
-    diffusers_marks=("single_transformer_blocks.",),
-    diffusers_prefixes=("transformer.", DENOISER_PREFIX, "diffusion_model."),
+TRANSFORMER_FILE = transformer_file(
+    _slots, first=FIRST_BLOCK, marks=(f".{_APPROXIMATOR}.",), diffusers_marks=("single_transformer_blocks.",)
 )

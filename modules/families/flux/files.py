@@ -15,7 +15,7 @@ from modules.families.kinds.file_kind import FileKind
 from modules.families.parts.double_stream import NAMING_ROWS, double_stream_targets
 from modules.families.parts.lora_names import clip_targets
 from modules.families.parts.single_file.detect import denoiser_kind
-from modules.families.parts.single_file.record import SingleFile
+from modules.families.parts.single_file.transformer_file import single_transformer
 from modules.families.parts.t5_layers import t5_targets
 from modules.families.published import Configs, FamilyFiles, PublishedModel
 from modules.formats.adapter_targets import AdapterTargets
@@ -63,11 +63,7 @@ def _model(name: str, label: str, architecture: str, *, pipelines: Mapping[str, 
         configs=_CONFIGS / name,
         repository="black-forest-labs/FLUX.1-schnell",  # the one whose licence allows everybody to read it
         pipelines=pipelines,
-        single_file=SingleFile(
-            parts=lambda configs: (TRANSFORMER_FILE.layout(configs["transformer"]),),
-            original_names=TRANSFORMER_FILE.original_names,
-            shaping={"transformer": _SHAPING},
-        ),
+        single_file=single_transformer(TRANSFORMER_FILE, *_SHAPING),
         embedding_tensors=("clip_l", "t5xxl"),
         programs=("ComfyUI", "Forge", "diffusers"),
         naming_rows={**NAMING_ROWS, **_TEXT_ROWS},

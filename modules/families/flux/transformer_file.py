@@ -6,7 +6,7 @@ transformer alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from modules.families.parts.double_stream import (
@@ -18,8 +18,7 @@ from modules.families.parts.double_stream import (
     single_layers,
     width_of,
 )
-from modules.families.parts.single_file.detect import DENOISER_PREFIX, prefixed_names
-from modules.families.parts.single_file.record import DenoiserFile, PartLayout
+from modules.families.parts.single_file.transformer_file import transformer_file
 
 _EMBEDDED = 256  # the channels of an embedded timestep or guidance scale, in diffusers' class
 
@@ -40,23 +39,10 @@ def transformer_layers(config: Mapping[str, Any]) -> Iterator[LinearLayer]:
     yield from single_layers(config, has_modulation=True)
 
 
-def transformer_layout(config: Mapping[str, Any]) -> PartLayout:
-    """Return the original layout of a `FluxTransformer2DModel` of this config.
-
-    Raises ValueError for more layers than any model has: a config may come from a file.
-    """
-    return PartLayout("transformer", DENOISER_PREFIX, tuple(block_slots(config, transformer_layers(config))))
-
-
-def _original_names(names: Iterable[str]) -> dict[str, str]:
-    return prefixed_names(names, FIRST_BLOCK)
-
-
-TRANSFORMER_FILE = DenoiserFile(
-    layout=transformer_layout,
-    original_names=_original_names,
+TRANSFORMER_FILE = transformer_file(
+    lambda config: block_slots(config, transformer_layers(config)),
+    first=FIRST_BLOCK,
     # Models made from FLUX.1 without modulations in their blocks have all other names, too.
     marks=(".double_blocks.0.img_mod.lin.", ".single_transformer_blocks.0.norm.linear."),
     diffusers_marks=("single_transformer_blocks.",),
-    diffusers_prefixes=("transformer.", DENOISER_PREFIX, "diffusion_model."),
 )

@@ -100,11 +100,8 @@ def end_layers(config: Config) -> Iterator[LinearLayer]:
 
 
 def block_slots(config: Config, layers: Iterable[LinearLayer]) -> Iterator[Slot]:
-    """Yield the slots of linear layers, of the model or of its ends, and those of the norms in all blocks.
-
-    Raises ValueError for more layers than any model has: a config may come from a file.
-    """
-    for layer in limited(layers):
+    """Yield the slots of linear layers, of the model or of its ends, and those of the norms in all blocks."""
+    for layer in layers:
         for end in ("weight", "bias"):
             yield Slot(
                 f"{layer.path}.{end}",
@@ -119,14 +116,14 @@ def block_slots(config: Config, layers: Iterable[LinearLayer]) -> Iterator[Slot]
 
 def _norms(config: Config) -> Iterator[tuple[str, str]]:
     words = (("q", "query"), ("k", "key"))
-    for index in limited(range(int(config["num_layers"]))):
+    for index in range(int(config["num_layers"])):
         for stream, added in (("img", ""), ("txt", "added_")):
             for short, long in words:
                 yield (
                     f"transformer_blocks.{index}.attn.norm_{added}{short}",
                     f"double_blocks.{index}.{stream}_attn.norm.{long}_norm",
                 )
-    for index in limited(range(int(config["num_single_layers"]))):
+    for index in range(int(config["num_single_layers"])):
         for short, long in words:
             yield (
                 f"single_transformer_blocks.{index}.attn.norm_{short}",

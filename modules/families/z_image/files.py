@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from modules.families.parts.single_file.detect import denoiser_kind
-from modules.families.parts.single_file.record import SingleFile
 from modules.families.parts.single_file.slots import limited
-from modules.families.published import Configs, FamilyFiles, PublishedModel
+from modules.families.parts.single_file.transformer_file import files_of_one_model, single_transformer
+from modules.families.published import Configs, PublishedModel
 from modules.families.z_image.transformer_file import TRANSFORMER_FILE
 from modules.formats.adapter_targets import AdapterTarget, AdapterTargets
 from modules.formats.program_table import ALL, DIFFUSERS_NAMES, UNMEASURED, Row, none
@@ -69,20 +68,8 @@ MODEL = PublishedModel(
     configs=Path(__file__).parent / "configs" / "z_image",
     repository="Tongyi-MAI/Z-Image-Turbo",
     pipelines={"": "ZImagePipeline"},
-    single_file=SingleFile(
-        parts=lambda configs: (TRANSFORMER_FILE.layout(configs["transformer"]),),
-        original_names=TRANSFORMER_FILE.original_names,
-        shaping={"transformer": _SHAPING},
-    ),
+    single_file=single_transformer(TRANSFORMER_FILE, *_SHAPING),
     programs=("ComfyUI", "diffusers"),
     naming_rows=dict.fromkeys((DIFFUSERS_NAMES, "PEFT, denoiser", "ComfyUI, diffusers names"), _ANSWERS),
 )
-FILES = FamilyFiles(
-    models=(MODEL,),
-    pipelines={"ZImagePipeline": ""},
-    folder_model=lambda facts: MODEL.name,
-    checkpoint=lambda header: denoiser_kind(header, MODEL, "transformer", TRANSFORMER_FILE, "flow"),
-    denoiser_file=TRANSFORMER_FILE,
-    lora_words=(("z-image", MODEL.name), ("z_image", MODEL.name), ("zimage", MODEL.name)),
-    repository_model=lambda name: MODEL.name,
-)
+FILES = files_of_one_model(MODEL, TRANSFORMER_FILE, "z-image", "z_image", "zimage")

@@ -7,12 +7,11 @@ output projection and the layers at both ends by other names, and have the prefi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from modules.families.parts.single_file.detect import DENOISER_PREFIX, prefixed_names
-from modules.families.parts.single_file.record import DenoiserFile, PartLayout
-from modules.families.parts.single_file.slots import Slot, fused_slots, limited, module_slots
+from modules.families.parts.single_file.slots import Slot, fused_slots, module_slots
+from modules.families.parts.single_file.transformer_file import transformer_file
 
 _PATCH = "2-1"  # of 2 x 2 latents in one frame: the only one of published models
 _FIRST = "noise_refiner.0."
@@ -29,14 +28,6 @@ _MODULES = {
     "t_embedder.mlp.2": "t_embedder.mlp.2",
     "cap_embedder.1": "cap_embedder.1",
 }
-
-
-def transformer_layout(config: Mapping[str, Any]) -> PartLayout:
-    """Return the layout of ComfyUI's checkpoints for a `ZImageTransformer2DModel` of this config.
-
-    Raises ValueError for more layers than any model has: a config may come from a file.
-    """
-    return PartLayout("transformer", DENOISER_PREFIX, tuple(limited(_slots(config))), is_unused=_is_unused)
 
 
 def _slots(config: Mapping[str, Any]) -> Iterator[Slot]:
@@ -62,18 +53,10 @@ def _block_slots(block: str, *, is_modulated: bool) -> Iterator[Slot]:
         yield from module_slots(f"{block}.adaLN_modulation.0", f"{block}.adaLN_modulation.0")
 
 
-def _is_unused(name: str) -> bool:
-    return name == f"{DENOISER_PREFIX}norm_final.weight"
-
-
-def _original_names(names: Iterable[str]) -> dict[str, str]:
-    return prefixed_names(names, _FIRST)
-
-
-TRANSFORMER_FILE = DenoiserFile(
-    layout=transformer_layout,
-    original_names=_original_names,
+TRANSFORMER_FILE = transformer_file(
+    _slots,
+    first=_FIRST,
     marks=(".cap_pad_token",),  # Lumina 2 has most of the other names, too
     diffusers_marks=("all_x_embedder.",),
-    diffusers_prefixes=("transformer.", DENOISER_PREFIX, "diffusion_model."),
+    unused=("norm_final.weight",),
 )
