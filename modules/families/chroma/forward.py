@@ -12,16 +12,18 @@ from modules.data.conditioning import Conditioning
 from modules.data.inputs import NO_INPUTS
 from modules.families.chroma.settings import FROZEN
 from modules.families.parts.conditioning import TokenConditioning
+from modules.families.parts.flow_model import FlowModel
 from modules.families.parts.packing import image_ids, pack, unpack
 from modules.families.parts.t5_text import T5Tower
-from modules.families.parts.token_model import TokenModel, tokens_of
 from modules.families.parts.token_rows import extended
 from modules.system.devices import tensor_on
 
 
 @dataclass(eq=False)
-class Chroma(TokenModel):
+class Chroma(FlowModel[TokenConditioning]):
     """A transformer, a T5-XXL, a VAE; implements `FamilyWithWords`."""
+
+    text_class = TokenConditioning
 
     t5: T5Tower
 
@@ -44,7 +46,7 @@ class Chroma(TokenModel):
         inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
     ) -> torch.Tensor:
         """Return the velocity (B, 16, H, W)."""
-        text, dtype = tokens_of(conditioning), self._input_dtype()
+        text, dtype = self._text(conditioning), self._input_dtype()
         packed_BLC, ids_L3 = pack(noisy_BCHW.to(dtype)), image_ids(noisy_BCHW)
         output = self._forward("transformer")(
             hidden_states=packed_BLC,

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 from torch import nn
 
-from modules.data.conditioning import Conditioning, SizeConditioning
+from modules.data.conditioning import Conditioning
 from modules.data.inputs import NO_INPUTS
-from modules.diffusion.flow import FlowProcess
 from modules.families.flux.text import FluxConditioning, pooled_states
 from modules.families.parts.clip_tokens import ClipTokenizer
-from modules.families.parts.latent_model import LatentModel
+from modules.families.parts.flow_model import FlowModel
 from modules.families.parts.packing import image_ids, pack, unpack
 from modules.families.parts.t5_text import T5Tower
 from modules.families.parts.token_rows import add_words, extended
@@ -23,11 +22,13 @@ _CLIP, _T5 = "text_encoder", "text_encoder_2"
 
 
 @dataclass(eq=False)
-class Flux(LatentModel[FlowProcess]):
+class Flux(FlowModel[FluxConditioning]):
     """A transformer, a CLIP-L, a T5-XXL, a VAE; implements `FamilyWithWords`.
 
     `guidance` is the guidance scale that the transformer reads in training.
     """
+
+    text_class = FluxConditioning
 
     clip_tokenizer: ClipTokenizer
     t5: T5Tower
@@ -43,29 +44,9 @@ class Flux(LatentModel[FlowProcess]):
         pooled_BE = pooled_states(self.modules[_CLIP], self.clip_tokenizer, self._forward(_CLIP), prompts)
         return FluxConditioning(states_BLD, pooled_BE)
 
-    def with_size_conditioning(
-        self, conditioning: Conditioning, size_conditionings: Sequence[SizeConditioning]
-    ) -> FluxConditioning:
-        """Return the conditioning as it is: the model has no size conditioning."""
-        return _text(conditioning)
-
     def with_guidance(self, conditioning: Conditioning, guidance: float) -> FluxConditioning:
         """Return the conditioning with the guidance scale of samples, for the models that read one."""
-        return replace(_text(conditioning), guidance=guidance)
-
-    def with_empty_prompts(
-        self, conditioning: Conditioning, empty_for: Sequence[Collection[int]], empty: Conditioning
-    ) -> FluxConditioning:
-        """Return the conditioning with the empty prompt for some encoders of each prompt."""
-        return _text(conditioning).with_empty_prompts(empty_for, _text(empty))
-
-    def conditioning_from(self, tensors: Mapping[str, torch.Tensor]) -> FluxConditioning:
-        """Return the conditioning of a cache entry."""
-        return FluxConditioning.from_tensors(tensors)
-
-    def join(self, conditionings: Sequence[Conditioning], empty: Conditioning) -> FluxConditioning:
-        """Join several conditionings into one."""
-        return FluxConditioning.join([_text(c) for c in conditionings])
+        return replace(self._text(conditioning), guidance=guidance)
 
     def predict(
         self,
@@ -75,7 +56,7 @@ class Flux(LatentModel[FlowProcess]):
         inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
     ) -> torch.Tensor:
         """Return the velocity (B, 16, H, W); `inputs` are those of Fill, in the order of its channels."""
-        text, dtype = _text(conditioning), self._input_dtype()
+        text, dtype = self._text(conditioning), self._input_dtype()
         further = (inputs[name].to(dtype) for name in self.spec.inputs[self.variant]) if inputs else ()
         latents_BCHW = torch.cat([noisy_BCHW.to(dtype), *further], dim=1)
         forward, (height, width) = self._forward("transformer"), noisy_BCHW.shape[-2:]
@@ -130,8 +111,3 @@ class Flux(LatentModel[FlowProcess]):
         """
         words = self.clip_tokenizer.words if part == _CLIP else self.t5.tokenizer.words
         extended(self.modules[part]).add_outputs(words[placeholder], rows_ND)
-
-
-def _text(conditioning: Conditioning) -> FluxConditioning:
-    assert isinstance(conditioning, FluxConditioning), f"conditioning of another family: {type(conditioning)}"
-    return conditioning

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -94,10 +94,10 @@ class TokenConditioning:
         """Join conditionings into one, padded to the longest."""
         return cls.of([states for part in parts for states in part.split()])
 
-    def with_empty_prompts(self, is_empty: Sequence[bool], empty: Self) -> Self:
-        """Return it with the empty prompt's states for the prompts for which `is_empty` holds."""
+    def with_empty_prompts(self, empty_for: Sequence[Collection[int]], empty: Self) -> Self:
+        """Return it with the empty prompt's states for the prompts whose text encoder (0) gets it."""
         [empty_LD] = empty.split()
-        return self.of([empty_LD if e else states for e, states in zip(is_empty, self.split(), strict=True)])
+        return self.of([empty_LD if 0 in e else states for e, states in zip(empty_for, self.split(), strict=True)])
 
 
 def replaced_rows(rows_BX: torch.Tensor, other_1X: torch.Tensor, is_replaced: Sequence[bool]) -> torch.Tensor:

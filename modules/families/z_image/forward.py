@@ -10,13 +10,15 @@ import torch
 from modules.data.conditioning import Conditioning
 from modules.data.inputs import NO_INPUTS
 from modules.families.parts.conditioning import TokenConditioning
-from modules.families.parts.token_model import TokenModel, tokens_of
+from modules.families.parts.flow_model import FlowModel
 from modules.families.z_image.text import PromptTokenizer, encode
 
 
 @dataclass(eq=False)
-class ZImage(TokenModel):
+class ZImage(FlowModel[TokenConditioning]):
     """A transformer, a Qwen3, a VAE; implements `ModelFamily`."""
+
+    text_class = TokenConditioning
 
     tokenizer: PromptTokenizer
 
@@ -39,7 +41,7 @@ class ZImage(TokenModel):
         """Return the velocity (B, 16, H, W): the transformer reads lists of latents with one frame, and of states."""
         dtype = self._input_dtype()
         images = list(noisy_BCHW.to(dtype).unsqueeze(2))
-        states = [states_LD.to(dtype) for states_LD in tokens_of(conditioning).split()]
+        states = [states_LD.to(dtype) for states_LD in self._text(conditioning).split()]
         outputs = self._forward("transformer")(images, self.process.time_input(timesteps_B), states, return_dict=False)
         return self.process.velocity(torch.stack(outputs[0]).squeeze(2))
 
