@@ -375,8 +375,7 @@ class ModelSaved:
             words = {"no": f"not in {programs}", "?": f"not tested in {programs}"}.get(
                 answer, f"{answer} in {programs}"
             )
-            added = "; ".join(why for why in reason.split("; ") if why.removeprefix("was ") != "not measured")
-            phrases.append(f"{words}: {added}" if added else words)
+            phrases.append(f"{words}: {reason}" if reason else words)
         return "; ".join([*phrases, *self.needs])
 
 

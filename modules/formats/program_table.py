@@ -29,7 +29,10 @@ convolution of an inpainting model. "T5" is any layer of such a text encoder."""
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """How much of some layers a program loads, and the reason. `refuses`: with them it loads nothing of the file."""
+    """How much of some layers a program loads, and the reason. `refuses`: with them it loads nothing of the file.
+
+    "unknown" without a reason: it was not measured.
+    """
 
     loads: Word
     why: str = ""
@@ -43,7 +46,7 @@ class Answer:
 
 Answers = Mapping[str, Answer]
 ALL = Answer("all")
-UNKNOWN = Answer("unknown", "was not measured")
+UNKNOWN = Answer("unknown")
 NO_SUCH_NAMES = Answer("none", "does not know these names")
 
 

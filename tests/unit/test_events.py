@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import FrozenInstanceError, asdict, fields, replace
+from dataclasses import FrozenInstanceError, asdict, fields
 from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
@@ -20,7 +20,6 @@ from trainer.events import (
     DownloadProgress,
     Event,
     MemoryMeasured,
-    ModelSaved,
     PhaseChanged,
     RunFinished,
     SampleProgress,
@@ -149,10 +148,3 @@ def test_the_prompts_of_a_rollout_hide_secrets(monkeypatch: pytest.MonkeyPatch) 
     event = RolloutSampled(3, (SampledImage("/token-1/a.png", "a token-1 disc", 0.5), SampledImage("/b.png", "plain")))
     prompts = [(image.path, image.prompt) for image in without_secrets(event).images]
     assert prompts == [("/token-1/a.png", "a … disc"), ("/b.png", "plain")]
-
-
-def test_that_a_program_was_not_measured_is_said_once() -> None:
-    why = "was not measured; made for a model of another size"
-    saved = ModelSaved(1, "a.safetensors", "diffusers", True, loading={"ComfyUI": "?"}, reasons={"ComfyUI": why})
-    assert saved.loading_words == "not tested in ComfyUI: made for a model of another size"
-    assert replace(saved, reasons={"ComfyUI": "was not measured"}).loading_words == "not tested in ComfyUI"

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -21,13 +22,14 @@ from modules.families.published import ALL_PROGRAMS
 from modules.families.registry import published, published_models
 from modules.formats.adapter_forms import Naming
 from modules.formats.checkpoint_header import CheckpointHeader, read_checkpoint_header
-from modules.formats.program_table import CHANGES, EXTRAS, NAMES
+from modules.formats.program_table import CHANGES, EXTRAS, NAMES, UNKNOWN
 from modules.formats.program_table import PROGRAMS as PROGRAMS_OF_TABLE
 from modules.settings.field import records_of
 from tests.builders import lora_keys as by
 from tests.builders.lora_keys import Keys
 from tests.unit.test_kinds import write_header
 from trainer.__main__ import main
+from trainer.events import ModelSaved
 
 BUNDLED: Keys = {"bundle_emb.cat.string_to_param.*": (4, 768)}
 LOHA: Keys = {f"lora_unet_conv_in.hada_{n}": (4, 4) for n in ("w1_a", "w1_b", "w2_a", "w2_b")}
@@ -302,3 +304,12 @@ def test_forge_refuses_a_file_with_many_bundled_embeddings() -> None:
     found = loads("sdxl", plain | few)["Forge"]
     assert (found.loads, found.note) == ("part", "ignores the bundled embeddings")
     assert loads("sdxl", plain | keys)["Forge"].answer == "no"
+
+
+def test_an_answer_carries_once_that_it_was_not_measured() -> None:
+    unknown = Loads("ComfyUI", "unknown", UNKNOWN.why)
+    assert (unknown.answer, unknown.remark) == ("?", "not measured")
+    assert replace(unknown, note="made for another size").remark == "made for another size"
+    assert not replace(unknown, loads="all").remark
+    saved = ModelSaved(1, "a.safetensors", "diffusers", True, loading={"ComfyUI": unknown.answer})
+    assert saved.loading_words == "not tested in ComfyUI"

@@ -114,7 +114,7 @@ def _program_lines(shown: Sequence[Loads]) -> list[str]:
     if not shown:
         return []
     widths = [max(map(len, column)) for column in zip(*((x.program, x.answer) for x in shown), strict=True)]
-    rows = (f"  {x.program:{widths[0]}}  {x.answer:{widths[1]}}  {x.note}".rstrip() for x in shown)
+    rows = (f"  {x.program:{widths[0]}}  {x.answer:{widths[1]}}  {x.remark}".rstrip() for x in shown)
     return ["", "Loaded completely by", *rows]
 
 

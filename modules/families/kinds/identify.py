@@ -69,11 +69,10 @@ def _unreadable(error: UnreadableFileError) -> FileKind:
     return FileKind("broken", str(error), facts={"defect": error.defect})
 
 
-_NOT_MEASURED = "not measured"
 _OF_GGUF = {
     "A1111": "does not read GGUF",
-    "ComfyUI": "with the nodes of ComfyUI-GGUF; not measured",
-    "diffusers": "by from_single_file, with a GGUFQuantizationConfig; not measured",
+    "ComfyUI": "with the nodes of ComfyUI-GGUF",
+    "diffusers": "by from_single_file, with a GGUFQuantizationConfig",
 }
 
 
@@ -89,9 +88,7 @@ def who_loads(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads, .
     `header` is None for a folder.
     """
     if header is not None and header.container == "gguf" and kind.family:
-        return tuple(
-            loads_whole(p, False if p == "A1111" else None, _OF_GGUF.get(p, _NOT_MEASURED)) for p in ALL_PROGRAMS
-        )
+        return tuple(loads_whole(p, False if p == "A1111" else None, _OF_GGUF.get(p, "")) for p in ALL_PROGRAMS)
     loads = FILE_KINDS[kind.kind].loads(header, kind)
     if header is not None and header.code:
         return tuple(replace(x, loads="none", note="not safe to load") for x in loads)

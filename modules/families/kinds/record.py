@@ -16,7 +16,7 @@ Form = Literal["single", "folder", "kohya", "comfyui", "peft"]
 
 @dataclass(frozen=True, slots=True)
 class Loads:
-    """How much of a file a program loads, and a note for the user.
+    """How much of a file a program loads, and a note for the user; "unknown" without a note: it was not measured.
 
     `version` is the measured version of the program. `is_main` is false for a program that is named only if it does not
     load the file completely.
@@ -38,10 +38,15 @@ class Loads:
         """The result in short: "yes", "partly", "no" or "?"."""
         return _ANSWERS[self.loads]
 
+    @property
+    def remark(self) -> str:
+        """The note, or that there is no answer because it was not measured."""
+        return self.note or ("not measured" if self.complete is None else "")
+
     def to_json(self) -> dict[str, Any]:
         """Return the record as data."""
         version = {"version": self.version} if self.version else {}
-        data = {"program": self.program, "loads": self.loads, "complete": self.complete, "note": self.note}
+        data = {"program": self.program, "loads": self.loads, "complete": self.complete, "note": self.remark}
         return {**data, **version}
 
 

@@ -66,7 +66,7 @@ def _loads(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads, ...]
         known["diffusers"] = loads_whole("diffusers", True, "by AutoencoderKL.from_single_file, with its config")
     else:
         known = {}
-    return tuple(known.get(p, loads_whole(p, None, "not measured")) for p in ALL_PROGRAMS)
+    return tuple(known.get(p, loads_whole(p, None)) for p in ALL_PROGRAMS)
 
 
 VAE = FileKindSpec(

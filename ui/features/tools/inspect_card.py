@@ -122,7 +122,7 @@ class InspectView(Panel):
             old.destroy()
         self.table.pack(fill="x", padx=(px(12), px(GAP)), pady=(px(10), 0))
         row = self._section(0, "Facts", inspection.facts)
-        loads = [(x.program, f"{x.answer}   {x.note}".rstrip()) for x in inspection.shown_loads]
+        loads = [(x.program, f"{x.answer}   {x.remark}".rstrip()) for x in inspection.shown_loads]
         row = self._section(row, "Loaded completely by", loads)
         metadata = sorted(inspection.metadata.items())
         more = [("…", f"{len(metadata) - _MAX_METADATA} more: copy them")] if len(metadata) > _MAX_METADATA else []
