@@ -12,7 +12,7 @@ from typing import Any, Literal
 from modules.config.schema import Config
 from modules.estimate.architecture import architecture_of
 from modules.families.kinds.file_kind import FileKind
-from modules.families.kinds.identify import identify, identify_with_header
+from modules.families.kinds.identify import identify
 from modules.families.kinds.registry import serves_as
 from modules.families.kinds.vae import vae_weights_at
 from modules.families.registry import FAMILIES, published
@@ -61,9 +61,8 @@ def _base_model(config: Config, found: FileKind | None) -> Iterator[Problem]:
         yield from _diffusers_folder(place, name, spec, elsewhere=parts_with_files(config))
         yield from _variant(found, name, config.model.variant, spec)
     elif kind == "file" and found is not None:
-        _, header = identify_with_header(place)
-        if header is not None and (reason := header.scales.problem):
-            yield Problem("model.base_model", f"{cut(name, max_chars=200)} {reason}", advice=ADVICE)
+        if found.problem:
+            yield Problem("model.base_model", f"{cut(name, max_chars=200)} {found.problem}", advice=ADVICE)
         yield from _denoiser_alone(config, found) if found.is_denoiser else _single_file(found, name, spec)
         yield from _variant(found, name, config.model.variant, spec)
     elif not is_repository(name):
@@ -279,9 +278,9 @@ def _vae(config: Config) -> Iterator[Problem]:
         if not (name := config.part(part.name).file.strip()):
             continue
         path, place = f"parts.{part.name}.file", vae_weights_at(from_root(name))
-        found, header = identify_with_header(place)
-        if header is not None and (reason := header.scales.problem):
-            yield Problem(path, f"{cut(name, max_chars=200)} {reason}", advice=ADVICE)
+        found = identify(place)
+        if found.problem:
+            yield Problem(path, f"{cut(name, max_chars=200)} {found.problem}", advice=ADVICE)
         elif not serves_as(found, "VAE"):
             yield Problem(
                 path,

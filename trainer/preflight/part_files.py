@@ -18,8 +18,7 @@ from modules.families.parts.single_file.encoder_file import layout_of, require_e
 from modules.families.spec import FamilySpec, PartSpec
 from modules.formats.checkpoint_header import CheckpointHeader
 from modules.formats.float8_scales import ADVICE
-from modules.formats.gguf_header import READABLE
-from modules.formats.headers import UnreadableFileError
+from modules.formats.gguf_header import READABLE, is_gguf
 from modules.memory.part_plan import PartPlan
 from modules.quantization.registry import ChosenFormat
 from modules.system.errors import DarkroomError
@@ -80,8 +79,8 @@ def _refusal(
     if part.role == "denoiser" and found.family and found.family != spec.name:
         message = f"{shown} has no {part.label} of {spec.label}. {found.sentence}"
         return Problem(path, message, advice="Choose one of the base model's family.")
-    if reason := header.scales.problem:
-        return Problem(path, f"{shown} {reason}", advice=ADVICE)
+    if found.problem:
+        return Problem(path, f"{shown} {found.problem}", advice=ADVICE)
     if header.container == "gguf" and (unreadable := sorted(set(header.dtypes.values()) - READABLE)):
         message = f"{shown} contains weights in {', '.join(unreadable)}, which is not supported."
         return Problem(path, message, advice="Choose a file in Q8_0, Q6_K, Q5_K or Q4_K.")
@@ -141,8 +140,8 @@ def _weight_dtype(config: Config, part: PartSpec) -> Iterator[Problem]:
     chosen = quantized_parts(config).formats.get(part.name)
     is_stored = chosen is not None and chosen.format.is_stored
     source = part_source(config, part)
-    container = _container(source) if source else ""
-    if is_stored and chosen is not None and container != "gguf":
+    is_packed = bool(source) and is_gguf(from_root(source))
+    if is_stored and chosen is not None and not is_packed:
         file = cut(source, max_chars=200)
         what = f"{file} is not a GGUF file" if config.part(part.name).file else "no GGUF file is set"
         yield Problem(
@@ -150,18 +149,10 @@ def _weight_dtype(config: Config, part: PartSpec) -> Iterator[Problem]:
             f"The weight dtype of {part.label} is {chosen.format.label}, but {what}.",
             advice="Choose a GGUF file as the file of the part, or another weight dtype.",
         )
-    elif container == "gguf" and not is_stored:
+    elif is_packed and not is_stored:
         yield Problem(
             f"parts.{part.name}.dtype",
             f"The weights of {Path(source).name} are unpacked, which takes more memory than the file.",
             "info",
             "Set the weight dtype to GGUF to keep them packed.",
         )
-
-
-def _container(name: str) -> str:
-    try:
-        header = identify_with_header(from_root(name))[1]
-    except (UnreadableFileError, OSError, ValueError):
-        return ""
-    return header.container if header is not None else ""

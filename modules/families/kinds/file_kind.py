@@ -28,6 +28,8 @@ class FileKind:
     facts: Mapping[str, str] = field(default_factory=dict)
     is_whole: bool = False
     """Whether it is a whole model, even if some of its weights are missing."""
+    problem: str = ""
+    """Why its weights cannot be read, as the rest of a sentence that begins with its name; empty if they can."""
 
     @property
     def is_model(self) -> bool:

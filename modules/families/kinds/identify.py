@@ -47,6 +47,8 @@ def identify_header(header: CheckpointHeader) -> FileKind:
         kind = _unknown(header)
     if header.container == "safetensors" and header.path.suffix.lower() in (".ckpt", ".pt", ".pth", ".bin"):
         kind = dataclasses.replace(kind, facts={**kind.facts, "suffix": "a safetensors file with another suffix"})
+    if problem := header.scales.problem:
+        kind = dataclasses.replace(kind, problem=problem)
     if header.code:
         sentence = f"{kind.sentence} {unsafe_sentence(header.path.name, header.code)}"
         facts = {**kind.facts, "code": ", ".join(name[:80] for name in header.code[:5])}

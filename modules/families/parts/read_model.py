@@ -40,10 +40,12 @@ def read_model(request: LoadRequest[FamilySettings], spec: FamilySpec) -> ModelF
     Of a part with a file of its own only the config is read from the base model. Raises DarkroomError where a file is
     missing or the model is not of the family.
     """
+    path = from_root(request.base_model)
+    kind = identify(path) if request.base_model and path.is_file() else None
     part_files = dict(request.part_files)
-    if denoiser_in_base(request.base_model):
+    if kind is not None and (kind.is_denoiser or is_gguf(path)):  # it is read as a file of its own is
         part_files.setdefault(spec.denoiser.name, request.base_model)
-    files = _read_base(request, spec, part_files)
+    files = _read_base(request, spec, kind, part_files)
     for part in spec.parts:
         file = part_files.get(part.name)
         if file and part.name not in request.without_weights:
@@ -51,21 +53,20 @@ def read_model(request: LoadRequest[FamilySettings], spec: FamilySpec) -> ModelF
     return _with_safe_vae(files, request, spec)
 
 
-def denoiser_in_base(base_model: str) -> bool:
-    """Return whether the denoiser of a base model is read as a file of its own is: from GGUF, or where it is alone."""
-    path = from_root(base_model)
-    return bool(base_model) and path.is_file() and (is_gguf(path) or identify(path).is_denoiser)
+def _read_base(
+    request: LoadRequest[FamilySettings], spec: FamilySpec, kind: FileKind | None, elsewhere: Collection[str]
+) -> ModelFiles:
+    """Return the base model, which has a `kind` if it is a file.
 
-
-def _read_base(request: LoadRequest[FamilySettings], spec: FamilySpec, elsewhere: Collection[str]) -> ModelFiles:
-    """Return the base model; the weights of the parts in `elsewhere` are neither read nor downloaded."""
+    The weights of the parts in `elsewhere` are neither read nor downloaded.
+    """
     name, path = request.base_model, from_root(request.base_model)
     unread = {*request.without_weights, *elsewhere}
     dtypes = _dtypes_to_read(request, spec)
-    if name and path.is_file() and (kind := identify(path)).is_denoiser:
+    if kind is not None and kind.is_denoiser:
         return _read_denoiser_alone(request, spec, kind, unread)
-    if name and path.is_file():
-        return read_single_file(path, name, spec, dtypes, without_weights=unread)
+    if kind is not None:
+        return _read_single_file(path, kind, name, spec, dtypes, without_weights=unread)
     parts = [p.name for p in spec.parts if p.name not in unread]
     return read_folder(_locate(request, name, parts), name, spec, dtypes, without_weights=unread)
 
@@ -150,30 +151,30 @@ def halve_if_safe(vae: Any, *, otherwise: torch.dtype, name: str) -> None:
         vae.half()
 
 
-def read_single_file(
+def _read_single_file(
     path: Path,
+    kind: FileKind,
     name: str,
     spec: FamilySpec,
     dtypes: Mapping[str, torch.dtype],
     *,
     without_weights: Collection[str] = (),
 ) -> ModelFiles:
-    """Return the parts of a .safetensors or .ckpt file in the original layout; `name` is the user's name for it.
+    """Return the parts of a .safetensors or .ckpt file of a `kind`, in the original layout; `name` is the user's.
 
     Needs no network: the configs and the vocabulary are bundled. Of the parts in `without_weights` no tensor is read.
     Raises DarkroomError, with a description of the file, where it is not a whole model of the family.
     """
-    kind = identify(path)
     if not kind.is_model:
         raise DarkroomError(f"{name} is not a whole model. {kind.sentence}", advice="Choose a checkpoint.")
     if kind.family != spec.name:
         raise DarkroomError(f"{name} is not {spec.label}. {kind.sentence}", advice="Choose the model's family.")
     checkpoint = open_checkpoint(path, kind)
 
-    def read(part: str, kind: Any) -> Any:
+    def read(part: str, part_class: Any) -> Any:
         if part in without_weights:
-            return empty_part(kind, checkpoint.configs[part])
-        return load_part(checkpoint, part, kind, dtypes.get(part, torch.float32))
+            return empty_part(part_class, checkpoint.configs[part])
+        return load_part(checkpoint, part, part_class, dtypes.get(part, torch.float32))
 
     parts = {p.name: read(p.name, load_factory(p.model_class)) for p in spec.parts}
     return ModelFiles(name, parts, checkpoint.scheduler_config(), tokenizers={})
