@@ -4,8 +4,8 @@ A new family adds its line here and a `FlowModel` to its builder, and records th
 `python -m tests.parity.test_flow_shapes`. `tests/conftest.py` makes a fixture of each name: the folder of the model,
 written once a session.
 
-The tests are `tests/training/test_flow_models.py` (runs, files, bad input), `tests/parity/test_flow_pipelines.py` and
-`test_flow_shapes.py`, and the matrices of checkpointing, freezing, devices, resuming and preference methods.
+The tests are in `tests/training/flow`, `tests/training/test_flow_memory.py` and `tests/parity/test_flow_shapes.py`, and
+in the matrices of checkpointing, freezing, devices, resuming and preference methods.
 """
 
 from __future__ import annotations

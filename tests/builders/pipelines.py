@@ -31,6 +31,23 @@ def load_tiny(folder: Path, family: str = "", **options: Any) -> Any:
     return load_factory(spec.factory)(LoadRequest(str(folder), spec.settings(**own), **options))
 
 
+def noise_of(family: ModelFamily, *, batch: int, seed: int) -> torch.Tensor:
+    """Random latents (B, C, H, W) of images of 64 px."""
+    shape = family.spec.latents.shape(64, 64)
+    return torch.randn(batch, *shape, generator=torch.Generator().manual_seed(seed))
+
+
+def denoiser_of(family: ModelFamily) -> torch.nn.Module:
+    """The module that predicts."""
+    return family.parts[family.spec.denoiser.name].module
+
+
+def linear_layers(family: ModelFamily) -> set[str]:
+    """The linear layers of the denoiser that an adapter can train, by their path."""
+    part = family.parts[family.spec.denoiser.name]
+    return {n for n, m in part.module.named_modules() if isinstance(m, torch.nn.Linear) and part.reaches(n)}
+
+
 def clip_tokenizer(pad: str = END_TOKEN) -> CLIPTokenizer:
     """transformers' own tokenizer over the bundled vocabulary."""
     return CLIPTokenizer(vocab=clip_vocabulary(), merges=clip_merges(), model_max_length=77, pad_token=pad)

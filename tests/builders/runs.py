@@ -11,9 +11,11 @@ import torch
 from safetensors.torch import load_file
 
 from modules.config.schema import Config
+from tests.builders.configs import laid_over
 from trainer.commands import Command, CommandDesk, Stop
 from trainer.events import Event, RunFailed, RunFinished, StepFinished
 from trainer.launch import RunRequest
+from trainer.preflight import check
 from trainer.run.execute import execute_guarded
 from trainer.run.setup import Clocks
 from trainer.run_folder.shards import read_whole
@@ -68,6 +70,16 @@ def run(
     kind = "train" if resume_from is None else "resume"
     execute_guarded(RunRequest(config, kind, resume_from, in_window=False), emit=emit, desk=desk, clocks=clocks)
     return ran
+
+
+def losses(ran: Ran) -> list[float]:
+    """Return the loss of each step of a run."""
+    return [step.loss for step in ran.of(StepFinished)]
+
+
+def errors_of(config: Config, **sections: Any) -> dict[str, str]:
+    """Return the errors that preflight finds in a config with changes, by the path of the field."""
+    return {p.path: p.message for p in check(laid_over(config, sections)).errors}
 
 
 def assert_equal_tensors(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:

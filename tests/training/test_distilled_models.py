@@ -29,7 +29,7 @@ from tests.builders.flux import write_flux_folder
 from tests.builders.models import write_sd_folder
 from tests.builders.pipelines import load_tiny
 from tests.builders.ranks import OtherProcess, run_on_two
-from tests.builders.runs import Ran, assert_equal_tensors, run
+from tests.builders.runs import Ran, assert_equal_tensors, errors_of, losses, run
 from tests.builders.standalone import generate_samples
 from tests.builders.training_adapters import WEIGHTS, Layers, adapter_layers, write_adapter, write_distilled
 from trainer.__main__ import main
@@ -126,10 +126,6 @@ def on_other_model(config: Config, other_model: Path) -> Ran:
     return run(laid_over(config, {"sampling": {"model": str(other_model)}}))
 
 
-def losses(ran: Ran) -> list[float]:
-    return [e.loss for e in ran.of(StepFinished)]
-
-
 def validated(ran: Ran) -> list[float]:
     return [e.loss for e in ran.of(ValidationFinished)]
 
@@ -148,10 +144,6 @@ def distance(ours: list[Any], theirs: list[Any]) -> float:
 
 def weights_of(path: str) -> dict[str, torch.Tensor]:
     return load_file(path)
-
-
-def errors_of(config: Config, **sections: Any) -> dict[str, str]:
-    return {p.path: p.message for p in check(laid_over(config, sections)).errors}
 
 
 def loaded(config: Config) -> LoadedModel:

@@ -1,4 +1,4 @@
-"""FLUX.1 alone: guidance, schnell, Fill, both text encoders; what all flow families share is in test_flow_models.py."""
+"""FLUX.1 alone: guidance, schnell, Fill, both text encoders; what all flow families share is in tests/training/flow."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from modules.system.devices import CPU
 from tests.builders.configs import laid_over, small_config
 from tests.builders.flux import flux_pipeline, write_flux_folder
 from tests.builders.pipelines import load_tiny
-from tests.builders.runs import Ran, assert_equal_tensors, run
+from tests.builders.runs import assert_equal_tensors, errors_of, losses, run
 from tests.unit.test_migrations import flux_tree
-from trainer.events import BackupSaved, SampleReady, StepFinished
+from trainer.events import BackupSaved, SampleReady
 from trainer.preflight import check
 from trainer.preflight.tokenizer import tokens_read
 from ui.forms.records import groups_of, inline_records
@@ -59,16 +59,8 @@ def schnell(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Path:
     return write_flux_folder(tmp_path_factory.mktemp("models") / "tiny-schnell", guidance_embeds=False)
 
 
-def losses(ran: Ran) -> list[float]:
-    return [e.loss for e in ran.of(StepFinished)]
-
-
 def noise(*, batch: int = 1, seed: int = 5) -> torch.Tensor:
     return torch.randn(batch, 16, 8, 8, generator=torch.Generator().manual_seed(seed))
-
-
-def errors_of(config: Config, **sections: Any) -> dict[str, str]:
-    return {p.path: p.message for p in check(laid_over(config, sections)).errors}
 
 
 # -- guidance and schnell
@@ -153,7 +145,7 @@ def fill(tiny_flux_fill: Path, images: Path, tmp_path: Path) -> Config:
 
 
 @pytest.fixture
-def pictures(tmp_path: Path) -> tuple[Path, Path]:
+def inpainted_files(tmp_path: Path) -> tuple[Path, Path]:
     base, mask = Image.effect_noise((64, 64), 90).convert("RGB"), Image.new("L", (64, 64))
     mask.paste(255, (13, 16, 48, 45))  # not on the borders of latents
     base.save(tmp_path / "base.png")
@@ -162,14 +154,16 @@ def pictures(tmp_path: Path) -> tuple[Path, Path]:
 
 
 @torch.no_grad()
-def test_a_sample_of_fill_is_that_of_diffusers_pipeline(tiny_flux_fill: Path, pictures: tuple[Path, Path]) -> None:
+def test_a_sample_of_fill_is_that_of_diffusers_pipeline(
+    tiny_flux_fill: Path, inpainted_files: tuple[Path, Path]
+) -> None:
     family: Flux = load_tiny(tiny_flux_fill, FLUX.name)
-    images = read_inpainting_images(*pictures, SIZE)
+    images = read_inpainting_images(*inpainted_files, SIZE)
     masked = family.encode_images(images.image_13PP, torch.Generator().manual_seed(0))
     inputs = {"masked_image": masked, "mask_pixels": images.mask_by_latents(8)}
     pipe, prompt = flux_pipeline(tiny_flux_fill, family), "a disc"
     start, generator = initial_noise((1, 16, 8, 8), seed=3, device=CPU)
-    with Image.open(pictures[0]) as image, Image.open(pictures[1]) as mask:
+    with Image.open(inpainted_files[0]) as image, Image.open(inpainted_files[1]) as mask:
         theirs = pipe(
             [prompt],
             image=image,
@@ -196,7 +190,7 @@ def test_a_sample_of_fill_is_that_of_diffusers_pipeline(tiny_flux_fill: Path, pi
 
 
 def test_fill_trains_with_masks_and_prior_preservation(
-    fill: Config, images: Path, pictures: tuple[Path, Path], tmp_path: Path
+    fill: Config, images: Path, inpainted_files: tuple[Path, Path], tmp_path: Path
 ) -> None:
     folder = tmp_path / "images"
     shutil.copytree(images, folder)
@@ -204,7 +198,7 @@ def test_fill_trains_with_masks_and_prior_preservation(
         mask = Image.new("L", Image.open(file).size)
         mask.paste(255, (5, 5, 32, 32))
         mask.save(folder / f"{file.stem}-masklabel.png")
-    base, mask_file = (str(p) for p in pictures)
+    base, mask_file = (str(p) for p in inpainted_files)
     prompt = {"prompt": "a disc", "width_px": 64, "height_px": 64, "steps": 2, "guidance": 3.0}
     inpainted = {**prompt, "inpainting": True, "base_image": base, "mask_image": mask_file}
     sections: dict[str, Any] = {
@@ -254,7 +248,7 @@ def test_a_lora_of_both_text_encoders(config: Config, tiny_flux: Path) -> None:
     }
     without_text = laid_over(config, {**further, "parts": FROZEN_TEXT})
     assert not check(without_text).errors
-    assert losses(run(without_text))
+    assert run(without_text).finished.outcome == "finished"
 
 
 def test_a_lora_of_clip_is_loaded_by_diffusers(config: Config, tiny_flux: Path) -> None:
@@ -317,7 +311,7 @@ def test_onetrainers_presets_train(
     )
     assert not check(config).errors
     ran = run(config)
-    assert losses(ran)
+    assert ran.finished.outcome == "finished"
     names = read_safetensors(Path(ran.finished.model_path))[0]
     assert any(name.startswith("lora_unet_double_blocks_0_img_attn_qkv.") for name in names)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,9 @@ import pytest
 from modules.config.schema import Config
 from tests.builders.configs import small_config
 from tests.builders.images import draw_folder
-from tests.builders.runs import Ran, assert_equal_tensors, run
+from tests.builders.runs import Ran, assert_equal_tensors, losses, run, stop_at
 from tests.builders.shards import write_shard
-from trainer.commands import Command, CommandDesk, Stop
+from trainer.commands import CommandDesk, Stop
 from trainer.data.datasets import scan_watch
 from trainer.events import Event, PhaseChanged, RunFinished, RunStarted, StepFinished
 from trainer.launch import RunRequest
@@ -39,18 +38,6 @@ def config_of(tiny_sd: Path, folder: Path, concepts: list[dict[str, Any]], **dat
         training={"epochs": 3, "batch_size": 2},
         parts={"text_encoder": {"train": False}},
     )
-
-
-def losses(ran: Ran) -> list[float]:
-    return [s.loss for s in ran.of(StepFinished)]
-
-
-def stop_after(steps: int) -> Callable[[Event, Callable[[Command], None]], None]:
-    def on_event(event: Event, send: Callable[[Command], None]) -> None:
-        if isinstance(event, StepFinished) and event.step == steps:
-            send(Stop())
-
-    return on_event
 
 
 @pytest.mark.daily(1)
@@ -77,7 +64,7 @@ def test_a_run_on_shards_and_balanced_concepts_resumes_exactly(tiny_sd: Path, fo
     config = config_of(tiny_sd, folder, concepts)
     whole = run(config)
     assert len({s.epoch for s in whole.of(StepFinished)}) == 3
-    stopped = run(config, on_event=stop_after(4))
+    stopped = run(config, on_event=stop_at(4))
     assert stopped.finished.outcome == "stopped"
     resumed = run(config, resume_from=Path(stopped.finished.backup_path))
     assert losses(stopped) + losses(resumed) == losses(whole)

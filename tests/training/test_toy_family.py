@@ -23,11 +23,11 @@ from modules.formats.safetensors_io import read_safetensors
 from modules.system.hardware import GpuMemory
 from tests.builders.budgets import budget_of_run
 from tests.builders.configs import laid_over, small_config
-from tests.builders.runs import Ran, assert_equal_tensors, run
+from tests.builders.runs import assert_equal_tensors, losses, run
 from tests.builders.toy_family.build import write_toy_folder
 from tests.builders.toy_family.spec import TOY
 from trainer.__main__ import main
-from trainer.events import BackupSaved, ModelSaved, SampleReady, StepFinished, ValidationFinished
+from trainer.events import BackupSaved, ModelSaved, SampleReady, ValidationFinished
 from trainer.phases import CACHE_IMAGES, SAMPLE_DECODE, TRAIN, needed_parts, phase_facts
 from trainer.preflight import check
 from trainer.preflight.budget import disk_need, memory_problems
@@ -56,10 +56,6 @@ def model(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Path:
 @pytest.fixture
 def config(model: Path, images: Path, tmp_path: Path) -> Config:
     return laid_over(small_config(tmp_path, model=model, images=images), BASE)
-
-
-def losses(ran: Ran) -> list[float]:
-    return [e.loss for e in ran.of(StepFinished)]
 
 
 def test_it_trains_validates_samples_and_saves_a_lora_of_its_own(config: Config, images: Path) -> None:

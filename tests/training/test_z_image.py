@@ -1,9 +1,8 @@
-"""Z-Image alone; what all flow families share is in test_flow_models.py."""
+"""Z-Image alone; what all flow families share is in tests/training/flow."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,6 +12,7 @@ from modules.families.z_image.spec import Z_IMAGE
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.pipelines import load_tiny
+from tests.builders.runs import errors_of
 from trainer.preflight import check
 from ui.forms.records import groups_of, inline_records
 
@@ -20,10 +20,6 @@ from ui.forms.records import groups_of, inline_records
 @pytest.fixture
 def config(tiny_z_image: Path, images: Path, tmp_path: Path) -> Config:
     return small_config(tmp_path, model=tiny_z_image, images=images)
-
-
-def errors_of(config: Config, **sections: Any) -> dict[str, str]:
-    return {p.path: p.message for p in check(laid_over(config, sections)).errors}
 
 
 def test_float16_is_refused(config: Config) -> None:

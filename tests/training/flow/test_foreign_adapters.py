@@ -18,7 +18,7 @@ from modules.config.codec import decode, encode
 from modules.families.kinds.identify import identify
 from modules.families.protocol import ModelFamily
 from tests.builders.configs import laid_over, small_config
-from tests.builders.flow_models import FLOW_MODELS, FlowModel, flow_model
+from tests.builders.flow_models import FlowModel
 from tests.builders.images import draw_folder
 from tests.builders.pipelines import load_tiny
 from tests.builders.runs import run
@@ -26,35 +26,11 @@ from trainer.__main__ import main
 from trainer.events import StepFinished
 from trainer.preflight import check
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 RANK, ALPHA = 2, 3.0
 WHOLE = float("inf")
 """ai-toolkit's alpha of a LoKr of whole matrices, which has no scale: 9,999,999,999 in float16."""
 Tensors = dict[str, torch.Tensor]
 Changes = Mapping[str, torch.Tensor]
-
-
-@pytest.fixture(scope="module", params=FLOW_MODELS)
-def name(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture(scope="module")
-def tiny(name: str) -> FlowModel:
-    return flow_model(name)
-
-
-@pytest.fixture(scope="module")
-def model(request: pytest.FixtureRequest, name: str) -> Path:
-    folder: Path = request.getfixturevalue(name)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def family(model: Path, tiny: FlowModel) -> ModelFamily:
-    family: ModelFamily = load_tiny(model, tiny.family)
-    return family
 
 
 def layers_of(family: ModelFamily) -> dict[str, tuple[int, int]]:
@@ -102,8 +78,9 @@ def lokr(layers: Mapping[str, tuple[int, int]], *, is_whole: bool) -> tuple[Tens
 
 
 @pytest.fixture(scope="module")
-def written(family: ModelFamily, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Changes]]:
+def written(model: Path, tiny: FlowModel, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Changes]]:
     """The files by what they are, and what each adds to the weights."""
+    family: ModelFamily = load_tiny(model, tiny.family)
     layers, folder = layers_of(family), tmp_path_factory.mktemp("adapters")
     made = {program: lora(layers, program) for program in ("ai-toolkit", "ai-toolkit with alpha", "musubi-tuner")}
     made |= {"LoKr": lokr(layers, is_whole=False), "whole LoKr": lokr(layers, is_whole=True)}

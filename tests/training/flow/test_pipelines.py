@@ -1,6 +1,6 @@
 """Flow families against their own diffusers pipelines, at toy size: text, samples, and what their convention means.
 
-A family joins with one line in `tests/builders/flow_models.py`; `tests/training/test_flow_models.py` has the runs.
+`test_run.py` has the runs.
 """
 
 from __future__ import annotations
@@ -17,42 +17,10 @@ from modules.sampling.denoising_loop import initial_noise, run_denoising_loop, s
 from modules.sampling.prediction import guided_prediction
 from modules.sampling.rollout import Rollout, RolloutSettings, roll_out
 from modules.system.devices import CPU, Device
-from tests.builders.flow_models import FLOW_MODELS, FlowModel, flow_model
-from tests.builders.pipelines import load_tiny
+from tests.builders.flow_models import FlowModel
+from tests.builders.pipelines import denoiser_of, noise_of
 
 SIZE = Size(64, 64)
-
-
-@pytest.fixture(scope="module", params=FLOW_MODELS)
-def name(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture(scope="module")
-def tiny(name: str) -> FlowModel:
-    return flow_model(name)
-
-
-@pytest.fixture(scope="module")
-def model(request: pytest.FixtureRequest, name: str) -> Path:
-    folder: Path = request.getfixturevalue(name)
-    return folder
-
-
-@pytest.fixture
-def family(model: Path, tiny: FlowModel) -> ModelFamily:
-    family: ModelFamily = load_tiny(model, tiny.family)
-    return family
-
-
-def noise_of(family: ModelFamily, *, batch: int, seed: int) -> torch.Tensor:
-    """Latents of images of 64 px."""
-    shape = family.spec.latents.shape(64, 64)
-    return torch.randn(batch, *shape, generator=torch.Generator().manual_seed(seed))
-
-
-def denoiser_of(family: ModelFamily) -> torch.nn.Module:
-    return family.parts[family.spec.denoiser.name].module
 
 
 def test_a_batch_of_two_lengths_is_two_batches_of_one(family: ModelFamily) -> None:

@@ -1,0 +1,92 @@
+"""The tiny model of every flow family, and the configs and the shared run of their tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modules.config.schema import Config
+from modules.families.protocol import ModelFamily
+from modules.sampling.registry import samplers_for
+from tests.builders.configs import laid_over, small_config
+from tests.builders.flow_models import FLOW_MODELS, FlowModel, flow_model
+from tests.builders.images import draw_folder
+from tests.builders.pipelines import load_tiny
+from tests.builders.runs import Ran, run
+
+BASE: dict[str, Any] = {
+    "data": {"latent_cache": True, "text_cache": True},
+    "training": {
+        "epochs": 2,
+        "batch_size": 2,
+        "learning_rate": 0.01,
+        "noise": {"distribution": "logit_normal", "dynamic_shift": False},
+    },
+    "output": {"dtype": "float32", "format": "diffusers"},
+}
+PROMPT = {"prompt": "a disc", "width_px": 64, "height_px": 64, "steps": 2, "guidance": 2.0}
+
+
+@pytest.fixture(scope="module", params=FLOW_MODELS)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def tiny(name: str) -> FlowModel:
+    return flow_model(name)
+
+
+@pytest.fixture(scope="module")
+def model(request: pytest.FixtureRequest, name: str) -> Path:
+    folder: Path = request.getfixturevalue(name)
+    return folder
+
+
+@pytest.fixture
+def family(model: Path, tiny: FlowModel) -> ModelFamily:
+    family: ModelFamily = load_tiny(model, tiny.family)
+    return family
+
+
+@pytest.fixture(scope="module")
+def folder(name: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the shared run keeps its caches, which later runs of this model use."""
+    return tmp_path_factory.mktemp(name)
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Images of two shapes, with captions of different lengths."""
+    captions = ["a disc", "a disc, red, in front of a wall of large stones", "two squares"]
+    sizes = [(64, 64)] * 3 + [(96, 64)] * 2
+    return draw_folder(tmp_path_factory.mktemp("images"), sizes=sizes, captions=captions)
+
+
+@pytest.fixture(scope="module")
+def config(model: Path, tiny: FlowModel, folder: Path, images: Path) -> Config:
+    parts = {name: {"train": False} for name in tiny.untrained}
+    own = {"model": {"family": dict(tiny.settings)}, "parts": parts}
+    return laid_over(small_config(folder, model=model, images=images), {**BASE, **own})
+
+
+@pytest.fixture(scope="module")
+def watched(config: Config) -> Config:
+    """The config of the shared run: a LoRA, validated, sampled, with backups."""
+    images = config.concepts[0].path
+    return laid_over(
+        config,
+        {
+            "concepts": [{"path": images}, {"path": images, "kind": "validation"}],
+            "validation": {"every": {"n": 1, "unit": "epoch"}, "num_timesteps": 2},
+            "sampling": {"at_end": True, "prompts": [{**PROMPT, "sampler": s} for s in samplers_for(["flow"])]},
+            "backup": {"every": {"n": 3, "unit": "step"}, "keep": 0},
+        },
+    )
+
+
+@pytest.fixture(scope="module")
+def ran(watched: Config) -> Ran:
+    return run(watched)

@@ -1,0 +1,69 @@
+"""Saving memory changes no gradient of any flow family, and the estimate follows the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+
+from modules.config.schema import Config
+from modules.data.buckets import Size
+from modules.families.protocol import ModelFamily, PartMemory
+from modules.memory.compiled_blocks import Compilation
+from modules.system.devices import CPU, Device
+from tests.builders.configs import laid_over
+from tests.builders.pipelines import denoiser_of, noise_of
+from tests.builders.runs import assert_equal_tensors
+from trainer.preflight.run_budget import memory_estimate
+
+
+def test_the_memory_of_a_run_is_estimated(config: Config) -> None:
+    estimates = [  # so many images that the peak is not that of the text encoders
+        memory_estimate(laid_over(config, {"training": {"batch_size": n}}), {Size(64, 64): 16}) for n in (4, 16)
+    ]
+    activations = [estimate.peak.bytes_of("activations") for estimate in estimates if estimate is not None]
+    assert 0 < 3 * activations[0] < activations[1] < 5 * activations[0]
+
+
+def gradients(family: ModelFamily, memory: PartMemory) -> dict[str, torch.Tensor]:
+    """The gradients of a loss, with the memory settings of the transformer."""
+    denoiser = denoiser_of(family)
+    denoiser.requires_grad_(True)
+    denoiser.zero_grad()
+    family.set_memory({family.spec.denoiser.name: memory}, train_device=CPU, temp_device=Device("cpu:1"))
+    text = family.encode_prompts(["a disc", "a disc and a very long square"])
+    noisy = noise_of(family, batch=2, seed=0)
+    family.predict(noisy, torch.tensor([250.0, 700.0]), text).square().mean().backward()
+    return {n: p.grad.clone() for n, p in denoiser.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize(
+    "memory",
+    [
+        PartMemory("block"),
+        PartMemory("whole"),
+        PartMemory("transformer", offload_activations=True),
+        PartMemory("block", offload_fraction=0.5),
+    ],
+    ids=["block", "whole", "activations", "layers"],
+)
+def test_gradients_are_those_of_a_plain_pass(family: ModelFamily, memory: PartMemory) -> None:
+    assert_equal_tensors(gradients(family, memory), gradients(family, PartMemory()))
+
+
+class LastBlock(Compilation):
+    """Compiles one main block, which takes a second."""
+
+    def compile_in_place(self, blocks: Sequence[torch.nn.Module]) -> None:
+        super().compile_in_place(blocks[-1:])
+
+
+@pytest.mark.daily(1)
+def test_a_compiled_block_has_the_same_gradients(family: ModelFamily) -> None:
+    plain = gradients(family, PartMemory())
+    compilation = LastBlock(iter(range(1_000_000)).__next__, backend="aot_eager")
+    compiled = gradients(family, PartMemory("block", compilation=compilation))
+    assert not compilation.failure
+    torch.testing.assert_close(compiled, plain, rtol=1e-4, atol=1e-6)
+    torch.compiler.reset()
