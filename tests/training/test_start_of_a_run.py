@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import struct
 import subprocess
 import sys
@@ -76,7 +77,7 @@ def _files(folder: Path, config: Config) -> dict[str, bytes]:
     result = Path(config.output.destination)
     found = {path.name: path.read_bytes() for path in [*backup.glob("*.safetensors"), result]}
     result.unlink()
-    run_dir.rename(folder / f"kept {run_dir.name}")
+    shutil.rmtree(run_dir)
     return found
 
 
