@@ -37,7 +37,9 @@ class PublishedModel:
     `variant_index` further ones by variant. `text_width` is the width of the text states that its cross-attention
     reads, `embedding_width` that of an embedding's vectors, `embedding_tensors` the names of an embedding's tensors
     where they have names. `prediction_note(program, file)` returns what the user must do so that a program uses the
-    right prediction type. `programs` are the programs that support such models.
+    right prediction type. `programs` are the programs that support such models, `naming_rows` their answers to names of
+    layers in adapter files, and `versions` the versions that these answers are about where they are not those in
+    `program_table.PROGRAMS`.
     """
 
     name: str
@@ -62,6 +64,7 @@ class PublishedModel:
     prediction_note: Callable[[str, FileKind], str] = _no_note
     programs: tuple[str, ...] = ALL_PROGRAMS
     naming_rows: Mapping[str, Row] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
 
     def shipped_configs(self) -> dict[str, dict[str, Any]]:
         """Return the configs of its parts and of its scheduler, by part; none where none ship."""

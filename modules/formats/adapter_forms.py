@@ -17,12 +17,14 @@ from modules.formats.adapter_names import layer_and_factor
 from modules.formats.adapter_types import ALPHA
 
 Spelling = Literal["kohya", "peft"]
-Layout = Literal["diffusers", "original", "text", "bare text"]
+Layout = Literal["diffusers", "original", "comfyui", "text", "bare text"]
 """How a path is written: a denoiser's as in diffusers or in the original ("SGM") layout, a text encoder's with
-"text_model." or without it."""
+"text_model." or without it. "comfyui" is a denoiser's path in ComfyUI's checkpoints if these are neither."""
 Naming = Literal[
     "kohya, SGM names",
     "kohya, diffusers names",
+    "kohya, ComfyUI's names",
+    "OneTrainer, lora_transformer_",
     "kohya, text",
     "kohya, lora_te1_ for lora_te_",
     "kohya, lora_te_ for lora_te1_",
@@ -79,7 +81,11 @@ class AdapterForm:
     spelling: Spelling | None = None
 
 
-_KOHYA_UNET: Mapping[Layout, Naming] = {"diffusers": "kohya, diffusers names", "original": "kohya, SGM names"}
+_KOHYA_UNET: Mapping[Layout, Naming] = {
+    "diffusers": "kohya, diffusers names",
+    "original": "kohya, SGM names",
+    "comfyui": "kohya, ComfyUI's names",
+}
 _KOHYA_TEXT: Mapping[Layout, Naming] = {"text": "kohya, text", "bare text": "kohya, text without text_model"}
 _OFT: Mapping[Layout, Naming] = {"diffusers": "OFT of sd-scripts", "original": "OFT of sd-scripts"}
 KOHYA = AdapterForm(
@@ -92,7 +98,7 @@ KOHYA = AdapterForm(
         Prefix("lora_te2_", _SECOND, _KOHYA_TEXT),
         Prefix("lora_te3_", "", _KOHYA_TEXT),  # a T5, which models with two text encoders have as the second one
         Prefix("oft_unet_", DENOISER, _OFT),
-        Prefix("lora_transformer_", DENOISER),
+        Prefix("lora_transformer_", DENOISER, {"diffusers": "OneTrainer, lora_transformer_"}),
     ),
 )
 LYCORIS = AdapterForm(
@@ -109,6 +115,7 @@ LYCORIS = AdapterForm(
 _COMFY_DENOISER: Mapping[Layout, Naming] = {
     "diffusers": "ComfyUI, diffusers names",
     "original": "ComfyUI, original names",
+    "comfyui": "ComfyUI, original names",
 }
 _ENCODERS = (("clip_l", _FIRST), ("clip_h", _FIRST), ("clip_g", _SECOND), ("t5xxl", ""))
 COMFY = AdapterForm(

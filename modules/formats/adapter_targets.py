@@ -21,6 +21,7 @@ class AdapterTarget:
 
     A matrix that only files have is a target with `pieces`, the layers of the model whose weights are its rows, in
     order. `swapped`: it has one piece, and the halves of the rows are in the other order there (`fused_layers`).
+    `is_only_read`: files of other programs have the matrix; our files have its pieces.
     """
 
     part: str
@@ -31,6 +32,7 @@ class AdapterTarget:
     kohya_layout: Layout
     pieces: tuple[AdapterTarget, ...] = ()
     swapped: bool = False
+    is_only_read: bool = False
 
     @property
     def kohya_name(self) -> str:
@@ -52,12 +54,15 @@ class AdapterTarget:
 class AdapterTargets:
     """All layers of a model that files can change, also by the part in prefixes and the path with underscores.
 
-    `matrices` are those of files that contain the weights of several layers (`AdapterTarget.pieces`).
+    `matrices` are those of our files that contain the weights of several layers (`AdapterTarget.pieces`). `renamed`
+    are the parts and paths of layers that ComfyUI's checkpoints name otherwise than both diffusers and the original
+    layout, or have in a matrix of that layout.
     """
 
     all: tuple[AdapterTarget, ...]
     by_name: Mapping[Name, tuple[AdapterTarget, ...]]
     matrices: tuple[AdapterTarget, ...] = ()
+    renamed: frozenset[tuple[str, str]] = frozenset()
 
     @classmethod
     def of(cls, targets: Iterable[AdapterTarget], matrices: Iterable[AdapterTarget] = ()) -> AdapterTargets:
@@ -69,7 +74,10 @@ class AdapterTargets:
             place = target.part if target.is_text else DENOISER
             for key in ((part, name) for part in (place, "") for name in names):
                 by_name[key] = (*by_name.get(key, ()), target)
-        return cls(every, by_name, matrices)
+        renamed = {(t.part, t.path) for t in every if t.paths.get("comfyui", t.path) != t.path}
+        renamed |= {(p.part, p.path) for matrix in matrices if matrix.is_only_read for p in matrix.pieces}
+        written = tuple(matrix for matrix in matrices if not matrix.is_only_read)
+        return cls(every, by_name, written, frozenset(renamed))
 
     def find(self, layer: str, shapes: Shapes) -> AdapterTarget | None:
         """Return the layer of the model, or the matrix, that a layer of a file changes; None if the model has none.
@@ -150,8 +158,17 @@ def naming_of(layer: str, target: AdapterTarget, tensors: Collection[str]) -> Na
 
 
 def kohya_naming_of(target: AdapterTarget) -> Naming:
-    """Return the naming of a layer in the files of kohya's trainers."""
+    """Return the naming of a layer in our files of kohya's form."""
+    target = target.pieces[0] if target.is_only_read else target
     return split_layer(target.kohya_name)[0].namings.get(target.kohya_layout, "other")
+
+
+def comfy_naming_of(target: AdapterTarget) -> Naming:
+    """Return the naming of a layer in our files of ComfyUI's form (`lora_names.comfy_naming`)."""
+    target = target.pieces[0] if target.is_only_read else target
+    if target.is_text:
+        return "ComfyUI, text"
+    return "ComfyUI, original names" if "original" in target.paths else "ComfyUI, diffusers names"
 
 
 def _of_other_prefix(prefix: Prefix, layout: Layout, target: AdapterTarget) -> Naming:

@@ -9,7 +9,8 @@ layers are answered differently is loaded in part. Whole models are in `CHECKPOI
 Plain LoRA files were measured on 2026-11-21 with each program's own code at real shapes; LoHa, LoKr, OFT, DoRA, damaged
 files and inpainting on 2026-11-23. SimpleTuner's names and bundled embeddings are facts read in the programs or their
 issue threads. Tests ask diffusers and LyCORIS themselves, and tests/parity/test_merges_of_programs.py has the formulas
-of the others. A fact that turns out wrong, or a new version, changes a row alone. It imports nothing of the program,
+of the others. Which names of flow models ComfyUI maps to its own is read in its source (comfy/lora.py, comfy/utils.py;
+`COMFY_OF_FLOW`). A fact that turns out wrong, or a new version, changes a row alone. It imports nothing of the program,
 since the families' records read it.
 """
 
@@ -21,10 +22,13 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Word = Literal["all", "part", "none", "unknown"]
-Place = Literal["", "attention", "norm", "outside", "added embedding", "inpainting input", "text projection", "T5"]
+Place = Literal[
+    "", "attention", "norm", "outside", "added embedding", "inpainting input", "text projection", "T5", "renamed"
+]
 """Where in the model a layer is, as far as programs differ in it. "outside" the blocks are the time embedding and the
 first and last convolution; "added embedding" are the two of SDXL among these, and "inpainting input" is the first
-convolution of an inpainting model. "T5" is any layer of such a text encoder."""
+convolution of an inpainting model. "T5" is any layer of such a text encoder. "renamed" are layers that ComfyUI's own
+checkpoints name otherwise than the published ones (`AdapterTargets.renamed`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,10 @@ PROGRAMS: Mapping[str, Program] = {
     "LyCORIS": Program("4.1.0", is_main=False),
 }
 
+COMFY_OF_FLOW = "17358c8f"
+"""The revision of ComfyUI, of 2026, in whose source the answers about flow models were read: `PROGRAMS` has an older
+version, which lacks most of these models."""
+
 # -- the names of layers
 
 Row = Mapping[str, Answer | Mapping[Place, Answer]]
@@ -111,6 +119,7 @@ NAMES: Mapping[str, Row] = {
     "kohya, lora_te_ for lora_te1_": {**UNMEASURED, "diffusers": ALL},
     "kohya, text without text_model": {"diffusers": ALL},
     "OFT of sd-scripts": {"sd-scripts": UNKNOWN, "LyCORIS": UNKNOWN},
+    "OneTrainer, lora_transformer_": {},
     "SimpleTuner": {"ComfyUI": ALL, "Forge": ALL, "LyCORIS": UNKNOWN},
     "PEFT, text": {
         "ComfyUI": {"": ALL, "text projection": UNKNOWN},

@@ -8,12 +8,13 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
 from modules.config.schema import Config
 from modules.config.sections.output import Output
+from modules.families.chroma.settings import FROZEN
 from modules.families.kinds.adapter_programs import adapter_loads
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.record import Loads
@@ -22,7 +23,7 @@ from modules.families.published import ALL_PROGRAMS
 from modules.families.registry import published, published_models
 from modules.formats.adapter_forms import Naming
 from modules.formats.checkpoint_header import CheckpointHeader, read_checkpoint_header
-from modules.formats.program_table import CHANGES, EXTRAS, NAMES, UNKNOWN
+from modules.formats.program_table import CHANGES, COMFY_OF_FLOW, EXTRAS, NAMES, UNKNOWN
 from modules.formats.program_table import PROGRAMS as PROGRAMS_OF_TABLE
 from modules.settings.field import records_of
 from tests.builders import lora_keys as by
@@ -160,6 +161,25 @@ ROWS: dict[str, Row] = {
         "all all none none none none",
     ),
 }
+# The same of flow models: the beginning of the names, the layout of the paths, and how much ComfyUI and diffusers load.
+# ComfyUI's answers follow from the names that its source maps to its own (`COMFY_OF_FLOW`).
+FLOW_ROWS: dict[str, tuple[str, str, str, str]] = {
+    "Z-Image, kohya": ("z_image", "lora_unet_", "diffusers", "part all"),
+    "Z-Image, ComfyUI": ("z_image", "diffusion_model.", "diffusers", "all all"),
+    "Z-Image, ComfyUI's checkpoint": ("z_image", "diffusion_model.", "comfyui", "all part"),
+    "Z-Image, kohya, ComfyUI's checkpoint": ("z_image", "lora_unet_", "comfyui", "all ?"),
+    "Z-Image, diffusers": ("z_image", "transformer.", "diffusers", "all all"),
+    "Z-Image, SimpleTuner": ("z_image", "lycoris_", "diffusers", "all none"),
+    "Z-Image, without a prefix": ("z_image", "", "diffusers", "all none"),
+    "Z-Image, OneTrainer": ("z_image", "lora_transformer_", "diffusers", "none none"),
+    "FLUX.1, kohya": ("flux_dev", "lora_unet_", "original", "all part"),
+    "FLUX.1, ComfyUI": ("flux_dev", "diffusion_model.", "original", "all none"),
+    "FLUX.1, diffusers": ("flux_dev", "transformer.", "diffusers", "all all"),
+    "FLUX.1, SimpleTuner": ("flux_dev", "lycoris_", "diffusers", "all none"),
+    "FLUX.1, OneTrainer": ("flux_dev", "lora_transformer_", "diffusers", "all ?"),
+    "Chroma1, kohya": ("chroma1", "lora_unet_", "original", "all part"),
+    "Chroma1, diffusers": ("chroma1", "transformer.", "diffusers", "all all"),
+}
 PROGRAMS = ("ComfyUI", "Forge", "A1111", "sd-scripts", "diffusers", "diffusers 0.31")
 
 
@@ -174,6 +194,33 @@ def test_each_kind_of_file_is_answered_as_the_programs_load_it(row: str) -> None
     model, keys, expected = ROWS[row]
     words = [x.loads for x in loads(model, keys()).values()]
     assert [{"unknown": "?"}.get(word, word) for word in words] == expected.split()
+
+
+def flow_keys(model: str, start: str, layout: Any) -> Keys:
+    """The tensors of a LoRA of all layers of a denoiser in one layout, the matrices of that layout for their pieces.
+
+    Without Chroma's approximator, which no adapter changes.
+    """
+    targets = published(model).adapter_targets(shipped_configs(model))
+    every = {t.path: t for found in targets.by_name.values() for t in found if not t.is_text and layout in t.paths}
+    inside = {piece.path for target in every.values() for piece in target.pieces}
+    inside |= {path for path in every if path.startswith(FROZEN)}
+    keys: Keys = {}
+    for target in (t for path, t in every.items() if path not in inside):
+        path = target.paths[layout]
+        name = f"{start}{path.replace('.', '_') if start.endswith('_') else path}"
+        down, up = ("lora_down", "lora_up") if start.endswith("_") else ("lora_A", "lora_B")
+        keys |= {f"{name}.{down}.weight": (4, target.weight[1]), f"{name}.{up}.weight": (target.weight[0], 4)}
+    return keys
+
+
+@pytest.mark.parametrize("row", FLOW_ROWS)
+def test_each_naming_of_a_flow_model_is_answered_as_the_programs_load_it(row: str) -> None:
+    model, start, layout, expected = FLOW_ROWS[row]
+    found = loads(model, flow_keys(model, start, layout), programs=("ComfyUI", "diffusers"))
+    assert [{"unknown": "?"}.get(x.loads, x.loads) for x in found.values()] == expected.split()
+    assert found["ComfyUI"].version == COMFY_OF_FLOW
+    assert ("convert it to the ComfyUI form" in found["ComfyUI"].note) is (expected.split()[0] != "all")
 
 
 @pytest.mark.parametrize("model", by.CONFIGS)

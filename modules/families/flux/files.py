@@ -20,19 +20,24 @@ from modules.families.parts.t5_layers import t5_targets
 from modules.families.published import Configs, FamilyFiles, PublishedModel
 from modules.formats.adapter_targets import AdapterTargets
 from modules.formats.checkpoint_header import CheckpointHeader
-from modules.formats.program_table import ALL, UNKNOWN, Row, none, refuses
+from modules.formats.program_table import ALL, COMFY_OF_FLOW, UNKNOWN, Row, none, refuses
 
 _CONFIGS = Path(__file__).parent / "configs"
 _FILL_CHANNELS = 384
 _NO_T5 = none("loads no LoRA of T5")
+_NO_NORM = none("does not map the norms of CLIP")
 _TEXT_ROWS: Mapping[str, Row] = {
     "kohya, text": {
-        "ComfyUI": {"": ALL, "norm": UNKNOWN},
+        "ComfyUI": {"": ALL, "norm": _NO_NORM},
         "Forge": UNKNOWN,
         "diffusers": {"": ALL, "T5": refuses("raises an error: the file has layers of T5")},
         "sd-scripts": {"": ALL, "norm": UNKNOWN},
     },
-    "PEFT, text": {"ComfyUI": UNKNOWN, "Forge": UNKNOWN, "diffusers": {"": ALL, "T5": _NO_T5}},
+    "PEFT, text": {
+        "ComfyUI": {"": ALL, "norm": _NO_NORM, "T5": none("does not map T5 in this form")},
+        "Forge": UNKNOWN,
+        "diffusers": {"": ALL, "T5": _NO_T5},
+    },
     "ComfyUI, text": {"ComfyUI": ALL, "diffusers": UNKNOWN},
 }
 # What makes a model different from the published one.
@@ -67,6 +72,7 @@ def _model(name: str, label: str, architecture: str, *, pipelines: Mapping[str, 
         embedding_tensors=("clip_l", "t5xxl"),
         programs=("ComfyUI", "Forge", "diffusers"),
         naming_rows={**NAMING_ROWS, **_TEXT_ROWS},
+        versions={"ComfyUI": COMFY_OF_FLOW},
     )
 
 

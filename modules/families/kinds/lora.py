@@ -93,6 +93,8 @@ def _names(layers: Mapping[str, Shapes], model: str, metadata: Mapping[str, str]
     layouts = {layout_of(layer, t) for layer, s in layers.items() if targets and (t := targets.find(layer, s))}
     if {"original", "diffusers"} <= layouts:
         return "mixed"
+    if "comfyui" in layouts:
+        return "comfyui"
     return "sgm" if "original" in layouts else "diffusers" if "diffusers" in layouts else ""
 
 

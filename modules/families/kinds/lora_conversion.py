@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from modules.families.kinds.adapter_programs import unusual_alphas
+from modules.families.kinds.adapter_contents import unusual_alphas
 from modules.families.kinds.conversion import Source
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.lora_model import INVALID_CONFIGS

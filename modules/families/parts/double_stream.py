@@ -33,8 +33,14 @@ NAMING_ROWS: Mapping[str, Row] = {
     },
     "ComfyUI, original names": {"ComfyUI": ALL, "Forge": UNKNOWN, "sd-scripts": UNKNOWN, "LyCORIS": UNKNOWN},
     "PEFT, denoiser": _NATIVE,
+    "PEFT, denoiser without its prefix": {"ComfyUI": ALL, "Forge": UNKNOWN, "diffusers 0.31": UNKNOWN},
+    "other factors in PEFT names": {**UNMEASURED, "ComfyUI": ALL},
+    "before PEFT, denoiser": {**UNMEASURED, "ComfyUI": ALL},
+    "SimpleTuner": {"ComfyUI": ALL, "Forge": UNKNOWN, "LyCORIS": UNKNOWN},
+    "OneTrainer, lora_transformer_": {**UNMEASURED, "ComfyUI": ALL},
 }
-"""The answers of programs to the names of layers: diffusers was measured, the others are facts from their threads."""
+"""The answers of programs to the names of layers: diffusers was measured, ComfyUI's are the names in its maps, and the
+others are facts from their threads."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,12 @@ _MODULES = {
 }
 
 
+def path_in_comfy(path: str) -> str:
+    """Return the path in ComfyUI's checkpoints of a layer that is not fused with others there."""
+    block, attention, name = path.rpartition(".attention.")
+    return f"{block}{attention}{_RENAMED_IN_ATTENTION.get(name, name)}" if block else _MODULES.get(path, path)
+
+
 def _slots(config: Mapping[str, Any]) -> Iterator[Slot]:
     for key in ("x_pad_token", "cap_pad_token", "cap_embedder.0.weight"):
         yield Slot(key, key)
