@@ -23,6 +23,23 @@ VARIANT_LABELS: Mapping[str, str] = {BASE_VARIANT: "Base", "inpainting": "Inpain
 
 
 @dataclass(frozen=True, slots=True)
+class VaeFile:
+    """How files contain a VAE alone, in the original layout and in diffusers'.
+
+    `slots` names the function from a config to the slots of its tensors in the original layout
+    (`modules.families.parts.single_file.slots`), as "module:function". `original` and `diffusers` begin names that
+    every file of the layout has, without a prefix; `original_latents` and `diffusers_latents` are the weights of the
+    layer whose input channels are the latents.
+    """
+
+    slots: str
+    original: tuple[str, ...]
+    diffusers: tuple[str, ...]
+    original_latents: str = "decoder.conv_in.weight"
+    diffusers_latents: str = "decoder.conv_in.weight"
+
+
+@dataclass(frozen=True, slots=True)
 class ModelClass:
     """The diffusers or transformers class of a part, as "module:Class", and the facts about its layers.
 
@@ -39,6 +56,9 @@ class ModelClass:
 
     `file_key` names the function from the key of a tensor in the module to the one in files, empty for a tensor that
     files do not have, as "module:function"; without it both are the same.
+
+    `vae_file` states how files contain it alone, for a VAE. `library` is the package whose names configs and folders
+    have, if the class is not in it but one of our own that derives from the package's.
 
     `fill_buffers` names the function that makes the buffers which files do not have, from a module whose buffers are on
     the meta device, as "module:function".
@@ -57,6 +77,8 @@ class ModelClass:
     layers: LayerPresets = field(default_factory=dict, hash=False)
     never_quantized: frozenset[str] = frozenset()
     file_key: str = ""
+    vae_file: VaeFile | None = None
+    library: str = ""
     fill_buffers: str = ""
     overflows_in_float16: bool = False
     work: float = 1.0
@@ -84,7 +106,7 @@ class PartSpec:
     @property
     def library(self) -> str:
         """The package of the class, "diffusers" or "transformers", which determines the names of the files."""
-        return self.model_class.partition(".")[0]
+        return self.model.library or self.model_class.partition(".")[0]
 
     @property
     def class_name(self) -> str:

@@ -18,7 +18,7 @@ from benchmarks.gguf_file import write_gguf
 from modules.config.quantized_parts import quantized_parts
 from modules.config.schema import Config
 from modules.families.kinds.identify import identify
-from modules.families.parts.single_file.autoencoder import vae_slots
+from modules.families.parts.single_file.autoencoder import vae_slots, vae_slots_of
 from modules.families.parts.single_file.models import CONFIGS_KEY
 from modules.families.parts.single_file.moves import to_original
 from modules.families.parts.single_file.write import file_state
@@ -127,7 +127,7 @@ def test_every_part_of_a_flow_model_is_read_from_a_file(
             layout = record.layout(dict(module.config))
             state = {f"{layout.prefix}{n}": t for n, t in to_original(layout.slots, state).items()}
         elif part.role == "vae":
-            state = to_original(vae_slots(dict(module.config)), state)
+            state = to_original(vae_slots_of(part.model, dict(module.config)), state)
         written[part.name] = tmp_path / f"{part.name}.safetensors"
         save_file({n: t.make().clone().contiguous() for n, t in state.items()}, written[part.name])
     again = load_tiny(hollow, spec.name, part_files={part: str(file) for part, file in written.items()})

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from modules.families.kinds.identify import identify
+from modules.families.parts.part_classes import KL_VAE
 from modules.families.parts.single_file.checkpoint import load_part, load_vae_file, open_checkpoint
 from modules.families.parts.single_file.write import CheckpointTraits, write_checkpoint
 from modules.families.registry import published_models
@@ -130,7 +131,7 @@ def test_a_missing_vae_is_reported_and_read_from_a_vae_file(tmp_path: Path) -> N
         load_part(checkpoint, "vae", CLASSES["vae"], torch.float32)
     for file in (alone, diffusers_alone):
         assert identify(file).kind == "vae"
-        module = load_vae_file(file, CLASSES["vae"], checkpoint.configs["vae"], torch.float32)
+        module = load_vae_file(file, KL_VAE, checkpoint.configs["vae"], torch.float32)
         assert_equal({"vae": parts["vae"]}, {"vae": module})
 
 

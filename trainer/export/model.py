@@ -14,7 +14,7 @@ import torch
 
 from modules.config.schema import Config
 from modules.families.parts.folder_model import write_folder
-from modules.families.parts.single_file.autoencoder import vae_slots
+from modules.families.parts.single_file.autoencoder import vae_slots_of
 from modules.families.parts.single_file.moves import to_original
 from modules.families.parts.single_file.write import CheckpointTraits, file_state, require_keys, write_checkpoint
 from modules.families.protocol import ModelFamily, Part
@@ -129,7 +129,7 @@ class AutoencoderExporter:
         """Write the VAE with its trained weights, streamed; see `Exporter`."""
         settings = config_of(self.part)
         state = file_state(self.part.spec.model, state_of(self.part.spec.name, self.part, values))
-        slots = vae_slots(settings)
+        slots = vae_slots_of(self.part.spec.model, settings)
         require_keys(self.part.spec.label, {s.key for s in slots}, state)
         dtype = dtype_of(self.config.output.dtype)
         title = path.stem if self.suffix else path.name

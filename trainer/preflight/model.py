@@ -294,6 +294,13 @@ def _vae(config: Config) -> Iterator[Problem]:
                 f"{spec.label} needs {spec.latents.channels}.",
                 advice="Choose a VAE of the model's family, or leave it empty to use the model's own.",
             )
+        elif found.facts.get("class", part.class_name) != part.class_name:
+            yield Problem(
+                path,
+                f"{cut(name, max_chars=200)} is a VAE of another kind, {found.facts['class']}; {spec.label} needs "
+                f"{part.class_name}.",
+                advice="Choose a VAE of the model's family, or leave it empty to use the model's own.",
+            )
     for part in spec.parts:
         if part.role == "vae" and spec.latents.overflows_in_float16 and config.part(part.name).dtype == "float16":
             yield Problem(

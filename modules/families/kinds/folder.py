@@ -95,7 +95,8 @@ def _without_index(folder: Path) -> FileKind:
     if config is not None:
         name = _word(config.get("_class_name") or config.get("model_type") or "model")
         if name in {p.class_name for spec in FAMILIES.values() for p in spec.parts if p.role == "vae"}:
-            facts = {"layout": "diffusers folder", "latent_channels": str(_whole(config.get("latent_channels")))}
+            channels = _whole(config.get("latent_channels") or config.get("z_dim"))
+            facts = {"layout": "diffusers folder", "class": name, "latent_channels": str(channels)}
             return FileKind("vae", f"{folder.name} is the folder of a VAE, in diffusers' layout.", facts=facts)
         return FileKind("part", f"{folder.name} contains only one part of a model: {name}.")
     return FileKind("unknown", f"{folder.name} is not a model folder: it has no model_index.json.")

@@ -31,13 +31,12 @@ def vae_kind(header: CheckpointHeader) -> FileKind | None:
     if header.has(*_OTHER_PARTS):
         return None
     for prefix in ("first_stage_model.", "vae.", ""):
-        original = header.has(f"{prefix}encoder.down.0.block.")
-        if not original and not header.has(f"{prefix}encoder.down_blocks.0.resnets."):
+        layout, name, latents = _layout(header, prefix)
+        if not name:
             continue
-        shape = header.shapes.get(f"{prefix}decoder.conv_in.weight", ())
+        shape = header.shapes.get(f"{prefix}{latents}", ())
         channels = shape[1] if len(shape) > 1 else 0
-        facts = {"layout": "original" if original else "diffusers", "dtype": header.main_dtype}
-        facts["latent_channels"] = str(channels)
+        facts = {"layout": layout, "dtype": header.main_dtype, "class": name, "latent_channels": str(channels)}
         with_vae = [spec for spec in FAMILIES.values() if spec.names_of("vae")]
         if channels and channels not in {spec.latents.channels for spec in with_vae}:
             labels = ", ".join(spec.label for spec in with_vae)
@@ -46,6 +45,25 @@ def vae_kind(header: CheckpointHeader) -> FileKind | None:
         sentence = f"A VAE alone, in the {facts['layout']} layout, {facts['dtype']}."
         return FileKind("vae", sentence, facts=facts)
     return None
+
+
+def _layout(header: CheckpointHeader, prefix: str) -> tuple[str, str, str]:
+    """Return the layout of a VAE's tensors, its class, and the layer behind its latents; empty where there is no VAE.
+
+    Of several classes it is the one that more of the names speak for.
+    """
+    parts = [p for spec in FAMILIES.values() for p in spec.parts]
+    found = []
+    for part, file in ((p, p.model.vae_file) for p in parts):
+        if file is None:
+            continue
+        for layout, marks, latents in (
+            ("original", file.original, file.original_latents),
+            ("diffusers", file.diffusers, file.diffusers_latents),
+        ):
+            if all(header.has(f"{prefix}{mark}") for mark in marks):
+                found.append((len(marks), (layout, part.class_name, latents)))
+    return max(found, default=(0, ("", "", "")))[1]
 
 
 def _loads(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads, ...]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from diffusers.models.autoencoders.autoencoder_kl_qwenimage import QwenImageCausalConv3d
 from diffusers.models.downsampling import Downsample2D
 from torch import nn
 
@@ -27,9 +28,11 @@ class CircularPadding:
     bottom: int
 
     def __call__(self, layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the inputs, (B, C, H, W) first, with that one padded."""
+        """Return the inputs, (B, C, H, W) or (B, C, frames, H, W) first, with that one padded."""
         sides = (self.left, self.right, self.top, self.bottom)
-        return (nn.functional.pad(inputs[0], sides, mode="circular"), *inputs[1:])
+        flat_BCHW = inputs[0].flatten(1, -3)
+        padded_BCHW = nn.functional.pad(flat_BCHW, sides, mode="circular")
+        return (padded_BCHW.unflatten(1, inputs[0].shape[1:-2]), *inputs[1:])
 
 
 def pad_circularly(part: nn.Module) -> None:
@@ -39,6 +42,14 @@ def pad_circularly(part: nn.Module) -> None:
             # A VAE's: it appends a row and a column of zeros itself, unless it believes that its layer pads.
             module.padding = 1
             module.conv.register_forward_pre_hook(CircularPadding(0, 1, 0, 1))
+        elif isinstance(module, nn.ZeroPad2d):
+            left, right, top, bottom = module.padding
+            module.padding = (0, 0, 0, 0)
+            module.register_forward_pre_hook(CircularPadding(left, right, top, bottom))
+        elif isinstance(module, QwenImageCausalConv3d) and any(module._padding[:4]):
+            left, right, top, bottom, *frames = module._padding  # what it pads with itself, before it convolves
+            module._padding = (0, 0, 0, 0, *frames)
+            module.register_forward_pre_hook(CircularPadding(left, right, top, bottom))
         elif isinstance(module, nn.Conv2d) and any(module.padding):
             rows, columns = (int(n) for n in module.padding)
             module.padding = (0, 0)

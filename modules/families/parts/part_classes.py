@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from modules.families.spec import DistilledSpec, ModelClass, TextSpec
+from modules.families.spec import DistilledSpec, ModelClass, TextSpec, VaeFile
 from modules.settings.layer_filter import LayerFilter, LayerPresets
 
 _RESNET = "diffusers.models.resnet:ResnetBlock2D"
@@ -31,7 +31,28 @@ KL_VAE = ModelClass(
     f"{_PASSES}:vae_passes",
     (_RESNET,),
     file_key="modules.families.parts.single_file.autoencoder:modern_key",
+    vae_file=VaeFile(
+        "modules.families.parts.single_file.autoencoder:vae_slots",
+        original=("encoder.down.0.block.",),
+        diffusers=("encoder.down_blocks.0.resnets.",),
+    ),
 )
+_FRAME_VAE = "modules.families.parts.frame_vae"
+_QWEN_IMAGE = "diffusers.models.autoencoders.autoencoder_kl_qwenimage"
+QWEN_IMAGE_VAE = ModelClass(
+    f"{_FRAME_VAE}:AutoencoderKLQwenImage",
+    (f"{_QWEN_IMAGE}:QwenImageAttentionBlock",),
+    f"{_FRAME_VAE}:vae_passes",
+    (f"{_QWEN_IMAGE}:QwenImageResidualBlock",),
+    vae_file=VaeFile(
+        f"{_FRAME_VAE}:vae_slots",
+        original=("encoder.downsamples.0.residual.",),
+        diffusers=("encoder.down_blocks.0.norm1.",),
+        original_latents="decoder.conv1.weight",
+    ),
+    library="diffusers",
+)
+"""The VAE of Qwen-Image, Krea 2 and Anima: 16 channels with a mean and a deviation each, read from its config."""
 _DOUBLE, _SINGLE = r"^transformer_blocks\.\d+\.", r"^single_transformer_blocks\.\d+\."
 DOUBLE_STREAM_LAYERS: LayerPresets = {
     "attention_mlp": LayerFilter((rf"{_DOUBLE}(attn|ff|ff_context)\.", rf"{_SINGLE}(attn\.|proj_)"), is_regex=True),

@@ -124,7 +124,7 @@ def _with_part(
     settings = config.to_dict() if hasattr(config, "to_dict") else dict(config)
     dtype = _dtypes_to_read(request, spec).get(part.name, torch.float32)
     if part.role == "vae":
-        module = load_vae_file(vae_weights_at(path), load_factory(part.model_class), settings, dtype)
+        module = load_vae_file(vae_weights_at(path), part.model, settings, dtype)
     else:
         module = load_part_file(path, spec, part, settings, dtype, stays_packed=request.stays_packed)
     return replace(files, parts={**files.parts, part.name: module})

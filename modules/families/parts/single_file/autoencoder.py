@@ -7,9 +7,11 @@ from typing import Any
 
 from modules.families.parts.single_file.record import PartLayout
 from modules.families.parts.single_file.slots import Slot, limited, module_slots
+from modules.families.spec import ModelClass
+from modules.system.factories import load_factory
 
 VAE_PREFIX = "first_stage_model."
-_MODULES = {"encoder", "decoder", "quant_conv", "post_quant_conv"}
+_MODULES = {"encoder", "decoder", "quant_conv", "post_quant_conv", "conv1", "conv2"}
 _VAE_RESNET = ("norm1", "conv1", "norm2", "conv2")
 _ATTENTION = (("to_q", "q"), ("to_k", "k"), ("to_v", "v"), ("to_out.0", "proj_out"))
 # The names before diffusers 0.12; folders of that age still have them.
@@ -26,6 +28,13 @@ def vae_slots(config: Mapping[str, Any]) -> tuple[Slot, ...]:
     )
 
 
+def vae_slots_of(model: ModelClass, config: Mapping[str, Any]) -> tuple[Slot, ...]:
+    """Return the slots of a VAE of any class in its original layout."""
+    assert model.vae_file is not None, f"{model.reference} is no VAE"
+    slots: tuple[Slot, ...] = load_factory(model.vae_file.slots)(config)
+    return slots
+
+
 def vae_layout(name: str, config: Mapping[str, Any]) -> PartLayout:
     """Return the layout of an `AutoencoderKL` of this config in a single file; `name` is the part's."""
     return PartLayout(name, VAE_PREFIX, vae_slots(config), is_unused=_is_unused)
@@ -36,7 +45,7 @@ def vae_names(names: Iterable[str]) -> dict[str, str]:
     `{original: name in the file}`.
     """
     names = list(names)
-    is_bare = any(n.startswith(("decoder.up.", "encoder.down.")) for n in names)
+    is_bare = any(n.startswith(("decoder.up.", "encoder.down.", "encoder.downsamples.")) for n in names)
     return {_original(name, is_bare=is_bare): name for name in names}
 
 

@@ -8,7 +8,7 @@ Only headers are read until a part is loaded, then tensor by tensor.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import torch
 
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.identify import identify
-from modules.families.parts.single_file.autoencoder import modern_key, vae_layout, vae_names
+from modules.families.parts.single_file.autoencoder import VAE_PREFIX, vae_names, vae_slots_of
 from modules.families.parts.single_file.denoiser_file import packed_layers
 from modules.families.parts.single_file.models import (
     averaged_names,
@@ -32,7 +32,7 @@ from modules.families.parts.single_file.packed_weights import is_scaled_matrix, 
 from modules.families.parts.single_file.record import Configs, PartLayout
 from modules.families.protocol import StaysPacked, never_packed
 from modules.families.registry import FAMILIES, all_files, published
-from modules.families.spec import FamilySpec, PartSpec
+from modules.families.spec import FamilySpec, ModelClass, PartSpec
 from modules.formats.lazy_tensors import LazyTensor
 from modules.formats.stored_tensors import read_stored
 from modules.system.errors import DarkroomError
@@ -151,7 +151,7 @@ def load_part(checkpoint: Checkpoint, part: str, kind: Any, dtype: torch.dtype, 
     )
 
 
-def load_vae_file(path: Path, kind: Any, config: Mapping[str, Any], dtype: torch.dtype) -> Any:
+def load_vae_file(path: Path, model: ModelClass, config: Mapping[str, Any], dtype: torch.dtype) -> Any:
     """Return the VAE of a VAE file or of a checkpoint, in the original or in diffusers' layout, or of a VAE's folder.
 
     `config` is the VAE config of the model it is used with: the file does not contain its scaling factor. Raises
@@ -159,10 +159,12 @@ def load_vae_file(path: Path, kind: Any, config: Mapping[str, Any], dtype: torch
     """
     file_kind = identify(path)
     stored, _ = read_stored(_weights_in(path) if path.is_dir() else path)
-    layout = vae_layout("vae", config)
-    if file_kind.facts.get("layout", "").startswith("diffusers"):
-        state = {modern_key(n.removeprefix("vae.")): t for n, t in stored.items()}
-        state = {n: t.then(t.shape[:2], _as_matrix) if _is_old_matrix(n, t) else t for n, t in state.items()}
+    layout = PartLayout("vae", VAE_PREFIX, vae_slots_of(model, config))
+    if _is_in_diffusers_layout(stored, model):
+        state = {n.removeprefix("vae."): t for n, t in stored.items()}
+        if model.file_key:  # of old files
+            state = {load_factory(model.file_key)(n): t for n, t in state.items()}
+            state = {n: t.then(t.shape[:2], _as_matrix) if _is_old_matrix(n, t) else t for n, t in state.items()}
     else:
         tensors = {original: stored[name] for original, name in vae_names(stored).items()}
         if missing := missing_names(layout, tensors):
@@ -173,7 +175,13 @@ def load_vae_file(path: Path, kind: Any, config: Mapping[str, Any], dtype: torch
             )
         inside = {n.removeprefix(layout.prefix): t for n, t in tensors.items() if n.startswith(layout.prefix)}
         state = from_original(layout.slots, inside)
-    return build_part(kind, config, state, dtype, where=f"the VAE in {path.name}")
+    return build_part(load_factory(model.reference), config, state, dtype, where=f"the VAE in {path.name}")
+
+
+def _is_in_diffusers_layout(names: Iterable[str], model: ModelClass) -> bool:
+    marks = model.vae_file.diffusers if model.vae_file is not None else ()
+    names = {name.removeprefix("vae.") for name in names}
+    return all(any(name.startswith(mark) for name in names) for mark in marks)
 
 
 def load_part_file(
@@ -268,7 +276,7 @@ def empty_part(kind: Any, config: Mapping[str, Any]) -> Any:
     """Return a module of a config without memory behind its weights (PyTorch's meta device)."""
     try:
         with torch.device("meta"):
-            if kind.__module__.startswith("diffusers"):
+            if hasattr(kind, "from_config"):  # a class of diffusers
                 return kind.from_config({k: v for k, v in config.items() if k != "_class_name"})
             return kind(kind.config_class(**config))
     except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:

@@ -1,0 +1,115 @@
+"""Autoencoders of videos used for images, each of them one frame: images and latents have no axis of frames here.
+
+Convolutions over frames are causal, so that the first frame of a video depends on no other; what diffusers keeps of
+earlier frames is needed for further ones alone. Without it a block computes the same from the same input each time, as
+recomputing it for its gradients needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from diffusers.models.autoencoders import autoencoder_kl_qwenimage as qwenimage
+from diffusers.models.autoencoders.vae import DecoderOutput, DiagonalGaussianDistribution
+from diffusers.models.modeling_outputs import AutoencoderKLOutput
+
+from modules.families.parts.single_file.checkpoint import empty_part
+from modules.families.parts.single_file.slots import Slot
+from modules.families.spec import FamilySpec
+from modules.memory.recording import PassSize
+from modules.memory.trace import TracedPass
+
+
+class AutoencoderKLQwenImage(qwenimage.AutoencoderKLQwenImage):  # type: ignore[misc]  # diffusers has no types
+    """Qwen-Image's autoencoder for images: diffusers' module, with the same configs and tensors.
+
+    Equal to diffusers' `encode` and `decode` of a video with one frame (arXiv 2508.02324, section 2.2).
+    """
+
+    def encode(self, x: torch.Tensor, return_dict: bool = True) -> Any:
+        """Return the distribution of the latents (B, C, H, W) of images (B, 3, P, P) in [-1, 1]."""
+        moments_BCHW = self.quant_conv(self.encoder(x.unsqueeze(2))).squeeze(2)
+        distribution = DiagonalGaussianDistribution(moments_BCHW)
+        return AutoencoderKLOutput(latent_dist=distribution) if return_dict else (distribution,)
+
+    def decode(self, z: torch.Tensor, return_dict: bool = True) -> Any:
+        """Return the images (B, 3, P, P) of latents (B, C, H, W), in [-1, 1]."""
+        images_B3PP = self.decoder(self.post_quant_conv(z.unsqueeze(2))).squeeze(2).clamp(-1.0, 1.0)
+        return DecoderOutput(sample=images_B3PP) if return_dict else (images_B3PP,)
+
+
+def vae_passes(vae: Any, spec: FamilySpec) -> Mapping[str, TracedPass]:
+    """Return the encoding and decoding of an `AutoencoderKLQwenImage`."""
+
+    def images(size: PassSize) -> dict[str, Any]:
+        return {"x": torch.empty(size.batch, vae.config.input_channels, size.height_px, size.width_px)}
+
+    def latents(size: PassSize) -> dict[str, Any]:
+        factor = 2 ** (len(vae.config.dim_mult) - 1)
+        return {"z": torch.empty(size.batch, vae.config.z_dim, size.height_px // factor, size.width_px // factor)}
+
+    def encode(x: torch.Tensor) -> torch.Tensor:
+        mean: torch.Tensor = vae.encode(x).latent_dist.mean
+        return mean
+
+    def decode(z: torch.Tensor) -> torch.Tensor:
+        image: torch.Tensor = vae.decode(z).sample
+        return image
+
+    return {"encode": TracedPass(encode, images), "decode": TracedPass(decode, latents)}
+
+
+_ENDS = {
+    "quant_conv": "conv1",
+    "post_quant_conv": "conv2",
+    "conv_in": "conv1",
+    "norm_out": "head.0",
+    "conv_out": "head.2",
+    "mid_block.resnets.0": "middle.0",
+    "mid_block.attentions.0": "middle.1",
+    "mid_block.resnets.1": "middle.2",
+}
+_IN_RESNET = {
+    "norm1": "residual.0",
+    "conv1": "residual.2",
+    "norm2": "residual.3",
+    "conv2": "residual.6",
+    "conv_shortcut": "shortcut",
+}
+
+
+def vae_slots(config: Mapping[str, Any]) -> tuple[Slot, ...]:
+    """Return the slots of an `AutoencoderKLQwenImage` of this config in the original layout, which is that of Wan 2.1.
+
+    Source: diffusers' `convert_wan_vae_to_diffusers`.
+    """
+    return tuple(_slots(config))
+
+
+def _slots(config: Mapping[str, Any]) -> Iterator[Slot]:
+    in_block = int(config.get("num_res_blocks", 2)) + 2  # of the decoder: one more than the encoder has, and upsampling
+    for key in empty_part(AutoencoderKLQwenImage, config).state_dict():
+        yield Slot(key, _original(key, in_block))
+
+
+def _original(key: str, in_block: int) -> str:
+    """Return the original name of a tensor; a block of the decoder has `in_block` layers."""
+    path, _, parameter = key.rpartition(".")
+    coder, _, rest = path.partition(".") if path.startswith(("encoder.", "decoder.")) else ("", "", path)
+    steps = rest.split(".")
+    if steps[0] == "down_blocks":
+        steps[0] = "downsamples"
+    elif steps[0] == "up_blocks":
+        _, block, kind, index, *steps = steps
+        within = int(index) if kind == "resnets" else in_block - 1
+        steps = ["upsamples", str(int(block) * in_block + within), *steps]
+    rest = ".".join(steps)
+    for ours, theirs in _ENDS.items():
+        if rest == ours or rest.startswith(f"{ours}."):
+            rest = theirs + rest.removeprefix(ours)
+    head, _, last = rest.rpartition(".")
+    if last in _IN_RESNET and head:
+        rest = f"{head}.{_IN_RESNET[last]}"
+    return ".".join(filter(None, (coder, rest, parameter)))
