@@ -113,6 +113,11 @@ class FamilyFiles:
         record = self.models[0].single_file
         return record is None or any(p.name == part for p in record.parts(self.models[0].shipped_configs()))
 
+    @property
+    def has_denoiser_alone(self) -> bool:
+        """Whether single files of the family's models contain the denoiser without the other parts."""
+        return self.denoiser_file is not None and not self.is_in_single_file("vae")
+
 
 @cache
 def _shipped(folder: Path) -> dict[str, dict[str, Any]]:

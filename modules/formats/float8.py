@@ -4,17 +4,23 @@ Values from 2^-6 to 448 have a relative error of at most 1/16; smaller ones lose
 So only matrices and kernels of the denoiser are stored in float8, everything else in float16, also the embeddings of
 timesteps, the modulations and the layers at both ends, which are small and sensitive; and the factors of a LoRA, which
 are mostly smaller, are scaled up by powers of two, with an alpha that reverses this.
+
+In scaled float8 each matrix is divided by a number of its own before it is rounded, so that its largest value becomes
+the largest of the format and smaller ones keep their relative error; `float8_scales` has the names. A scale is of a
+whole matrix: ComfyUI reads none of rows or blocks (its issue 10491).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 
 import torch
 
 from modules.formats.adapter_names import layer_and_factor
 from modules.formats.adapter_types import ALPHA
+from modules.formats.float8_scales import scale_of
 from modules.formats.lazy_tensors import LazyTensor, lazy
 from modules.formats.safetensors_io import Writable
 
@@ -34,12 +40,55 @@ def matrices_in_float8(
     in float16, too: those that are never quantized.
     """
 
-    def takes(name: str, tensor: LazyTensor) -> bool:
-        layer = name.rpartition(".")[0]
-        is_weight = name.endswith("weight") and len(tensor.shape) > 1
-        return is_weight and set(never).isdisjoint([*layer.split("."), f"^{layer}"])
+    return {name: _cast(t, FLOAT8 if takes_float8(name, t.shape, never) else _REST) for name, t in tensors.items()}
 
-    return {name: _cast(t, FLOAT8 if takes(name, t) else _REST) for name, t in tensors.items()}
+
+def takes_float8(name: str, shape: Sequence[int], never: Collection[str]) -> bool:
+    """Return whether a tensor of a denoiser is one that `matrices_in_float8` stores in float8."""
+    layer = name.rpartition(".")[0]
+    is_weight = name.endswith("weight") and len(shape) > 1
+    return is_weight and set(never).isdisjoint([*layer.split("."), f"^{layer}"])
+
+
+def in_scaled_float8(tensors: Mapping[str, LazyTensor], matrices: Collection[str]) -> dict[str, LazyTensor]:
+    """Return the tensors of a file with the named matrices in scaled float8, and all others in float16.
+
+    The scale of each, a number in float32, is among them; the mark of such files is not (`mark_of_scales`).
+    """
+    written: dict[str, LazyTensor] = {}
+    for name, tensor in tensors.items():
+        if name not in matrices:
+            written[name] = _cast(tensor, _REST)
+            continue
+        scale = _Scale(tensor)
+        written[name] = LazyTensor(tensor.shape, FLOAT8, partial(_divide, tensor, scale))
+        written[scale_of(name)] = LazyTensor((), torch.float32, scale)
+    return written
+
+
+class _Scale:
+    """The scale of a matrix: its largest value in units of the largest of float8. Made once, from the whole matrix."""
+
+    def __init__(self, matrix: LazyTensor) -> None:
+        self._matrix = matrix
+        self._value: torch.Tensor | None = None
+
+    def __call__(self) -> torch.Tensor:
+        if self._value is None:
+            self._value = self.of(self._matrix.make())
+        return self._value
+
+    def of(self, values: torch.Tensor) -> torch.Tensor:
+        """Return the scale, from the values of the matrix."""
+        if self._value is None:
+            largest = values.float().abs().amax()
+            self._value = torch.where(largest > 0, largest / _LARGEST, torch.ones_like(largest))
+        return self._value
+
+
+def _divide(matrix: LazyTensor, scale: _Scale) -> torch.Tensor:
+    values = matrix.make().float()
+    return _convert(values / scale.of(values), FLOAT8)
 
 
 def rest_in_float16(tensors: Mapping[str, LazyTensor]) -> dict[str, LazyTensor]:

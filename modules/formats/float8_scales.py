@@ -1,8 +1,8 @@
 """The scales of float8 weights in a file, by the names of its tensors (scaled float8).
 
 A float8 weight is divided by a scale before it is rounded, so that it uses the whole range of the format; read without
-its scale it is another weight. ComfyUI's files name the scale `layer.scale_weight`, with an empty tensor `scaled_fp8`
-as a mark, or `layer.weight_scale`, with the formats of layers in a tensor `comfy_quant` of each or in the metadata.
+its scale it is another weight. ComfyUI's files name the scale `layer.scale_weight`, with a tensor `scaled_fp8` as a
+mark, or `layer.weight_scale`, with the formats of layers in a tensor `comfy_quant` of each or in the metadata.
 Scales of inputs, which are for products computed in float8, are not used.
 """
 
@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from modules.system.problem import count
 
-_OF_WEIGHTS = (".scale_weight", ".weight_scale")
+_SCALE = ".scale_weight"
+_OF_WEIGHTS = (_SCALE, ".weight_scale")
 _OF_INPUTS = (".scale_input", ".input_scale")
 _MARK, _LAYER_FORMAT, _METADATA = "scaled_fp8", ".comfy_quant", "_quantization_metadata"
 _OTHER_SCALES = (".weight_scale_2", ".weight_scale_inv")  # of blocks: nvfp4, and float8 of DeepSeek
@@ -38,6 +39,20 @@ class Float8Scales:
 
 
 NO_SCALES = Float8Scales({})
+
+
+def scale_of(weight: str) -> str:
+    """Return the name of a weight's scale in our files."""
+    return f"{weight.removesuffix('.weight')}{_SCALE}"
+
+
+def mark_of_scales(prefix: str, *, exact_products: bool) -> tuple[str, int]:
+    """Return the name and the number of values of the mark of a part in scaled float8, behind the part's prefix.
+
+    ComfyUI quantizes the inputs of layers to float8, too, if the mark is empty. With `exact_products`, two values, it
+    computes in 16 bits (`convert_old_quants` in its comfy/utils.py).
+    """
+    return f"{prefix}{_MARK}", 2 if exact_products else 0
 
 
 def scales_in(

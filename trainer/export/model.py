@@ -64,7 +64,8 @@ class ModelExporter:
             zero_snr=bool(scheduler.get("rescale_betas_zero_snr")),
             variant=naming.variant,
         )
-        dtype = None if output.dtype == "float8" else dtype_of(output.dtype)
+        is_scaled = output.dtype == "scaled_float8"
+        dtype = None if output.dtype == "float8" or is_scaled else dtype_of(output.dtype)
         metadata = result_metadata(self.config, moment, self.thumbnail)
         if output.model_format == "diffusers":  # title and date, which its files would not show
             metadata |= date_metadata(path.name, moment)
@@ -89,6 +90,7 @@ class ModelExporter:
             created=moment.now,
             metadata=metadata,
             on_written=on_written,
+            is_scaled_float8=is_scaled,
         )
 
 

@@ -53,8 +53,7 @@ def convert_file(settings: ConvertSettings, job: Job) -> JobFinished:
         opened = as_inpainting(opened)
         notes.append("It is an inpainting model now, which predicts the same as before until it is trained as one.")
     job.note((*notes, *conversion_notes(opened, form)))
-    dtype = dtype_of(settings.dtype) if settings.dtype else None
-    written = convert(opened, out, form, dtype=dtype, created=_now(), on_written=_writing(job))
+    written = _convert(job, opened, out, form, settings.dtype)
     return JobFinished(f"Converted {source.name}.", tuple(map(str, written)))
 
 
@@ -67,12 +66,30 @@ def merge_loras(settings: MergeSettings, job: Job) -> JobFinished:
         require_free([model], out.with_suffix(".yaml"), overwrite=settings.overwrite)
     elif out.suffix.lower() in (".ckpt", ".pt"):
         raise DarkroomError(f"{out.name} cannot be written.", advice="End the name in .safetensors, or name a folder.")
-    dtype = dtype_of(settings.dtype) if settings.dtype else None
     job.progress("reading", 0, 1)
-    merge = merge_into_model(open_source(model), files, dtype=dtype)
+    merge = merge_into_model(open_source(model), files, dtype=_plain_dtype(settings.dtype))
     job.note(merge.sentences)
-    written = convert(merge.source, out, form, dtype=dtype, created=_now(), on_written=_writing(job))
+    written = _convert(job, merge.source, out, form, settings.dtype)
     return JobFinished(f"Merged {_several(files)} into {model.name}.", tuple(map(str, written)))
+
+
+_SCALED = "scaled_float8"
+
+
+def _plain_dtype(dtype: str) -> torch.dtype | None:
+    return dtype_of(dtype) if dtype not in ("", _SCALED) else None
+
+
+def _convert(job: Job, source: Source, out: Path, form: Form, dtype: str) -> list[Path]:
+    return convert(
+        source,
+        out,
+        form,
+        dtype=_plain_dtype(dtype),
+        created=_now(),
+        on_written=_writing(job),
+        is_scaled_float8=dtype == _SCALED,
+    )
 
 
 def combine_loras(settings: CombineSettings, job: Job) -> JobFinished:

@@ -16,7 +16,17 @@ from modules.system.factories import load_factory
 from modules.system.paths import from_root
 from trainer.job import Job
 from trainer.job_events import JobFinished
-from trainer.jobs.spec import LORA, LORA_FILE, AdapterChoice, Argument, Dtype, JobSpec, Overwrite, positional
+from trainer.jobs.spec import (
+    LORA,
+    LORA_FILE,
+    AdapterChoice,
+    Argument,
+    Dtype,
+    JobSpec,
+    ModelDtype,
+    Overwrite,
+    positional,
+)
 
 _FORMS = {
     "single": "Single file",
@@ -94,7 +104,7 @@ class ConvertSettings(Section):
             "The output format. If it follows from the output's name, a LoRA gets its other form.",
         ),
     ] = ""
-    dtype: Dtype = ""
+    dtype: ModelDtype = ""
     use_ema: Annotated[
         bool, Setting("EMA weights", "Use the EMA weights if a checkpoint has both."), Argument("--ema")
     ] = False
@@ -118,7 +128,7 @@ class MergeSettings(Section):
     ] = ""
     out: Annotated[str, _MODEL_OUT, positional("OUT")] = ""
     files: Adapters = ()
-    dtype: Dtype = ""
+    dtype: ModelDtype = ""
     overwrite: Overwrite = False
 
 

@@ -62,6 +62,15 @@ Dtype = Annotated[
     Literal["", "float16", "bfloat16", "float32"],
     Setting("Output dtype", "The dtype of the written weights.", choice_labels=DTYPES),
 ]
+ModelDtype = Annotated[
+    Literal["", "float16", "bfloat16", "float32", "scaled_float8"],
+    Setting(
+        "Output dtype",
+        "The dtype of the written weights. float8 with scales is for a single file of a flow model's transformer, "
+        "which ComfyUI reads: half the size of float16, with a scale for each matrix.",
+        choice_labels={**DTYPES, "scaled_float8": "float8 with scales (ComfyUI)"},
+    ),
+]
 Overwrite = Annotated[bool, Setting("Overwrite", "Replace what is at the destination.")]
 
 

@@ -25,6 +25,7 @@ from modules.config.rules.model import (
     model_variant,
     sample_images,
     sampling_model,
+    scaled_float8_file,
     single_file_of_family,
     training_adapter,
 )
@@ -89,6 +90,7 @@ RULES: tuple[Rule, ...] = (
     caption_changes,
     masks_of_variant,
     single_file_of_family,
+    scaled_float8_file,
     training_adapter,
     sampling_model,
     samples,

@@ -59,6 +59,31 @@ def single_file_of_family(config: Config) -> Iterator[Problem]:
         )
 
 
+def scaled_float8_file(config: Config) -> Iterator[Problem]:
+    """Yield an error if the result has no form in scaled float8: only the single file of a denoiser alone has one."""
+    if config.output.dtype != "scaled_float8" or config.training.trains == "vae":  # `autoencoder` refuses float8 of it
+        return
+    label = config.family.label
+    if config.training.trains != "full":
+        yield Problem(
+            "output.dtype",
+            "Float8 with scales is a form of whole models: adapters and embeddings have none.",
+            advice="Choose float8, which scales a LoRA by its alpha, or float16.",
+        )
+    elif not files_of(config.family.name).has_denoiser_alone:
+        yield Problem(
+            "output.dtype",
+            f"Float8 with scales is for single files with a transformer alone; those of {label} contain all parts.",
+            advice="Choose float8 or float16.",
+        )
+    elif config.output.model_format != "single_file":
+        yield Problem(
+            "output.dtype",
+            "A diffusers folder has no scales for float8.",
+            advice="Set the model format to a single file, or choose float8 or float16.",
+        )
+
+
 def masks_of_variant(config: Config) -> Iterator[Problem]:
     """Yield notes about settings of masks that have no effect with the model variant."""
     masks = config.masks
@@ -173,7 +198,7 @@ def _dtypes(config: Config) -> Iterator[Problem]:
                 "The layers of a VAE that is trained cannot be offloaded.",
                 advice="Set the layer offload fraction to 0 and switch on gradient checkpointing.",
             )
-    if config.output.dtype == "float8":
+    if config.output.dtype in ("float8", "scaled_float8"):
         yield Problem(
             "output.dtype",
             "A VAE cannot be saved in float8: its images would be visibly coarse.",

@@ -57,18 +57,20 @@ class Output(Section):
         ),
     ] = "single_file"
     dtype: Annotated[
-        Literal["float32", "bfloat16", "float16", "float8"],
+        Literal["float32", "bfloat16", "float16", "float8", "scaled_float8"],
         Setting(
             "Output dtype",
             "Most shared files use float16, which is half the size of float32. float8 (e4m3) halves it again and loses "
             "detail: of a model only the UNet is in float8, which ComfyUI, Forge, A1111 and diffusers load; of a LoRA "
-            "all, scaled by its alpha.",
+            "all, scaled by its alpha. float8 with scales loses less: each matrix has a scale, which ComfyUI reads. "
+            "It is for fine-tunes of flow models in a single file.",
             group="Result",
             choice_labels={
                 "float32": "float32",
                 "bfloat16": "bfloat16",
                 "float16": "float16",
                 "float8": "float8",
+                "scaled_float8": "float8 with scales (ComfyUI)",
             },
             changeable_on_resume=True,
         ),

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -97,12 +98,15 @@ def write_model(
     dtype: torch.dtype | None,
     created: datetime,
     on_written: OnWritten | None = None,
+    is_scaled_float8: bool = False,
 ) -> list[Path]:
     """Write a model as a folder or as one file and return the paths written.
 
     Its metadata are kept, also by way of a folder, except for the hashes of the old file. `created` is the time of the
-    conversion, not of the model, so it is not in its metadata.
+    conversion, not of the model, so it is not in its metadata. Raises DarkroomError for scaled float8 in a folder.
     """
+    if is_scaled_float8 and form == "folder":
+        raise DarkroomError("A diffusers folder has no scales for float8.", advice="Write a .safetensors file.")
     traits, metadata = traits_of(source.kind), {**(source.metadata or {})}
     if form == "single" and not source.beside and needs_beside(traits):
         raise DarkroomError(
@@ -137,6 +141,7 @@ def write_model(
         on_written=on_written,
         advice=CONVERTED,
         beside=source.beside,
+        is_scaled_float8=is_scaled_float8,
     )
 
 
@@ -244,10 +249,17 @@ def convert(
     dtype: torch.dtype | None,
     created: datetime,
     on_written: OnWritten | None = None,
+    is_scaled_float8: bool = False,
 ) -> list[Path]:
     """Write an opened model or LoRA in another form and return the files and folders written.
 
-    Raises DarkroomError if a tensor is missing or not finite; an existing output then stays unchanged.
+    Raises DarkroomError if a tensor is missing or not finite, or if the result cannot be in scaled float8; an existing
+    output then stays unchanged.
     """
     writer: Callable[..., list[Path]] = load_factory(FILE_KINDS[source.kind.kind].writer)
-    return writer(source, out, form, dtype=dtype, created=created, on_written=on_written)
+    write = partial(writer, source, out, form, dtype=dtype, created=created, on_written=on_written)
+    if not is_scaled_float8:
+        return write()
+    if not source.kind.is_model:
+        raise DarkroomError(f"{source.path.name} is not a whole model, and only these can be in scaled float8.")
+    return write(is_scaled_float8=True)

@@ -39,7 +39,8 @@ def denoiser_kind(
     facts = {"container": header.container, "dtype": header.main_dtype, "tensors": str(len(header.shapes))}
     if header.scales.names:
         facts["scaled"] = "a scale for each matrix"
-    dtype = f", {'scaled ' if 'scaled' in facts else ''}{facts['dtype']}" if facts["dtype"] else ""
+    stored = "scaled float8" if "scaled" in facts else facts["dtype"]
+    dtype = f", {stored}" if stored else ""
     what = f"{with_article(model.label, capital=True)} {label}"
     sentence = f"{what} alone{dtype}." if is_alone else f"{what} with other parts, which are not read{dtype}."
     return FileKind("part", sentence, model.family, model.name, prediction=prediction, facts=facts)

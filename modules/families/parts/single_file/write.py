@@ -20,6 +20,7 @@ from modules.families.parts.single_file.models import CONFIGS_KEY, layouts, sing
 from modules.families.parts.single_file.moves import to_original
 from modules.families.parts.single_file.prediction import SIDECAR_START, ZERO_SNR_LINE, is_own_sidecar
 from modules.families.parts.single_file.record import Configs
+from modules.families.parts.single_file.scaled_float8 import to_scaled_float8
 from modules.families.parts.single_file.sizes import configs_to_bring
 from modules.families.registry import FAMILIES, published
 from modules.families.spec import ModelClass
@@ -57,16 +58,20 @@ def write_checkpoint(
     on_written: OnWritten | None = None,
     advice: str = TRAINED,
     beside: Mapping[str, LazyTensor] | None = None,
+    is_scaled_float8: bool = False,
 ) -> list[Path]:
     """Write a model as one .safetensors file and return the files written, with its .yaml where it needs one.
 
     `states` contains each part's tensors under diffusers' names. `metadata` is kept in the file (see
     `checkpoint_metadata`); `created` is when the model was made, None where that is not known. `beside` are tensors of
-    networks beside the model, under their names in the file. Raises DarkroomError where a tensor is missing, unknown or
-    not finite (`advice` is for the last); an existing file is left unchanged then.
+    networks beside the model, under their names in the file. With `is_scaled_float8`, `dtype` must be None. Raises
+    DarkroomError where a tensor is missing, unknown or not finite (`advice` is for the last), or the model has no file
+    in scaled float8; an existing file is left unchanged then.
     """
     record = single_file_of(traits.model)
     tensors = {**original_tensors(states, configs, traits), **(beside or {})}
+    if is_scaled_float8:
+        tensors = to_scaled_float8(traits.model, configs, tensors)
     facts = _facts(states, configs, traits, dtype=dtype, title=title, created=created)
     kept = {n: text for n, text in (metadata or {}).items() if n != CONFIGS_KEY}
     full_metadata = checkpoint_metadata(facts, kept, payload_sha256=PAYLOAD_SHA256)
