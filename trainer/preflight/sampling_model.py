@@ -13,7 +13,7 @@ from modules.estimate.architecture import architecture_of
 from modules.estimate.run import in_gb, plain_bytes
 from modules.families.kinds.identify import identify
 from modules.families.kinds.registry import serves_as
-from modules.families.parts.single_file.denoiser_file import denoiser_tensors
+from modules.families.parts.single_file.denoiser_file import config_in_file, denoiser_tensors
 from modules.families.spec import BASE_VARIANT
 from modules.formats.checkpoint_header import read_checkpoint_header
 from modules.formats.gguf_header import is_gguf
@@ -135,8 +135,9 @@ def _misfit(config: Config, name: str, shown: str) -> Problem | None:
 
 def _shapes_in_file(config: Config, name: str, settings: Mapping[str, object]) -> dict[str, Shape]:
     path = from_root(name)
-    header = read_checkpoint_header(path)
-    tensors = denoiser_tensors(config.family.name, header.weights, settings, where=path.name)
+    header, family = read_checkpoint_header(path), config.family.name
+    settings = config_in_file(family, header.weights, settings)
+    tensors = denoiser_tensors(family, header.weights, settings, where=path.name)
     return {ours: stored.slot.shape_of(header.shapes[stored.name]) for ours, stored in tensors.items()}
 
 

@@ -113,13 +113,14 @@ def load_family(
     fallback_dtype: str = "float32",
     quantized: QuantizedParts = NOTHING_QUANTIZED,
     before_quantizing: Callable[[ModelFamily], None] = lambda family: None,
+    may_be_distilled: bool = False,
 ) -> ModelFamily:
     """Load a base model through the factory its family names.
 
     `part_of(name)` returns the settings of a part; `on_bytes(done, total)` is called during a download. The weights of
     the parts in `without_weights` are not read; these parts are on the meta device. `fallback_dtype` is for a VAE
     that overflows in float16; the weights of the `quantized` parts are quantized here, after `before_quantizing` was
-    called with the model.
+    called with the model. `may_be_distilled` is as in `LoadRequest`.
     """
     spec = FAMILIES[model.family.name]
     load: Callable[[LoadRequest[FamilySettings]], ModelFamily] = load_factory(spec.factory)
@@ -132,6 +133,7 @@ def load_family(
             stays_packed=_stays_packed(quantized),
             without_weights=without_weights,
             fallback_dtype=dtype_of(fallback_dtype),
+            may_be_distilled=may_be_distilled,
             offline=model.offline,
             hub_cache_dir=model.hub_cache_dir,
             hub=hub_access(load_secrets().secrets),
@@ -309,7 +311,9 @@ def _load_denoiser(
     """Load the denoiser of another model, as that of the base model is loaded; of the other parts only the configs."""
     denoiser = config.family.denoiser.name
     others = [p.name for p in config.family.parts if p.name != denoiser]
-    family = load_family(config.model, config.part, on_bytes, without_weights=others, quantized=quantized)
+    family = load_family(
+        config.model, config.part, on_bytes, without_weights=others, quantized=quantized, may_be_distilled=True
+    )
     channels_innermost(family, {denoiser} & set(channels_last))
     return family
 

@@ -21,10 +21,12 @@ from modules.families.parts.single_file.checkpoint import (
     load_vae_file,
     open_checkpoint,
 )
+from modules.families.parts.single_file.denoiser_file import config_in_file
 from modules.families.protocol import LoadRequest
 from modules.families.registry import published
 from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec, PartSpec, tokenizer_of
+from modules.formats.checkpoint_header import read_checkpoint_header
 from modules.formats.diffusers_folder import locate
 from modules.formats.gguf_header import is_gguf
 from modules.system.errors import DarkroomError
@@ -119,15 +121,23 @@ def _may_overflow(part: PartSpec, request: LoadRequest[FamilySettings], spec: Fa
 def _with_part(
     files: ModelFiles, spec: FamilySpec, part: PartSpec, path: Path, request: LoadRequest[FamilySettings]
 ) -> ModelFiles:
-    """Return the files with a part from a file of its own, built from the base model's config of it."""
+    """Return the files with a part from a file of its own, built from the base model's config of it.
+
+    With the denoiser of a distilled model that has another config comes the scheduler of the published one.
+    """
     config: Any = files.parts[part.name].config
     settings = config.to_dict() if hasattr(config, "to_dict") else dict(config)
     dtype = _dtypes_to_read(request, spec).get(part.name, torch.float32)
+    scheduler = files.scheduler
+    if part.role == "denoiser" and request.may_be_distilled:
+        own = dict(config_in_file(spec.name, read_checkpoint_header(path).weights, settings))
+        if own != settings:
+            settings, scheduler = own, published(identify(path).model).shipped_configs()["scheduler"]
     if part.role == "vae":
         module = load_vae_file(vae_weights_at(path), part.model, settings, dtype)
     else:
         module = load_part_file(path, spec, part, settings, dtype, stays_packed=request.stays_packed)
-    return replace(files, parts={**files.parts, part.name: module})
+    return replace(files, parts={**files.parts, part.name: module}, scheduler=scheduler)
 
 
 def _with_safe_vae(files: ModelFiles, request: LoadRequest[FamilySettings], spec: FamilySpec) -> ModelFiles:
