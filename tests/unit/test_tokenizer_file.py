@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from modules.families.z_image.text import load_tokenizer
+from modules.families.parts.chat_tokens import load_chat_tokenizer
 from modules.system.errors import DarkroomError
 from tests.builders.z_image import write_tokenizer
 
@@ -22,14 +22,14 @@ def folder(tmp_path: Path) -> Path:
 def test_a_damaged_vocabulary_is_refused(folder: Path, content: bytes) -> None:
     (folder / "tokenizer.json").write_bytes(content)
     with pytest.raises(DarkroomError, match="is damaged"):
-        load_tokenizer(folder)
+        load_chat_tokenizer(folder)
 
 
 def test_a_file_that_is_too_large_is_not_read(folder: Path) -> None:
     with (folder / "tokenizer.json").open("r+b") as file:
         file.truncate(100_000_000)
     with pytest.raises(DarkroomError, match="larger than"):
-        load_tokenizer(folder)
+        load_chat_tokenizer(folder)
 
 
 def test_prompts_are_neither_truncated_nor_padded_by_the_file(folder: Path) -> None:
@@ -39,4 +39,4 @@ def test_prompts_are_neither_truncated_nor_padded_by_the_file(folder: Path) -> N
     tokenizer.enable_truncation(4)
     tokenizer.enable_padding(length=6)
     tokenizer.save(file)
-    assert [load_tokenizer(folder).count(text) for text in ("ab", "a red disc")] == [2, 10]
+    assert [load_chat_tokenizer(folder).count(text) for text in ("ab", "a red disc")] == [2, 10]

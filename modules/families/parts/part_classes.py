@@ -81,6 +81,13 @@ T5_TEXT = ModelClass(
     file_key="modules.families.parts.t5_layers:t5_key",
     overflows_in_float16=True,  # T5 v1.1 was trained in bfloat16; float16 clips its states
 )
+QWEN3 = ModelClass(
+    "transformers.models.qwen3.modeling_qwen3:Qwen3Model",
+    ("transformers.models.qwen3.modeling_qwen3:Qwen3DecoderLayer",),
+    f"{_PASSES}:text_passes",
+)
+CHAT_TOKENIZER = "modules.families.parts.chat_tokens:load_chat_tokenizer"
+"""The tokenizer of language models that read prompts as messages of a chat."""
 
 DISTILLED_SD = DistilledSpec(
     ("turbo", "lightning", "lcm", "hyper", "dmd2"),

@@ -9,9 +9,9 @@ import torch
 
 from modules.data.conditioning import Conditioning
 from modules.data.inputs import NO_INPUTS
+from modules.families.parts.chat_text import ChatReader
 from modules.families.parts.conditioning import TokenConditioning
 from modules.families.parts.flow_model import FlowModel
-from modules.families.z_image.text import PromptTokenizer, encode
 
 
 @dataclass(eq=False)
@@ -20,7 +20,7 @@ class ZImage(FlowModel[TokenConditioning]):
 
     text_class = TokenConditioning
 
-    tokenizer: PromptTokenizer
+    reader: ChatReader
 
     def reaches(self, part: str, name: str) -> bool:
         """Return whether a denoising loss reaches a layer: the transformer's are reached, the text is not trained."""
@@ -28,8 +28,7 @@ class ZImage(FlowModel[TokenConditioning]):
 
     def encode_prompts(self, prompts: Sequence[str], padded_like: Sequence[str] = ()) -> TokenConditioning:
         """Return the states of prompts. The transformer pads them itself, so `padded_like` changes nothing."""
-        encoder, forward = self.modules["text_encoder"], self._forward("text_encoder")
-        return TokenConditioning.of([encode(encoder, forward, self.tokenizer.templated(p)) for p in prompts])
+        return TokenConditioning.of(self.reader.encode(self._forward("text_encoder"), prompts))
 
     def predict(
         self,
@@ -47,8 +46,8 @@ class ZImage(FlowModel[TokenConditioning]):
 
     def text_identity(self) -> str:
         """Return everything but the weights that affects how a prompt is encoded."""
-        return f"{self.tokenizer.tokenizer.to_str()}|{self.tokenizer.templated('')}"
+        return self.reader.identity()
 
     def count_tokens(self, prompt: str) -> int:
         """Return the number of tokens of a prompt, without the template."""
-        return self.tokenizer.count(prompt)
+        return self.reader.tokenizer.count(prompt)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from modules.diffusion.flow import flow_process_of
+from modules.families.parts.chat_tokens import load_chat_tokenizer
 from modules.families.parts.files import require_known_denoiser
 from modules.families.parts.lora_names import naming_of
 from modules.families.parts.read_model import read_model
@@ -10,7 +11,7 @@ from modules.families.protocol import LoadRequest
 from modules.families.z_image.forward import ZImage
 from modules.families.z_image.settings import ZImageSettings
 from modules.families.z_image.spec import CONVENTION, Z_IMAGE
-from modules.families.z_image.text import load_tokenizer
+from modules.families.z_image.text import prompt_reader
 from modules.system.errors import DarkroomError
 
 
@@ -32,5 +33,5 @@ def load(request: LoadRequest[ZImageSettings]) -> ZImage:
         scheduler=files.scheduler,
         folder=files.folder,
         lora_naming=naming_of("z_image", files.parts, prediction="flow"),
-        tokenizer=load_tokenizer(files.tokenizers.get("text_encoder")),
+        reader=prompt_reader(files.parts["text_encoder"], load_chat_tokenizer(files.tokenizers.get("text_encoder"))),
     )

@@ -6,7 +6,7 @@ A Qwen3 reads the prompts, and the VAE is FLUX.1's. The base model, Turbo and De
 from __future__ import annotations
 
 from modules.diffusion.process_spec import ConstantShift, FlowConvention, flow_matching
-from modules.families.parts.part_classes import KL_VAE
+from modules.families.parts.part_classes import CHAT_TOKENIZER, KL_VAE, QWEN3
 from modules.families.spec import DistilledSpec, FamilySpec, LatentSpec, ModelClass, PartSpec, TextSpec
 from modules.families.z_image.settings import ZImageSettings
 from modules.settings.layer_filter import LayerFilter
@@ -32,11 +32,6 @@ TRANSFORMER = ModelClass(
     work=3.5,
     overflows_in_float16=True,  # the activations inside its MLPs reach 66,000
 )
-QWEN3 = ModelClass(
-    "transformers.models.qwen3.modeling_qwen3:Qwen3Model",
-    ("transformers.models.qwen3.modeling_qwen3:Qwen3DecoderLayer",),
-    "modules.families.parts.traced_passes:text_passes",
-)
 CONVENTION = FlowConvention(output_sign=-1, time_input="1 - sigma", shift=ConstantShift(3.0))
 Z_IMAGE = FamilySpec(
     name="z_image",
@@ -53,7 +48,7 @@ Z_IMAGE = FamilySpec(
     latents=LatentSpec(channels=16, factor=8, overflows_in_float16=True),
     text=TextSpec(
         MAX_TOKENS - _TEMPLATE_TOKENS,
-        f"{_HOME}.text:load_tokenizer",
+        CHAT_TOKENIZER,
         truncates=True,
         ships_vocabulary=False,
         widths={"text_encoder": ("hidden_size", "cap_feat_dim")},

@@ -1,0 +1,82 @@
+"""The text states of a language model that reads prompts as messages of a chat.
+
+Families differ in the template around a prompt, in the hidden states that their denoiser gets, and in the padding: most
+leave it out, FLUX.2's denoiser attends to it. Shapes: L tokens, D width of the hidden states, K states of each token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from modules.families.parts.chat_tokens import ChatTokenizer
+from modules.system.devices import tensor_on
+
+
+@dataclass(frozen=True, slots=True)
+class ChatTemplate:
+    """The text before and after a prompt, with its special tokens."""
+
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class Padding:
+    """Padding up to the most tokens, with the id of its token, before or after the others."""
+
+    pad_id: int
+    is_left: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class ChatReader:
+    """A frozen language model with its tokenizer, and how a family reads prompts with it.
+
+    A prompt in its template is read up to `max_tokens`, and its first `dropped` tokens, those of the template, are left
+    out of the states. `layers` are the hidden states of each token, one after the other: 0 is the embedding, n the
+    output of layer n, and -1 the last one after the norm. Without `padding` no token is padding.
+    """
+
+    encoder: Any
+    tokenizer: ChatTokenizer
+    template: ChatTemplate
+    max_tokens: int
+    layers: tuple[int, ...]
+    dropped: int = 0
+    padding: Padding | None = None
+
+    def encode(self, forward: Callable[..., Any], prompts: Sequence[str]) -> list[torch.Tensor]:
+        """Return the states (L, K D) of each prompt, read alone, so that they depend on no other prompt of the batch.
+
+        `forward` is the forward pass of the encoder.
+        """
+        return [self._encode(forward, prompt) for prompt in prompts]
+
+    def ids(self, prompt: str) -> list[int]:
+        """Return the ids of a prompt in its template, without padding."""
+        return self.tokenizer.ids(f"{self.template.before}{prompt}{self.template.after}")[: self.max_tokens]
+
+    def identity(self) -> str:
+        """Return everything but the encoder's weights that affects how a prompt is encoded."""
+        read = f"{self.tokenizer.tokenizer.to_str()}|{self.ids('')}"
+        return read if self.padding is None else f"{read}|{self.max_tokens} {self.padding}"
+
+    def _encode(self, forward: Callable[..., Any], prompt: str) -> torch.Tensor:
+        ids, device = self.ids(prompt), next(self.encoder.parameters()).device
+        masked: dict[str, torch.Tensor] = {}
+        if self.padding is not None:
+            mask = self._padded([1] * len(ids), 0)
+            masked = {"attention_mask": tensor_on([mask], device, torch.long)}
+            ids = self._padded(ids, self.padding.pad_id)
+        ids_1L = tensor_on([ids], device, torch.long)
+        output = forward(input_ids=ids_1L, **masked, output_hidden_states=True, use_cache=False)
+        states = [output.hidden_states[layer][0, self.dropped :] for layer in self.layers]
+        return torch.cat(states, dim=-1) if len(states) > 1 else states[0]
+
+    def _padded(self, values: list[int], value: int) -> list[int]:
+        filler = [value] * (self.max_tokens - len(values))
+        return [*filler, *values] if self.padding is not None and self.padding.is_left else [*values, *filler]
