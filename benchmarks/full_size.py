@@ -26,7 +26,7 @@ from benchmarks.saving_memory import of_denoiser, peak_of
 from modules.config.codec import decode, encode
 from modules.config.schema import Config
 from modules.data.buckets import Size
-from modules.estimate.run import RUNTIME_BYTES
+from modules.estimate.run_plan import RUNTIME_BYTES
 from modules.families.parts.folder_model import write_folder
 from modules.families.parts.single_file.checkpoint import empty_part
 from modules.families.parts.single_file.models import shipped_configs

@@ -43,7 +43,8 @@ from modules.formats.program_table import UNKNOWN, none, plain_lora_only
 from modules.settings.field import Section, Setting
 
 if TYPE_CHECKING:
-    from modules.memory.replay import Array, Replay
+    from modules.memory.arrays import Array
+    from modules.memory.replay import Replay
 
 FACTORS = frozenset(f"hada_{name}" for name in ("w1_a", "w1_b", "w2_a", "w2_b", "t1", "t2"))
 

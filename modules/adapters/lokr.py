@@ -44,7 +44,8 @@ from modules.formats.program_table import Answer, none, plain_lora_only, refuses
 from modules.settings.field import Section, Setting
 
 if TYPE_CHECKING:
-    from modules.memory.replay import Array, Replay
+    from modules.memory.arrays import Array
+    from modules.memory.replay import Replay
 
 # Without "lokr_t1", which no program writes.
 FACTORS = frozenset({"lokr_w1", "lokr_w1_a", "lokr_w1_b", "lokr_w2", "lokr_w2_a", "lokr_w2_b", "lokr_t2"})

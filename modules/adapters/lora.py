@@ -40,7 +40,8 @@ from modules.formats.program_table import plain_lora_only
 from modules.settings.field import Section, Setting
 
 if TYPE_CHECKING:
-    from modules.memory.replay import Array, Replay
+    from modules.memory.arrays import Array
+    from modules.memory.replay import Replay
 
 
 class Lora(Section):

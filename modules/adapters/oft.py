@@ -24,7 +24,8 @@ from modules.settings.field import Section, Setting, When
 from modules.system.problem import Problem
 
 if TYPE_CHECKING:
-    from modules.memory.replay import Array, Replay
+    from modules.memory.arrays import Array
+    from modules.memory.replay import Replay
 
 
 OFT_BLOCKS, OFT_VECTORS, RESCALE = "oft_blocks", "oft_R.weight", "rescale"

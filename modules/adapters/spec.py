@@ -11,7 +11,8 @@ from modules.settings.field import Section
 from modules.system.problem import Problem
 
 if TYPE_CHECKING:  # the window reads this file and estimates nothing
-    from modules.memory.replay import Array, Replay
+    from modules.memory.arrays import Array
+    from modules.memory.replay import Replay
 
 FileForm = Literal["kohya", "comfyui", "diffusers"]
 Shape = tuple[int, ...]

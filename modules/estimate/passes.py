@@ -10,10 +10,11 @@ from typing import Any
 from modules.data.tiles import VAE_TILES
 from modules.estimate.recordings import PassesOfPart, perceptual_recording
 from modules.families.spec import FamilySpec, Role
+from modules.memory.arrays import Array, Gradients, Tape
 from modules.memory.offloaded_layers import choose_offloaded
 from modules.memory.part_plan import FLOAT32_BYTES, PartPlan, Shape
 from modules.memory.recording import Call, Kind, PassSize, Program, Recording
-from modules.memory.replay import Array, Gradients, Replay, Tape
+from modules.memory.replay import Replay
 
 _IMAGE_BYTES = 3 * 4  # of a pixel in float32
 Plans = Mapping[str, PartPlan]

@@ -11,7 +11,8 @@ from modules.settings.layer_filter import EVERYTHING, LayerFilter
 from modules.settings.shared_types import CheckpointMode
 
 if TYPE_CHECKING:
-    from modules.memory.replay import Array, Replay
+    from modules.memory.arrays import Array
+    from modules.memory.replay import Replay
 
 Trains = Literal["nothing", "full", "adapter"]
 Shape = tuple[int, ...]

@@ -34,7 +34,8 @@ from tests.training.test_checkpointing import (
     with_a_reference,
     with_lora,
 )
-from trainer.events import BlocksCompiled, WarningRaised
+from trainer.events import WarningRaised
+from trainer.machine_events import BlocksCompiled
 from trainer.preflight.requirements import problems_of_speed
 from trainer.run import loading
 from trainer.run.loading import compilation_of

@@ -25,7 +25,6 @@ from trainer.events import (
     CacheProgress,
     DownloadProgress,
     Event,
-    MemoryMeasured,
     ModelSaved,
     PhaseChanged,
     RunFailed,
@@ -37,6 +36,7 @@ from trainer.events import (
 )
 from trainer.export.adapter import AdapterExporter
 from trainer.export.exporter import SaveMoment
+from trainer.machine_events import MemoryMeasured
 from trainer.methods.denoise import Denoise
 from trainer.methods.protocol import StepContext, StepLoss
 from trainer.run.backups import Backups

@@ -18,10 +18,11 @@ from modules.families.parts.forwards import block_types, transformer_types
 from modules.families.parts.single_file.checkpoint import empty_part
 from modules.families.parts.single_file.models import shipped_configs
 from modules.families.registry import files_of
+from modules.memory.arrays import Tape
 from modules.memory.checkpointing import create_checkpointed_forward
 from modules.memory.part_plan import AdapterPlan, PartPlan
 from modules.memory.recording import PassSize
-from modules.memory.replay import Replay, Tape
+from modules.memory.replay import Replay
 from modules.system.devices import CPU
 from modules.system.factories import load_factory
 from tests.builders.adapter_plans import LORA_MEMORY

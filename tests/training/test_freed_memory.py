@@ -18,7 +18,8 @@ from modules.system.devices import CPU, Device
 from tests.builders.configs import small_config
 from tests.builders.runs import assert_equal_tensors, run
 from trainer.commands import Command, Pause, Resume
-from trainer.events import Event, MemoryMeasured, PhaseChanged, StepFinished
+from trainer.events import Event, PhaseChanged, StepFinished
+from trainer.machine_events import MemoryMeasured
 from trainer.run import training_run
 from trainer.run.placement import FREED, freed_memory
 

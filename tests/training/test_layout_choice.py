@@ -16,7 +16,8 @@ from modules.system.devices import CPU, Device
 from modules.system.ranks import Rank
 from tests.builders.configs import laid_over, small_config
 from tests.builders.runs import Ran, assert_equal_tensors, run
-from trainer.events import SettingChosen, StepFinished
+from trainer.events import StepFinished
+from trainer.machine_events import SettingChosen
 from trainer.run import automatic_choices, loading
 from trainer.run.automatic_choices import parts_in_question, parts_with_channels_last, why_off
 from trainer.run.model import load_model

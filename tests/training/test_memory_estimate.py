@@ -28,17 +28,19 @@ from modules.adapters.registry import ADAPTERS
 from modules.estimate.architecture import architecture_of
 from modules.estimate.passes import count
 from modules.estimate.recordings import recordings_of
-from modules.estimate.run import RunPlan, estimate
+from modules.estimate.run import estimate
+from modules.estimate.run_plan import RunPlan
 from modules.families.parts.forwards import block_types, transformer_types
 from modules.families.parts.part_classes import CLIP_TEXT, KL_VAE, UNET, UNET_LAYERS
 from modules.families.parts.single_file.models import shipped_configs
 from modules.families.registry import FAMILIES
 from modules.families.spec import Role
 from modules.formats.gguf_header import BlockType
+from modules.memory.arrays import Tape
 from modules.memory.checkpointing import create_checkpointed_forward
 from modules.memory.part_plan import AdapterPlan, PartPlan
 from modules.memory.recording import PassSize
-from modules.memory.replay import Replay, Tape
+from modules.memory.replay import Replay
 from modules.objectives.perceptual import PerceptualDistance, image_scaling
 from modules.objectives.perceptual_files import STAGES, WIDTHS, perceptual_bytes
 from modules.optim.optimizers.factored import Adafactor

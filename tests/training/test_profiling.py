@@ -14,7 +14,8 @@ from tests.builders.configs import laid_over, small_config
 from tests.builders.runs import Ran, run
 from trainer.callbacks import profiling
 from trainer.commands import ProfileNow
-from trainer.events import ProfileWritten, RunStarted, StepFinished, WarningRaised
+from trainer.events import RunStarted, StepFinished, WarningRaised
+from trainer.machine_events import ProfileWritten
 
 
 @pytest.fixture

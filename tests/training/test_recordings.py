@@ -13,9 +13,10 @@ from modules.estimate.shipping import published_parts
 from modules.estimate.tracing import traced_part, traced_perceptual
 from modules.families.parts.single_file.models import shipped_configs
 from modules.families.registry import FAMILIES
+from modules.memory.arrays import Tape
 from modules.memory.part_plan import PartPlan
 from modules.memory.recording import PassSize, from_text, to_text
-from modules.memory.replay import Replay, Tape
+from modules.memory.replay import Replay
 
 _PARTS = [pytest.param(*part, id=part[0].stem, marks=pytest.mark.full) for part in published_parts()]
 

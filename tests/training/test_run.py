@@ -28,7 +28,6 @@ from trainer.events import (
     BackupSaved,
     CacheProgress,
     Event,
-    MemoryMeasured,
     ModelSaved,
     PhaseChanged,
     RunFailed,
@@ -40,6 +39,7 @@ from trainer.events import (
     ValidationFinished,
     WarningRaised,
 )
+from trainer.machine_events import MemoryMeasured
 from trainer.methods.denoise import Denoise
 from trainer.methods.protocol import StepContext, StepLoss
 from trainer.preflight import check

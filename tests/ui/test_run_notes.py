@@ -11,13 +11,13 @@ from tests.ui.fake_engine import started, step
 from trainer.events import (
     CacheProgress,
     Event,
-    MemoryMeasured,
     ModelSaved,
     PhaseChanged,
     RunFinished,
     SampleProgress,
     ValidationFinished,
 )
+from trainer.machine_events import MemoryMeasured
 from ui.features.run.best_offer import best_offer, undo, use
 from ui.features.run.facts import describe_edits, memory_lines, run_lines, time_lines
 from ui.forms.changes import changes

@@ -16,18 +16,11 @@ from tests.ui.fake_engine import FakeRun, started, step
 from tests.ui.test_run_window import end, press_start
 from trainer.commands import SaveNow
 from trainer.event_lines import to_line
-from trainer.events import (
-    MemoryMeasured,
-    ModelSaved,
-    PhaseChanged,
-    RunFinished,
-    SampleReady,
-    ValidationFinished,
-    WarningRaised,
-)
+from trainer.events import ModelSaved, PhaseChanged, RunFinished, SampleReady, ValidationFinished, WarningRaised
 from trainer.job_events import JobProgress, JobStopped
 from trainer.jobs.registry import JOBS
 from trainer.jobs.spec import request_in
+from trainer.machine_events import MemoryMeasured
 from trainer.run_folder.backup import write_backup
 from ui.features.config_views.differences import RUN, Differences
 from ui.features.run import step_model

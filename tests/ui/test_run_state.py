@@ -13,27 +13,24 @@ from modules.system.problem import count
 from tests.ui.fake_engine import started, step
 from trainer.events import (
     BackupSaved,
-    BlocksCompiled,
     CacheFilled,
     CacheProgress,
     DownloadProgress,
     Event,
     ImagesDropped,
-    MemoryMeasured,
     ModelSaved,
     PhaseChanged,
-    ProfileWritten,
     RewardMeasured,
     RunFailed,
     RunFinished,
     RunStarted,
     SampleProgress,
     SampleReady,
-    SettingChosen,
     StepFinished,
     ValidationFinished,
     WarningRaised,
 )
+from trainer.machine_events import BlocksCompiled, MemoryMeasured, ProfileWritten, SettingChosen
 from trainer.rollout_events import ChoicesWanted, RolloutSampled, SampledImage
 from ui.loop.folding import MAX_LOG_LINES, fold
 from ui.loop.log_lines import line_of

@@ -19,13 +19,13 @@ from trainer.events import (
     CacheProgress,
     DownloadProgress,
     Event,
-    MemoryMeasured,
     PhaseChanged,
     RunFinished,
     SampleProgress,
     StepFinished,
     ValidationFinished,
 )
+from trainer.machine_events import MemoryMeasured
 from trainer.rollout_events import RolloutSampled, SampledImage
 
 STEP = StepFinished(1, 2, 3, 4, 5, 6, 0.5, 0.4, 1.0, 2.0, 3.0, {"unet": 1e-4}, ("unet",), 1)

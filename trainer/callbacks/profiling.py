@@ -23,7 +23,8 @@ import torch
 from modules.system.atomic import atomic_file, write_text
 from modules.system.paths import PROGRAM_ROOT
 from trainer.commands import CommandDesk, ProfileNow
-from trainer.events import Event, ProfileWritten, WarningRaised
+from trainer.events import Event, WarningRaised
+from trainer.machine_events import ProfileWritten
 from trainer.step.callback import DryRunCheck, DryRunState, StepView
 
 NUM_STEPS = 10

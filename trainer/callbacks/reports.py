@@ -15,7 +15,8 @@ from modules.data.plans import EpochPlans
 from modules.memory.compiled_blocks import Compilation, CompileCounts
 from modules.system.atomic import write_text
 from trainer.callbacks.tensorboard_log import TensorBoardLog
-from trainer.events import BlocksCompiled, Event, ImagesDropped, StepFinished, WarningRaised
+from trainer.events import Event, ImagesDropped, StepFinished, WarningRaised
+from trainer.machine_events import BlocksCompiled
 from trainer.step.callback import DryRunCheck, DryRunState, StepView
 
 _SPEED_MEMORY = 0.9

@@ -15,7 +15,6 @@ from modules.system.problem import count, describe_data
 from trainer.event_lines import to_line
 from trainer.events import (
     BackupSaved,
-    BlocksCompiled,
     CacheFilled,
     CacheProgress,
     DownloadProgress,
@@ -23,18 +22,17 @@ from trainer.events import (
     ImagesDropped,
     ModelSaved,
     PhaseChanged,
-    ProfileWritten,
     RewardMeasured,
     RunFailed,
     RunFinished,
     RunStarted,
     SampleProgress,
     SampleReady,
-    SettingChosen,
     StepFinished,
     ValidationFinished,
     WarningRaised,
 )
+from trainer.machine_events import BlocksCompiled, ProfileWritten, SettingChosen
 from trainer.rollout_events import ChoicesWanted
 
 _SECONDS_BETWEEN_LINES = 10.0

@@ -32,7 +32,7 @@ from modules.config.usage import (
 from modules.data.buckets import Size
 from modules.data.order import shares_of_step
 from modules.estimate.architecture import Architecture
-from modules.estimate.run import RUNTIME_BYTES, Average, Phase, RunPlan, Sample, Sampled
+from modules.estimate.run_plan import RUNTIME_BYTES, Average, Phase, RunPlan, Sample, Sampled
 from modules.families.spec import PartSpec
 from modules.memory.part_plan import FLOAT32_BYTES, AdapterPlan, PartPlan, Trains
 from modules.objectives.spec import RolloutFacts

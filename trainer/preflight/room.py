@@ -13,7 +13,8 @@ from functools import partial, reduce
 from pathlib import Path
 
 from modules.config.schema import Config
-from modules.estimate.run import MemoryEstimate, Phase
+from modules.estimate.run import MemoryEstimate
+from modules.estimate.run_plan import Phase
 from trainer import phases
 from trainer.preflight.memory_plan import PHASES
 from trainer.preflight.run_budget import Budget, Counts, known_budget

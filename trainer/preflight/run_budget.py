@@ -10,7 +10,8 @@ from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.estimate.architecture import Architecture, architecture_of
 from modules.estimate.passes import Passes
-from modules.estimate.run import RUNTIME_BYTES, MemoryEstimate, RunPlan, estimate
+from modules.estimate.run import MemoryEstimate, estimate
+from modules.estimate.run_plan import RUNTIME_BYTES, RunPlan
 from trainer.preflight.memory_plan import run_plan
 from trainer.preflight.passes import MALFORMED_CONFIG, passes_of
 from trainer.preflight.start_from import StartHeader, plans_with_start, start_header

@@ -16,7 +16,7 @@ from modules.system.devices import Device, free_device_bytes
 from modules.system.hardware import free_memory
 from modules.system.problem import count
 from trainer import phases
-from trainer.events import SettingChosen
+from trainer.machine_events import SettingChosen
 from trainer.preflight.estimates import sizes_of
 from trainer.preflight.ranks import sharded_parts
 from trainer.preflight.room import Blocks, automatic_parts, blocks_to_checkpoint

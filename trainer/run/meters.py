@@ -12,7 +12,8 @@ import torch
 
 from modules.system.devices import Device
 from trainer.commands import CommandDesk
-from trainer.events import DownloadProgress, Event, MemoryMeasured, PhaseChanged, RunFailed, RunFinished
+from trainer.events import DownloadProgress, Event, PhaseChanged, RunFailed, RunFinished
+from trainer.machine_events import MemoryMeasured
 
 _SECONDS_BETWEEN_EVENTS = 0.25
 _SECONDS_BETWEEN_MEASUREMENTS = 2.0

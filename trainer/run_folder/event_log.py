@@ -17,7 +17,6 @@ from trainer.events import (
     CacheProgress,
     DownloadProgress,
     Event,
-    MemoryMeasured,
     PhaseChanged,
     RunFailed,
     RunFinished,
@@ -25,6 +24,7 @@ from trainer.events import (
     SampleProgress,
     WarningRaised,
 )
+from trainer.machine_events import MemoryMeasured
 from trainer.run_folder.run_lock import RunLock
 
 logger = logging.getLogger("darkroom.run")

@@ -8,27 +8,24 @@ from typing import TypeVar, assert_never
 
 from trainer.events import (
     BackupSaved,
-    BlocksCompiled,
     CacheFilled,
     CacheProgress,
     DownloadProgress,
     Event,
     ImagesDropped,
-    MemoryMeasured,
     ModelSaved,
     PhaseChanged,
-    ProfileWritten,
     RewardMeasured,
     RunFailed,
     RunFinished,
     RunStarted,
     SampleProgress,
     SampleReady,
-    SettingChosen,
     StepFinished,
     ValidationFinished,
     WarningRaised,
 )
+from trainer.machine_events import BlocksCompiled, MemoryMeasured, ProfileWritten, SettingChosen
 from trainer.rollout_events import ChoicesWanted, RolloutSampled
 from trainer.run_folder.event_log import outlasts
 from ui.loop.log_lines import line_of

@@ -10,21 +10,19 @@ from modules.system.paths import as_config_path
 from modules.system.problem import count, describe_data
 from trainer.events import (
     BackupSaved,
-    BlocksCompiled,
     CacheFilled,
     Event,
     ImagesDropped,
     ModelSaved,
     PhaseChanged,
-    ProfileWritten,
     RewardMeasured,
     RunFailed,
     RunFinished,
     RunStarted,
-    SettingChosen,
     ValidationFinished,
     WarningRaised,
 )
+from trainer.machine_events import BlocksCompiled, ProfileWritten, SettingChosen
 from ui.loop.wording import PHASE_LABELS, describe_validation, reward_line
 
 Tone = Literal["plain", "good", "warning", "error"]

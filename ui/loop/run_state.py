@@ -13,7 +13,6 @@ if TYPE_CHECKING:  # the window needs these classes when a run has begun
         BackupSaved,
         CacheProgress,
         DownloadProgress,
-        MemoryMeasured,
         ModelSaved,
         RewardMeasured,
         RunFailed,
@@ -24,6 +23,7 @@ if TYPE_CHECKING:  # the window needs these classes when a run has begun
         StepFinished,
         ValidationFinished,
     )
+    from trainer.machine_events import MemoryMeasured
     from trainer.rollout_events import ChoicesWanted, RolloutSampled
     from ui.loop.log_lines import LogLine
 

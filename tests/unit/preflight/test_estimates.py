@@ -10,7 +10,7 @@ import pytest
 from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.estimate import disk
-from modules.estimate.run import RUNTIME_BYTES
+from modules.estimate.run_plan import RUNTIME_BYTES
 from modules.system import hardware
 from modules.system.hardware import Hardware
 from tests.unit.preflight.setups import changed, errors

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from modules.families.registry import FAMILIES
 from modules.system.problem import count, describe_data
-from trainer.events import MemoryMeasured
+from trainer.machine_events import MemoryMeasured
 from trainer.rollout_events import RolloutSampled, SampledImage
 from ui.forms.changes import Change
 from ui.loop.metric_curves import short_number

@@ -1,0 +1,83 @@
+"""Events about how a run uses the machine: compiled blocks, automatic settings, profiles, and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from modules.system.problem import count
+
+
+@dataclass(frozen=True, slots=True)
+class BlocksCompiled:
+    """Blocks of the denoiser were compiled in `seconds`: `num_graphs` graphs, which blocks of one structure share.
+
+    `num_recompilations` are those compiled since the dry run, in all: for other sizes, or other trained parts.
+    """
+
+    may_coalesce: ClassVar[bool] = False
+
+    num_blocks: int
+    num_graphs: int
+    seconds: float
+    num_recompilations: int = 0
+
+    @property
+    def summary(self) -> str:
+        """The event as a sentence."""
+        graphs = f"{count(self.num_graphs, 'graph')} in {self.seconds:,.1f} s"
+        recompiled = count(self.num_recompilations, "recompilation")
+        if self.num_recompilations:
+            return f"Compiled {graphs} for another size or another trained part; {recompiled} so far."
+        return f"Compiled {count(self.num_blocks, 'block')}: {graphs}; {recompiled}."
+
+
+@dataclass(frozen=True, slots=True)
+class SettingChosen:
+    """The run has decided about an automatic setting, `path`; the summary is a sentence."""
+
+    may_coalesce: ClassVar[bool] = False
+
+    path: str
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileWritten:
+    """Steps were profiled up to `step`: `path` is the folder of the trace and the tables.
+
+    `slowest` are the functions that took most of the host's time, with their shares in percent.
+    """
+
+    may_coalesce: ClassVar[bool] = False
+
+    step: int
+    num_steps: int
+    path: str
+    slowest: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def summary(self) -> str:
+        """The event as a sentence."""
+        shares = ", ".join(f"{name} {share:.0f} %" for name, share in self.slowest.items())
+        most = f" Most of the host's time: {shares}." if shares else ""
+        return f"Profiled {count(self.num_steps, 'step')}: trace and tables are in {self.path}.{most}"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryMeasured:
+    """The memory in use, in bytes: of the run's process and of all programs on the machine; on the card by the run.
+
+    `card_total` is 0 without a card. `card_peak` is the most that the run has held there. What other programs hold on
+    the card is not counted.
+    """
+
+    may_coalesce: ClassVar[bool] = True
+
+    process: int
+    machine_used: int
+    machine_total: int
+    card: int = 0
+    card_peak: int = 0
+    card_total: int = 0
