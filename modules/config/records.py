@@ -79,6 +79,7 @@ _OF_LATENTS = (
 _OF_CAPTIONS = (
     "data.caption_dropout",
     "data.caption_dropout_2",
+    "data.caption_dropout_3",
     "output.trigger_words",
     "sampling.prompts_file",
 )

@@ -9,8 +9,10 @@ from modules.config.schema import Config
 from modules.config.sections.data import Data
 from modules.config.sections.embeddings import EmbeddingSettings
 from modules.config.sections.training import method_in_use
+from modules.data.captions.drawing import CaptionDropout
 from modules.data.inputs import ModelInput, inputs_named
 from modules.estimate.step_passes import StepPasses, passes_of_step
+from modules.families.registry import families_with
 from modules.families.spec import BASE_VARIANT, PartSpec
 from modules.objectives.spec import LearnsFrom, MethodSpec, RolloutFacts
 from modules.optim.scaling import rate_factor
@@ -50,6 +52,14 @@ def data_in_use(config: Config) -> Data:
     if not trains_on_pixels(config):
         return config.data
     return config.data.model_copy(update={"latent_cache": False, "text_cache": False})
+
+
+def caption_dropout_of(data: Data, family: str) -> CaptionDropout:
+    """Return the caption dropout of a family, which may have fewer text encoders than there are settings."""
+    second, third = (family in families_with("text_encoder", at_least=number) for number in (2, 3))
+    return CaptionDropout(
+        data.caption_dropout, data.caption_dropout_2 if second else None, data.caption_dropout_3 if third else None
+    )
 
 
 def rollout_of(config: Config) -> RolloutFacts | None:

@@ -146,6 +146,7 @@ VALUES: dict[str, Any] = {
     "data.min_side_px": 80,
     "data.caption_dropout": 0.9,
     "data.caption_dropout_2": 0.9,
+    "data.caption_dropout_3": 0.9,
     "masks.prior_preservation_weight": 0.5,
     "concepts.0.path": "@clear",
     "concepts.0.captions_file": "nowhere.txt",
@@ -238,6 +239,7 @@ VALUES: dict[str, Any] = {
 BESIDE: dict[str, dict[str, Any]] = {
     "model.family.clip_skip_2": SDXL,
     "data.caption_dropout_2": SDXL,
+    "data.caption_dropout_3": {"model.family": "sd3", "model.base_model": "@sd3"},
     "quantization.custom_layers": NFLOAT4,
     "quantization.layers_regex": {**NFLOAT4, "quantization.custom_layers": ".n"},
     "quantization.svd_rank": SVD,
@@ -349,13 +351,21 @@ def base(tiny_sd: Path, tmp_path_factory: pytest.TempPathFactory) -> Config:
 
 
 @pytest.fixture(scope="module")
-def places(base: Config, tiny_sd: Path, tiny_sdxl: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def places(
+    base: Config, tiny_sd: Path, tiny_sdxl: Path, tiny_sd3: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, str]:
     """The paths that stand for the names after an @."""
     folder = Path(base.concepts[0].path).parent
     inside = {f"@{name}": str(folder / name) for name in ("pairs", "clear", "wildcards")}
     inpainting = write_inpainting_folder(tmp_path_factory.mktemp("models") / "inpainting", tiny_sd)
     elsewhere = str(folder / "elsewhere.safetensors")
-    return {**inside, "@sdxl": str(tiny_sdxl), "@inpainting": str(inpainting), "@elsewhere": elsewhere}
+    return {
+        **inside,
+        "@sdxl": str(tiny_sdxl),
+        "@sd3": str(tiny_sd3),
+        "@inpainting": str(inpainting),
+        "@elsewhere": elsewhere,
+    }
 
 
 Fields = dict[str, tuple[Config, FieldRecord]]
@@ -381,8 +391,9 @@ def variant_of(seen_in: Config, record: FieldRecord) -> str:
 
 
 def is_shown(seen_in: Config, record: FieldRecord) -> bool:
-    """Whether the form has it: not the training of a part that the program never trains."""
-    return not record.setting.only_if_trainable or record.path in {r.path for r in live_records(seen_in)}
+    """Whether the form has it: not the training of a part that is never trained, nor the use of one that all have."""
+    depends_on_part = record.setting.only_if_trainable or record.setting.only_if_optional
+    return not depends_on_part or record.path in {r.path for r in live_records(seen_in)}
 
 
 FIELDS = fields_of(config_of_everything(Path("folder"), Path("model")))

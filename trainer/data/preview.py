@@ -14,7 +14,7 @@ from pathlib import Path
 from PIL import Image
 
 from modules.config.schema import Config
-from modules.config.usage import data_in_use
+from modules.config.usage import caption_dropout_of, data_in_use
 from modules.data.buckets import Size
 from modules.data.captions.drawing import CaptionDropout, DrawnCaption
 from modules.data.concept import Concept
@@ -91,7 +91,7 @@ class ConceptPreview:
         self._run_seed = settings.run_seed
         self._versions = ImageVersions(self.dataset, settings.run_seed, is_cached=data_in_use(config).latent_cache)
         self._draws_anew = not phase_facts(config).has_text_cache
-        self._dropout = CaptionDropout() if is_validation else _dropout(config)
+        self._dropout = CaptionDropout() if is_validation else caption_dropout_of(config.data, config.family.name)
 
     @cached_property
     def examples(self) -> tuple[Example, ...]:
@@ -187,11 +187,6 @@ def changes_of(recipe: Recipe) -> tuple[str, ...]:
     if recipe.mask_circle is not None:
         words.append(f"mask circle {recipe.mask_circle:.0%}")
     return tuple(words)
-
-
-def _dropout(config: Config) -> CaptionDropout:
-    num_encoders = len(config.family.names_of("text_encoder"))
-    return CaptionDropout(config.data.caption_dropout, config.data.caption_dropout_2 if num_encoders > 1 else None)
 
 
 def _or_empty(scan_of: ScanOf | None, *, besides: Concept) -> ScanOf:

@@ -12,6 +12,7 @@ import torch
 
 from modules.config.sections.data import Data
 from modules.config.sections.masks import Masks
+from modules.config.usage import caption_dropout_of
 from modules.data.cache.build import ImageFile
 from modules.data.captions.drawing import CaptionDropout
 from modules.data.captions.sources import caption_is_cacheable
@@ -87,7 +88,7 @@ def build_loaders(
     """
     if datasets.index is not None and machine.ranks.rank.is_main:
         datasets.index.save()  # only here: a check leaves no file behind
-    dropout = CaptionDropout(data.caption_dropout, data.caption_dropout_2 if _num_encoders(model) > 1 else None)
+    dropout = caption_dropout_of(data, model.family.spec.name)
     common = data, masks, datasets
     rest = model, machine, caches
     training = _loader(*common, *rest, is_validation=False, caption_dropout=dropout, rank=rank, in_step=in_step)
@@ -196,10 +197,6 @@ def _mask_rules(masks: Masks, *, inpaints: bool, is_validation: bool) -> MaskRul
         unmasked_probability=masks.unmasked_probability,
         preservation_weight=masks.prior_preservation_weight,
     )
-
-
-def _num_encoders(model: LoadedModel) -> int:
-    return len(model.family.spec.names_of("text_encoder"))
 
 
 @dataclass(frozen=True, eq=False)

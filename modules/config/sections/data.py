@@ -155,6 +155,20 @@ class Data(Section):
             applies_when=When("model.family", families_with("text_encoder", at_least=2)),
         ),
     ] = None
+    caption_dropout_3: Annotated[
+        float | None,
+        Ge(0),
+        Le(1),
+        Setting(
+            "Caption dropout 3",
+            "The probability of an empty caption for the third text encoder alone, drawn on its own. Images that a "
+            "method samples during training get the caption.",
+            group="Captions",
+            level="advanced",
+            empty_means="together with the first",
+            applies_when=When("model.family", families_with("text_encoder", at_least=3)),
+        ),
+    ] = None
     latent_cache: Annotated[
         bool,
         Setting(

@@ -14,13 +14,17 @@ from modules.system.seeds import derive_seed
 
 @dataclass(frozen=True, slots=True)
 class CaptionDropout:
-    """The probabilities of the empty prompt: for all text encoders together, or, with `second`, for each separately.
+    """The probabilities of the empty prompt: for all text encoders together, or of `second` and `third` separately.
 
-    With `second`, the first probability applies to the first text encoder alone.
+    The first probability applies to the first text encoder, and to those without a probability of their own.
     """
 
     first: float = 0.0
     second: float | None = None
+    third: float | None = None
+
+
+_ALL = frozenset({0, 1, 2})  # no family has more text encoders
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,7 @@ def draw_caption(
     """
     generator = random.Random(derive_seed(use.run_seed, "caption", use.epoch, use.example, use.repeat))
     empty_for = _draw_dropped(dropout, use, generator)
-    if empty_for == {0, 1}:
+    if empty_for == _ALL:
         return DrawnCaption("")
     line = choose_line(len(texts), rules.choice, generator, use=use.use) if texts else 0
     counters = (use.epoch, use.repeat) if draws_anew else (_variation(len(texts), rules, use.use), 0)
@@ -90,10 +94,13 @@ def _change_caption(
 
 
 def _draw_dropped(dropout: CaptionDropout, use: CaptionUse, generator: random.Random) -> frozenset[int]:
-    """Return the indices of the text encoders whose caption is dropped; both where there is one draw for all."""
+    """Return the indices of the text encoders whose caption is dropped; all where there is one draw for all."""
     is_first = dropout.first > 0 and generator.random() < dropout.first
-    if dropout.second is None:
-        return frozenset({0, 1}) if is_first else frozenset()
-    other = random.Random(derive_seed(use.run_seed, "caption dropout 2", use.epoch, use.example, use.repeat))
-    is_second = dropout.second > 0 and other.random() < dropout.second
-    return frozenset(index for index, is_dropped in ((0, is_first), (1, is_second)) if is_dropped)
+    dropped = {0} if is_first else set()
+    for index, own in ((1, dropout.second), (2, dropout.third)):
+        other = random.Random(
+            derive_seed(use.run_seed, f"caption dropout {index + 1}", use.epoch, use.example, use.repeat)
+        )
+        if is_first if own is None else own > 0 and other.random() < own:
+            dropped.add(index)
+    return frozenset(dropped)
