@@ -83,16 +83,21 @@ class Config(Section):
 
     @property
     def family(self) -> FamilySpec:
-        """The record of the model's family."""
-        return FAMILIES[self.model.family.name]
+        """The record of the model's family, without the optional parts that the config leaves out."""
+        return FAMILIES[self.model.family.name].without({n for n, part in self.parts.items() if not part.include})
 
     @property
     def family_parts(self) -> tuple[PartSpec, ...]:
-        """The parts of the model's family, trainable as the training target has it: of a VAE only the VAE is."""
-        parts = self.family.parts
-        if self.training.trains != "vae":
-            return parts
-        return tuple(replace(part, trainable=part.role == "vae") for part in parts)
+        """The parts of the model's family, with those that are left out.
+
+        They are trainable as the training target has it: of a VAE only the VAE is.
+        """
+        used = {part.name for part in self.family.parts}
+        trains_vae = self.training.trains == "vae"
+        return tuple(
+            replace(part, trainable=part.name in used and (part.role == "vae" if trains_vae else part.trainable))
+            for part in FAMILIES[self.model.family.name].parts
+        )
 
     def part(self, name: str) -> Part:
         """Return the settings of one part of the model; the defaults if the file contains none."""

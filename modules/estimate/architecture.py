@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from modules.families.kinds.file_kind import FileKind
-from modules.families.kinds.identify import identify_header
-from modules.families.parts.single_file.models import configs_of_file, original_names, shipped_configs
+from modules.families.kinds.identify import identify, identify_header
+from modules.families.parts.single_file.models import configs_of_model, original_names, shipped_configs
 from modules.families.registry import FAMILIES, files_of
 from modules.formats.checkpoint_header import read_checkpoint_header
 from modules.formats.headers import UnreadableFileError
@@ -48,7 +48,8 @@ def architecture_of(base_model: str, family: str) -> Architecture | None:
 
 
 def _of_folder(folder: Path, family: str) -> Architecture:
-    parts = [part.name for part in FAMILIES[family].parts]
+    lacking = identify(folder).without
+    parts = [part.name for part in FAMILIES[family].parts if part.name not in lacking]
     return Architecture({p: json.loads(read_regular(folder / p / "config.json", _MAX_CONFIG_BYTES)) for p in parts})
 
 
@@ -58,4 +59,4 @@ def _of_file(path: Path) -> Architecture | None:
     if not (kind.is_model or kind.is_denoiser):
         return None
     shapes = {original: header.shapes[name] for original, name in original_names(kind.model, header.shapes).items()}
-    return Architecture(configs_of_file(kind.model, shapes, header.metadata))
+    return Architecture(configs_of_model(kind.model, shapes, header.metadata))

@@ -91,8 +91,9 @@ class LoadRequest(Generic[Settings]):
     `base_model` is a single file, a diffusers folder or a repository, `dtypes` the dtype of each part (float32 for
     others). `part_files` names the files of parts in place of the model's own; `stays_packed` are the layers that keep
     the weights of such a file as they are stored. Of the parts in `without_weights` only the config is read: they are
-    on the meta device. `fallback_dtype` is that of a VAE that overflows in float16. With `may_be_distilled`, the file
-    of the denoiser may be of a distilled model that lacks some weights of the base model (`DistilledSpec.lacks`).
+    on the meta device. The optional parts in `left_out` are not loaded, as if the model had none. `fallback_dtype` is
+    that of a VAE that overflows in float16. With `may_be_distilled`, the file of the denoiser may be of a distilled
+    model that lacks some weights of the base model (`DistilledSpec.lacks`).
     `hub` has the token for a download, and `on_bytes(done, total)` reports its progress.
     """
 
@@ -102,6 +103,7 @@ class LoadRequest(Generic[Settings]):
     part_files: Mapping[str, str] = field(default_factory=dict)
     stays_packed: StaysPacked = never_packed
     without_weights: Collection[str] = ()
+    left_out: Collection[str] = ()
     fallback_dtype: torch.dtype = torch.float32
     may_be_distilled: bool = False
     offline: bool = False

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from modules.diffusion.process_spec import DDPM, ProcessSpec
@@ -63,6 +63,8 @@ class ModelClass:
     `fill_buffers` names the function that makes the buffers which files do not have, from a module whose buffers are on
     the meta device, as "module:function".
 
+    `identity_if_missing` are the square matrices that files may lack: each is the identity then.
+
     `overflows_in_float16`: activations of the published weights do, so that no run may compute in it.
 
     `work` is the computation for each weight relative to a UNet of SD XL, for comparing step times: 3.5 for a
@@ -80,6 +82,7 @@ class ModelClass:
     vae_file: VaeFile | None = None
     library: str = ""
     fill_buffers: str = ""
+    identity_if_missing: frozenset[str] = frozenset()
     overflows_in_float16: bool = False
     work: float = 1.0
 
@@ -88,7 +91,8 @@ class ModelClass:
 class PartSpec:
     """One part of a model: its name in configs and files, its label, its role, and its class.
 
-    `most_tokens` are the tokens that a text encoder reads at once, if they are fewer than the family's.
+    `most_tokens` are the tokens that a text encoder reads at once, if they are fewer than the family's. `optional`:
+    models may lack it, and a run may leave it out.
     """
 
     name: str
@@ -97,6 +101,7 @@ class PartSpec:
     model: ModelClass
     trainable: bool = True
     most_tokens: int | None = None
+    optional: bool = False
 
     @property
     def model_class(self) -> str:
@@ -247,6 +252,8 @@ class FamilySpec:
     follow a guidance scale: by a second prediction for the negative prompt, by an input of the model, or not at all.
     `distilled` are the family's checkpoints that training directly would damage.
 
+    `text_without` is how prompts are read without an optional text encoder, by its name, if that changes.
+
     `ai_toolkit` are ai-toolkit's names of the family's models (`arch`), `kohya` those of sd-scripts and musubi-tuner
     (`model_type`, `ss_base_model_version`, the end of the network's module); SD and SDXL are flags there.
     """
@@ -267,6 +274,7 @@ class FamilySpec:
     process: ProcessSpec = DDPM
     guidance: Guidance = "classifier_free"
     distilled: DistilledSpec | None = None
+    text_without: Mapping[str, TextSpec] = field(default_factory=dict, hash=False)
     ai_toolkit: tuple[str, ...] = ()
     kohya: tuple[str, ...] = ()
 
@@ -279,6 +287,19 @@ class FamilySpec:
     def denoiser(self) -> PartSpec:
         """The part that is trained to denoise."""
         return next(p for p in self.parts if p.role == "denoiser")
+
+    def without(self, names: Collection[str]) -> FamilySpec:
+        """Return the facts of the family for a model that lacks some of its optional parts."""
+        absent = {p.name for p in self.parts if p.optional and p.name in names}
+        if not absent:
+            return self
+        text = next((text for name, text in self.text_without.items() if name in absent), self.text)
+        text = replace(
+            text,
+            widths={n: keys for n, keys in text.widths.items() if n not in absent},
+            embedding_tensors={n: tensor for n, tensor in text.embedding_tensors.items() if n not in absent},
+        )
+        return replace(self, parts=tuple(p for p in self.parts if p.name not in absent), text=text)
 
     def doubles_batch(self, guidance: float) -> bool:
         """Return whether a guidance scale, above 1, needs a second prediction in each denoising step."""

@@ -32,13 +32,16 @@ NotYet = Literal["", "refused", "ignored"]
 
 
 class MapKey(Protocol):
-    """A key of a field that maps names to sections: its name, and whether the model part behind it can be trained."""
+    """A key of a field that maps names to sections: its name, and what can be done with the model part behind it."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def trainable(self) -> bool: ...
+
+    @property
+    def optional(self) -> bool: ...
 
 
 class Section(BaseModel):
@@ -97,7 +100,8 @@ class When:
 class Setting:
     """A field's label, help and display, attached to its annotation.
 
-    `only_if_trainable` marks a field of a model part that has no effect on parts the family never trains.
+    `only_if_trainable` marks a field of a model part that has no effect on parts the family never trains, and
+    `only_if_optional` one that has none on parts which every model has.
     `not_yet` marks a field that files may contain but the engine does not support yet: with a value other than the
     default, the start is refused if the setting would change training, and a warning is given if it would not.
     `not_yet_choices` are the choices, or the variants, that are handled in the same way.
@@ -117,9 +121,14 @@ class Setting:
     multiline: bool = False
     empty_means: str = ""
     only_if_trainable: bool = False
+    only_if_optional: bool = False
     not_yet: NotYet = ""
     not_yet_choices: frozenset[str] = frozenset()
     preview: str = ""
+
+    def is_for(self, part: MapKey) -> bool:
+        """Return whether a field of a model part has an effect on this one."""
+        return (part.trainable or not self.only_if_trainable) and (part.optional or not self.only_if_optional)
 
     def __get_pydantic_json_schema__(self, core_schema: Any, handler: Callable[[Any], dict[str, Any]]) -> Any:
         """Return the JSON Schema of the field with its label and its help, so that editors show them."""

@@ -61,7 +61,7 @@ def _inside(tree: Section, record: FieldRecord, with_idle: bool) -> Iterator[Fie
             holder = get_path(tree, record.path.rpartition(".")[0]) if "." in record.path else tree
             for key in holder.map_keys(record.name):
                 fields = records_of(record.item, f"{record.path}.{key.name}")
-                wanted = tuple(f for f in fields if key.trainable or not f.setting.only_if_trainable)
+                wanted = tuple(f for f in fields if f.setting.is_for(key))
                 yield from _counting(tree, wanted, with_idle=with_idle)
         case "list" if record.item:
             for index, item in enumerate(get_path(tree, record.path)):

@@ -40,6 +40,7 @@ from trainer.jobs.sample_grid import SamplePlan, plan_of
 from trainer.jobs.sample_images import compose_grid, image_name, settings_of, write_image
 from trainer.jobs.sample_sources import Cell, Weights, with_model
 from trainer.launch import import_engine
+from trainer.preflight.model import found_model, without_lacking_parts
 from trainer.run.checkpoint import restore_fixed
 from trainer.run.embeddings import attach_embeddings
 from trainer.run.machine import Machine, machine_of
@@ -184,6 +185,7 @@ def _config_of(request: SampleRequest, weights: Weights) -> Config:
 
 
 def _load(config: Config, backup: str, key: str) -> _LoadedModel:
+    config = without_lacking_parts(config, found_model(config))
     machine = machine_of(config.general, config.training.precision)
     load = partial(_of_backup, from_root(backup)) if backup else _of_config
     family, placement, sampled = load(config, machine)

@@ -29,7 +29,7 @@ from trainer.preflight.estimates import problems_of_estimates, sizes_of
 from trainer.preflight.images import problems_of_concept_folders, problems_of_images
 from trainer.preflight.length import problems_of_length, problems_of_validation
 from trainer.preflight.missing_captions import problems_of_captions_files, problems_of_missing_captions
-from trainer.preflight.model import found_model, problems_of_model
+from trainer.preflight.model import found_model, problems_of_model, without_lacking_parts
 from trainer.preflight.part_files import problems_of_part_files
 from trainer.preflight.passes import trace_unknown
 from trainer.preflight.places import problems_of_places
@@ -71,6 +71,8 @@ def check(
     user agreed to replace what is at the destination of the result.
     `progress` is called during the scans, and while the passes of a model of a new shape are traced.
     """
+    model = found_model(config)
+    config = without_lacking_parts(config, model)
     problems = problems_of(config)
     problems += problems_of_devices(config)
     problems += problems_of_packages(config)
@@ -81,7 +83,6 @@ def check(
     problems += problems_of_places(config, own_run=None if is_fork else run_dir, replaces=replaces)
     problems += problems_of_caption_settings(config)
     problems += problems_of_captions_files(config)
-    model = found_model(config)
     problems += problems_of_model(config, model)
     problems += problems_of_distilled(config)
     trace_unknown(config, progress)  # of what the checks below estimate

@@ -19,6 +19,7 @@ from modules.families.registry import FAMILIES, published
 from modules.families.spec import BASE_VARIANT, VARIANT_LABELS, FamilySpec, tokenizer_of
 from modules.formats.float8_scales import ADVICE
 from modules.formats.headers import UnreadableFileError, read_header
+from modules.settings.edit import replace_value
 from modules.system.paths import from_root
 from modules.system.problem import Problem, cut
 from trainer.data.hub_datasets import hub_cache_dir
@@ -45,6 +46,15 @@ def found_model(config: Config) -> FileKind | None:
     return identify(place)
 
 
+def without_lacking_parts(config: Config, found: FileKind | None) -> Config:
+    """Return the config without the optional parts that its base model lacks and for which it has no file."""
+    if found is None or found.family != config.model.family.name:
+        return config
+    for name in sorted(found.without - parts_with_files(config)):
+        config = replace_value(config, f"parts.{name}.include", False)
+    return config
+
+
 def problems_of_model(config: Config, found: FileKind | None) -> Iterator[Problem]:
     """Yield the problems of the base model and the VAE file."""
     yield from _base_model(config, found)
@@ -63,7 +73,7 @@ def _base_model(config: Config, found: FileKind | None) -> Iterator[Problem]:
     elif kind == "file" and found is not None:
         if found.problem:
             yield Problem("model.base_model", f"{cut(name, max_chars=200)} {found.problem}", advice=ADVICE)
-        yield from _denoiser_alone(config, found) if found.is_denoiser else _single_file(found, name, spec)
+        yield from _denoiser_alone(config, found) if found.is_denoiser else _single_file(config, found, name)
         yield from _variant(found, name, config.model.variant, spec)
     elif not is_repository(name):
         yield Problem(
@@ -148,8 +158,9 @@ def downloaded_folder(config: Config) -> Path | None:
     return folder if kind_of(folder / "model_index.json") == "file" else None
 
 
-def _single_file(found: FileKind, name: str, spec: FamilySpec) -> Iterator[Problem]:
+def _single_file(config: Config, found: FileKind, name: str) -> Iterator[Problem]:
     """Yield why a single file cannot be used, if so."""
+    spec = config.family
     if not found.is_model:
         message = f"{name} is not a complete model. {found.sentence}"
         yield Problem("model.base_model", message, advice="Choose a checkpoint, a diffusers folder or a repository.")
@@ -159,16 +170,27 @@ def _single_file(found: FileKind, name: str, spec: FamilySpec) -> Iterator[Probl
         other = FAMILIES[found.family].label if found.family in FAMILIES else "another family"
         message = f"{name} is not a {spec.label} model. {found.sentence}"
         yield Problem("model.base_model", message, advice=f"Set the model family to {other}.")
-    elif "text_encoders" in found.facts:
+    elif "text_encoders" in found.facts and not set(spec.names_of("text_encoder")) <= parts_with_files(config):
         message = f"{name} has no text encoders. {found.sentence}"
         yield Problem("model.base_model", message, advice="Choose a complete checkpoint or a diffusers folder.")
+    else:
+        yield from _tokenizer_of_file(config, found)
+
+
+def _tokenizer_of_file(config: Config, found: FileKind) -> Iterator[Problem]:
+    """Yield that the tokenizer of a model in a file has to be downloaded first, if it may not be."""
+    spec = config.family
+    if not spec.text.ships_vocabulary and config.model.offline and downloaded_folder(config) is None:
+        repository = published(found.model).repository
+        message = f"The tokenizer of {spec.label} has not been downloaded ({repository}), and offline mode is on."
+        advice = "Switch off offline mode once, or choose a base model in diffusers layout for tokenizer and configs."
+        yield Problem("model.base_model", message, advice=advice)
 
 
 def _denoiser_alone(config: Config, found: FileKind) -> Iterator[Problem]:
     """Yield why a file with a denoiser alone cannot be the base model, if so: the other parts need files."""
     spec, name = config.family, cut(config.model.base_model.strip(), max_chars=200)
     without = [p.label for p in spec.parts if p.role != "denoiser" and p.name not in parts_with_files(config)]
-    tokenizer = published(found.model).repository
     if found.family != spec.name:
         message = f"{name} is not a {spec.label} model. {found.sentence}"
         yield Problem("model.base_model", message, advice=f"Set the model family to {FAMILIES[found.family].label}.")
@@ -179,10 +201,8 @@ def _denoiser_alone(config: Config, found: FileKind) -> Iterator[Problem]:
             f"as the file of the {spec.denoiser.label}."
         )
         yield Problem("model.base_model", message, advice=advice)
-    elif not spec.text.ships_vocabulary and config.model.offline and downloaded_folder(config) is None:
-        message = f"The tokenizer of {spec.label} has not been downloaded ({tokenizer}), and offline mode is on."
-        advice = "Switch off offline mode once, or choose a base model in diffusers layout for tokenizer and configs."
-        yield Problem("model.base_model", message, advice=advice)
+    else:
+        yield from _tokenizer_of_file(config, found)
 
 
 def _variant(found: FileKind | None, name: str, variant: str, spec: FamilySpec) -> Iterator[Problem]:

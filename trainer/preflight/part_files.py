@@ -110,7 +110,7 @@ def _misfit(
     try:
         expected = passes_of(config.family, architecture.configs).weights(part.name, PartPlan()).own
         if part.role != "denoiser":
-            require_encoder(expected, header.weights, file=Path(name).name, label=part.label)
+            require_encoder(expected, header.weights, file=Path(name).name, part=part)
             return None
         settings = architecture.configs[part.name]
         tensors = denoiser_tensors(config.family.name, header.weights, settings, where=Path(name).name)

@@ -7,9 +7,9 @@ from typing import Any
 
 from modules.config.schema import Config
 from modules.estimate.architecture import architecture_of
-from modules.families.registry import load_tokenizer
 from modules.families.spec import tokenizer_of
 from modules.system.errors import DarkroomError
+from modules.system.factories import load_factory
 from modules.system.paths import from_root
 from trainer.preflight.model import downloaded_folder, kind_of
 
@@ -18,7 +18,7 @@ def read_tokenizer(config: Config) -> Any:
     """Return the tokenizer that counts the tokens of captions. Raises DarkroomError if it cannot be read."""
     folder = tokenizer_folder(config)
     try:
-        return load_tokenizer(config.model.family.name)(folder)
+        return load_factory(config.family.text.tokenizer)(folder)
     except Exception as error:  # the library raises a plain Exception for a damaged vocabulary
         reason = str(error) or type(error).__name__
         message = f"The tokenizer of the base model in {folder} cannot be read: {reason}."

@@ -33,6 +33,7 @@ from trainer.data.hub_datasets import hub_cache_dir, hub_datasets, with_local_fo
 from trainer.events import Event, PhaseChanged, RunFinished, WarningRaised
 from trainer.launch import RunRequest
 from trainer.phases import phase_facts
+from trainer.preflight.model import found_model, without_lacking_parts
 from trainer.preflight.passes import ESTIMATING
 from trainer.preflight.report import Progress
 from trainer.ranks import ALONE, LostProcessError, Ranks, connect
@@ -233,7 +234,8 @@ def _with_destination(request: RunRequest, backup: BackupInfo | None, ranks: Ran
         ):
             log.emit(WarningRaised(taken.message, "To replace it, choose that when you start, or add --overwrite."))
     destination = ranks.from_main(resolved.output.destination)
-    return replace(request, config=replace_value(request.config, PATH, destination))
+    config = without_lacking_parts(request.config, found_model(request.config))
+    return replace(request, config=replace_value(config, PATH, destination))
 
 
 def _load_secrets_first(log: EventLog) -> None:

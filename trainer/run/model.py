@@ -122,7 +122,9 @@ def load_family(
     that overflows in float16; the weights of the `quantized` parts are quantized here, after `before_quantizing` was
     called with the model. `may_be_distilled` is as in `LoadRequest`.
     """
-    spec = FAMILIES[model.family.name]
+    family = FAMILIES[model.family.name]
+    left_out = {p.name for p in family.parts if p.optional and not part_of(p.name).include}
+    spec = family.without(left_out)
     load: Callable[[LoadRequest[FamilySettings]], ModelFamily] = load_factory(spec.factory)
     loaded = load(
         LoadRequest(
@@ -132,6 +134,7 @@ def load_family(
             part_files={p.name: file for p in spec.parts if (file := part_of(p.name).file.strip())},
             stays_packed=_stays_packed(quantized),
             without_weights=without_weights,
+            left_out=left_out,
             fallback_dtype=dtype_of(fallback_dtype),
             may_be_distilled=may_be_distilled,
             offline=model.offline,

@@ -107,7 +107,7 @@ def _map_groups(config: Config, record: FieldRecord) -> Iterator[Group]:
         return
     for part in config.family_parts:
         fields = inner_records(record.item, f"{record.path}.{part.name}")
-        visible = tuple(f for f in fields if part.trainable or not f.setting.only_if_trainable)
+        visible = tuple(f for f in fields if f.setting.is_for(part))
         yield Group(f"{record.path}/{part.name}", part.label, visible)
 
 

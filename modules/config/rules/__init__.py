@@ -27,6 +27,7 @@ from modules.config.rules.model import (
     sampling_model,
     scaled_float8_file,
     single_file_of_family,
+    text_encoders,
     training_adapter,
 )
 from modules.config.rules.noise import (
@@ -91,6 +92,7 @@ RULES: tuple[Rule, ...] = (
     masks_of_variant,
     single_file_of_family,
     scaled_float8_file,
+    text_encoders,
     training_adapter,
     sampling_model,
     samples,

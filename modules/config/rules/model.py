@@ -154,6 +154,17 @@ def sample_images(config: Config) -> Iterator[Problem]:
                 )
 
 
+def text_encoders(config: Config) -> Iterator[Problem]:
+    """Yield an error where all text encoders of a family are left out."""
+    encoders = [part for part in config.family_parts if part.role == "text_encoder"]
+    if encoders and not config.family.names_of("text_encoder"):
+        yield Problem(
+            f"parts.{encoders[0].name}.include",
+            f"All text encoders of {config.family.label} are switched off, so that the model would read no prompt.",
+            advice=f"Switch on at least one of them: {', '.join(part.label for part in encoders)}.",
+        )
+
+
 _DENOISE = "denoise"
 
 

@@ -128,6 +128,15 @@ class Model(Section):
 class Part(Section):
     """One part of the model: where its weights are, whether and how long it trains, and how it is kept in memory."""
 
+    include: Annotated[
+        bool,
+        Setting(
+            "Use",
+            "Off: the model goes without this text encoder and sees zeros in its place, as models do that lack it. "
+            "Saves its memory and its download; prompts are understood less well without T5.",
+            only_if_optional=True,
+        ),
+    ] = True
     file: Annotated[
         str,
         Setting(

@@ -59,8 +59,9 @@ def open_folder(path: Path, kind: FileKind, *, use_ema: bool = False) -> Source:
     """Open a model in diffusers' folder layout; it contains no EMA weights."""
     traits = traits_of(kind)
     metadata = folder_metadata(path, kind)
-    configs = folder_configs(path, parts_in(traits))
-    return Source(path, kind, configs, folder_states(path, traits), metadata=metadata)
+    parts = parts_in(traits, kind.without)
+    configs, states = folder_configs(path, parts), folder_states(path, traits, parts)
+    return Source(path, kind, configs, states, metadata=metadata)
 
 
 def open_single_file(path: Path, kind: FileKind, *, use_ema: bool = False) -> Source:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+WITHOUT = "without"
+"""The fact with the optional parts that a model lacks, separated by commas."""
 Prediction = Literal["epsilon", "v_prediction", "flow", "edm", ""]
 
 
@@ -35,6 +37,11 @@ class FileKind:
     def is_model(self) -> bool:
         """Whether it is a whole model of a known family."""
         return self.is_whole and bool(self.family)
+
+    @property
+    def without(self) -> frozenset[str]:
+        """The optional parts of its family that it lacks."""
+        return frozenset(self.facts.get(WITHOUT, "").split(", ")) - {""}
 
     @property
     def is_denoiser(self) -> bool:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from modules.families.kinds.file_kind import FileKind, Prediction
+from modules.families.kinds.file_kind import WITHOUT, FileKind, Prediction
 from modules.families.kinds.record import FileKindSpec, Loads, loads_whole
 from modules.families.published import ALL_PROGRAMS, FamilyFiles, FolderFacts
 from modules.families.registry import FAMILIES, files_of, published
@@ -64,7 +64,10 @@ def _of_family(folder: Path, index: dict[str, Any], pipeline: str, files: Family
     variant = files.pipelines[pipeline] or files.variants.get(_whole(denoiser.get("in_channels")), "")
     zero_snr = bool(scheduler.get("rescale_betas_zero_snr", False))
     facts = {"layout": "diffusers", "pipeline": pipeline}
-    wanted = [p.name for p in spec.parts if not _is_left_out(index, p.name)]
+    absent = [p.name for p in spec.parts if _is_left_out(index, p.name)]
+    if without := [p.name for p in spec.parts if p.optional and p.name in absent]:
+        facts[WITHOUT] = ", ".join(without)
+    wanted = [p.name for p in spec.parts if p.name not in absent]
     if lacks := [p for p in wanted if next(_weights(folder / p), None) is None]:
         facts["missing"] = ", ".join(lacks)
     return FileKind(

@@ -44,12 +44,13 @@ class TextTower:
         return max(len(self._chunks(p)) for p in prompts)
 
     def encode(self, forward: Callable[..., Any], prompts: Sequence[str], *, num_chunks: int) -> TextStates:
-        """Return the states of prompts, shorter ones padded with empty chunks; the pooled state is the first chunk's.
+        """Return the states of prompts, shorter ones padded with empty chunks, longer ones cut; the pooled state is the
+        first chunk's.
 
         `forward` is the (checkpointed) forward pass of the encoder.
         """
         empty = self._chunks("")
-        chunked = [self._chunks(p) for p in prompts]
+        chunked = [self._chunks(p)[:num_chunks] for p in prompts]
         filled = [chunk for chunks in chunked for chunk in chunks + empty * (num_chunks - len(chunks))]
         device = next(self.encoder.parameters()).device
         ids_NL = tensor_on([ids for ids, _ in filled], device, torch.long)  # N = B * chunks, L = 77

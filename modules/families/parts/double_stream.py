@@ -45,7 +45,7 @@ others are facts from their threads."""
 
 @dataclass(frozen=True, slots=True)
 class LinearLayer:
-    """A linear layer with bias: its paths in diffusers and in the original layout, and its weight's shape (out, in).
+    """A layer with bias: its paths in diffusers and in the original layout, and its weight's shape (out, in, kernel).
 
     With several `shares` the original layer has several of ours along its rows, and this is the one at `piece`.
     `swapped`: the halves of its rows are in the other order there.
@@ -53,7 +53,7 @@ class LinearLayer:
 
     path: str
     original: str
-    shape: tuple[int, int]
+    shape: tuple[int, ...]
     piece: int = 0
     shares: tuple[int, ...] = (1,)
     swapped: bool = False
@@ -105,8 +105,8 @@ def end_layers(config: Config) -> Iterator[LinearLayer]:
     yield LinearLayer("proj_out", "final_layer.linear", (patch, width))
 
 
-def block_slots(config: Config, layers: Iterable[LinearLayer]) -> Iterator[Slot]:
-    """Yield the slots of linear layers, of the model or of its ends, and those of the norms in all blocks."""
+def layer_slots(layers: Iterable[LinearLayer]) -> Iterator[Slot]:
+    """Yield the slots of the weights and biases of layers."""
     for layer in layers:
         for end in ("weight", "bias"):
             yield Slot(
@@ -116,6 +116,11 @@ def block_slots(config: Config, layers: Iterable[LinearLayer]) -> Iterator[Slot]
                 shares=layer.shares,
                 swapped=layer.swapped,
             )
+
+
+def block_slots(config: Config, layers: Iterable[LinearLayer]) -> Iterator[Slot]:
+    """Yield the slots of linear layers, of the model or of its ends, and those of the norms in all blocks."""
+    yield from layer_slots(layers)
     for ours, theirs in _norms(config):
         yield Slot(f"{ours}.weight", f"{theirs}.scale")
 
@@ -158,7 +163,7 @@ def double_stream_targets(part: str, layers: Iterable[LinearLayer]) -> tuple[lis
             for layer in members
         )
         targets += pieces
-        shape = (sum(layer.shape[0] for layer in members), members[0].shape[1])
+        shape = (sum(layer.shape[0] for layer in members), *members[0].shape[1:])
         swapped = members[0].swapped
         matrices.append(
             AdapterTarget(part, original, shape, {"original": original}, "lora_unet_", "original", pieces, swapped)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -34,21 +34,24 @@ from modules.system.errors import DarkroomError
 _WEIGHTS = {"diffusers": "diffusion_pytorch_model", "transformers": "model"}
 
 
-def parts_in(traits: CheckpointTraits) -> tuple[str, ...]:
-    """Return the parts with weights of a folder's model: those of the published model, else of its family."""
+def parts_in(traits: CheckpointTraits, lacking: Collection[str] = ()) -> tuple[str, ...]:
+    """Return the parts with weights of a folder's model: those of the published model, else of its family.
+
+    `lacking` are the optional parts that this one lacks.
+    """
     record = published(traits.model)
     parts = tuple(p.name for p in FAMILIES[record.family].parts)
     shipped = record.shipped_configs()
-    return tuple(p for p in parts if p in shipped or not shipped)
+    return tuple(p for p in parts if (p in shipped or not shipped) and p not in lacking)
 
 
-def folder_states(folder: Path, traits: CheckpointTraits) -> dict[str, dict[str, LazyTensor]]:
-    """Return the lazy tensors of the parts of a folder's model, under the names used in files.
+def folder_states(folder: Path, traits: CheckpointTraits, parts: Sequence[str]) -> dict[str, dict[str, LazyTensor]]:
+    """Return the lazy tensors of some parts of a folder's model, under the names used in files.
 
     Raises DarkroomError where a part has no safetensors file, or a broken one.
     """
     classes = {p.name: p.model for p in FAMILIES[published(traits.model).family].parts}
-    return {part: file_state(classes[part], _part_tensors(folder / part)) for part in parts_in(traits)}
+    return {part: file_state(classes[part], _part_tensors(folder / part)) for part in parts}
 
 
 def folder_configs(folder: Path, parts: tuple[str, ...]) -> dict[str, dict[str, Any]]:
@@ -179,6 +182,9 @@ def _index(
             tokenizer = tokenizer_of(part.name)
             settings = read_json(folder, tokenizer, "tokenizer_config.json")
             index[tokenizer] = ["transformers", settings.get("tokenizer_class", "CLIPTokenizer")]
+    for part in FAMILIES[record.family].parts:
+        if part.optional and part.name not in index:  # as diffusers marks what a pipeline lacks
+            index |= {part.name: [None, None], tokenizer_of(part.name): [None, None]}
     index["scheduler"] = ["diffusers", scheduler.get("_class_name", "DDIMScheduler")]
     return {**index, **record.index, **record.variant_index.get(traits.variant, {})}
 

@@ -15,6 +15,7 @@ from modules.families.kinds.identify import identify
 from modules.families.kinds.vae import vae_weights_at
 from modules.families.parts.files import ModelFiles, read_folder
 from modules.families.parts.single_file.checkpoint import (
+    Checkpoint,
     empty_part,
     load_part,
     load_part_file,
@@ -22,6 +23,7 @@ from modules.families.parts.single_file.checkpoint import (
     open_checkpoint,
 )
 from modules.families.parts.single_file.denoiser_file import config_in_file
+from modules.families.parts.single_file.models import configs_of_model
 from modules.families.protocol import LoadRequest
 from modules.families.registry import published
 from modules.families.settings import FamilySettings
@@ -39,9 +41,11 @@ logger = logging.getLogger("darkroom.families")
 def read_model(request: LoadRequest[FamilySettings], spec: FamilySpec) -> ModelFiles:
     """Return the parts of the requested model, each in its dtype.
 
-    Of a part with a file of its own only the config is read from the base model. Raises DarkroomError where a file is
-    missing or the model is not of the family.
+    Of a part with a file of its own only the config is read from the base model. Optional parts that are left out, or
+    that the model lacks, are not among them. Raises DarkroomError where a file is missing or the model is not of the
+    family.
     """
+    spec = spec.without(request.left_out)
     path = from_root(request.base_model)
     kind = identify(path) if request.base_model and path.is_file() else None
     part_files = dict(request.part_files)
@@ -50,7 +54,7 @@ def read_model(request: LoadRequest[FamilySettings], spec: FamilySpec) -> ModelF
     files = _read_base(request, spec, kind, part_files)
     for part in spec.parts:
         file = part_files.get(part.name)
-        if file and part.name not in request.without_weights:
+        if file and part.name in files.parts and part.name not in request.without_weights:
             files = _with_part(files, spec, part, from_root(file), request)
     return _with_safe_vae(files, request, spec)
 
@@ -68,9 +72,14 @@ def _read_base(
     if kind is not None and kind.is_denoiser:
         return _read_denoiser_alone(request, spec, kind, unread)
     if kind is not None:
-        return _read_single_file(path, kind, name, spec, dtypes, without_weights=unread)
+        spec = spec.without(kind.without - set(elsewhere))
+        files = _read_single_file(path, kind, name, spec, dtypes, without_weights=unread)
+        return files if spec.text.ships_vocabulary else replace(files, tokenizers=_tokenizers(request, spec, kind))
     parts = [p.name for p in spec.parts if p.name not in unread]
-    return read_folder(_locate(request, name, parts), name, spec, dtypes, without_weights=unread)
+    folder = _locate(request, name, parts)
+    found = identify(folder)
+    files = read_folder(folder, name, spec.without(found.without), dtypes, without_weights=unread)
+    return _with_published_parts(request, files, found, spec, found.without & set(elsewhere))
 
 
 def _read_denoiser_alone(
@@ -88,13 +97,36 @@ def _read_denoiser_alone(
             f"{name} has no {' and no '.join(lacking)}. {kind.sentence}",
             advice="Choose a file for each of them, or a complete base model.",
         )
-    configs = open_checkpoint(path, kind).configs
+    configs = _configs_of_model(open_checkpoint(path, kind))
     parts = {p.name: empty_part(load_factory(p.model_class), configs[p.name]) for p in spec.parts}
     if spec.text.ships_vocabulary:
         return ModelFiles(name, parts, configs["scheduler"], tokenizers={})
+    tokenizers = _tokenizers(request, spec, kind)
+    return ModelFiles(name, parts, configs["scheduler"], tokenizers, next(iter(tokenizers.values())).parent)
+
+
+def _configs_of_model(checkpoint: Checkpoint) -> Mapping[str, Mapping[str, Any]]:
+    """Return the configs of a file's model, also of optional parts that are not in the file."""
+    shapes = {name: tensor.shape for name, tensor in checkpoint.tensors.items()}
+    return {**configs_of_model(checkpoint.kind.model, shapes, checkpoint.metadata), **checkpoint.configs}
+
+
+def _tokenizers(request: LoadRequest[FamilySettings], spec: FamilySpec, kind: FileKind) -> dict[str, Path]:
+    """Return the tokenizers' folders of the published model that a file is of, from its repository."""
     folder = _locate(request, published(kind.model).repository, [])
-    tokenizers = {encoder: folder / tokenizer_of(encoder) for encoder in spec.names_of("text_encoder")}
-    return ModelFiles(name, parts, configs["scheduler"], tokenizers, folder)
+    return {encoder: folder / tokenizer_of(encoder) for encoder in spec.names_of("text_encoder")}
+
+
+def _with_published_parts(
+    request: LoadRequest[FamilySettings], files: ModelFiles, kind: FileKind, spec: FamilySpec, names: Collection[str]
+) -> ModelFiles:
+    """Return the files of a folder's model with parts that it lacks: config and tokenizer are the published model's."""
+    if not names:
+        return files
+    configs = published(kind.model).shipped_configs()
+    added = {p.name: empty_part(load_factory(p.model_class), configs[p.name]) for p in spec.parts if p.name in names}
+    tokenizers = {} if spec.text.ships_vocabulary else _tokenizers(request, spec, kind)
+    return replace(files, parts={**files.parts, **added}, tokenizers={**tokenizers, **files.tokenizers})
 
 
 def _locate(request: LoadRequest[FamilySettings], name: str, parts: Sequence[str]) -> Path:
@@ -180,10 +212,11 @@ def _read_single_file(
     if kind.family != spec.name:
         raise DarkroomError(f"{name} is not {spec.label}. {kind.sentence}", advice="Choose the model's family.")
     checkpoint = open_checkpoint(path, kind)
+    configs = _configs_of_model(checkpoint)
 
     def read(part: str, part_class: Any) -> Any:
         if part in without_weights:
-            return empty_part(part_class, checkpoint.configs[part])
+            return empty_part(part_class, configs[part])
         return load_part(checkpoint, part, part_class, dtypes.get(part, torch.float32))
 
     parts = {p.name: read(p.name, load_factory(p.model_class)) for p in spec.parts}

@@ -8,10 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from modules.families.parts.single_file.slots import limited
+from modules.families.parts.single_file.slots import Slot, limited
 from modules.formats.adapter_targets import AdapterTarget
 
 _SHARED = "encoder.embed_tokens.weight"  # `shared.weight`
+
+
+def is_unused(name: str) -> bool:
+    """Return whether a file's tensor is the second name of the vocabulary."""
+    return name.endswith(_SHARED)
 
 
 def t5_key(key: str) -> str:
@@ -41,3 +46,14 @@ def t5_shapes(config: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, int]]
         for name in ("wi_0", "wi_1") if is_gated else ("wi",):
             yield f"{block}.1.DenseReluDense.{name}", (hidden, width)
         yield f"{block}.1.DenseReluDense.wo", (width, hidden)
+
+
+def t5_slots(config: Mapping[str, Any]) -> Iterator[Slot]:
+    """Yield the slots of a T5 encoder in single files, which have transformers' own names."""
+    names = ["shared.weight", "encoder.final_layer_norm.weight"]
+    names += [f"{path}.weight" for path, _ in limited(t5_shapes(config))]
+    names.append("encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight")
+    names += [
+        f"encoder.block.{n}.layer.{k}.layer_norm.weight" for n in range(int(config["num_layers"])) for k in (0, 1)
+    ]
+    yield from (Slot(name, name) for name in names)

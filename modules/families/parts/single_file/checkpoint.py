@@ -27,7 +27,7 @@ from modules.families.parts.single_file.models import (
     missing_names,
     original_names,
 )
-from modules.families.parts.single_file.moves import from_original, inward
+from modules.families.parts.single_file.moves import from_original, identity_matrix, inward
 from modules.families.parts.single_file.packed_weights import is_scaled_matrix, part_tensors
 from modules.families.parts.single_file.record import Configs, PartLayout
 from modules.families.protocol import StaysPacked, never_packed
@@ -207,6 +207,8 @@ def load_part_file(
     left_out = {f"{layer}.weight" for layer in blocks if layer in linear and stays_packed(part.name, layer, "gguf")}
     left_out |= {f"{layer}.weight" for layer in rows if layer in linear and stays_packed(part.name, layer, "float8")}
     state = {ours: inward(tensor.slot, stored[tensor.name]) for ours, tensor in tensors.items()}
+    for name in part.model.identity_if_missing - state.keys():
+        state[name] = identity_matrix(module.get_parameter(name).shape[0])
     return _fill_part(module, state, dtype, where=f"the {part.label} in {path.name}", left_out=left_out)
 
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from modules.families.spec import PartSpec
 from modules.system.errors import DarkroomError
 
 
@@ -91,17 +92,20 @@ def encoder_tensors(names: Iterable[str]) -> dict[str, str]:
 
 
 def require_encoder(
-    expected: Mapping[str, tuple[int, ...]], stored: Mapping[str, tuple[int, ...]], *, file: str, label: str
+    expected: Mapping[str, tuple[int, ...]], stored: Mapping[str, tuple[int, ...]], *, file: str, part: PartSpec
 ) -> dict[str, str]:
     """Return the name in a file of each tensor of a text encoder, by the module's own name.
 
-    `expected` are the shapes of the module's tensors, `stored` those in the file; `label` is the part's. Raises
-    DarkroomError where the file contains no text encoder, or one of another kind or size.
+    `expected` are the shapes of the module's tensors, `stored` those in the file. A tensor that files may lack
+    (`ModelClass.identity_if_missing`) is left out if this one does. Raises DarkroomError where the file contains no
+    text encoder, or one of another kind or size.
     """
+    label = part.label
     found, layout = encoder_tensors(stored), layout_of(stored)
     if layout is None:
         raise DarkroomError(f"{file} contains no text encoder.", advice=f"Choose a file of {label}.")
     wanted = {name: shared_name(name) for name in expected}
+    wanted = {n: ours for n, ours in wanted.items() if ours in found or n not in part.model.identity_if_missing}
     advice = f"Choose a file of {label} in the size that the model was trained with."
     if missing := sorted(ours for ours in wanted.values() if ours not in found):
         raise DarkroomError(

@@ -34,15 +34,26 @@ def configs_of_file(
     record, configs = published(model).single_file, shipped_configs(model)
     if record is not None:
         configs = {name: dict(config) for name, config in record.configs_of(configs, shapes).items()}
+    brought = _brought(metadata)
+    known = configs or brought  # without bundled configs, the file's own are the only ones
+    return configs | {name: config for name, config in brought.items() if name in known}
+
+
+def configs_of_model(
+    model: str, shapes: Mapping[str, tuple[int, ...]], metadata: Mapping[str, str]
+) -> dict[str, dict[str, Any]]:
+    """Return the same, with the configs of optional parts that the file lacks, for those from files of their own."""
+    return {**shipped_configs(model), **_brought(metadata), **configs_of_file(model, shapes, metadata)}
+
+
+def _brought(metadata: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Return the configs in a file's metadata, by part."""
     text = metadata.get(CONFIGS_KEY, "{}")
     try:
         brought = json.loads(text) if len(text) <= _MAX_CONFIGS_CHARS else {}
     except (ValueError, RecursionError):
-        brought = {}
-    if isinstance(brought, dict):
-        known = configs or brought  # without bundled configs, the file's own are the only ones
-        configs |= {n: c for n, c in brought.items() if n in known and isinstance(c, dict)}
-    return configs
+        return {}
+    return {n: c for n, c in brought.items() if isinstance(c, dict)} if isinstance(brought, dict) else {}
 
 
 def layouts(model: str, configs: Configs) -> dict[str, PartLayout]:

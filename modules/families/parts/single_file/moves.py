@@ -19,8 +19,19 @@ def to_original(slots: Iterable[Slot], state: Mapping[str, LazyTensor]) -> dict[
 
 
 def from_original(slots: Iterable[Slot], tensors: Mapping[str, LazyTensor]) -> dict[str, LazyTensor]:
-    """Return a part's tensors under our names. `tensors` must contain every slot's original."""
-    return {slot.key: inward(slot, tensors[slot.original]) for slot in slots}
+    """Return a part's tensors under our names. `tensors` must contain every slot's original, but for identities."""
+
+    def original(slot: Slot) -> LazyTensor:
+        return (
+            identity_matrix(slot.identity) if slot.identity and slot.original not in tensors else tensors[slot.original]
+        )
+
+    return {slot.key: inward(slot, original(slot)) for slot in slots}
+
+
+def identity_matrix(size: int) -> LazyTensor:
+    """Return the identity matrix of a size, float32."""
+    return LazyTensor((size, size), torch.float32, lambda: torch.eye(size))
 
 
 def inward(slot: Slot, original: LazyTensor) -> LazyTensor:

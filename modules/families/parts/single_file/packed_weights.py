@@ -54,7 +54,7 @@ def part_tensors(
     if part.role == "denoiser":
         return denoiser_tensors(spec.name, stored, dict(module.config), where=file)
     expected = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
-    names = require_encoder(expected, {n: t.shape for n, t in stored.items()}, file=file, label=part.label)
+    names = require_encoder(expected, {n: t.shape for n, t in stored.items()}, file=file, part=part)
     return {ours: StoredTensor(theirs, Slot(ours, ours)) for ours, theirs in names.items()}
 
 

@@ -30,6 +30,7 @@ def is_unusual(model: str, configs: Configs) -> bool:
     return any(
         _shaping(configs[part], name, record.silent) != _shaping(config, name, record.silent)
         for part, config in shipped.items()
+        if part in configs
         for name in record.shaping.get(part, ())
         if name in configs[part] or config.get(name)
     )

@@ -22,7 +22,8 @@ class Slot:
     `key` is its name in diffusers or transformers (text layers with "text_model."), `original` its name in the original
     layout without the part's prefix. With more than one of `shares`, the original contains several tensors along its
     first axis, whose lengths are in proportion to the shares, and this is the one at `piece`. `conv`: the original has
-    two more axes of length one. `transposed`: the original is the transpose.
+    two more axes of length one. `transposed`: the original is the transpose. `identity`: a file without the
+    original means the identity matrix of this size.
     """
 
     key: str
@@ -32,6 +33,7 @@ class Slot:
     conv: bool = False
     transposed: bool = False
     swapped: bool = False
+    identity: int = 0
 
     def rows(self, total: int) -> tuple[int, int]:
         """Return the range of rows, first and behind the last, of an original with `total` rows."""
@@ -79,4 +81,4 @@ def module_slots(path: str, original: str, *, bias: bool = True, conv: bool = Fa
 def missing_originals(slots: Iterable[Slot], names: Iterable[str]) -> list[str]:
     """Return the original names that a layout needs and `names` does not contain."""
     there = set(names)
-    return sorted({s.original for s in slots} - there)
+    return sorted({s.original for s in slots if not s.identity} - there)
