@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from modules.families.chroma.spec import CHROMA
 from modules.families.flux.spec import FLUX
 from modules.families.sd.spec import SD
+from modules.families.sd3.spec import SD3
 from modules.families.sdxl.spec import SDXL
 from modules.families.spec import FamilySpec, Role
 from modules.families.z_image.spec import Z_IMAGE
@@ -24,6 +25,7 @@ _FAMILIES: dict[str, FamilySpec] = {
     Z_IMAGE.name: Z_IMAGE,
     FLUX.name: FLUX,
     CHROMA.name: CHROMA,
+    SD3.name: SD3,
 }
 
 FAMILIES: Mapping[str, FamilySpec] = _FAMILIES
@@ -69,12 +71,6 @@ def files_of(family: str) -> FamilyFiles:
 def all_files() -> Iterator[FamilyFiles]:
     """Yield the record of each family's files, in the order of the registry."""
     yield from (files_of(name) for name in tuple(FAMILIES))
-
-
-def load_tokenizer(family: str) -> Callable[..., Any]:
-    """Return the function that loads the tokenizer of a family from its folder."""
-    factory: Callable[..., Any] = load_factory(FAMILIES[family].text.tokenizer)
-    return factory
 
 
 def published_models() -> Iterator[PublishedModel]:

@@ -50,7 +50,7 @@ Naming = Literal[
 "unknown": the model has no layer of this name."""
 DENOISER = "denoiser"
 """The denoiser in prefixes: families name this part differently ("unet", "transformer"), but programs ignore that."""
-_FIRST, _SECOND = "text_encoder", "text_encoder_2"
+_FIRST, _SECOND, _THIRD = "text_encoder", "text_encoder_2", "text_encoder_3"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ KOHYA = AdapterForm(
         Prefix("lora_te_", _FIRST, _KOHYA_TEXT),
         Prefix("lora_te1_", _FIRST, _KOHYA_TEXT),
         Prefix("lora_te2_", _SECOND, _KOHYA_TEXT),
-        Prefix("lora_te3_", "", _KOHYA_TEXT),  # a T5, which models with two text encoders have as the second one
+        Prefix("lora_te3_", "", _KOHYA_TEXT),  # a T5, the last of the text encoders
         Prefix("oft_unet_", DENOISER, _OFT),
         Prefix("lora_transformer_", DENOISER, {"diffusers": "OneTrainer, lora_transformer_"}),
     ),
@@ -109,6 +109,7 @@ LYCORIS = AdapterForm(
         Prefix("lycoris_te_", _FIRST),
         Prefix("lycoris_te1_", _FIRST),
         Prefix("lycoris_te2_", _SECOND),
+        Prefix("lycoris_te3_"),
         Prefix("lycoris_", "", {"diffusers": "SimpleTuner"}),
     ),
 )
@@ -137,6 +138,7 @@ RAW_PEFT = AdapterForm(
     (
         Prefix("base_model.model.unet.", DENOISER, _RAW_PEFT),
         Prefix("base_model.model.transformer.", DENOISER, _RAW_PEFT),
+        Prefix("base_model.model.text_encoder_3.", _THIRD, _RAW_PEFT),
         Prefix("base_model.model.text_encoder_2.", _SECOND, _RAW_PEFT),
         Prefix("base_model.model.text_encoder.", _FIRST, _RAW_PEFT),
         Prefix("base_model.model.", "", _RAW_PEFT),
@@ -147,6 +149,7 @@ _DOTTED = (
     Prefix("unet.", DENOISER, {"diffusers": "PEFT, denoiser"}),
     Prefix("transformer.", DENOISER, {"diffusers": "PEFT, denoiser"}),
     Prefix("lora_unet.", DENOISER),
+    Prefix("text_encoder_3.", _THIRD, _PEFT_TEXT),
     Prefix("text_encoder_2.", _SECOND, _PEFT_TEXT),
     Prefix("text_encoder.", _FIRST, _PEFT_TEXT),
     Prefix("", "", {"diffusers": "PEFT, denoiser without its prefix"}),

@@ -23,6 +23,7 @@ FLOW_MODELS: Mapping[str, str] = {
     "tiny_z_image": "tests.builders.z_image:TINY",
     "tiny_flux": "tests.builders.flux:TINY",
     "tiny_chroma": "tests.builders.chroma:TINY",
+    "tiny_sd3": "tests.builders.sd3:TINY",
 }
 """The `FlowModel` of each tiny model, as "module:name"."""
 

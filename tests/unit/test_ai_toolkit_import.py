@@ -155,7 +155,7 @@ def test_the_family_follows_from_arch_or_the_older_flags(model: dict[str, Any], 
     ("model", "name"),
     [
         ({"arch": "wan22_14b:t2v"}, "Wan 2.2 (wan22_14b)"),
-        ({"is_v3": True}, "Stable Diffusion 3 (sd3)"),
+        ({"is_lumina2": True}, "Lumina 2 (lumina2)"),
         ({"arch": "x9"}, "x9"),
     ],
 )

@@ -91,7 +91,7 @@ def test_the_metadata_of_our_own_files_name_their_family() -> None:
     [
         ({"model_type": "x1"}, "x1"),
         ({"network_module": "networks.lora_hunyuan_image"}, "HunyuanImage (hunyuan_image)"),
-        ({"sd3_checkbox": True}, "Stable Diffusion 3 (sd3)"),
+        ({"lumina_checkbox": True}, "Lumina 2 (lumina)"),
     ],
 )
 def test_a_family_that_is_not_here_is_refused_by_name(given: dict[str, Any], name: str) -> None:

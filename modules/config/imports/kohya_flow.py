@@ -16,7 +16,7 @@ from modules.families.registry import FAMILIES, published_models
 from modules.families.spec import FamilySpec
 from modules.system.problem import Problem, shown
 
-_MODULE = re.compile(r"networks\.[a-z]+_([a-z]\w*)")  # networks.lora_flux
+_MODULE = re.compile(r"networks\.[a-z]+_([a-z0-9][\w-]*)")  # networks.lora_flux
 _NO_MODEL = ("fa", "diffusers")  # networks.lora_fa
 _BOXES = {"flux1_checkbox": "flux", "sd3_checkbox": "sd3", "lumina_checkbox": "lumina"}
 _LABELS = {"flux": "FLUX.1", "flux1": "FLUX.1", "chroma": "Chroma", "sd3": "Stable Diffusion 3", "lumina": "Lumina 2",

@@ -163,7 +163,8 @@ def _with_axis(adapter: object) -> object:
 _FAMILY = "model.family"
 # The last two are of OneTrainer's files only: no family of ours had them before version 4.
 _OF_FAMILY = ("prediction_type", "zero_terminal_snr", "clip_skip", "prompt_weighting", "guidance", "text_tokens")
-_SECOND = "clip_skip_2"  # only Stable Diffusion XL has a second text encoder
+_SECOND = "clip_skip_2"  # only these families have it; the second one in OneTrainer's files only
+_WITH_SECOND = ("sdxl", "sd3")
 _PATHS_IN_FAMILY = {
     **{f"model.{name}": f"{_FAMILY}.{name}" for name in (*_OF_FAMILY, _SECOND)},
     "model.unet_file": "model.denoiser_file",
@@ -185,13 +186,13 @@ def to_darkroom_4(tree: Tree, notes: Notes) -> Tree:
     moved = {name: model.pop(name) for name in _OF_FAMILY if name in model}
     second = {_SECOND: model.pop(_SECOND)} if _SECOND in model else {}
     family = model.get("family", {"name": "sd"})
-    is_sdxl = family == "sdxl" or (isinstance(family, dict) and family.get("name") == "sdxl")
-    if is_sdxl:
+    has_second = (family.get("name") if isinstance(family, dict) else family) in _WITH_SECOND
+    if has_second:
         moved |= second
     if moved or "family" in model:
         model["family"] = _with_settings(family, moved)
     result = {**tree, "model": model}
-    return result if is_sdxl or not second else _remembered_for_sdxl(result, second)
+    return result if has_second or not second else _remembered_for_sdxl(result, second)
 
 
 def _with_settings(family: object, moved: Tree) -> object:

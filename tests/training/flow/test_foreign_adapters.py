@@ -36,8 +36,11 @@ Changes = Mapping[str, torch.Tensor]
 def layers_of(family: ModelFamily) -> dict[str, tuple[int, int]]:
     """The layers of the blocks by their path, which all these programs train, and the shapes of their weights."""
     part = family.spec.denoiser
-    targets = family.lora_naming.targets.all
-    blocks = {t.path: t.weight for t in targets if t.part == part.name and part.model.layers["blocks"].takes(t.path)}
+    targets = family.lora_naming.targets
+    # Which block is the last one, whose layers may differ, the file of a model of another size does not tell.
+    swapped = {piece.path for matrix in targets.matrices if matrix.swapped for piece in matrix.pieces}
+    chosen = [t for t in targets.all if t.part == part.name and part.model.layers["blocks"].takes(t.path)]
+    blocks = {t.path: t.weight for t in chosen if t.path not in swapped}
     assert len(blocks) > 4
     return {path: (shape[0], shape[1]) for path, shape in blocks.items()}
 

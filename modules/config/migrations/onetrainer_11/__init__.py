@@ -38,7 +38,8 @@ _THEIR_DEFAULTS: Mapping[str, object] = {
 }
 _MAX_NAMED = 8
 _PARTLY_USED = (
-    "unet", "transformer", "text_encoder", "text_encoder_2", "vae", "concepts", "samples", "additional_embeddings"
+    "unet", "transformer", "text_encoder", "text_encoder_2", "text_encoder_3", "vae", "concepts", "samples",
+    "additional_embeddings"
 )  # fmt: skip
 
 

@@ -205,7 +205,8 @@ _OF_SAMPLES = {
     "mask_image_path": "mask_image",
 }
 # Defaults of missing keys. Those of SD 2 differ, but a list alone does not show which model it is for.
-_SIDES_PX = {"sd": 512, "sdxl": 1024}
+_SIDES_PX = {"sd": 512}
+_SIDE_PX = 1024
 _WITH_DEFAULT: Mapping[str, tuple[str, object]] = {
     "diffusion_steps": ("steps", 30),
     "cfg_scale": ("guidance", 7.5),
@@ -228,7 +229,7 @@ def samples_from(given: object, notes: Notes, family: str) -> tuple[list[Tree], 
     """Return our sample prompts for their list, and the unused keys of each; default sizes are the family's."""
 
     def convert(item: Tree, notes: Notes, where: str) -> Tree:
-        return _sample(item, notes, where, _SIDES_PX[family])
+        return _sample(item, notes, where, _SIDES_PX.get(family, _SIDE_PX))
 
     return converted(given, "samples", "sampling.prompts", convert, notes)
 

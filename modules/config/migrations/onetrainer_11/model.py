@@ -37,8 +37,11 @@ _MODELS: Mapping[str, tuple[str, str]] = {
     "FLUX_DEV_1": ("flux", "text_to_image"),
     "FLUX_FILL_DEV_1": ("flux", "inpainting"),
     "CHROMA_1": ("chroma", "text_to_image"),
+    "STABLE_DIFFUSION_3": ("sd3", "text_to_image"),
+    "STABLE_DIFFUSION_35": ("sd3", "text_to_image"),
 }
 _T5_TOKENS = 77  # OneTrainer's default
+_WITH_TWO_CLIPS = ("sdxl", "sd3")
 _LORA_FORMATS = {
     "KOHYA_LORA": "kohya",
     "LEGACY_LORA": "kohya",
@@ -94,6 +97,10 @@ def model_of(rest: Tree, result: Tree, notes: Notes) -> None:
     if family_of(result) == "flux":
         put(result, "model.text_tokens", rest.pop("text_encoder_2_sequence_length", _T5_TOKENS))
         move(rest, result, "dynamic_timestep_shifting", "training.noise.dynamic_shift")
+    elif family_of(result) == "sd3":
+        put(result, "model.text_tokens", _T5_TOKENS)
+        if rest.get("text_encoder_3_layer_skip", 0) == 0:  # T5 has no clip skip here
+            rest.pop("text_encoder_3_layer_skip", None)
     move_all(rest, result, _PLAIN)
     _second_clip_skip(rest, result)
     choose(rest, result, "output_dtype", "output.dtype", OUTPUT_DTYPES, notes)
@@ -140,12 +147,12 @@ def _prediction(rest: Tree, result: Tree, notes: Notes) -> None:
 
 def _second_clip_skip(rest: Tree, result: Tree) -> None:
     """Theirs is set for each text encoder, ours for the second only if it differs."""
-    is_sdxl = result["model"]["family"] == "sdxl"
+    has_two = family_of(result) in _WITH_TWO_CLIPS
     first = result["model"].get("clip_skip", 0)
     second = rest.pop("text_encoder_2_layer_skip", None)
-    if second is None and is_sdxl:
+    if second is None and has_two:
         second = 0
-    if second != first and (is_sdxl or second):
+    if second != first and (has_two or second):
         put(result, "model.clip_skip_2", second)
 
 
@@ -169,22 +176,24 @@ def _format(rest: Tree, result: Tree, notes: Notes) -> None:
 
 # OneTrainer's parts of the model, and their quantization.
 
-_PARTS = ("unet", "transformer", "text_encoder", "text_encoder_2", "vae")
-_LATER = "transformer"  # of families that their files of Stable Diffusion only name
+_PARTS = ("unet", "transformer", "text_encoder", "text_encoder_2", "text_encoder_3", "vae")
+_TRANSFORMER = "transformer"
+_LATER = (_TRANSFORMER, "text_encoder_3")  # of families that their files of Stable Diffusion only name
 _OF_PARTS = ("train", "learning_rate", "train_embedding", "offload_fraction")
+_OPTIONAL = {"sd3": ("text_encoder", "text_encoder_2", "text_encoder_3")}  # with a switch to leave them out (`include`)
 
 
 def parts_of(rest: Tree, result: Tree, notes: Notes, steps_per_update: int) -> None:
     """Convert the settings of single parts, also of parts in the file that the family does not have."""
     parts = [part.name for part in FAMILIES[family_of(result)].parts]
     for name in _PARTS:
-        if name in parts or (name in rest and name != _LATER):
+        if name in parts or (name in rest and name not in _LATER):
             given = pop_object(rest, name, notes, f"parts.{name}")
             if name == "vae" and result.get("training", {}).get("trains") == "vae":
                 given.pop("train", None)  # FINE_TUNE_VAE trains it whatever this is: the VAE has no such switch there
             put(result, f"parts.{name}", _part(name, given, result, notes, steps_per_update))
             put_back(rest, name, given)
-    _second_caption_dropout(result)
+    _further_caption_dropout(result)
     _quantization(rest, result, notes)
 
 
@@ -192,6 +201,8 @@ def _part(name: str, given: Tree, result: Tree, notes: Notes, steps_per_update: 
     where = f"parts.{name}"
     part: Tree = {}
     move_all(given, part, {key: key for key in _OF_PARTS})
+    if name in _OPTIONAL.get(family_of(result), ()):
+        move(given, part, "include", "include")
     choose(given, part, "weight_dtype", "dtype", WEIGHT_DTYPES, notes, where=f"{where}.dtype")
     part["checkpointing"] = "block" if given.pop("gradient_checkpointing", True) is not False else "off"
     part["offload_activations"] = given.pop("activation_offloading", False)
@@ -201,17 +212,21 @@ def _part(name: str, given: Tree, result: Tree, notes: Notes, steps_per_update: 
         move(given, result, "dropout_probability", "data.caption_dropout")
     elif name == "text_encoder_2":
         move(given, result, "dropout_probability", "data.caption_dropout_2")
+    elif name == "text_encoder_3":
+        move(given, result, "dropout_probability", "data.caption_dropout_3")
     elif name == "vae":
         move(given, result, "model_name", "model.vae_file")
-    elif name == _LATER:
+    elif name == _TRANSFORMER:
         move(given, result, "model_name", "model.denoiser_file")
         if family_of(result) == "flux":
-            _guidance_and_mask(given, result, notes)
+            move(given, result, "guidance_scale", "model.guidance")
+        if family_of(result) in ("flux", "sd3"):
+            _mask(given, notes)
     return part
 
 
-def _guidance_and_mask(given: Tree, result: Tree, notes: Notes) -> None:
-    move(given, result, "guidance_scale", "model.guidance")
+def _mask(given: Tree, notes: Notes) -> None:
+    """Report a mask of the padding, which these models attend to."""
     if given.get("attention_mask") is True:
         message = "Masking the padding of prompts (attention_mask) is not supported: the model attends to it."
         notes.append(Problem("model.family", message, "warning"))
@@ -219,13 +234,16 @@ def _guidance_and_mask(given: Tree, result: Tree, notes: Notes) -> None:
         given.pop("attention_mask", None)
 
 
-def _second_caption_dropout(result: Tree) -> None:
-    """Theirs is set for each text encoder; ours for the second only if it differs."""
-    data = result["data"]
+def _further_caption_dropout(result: Tree) -> None:
+    """Theirs is set for each text encoder; ours for the second and the third only if it differs from the first."""
+    data, has_two = result["data"], family_of(result) in _WITH_TWO_CLIPS
     first = data.get("caption_dropout", 0.0)
-    second = data.pop("caption_dropout_2", 0.0 if family_of(result) == "sdxl" else first)
-    if second != first and (family_of(result) == "sdxl" or second):
+    second = data.pop("caption_dropout_2", 0.0 if has_two else first)
+    third = data.pop("caption_dropout_3", 0.0 if family_of(result) == "sd3" else first)
+    if second != first and (has_two or second):
         data["caption_dropout_2"] = second
+    if third != first:
+        data["caption_dropout_3"] = third
 
 
 def _quantization(rest: Tree, result: Tree, notes: Notes) -> None:

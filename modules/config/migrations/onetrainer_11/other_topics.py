@@ -10,7 +10,7 @@ from modules.system.problem import DEFAULT_USED, Problem, shown
 
 # OneTrainer's resolution, cache and mask settings.
 
-_SIZE_STEPS_PX = {"sd": 8, "sdxl": 64, "z_image": 64, "flux": 64, "chroma": 64}
+_SIZE_STEPS_PX = {"sd": 8, "sdxl": 64, "z_image": 64, "flux": 64, "chroma": 64, "sd3": 64}
 _UNMASKED_PROBABILITY = 0.1  # OneTrainer's default
 _OF_DATA = {
     "aspect_ratio_bucketing": "data.aspect_buckets",

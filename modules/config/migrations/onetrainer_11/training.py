@@ -99,7 +99,7 @@ def _trains_bfloat16(rest: Tree) -> bool:
     """Return whether any trained weight is bfloat16."""
     if rest.get("training_method") == "LORA":
         return rest.get("lora_weight_dtype") == "BFLOAT_16"
-    names = ("unet", "transformer", "text_encoder", "text_encoder_2")
+    names = ("unet", "transformer", "text_encoder", "text_encoder_2", "text_encoder_3")
     parts = [part for name in names if isinstance(part := rest.get(name), dict)]
     return any(part.get("train", True) is True and part.get("weight_dtype") == "BFLOAT_16" for part in parts)
 

@@ -1,0 +1,123 @@
+"""A loaded Stable Diffusion 3: the only code that runs its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+
+from modules.data.conditioning import Conditioning
+from modules.data.inputs import NO_INPUTS
+from modules.families.parts.clip_text import TextTower
+from modules.families.parts.flow_model import FlowModel
+from modules.families.parts.t5_text import T5Tower
+from modules.families.parts.token_rows import add_words, extended
+from modules.families.sd3.settings import unread_queries
+from modules.families.sd3.text import ENCODERS, Sd3Conditioning
+
+_T5 = ENCODERS[2]
+
+
+@dataclass(eq=False)
+class StableDiffusion3(FlowModel[Sd3Conditioning]):
+    """A transformer, up to two CLIPs and a T5-XXL, a VAE; implements `FamilyWithWords`.
+
+    `clips` are the CLIPs that the model has, by part. It sees zeros in place of an encoder that it lacks, `t5_tokens`
+    of them in place of T5's states.
+    """
+
+    text_class = Sd3Conditioning
+
+    clips: Mapping[str, TextTower]
+    t5: T5Tower | None
+    t5_tokens: int
+
+    def reaches(self, part: str, name: str) -> bool:
+        """Return whether a denoising loss reaches a layer.
+
+        It does not reach the VAE, nor the queries of the text in the last block, whose attention nothing reads.
+        """
+        if part == self.spec.denoiser.name:
+            return not name.startswith(unread_queries(self.denoiser.config))
+        return part != "vae"
+
+    def encode_prompts(self, prompts: Sequence[str], padded_like: Sequence[str] = ()) -> Sd3Conditioning:
+        """Return the states of prompts; all have the same number of tokens, so `padded_like` changes nothing.
+
+        Each CLIP reads the first 75 tokens of a prompt.
+        """
+        states, pooled = {}, {}
+        for name, tower in self.clips.items():
+            text = tower.encode(self._forward(name), prompts, num_chunks=1)
+            assert text.pooled_BE is not None, "both CLIPs have a projection"
+            states[name], pooled[name] = text.states_BLD, text.pooled_BE
+        if self.t5 is not None:
+            states[_T5] = torch.stack(self.t5.encode(self._forward(_T5), prompts))
+        return Sd3Conditioning(states, pooled)
+
+    def predict(
+        self,
+        noisy_BCHW: torch.Tensor,
+        timesteps_B: torch.Tensor,
+        conditioning: Conditioning,
+        inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
+    ) -> torch.Tensor:
+        """Return the velocity (B, 16, H, W)."""
+        text, dtype, config = self._text(conditioning), self._input_dtype(), self.denoiser.config
+        states_BLD, pooled_BE = text.joint(config.joint_attention_dim, config.pooled_projection_dim, self.t5_tokens)
+        output = self._forward(self.spec.denoiser.name)(
+            hidden_states=noisy_BCHW.to(dtype),
+            timestep=self.process.time_input(timesteps_B),
+            encoder_hidden_states=states_BLD.to(dtype),
+            pooled_projections=pooled_BE.to(dtype),
+            return_dict=False,
+        )
+        return self.process.velocity(output[0])
+
+    def text_identity(self) -> str:
+        """Return everything but the weights that affects how a prompt is encoded."""
+        t5 = "" if self.t5 is None else self.t5.identity()
+        return "|".join([*(f"{name} {tower.identity()}" for name, tower in self.clips.items()), t5])
+
+    def count_tokens(self, prompt: str) -> int:
+        """Return the number of T5's tokens of a prompt, without the end token; of a CLIP's without T5."""
+        if self.t5 is not None:
+            return self.t5.tokenizer.count(prompt)
+        return next(iter(self.clips.values())).tokenizer.count(prompt)
+
+    # -- embeddings
+
+    def token_ids(self, part: str, text: str) -> list[int]:
+        """Return the ids of a text's tokens for one of the text encoders."""
+        return self._tower(part).tokenizer.ids(text)
+
+    def add_words(self, rows: Mapping[str, Mapping[str, nn.Parameter]]) -> None:
+        """Add embeddings: new rows (N, D) by placeholder and text encoder. All in one call."""
+        ids = add_words({name: self.modules[name] for name in self.spec.names_of("text_encoder")}, rows)
+        self.clips = {
+            name: replace(tower, tokenizer=tower.tokenizer.with_words(ids.get(name, {})))
+            for name, tower in self.clips.items()
+        }
+        if self.t5 is not None:
+            self.t5 = replace(self.t5, tokenizer=self.t5.tokenizer.with_words(ids.get(_T5, {})))
+
+    @torch.no_grad()
+    def word_states(self, part: str, placeholder: str) -> torch.Tensor:
+        """Return a text encoder's states (N, D) at the places of an embedding, in a prompt of it alone, in float32."""
+        tower = self._tower(part)
+        if isinstance(tower, T5Tower):
+            return tower.word_states(self._forward(part), placeholder)
+        states_1LD = tower.encode(self._forward(part), [placeholder], num_chunks=1).states_BLD
+        return states_1LD[0, 1 : 1 + len(tower.tokenizer.words[placeholder])].float().clone()
+
+    def add_outputs(self, part: str, placeholder: str, rows_ND: nn.Parameter) -> None:
+        """Replace a text encoder's states at the places of an embedding by rows (N, D)."""
+        extended(self.modules[part]).add_outputs(self._tower(part).tokenizer.words[placeholder], rows_ND)
+
+    def _tower(self, part: str) -> TextTower | T5Tower:
+        if part in self.clips:
+            return self.clips[part]
+        assert self.t5 is not None, f"the model has no {part}"
+        return self.t5

@@ -1,0 +1,90 @@
+"""Stable Diffusion 3 and 3.5 (Esser et al. 2024): rectified flow in a transformer of joint blocks.
+
+CLIP-L, CLIP-G and T5-XXL read the prompts; a model may lack any of them, and sees zeros in its place. Medium 3.5 has a
+second attention of the image alone in its first blocks. Large Turbo was distilled for a few steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from modules.diffusion.process_spec import ConstantShift, FlowConvention, flow_matching
+from modules.families.parts.part_classes import (
+    CLIP_CHUNK_TOKENS,
+    CLIP_TEXT_WITH_PROJECTION,
+    KL_VAE,
+    T5_TEXT,
+    clip_prompts,
+    t5_prompts,
+)
+from modules.families.sd3.settings import USUAL_TOKENS, Sd3Settings
+from modules.families.spec import DistilledSpec, FamilySpec, LatentSpec, ModelClass, PartSpec
+from modules.settings.layer_filter import LayerFilter
+
+_HOME = "modules.families.sd3"
+_BLOCK = r"^transformer_blocks\.\d+\."
+
+TRANSFORMER = ModelClass(
+    "diffusers.models.transformers.transformer_sd3:SD3Transformer2DModel",
+    ("diffusers.models.attention:JointTransformerBlock",),
+    f"{_HOME}.traced_passes:transformer_passes",
+    attention=f"{_HOME}.attention:set_joint_processors",
+    layers={
+        "attention_mlp": LayerFilter((rf"{_BLOCK}(attn|attn2|ff|ff_context)\.",), is_regex=True),
+        "attention": LayerFilter((rf"{_BLOCK}attn2?\.",), is_regex=True),
+        "blocks": LayerFilter((_BLOCK,), is_regex=True),
+    },
+    # The embeddings of time, prompt, text and image, and the output: small, and sensitive.
+    never_quantized=frozenset({"time_text_embed", "context_embedder", "pos_embed", "norm_out", "^proj_out"}),
+)
+CLIP_L = replace(CLIP_TEXT_WITH_PROJECTION, identity_if_missing=frozenset({"text_projection.weight"}))
+CONVENTION = FlowConvention(time_input="1000 sigma", shift=ConstantShift(3.0), sample_grid="scheduler")
+EMBEDDINGS = {"text_encoder": "clip_l", "text_encoder_2": "clip_g", "text_encoder_3": "t5xxl"}
+"""The names of an embedding's tensors, by text encoder."""
+SD3 = FamilySpec(
+    name="sd3",
+    label="Stable Diffusion 3",
+    settings=Sd3Settings,
+    parts=(
+        PartSpec("transformer", "Transformer", "denoiser", TRANSFORMER),
+        PartSpec(
+            "text_encoder",
+            "Text encoder 1 (CLIP-L)",
+            "text_encoder",
+            CLIP_L,
+            most_tokens=CLIP_CHUNK_TOKENS + 2,
+            optional=True,
+        ),
+        PartSpec(
+            "text_encoder_2",
+            "Text encoder 2 (CLIP-G)",
+            "text_encoder",
+            CLIP_TEXT_WITH_PROJECTION,
+            most_tokens=CLIP_CHUNK_TOKENS + 2,
+            optional=True,
+        ),
+        PartSpec("text_encoder_3", "Text encoder 3 (T5-XXL)", "text_encoder", T5_TEXT, optional=True),
+        PartSpec("vae", "VAE", "vae", KL_VAE, trainable=False),
+    ),
+    factory=f"{_HOME}.load:load",
+    default_resolution_px=1024,
+    size_step_px=16,
+    latents=LatentSpec(channels=16, factor=8, overflows_in_float16=True),
+    text=replace(
+        t5_prompts(USUAL_TOKENS, encoder="text_encoder_3", **EMBEDDINGS),
+        widths={"text_encoder_3": ("d_model", "joint_attention_dim")},
+    ),
+    text_without={"text_encoder_3": replace(clip_prompts(**EMBEDDINGS), truncates=True)},
+    files=f"{_HOME}.files:FILES",
+    pipelines=("StableDiffusion3Pipeline",),
+    process=flow_matching(CONVENTION),
+    distilled=DistilledSpec(
+        ("turbo",),
+        "Train on Stable Diffusion 3.5 Large, and use the result with Large Turbo; both have the same layers. Training "
+        "Turbo directly undoes its distillation: its samples will need more steps and guidance. Turbo itself is "
+        "sampled in 4 steps with a guidance of 1.",
+        steps=4,
+    ),
+    ai_toolkit=("sd3",),
+    kohya=("sd3", "medium", "5-medium", "5-large"),
+)
