@@ -10,11 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import count
 from pathlib import Path
 
 from modules.config.codec import Loaded, export_file, load_file, pack_lists
 from modules.config.schema import Config
+from modules.families.registry import FAMILIES
 from modules.system.errors import DarkroomError
 from modules.system.paths import PROGRAM_ROOT, safe_name, user_presets_dir
 from modules.system.problem import Problem, errors_in
@@ -34,9 +36,11 @@ class Preset:
 
     @property
     def card_gb(self) -> int:
-        """The gigabytes of the card that its name states; 0 if it states none."""
+        """The gigabytes of the card that its name states, or the description of a built-in one; 0 if none does."""
         stated = re.search(r"\b(\d+) ?GB\b", self.name)
-        return int(stated[1]) if stated else 0
+        if stated is None:
+            return _described_gb(self.path) if self.is_built_in else 0
+        return int(stated[1])
 
     @property
     def is_built_in(self) -> bool:
@@ -61,14 +65,51 @@ class Imported:
     problems: tuple[Problem, ...]
 
 
-def list_presets(*, user_dir: Path | None = None) -> list[Preset]:
-    """Return all presets: the built-in ones by family, then the user's, each in natural order (8 GB before 12 GB).
+@cache
+def _described_gb(path: Path) -> int:
+    """Return the gigabytes of the card that a built-in preset is described for; 0 if it cannot be read or has none."""
+    try:
+        described = re.search(r"\bGPU with (\d+) GB\b", path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return 0
+    return int(described[1]) if described else 0
 
-    Files without the suffix of a config are skipped, and so is a folder that cannot be read.
+
+def list_presets(*, user_dir: Path | None = None) -> list[Preset]:
+    """Return all presets: the built-in ones in the order of the families, then the user's.
+
+    Those of a family are in natural order (8 GB before 12 GB). Files without the suffix of a config are skipped, and so
+    is a folder that cannot be read.
     """
     built_in = [Preset(file.stem, file.parent.name, file) for file in _files(BUILT_IN_DIR, "*/#*.json")]
+    ranks = {family: rank for rank, family in enumerate(FAMILIES)}
+    built_in.sort(key=lambda preset: ranks.get(preset.group, len(ranks)))
     users = [Preset(file.stem, "yours", file) for file in _own_files(user_dir or user_presets_dir())]
     return built_in + users
+
+
+def preset_for(family: str, like: Config, card_gb: int, presets: Sequence[Preset]) -> Preset | None:
+    """Return the built-in preset of a family for a run like another one, on a card with this memory.
+
+    Of those that the card has enough memory for, the best has the same training target, model variant and method (or
+    the default one), and then states the most memory. For an unknown card (0), or if it has too little for all, it
+    states the least.
+    """
+    chosen = [p for p in presets if p.group == family and p.is_built_in and not p.is_demo]
+    usual = Config().training.method.name
+
+    def rank(preset: Preset) -> tuple[bool, bool, bool, int, int]:
+        config, fits = preset.load().config, preset.card_gb <= card_gb
+        method = config.training.method.name
+        return (
+            fits,
+            config.training.trains == like.training.trains,
+            config.model.variant == like.model.variant,
+            2 if method == like.training.method.name else int(method == usual),
+            preset.card_gb if fits else -preset.card_gb,
+        )
+
+    return max(chosen, key=rank, default=None)
 
 
 def families_for_card(presets: Sequence[Preset], card_gb: int) -> tuple[str, ...]:

@@ -78,5 +78,15 @@ def test_presets_for_the_card_come_first_and_those_for_a_larger_one_last() -> No
     sorted_rows = for_card(rows, 16)
     names = [row.preset.name for row in sorted_rows]
     assert {"#z-image LoRA 16 GB", "#sdxl 1.0 fine-tune 16 GB", "#sd 1.5 fine-tune 8 GB"} <= set(names[:4])
-    assert {"#z-image LoRA 24 GB", "#sdxl 1.0 fine-tune 24 GB"} == set(names[-2:])
-    assert [needs_larger_card(row, 16) for row in sorted_rows].count(True) == 2
+    assert {"#z-image LoRA 24 GB", "#sdxl 1.0 fine-tune 24 GB", "#sd 1.5 fine-tune"} == set(names[-3:])
+    assert [needs_larger_card(row, 16) for row in sorted_rows].count(True) == 3
+
+
+def test_a_plain_lora_for_the_card_comes_before_other_methods_and_targets() -> None:
+    """The list of a 16 GB card began with SD 1.5's AlignProp, the only LoRA of it that needs that much."""
+    rows = for_card(preset_rows([p for p in list_presets() if p.group in ("sd", "sdxl") and not p.is_demo]), 16)
+    names = [row.preset.name for row in rows]
+    assert names.index("#sd 1.5 LoRA") < names.index("#sd 1.5 embedding") < names.index("#sd 1.5 AlignProp LoRA")
+    assert names.index("#sdxl 1.0 LoRA 16 GB") < names.index("#sdxl 1.0 LoRA")
+    made_for = rows[: names.index("#sdxl 1.0 LoRA 8 GB")]
+    assert all(row.memory for row in made_for)

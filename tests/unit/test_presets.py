@@ -177,7 +177,7 @@ def test_presets_are_listed_built_in_ones_first(built_in: Path, tmp_path: Path) 
         (own / f"{name}.json").write_text("{}")
     listed = list_presets(user_dir=own)
     assert [(p.group, p.name) for p in listed] == [
-        ("flux", "#z"), ("sd", "#a"), ("sd", "#b"), ("yours", "ant"), ("yours", "zebra 8"), ("yours", "zebra 12"),
+        ("sd", "#a"), ("sd", "#b"), ("flux", "#z"), ("yours", "ant"), ("yours", "zebra 8"), ("yours", "zebra 12"),
     ]  # fmt: skip
     assert [p.is_built_in for p in listed] == [True, True, True, False, False, False]
 
@@ -250,7 +250,7 @@ def test_a_folder_that_cannot_be_read_leaves_the_others(
         return listed(self, pattern)
 
     monkeypatch.setattr(Path, "glob", glob)
-    assert [p.name for p in list_presets(user_dir=tmp_path / "own")] == ["#z", "#a", "#b"]
+    assert [p.name for p in list_presets(user_dir=tmp_path / "own")] == ["#a", "#b", "#z"]
 
 
 def onetrainer_folder(tmp_path: Path) -> Path:

@@ -61,6 +61,12 @@ def _kind(preset: Preset) -> str:
     return trains if trains in _KINDS else default.trains
 
 
+def _kind_of(config: Config) -> str:
+    """Return the training target of a config, or that it uses another method than the default one."""
+    is_plain = config.training.method.name == Config().training.method.name
+    return config.training.trains if is_plain else _METHODS
+
+
 def _kind_label(kind: str) -> str:
     return _label(Config(), "training.trains", kind)
 
@@ -76,6 +82,11 @@ class PresetRow:
     memory: str = ""
     notes: str = ""
     problem: str = ""
+
+    @property
+    def kind(self) -> tuple[str, str]:
+        """Its family, and its training target or that it uses another method than the default one."""
+        return self.family, _kind_of(self.config) if self.config is not None else _KINDS[0]
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -105,22 +116,19 @@ def find_presets(rows: Sequence[PresetRow], text: str) -> list[PresetRow]:
 def for_card(rows: Sequence[PresetRow], card_gb: int) -> list[PresetRow]:
     """Return the rows in the order in which they suit a card: made for its memory, for any card, for a larger one.
 
-    Made for it are those of each family and training target that state the most memory it has, LoRAs first. Without a
-    card (0) the order stays.
+    Made for it are those of each family, training target and method that state the most memory it has, plain LoRAs
+    first. Without a card (0) the order stays.
     """
     best: dict[tuple[str, str], int] = {}
     for row in rows:
         if 0 < row.preset.card_gb <= card_gb:
-            kind = (row.family, row.trains)
-            best[kind] = max(best.get(kind, 0), row.preset.card_gb)
+            best[row.kind] = max(best.get(row.kind, 0), row.preset.card_gb)
 
-    lora = _kind_label(_KINDS[0])
-
-    def rank(row: PresetRow) -> tuple[int, bool]:
+    def rank(row: PresetRow) -> tuple[int, int]:
         if needs_larger_card(row, card_gb):
-            return 2, False
-        is_best = row.preset.card_gb and row.preset.card_gb == best.get((row.family, row.trains))
-        return (0, row.trains != lora) if is_best else (1, False)
+            return 2, 0
+        is_best = row.preset.card_gb and row.preset.card_gb == best.get(row.kind)
+        return (0, _KINDS.index(row.kind[1])) if is_best else (1, 0)
 
     return sorted(rows, key=rank) if card_gb else list(rows)
 
