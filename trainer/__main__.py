@@ -1,6 +1,7 @@
 """The command line: `python -m trainer VERB ...`, the same configs and the same engine as the window.
 
     python -m trainer train CONFIG          CONFIG is a file, or the name of a preset such as '#demo'
+    python -m trainer train CONFIG --family FAMILY    train its images on another model family
     python -m trainer resume RUN            RUN is a run's folder, one of its backups, or a workspace
     python -m trainer fork RUN              start a new run from a backup of RUN, with other settings
     python -m trainer check CONFIG          list the errors and warnings of a config, and what the run would do

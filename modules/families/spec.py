@@ -250,7 +250,8 @@ class FamilySpec:
 
     `process` is the noise process: DDPM, or flow matching with the family's convention. `guidance` is how samples
     follow a guidance scale: by a second prediction for the negative prompt, by an input of the model, or not at all.
-    `distilled` are the family's checkpoints that training directly would damage.
+    `sample_guidance` is the usual guidance scale of samples of its models that are not distilled. `distilled` are the
+    family's checkpoints that training directly would damage.
 
     `text_without` is how prompts are read without an optional text encoder, by its name, if that changes.
 
@@ -273,6 +274,7 @@ class FamilySpec:
     inputs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     process: ProcessSpec = DDPM
     guidance: Guidance = "classifier_free"
+    sample_guidance: float = 7.5
     distilled: DistilledSpec | None = None
     text_without: Mapping[str, TextSpec] = field(default_factory=dict, hash=False)
     ai_toolkit: tuple[str, ...] = ()

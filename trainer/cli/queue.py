@@ -20,7 +20,16 @@ from trainer.cli.program import Verb, verb_group
 from trainer.cli.signals import on_signal, restore
 from trainer.commands import Stop
 from trainer.events import Event, RunFailed, RunFinished
-from trainer.jobs.config import AllowCode, AllowCodeHash, Changes, PresetName, allowed_code, describe, read_config
+from trainer.jobs.config import (
+    AllowCode,
+    AllowCodeHash,
+    Changes,
+    FamilyName,
+    PresetName,
+    allowed_code,
+    describe,
+    read_config,
+)
 from trainer.jobs.spec import positional
 from trainer.run_queue.file import QueueFile
 from trainer.run_queue.items import Item, State
@@ -37,6 +46,7 @@ class AddSettings(Section):
     ] = ()
     name: Annotated[str, Setting("Name", "The name in the queue; by default the name of the file.")] = ""
     preset: PresetName = ""
+    family: FamilyName = ""
     changes: Changes = ()
 
 
@@ -53,7 +63,7 @@ class QueueRunSettings(Section):
 
 def _add(settings: AddSettings) -> int:
     for name in settings.configs:
-        loaded = read_config(name, settings.changes, preset=settings.preset)
+        loaded = read_config(name, settings.changes, preset=settings.preset, family=settings.family)
         for problem in errors_in(loaded.problems):
             sys.stderr.write(f"{describe(problem)}\n")
         title = settings.name or name.lstrip("#")

@@ -40,7 +40,7 @@ from trainer.jobs.config import (
     read_config,
     with_hashes,
 )
-from trainer.jobs.fit import FitSettings, fit_config
+from trainer.jobs.fit import FitSettings, fit_config, save_changed
 from trainer.jobs.spec import Argument, positional
 from trainer.launch import RunRequest, import_engine, module_arguments, num_processes
 from trainer.preflight import check
@@ -125,7 +125,11 @@ def _train(settings: TrainSettings) -> int:
     loaded = settings.load()
     _report(loaded.problems)
     allowed = allowed_code(loaded.config, settings)
-    config = _fit_to_card(loaded.config, settings) if settings.fit else loaded.config
+    config = loaded.config
+    if settings.fit:
+        config = _fit_to_card(config, settings)
+    elif settings.save:
+        sys.stderr.write(f"{save_changed(config, settings)}\n")
     request = RunRequest(config, in_window=False, allowed_code=allowed, replaces=settings.overwrite)
     return _run(request, settings)
 

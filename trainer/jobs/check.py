@@ -20,7 +20,7 @@ from modules.system.problem import Problem, count, describe_data
 from trainer.job import Job
 from trainer.job_events import JobFinished
 from trainer.jobs.config import AllowCode, AllowCodeHash, ConfigSettings, allowed_code, describe
-from trainer.jobs.fit import FitSettings, fit_as_json, fit_config
+from trainer.jobs.fit import FitSettings, fit_as_json, fit_config, save_changed
 from trainer.jobs.spec import Argument, JobSpec
 from trainer.preflight import Report
 from trainer.preflight import check as check_config
@@ -67,7 +67,11 @@ def check(settings: CheckSettings, job: Job) -> JobFinished:
         approved_code=approved_hashes() | allowed_code(loaded.config, settings),
         progress=job.progress,
     )
-    fit, table = fit_config(loaded.config, settings, progress=job.progress) if settings.fit else (None, "")
+    fit, table = None, ""
+    if settings.fit:
+        fit, table = fit_config(loaded.config, settings, progress=job.progress)
+    elif settings.save:
+        table = f"{save_changed(loaded.config, settings)}\n"
     code = 2 if report.errors else 0
     if settings.json_text:
         data = {

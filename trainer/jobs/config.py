@@ -10,11 +10,14 @@ from typing import Annotated, Any, Protocol
 
 from modules.config.codec import Loaded
 from modules.config.imports.any_file import load_any
-from modules.config.presets import Preset, list_presets
+from modules.config.other_family import start_of, train_on
+from modules.config.presets import Preset, list_presets, preset_for
 from modules.config.schema import Config
+from modules.families.registry import FAMILIES, family_labels
 from modules.settings.edit import get_path, set_path
 from modules.settings.field import Section, Setting, records_of
 from modules.system.errors import DarkroomError
+from modules.system.hardware import gpu_memory
 from modules.system.paths import from_caller
 from modules.system.problem import Problem
 from trainer.jobs.spec import Argument, positional
@@ -27,7 +30,21 @@ Changes = Annotated[
 ]
 PresetName = Annotated[
     str,
-    Setting("Preset", "Use this preset instead of the defaults for settings the config leaves out."),
+    Setting(
+        "Preset",
+        "Use this preset instead of the defaults for settings the config leaves out; with --family, the preset of that "
+        "family that the settings come from.",
+    ),
+    Argument(metavar="NAME"),
+]
+FamilyName = Annotated[
+    str,
+    Setting(
+        "Family",
+        "Train on another model family, such as anima: concepts, captions, sample prompts, folders, epochs and "
+        "resolution stay, the rest comes from that family's preset for the memory of this computer's card. Lists what "
+        "is left out.",
+    ),
     Argument(metavar="NAME"),
 ]
 AllowCode = Annotated[
@@ -54,11 +71,12 @@ class ConfigSettings(Section):
         str, Setting("Config", "A config file, or the name of a preset such as '#demo'."), positional("CONFIG")
     ] = ""
     preset: PresetName = ""
+    family: FamilyName = ""
     changes: Changes = ()
 
     def load(self) -> Loaded:
         """Return the config with the problems of its file. Raises DarkroomError if it cannot be read."""
-        return read_config(self.config, self.changes, preset=self.preset)
+        return read_config(self.config, self.changes, preset=self.preset, family=self.family)
 
 
 class MayAllowCode(Protocol):
@@ -84,20 +102,46 @@ def with_hashes(arguments: Sequence[str], allowed: Collection[str]) -> list[str]
     return [*kept, *(f"{flag}-hash={digest}" for digest in sorted(allowed))] if len(kept) < len(arguments) else kept
 
 
-def read_config(name: str, changes: Sequence[str] = (), *, preset: str = "") -> Loaded:
+def read_config(name: str, changes: Sequence[str] = (), *, preset: str = "", family: str = "") -> Loaded:
     """Return the config of a file or a preset: the defaults, over them `preset`, the file, and the changes.
 
-    Raises DarkroomError if there is no such file or preset, or if a change is not valid.
+    With a `family` the file's run is moved to it, with `preset` or the best one for this computer's card, before the
+    changes. Raises DarkroomError if there is no such file, preset or family, or if a change is not valid.
     """
     path = from_caller(name)
     if path.is_dir():
         raise DarkroomError(f"{path} is a folder, not a config file.", advice="Give the path of a config file in it.")
-    over = _preset(preset).load().config if preset else None
+    over = _preset(preset).load().config if preset and not family else None
     loaded = load_any(path, over=over) if path.is_file() else _preset(name, path).load(over=over)
     fatal = [p for p in loaded.problems if p.severity == "error" and not p.path]
     if fatal:
         raise DarkroomError(str(fatal[0]))
+    loaded = _on_family(loaded, family, preset) if family else loaded
     return Loaded(apply_changes(loaded.config, changes), loaded.problems, loaded.was_migrated)
+
+
+def _on_family(loaded: Loaded, family: str, preset_name: str) -> Loaded:
+    """Return a config moved to a family, with the notes on what was left out."""
+    if family not in FAMILIES:
+        raise DarkroomError(
+            f"There is no model family {family!r}.", advice=f"Families are: {', '.join(family_labels())}."
+        )
+    if family == loaded.config.family.name and not preset_name:
+        return loaded
+    if preset_name:
+        preset: Preset | None = _preset(preset_name)
+    else:
+        card = gpu_memory("auto")
+        preset = preset_for(family, loaded.config, card.nominal_gb if card else 0, list_presets())
+    start = preset.load().config if preset else start_of(family)
+    if start.family.name != family:
+        raise DarkroomError(
+            f"The preset {preset_name} is for {start.family.label}, not for {FAMILIES[family].label}.",
+            advice="Choose a preset of that family, or leave --preset out.",
+        )
+    moved, name = train_on(loaded.config, start), preset.name if preset else "the defaults"
+    note = Problem("model.family", f"Moved from {loaded.config.family.label} to {start.family.label}: {name}.", "info")
+    return Loaded(moved.config, [*loaded.problems, note, *moved.notes], loaded.was_migrated)
 
 
 def _preset(name: str, path: Path | None = None) -> Preset:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any
 
 from modules.config.codec import UnconfirmedListError, lists_to_confirm, save_file
@@ -37,7 +36,11 @@ class FitSettings(Section):
     ] = ""
     save: Annotated[
         str,
-        Setting("Save", "With --fit: save the changed config in this file.", path_kind="save"),
+        Setting(
+            "Save",
+            "Save the config with all changes of the command (--fit, --family, --set) in this file.",
+            path_kind="save",
+        ),
         Argument(metavar="FILE"),
     ] = ""
     save_lists: Annotated[
@@ -70,7 +73,7 @@ def fit_config(
         )
     lines = list(fit_lines(result))
     if settings.save:
-        lines.append(_save(result.config, from_root(settings.save), writes_lists=settings.save_lists))
+        lines.append(save_changed(result.config, settings))
     return result, "".join(f"{line}\n" for line in lines)
 
 
@@ -124,8 +127,10 @@ def fit_as_json(choice: Fit) -> dict[str, Any]:
     }
 
 
-def _save(config: Config, file: Path, *, writes_lists: bool) -> str:
-    confirmed = [problem.path for problem in lists_to_confirm(config, file)] if writes_lists else []
+def save_changed(config: Config, settings: FitSettings) -> str:
+    """Save a config in the file of --save and return a sentence. Raises DarkroomError if it cannot be written."""
+    file = from_root(settings.save)
+    confirmed = [problem.path for problem in lists_to_confirm(config, file)] if settings.save_lists else []
     try:
         kept = save_file(config, file, confirmed=confirmed)
     except UnconfirmedListError as error:

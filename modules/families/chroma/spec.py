@@ -52,6 +52,7 @@ CHROMA = FamilySpec(
     files=f"{_HOME}.files:FILES",
     pipelines=("ChromaPipeline",),
     process=flow_matching(CONVENTION),
+    sample_guidance=3.0,
     distilled=DistilledSpec(
         ("flash",),
         "Train on Chroma1-Base or Chroma1-HD, and use the result with Flash; all have the same layers. Training Flash "

@@ -66,6 +66,7 @@ FLUX = FamilySpec(
     inputs={"inpainting": PIXEL_INPAINTING},
     process=flow_matching(CONVENTION),
     guidance="embedded",
+    sample_guidance=3.5,
     distilled=DistilledSpec(
         ("schnell",),
         "Train on FLUX.1 dev, and use the result with schnell; both have the same layers. Training schnell directly "

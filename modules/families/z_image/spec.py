@@ -56,6 +56,7 @@ Z_IMAGE = FamilySpec(
     files=f"{_HOME}.files:FILES",
     pipelines=("ZImagePipeline",),
     process=flow_matching(CONVENTION),
+    sample_guidance=4.0,
     distilled=DistilledSpec(
         ("turbo",),
         "To use the result with Turbo, train on Z-Image-De-Turbo, or on Turbo with a training adapter; one that was "
