@@ -10,8 +10,10 @@ from typing import Any
 import torch
 from diffusers import FlowMatchEulerDiscreteScheduler, StableDiffusion3Pipeline
 from diffusers.models.transformers.transformer_sd3 import SD3Transformer2DModel
+from safetensors.torch import save_file
 from transformers import CLIPTextConfig, CLIPTextModelWithProjection, T5Tokenizer
 
+from modules.formats.safetensors_io import read_safetensors
 from tests.builders.flow_models import FlowModel
 from tests.builders.models import tiny_vae, write_folder
 from tests.builders.pipelines import clip_tokenizer
@@ -127,12 +129,41 @@ def _pipeline_sample(
     return latents, images
 
 
+def _in_other_names(lora: Path, folder: Path) -> list[Path]:
+    """Write a LoRA as other trainers do: natively with q, k and v in one matrix, and with OneTrainer's prefix."""
+    tensors, metadata = read_safetensors(folder / "kohya.safetensors")  # of the same LoRA
+    native = {_native(name): tensor for name, tensor in tensors.items()}
+    save_file(native, folder / "native.safetensors", metadata)
+    tensors, metadata = read_safetensors(folder / "peft.safetensors")
+    prefixed = {_prefixed(name): tensor for name, tensor in tensors.items()}
+    save_file(prefixed, folder / "onetrainer.safetensors", metadata)
+    return [folder / "native.safetensors", folder / "onetrainer.safetensors"]
+
+
+def _native(name: str) -> str:
+    layer, _, factor = name.partition(".")
+    path = layer.removeprefix("lora_unet_").replace("joint_blocks_", "joint_blocks.")
+    for word in ("x_block", "context_block"):
+        path = path.replace(f"_{word}_", f".{word}.")
+    for word in ("attn2", "attn", "mlp"):
+        path = path.replace(f".{word}_", f".{word}.")
+    factor = factor.replace("lora_down", "lora_A").replace("lora_up", "lora_B")
+    return f"diffusion_model.{path}.{factor}"
+
+
+def _prefixed(name: str) -> str:
+    layer, _, factor = name.removeprefix("transformer.").partition(".lora_")
+    factor = {"A.weight": "lora_down.weight", "B.weight": "lora_up.weight"}[factor]
+    return f"lora_transformer_{layer.replace('.', '_')}.{factor}"
+
+
 TINY = FlowModel(
     "sd3",
     write_sd3_folder,
     sd3_pipeline,
     _pipeline_text,
     _pipeline_sample,
+    other_forms=_in_other_names,
     published_shapes={
         "pos_embed": (1, 147456, 1536),
         "x_embedder.proj.weight": (1536, 16, 2, 2),
@@ -150,7 +181,7 @@ TINY = FlowModel(
         "final_layer.linear.weight": (64, 1536),
     },
     published_weights=2_469_663_936,
-    unread=("kohya", "comfyui"),
+    unread=("kohya", "comfyui", "native", "onetrainer"),
     settings={"text_tokens": T5_TOKENS},
     untrained=("text_encoder", "text_encoder_2", "text_encoder_3"),
     attends_to_padding=True,

@@ -13,6 +13,7 @@ import torch
 from diffusers.loaders.single_file_utils import (
     convert_chroma_transformer_checkpoint_to_diffusers,
     convert_flux_transformer_checkpoint_to_diffusers,
+    convert_sd3_transformer_checkpoint_to_diffusers,
     convert_z_image_transformer_checkpoint_to_diffusers,
 )
 from diffusers.models.transformers.transformer_chroma import ChromaTransformer2DModel
@@ -24,11 +25,13 @@ from modules.config.schema import Config
 from modules.families.chroma import transformer_file as chroma
 from modules.families.flux import transformer_file as flux
 from modules.families.parts.single_file.moves import from_original, to_original
+from modules.families.sd3 import transformer_file as sd3
 from modules.families.z_image.transformer_file import TRANSFORMER_FILE
 from modules.formats.lazy_tensors import lazy_state
 from tests.builders.configs import laid_over
 from tests.builders.pipelines import load_tiny
 from tests.builders.runs import assert_equal_tensors
+from tests.builders.sd3 import tiny_transformer as sd3_transformer
 from tests.builders.z_image import tiny_transformer
 from trainer.export.exporter import SaveMoment
 from trainer.export.model import ModelExporter
@@ -81,6 +84,24 @@ def test_the_original_layout_of_double_and_single_blocks_is_read_by_diffusers(on
     original = {name: tensor.make() for name, tensor in to_original(layout.slots, lazy_state(state)).items()}
     assert_equal_tensors(convert(dict(original)), state)
     ours = from_original(layout.slots, lazy_state(original))
+    assert_equal_tensors({name: tensor.make() for name, tensor in ours.items()}, state)
+
+
+def test_the_original_layout_of_joint_blocks_is_read_by_diffusers(one_thread: None) -> None:
+    """With a block that has a second attention, and the last one, which has fewer layers and other halves."""
+    torch.manual_seed(0)
+    transformer = sd3_transformer()
+    state = dict(transformer.state_dict())
+    config = dict(transformer.config)
+    matrices = {n.removesuffix(".weight"): tuple(t.shape) for n, t in state.items() if n.endswith(".weight")}
+    assert {layer.path: layer.shape for layer in sd3.transformer_layers(config)} == {
+        name: shape for name, shape in matrices.items() if len(shape) > 1
+    }
+    layout = sd3.TRANSFORMER_FILE.layout(config)
+    original = to_original(layout.slots, lazy_state(state))
+    named = {f"{layout.prefix}{name}": tensor.make() for name, tensor in original.items()}
+    assert_equal_tensors(convert_sd3_transformer_checkpoint_to_diffusers(dict(named)), state)
+    ours = from_original(layout.slots, original)
     assert_equal_tensors({name: tensor.make() for name, tensor in ours.items()}, state)
 
 

@@ -17,10 +17,15 @@ from modules.config.rules import RULES
 from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.families.kinds.identify import identify, who_loads_file
+from modules.families.parts.single_file.checkpoint import empty_part
+from modules.families.parts.single_file.models import layouts, shipped_configs
+from modules.families.parts.single_file.write import file_state
 from modules.families.sd3.forward import StableDiffusion3
 from modules.families.sd3.settings import unread_queries
 from modules.families.sd3.spec import SD3
+from modules.formats.lazy_tensors import lazy_state
 from modules.formats.safetensors_io import read_safetensors
+from modules.system.factories import load_factory
 from tests.builders.configs import laid_over, small_config
 from tests.builders.pipelines import load_tiny, noise_of
 from tests.builders.runs import losses, run
@@ -219,7 +224,22 @@ def test_a_file_without_encoders_needs_files_of_them(
     assert run(with_files).finished.outcome == "finished"
 
 
+@pytest.mark.parametrize("model", ["sd3_medium", "sd35_medium", "sd35_large"])
+def test_the_layout_of_published_single_files_has_every_tensor(model: str) -> None:
+    configs = shipped_configs(model)
+    for part in SD3.parts:
+        module = empty_part(load_factory(part.model_class), configs[part.name])
+        names = file_state(part.model, lazy_state(dict(module.state_dict())))
+        assert {slot.key for slot in layouts(model, configs)[part.name].slots} == names.keys()
+
+
 # -- the transformer
+
+
+@pytest.mark.parametrize(("name", "is_distilled"), [("stable-diffusion-3.5-large-turbo", True), ("sd3.5_large", False)])
+def test_large_turbo_is_distilled(config: Config, name: str, is_distilled: bool) -> None:
+    problems = check(laid_over(config, {"model": {"base_model": f"stabilityai/{name}"}})).problems
+    assert any("seems to be a distilled model" in p.message for p in problems) is is_distilled
 
 
 def test_the_queries_of_the_text_in_the_last_block_learn_nothing(family: StableDiffusion3) -> None:

@@ -14,7 +14,7 @@ from modules.config.codec import Loaded, decode, encode
 from modules.config.imports.any_file import load_any
 from modules.config.imports.kohya_settings import tree_of_kohya
 from modules.config.rules.every_setting import unsupported_settings
-from modules.families.registry import FAMILIES, published_models
+from modules.families.registry import FAMILIES, files_of, published_models
 from modules.families.spec import FamilySpec
 from modules.system.problem import Problem
 from tests.unit.strategies import few, garbage
@@ -167,11 +167,37 @@ def test_files_of_parts_belong_to_the_part_of_their_class(family: FamilySpec) ->
     files = {"clip_l": "CLIPTextModel", "t5xxl": "T5EncoderModel", "text_encoder": "Qwen3Model", "ae": "AutoencoderKL"}
     given = {key: f"{key}.safetensors" for key in files}
     loaded = imported({"network_dim": 4, "model_type": family.kohya[0], **given})
+    encoders = {part: key for model in files_of(family.name).models for part, key in model.comfy_encoders.items()}
+    keys = {part.name: {k for k, name in files.items() if part.class_name == name} for part in family.parts}
+    keys |= {part: {key} & files.keys() for part, key in encoders.items() if key in files}
     for part in family.parts:
-        expected = next((given[key] for key, name in files.items() if part.class_name == name), "")
-        assert loaded.config.part(part.name).file == expected
-    unread = {key for key, name in files.items() if name not in {part.class_name for part in family.parts}}
+        assert loaded.config.part(part.name).file == next((given[key] for key in keys[part.name]), "")
+    unread = files.keys() - set().union(*keys.values())
     assert set(loaded.config.unknown.get("kohya", {})) == unread
+
+
+def test_what_only_models_with_three_text_encoders_have() -> None:
+    """sd-scripts' `sd3_train_network`."""
+    given = {
+        "network_module": "networks.lora_sd3",
+        "clip_g": "clip_g.safetensors",
+        "training_shift": 3.0,
+        "weighting_scheme": "logit_normal",
+        "t5xxl_max_token_length": 154,
+        "t5_dropout_rate": 0.1,
+        "learning_rate_te3": 1e-5,
+        "network_args": ["train_t5xxl=True"],
+    }
+    config = imported({"network_dim": 4, **given}).config
+    assert (config.family.name, config.model.family.text_tokens) == ("sd3", 154)
+    assert config.part("text_encoder_2").file == "clip_g.safetensors"
+    assert (config.training.noise.distribution, config.training.noise.shift) == ("logit_normal", 3.0)
+    assert (config.data.caption_dropout, config.data.caption_dropout_2, config.data.caption_dropout_3) == (
+        0.0,
+        0.0,
+        0.1,
+    )
+    assert (config.part("text_encoder_3").train, config.part("text_encoder_3").learning_rate) == (True, 1e-5)
 
 
 def test_a_dataset_config_of_musubi_tuner(tmp_path: Path) -> None:

@@ -21,10 +21,11 @@ _NO_MODEL = ("fa", "diffusers")  # networks.lora_fa
 _BOXES = {"flux1_checkbox": "flux", "sd3_checkbox": "sd3", "lumina_checkbox": "lumina"}
 _LABELS = {"flux": "FLUX.1", "flux1": "FLUX.1", "chroma": "Chroma", "sd3": "Stable Diffusion 3", "lumina": "Lumina 2",
            "hunyuan_image": "HunyuanImage", "anima": "Anima", "qwen_image": "Qwen-Image"}  # fmt: skip
-# The weights of a part by the class that reads them.
+# The weights of a part by the class that reads them, where a key is not ComfyUI's name of a text encoder.
 _FILES = {"clip_l": ":CLIPTextModel", "t5xxl": ":T5EncoderModel", "text_encoder": ":Qwen3Model", "ae": ":AutoencoderKL"}
 _SHIFT = 3.0  # sd-scripts' `discrete_flow_shift`
 _GUIDANCE = 3.5  # sd-scripts' `guidance_scale`
+_DROPOUTS = ("clip_l_dropout_rate", "clip_g_dropout_rate", "t5_dropout_rate")
 _SCHEMES = {"none": "uniform", "sigma_sqrt": "uniform", "logit_normal": "logit_normal", "mode": "heavy_tail",
             "cosmap": "cos_map"}  # fmt: skip
 _BLOCKS = {
@@ -86,11 +87,19 @@ def _part_of(family: FamilySpec, class_end: str) -> str:
     return next((part.name for part in family.parts if part.model_class.endswith(class_end)), "")
 
 
+def _encoder_names(family: FamilySpec) -> dict[str, str]:
+    """Return the text encoders of a family by ComfyUI's names of them: clip_l, clip_g, t5xxl."""
+    models = [model for model in published_models() if model.family == family.name]
+    return {name: part for model in models for part, name in model.comfy_encoders.items()}
+
+
 def _files(given: Args, family: FamilySpec, result: Tree) -> None:
     if (file := pop_first(given, "dit")) is not None:
         put(result, "model.base_model", str(file))
-    for key, class_end in _FILES.items():
-        if is_set(given.get(key)) and (part := _part_of(family, class_end)):
+    encoders = _encoder_names(family)
+    for key in dict.fromkeys((*encoders, *_FILES)):
+        part = encoders.get(key) or _part_of(family, _FILES.get(key, "?"))
+        if part and is_set(given.get(key)):
             put(result, f"parts.{part}.file", str(given.pop(key)))
 
 
@@ -120,6 +129,8 @@ def _noise_levels(given: Args, result: Tree, notes: Notes) -> None:
         message = f"timestep_sampling {shown(method)} is not supported here; uniform noise levels are used instead."
         notes.append(Problem(path, message, "warning"))
         put(result, path, "uniform")
+    if (training_shift := number_of(given.pop("training_shift", None))) is not None:
+        put(result, "training.noise.shift", training_shift)
     if scheme == "sigma_sqrt":
         message = "weighting_scheme sigma_sqrt is not supported here: all noise levels weigh the same."
         notes.append(Problem("training.loss.weighting", message, "warning"))
@@ -136,10 +147,19 @@ def _inputs(given: Args, family: FamilySpec, result: Tree, notes: Notes) -> None
         put(result, "model.family.text_tokens", int(tokens))
     if "text_tokens" not in fields:  # the family masks padding by itself
         given.pop("apply_t5_attn_mask", None)
+    _dropouts(given, family, result)
     prediction = str(pop_first(given, "model_prediction_type") or "sigma_scaled")
     if prediction != "raw":
         message = f"model_prediction_type {prediction} is not supported here: the velocity is trained as it is (raw)."
         notes.append(Problem("training.loss.weighting", message, "warning"))
+
+
+def _dropouts(given: Args, family: FamilySpec, result: Tree) -> None:
+    """Convert the rates at which each text encoder gets no caption, of models with three of them."""
+    rates = [number_of(given.pop(key, None)) or 0.0 for key in _DROPOUTS]
+    if any(rates) and len(family.names_of("text_encoder")) == len(rates):
+        for path, rate in zip(("caption_dropout", "caption_dropout_2", "caption_dropout_3"), rates, strict=True):
+            put(result, f"data.{path}", min(max(rate, 0.0), 1.0))
 
 
 def _memory(given: Args, family: FamilySpec, result: Tree) -> None:

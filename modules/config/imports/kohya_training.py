@@ -59,7 +59,7 @@ def _rates(given: Args, network: Args, family: FamilySpec, result: Tree) -> None
     rates = {family.denoiser.name: number_of(pop_first(given, "unet_lr"))}
     text = pop_first(given, "text_encoder_lr", "learning_rate_te")
     firsts = [number_of(v) for v in (text if isinstance(text, list) else [text])] or [None]
-    singles = (number_of(pop_first(given, "learning_rate_te1")), number_of(pop_first(given, "learning_rate_te2")))
+    singles = [number_of(pop_first(given, f"learning_rate_te{number}")) for number in (1, 2, 3)]
     for index, part in enumerate(encoders):
         shared = firsts[min(index, len(firsts) - 1)]
         own = singles[index] if index < len(singles) else None
