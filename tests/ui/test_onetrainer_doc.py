@@ -16,6 +16,7 @@ _OTHERS = (
     "Window › Debug bundle",
     "Model › the part's card",
     "Model › the second text encoder",
+    "Model › the third text encoder",
     "Model › the transformer",
 )  # no settings
 
