@@ -334,6 +334,14 @@ def onetrainer_tree(**keys: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.parametrize("version", [3, 4, 9, 11])
+def test_files_of_every_version_leave_out_the_same_encoder(version: int) -> None:
+    loaded = decode(onetrainer_tree(model_type="STABLE_DIFFUSION_3", __version=version))
+    assert not [p for p in loaded.problems if p.severity != "info"]
+    assert loaded.config.family.names_of("text_encoder") == ENCODERS[:2]
+    assert loaded.config.part("text_encoder_3").dtype == "float8"
+
+
 @pytest.mark.parametrize("model_type", ["STABLE_DIFFUSION_3", "STABLE_DIFFUSION_35"])
 def test_a_file_of_onetrainer_runs(model_type: str, config: Config, tmp_path: Path) -> None:
     loaded = decode(onetrainer_tree(model_type=model_type))
