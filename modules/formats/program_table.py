@@ -97,7 +97,7 @@ Row = Mapping[str, Answer | Mapping[Place, Answer]]
 """The answers by program; if they depend on the place of a layer, the answer for all other layers is under ""."""
 _WIDER: Mapping[Place, Place] = {"added embedding": "outside", "inpainting input": "outside"}
 
-DIFFUSERS_NAMES, SGM_NAMES = "kohya, diffusers names", "kohya, SGM names"
+DIFFUSERS_NAMES, SGM_NAMES, RAW_PEFT = "kohya, diffusers names", "kohya, SGM names", "raw PEFT"
 UNMEASURED: Row = dict.fromkeys(PROGRAMS, UNKNOWN)
 _BEFORE_PEFT: Row = {"ComfyUI": UNKNOWN, "Forge": UNKNOWN, "diffusers": ALL, "diffusers 0.31": UNKNOWN}
 
@@ -137,7 +137,7 @@ NAMES: Mapping[str, Row] = {
         "diffusers": refuses("raises an error: the factors of these names are not supported"),
         "diffusers 0.31": UNKNOWN,
     },
-    "raw PEFT": {},
+    RAW_PEFT: {},
     "ComfyUI, original names": {"ComfyUI": ALL, "Forge": UNKNOWN, "diffusers 0.31": UNKNOWN},
     "ComfyUI, text": {"ComfyUI": ALL, "diffusers 0.31": UNKNOWN},
     "other": UNMEASURED,

@@ -22,6 +22,7 @@ from modules.formats.checkpoint_header import CheckpointHeader
 from modules.formats.program_table import (
     ALL,
     COMFY_OF_FLOW,
+    RAW_PEFT,
     SGM_NAMES,
     UNKNOWN,
     UNMEASURED,
@@ -50,7 +51,7 @@ def _naming_rows(comfy_of_diffusers: Answer) -> Mapping[str, Row]:
         "ComfyUI, original names": {**UNMEASURED, "ComfyUI": ALL, "diffusers": _NOT_COMFY},
         "ComfyUI, text": {**UNMEASURED, "ComfyUI": ALL, "diffusers": _NOT_COMFY},
         "PEFT, denoiser": {**in_diffusers, "diffusers": ALL},
-        "raw PEFT": in_diffusers,
+        RAW_PEFT: in_diffusers,
         "SimpleTuner": {**in_diffusers, "diffusers": _NOT_KOHYA},
         "OneTrainer, lora_transformer_": {**in_diffusers, "diffusers": _NOT_KOHYA},
         "kohya, text": {
