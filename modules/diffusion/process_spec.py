@@ -77,6 +77,24 @@ class TokenShift:
 
 
 @dataclass(frozen=True, slots=True)
+class StepsShift:
+    """The shift `exp(mu)` of samples that depends on the number of steps, too (`compute_empirical_mu` of diffusers).
+
+    mu was fitted to good samples: it is linear in the tokens at 10 and at 200 steps, linear in the steps between these
+    two lines and beyond, and above 4,300 tokens that of 200 steps.
+    """
+
+    def factor(self, num_tokens: int, num_steps: int) -> float:
+        """Return s for an image of that many latent tokens, sampled in that many steps."""
+        at_200 = 0.00016927 * num_tokens + 0.45666666
+        if num_tokens > 4300:
+            return math.exp(at_200)
+        at_10 = 8.73809524e-05 * num_tokens + 1.89833333
+        slope = (at_200 - at_10) / 190.0
+        return math.exp(slope * num_steps + (at_200 - 200.0 * slope))
+
+
+@dataclass(frozen=True, slots=True)
 class FlowConvention:
     """How the models of a flow family differ in what they compute; the rest of the program sees none of it.
 
@@ -87,6 +105,7 @@ class FlowConvention:
     - `output_sign`: -1 for a model whose pipeline negates its output (Z-Image, HiDream I1).
     - `time_input`: what the model reads as its time.
     - `shift`: the published model's; the scheduler config of a checkpoint overrides it (`with_scheduler`).
+    - `sample_shift`: that of samples, if it is another one than in training (FLUX.2).
     - `token_px`: the side in pixels of the square that one token covers: 16 for latents of factor 8 in patches of 2, so
       that an image of 1024 px has 4,096 tokens. Counted in pixels, latents that are patched already count only once.
     - `sample_grid`: the noise levels of a sample before the shift. "even" is `linspace(1, 1 / N, N)`, as most pipelines
@@ -97,12 +116,22 @@ class FlowConvention:
     output_sign: Sign = 1
     time_input: TimeInput = "sigma"
     shift: Shift = field(default_factory=ConstantShift)
+    sample_shift: StepsShift | None = None
     token_px: int = 16
     sample_grid: Literal["even", "scheduler"] = "even"
 
     def shift_at(self, width_px: int, height_px: int) -> float:
         """Return the shift of an image of this size."""
-        return self.shift.factor((width_px // self.token_px) * (height_px // self.token_px))
+        return self.shift.factor(self._tokens(width_px, height_px))
+
+    def sample_shift_at(self, width_px: int, height_px: int, num_steps: int) -> float:
+        """Return the shift of an image of this size that is sampled in that many steps."""
+        if self.sample_shift is None:
+            return self.shift_at(width_px, height_px)
+        return self.sample_shift.factor(self._tokens(width_px, height_px), num_steps)
+
+    def _tokens(self, width_px: int, height_px: int) -> int:
+        return (width_px // self.token_px) * (height_px // self.token_px)
 
     def with_scheduler(self, scheduler: Mapping[str, Any]) -> FlowConvention:
         """Return the convention with the shift of a checkpoint's scheduler config.
@@ -112,7 +141,9 @@ class FlowConvention:
         if scheduler.get("invert_sigmas"):
             raise DarkroomError("invert_sigmas in the model's scheduler config is not supported.")
         if not scheduler.get("use_dynamic_shifting"):
-            return replace(self, shift=ConstantShift(float(scheduler["shift"]))) if "shift" in scheduler else self
+            if "shift" not in scheduler:
+                return self
+            return replace(self, shift=ConstantShift(float(scheduler["shift"])), sample_shift=None)
         published = self.shift if isinstance(self.shift, TokenShift) else TokenShift()
         shift = TokenShift(
             int(scheduler.get("base_image_seq_len", published.base_tokens)),

@@ -21,7 +21,7 @@ from modules.system.errors import DarkroomError
 
 
 class FlowSteps:
-    """The steps of a diffusers scheduler for a flow model, at the shift of one image size.
+    """The steps of a diffusers scheduler for a flow model, at the shift of one image size and number of steps.
 
     Its `timesteps` are 1000 times the scheduler's sigmas. Those of diffusers' multistep schedulers are rounded to whole
     numbers, so that the model would read another noise level than its input has.
@@ -30,11 +30,11 @@ class FlowSteps:
     init_noise_sigma = 1.0
 
     def __init__(
-        self, record: FlowScheduler, config: Mapping[str, Any], convention: FlowConvention, shift: float
+        self, record: FlowScheduler, config: Mapping[str, Any], convention: FlowConvention, size: Size
     ) -> None:
-        """`config` is the model's own scheduler config, `shift` the process's at the size of the image."""
-        options = {**record.options, record.shift_option: shift}
-        self.scheduler: Any = getattr(diffusers, record.scheduler).from_config(dict(config), **options)
+        """`config` is the model's own scheduler config, `size` that of the image."""
+        self._record, self._config, self._convention, self._size = record, config, convention, size
+        self.scheduler: Any = self._made(1)
         self.timesteps = torch.empty(0)
         self._num_levels = int(self.scheduler.config.num_train_timesteps)
         # diffusers' own grid ends at its smallest sigma, which is shifted already if the shift is constant.
@@ -46,6 +46,7 @@ class FlowSteps:
 
     def set_timesteps(self, num_steps: int, device: torch.device | str | None = None) -> None:
         """Set the number of steps, and the device of the timesteps."""
+        self.scheduler = self._made(num_steps)
         if num_steps == 1:  # the stretch to a terminal sigma would divide by 1 - the first sigma, which is 0
             self.scheduler.register_to_config(shift_terminal=None)
         last = 1.0 / num_steps if self._is_even else self._smallest
@@ -75,6 +76,12 @@ class FlowSteps:
         """
         options = {"generator": generator} if self._draws else {}
         return self.scheduler.step(output_BCHW, timestep, latents_BCHW, **options)
+
+    def _made(self, num_steps: int) -> Any:
+        """Return the scheduler, at the shift of that many steps."""
+        shift = self._convention.sample_shift_at(self._size.width_px, self._size.height_px, num_steps)
+        options = {**self._record.options, self._record.shift_option: shift}
+        return getattr(diffusers, self._record.scheduler).from_config(dict(self._config), **options)
 
     def _stretch(self, terminal: float) -> None:
         """Stretch the sigmas so that the last one above 0 is the terminal one, as `stretch_shift_to_terminal` does."""
@@ -114,7 +121,7 @@ def scheduler_for(family: ModelFamily, sampler: str, size: Size) -> Any:
     flow = process.spec.flow
     if flow is None or spec.flow is None:
         return make_scheduler(sampler, family.scheduler_config())
-    return FlowSteps(spec.flow, family.scheduler_config(), flow, flow.shift_at(size.width_px, size.height_px))
+    return FlowSteps(spec.flow, family.scheduler_config(), flow, size)
 
 
 def initial_noise(shape: tuple[int, ...], *, seed: int, device: Device) -> tuple[torch.Tensor, torch.Generator]:
