@@ -97,7 +97,11 @@ class PerChannel:
 
 @dataclass(frozen=True, slots=True)
 class PatchNorm:
-    """Means and deviations of a batch norm after patches of 2x2 became channels (FLUX.2): (B, 4C, H / 2, W / 2)."""
+    """Means and deviations of a batch norm over patches of 2x2 as channels (FLUX.2): one for each place in a patch.
+
+    The latents have the shape of the encoding, (B, C, H, W), as masks and losses need them; the denoiser's tokens are
+    the patches again.
+    """
 
     means: tuple[float, ...]
     deviations: tuple[float, ...]
@@ -108,15 +112,16 @@ class PatchNorm:
         return f"patches-{self.means!r}/{self.deviations!r}"
 
     def normalize(self, encoded_BCHW: torch.Tensor) -> torch.Tensor:
-        """Return the latents, in patches."""
+        """Return the latents. Raises RuntimeError if a side is odd."""
         patches = patches_to_channels(encoded_BCHW)
         means_1C11, deviations_1C11 = _columns(patches, self.means, self.deviations)
-        return (patches - means_1C11) / deviations_1C11
+        return channels_to_patches((patches - means_1C11) / deviations_1C11)
 
     def denormalize(self, latents_BCHW: torch.Tensor) -> torch.Tensor:
-        """Return the VAE's encoding, without patches."""
-        means_1C11, deviations_1C11 = _columns(latents_BCHW, self.means, self.deviations)
-        return channels_to_patches(latents_BCHW * deviations_1C11 + means_1C11)
+        """Return the VAE's encoding. Raises RuntimeError if a side is odd."""
+        patches = patches_to_channels(latents_BCHW)
+        means_1C11, deviations_1C11 = _columns(patches, self.means, self.deviations)
+        return channels_to_patches(patches * deviations_1C11 + means_1C11)
 
 
 def patches_to_channels(values_BCHW: torch.Tensor) -> torch.Tensor:
