@@ -11,7 +11,7 @@ from modules.families.spec import ModelClass
 from modules.system.factories import load_factory
 
 VAE_PREFIX = "first_stage_model."
-_MODULES = {"encoder", "decoder", "quant_conv", "post_quant_conv", "conv1", "conv2"}
+_MODULES = {"encoder", "decoder", "quant_conv", "post_quant_conv", "conv1", "conv2", "bn"}
 _VAE_RESNET = ("norm1", "conv1", "norm2", "conv2")
 _ATTENTION = (("to_q", "q"), ("to_k", "k"), ("to_v", "v"), ("to_out.0", "proj_out"))
 # The names before diffusers 0.12; folders of that age still have them.
@@ -46,7 +46,14 @@ def vae_names(names: Iterable[str]) -> dict[str, str]:
     """
     names = list(names)
     is_bare = any(n.startswith(("decoder.up.", "encoder.down.", "encoder.downsamples.")) for n in names)
-    return {_original(name, is_bare=is_bare): name for name in names}
+    return {_outside_halves(_original(name, is_bare=is_bare)): name for name in names}
+
+
+def _outside_halves(name: str) -> str:
+    """Return a name without the half of the VAE that some files have the convolutions at its latents in (FLUX.2)."""
+    for half, end in (("encoder.", "quant_conv."), ("decoder.", "post_quant_conv.")):
+        name = name.replace(f"{VAE_PREFIX}{half}{end}", f"{VAE_PREFIX}{end}")
+    return name
 
 
 def _original(name: str, *, is_bare: bool) -> str:

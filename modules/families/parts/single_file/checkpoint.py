@@ -262,9 +262,7 @@ def _fill_part(
             advice="The model has a different size than the detected one. Choose another model.",
         )
     weights = {
-        name: torch.empty(tensor.shape, dtype=dtype, device="meta")
-        if name in left_out
-        else tensor.make().to(dtype, copy=True)
+        name: torch.empty(tensor.shape, dtype=dtype, device="meta") if name in left_out else _cast(tensor.make(), dtype)
         for name, tensor in state.items()
     }
     module.load_state_dict(weights, strict=True, assign=True)
@@ -272,6 +270,11 @@ def _fill_part(
         module.tie_weights()
     _fill_buffers(module)
     return module.eval().requires_grad_(False)
+
+
+def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return a copy in a dtype; of whole numbers, such as a batch norm's count, in their own."""
+    return tensor.to(dtype if tensor.is_floating_point() else tensor.dtype, copy=True)
 
 
 def empty_part(kind: Any, config: Mapping[str, Any]) -> Any:
