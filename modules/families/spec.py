@@ -151,7 +151,8 @@ class TextSpec:
     `ships_vocabulary`: the program contains one for models without a tokenizer; without it the model must have its own.
 
     `widths` are the keys of configs that must agree, by text encoder: the one in its own config that holds the width of
-    its states, and the denoiser's; a step into a nested config is a dot.
+    its states, and the denoiser's; a step into a nested config is a dot. The denoiser's is `states_read` times as
+    large: so many states of each token are read side by side.
     `counted_by` is the text encoder whose tokenizer that is, the first one if empty.
 
     `embedding_tensors` are the names of an embedding's tensors in files, by the text encoder whose vectors they hold; a
@@ -164,6 +165,7 @@ class TextSpec:
     is_lower_case: bool = False
     ships_vocabulary: bool = True
     widths: Mapping[str, tuple[str, str]] = field(default_factory=dict, hash=False)
+    states_read: int = 1
     counted_by: str = ""
     embedding_tensors: Mapping[str, str] = field(default_factory=dict, hash=False)
 
@@ -176,20 +178,24 @@ class DistilledSpec:
     """The checkpoints of a family that were distilled to sample in few steps or without guidance.
 
     One is recognized by a word in the name of its file or repository, by `config_key`, a key in the config of the
-    denoiser that only theirs set or, if there is a `config_value`, set to that, or by a scheduler of few-step models.
+    denoiser that only theirs set or, if there is a `config_value`, set to that, by `index_key`, an entry of the index
+    that is true, or by a scheduler of few-step models.
     With one of `undone_words` in its name the distillation was undone. `advice` is shown to the user. They are sampled
     in about `steps` steps, with a guidance scale of at most `guidance`. They may lack weights whose names begin with
-    one of `lacks`, which have no effect in other models of the family if they are 0.
+    one of `lacks`, which have no effect in other models of the family if they are 0. `is_refused`: training one
+    without a training adapter is an error, as its results are useless.
     """
 
     words: tuple[str, ...]
     advice: str
     config_key: str = ""
     config_value: object = None
+    index_key: str = ""
     undone_words: tuple[str, ...] = ()
     steps: int = 8
     guidance: float = 1.0
     lacks: tuple[str, ...] = ()
+    is_refused: bool = False
 
     def is_named(self, base_model: str) -> bool:
         """Return whether the name of a base model, a path or a repository, is that of a distilled one."""
@@ -202,11 +208,20 @@ class DistilledSpec:
         """Return whether the name of a base model is that of one whose distillation was undone."""
         return any(word in _file_name(base_model) for word in self.undone_words)
 
-    def evidence(self, base_model: str, config: Mapping[str, Any], scheduler: Mapping[str, Any]) -> str:
+    def evidence(
+        self,
+        base_model: str,
+        config: Mapping[str, Any],
+        scheduler: Mapping[str, Any],
+        index: Mapping[str, Any] | None = None,
+    ) -> str:
         """Return what shows that a model is distilled, as in "its name"; empty if nothing does.
 
-        `config` is that of its denoiser, `scheduler` that of its scheduler; both may be empty.
+        `config` is that of its denoiser, `scheduler` that of its scheduler, `index` that of its folder; all may be
+        empty.
         """
+        if index is not None and self.index_key and self.index_key in index:  # in a base model's index it is false
+            return f"{self.index_key} in its model_index.json" if index[self.index_key] else ""
         if self.is_undone(base_model):
             return ""
         if self.is_named(base_model):

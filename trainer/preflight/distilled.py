@@ -14,7 +14,7 @@ from modules.config.usage import uses_denoiser
 from modules.estimate.architecture import architecture_of
 from modules.families.spec import DistilledSpec
 from modules.system.paths import from_root
-from modules.system.problem import Problem, cut
+from modules.system.problem import Problem, Severity, cut
 from modules.system.regular_files import read_regular
 from trainer.preflight.model import downloaded_folder, kind_of
 
@@ -38,7 +38,8 @@ def _training(config: Config, distilled: DistilledSpec) -> Iterator[Problem]:
         advice = distilled.advice
         if config.training.trains == "adapter":
             advice += " Or set a training adapter for this model."
-        yield Problem("model.base_model", f"{source} seems to be a distilled model, by {evidence}.", "warning", advice)
+        severity: Severity = "error" if distilled.is_refused else "warning"
+        yield Problem("model.base_model", f"{source} seems to be a distilled model, by {evidence}.", severity, advice)
     elif has_adapter and not evidence and source:
         yield Problem(
             "model.training_adapter",
@@ -75,24 +76,23 @@ def _evidence(config: Config, distilled: DistilledSpec) -> str:
         return ""
     architecture = architecture_of(name, config.model.family.name) if distilled.config_key else None
     settings = {} if architecture is None else architecture.configs.get(config.family.denoiser.name, {})
-    return distilled.evidence(name, settings, _scheduler_of(config))
+    index = _json_of(config, "model_index.json") if distilled.index_key else {}
+    return distilled.evidence(name, settings, _json_of(config, "scheduler/scheduler_config.json"), index)
 
 
 def _source(config: Config) -> str:
     return cut(part_source(config, config.family.denoiser), max_chars=200)
 
 
-def _scheduler_of(config: Config) -> Mapping[str, Any]:
-    """Return the scheduler config in the folder of a denoiser's model, downloaded or not; empty without a readable
-    one.
-    """
+def _json_of(config: Config, name: str) -> Mapping[str, Any]:
+    """Return a JSON file in the folder of a denoiser's model, downloaded or not; empty without a readable one."""
     place: Path | None = from_root(config.model.base_model.strip())
     if place is not None and kind_of(place) != "folder":
         place = downloaded_folder(config)
     if place is None or config.part(config.family.denoiser.name).file.strip():
         return {}
     try:
-        content = json.loads(read_regular(place / "scheduler" / "scheduler_config.json", _MAX_CONFIG_BYTES))
+        content = json.loads(read_regular(place / name, _MAX_CONFIG_BYTES))
     except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}

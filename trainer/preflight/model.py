@@ -117,11 +117,12 @@ def _problems_of_text_widths(config: Config, found: FileKind | None) -> Iterator
     for part in spec.parts:
         key, denoiser_key = spec.text.widths.get(part.name, ("", ""))
         given, needed = value_at(configs.get(part.name), key), value_at(configs.get(spec.denoiser.name), denoiser_key)
+        needed = needed / spec.text.states_read if isinstance(needed, int) else needed
         if None not in (given, needed) and given != needed:
             yield Problem(
                 "model.base_model",
                 f"The {part.label} of {cut(config.model.base_model, max_chars=200)} has states of width {given}; its "
-                f"{spec.denoiser.label} reads {needed}.",
+                f"{spec.denoiser.label} reads {f'{needed:g}' if isinstance(needed, float) else needed}.",
                 advice=f"Choose a base model whose text encoder is the one of {spec.label}.",
             )
 
