@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from modules.families.chroma.spec import CHROMA
 from modules.families.flux.spec import FLUX
+from modules.families.flux2_klein.spec import FLUX2_KLEIN
 from modules.families.sd.spec import SD
 from modules.families.sd3.spec import SD3
 from modules.families.sdxl.spec import SDXL
@@ -26,6 +27,7 @@ _FAMILIES: dict[str, FamilySpec] = {
     FLUX.name: FLUX,
     CHROMA.name: CHROMA,
     SD3.name: SD3,
+    FLUX2_KLEIN.name: FLUX2_KLEIN,
 }
 
 FAMILIES: Mapping[str, FamilySpec] = _FAMILIES

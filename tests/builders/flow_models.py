@@ -24,6 +24,7 @@ FLOW_MODELS: Mapping[str, str] = {
     "tiny_flux": "tests.builders.flux:TINY",
     "tiny_chroma": "tests.builders.chroma:TINY",
     "tiny_sd3": "tests.builders.sd3:TINY",
+    "tiny_flux2_klein": "tests.builders.flux2_klein:TINY",
 }
 """The `FlowModel` of each tiny model, as "module:name"."""
 

@@ -22,7 +22,7 @@ Config = Mapping[str, Any]
 FIRST_BLOCK = "double_blocks.0."
 """The beginning of names that every file in the original layout has."""
 _MLP_RATIO = 4
-_STREAMS = (("img", "", ("to_q", "to_k", "to_v"), "to_out.0"), ("txt", "_context", ("q", "k", "v"), "to_add_out"))
+STREAMS = (("img", "", ("to_q", "to_k", "to_v"), "to_out.0"), ("txt", "_context", ("q", "k", "v"), "to_add_out"))
 _NATIVE: Row = {**UNMEASURED, "ComfyUI": ALL, "diffusers": ALL, "diffusers 0.31": UNKNOWN}
 _NOT_OUTSIDE = none("does not map kohya's names outside the blocks")
 NAMING_ROWS: Mapping[str, Row] = {
@@ -45,7 +45,7 @@ others are facts from their threads."""
 
 @dataclass(frozen=True, slots=True)
 class LinearLayer:
-    """A layer with bias: its paths in diffusers and in the original layout, and its weight's shape (out, in, kernel).
+    """A layer: its paths in diffusers and in the original layout, and its weight's shape (out, in, kernel).
 
     With several `shares` the original layer has several of ours along its rows, and this is the one at `piece`.
     `swapped`: the halves of its rows are in the other order there.
@@ -70,7 +70,7 @@ def double_layers(config: Config, *, has_modulation: bool) -> Iterator[LinearLay
     square, inner = (width, width), _MLP_RATIO * width
     for index in range(int(config["num_layers"])):
         ours, theirs = f"transformer_blocks.{index}", f"double_blocks.{index}"
-        for stream, end, names, out in _STREAMS:
+        for stream, end, names, out in STREAMS:
             if has_modulation:
                 yield LinearLayer(f"{ours}.norm1{end}.linear", f"{theirs}.{stream}_mod.lin", (6 * width, width))
             projections = names if stream == "img" else tuple(f"add_{name}_proj" for name in names)
@@ -99,16 +99,16 @@ def single_layers(config: Config, *, has_modulation: bool) -> Iterator[LinearLay
 def end_layers(config: Config) -> Iterator[LinearLayer]:
     """Yield the layers that every such transformer has at its ends: the embeddings of image and text, the output."""
     width, channels = width_of(config), int(config["in_channels"])
-    patch = int(config["patch_size"]) ** 2 * int(config.get("out_channels") or channels)
+    patch = int(config.get("patch_size", 1)) ** 2 * int(config.get("out_channels") or channels)
     yield LinearLayer("x_embedder", "img_in", (width, channels))
     yield LinearLayer("context_embedder", "txt_in", (width, int(config["joint_attention_dim"])))
     yield LinearLayer("proj_out", "final_layer.linear", (patch, width))
 
 
-def layer_slots(layers: Iterable[LinearLayer]) -> Iterator[Slot]:
+def layer_slots(layers: Iterable[LinearLayer], *, has_bias: bool = True) -> Iterator[Slot]:
     """Yield the slots of the weights and biases of layers."""
     for layer in layers:
-        for end in ("weight", "bias"):
+        for end in ("weight", "bias") if has_bias else ("weight",):
             yield Slot(
                 f"{layer.path}.{end}",
                 f"{layer.original}.{end}",
@@ -118,9 +118,9 @@ def layer_slots(layers: Iterable[LinearLayer]) -> Iterator[Slot]:
             )
 
 
-def block_slots(config: Config, layers: Iterable[LinearLayer]) -> Iterator[Slot]:
+def block_slots(config: Config, layers: Iterable[LinearLayer], *, has_bias: bool = True) -> Iterator[Slot]:
     """Yield the slots of linear layers, of the model or of its ends, and those of the norms in all blocks."""
-    yield from layer_slots(layers)
+    yield from layer_slots(layers, has_bias=has_bias)
     for ours, theirs in _norms(config):
         yield Slot(f"{ours}.weight", f"{theirs}.scale")
 

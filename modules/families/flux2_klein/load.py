@@ -1,0 +1,47 @@
+"""Loads FLUX.2 klein from a diffusers folder or a Hugging Face repository."""
+
+from __future__ import annotations
+
+from modules.diffusion.flow import flow_process_of
+from modules.families.flux2_klein.files import published_name
+from modules.families.flux2_klein.settings import Flux2KleinSettings
+from modules.families.flux2_klein.spec import FLUX2_KLEIN
+from modules.families.parts.chat_text import ChatReader, ChatTemplate, Padding
+from modules.families.parts.chat_tokens import load_chat_tokenizer
+from modules.families.parts.files import require_known_denoiser
+from modules.families.parts.flux2.classes import CONVENTION
+from modules.families.parts.flux2.forward import Flux2
+from modules.families.parts.lora_names import naming_of
+from modules.families.parts.read_model import read_model
+from modules.families.protocol import LoadRequest
+
+# Qwen3's for a single message of the user, with the beginning of an answer whose thought is empty.
+_TEMPLATE = ChatTemplate("<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n")
+_LAYERS = (9, 18, 27)
+_PAD = "<|endoftext|>"
+
+
+def load(request: LoadRequest[Flux2KleinSettings]) -> Flux2:
+    """Load the model with every part on the CPU and frozen.
+
+    Raises DarkroomError where a file is missing or the model is not FLUX.2 klein.
+    """
+    files = read_model(request, FLUX2_KLEIN)
+    require_known_denoiser(files, FLUX2_KLEIN)
+    tokenizer = load_chat_tokenizer(files.tokenizers.get("text_encoder"))
+    return Flux2(
+        spec=FLUX2_KLEIN,
+        modules=files.parts,
+        process=flow_process_of(files.scheduler, CONVENTION),
+        scheduler=files.scheduler,
+        folder=files.folder,
+        lora_naming=naming_of(published_name(files.parts["transformer"].config), files.parts, prediction="flow"),
+        reader=ChatReader(
+            files.parts["text_encoder"],
+            tokenizer,
+            _TEMPLATE,
+            request.settings.padded_tokens,
+            _LAYERS,
+            padding=Padding(tokenizer.id_of(_PAD)),
+        ),
+    )

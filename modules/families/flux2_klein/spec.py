@@ -1,0 +1,49 @@
+"""FLUX.2 klein (Black Forest Labs, 2026): FLUX.2 with 4 or 9 billion weights, whose prompts a Qwen3 reads.
+
+The base models are for training, and are sampled with a guidance scale; klein itself was distilled to 4 steps without.
+"""
+
+from __future__ import annotations
+
+from modules.diffusion.process_spec import flow_matching
+from modules.families.flux2_klein.settings import Flux2KleinSettings
+from modules.families.parts.flux2.classes import CONVENTION, LATENTS, TRANSFORMER_PART, VAE_PART, prompts
+from modules.families.parts.part_classes import QWEN3
+from modules.families.spec import DistilledSpec, FamilySpec, PartSpec
+
+_HOME = "modules.families.flux2_klein"
+_TEMPLATE_TOKENS = 12
+
+FLUX2_KLEIN = FamilySpec(
+    name="flux2_klein",
+    label="FLUX.2 klein",
+    settings=Flux2KleinSettings,
+    parts=(
+        TRANSFORMER_PART,
+        PartSpec("text_encoder", "Text encoder (Qwen3)", "text_encoder", QWEN3, trainable=False),
+        VAE_PART,
+    ),
+    factory=f"{_HOME}.load:load",
+    default_resolution_px=1024,
+    size_step_px=16,
+    latents=LATENTS,
+    text=prompts(_TEMPLATE_TOKENS, {"text_encoder": ("hidden_size", "joint_attention_dim")}),
+    files=f"{_HOME}.files:FILES",
+    pipelines=("Flux2KleinPipeline",),
+    process=flow_matching(CONVENTION),
+    distilled=DistilledSpec(
+        ("klein-4b", "klein-9b", "klein_4b", "klein_9b"),
+        "Train on FLUX.2 klein base, and use the result with klein; both have the same layers. Training klein itself "
+        "gives gray or collapsed images, since its four steps are not those of a flow. klein is sampled in 4 steps "
+        "with a guidance of 1.",
+        index_key="is_distilled",
+        undone_words=("base",),
+        steps=4,
+        is_refused=True,
+    ),
+    ai_toolkit=("flux2_klein_4b", "flux2_klein_9b"),
+    kohya=(
+        *("flux2_klein", "flux2_klein_4b", "flux2_klein_9b"),
+        *("klein_base_4b", "klein_base_9b", "klein_4b", "klein_9b"),  # musubi-tuner's `model_version`
+    ),
+)

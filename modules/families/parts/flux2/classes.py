@@ -1,0 +1,69 @@
+"""The classes of FLUX.2's parts and its process, torch-free (Black Forest Labs, 2025).
+
+The transformer has double-stream and single-stream blocks like FLUX.1's; all blocks of a kind share one modulation, a
+single block has one matrix before its attention and MLP and one behind them, and no layer has a bias. The latents are
+normalised by a batch norm over patches of 2 x 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from modules.diffusion.process_spec import FlowConvention, StepsShift, TokenShift
+from modules.families.parts.part_classes import CHAT_TOKENIZER, KL_VAE
+from modules.families.spec import LatentSpec, ModelClass, PartSpec, TextSpec, VaeFile
+from modules.settings.layer_filter import LayerFilter
+
+_HOME = "modules.families.parts.flux2"
+_CLASSES = "diffusers.models.transformers.transformer_flux2"
+_DOUBLE, _SINGLE = r"^transformer_blocks\.\d+\.", r"^single_transformer_blocks\.\d+\."
+MAX_TOKENS = 512
+"""The tokens of a prompt in its template, with its padding (`Flux2Pipeline`, `Flux2KleinPipeline`)."""
+
+_TRANSFORMER = ModelClass(
+    f"{_CLASSES}:Flux2Transformer2DModel",
+    (f"{_CLASSES}:Flux2TransformerBlock", f"{_CLASSES}:Flux2SingleTransformerBlock"),
+    f"{_HOME}.traced_passes:transformer_passes",
+    attention="modules.families.parts.attention_processor:set_backend",
+    # A single block's attention and MLP are in the same two matrices.
+    layers={
+        "attention_mlp": LayerFilter((rf"{_DOUBLE}(attn|ff|ff_context)\.", rf"{_SINGLE}attn\."), is_regex=True),
+        "attention": LayerFilter((rf"{_DOUBLE}attn\.", rf"{_SINGLE}attn\."), is_regex=True),
+        "blocks": LayerFilter((_DOUBLE, _SINGLE), is_regex=True),
+    },
+    # The embeddings of time, guidance, text and image, the output, and the modulations, which all blocks share.
+    never_quantized=frozenset(
+        {
+            *("time_guidance_embed", "context_embedder", "x_embedder", "norm_out", "^proj_out"),
+            *("double_stream_modulation_img", "double_stream_modulation_txt", "single_stream_modulation"),
+        }
+    ),
+    work=3.5,
+)
+_VAE = ModelClass(
+    "diffusers.models.autoencoders.autoencoder_kl_flux2:AutoencoderKLFlux2",
+    KL_VAE.transformer_blocks,
+    KL_VAE.passes,
+    KL_VAE.other_blocks,
+    vae_file=VaeFile(
+        f"{_HOME}.vae_file:vae_slots",
+        original=("encoder.down.0.block.", "bn.running_mean"),
+        diffusers=("encoder.down_blocks.0.resnets.", "bn.running_mean"),
+    ),
+)
+TRANSFORMER_PART = PartSpec("transformer", "Transformer", "denoiser", _TRANSFORMER)
+VAE_PART = PartSpec("vae", "VAE", "vae", _VAE, trainable=False)
+LATENTS = LatentSpec(channels=32, factor=8, packed=2, overflows_in_float16=True)
+CONVENTION = FlowConvention(shift=TokenShift(), sample_shift=StepsShift())
+
+
+def prompts(template_tokens: int, widths: Mapping[str, tuple[str, str]]) -> TextSpec:
+    """Return how prompts are read: up to 512 tokens with those of the template; `widths` as in `TextSpec`."""
+    return TextSpec(
+        MAX_TOKENS - template_tokens,
+        CHAT_TOKENIZER,
+        truncates=True,
+        ships_vocabulary=False,
+        widths=widths,
+        states_read=3,
+    )

@@ -1,0 +1,104 @@
+"""A loaded FLUX.2: the only code that runs its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Self
+
+import torch
+
+from modules.data.conditioning import Conditioning
+from modules.data.inputs import NO_INPUTS
+from modules.families.parts.chat_text import ChatReader
+from modules.families.parts.conditioning import TokenConditioning
+from modules.families.parts.flow_model import FlowModel
+from modules.families.parts.packing import image_ids, pack, unpack
+from modules.system.devices import Device
+
+
+@dataclass(frozen=True, eq=False)
+class Flux2Conditioning(TokenConditioning):
+    """Text states (B, L, D) with those of the padding, which the transformer attends to, and a guidance scale."""
+
+    guidance: float | None = None
+
+    def to(self, device: Device, dtype: torch.dtype | None = None) -> Self:
+        """Move it to a device, and to a dtype where one is given."""
+        return replace(super().to(device, dtype), guidance=self.guidance)
+
+    def select(self, indices: Sequence[int]) -> Self:
+        """Return the conditioning of some of the prompts, in that order."""
+        return replace(super().select(indices), guidance=self.guidance)
+
+    def with_empty_prompts(self, empty_for: Sequence[Collection[int]], empty: Self) -> Self:
+        """Return it with the empty prompt's states for the prompts whose text encoder (0) gets it."""
+        return replace(super().with_empty_prompts(empty_for, empty), guidance=self.guidance)
+
+    @classmethod
+    def join(cls, parts: Sequence[Self]) -> Self:
+        """Join conditionings into one, which has the guidance scale of the first."""
+        return replace(super().join(parts), guidance=parts[0].guidance)
+
+
+@dataclass(eq=False)
+class Flux2(FlowModel[Flux2Conditioning]):
+    """A transformer, a language model, a VAE; implements `ModelFamily`.
+
+    `guidance` is the guidance scale in training of a transformer that reads one.
+    """
+
+    text_class = Flux2Conditioning
+
+    reader: ChatReader
+    guidance: float = 1.0
+
+    def reaches(self, part: str, name: str) -> bool:
+        """Return whether a denoising loss reaches a layer: the transformer's are reached, the text is not trained."""
+        return part == self.spec.denoiser.name
+
+    def encode_prompts(self, prompts: Sequence[str], padded_like: Sequence[str] = ()) -> Flux2Conditioning:
+        """Return the states of prompts; all have the same number of tokens, so `padded_like` changes nothing."""
+        return Flux2Conditioning.of(self.reader.encode(self._forward("text_encoder"), prompts))
+
+    def with_guidance(self, conditioning: Conditioning, guidance: float) -> Flux2Conditioning:
+        """Return the conditioning with the guidance scale of samples, for the models that read one."""
+        return replace(self._text(conditioning), guidance=guidance)
+
+    def predict(
+        self,
+        noisy_BCHW: torch.Tensor,
+        timesteps_B: torch.Tensor,
+        conditioning: Conditioning,
+        inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
+    ) -> torch.Tensor:
+        """Return the velocity (B, 32, H, W)."""
+        text, dtype = self._text(conditioning), self._input_dtype()
+        forward, (height, width) = self._forward("transformer"), noisy_BCHW.shape[-2:]
+        if self.denoiser.config.guidance_embeds:
+            guidance = self.guidance if text.guidance is None else text.guidance
+            forward = partial(forward, guidance=torch.full_like(timesteps_B, guidance, dtype=torch.float32))
+        output = forward(
+            hidden_states=pack(noisy_BCHW.to(dtype)),
+            timestep=self.process.time_input(timesteps_B),
+            encoder_hidden_states=text.states_BLD.to(dtype),
+            txt_ids=text_ids(text.states_BLD),
+            img_ids=torch.nn.functional.pad(image_ids(noisy_BCHW), (0, 1)),
+            return_dict=False,
+        )
+        return self.process.velocity(unpack(output[0], height, width))
+
+    def text_identity(self) -> str:
+        """Return everything but the weights that affects how a prompt is encoded."""
+        return self.reader.identity()
+
+    def count_tokens(self, prompt: str) -> int:
+        """Return the number of tokens of a prompt, without the template."""
+        return self.reader.tokenizer.count(prompt)
+
+
+def text_ids(states_BLD: torch.Tensor) -> torch.Tensor:
+    """Return the positions (L, 4) of text tokens: 0, 0, 0 and the index."""
+    index_L = torch.arange(states_BLD.shape[1], device=states_BLD.device, dtype=torch.float32)
+    return torch.nn.functional.pad(index_L[:, None], (3, 0))

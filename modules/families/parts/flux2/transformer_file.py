@@ -1,0 +1,60 @@
+"""How files contain the transformer: diffusers' names, and those of the published checkpoints, which ComfyUI reads.
+
+The original layout has the projections of queries, keys and values of double blocks in one matrix, and the two halves
+of the last modulation in the other order (diffusers' `convert_flux2_transformer_checkpoint_to_diffusers`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from modules.families.parts.double_stream import (
+    FIRST_BLOCK,
+    STREAMS,
+    LinearLayer,
+    block_slots,
+    end_layers,
+    width_of,
+)
+from modules.families.parts.single_file.transformer_file import transformer_file
+
+_MODULATIONS = {"double_stream_modulation_img": 6, "double_stream_modulation_txt": 6, "single_stream_modulation": 3}
+
+
+def transformer_layers(config: Mapping[str, Any]) -> Iterator[LinearLayer]:
+    """Yield all linear layers of a `Flux2Transformer2DModel` of this config."""
+    width, embedded = width_of(config), int(config.get("timestep_guidance_channels", 256))
+    for name in ("timestep", *(("guidance",) if config.get("guidance_embeds", True) else ())):
+        path, original = f"time_guidance_embed.{name}_embedder", f"{name.replace('timestep', 'time')}_in"
+        yield LinearLayer(f"{path}.linear_1", f"{original}.in_layer", (width, embedded))
+        yield LinearLayer(f"{path}.linear_2", f"{original}.out_layer", (width, width))
+    for name, count in _MODULATIONS.items():
+        yield LinearLayer(f"{name}.linear", f"{name}.lin", (count * width, width))
+    yield from end_layers(config)
+    yield LinearLayer("norm_out.linear", "final_layer.adaLN_modulation.1", (2 * width, width), swapped=True)
+    inner = int(width * float(config.get("mlp_ratio", 3.0)))
+    for index in range(int(config["num_layers"])):
+        yield from _double_layers(f"transformer_blocks.{index}", f"double_blocks.{index}", width, inner)
+    for index in range(int(config["num_single_layers"])):
+        ours, theirs = f"single_transformer_blocks.{index}.attn", f"single_blocks.{index}"
+        yield LinearLayer(f"{ours}.to_qkv_mlp_proj", f"{theirs}.linear1", (3 * width + 2 * inner, width))
+        yield LinearLayer(f"{ours}.to_out", f"{theirs}.linear2", (width, width + inner))
+
+
+def _double_layers(ours: str, theirs: str, width: int, inner: int) -> Iterator[LinearLayer]:
+    for stream, end, names, out in STREAMS:
+        projections = names if stream == "img" else tuple(f"add_{name}_proj" for name in names)
+        for piece, name in enumerate(projections):
+            yield LinearLayer(f"{ours}.attn.{name}", f"{theirs}.{stream}_attn.qkv", (width, width), piece, (1, 1, 1))
+        yield LinearLayer(f"{ours}.attn.{out}", f"{theirs}.{stream}_attn.proj", (width, width))
+        yield LinearLayer(f"{ours}.ff{end}.linear_in", f"{theirs}.{stream}_mlp.0", (2 * inner, width))
+        yield LinearLayer(f"{ours}.ff{end}.linear_out", f"{theirs}.{stream}_mlp.2", (width, inner))
+
+
+TRANSFORMER_FILE = transformer_file(
+    lambda config: block_slots(config, transformer_layers(config), has_bias=False),
+    first=FIRST_BLOCK,
+    marks=(".single_stream_modulation.",),
+    diffusers_marks=("single_transformer_blocks.",),
+)
