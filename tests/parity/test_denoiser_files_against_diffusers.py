@@ -12,18 +12,21 @@ import pytest
 import torch
 from diffusers.loaders.single_file_utils import (
     convert_chroma_transformer_checkpoint_to_diffusers,
+    convert_flux2_transformer_checkpoint_to_diffusers,
     convert_flux_transformer_checkpoint_to_diffusers,
     convert_sd3_transformer_checkpoint_to_diffusers,
     convert_z_image_transformer_checkpoint_to_diffusers,
 )
 from diffusers.models.transformers.transformer_chroma import ChromaTransformer2DModel
 from diffusers.models.transformers.transformer_flux import FluxTransformer2DModel
+from diffusers.models.transformers.transformer_flux2 import Flux2Transformer2DModel
 from diffusers.models.transformers.transformer_z_image import ZImageTransformer2DModel
 from safetensors.torch import load_file
 
 from modules.config.schema import Config
 from modules.families.chroma import transformer_file as chroma
 from modules.families.flux import transformer_file as flux
+from modules.families.parts.flux2 import transformer_file as flux2
 from modules.families.parts.single_file.moves import from_original, to_original
 from modules.families.sd3 import transformer_file as sd3
 from modules.families.z_image.transformer_file import TRANSFORMER_FILE
@@ -61,6 +64,12 @@ DOUBLE_STREAM: dict[str, tuple[Any, Callable[..., Any], Callable[..., Any], Call
         chroma.transformer_layers,
         chroma.TRANSFORMER_FILE.layout,
         convert_chroma_transformer_checkpoint_to_diffusers,
+    ),
+    "flux2": (
+        Flux2Transformer2DModel,
+        flux2.transformer_layers,
+        flux2.TRANSFORMER_FILE.layout,
+        convert_flux2_transformer_checkpoint_to_diffusers,
     ),
 }
 

@@ -33,8 +33,6 @@ _LABELS = {
     "flux": "FLUX.1",
     "flux_kontext": "FLUX.1 Kontext",
     "flux2": "FLUX.2",
-    "flux2_klein_4b": "FLUX.2 klein",
-    "flux2_klein_9b": "FLUX.2 klein",
     "chroma": "Chroma",
     "qwen_image": "Qwen-Image",
     "qwen_image_edit": "Qwen-Image-Edit",

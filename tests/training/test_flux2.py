@@ -1,0 +1,191 @@
+"""FLUX.2 alone: its shifts, latents, names and distilled models; what flow families share is in tests/training/flow."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from diffusers.pipelines.flux2.pipeline_flux2 import compute_empirical_mu
+from safetensors.torch import save_file
+
+from modules.config.schema import Config
+from modules.data.buckets import Size
+from modules.families.flux2_klein.spec import FLUX2_KLEIN
+from modules.families.kinds.identify import identify
+from modules.families.parts.flux2.classes import CONVENTION
+from modules.families.parts.flux2.forward import Flux2, text_ids
+from modules.families.parts.lora_names import comfy_naming, kohya_naming
+from modules.families.parts.packing import image_ids
+from modules.families.parts.single_file.autoencoder import vae_slots_of
+from modules.families.parts.single_file.checkpoint import load_vae_file
+from modules.families.parts.single_file.models import shipped_configs
+from modules.families.parts.single_file.moves import to_original
+from modules.families.registry import files_of
+from modules.formats.checkpoint_header import read_checkpoint_header
+from modules.formats.lazy_tensors import lazy_state
+from modules.sampling.denoising_loop import scheduler_for
+from tests.builders.configs import laid_over, small_config
+from tests.builders.flux2_klein import tiny_flux2_vae
+from tests.builders.pipelines import load_tiny, noise_of
+from tests.builders.runs import assert_equal_tensors
+from trainer.preflight import check
+
+
+@pytest.fixture
+def config(tiny_flux2_klein: Path, images: Path, tmp_path: Path) -> Config:
+    return small_config(tmp_path, model=tiny_flux2_klein, images=images)
+
+
+@pytest.fixture
+def family(tiny_flux2_klein: Path) -> Flux2:
+    family: Flux2 = load_tiny(tiny_flux2_klein, FLUX2_KLEIN.name)
+    return family
+
+
+# -- noise
+
+
+@pytest.mark.parametrize("side_px", [512, 1024, 1536])
+@pytest.mark.parametrize("steps", [4, 10, 50, 200])
+def test_samples_have_the_shift_of_the_pipeline(side_px: int, steps: int) -> None:
+    mu = compute_empirical_mu((side_px // 16) ** 2, steps)
+    assert CONVENTION.sample_shift_at(side_px, side_px, steps) == pytest.approx(math.exp(mu), rel=1e-9)
+
+
+def test_training_has_the_shift_of_the_checkpoint() -> None:
+    """Not that of samples, which is 7.6 at 50 steps."""
+    flow = CONVENTION.with_scheduler(shipped_configs("klein_4b")["scheduler"])
+    assert flow.shift_at(1024, 1024) == pytest.approx(math.exp(1.15))
+    assert flow.sample_shift_at(1024, 1024, 50) == pytest.approx(7.6, abs=0.1)
+
+
+def test_a_sampler_has_the_shift_of_its_steps(family: Flux2) -> None:
+    scheduler = scheduler_for(family, "euler", Size(1024, 1024))
+    for steps in (4, 50):
+        scheduler.set_timesteps(steps)
+        assert scheduler.scheduler.shift == pytest.approx(math.exp(compute_empirical_mu(4096, steps)))
+
+
+def test_a_scheduler_without_a_dynamic_shift_has_one_shift_for_all() -> None:
+    flow = CONVENTION.with_scheduler({"use_dynamic_shifting": False, "shift": 3.0})
+    assert (flow.shift_at(512, 512), flow.sample_shift_at(512, 512, 50)) == (3.0, 3.0)
+
+
+# -- latents and tokens
+
+
+@torch.no_grad()
+def test_latents_are_normalised_in_patches_and_have_the_shape_of_masks(family: Flux2) -> None:
+    images = torch.rand(1, 3, 64, 64, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    latents = family.encode_images(images)
+    assert latents.shape == (1, 32, 8, 8) == (1, *FLUX2_KLEIN.latents.shape(64, 64))
+    bn = family.vae.bn.eval()
+    patches = torch.pixel_unshuffle(family.vae.encode(images).latent_dist.mode(), 2)
+    torch.testing.assert_close(torch.pixel_unshuffle(latents, 2), bn(patches), rtol=1e-5, atol=1e-5)
+
+
+def test_positions_have_four_axes_as_in_the_pipeline(family: Flux2, tiny_flux2_klein: Path) -> None:
+    from diffusers import Flux2KleinPipeline
+
+    latents, states = noise_of(family, batch=1, seed=1), torch.zeros(1, 5, 2)
+    theirs = Flux2KleinPipeline._prepare_latent_ids(torch.pixel_unshuffle(latents, 2))[0]
+    assert torch.nn.functional.pad(image_ids(latents), (0, 1)).tolist() == theirs.tolist()
+    assert text_ids(states).tolist() == Flux2KleinPipeline._prepare_text_ids(states)[0].tolist()
+
+
+# -- names
+
+
+def test_native_names_have_their_dots() -> None:
+    """musubi-tuner wrote img_attn_proj for klein (its issue 905), which ComfyUI ignores."""
+    configs = shipped_configs("klein_4b")
+    comfy, kohya = comfy_naming("klein_4b", configs), kohya_naming("klein_4b", configs)
+    named = {
+        "transformer_blocks.4.attn.to_out.0": "double_blocks.4.img_attn.proj",
+        "transformer_blocks.4.attn.to_add_out": "double_blocks.4.txt_attn.proj",
+        "transformer_blocks.4.ff_context.linear_in": "double_blocks.4.txt_mlp.0",
+        "single_transformer_blocks.19.attn.to_qkv_mlp_proj": "single_blocks.19.linear1",
+        "single_transformer_blocks.19.attn.to_out": "single_blocks.19.linear2",
+    }
+    for path, native in named.items():
+        assert comfy("transformer", path) == f"diffusion_model.{native}"
+        assert kohya("transformer", path) == f"lora_unet_{native.replace('.', '_')}"
+
+
+# -- files
+
+
+@pytest.mark.parametrize("form", ["diffusers", "original", "inside the halves"])
+def test_the_vae_is_read_from_a_file(form: str, tmp_path: Path) -> None:
+    """BFL's own file has the convolutions at the latents inside the encoder and the decoder."""
+    vae, part = tiny_flux2_vae(), FLUX2_KLEIN.parts[-1]
+    state = dict(vae.state_dict())
+    if form != "diffusers":
+        slots = vae_slots_of(part.model, dict(vae.config))
+        state = {name: tensor.make().contiguous() for name, tensor in to_original(slots, lazy_state(state)).items()}
+    if form == "inside the halves":
+        halves = {"quant_conv": "encoder.quant_conv", "post_quant_conv": "decoder.post_quant_conv"}
+        state = {f"{halves[k]}.{e}" if (k := n.partition(".")[0]) in halves else n: t for n, t in state.items()
+                 for e in [n.rpartition(".")[2]]}  # fmt: skip
+    file = tmp_path / "vae.safetensors"
+    save_file(state, file)
+    assert identify(file).facts["class"] == "AutoencoderKLFlux2"
+    assert_equal_tensors(dict(load_vae_file(file, part.model, dict(vae.config), torch.float32).state_dict()),
+                         dict(vae.state_dict()))  # fmt: skip
+
+
+@pytest.mark.parametrize(("width", "model"), [(3072, "klein_4b"), (4096, "klein_9b")])
+def test_a_transformer_alone_is_identified_by_its_width(width: int, model: str, tmp_path: Path) -> None:
+    file = tmp_path / "flux-2.safetensors"
+    name = "single_stream_modulation.lin.weight"
+    save_file({name: torch.zeros(1, width), "double_blocks.0.img_attn.proj.weight": torch.zeros(1, 1)}, file)
+    kind = files_of(FLUX2_KLEIN.name).checkpoint(read_checkpoint_header(file))
+    assert kind is not None
+    assert kind.model == model
+
+
+# -- distilled models
+
+
+def errors(config: Config, **model: Any) -> str:
+    problems = check(laid_over(config, {"model": model})).problems
+    return " ".join(str(p) for p in problems if p.severity == "error" and p.path == "model.base_model")
+
+
+@pytest.fixture
+def distilled(tiny_flux2_klein: Path, tmp_path: Path) -> Path:
+    folder = shutil.copytree(tiny_flux2_klein, tmp_path / "model")
+    index = json.loads((folder / "model_index.json").read_text())
+    (folder / "model_index.json").write_text(json.dumps({**index, "is_distilled": True}))
+    return folder
+
+
+def test_klein_itself_is_refused_by_its_index(config: Config, distilled: Path) -> None:
+    message = errors(config, base_model=str(distilled))
+    assert "is_distilled in its model_index.json" in message
+    assert "Train on FLUX.2 klein base" in message
+    assert not errors(config)
+
+
+def test_a_training_adapter_allows_klein_itself(config: Config, distilled: Path, tmp_path: Path) -> None:
+    assert not errors(config, base_model=str(distilled), training_adapter=str(tmp_path / "adapter.safetensors"))
+
+
+@pytest.mark.parametrize(
+    ("name", "is_distilled"),
+    [
+        ("black-forest-labs/FLUX.2-klein-4B", True),
+        ("black-forest-labs/FLUX.2-klein-base-4B", False),
+        ("models/flux-2-klein-9b-fp8.safetensors", True),
+        ("models/flux-2-klein-base-9b.safetensors", False),
+        ("me/my-klein-style", False),
+    ],
+)
+def test_klein_is_recognized_by_its_name(name: str, is_distilled: bool) -> None:
+    assert FLUX2_KLEIN.distilled is not None
+    assert FLUX2_KLEIN.distilled.is_named(name) == is_distilled
