@@ -157,7 +157,7 @@ def _with_embeddings(result: Config, config: Config) -> tuple[Config, Iterator[P
     else:
         reason = f"their files hold vectors of {source.label}'s text encoders"
     names = ", ".join(w.placeholder for w in words if w not in kept)
-    notes = [_note("embeddings.words", f"Embeddings left out ({names}): {reason}.")] if names else []
+    notes = [_note("embeddings.words", f"Embeddings ({names}) are left out: {reason}.")] if names else []
     return result, iter(notes)
 
 
@@ -175,7 +175,7 @@ def _without_refused(
                 break
         else:
             return result, tuple(notes)
-        notes.append(_note(problem.path, f"{_label(config, place)} left out: {problem.message}"))
+        notes.append(_note(problem.path, f"{_label(config, place)} is left out: {problem.message}"))
         result = replace_value(result, place, get_path(start, place))
 
 
@@ -200,17 +200,19 @@ def _left_out(config: Config, start: Config) -> Iterator[Problem]:
     if variant != start.model.variant and variant != BASE_VARIANT:
         has_any = variant in (*target.variants, *target.inputs)
         reason = "the preset is for the base model" if has_any else f"{target.label} has no {label} models"
-        yield _note("model.variant", f"Model variant {label} left out: {reason}.")
+        yield _note("model.variant", f"Model variant {label} is left out: {reason}.")
     for record in live_records(config):
         if _is_at_default(config, record) or record.path == "model.base_model" or _is_kept(record.path):
             continue
         value = cut(str(get_path(config, record.path)), max_chars=_MAX_CHARS)
         if record.setting.path_kind in ("file", "model") and not record.path.startswith("embeddings."):
-            yield _note(record.path, f"{record.label} left out ({value}): it is for {source.label} models.")
+            yield _note(record.path, f"{record.label} ({value}) is left out: it is for {source.label} models.")
         elif record.path in _LAYER_NAMES:
-            yield _note(record.path, f"{record.label} left out ({value}): layers of {target.label} have other names.")
+            yield _note(
+                record.path, f"{record.label} ({value}) is left out: layers of {target.label} have other names."
+            )
         elif record.path.startswith("model.family."):
-            yield _note(record.path, f"{record.label} ({value}) left out: it is a setting of {source.label} models.")
+            yield _note(record.path, f"{record.label} ({value}) is left out: it is a setting of {source.label} models.")
     yield from _encoders(config, start)
 
 
@@ -228,7 +230,7 @@ def _encoders(config: Config, start: Config) -> Iterator[Problem]:
             else f"{start.family.label} is trained without its text encoders"
         )
         path = f"parts.{next(p.name for p in trained_parts(config) if p.role == 'text_encoder')}.train"
-        yield _note(path, f"Training of {' and '.join(trained)} left out: {reason}.")
+        yield _note(path, f"Training of {' and '.join(trained)} is left out: {reason}.")
 
 
 def _about_resolution(config: Config, start: Config) -> Iterator[Problem]:

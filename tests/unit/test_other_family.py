@@ -141,7 +141,7 @@ def test_embeddings_without_a_file_start_anew_where_the_family_has_them() -> Non
     before = rich("sdxl")
     moved = train_on(before, start("sd"))
     assert [w.placeholder for w in moved.config.embeddings.words] == ["<b>"]
-    assert any("left out (<a>)" in n.message for n in moved.notes)
+    assert any("(<a>) are left out" in n.message for n in moved.notes)
 
 
 def test_periods_in_steps_become_as_many_images() -> None:

@@ -120,6 +120,12 @@ def add_actions(
             opener_of("captions.opening:open_automatic_captions"),
             help=_AUTO_HELP,
         ),
+        Action(
+            "other_family",
+            "Train this dataset on…",
+            opener_of("other_family.window:open_other_family"),
+            help=_OTHER_FAMILY_HELP,
+        ),
         Action("fit", "Fit to my card…", opener_of("fit.window:open_fit"), help=_FIT_HELP),
         Action("probe", "Probe…", opener_of("probe.window:open_probe"), help=_PROBE_HELP),
         Action("tokens", "Tokens…", opener_of("tokens.window:open_secrets"), help=_TOKENS_HELP),
@@ -143,6 +149,7 @@ _DIFFERENCES_HELP = "List the settings that differ from the loaded file, a prese
 _JSON_HELP = "Show the config as JSON, copy it, or load one from the clipboard"
 _CAPTIONS_HELP = "Edit captions and masks of a concept or a folder, or write them with a model"
 _AUTO_HELP = "Let a model write the captions of a concept or a folder: WD14 tags, BLIP or Florence-2"
+_OTHER_FAMILY_HELP = "Take the concepts, prompts and length of this config to another model family, with a preset of it"
 _FIT_HELP = "Find the fastest settings whose memory fits the card, and what each costs"
 _PROBE_HELP = "Measure the batch size and the learning rate on a few real steps"
 _TOKENS_HELP = "Manage tokens and passwords, for example for Hugging Face"

@@ -105,7 +105,7 @@ class TopBar(Panel):
             for path, label in zip(recent, _distinct_labels(recent), strict=True):
                 files.add_command(label=label, command=partial(context.documents.open_recent, path))
         menu.add_separator()
-        for name in ("bring_back", "manage_presets", "import_presets", "differences", "json", "tokens"):
+        for name in ("bring_back", "other_family", "manage_presets", "import_presets", "differences", "json", "tokens"):
             if context.actions[name].is_enabled():
                 self._add_action(menu, name)
         return menu

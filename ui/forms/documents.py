@@ -101,6 +101,11 @@ class Documents:
         self._notify("Loaded the pasted config.")
         return True
 
+    def open_config(self, loaded: Loaded, name: str) -> None:
+        """Load a config that was made from the current one, as a new document with a report. It can be undone."""
+        self._load(loaded, Source(name))
+        self._notify(f"Loaded {name}. Ctrl+Z undoes it.")
+
     def open_recent(self, path: Path) -> None:
         """Load a recent file; a missing one is removed from the list."""
         if path.exists():

@@ -48,7 +48,7 @@ SETTING_PAGES: tuple[PageSpec, ...] = (
         "Model",
         "The base model, its parts, and the output file.",
         ("model", "parts", "quantization", "output"),
-        ("fit", "tokens"),
+        ("other_family", "fit", "tokens"),
     ),
     PageSpec(
         "data", "Data", "Resolution, captions, masks and caches for all concepts.", ("data", "concepts_file", "masks")

@@ -78,6 +78,7 @@ ACTION_WORDS: Mapping[str, str] = {
     "json": "paste copy text",
     "keys": "shortcuts hotkeys",
     "load": "open import onetrainer kohya ai-toolkit",
+    "other_family": "move switch migrate convert config change model family base architecture sdxl flux",
     "page_concepts": "images dataset datasets folders captions",
     "page_queue": "batch jobs later",
     "page_run": "loss curve progress log samples tensorboard",

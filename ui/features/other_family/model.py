@@ -1,0 +1,128 @@
+"""Train this dataset on another family: the families, their presets, and what would stay, change and be left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from modules.config.codec import Loaded
+from modules.config.other_family import CarriedOver, start_of, train_on
+from modules.config.presets import Preset, list_presets, preset_for
+from modules.config.schema import Config
+from modules.families.registry import FAMILIES, family_labels
+from modules.system.hardware import gpu_memory
+from modules.system.problem import count
+from ui.forms.changes import Change, changes
+from ui.forms.documents import Documents
+from ui.forms.model import FormModel
+from ui.loop.background import Background
+from ui.loop.signal import Signal
+
+_DEFAULTS = ""  # in place of a preset's name, for a family without presets
+
+
+@dataclass(frozen=True, slots=True)
+class Starts:
+    """The configs that a move may begin with, of all presets that can be read; the memory of the card, 0 if unknown."""
+
+    configs: Mapping[Preset, Config]
+    card_gb: int
+
+    def of(self, family: str) -> dict[str, Preset]:
+        """Return the presets of a family by name, without the demo's."""
+        return {p.name: p for p, c in self.configs.items() if c.family.name == family and not p.is_demo}
+
+
+def read_starts() -> Starts:
+    """Read the presets, and ask the driver for the card; for a background thread."""
+    loaded = {preset: preset.load() for preset in list_presets()}
+    readable = {p: r.config for p, r in loaded.items() if not any(q.severity == "error" for q in r.problems)}
+    card = gpu_memory("auto")
+    return Starts(readable, card.nominal_gb if card is not None else 0)
+
+
+class Moving:
+    """A move to be confirmed; `changed` is emitted when the choices or the result changes."""
+
+    def __init__(self, form: FormModel, background: Background) -> None:
+        self.family, self.preset = "", _DEFAULTS
+        self.presets: Mapping[str, str] = {}
+        self.result: CarriedOver | None = None
+        self.changes: tuple[Change, ...] = ()
+        self.changed: Signal[[]] = Signal()
+        self._form = form
+        self._starts: Starts | None = None
+        self._job = background.run(read_starts, self._keep)
+
+    @property
+    def families(self) -> Mapping[str, str]:
+        """The labels of the other families by name."""
+        return {name: label for name, label in family_labels().items() if name != self._form.config.family.name}
+
+    @property
+    def summary(self) -> str:
+        """What stays, as a sentence; while the presets are read, that they are."""
+        if self.result is None:
+            return "Reading the presets…"
+        config = self.result.config
+        parts = (
+            count(len(config.concepts), "concept"),
+            count(len(config.sampling.prompts), "sample prompt"),
+            count(config.training.epochs, "epoch"),
+        )
+        return (
+            f"{', '.join(parts)}, resolution, captions, folders and the name of the result stay. The rest is the "
+            "preset's. Ctrl+Z brings the present config back."
+        )
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What is left out or needs attention, as sentences."""
+        return [f"{n.message} {n.advice}".strip() for n in self.result.notes] if self.result is not None else ()
+
+    def set_family(self, family: str) -> None:
+        """Choose a family, with its best preset for this config and card."""
+        if self._starts is None or family == self.family or family not in FAMILIES:
+            return
+        presets = self._starts.of(family)
+        best = preset_for(family, self._form.config, self._starts.card_gb, list(presets.values()))
+        self.family, self.presets = family, {n: n for n in presets} or {_DEFAULTS: "The defaults"}
+        self.preset = best.name if best is not None else next(iter(self.presets))
+        self.compute()
+
+    def set_preset(self, name: str) -> None:
+        """Choose a preset of the family."""
+        if name in self.presets and name != self.preset:
+            self.preset = name
+            self.compute()
+
+    def compute(self) -> None:
+        """Compute the move for the config as it is now."""
+        if self._starts is None:
+            return
+        if self.family not in self.families:  # another config of the chosen family was loaded
+            self.family = ""
+            self.set_family(next(iter(self.families)))
+            return
+        preset = self._starts.of(self.family).get(self.preset)
+        start = self._starts.configs[preset] if preset is not None else start_of(self.family)
+        config = self._form.config
+        self.result = train_on(config, start)
+        self.changes = changes(self.result.config, config)
+        self.changed()
+
+    def apply(self, documents: Documents) -> bool:
+        """Load the moved config in place of the present one, which an undo brings back; return whether there is one."""
+        if self.result is None:
+            return False
+        name = f"{self._form.source.name.lstrip('#')} on {FAMILIES[self.family].label}"
+        documents.open_config(Loaded(self.result.config, list(self.result.notes)), name)
+        return True
+
+    def close(self) -> None:
+        """Drop what is still being read."""
+        self._job.cancel()
+
+    def _keep(self, starts: Starts) -> None:
+        self._starts = starts
+        self.compute()
