@@ -16,7 +16,7 @@ from pathlib import Path
 
 from modules.config.codec import Loaded, export_file, load_file, pack_lists
 from modules.config.schema import Config
-from modules.families.registry import FAMILIES
+from modules.families.registry import FAMILIES, newest_families
 from modules.system.errors import DarkroomError
 from modules.system.paths import PROGRAM_ROOT, safe_name, user_presets_dir
 from modules.system.problem import Problem, errors_in
@@ -113,12 +113,12 @@ def preset_for(family: str, like: Config, card_gb: int, presets: Sequence[Preset
 
 
 def families_for_card(presets: Sequence[Preset], card_gb: int) -> tuple[str, ...]:
-    """Return the families of the built-in presets that a card has enough memory for, in the presets' order.
+    """Return the families of the built-in presets that a card has enough memory for, the newest first.
 
     A preset that states no card is for any. The demo's models are of no family that a user would choose.
     """
-    chosen = (p for p in presets if p.is_built_in and not p.is_demo)
-    return tuple(dict.fromkeys(p.group for p in chosen if p.card_gb <= card_gb))
+    fitting = {p.group for p in presets if p.is_built_in and not p.is_demo and p.card_gb <= card_gb}
+    return tuple(family for family in newest_families() if family in fitting)
 
 
 def save_preset(config: Config, name: str, *, user_dir: Path | None = None) -> Preset:

@@ -54,6 +54,11 @@ def family_labels() -> Mapping[str, str]:
     return {name: spec.label for name, spec in FAMILIES.items()}
 
 
+def newest_families() -> tuple[str, ...]:
+    """Return the names of the families, the newest first: the order in which they are offered to a user without one."""
+    return tuple(sorted(FAMILIES, key=lambda name: FAMILIES[name].released, reverse=True))
+
+
 def families_with(role: Role, *, at_least: int = 1) -> tuple[str, ...]:
     """Return the names of the families with at least this many parts of a role, for fields about these parts."""
     return tuple(name for name, spec in FAMILIES.items() if len(spec.names_of(role)) >= at_least)

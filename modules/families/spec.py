@@ -270,6 +270,8 @@ class FamilySpec:
 
     `text_without` is how prompts are read without an optional text encoder, by its name, if that changes.
 
+    `released` is the year and month of the family's first model, as "2024-08": the newest families are offered first.
+
     `ai_toolkit` are ai-toolkit's names of the family's models (`arch`), `kohya` those of sd-scripts and musubi-tuner
     (`model_type`, `ss_base_model_version`, the end of the network's module); SD and SDXL are flags there.
     """
@@ -292,6 +294,7 @@ class FamilySpec:
     sample_guidance: float = 7.5
     distilled: DistilledSpec | None = None
     text_without: Mapping[str, TextSpec] = field(default_factory=dict, hash=False)
+    released: str = ""
     ai_toolkit: tuple[str, ...] = ()
     kohya: tuple[str, ...] = ()
 

@@ -10,14 +10,14 @@ import pytest
 from modules.config.presets import DEMO
 from modules.config.schema import Config
 from modules.data.concept import Concept
-from modules.families.registry import FAMILIES
+from modules.families.registry import FAMILIES, newest_families
 from modules.system.hardware import GpuMemory
 from tests.ui.conftest import Window
 from tests.ui.driving import walk
 from trainer.launch import RunRequest
 from ui.app.catalogue import PAGES
 from ui.features.captions.annotate_window import AnnotateWindow
-from ui.features.first_steps.model import WAYS, Progress, current_step, find_card
+from ui.features.first_steps.model import WAYS, GraphicsCard, Progress, current_step, find_card
 from ui.forms.model import Source
 from ui.widgets.notices import CRASHED_RUN, Notice
 from ui.widgets.panel import Text
@@ -151,10 +151,19 @@ def test_the_first_step_names_the_families_that_fit_the_card(
 ) -> None:
     memory = GpuMemory(mebibytes << 20, mebibytes << 20)
     monkeypatch.setattr("modules.system.hardware.gpu_memory", lambda device: memory)
-    text = WAYS["images"].steps[0].instruction(Progress(Config(), Source(), card=find_card()))
-    assert f"{memory.nominal_gb} GB" in text
-    assert FAMILIES["sdxl"].label in text
-    assert (FAMILIES["z_image"].label in text) is has_z_image
+    card = find_card()
+    assert card is not None
+    assert FAMILIES["sdxl"].label in card.families
+    assert (FAMILIES["z_image"].label in card.families) is has_z_image
+    text = WAYS["images"].steps[0].instruction(Progress(Config(), Source(), card=card))
+    assert f"Your card has {memory.nominal_gb} GB: enough for the presets of {card.families[0]}" in text
+
+
+def test_of_many_families_the_newest_are_named_and_the_others_counted() -> None:
+    card = GraphicsCard(24, tuple(FAMILIES[name].label for name in newest_families()))
+    text = WAYS["images"].steps[0].instruction(Progress(Config(), Source(), card=card))
+    assert f"{', '.join(card.families[:4])} and {len(card.families) - 4} more." in text
+    assert card.families[-1] not in text
 
 
 def test_without_a_card_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

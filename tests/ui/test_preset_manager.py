@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 from modules.config.presets import Preset, list_presets, save_preset
 from modules.config.schema import Config
+from modules.families.registry import FAMILIES, newest_families
 from tests.ui.conftest import Window
 from ui.features.presets.model import difference_rows, find_presets, for_card, needs_larger_card, preset_rows
 from ui.features.presets.window import PresetComparison, Presets
@@ -90,3 +92,12 @@ def test_a_plain_lora_for_the_card_comes_before_other_methods_and_targets() -> N
     assert names.index("#sdxl 1.0 LoRA 16 GB") < names.index("#sdxl 1.0 LoRA")
     made_for = rows[: names.index("#sdxl 1.0 LoRA 8 GB")]
     assert all(row.memory for row in made_for)
+
+
+def test_of_equal_ones_the_newest_family_comes_first() -> None:
+    rows = for_card(preset_rows([p for p in list_presets() if p.group in FAMILIES and not p.is_demo]), 8)
+    first = [
+        row.family for row in rows if row.preset.card_gb == 8 and row.trains == "LoRA" and "DPO" not in row.preset.name
+    ]
+    assert list(dict.fromkeys(first)) == [FAMILIES[n].label for n in newest_families() if FAMILIES[n].label in first]
+    assert all(not spec.released or re.fullmatch(r"20\d\d-[01]\d", spec.released) for spec in FAMILIES.values())

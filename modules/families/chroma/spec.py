@@ -59,6 +59,7 @@ CHROMA = FamilySpec(
         "directly undoes its distillation: its samples will need more steps and guidance. Flash itself is sampled in "
         "about 8 steps with a guidance of 1.",
     ),
+    released="2025-08",
     ai_toolkit=("chroma",),
     kohya=("chroma",),
 )

@@ -78,6 +78,7 @@ FLUX = FamilySpec(
         steps=4,
         lacks=("time_text_embed.guidance_embedder.",),
     ),
+    released="2024-08",
     ai_toolkit=("flux",),
     kohya=("flux", "flux1"),
 )

@@ -31,5 +31,6 @@ SD = FamilySpec(
     variants={"inpainting": 5, "depth": 1},
     inputs={"inpainting": INPAINTING, "depth": ("depth",)},
     distilled=DISTILLED_SD,
+    released="2022-08",
     ai_toolkit=("sd1", "sd15", "sd2"),
 )

@@ -78,6 +78,7 @@ SD3 = FamilySpec(
     files=f"{_HOME}.files:FILES",
     pipelines=("StableDiffusion3Pipeline",),
     process=flow_matching(CONVENTION),
+    sample_guidance=4.5,
     distilled=DistilledSpec(
         ("turbo",),
         "Train on Stable Diffusion 3.5 Large, and use the result with Large Turbo; both have the same layers. Training "
@@ -85,6 +86,7 @@ SD3 = FamilySpec(
         "sampled in 4 steps with a guidance of 1.",
         steps=4,
     ),
+    released="2024-06",
     ai_toolkit=("sd3",),
     kohya=("sd3", "medium", "5-medium", "5-large"),
 )

@@ -38,5 +38,6 @@ SDXL = FamilySpec(
     variants={"inpainting": 5},
     inputs={"inpainting": INPAINTING},
     distilled=DISTILLED_SD,
+    released="2023-07",
     ai_toolkit=("sdxl",),
 )

@@ -16,6 +16,7 @@ from ui.forms.model import Source
 if TYPE_CHECKING:
     from ui.widgets.files.listing import Counts
 
+_MOST_NAMED = 4  # families, so that the sentence stays on a line
 CHOOSING, HIDDEN = "choose", ""  # states in addition to the names of the ways
 
 
@@ -108,6 +109,8 @@ def _describe_presets(progress: Progress) -> str:
     if card is None or not card.families:
         return "Choose the preset for your model and the memory of your card. It sets everything else."
     *others, last = card.families
+    if len(others) >= _MOST_NAMED:
+        others, last = others[:_MOST_NAMED], f"{len(card.families) - _MOST_NAMED} more"
     families = f"{', '.join(others)} and {last}" if others else last
     return f"Your card has {card.gigabytes} GB: enough for the presets of {families}. One sets everything else."
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from modules.config.presets import DEMO, Preset
 from modules.config.records import record_at
 from modules.config.schema import Config
-from modules.families.registry import family_labels
+from modules.families.registry import FAMILIES, family_labels, newest_families
 from ui.forms.changes import changes
 
 USER_KIND = "Yours"
@@ -117,18 +117,19 @@ def for_card(rows: Sequence[PresetRow], card_gb: int) -> list[PresetRow]:
     """Return the rows in the order in which they suit a card: made for its memory, for any card, for a larger one.
 
     Made for it are those of each family, training target and method that state the most memory it has, plain LoRAs
-    first. Without a card (0) the order stays.
+    first, and of them the newest families. Without a card (0) the order stays.
     """
+    families = [FAMILIES[name].label for name in newest_families()]
     best: dict[tuple[str, str], int] = {}
     for row in rows:
         if 0 < row.preset.card_gb <= card_gb:
             best[row.kind] = max(best.get(row.kind, 0), row.preset.card_gb)
 
-    def rank(row: PresetRow) -> tuple[int, int]:
-        if needs_larger_card(row, card_gb):
-            return 2, 0
-        is_best = row.preset.card_gb and row.preset.card_gb == best.get(row.kind)
-        return (0, _KINDS.index(row.kind[1])) if is_best else (1, 0)
+    def rank(row: PresetRow) -> tuple[int, int, int]:
+        is_best = 0 < row.preset.card_gb == best.get(row.kind)
+        if is_best and row.family in families:
+            return 0, _KINDS.index(row.kind[1]), families.index(row.family)
+        return 2 if needs_larger_card(row, card_gb) else 1, 0, 0
 
     return sorted(rows, key=rank) if card_gb else list(rows)
 

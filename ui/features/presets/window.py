@@ -33,6 +33,7 @@ from ui.loop.interaction import failure_of
 from ui.widgets.controls import Button
 from ui.widgets.dialog import Window, close_windows
 from ui.widgets.entry import Entry
+from ui.widgets.fitted_text import FittedTexts
 from ui.widgets.panel import Panel, Text, WrappedText
 from ui.widgets.search_window import Rows, SearchWindow
 from ui.widgets.table import Column, Table
@@ -275,6 +276,7 @@ class PresetComparison(Window):
 
 
 _LIST_SIZE = (940, 560)
+_CELL_PADDING = 28  # in design pixels, with the bar at the side
 _LIST_COLUMNS = (
     Column("#0", "Preset", 260),
     Column("trains", "Trains", 100),
@@ -291,9 +293,11 @@ class PresetList(SearchWindow):
 
     def __init__(self, context: Context, choose: Callable[[Preset], object]) -> None:
         self.card_gb = 0  # unknown at first
+        self._context = context
         groups = preset_groups(context.documents.presets())
         self.rows = [PresetRow(preset, None) for group in groups for preset in group.presets]
         self.matches: list[PresetRow] = []
+        self._texts = FittedTexts(context.root, context.theme)
         super().__init__(
             context.root,
             context.theme,
@@ -306,7 +310,10 @@ class PresetList(SearchWindow):
         self.table.on_events({"<ButtonRelease-1>": self.go})
         px = context.theme.px
         self.foot = Text(self, context.theme, "", role="small", colour="muted")
-        self.foot.pack(side="bottom", anchor="w", padx=px(PAD), pady=(0, px(10)))
+        self.foot.pack(side="bottom", anchor="w", padx=px(PAD), pady=(0, px(10)), before=self.table)
+        self.notes = WrappedText(self, context.theme, colour="muted", height=3, anchor="nw")
+        self.notes.pack(side="bottom", fill="x", padx=px(PAD), pady=(0, px(8)), before=self.table)
+        self.table.on_events({"<<TreeviewSelect>>": self._show_notes})
         self.show(*_LIST_SIZE)
         presets = [row.preset for row in self.rows]
         context.pump.background.run(lambda: (preset_rows(presets), hardware.gpu_memory("auto")), self._keep_rows)
@@ -322,6 +329,17 @@ class PresetList(SearchWindow):
             self.look()
             self.table.select(selection)
 
+    def _show_notes(self) -> None:
+        """Show the whole description of the selected preset."""
+        selected = self.table.selected
+        row = self.matches[selected[0]] if selected and selected[0] < len(self.matches) else None
+        self.notes.set_text(row.problem or row.notes if row is not None else "")
+
+    def _about(self, row: PresetRow) -> str:
+        """Return the beginning of a preset's description that fits into its column."""
+        room = self._context.theme.px(_LIST_COLUMNS[-1].width_px - _CELL_PADDING)
+        return self._texts.fit(row.problem or first_line(row.notes), "body", room)
+
     def _find(self, text: str) -> Rows:
         terms = text.casefold().split()
         matches = find_presets(self.rows, text)
@@ -332,7 +350,7 @@ class PresetList(SearchWindow):
         return [
             (
                 f" {r.preset.name}",
-                (r.trains, r.memory, r.problem or first_line(r.notes)),
+                (r.trains, r.memory, self._about(r)),
                 "muted" if needs_larger_card(r, self.card_gb) else "",
             )
             for r in self.matches
