@@ -238,7 +238,9 @@ def test_a_lora_of_both_text_encoders(config: Config, tiny_flux: Path) -> None:
         "lora_unet_single_blocks_1_linear1",
     } <= layers
     answers = {x.program: (x.loads, x.note) for x in who_loads_file(lora)[1]}
-    assert answers["diffusers"] == ("none", "raises an error: the file has layers of T5")
+    loaded, note = answers["diffusers"]
+    assert loaded == "none"
+    assert "T5" in note
     pipe = flux_pipeline(tiny_flux, load_tiny(tiny_flux, FLUX.name))
     with pytest.raises((KeyError, ValueError, AssertionError)):
         pipe.load_lora_weights(lora)
