@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 
@@ -43,7 +44,7 @@ def lazy_state(tensors: Mapping[str, torch.Tensor]) -> dict[str, LazyTensor]:
 
 
 def concatenate(parts: Sequence[LazyTensor]) -> LazyTensor:
-    """Return tensors concatenated along their first axis."""
-    first = parts[0]
-    shape = (sum(p.shape[0] for p in parts), *first.shape[1:])
-    return LazyTensor(shape, first.dtype, lambda: torch.cat([p.make() for p in parts]))
+    """Return tensors concatenated along their first axis, in the dtype that holds all of them."""
+    shape = (sum(p.shape[0] for p in parts), *parts[0].shape[1:])
+    dtype = reduce(torch.promote_types, (p.dtype for p in parts))
+    return LazyTensor(shape, dtype, lambda: torch.cat([p.make() for p in parts]))

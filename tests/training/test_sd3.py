@@ -250,6 +250,15 @@ def test_the_queries_of_the_text_in_the_last_block_learn_nothing(family: StableD
     assert {name.rpartition(".")[0] for name in idle} == set(unread_queries(transformer.config))
 
 
+def test_a_fine_tune_in_bfloat16_is_saved_with_what_was_not_trained(config: Config, tmp_path: Path) -> None:
+    """The matrix of q, k and v of the text in the last block has trained rows, and rows as they were."""
+    parts = {"transformer": {"dtype": "bfloat16"}, **FROZEN_TEXT}
+    training = {"trains": "full", "low_precision_updates": "master", "precision": "bfloat16"}
+    output = {"model_format": "single_file", "destination": str(tmp_path / "tuned.safetensors"), "dtype": "bfloat16"}
+    saved = Path(run(laid_over(config, {"parts": parts, "training": training, "output": output})).finished.model_path)
+    assert identify(saved).model == "sd35_medium"
+
+
 # -- three text encoders and embeddings
 
 
