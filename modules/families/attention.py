@@ -17,8 +17,8 @@ class AttentionSpec:
 
     The kernel takes queries, keys and values (B, heads, tokens, channels) and returns (B, heads, tokens, channels).
     Without one nothing is replaced. `backend` is its name among diffusers' attention backends. `devices` are the types
-    of devices that it can train on; `needs_16_bit`: on a GPU it only computes in 16 bits. `packages` are needed besides
-    torch.
+    of devices that it can train on; `needs_16_bit`: on a GPU it only computes in 16 bits. `takes_mask`: it can leave
+    tokens out. `packages` are needed besides torch.
     """
 
     label: str
@@ -26,6 +26,7 @@ class AttentionSpec:
     backend: str = ""
     devices: tuple[str, ...] = ("cuda",)
     needs_16_bit: bool = False
+    takes_mask: bool = True
     packages: tuple[Package, ...] = ()
 
 
@@ -33,14 +34,24 @@ _KERNELS = "modules.families.parts.attention_processor"
 ATTENTIONS: Mapping[str, AttentionSpec] = {
     "sdpa": AttentionSpec("PyTorch's choice", devices=("cpu", "cuda", "mps")),
     "sdpa_flash": AttentionSpec(
-        "PyTorch: flash", f"{_KERNELS}:sdpa_flash", "_native_flash", ("cpu", "cuda"), needs_16_bit=True
+        "PyTorch: flash",
+        f"{_KERNELS}:sdpa_flash",
+        "_native_flash",
+        ("cpu", "cuda"),
+        needs_16_bit=True,
+        takes_mask=False,
     ),
     "sdpa_efficient": AttentionSpec("PyTorch: memory-efficient", f"{_KERNELS}:sdpa_efficient", "_native_efficient"),
     "sdpa_math": AttentionSpec("PyTorch: math", f"{_KERNELS}:sdpa_math", "_native_math", ("cpu", "cuda", "mps")),
     "cudnn": AttentionSpec("PyTorch: cuDNN", f"{_KERNELS}:sdpa_cudnn", "_native_cudnn", needs_16_bit=True),
     "flex": AttentionSpec("PyTorch: Flex", f"{_KERNELS}:flex", "flex"),
     "flash": AttentionSpec(
-        "Flash (flash-attn)", f"{_KERNELS}:flash", "flash", needs_16_bit=True, packages=(Package("flash_attn"),)
+        "Flash (flash-attn)",
+        f"{_KERNELS}:flash",
+        "flash",
+        needs_16_bit=True,
+        takes_mask=False,
+        packages=(Package("flash_attn"),),
     ),
     "xformers": AttentionSpec("xFormers", f"{_KERNELS}:xformers", "xformers", packages=(Package("xformers"),)),
 }
@@ -51,15 +62,16 @@ def attention_labels() -> Mapping[str, str]:
     return {name: spec.label for name, spec in ATTENTIONS.items()}
 
 
-def usable_attentions(device: str, *, is_16_bit: bool) -> list[str]:
+def usable_attentions(device: str, *, is_16_bit: bool, is_masked: bool = False) -> list[str]:
     """Return the names of the implementations that train on a type of device and are installed.
 
-    `is_16_bit` is whether the run computes in bfloat16 or float16.
+    `is_16_bit` is whether the run computes in bfloat16 or float16, `is_masked` whether the model masks tokens.
     """
     return [
         name
         for name, spec in ATTENTIONS.items()
         if device in spec.devices
         and (is_16_bit or device != "cuda" or not spec.needs_16_bit)
+        and (spec.takes_mask or not is_masked)
         and all(package.is_installed for package in spec.packages)
     ]

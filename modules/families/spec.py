@@ -51,6 +51,11 @@ class ModelClass:
     layer filters, by name; `never_quantized` the steps of dotted names whose layers keep their weights, or with "^"
     before it a whole name.
 
+    `usual_layers` is the preset that other trainers of the model have by default: its blocks, if empty and there is
+    such a preset.
+
+    `masks_padding`: its attention leaves out the padding of prompts that are shorter than others of their batch.
+
     `passes` names the function that returns the passes of a module of the class, "forward", or "encode" and "decode",
     with their inputs (`modules.families.parts.traced_passes`): the memory estimate traces them.
 
@@ -77,6 +82,8 @@ class ModelClass:
     other_blocks: tuple[str, ...] = ()
     attention: str = ""
     layers: LayerPresets = field(default_factory=dict, hash=False)
+    usual_layers: str = ""
+    masks_padding: bool = False
     never_quantized: frozenset[str] = frozenset()
     file_key: str = ""
     vae_file: VaeFile | None = None
@@ -85,6 +92,11 @@ class ModelClass:
     identity_if_missing: frozenset[str] = frozenset()
     overflows_in_float16: bool = False
     work: float = 1.0
+
+    @property
+    def layers_elsewhere(self) -> str:
+        """The preset of layers that other trainers of the model have by default."""
+        return self.usual_layers or ("blocks" if "blocks" in self.layers else "attention_mlp")
 
 
 @dataclass(frozen=True, slots=True)

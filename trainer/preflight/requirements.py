@@ -34,6 +34,7 @@ def _attention(config: Config, kind: str) -> Iterator[Problem]:
     spec, is_16_bit = ATTENTIONS[training.attention], training.precision in _SIXTEEN_BITS
     parts = config.family.parts
     is_16_bit |= any(p.role == "denoiser" and config.part(p.name).dtype in _SIXTEEN_BITS for p in parts)
+    is_masked = config.family.denoiser.model.masks_padding
     missing = [package for package in spec.packages if not package.is_installed]
     if missing:
         why = f"needs the package {missing[0].name}, which is not installed"
@@ -41,9 +42,12 @@ def _attention(config: Config, kind: str) -> Iterator[Problem]:
         why = f"does not train on this device ({kind})"
     elif kind == "cuda" and spec.needs_16_bit and not is_16_bit:
         why = f"computes in bfloat16 or float16 only, and the precision is {training.precision}"
+    elif is_masked and not spec.takes_mask:
+        why = f"cannot leave out the padding of shorter prompts, as {config.family.label} needs"
     else:
         return
-    usable = ", ".join(ATTENTIONS[name].label for name in usable_attentions(kind or "cuda", is_16_bit=is_16_bit))
+    names = usable_attentions(kind or "cuda", is_16_bit=is_16_bit, is_masked=is_masked)
+    usable = ", ".join(ATTENTIONS[name].label for name in names)
     yield Problem(
         "training.attention", f"The attention {spec.label} {why}.", advice=f"Choose another attention: {usable}."
     )

@@ -30,6 +30,7 @@ TRANSFORMER = ModelClass(
         "attention_mlp": LayerFilter((r"_blocks\.\d+\.(attn|ff|ff_context|proj_mlp)\.?",), is_regex=True),
     },
     never_quantized=frozenset({FROZEN.removesuffix("."), "context_embedder", "x_embedder", "^proj_out"}),
+    masks_padding=True,
     fill_buffers=f"{_HOME}.transformer_file:fill_buffers",
 )
 CONVENTION = FlowConvention(shift=ConstantShift(1.0))
