@@ -37,7 +37,6 @@ _LABELS = {
     "qwen_image": "Qwen-Image",
     "qwen_image_edit": "Qwen-Image-Edit",
     "qwen_image_edit_plus": "Qwen-Image-Edit",
-    "krea2": "Krea 2",
     "hidream": "HiDream",
     "ernie_image": "ERNIE-Image",
     "ideogram4": "Ideogram 4",
@@ -229,7 +228,7 @@ def _network(network: Args, family: FamilySpec, result: Tree, notes: Notes) -> N
 
 
 def _layers(network: Args, family: FamilySpec, has_convolutions: bool, result: Tree) -> None:
-    """Convert the layers: theirs are all in the blocks, unless parts of names are given."""
+    """Convert the layers: theirs are the usual ones, unless parts of names are given."""
     arguments = section(network, "network_kwargs")
     only, ignored = (_names(arguments.pop(key, None)) for key in ("only_if_contains", "ignore_if_contains"))
     if only or ignored:
@@ -239,8 +238,7 @@ def _layers(network: Args, family: FamilySpec, has_convolutions: bool, result: T
         put(result, "adapter.custom_layers", f"^{excluded}{included}".replace(",", r"\x2c"))
         put(result, "adapter.layers_regex", True)
         return
-    preset = "blocks" if "blocks" in family.denoiser.model.layers else "attention_mlp"
-    put(result, "adapter.layers", "all" if has_convolutions else preset)
+    put(result, "adapter.layers", "all" if has_convolutions else family.denoiser.model.layers_elsewhere)
 
 
 def _names(value: object) -> list[str]:

@@ -21,8 +21,9 @@ _NO_MODEL = ("fa", "diffusers")  # networks.lora_fa
 _BOXES = {"flux1_checkbox": "flux", "sd3_checkbox": "sd3", "lumina_checkbox": "lumina"}
 _LABELS = {"flux": "FLUX.1", "flux1": "FLUX.1", "chroma": "Chroma", "sd3": "Stable Diffusion 3", "lumina": "Lumina 2",
            "hunyuan_image": "HunyuanImage", "anima": "Anima", "qwen_image": "Qwen-Image"}  # fmt: skip
-# The weights of a part by the class that reads them, where a key is not ComfyUI's name of a text encoder.
-_FILES = {"clip_l": ":CLIPTextModel", "t5xxl": ":T5EncoderModel", "text_encoder": ":Qwen3Model", "ae": ":AutoencoderKL"}
+# The weights of a part by the classes that read them, where a key is not ComfyUI's name of a text encoder.
+_FILES = {"clip_l": (":CLIPTextModel",), "t5xxl": (":T5EncoderModel",), "ae": (":AutoencoderKL",),
+          "text_encoder": (":Qwen3Model", ":Qwen3VLTextModel")}  # fmt: skip
 _SHIFT = 3.0  # sd-scripts' `discrete_flow_shift`
 _GUIDANCE = 3.5  # sd-scripts' `guidance_scale`
 _DROPOUTS = ("clip_l_dropout_rate", "clip_g_dropout_rate", "t5_dropout_rate")
@@ -76,15 +77,15 @@ def report_unsupported(model_type: str, given: Args, notes: Notes) -> None:
 def flow(given: Args, network: Args, family: FamilySpec, result: Tree, notes: Notes) -> None:
     """Convert what only flow models have. The parts' training must be converted already."""
     _files(given, family, result)
-    _noise_levels(given, result, notes)
+    _noise_levels(given, family, result, notes)
     _inputs(given, family, result, notes)
     _memory(given, family, result)
     if result["training"]["trains"] == "adapter":
         _layers(network, family, result, notes)
 
 
-def _part_of(family: FamilySpec, class_end: str) -> str:
-    return next((part.name for part in family.parts if part.model_class.endswith(class_end)), "")
+def _part_of(family: FamilySpec, classes: tuple[str, ...]) -> str:
+    return next((part.name for part in family.parts if part.model_class.endswith(classes)), "")
 
 
 def _encoder_names(family: FamilySpec) -> dict[str, str]:
@@ -98,24 +99,27 @@ def _files(given: Args, family: FamilySpec, result: Tree) -> None:
         put(result, "model.base_model", str(file))
     encoders = _encoder_names(family)
     for key in dict.fromkeys((*encoders, *_FILES)):
-        part = encoders.get(key) or _part_of(family, _FILES.get(key, "?"))
+        part = encoders.get(key) or _part_of(family, _FILES.get(key, ("?",)))
         if part and is_set(given.get(key)):
             put(result, f"parts.{part}.file", str(given.pop(key)))
+    if is_set(given.get("turbo_dit")):
+        put(result, "sampling.model", str(given.pop("turbo_dit")))
 
 
-def _noise_levels(given: Args, result: Tree, notes: Notes) -> None:
+def _noise_levels(given: Args, family: FamilySpec, result: Tree, notes: Notes) -> None:
     """Convert how noise levels are drawn: with the density of `weighting_scheme`, or of a method with its own."""
     method = str(pop_first(given, "timestep_sampling") or "sigma")
     scheme = str(pop_first(given, "weighting_scheme") or "none")
     shift, scale = number_of(given.pop("discrete_flow_shift", None)), number_of(given.pop("sigmoid_scale", None))
     mean, spread, mode = (number_of(given.pop(key, None)) for key in ("logit_mean", "logit_std", "mode_scale"))
     path = "training.noise.distribution"
-    if method in ("sigmoid", "shift", "flux_shift"):
+    grows = {"flux_shift", *(f"{name}_shift" for name in family.kohya)}  # with the size of the image
+    if method in ("sigmoid", "shift") or method in grows:
         put(result, path, "logit_normal")
         put(result, "training.noise.noising_weight", (1.0 if scale is None else scale) - 1.0)
         if method == "shift":
             put(result, "training.noise.shift", _SHIFT if shift is None else shift)
-        elif method == "flux_shift":
+        elif method in grows:
             put(result, "training.noise.dynamic_shift", True)
     elif method in ("sigma", "uniform"):
         ours = _SCHEMES.get(scheme, "uniform") if method == "sigma" else "uniform"
@@ -192,9 +196,9 @@ def _num_blocks(family: FamilySpec) -> float:
 
 
 def _layers(network: Args, family: FamilySpec, result: Tree, notes: Notes) -> None:
-    """Convert which blocks have an adapter, and the ranks of groups of layers: by default all layers of the blocks."""
+    """Convert which blocks have an adapter, and the ranks of groups of layers."""
     network.pop("split_qkv", None)  # they always are
-    put(result, "adapter.layers", "blocks" if "blocks" in family.denoiser.model.layers else "attention_mlp")
+    put(result, "adapter.layers", family.denoiser.model.layers_elsewhere)
     given = {key: str(network.pop(key)) for key in _BLOCKS if network.get(key) is not None}  # "none" is a value
     if given and (lines := list(_chosen_blocks(given))):
         put(result, "adapter.layers", "custom")
