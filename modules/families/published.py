@@ -13,7 +13,7 @@ from modules.families.kinds.file_kind import FileKind
 from modules.families.parts.single_file.record import DenoiserFile, SingleFile
 from modules.formats.adapter_targets import AdapterTargets
 from modules.formats.checkpoint_header import CheckpointHeader
-from modules.formats.program_table import Row
+from modules.formats.program_table import Answers, Row
 
 Configs = Mapping[str, Mapping[str, Any]]
 TargetsOf = Callable[[Configs], AdapterTargets]
@@ -38,8 +38,8 @@ class PublishedModel:
     reads, `embedding_width` that of an embedding's vectors, `embedding_tensors` the names of an embedding's tensors
     where they have names. `prediction_note(program, file)` returns what the user must do so that a program uses the
     right prediction type. `programs` are the programs that support such models, `naming_rows` their answers to names of
-    layers in adapter files, and `versions` the versions that these answers are about where they are not those in
-    `program_table.PROGRAMS`.
+    layers in adapter files, `extra_rows` those to what else is in such a file (`EXTRAS`), and `versions` the versions
+    that these answers are about where they are not those in `program_table.PROGRAMS`.
     """
 
     name: str
@@ -64,6 +64,7 @@ class PublishedModel:
     prediction_note: Callable[[str, FileKind], str] = _no_note
     programs: tuple[str, ...] = ALL_PROGRAMS
     naming_rows: Mapping[str, Row] = field(default_factory=dict)
+    extra_rows: Mapping[str, Answers] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
 
     def shipped_configs(self) -> dict[str, dict[str, Any]]:

@@ -24,7 +24,7 @@ from modules.formats.adapter_types import (
 )
 from modules.formats.checkpoint_header import CheckpointHeader, read_scalars
 from modules.formats.peft_settings import PEFT_SETTINGS, PeftAlphas
-from modules.formats.program_table import MOST_UNPLACED, Place, Row, answer_about_names, diffusers_loses_alpha
+from modules.formats.program_table import MOST_UNPLACED, Answers, Place, Row, answer_about_names, diffusers_loses_alpha
 
 _NINE = 9  # the input channels of an inpainting model: latents, masked image and mask
 _ATTENTION = re.compile(r".*\.attn[12]\.to_(q|k|v|out\.0)")
@@ -58,13 +58,15 @@ class LayerGroup:
 class AdapterContents:
     """An adapter file as the rows of the table distinguish files: groups of layers, and its other content (`EXTRAS`).
 
-    `naming_rows` are its model's own rows about names, and `versions` the versions of programs that these are about.
+    `naming_rows` and `extra_rows` are its model's own rows about names and about other content, and `versions` the
+    versions of programs that these are about.
     """
 
     naming_rows: Mapping[str, Row]
     groups: tuple[LayerGroup, ...]
     extras: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
+    extra_rows: Mapping[str, Answers] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -97,7 +99,7 @@ def read_contents(header: CheckpointHeader, model: str) -> AdapterContents:
     if {_SGM, "kohya, diffusers names"} <= namings and any(group.kohya_naming == _SGM for group in groups):
         groups = [replace(g, naming=_SGM_MIXED) if g.naming == _SGM else g for g in groups]
     extras = tuple(_extras(header, layers, record.naming_rows, groups))
-    return AdapterContents(record.naming_rows, tuple(dict.fromkeys(groups)), extras, record.versions)
+    return AdapterContents(record.naming_rows, tuple(dict.fromkeys(groups)), extras, record.versions, record.extra_rows)
 
 
 def _layers(header: CheckpointHeader) -> list[_Layer]:
@@ -225,6 +227,8 @@ def _extras(
     others = [n for n in header.shapes if "lora" not in n and n not in embeddings and not _is_alpha_of_comfy(n)]
     if others and not all(name.startswith(_KOHYA_PREFIXES) for name in header.shapes):
         yield "alpha in dotted names" if any(n.endswith(f".{ALPHA}") for n in others) else "names without lora"
+    if any(_is_alpha_of_comfy(name) for name in header.shapes):
+        yield "alpha in ComfyUI's names"
     if CONFIGS_KEY in header.metadata:
         yield "another size"
 

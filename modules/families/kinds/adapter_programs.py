@@ -38,7 +38,7 @@ def adapter_loads(header: CheckpointHeader | None, kind: FileKind) -> tuple[Load
 
 def answer_of(program: str, contents: AdapterContents) -> Loads:
     """Return how much of a file a program loads, by the rows of the table that apply to it."""
-    answer = _add_extras(program, _answer_groups(program, contents), contents.extras)
+    answer = _add_extras(program, _answer_groups(program, contents), contents.extras, contents.extra_rows)
     notes = answer.why, _advice(program, contents, answer)
     facts = PROGRAMS[program]
     version = contents.versions.get(program, facts.version)
@@ -69,8 +69,9 @@ def _rows() -> Mapping[str, Answers]:
     return {name: row for rows in (CHANGES, *(t.programs for t in adapter_types())) for name, row in rows.items()}
 
 
-def _add_extras(program: str, answer: Answer, extras: Iterable[str]) -> Answer:
-    more = [EXTRAS[extra][program] for extra in extras if program in EXTRAS[extra]]
+def _add_extras(program: str, answer: Answer, extras: Iterable[str], own: Mapping[str, Answers]) -> Answer:
+    rows = [{**EXTRAS[extra], **own.get(extra, {})} for extra in extras]
+    more = [row[program] for row in rows if program in row]
     if answer.refuses:
         return answer
     worst = min((answer, *more), key=lambda a: a.severity)
@@ -91,7 +92,8 @@ def _advice(program: str, contents: AdapterContents, answer: Answer) -> str:
     amounts = {}
     for form, groups in forms.items():
         converted = _answer_groups(program, AdapterContents(contents.naming_rows, tuple(groups)))
-        amounts[form] = _AMOUNTS.index(_add_extras(program, converted, extras).loads)
+        more = (*extras, "alpha in ComfyUI's names") if form == "ComfyUI" else extras
+        amounts[form] = _AMOUNTS.index(_add_extras(program, converted, more, contents.extra_rows).loads)
     best = max(amounts, key=lambda form: amounts[form])
     return f"convert it to the {best} form" if amounts[best] > _AMOUNTS.index(answer.loads) else ""
 
