@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from modules.families.chroma.spec import CHROMA
 from modules.families.flux.spec import FLUX
 from modules.families.flux2_klein.spec import FLUX2_KLEIN
+from modules.families.krea2.spec import KREA2
 from modules.families.sd.spec import SD
 from modules.families.sd3.spec import SD3
 from modules.families.sdxl.spec import SDXL
@@ -28,6 +29,7 @@ _FAMILIES: dict[str, FamilySpec] = {
     CHROMA.name: CHROMA,
     SD3.name: SD3,
     FLUX2_KLEIN.name: FLUX2_KLEIN,
+    KREA2.name: KREA2,
 }
 
 FAMILIES: Mapping[str, FamilySpec] = _FAMILIES

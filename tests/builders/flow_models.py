@@ -25,6 +25,7 @@ FLOW_MODELS: Mapping[str, str] = {
     "tiny_chroma": "tests.builders.chroma:TINY",
     "tiny_sd3": "tests.builders.sd3:TINY",
     "tiny_flux2_klein": "tests.builders.flux2_klein:TINY",
+    "tiny_krea2": "tests.builders.krea2:TINY",
 }
 """The `FlowModel` of each tiny model, as "module:name"."""
 

@@ -14,6 +14,7 @@ from diffusers.loaders.single_file_utils import (
     convert_chroma_transformer_checkpoint_to_diffusers,
     convert_flux2_transformer_checkpoint_to_diffusers,
     convert_flux_transformer_checkpoint_to_diffusers,
+    convert_krea2_transformer_checkpoint_to_diffusers,
     convert_sd3_transformer_checkpoint_to_diffusers,
     convert_z_image_transformer_checkpoint_to_diffusers,
 )
@@ -26,11 +27,13 @@ from safetensors.torch import load_file
 from modules.config.schema import Config
 from modules.families.chroma import transformer_file as chroma
 from modules.families.flux import transformer_file as flux
+from modules.families.krea2 import transformer_file as krea2
 from modules.families.parts.flux2 import transformer_file as flux2
 from modules.families.parts.single_file.moves import from_original, to_original
 from modules.families.sd3 import transformer_file as sd3
 from modules.families.z_image.transformer_file import TRANSFORMER_FILE
 from modules.formats.lazy_tensors import lazy_state
+from tests.builders import krea2 as krea2_models
 from tests.builders.configs import laid_over
 from tests.builders.pipelines import load_tiny
 from tests.builders.runs import assert_equal_tensors
@@ -49,6 +52,23 @@ def test_the_transformer_in_comfyuis_names_is_read_by_diffusers(one_thread: None
     named = {f"{layout.prefix}{name}": tensor.make() for name, tensor in original.items()}
     assert_equal_tensors(convert_z_image_transformer_checkpoint_to_diffusers(dict(named)), state)
     ours = from_original(layout.slots, original)
+    assert_equal_tensors({name: tensor.make() for name, tensor in ours.items()}, state)
+
+
+def test_the_original_layout_of_krea_2_is_read_by_diffusers(one_thread: None) -> None:
+    torch.manual_seed(0)
+    transformer = krea2_models.tiny_transformer()
+    state, config = dict(transformer.state_dict()), dict(transformer.config)
+    assert {f"{layer.path}.weight": layer.shape for layer in krea2.transformer_layers(config)} == {
+        f"{name}.weight": tuple(layer.weight.shape)
+        for name, layer in transformer.named_modules()
+        if isinstance(layer, torch.nn.Linear)
+    }
+    layout = krea2.TRANSFORMER_FILE.layout(config)
+    original = {name: tensor.make() for name, tensor in to_original(layout.slots, lazy_state(state)).items()}
+    assert original["blocks.0.mod.lin"].shape == (6 * transformer.hidden_size,)
+    assert_equal_tensors(convert_krea2_transformer_checkpoint_to_diffusers(dict(original)), state)
+    ours = from_original(layout.slots, lazy_state(original))
     assert_equal_tensors({name: tensor.make() for name, tensor in ours.items()}, state)
 
 

@@ -179,6 +179,9 @@ FLOW_ROWS: dict[str, tuple[str, str, str, str]] = {
     "FLUX.1, OneTrainer": ("flux_dev", "lora_transformer_", "diffusers", "all ?"),
     "Chroma1, kohya": ("chroma1", "lora_unet_", "original", "all part"),
     "Chroma1, diffusers": ("chroma1", "transformer.", "diffusers", "all all"),
+    "Krea 2, kohya": ("krea2", "lora_unet_", "original", "all none"),
+    "Krea 2, ComfyUI": ("krea2", "diffusion_model.", "original", "all all"),
+    "Krea 2, diffusers": ("krea2", "transformer.", "diffusers", "all all"),
 }
 PROGRAMS = ("ComfyUI", "Forge", "A1111", "sd-scripts", "diffusers", "diffusers 0.31")
 

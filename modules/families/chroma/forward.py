@@ -11,12 +11,11 @@ from torch import nn
 from modules.data.conditioning import Conditioning
 from modules.data.inputs import NO_INPUTS
 from modules.families.chroma.settings import FROZEN
-from modules.families.parts.conditioning import TokenConditioning
+from modules.families.parts.conditioning import TokenConditioning, visible_tokens
 from modules.families.parts.flow_model import FlowModel
 from modules.families.parts.packing import image_ids, pack, unpack
 from modules.families.parts.t5_text import T5Tower
 from modules.families.parts.token_rows import extended
-from modules.system.devices import tensor_on
 
 
 @dataclass(eq=False)
@@ -93,9 +92,7 @@ def attention_mask(lengths: Sequence[int], num_image_tokens: int, device: torch.
     `lengths` are the visible tokens of each prompt, with that of its padding. The mask is boolean: diffusers' pipeline
     (0.42) makes one of numbers, which PyTorch's attention adds to its scores instead, so that masked tokens are seen.
     """
-    longest = max(lengths)
-    if min(lengths) == longest:
+    is_text_BL = visible_tokens(lengths, device)
+    if is_text_BL is None:
         return None
-    visible_B1 = tensor_on([[length] for length in lengths], device)
-    is_text_BL = torch.arange(longest, device=device)[None] < visible_B1
     return torch.cat([is_text_BL, is_text_BL.new_ones(len(lengths), num_image_tokens)], dim=1)

@@ -118,7 +118,7 @@ def set_attention(module: nn.Module, model: ModelClass, name: str, *, device: De
         )
     layers = _attention_layers(module)
     if layers:
-        channels = int(layers[0].to_q.out_features) // int(layers[0].heads)
+        channels = int(layers[0].to_q.out_features) // _num_heads(layers[0])
         _try_out(load_factory(spec.kernel), name, channels, device=device, dtype=dtype)
     load_factory(model.attention)(module, name)
 
@@ -137,6 +137,11 @@ def set_backend(transformer: Any, name: str) -> None:
 
 def _attention_layers(module: nn.Module) -> list[Any]:
     return [m for m in module.modules() if isinstance(m, Attention | AttentionModuleMixin)]
+
+
+def _num_heads(layer: Any) -> int:
+    """Return the heads of queries of a layer; diffusers' classes differ in the name."""
+    return int(layer.heads if hasattr(layer, "heads") else layer.num_heads)
 
 
 def _try_out(kernel: Kernel, name: str, channels: int, *, device: Device, dtype: torch.dtype) -> None:

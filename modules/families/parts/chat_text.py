@@ -38,7 +38,8 @@ class ChatReader:
 
     A prompt in its template is read up to `max_tokens`, and its first `dropped` tokens, those of the template, are left
     out of the states. `layers` are the hidden states of each token, one after the other: 0 is the embedding, n the
-    output of layer n, and -1 the last one after the norm. Without `padding` no token is padding.
+    output of layer n, and -1 the last one after the norm. Without `padding` no token is padding. `keeps_end`: of a
+    prompt that is too long the end is not read, but that of the template is.
     """
 
     encoder: Any
@@ -48,6 +49,7 @@ class ChatReader:
     layers: tuple[int, ...]
     dropped: int = 0
     padding: Padding | None = None
+    keeps_end: bool = False
 
     def encode(self, forward: Callable[..., Any], prompts: Sequence[str]) -> list[torch.Tensor]:
         """Return the states (L, K D) of each prompt, read alone, so that they depend on no other prompt of the batch.
@@ -58,7 +60,11 @@ class ChatReader:
 
     def ids(self, prompt: str) -> list[int]:
         """Return the ids of a prompt in its template, without padding."""
-        return self.tokenizer.ids(f"{self.template.before}{prompt}{self.template.after}")[: self.max_tokens]
+        before, after = self.template.before, self.template.after
+        if self.keeps_end:
+            end = self.tokenizer.ids(after)
+            return [*self.tokenizer.ids(f"{before}{prompt}")[: self.max_tokens - len(end)], *end]
+        return self.tokenizer.ids(f"{before}{prompt}{after}")[: self.max_tokens]
 
     def identity(self) -> str:
         """Return everything but the encoder's weights that affects how a prompt is encoded."""

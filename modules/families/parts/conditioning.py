@@ -9,7 +9,7 @@ from typing import Self
 import torch
 from torch import nn
 
-from modules.system.devices import Device, move
+from modules.system.devices import Device, move, tensor_on
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,6 +98,14 @@ class TokenConditioning:
         """Return it with the empty prompt's states for the prompts whose text encoder (0) gets it."""
         [empty_LD] = empty.split()
         return self.of([empty_LD if 0 in e else states for e, states in zip(empty_for, self.split(), strict=True)])
+
+
+def visible_tokens(lengths: Sequence[int], device: torch.device) -> torch.Tensor | None:
+    """Return which tokens (B, L) of padded prompts are their own; None for all, where they are equally long."""
+    longest = max(lengths)
+    if min(lengths) == longest:
+        return None
+    return torch.arange(longest, device=device)[None] < tensor_on([[length] for length in lengths], device)
 
 
 def replaced_rows(rows_BX: torch.Tensor, other_1X: torch.Tensor, is_replaced: Sequence[bool]) -> torch.Tensor:

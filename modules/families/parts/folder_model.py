@@ -31,6 +31,7 @@ from modules.formats.stored_tensors import read_lazy_safetensors
 from modules.system.atomic import atomic_folder
 from modules.system.errors import DarkroomError
 
+_INDEX, _NO_PART = "model_index.json", [None, None]
 _WEIGHTS = {"diffusers": "diffusion_pytorch_model", "transformers": "model"}
 
 
@@ -72,8 +73,8 @@ def write_folder(
     on_written: OnWritten | None = None,
     advice: str = TRAINED,
 ) -> None:
-    """Write a model as a diffusers folder. `tokenizers_from` is a folder whose tokenizers are copied; those that it
-    does not have are CLIP's, which the program contains.
+    """Write a model as a diffusers folder. `tokenizers_from` is the model's own folder, whose tokenizers are copied;
+    those that it does not have are CLIP's, which the program contains. Facts in its index are kept.
 
     `metadata`, that of the model as a single file, is stored in the denoiser's header.
 
@@ -107,7 +108,7 @@ def write_folder(
         for encoder in (p for p in parts if p.role == "text_encoder"):
             pads_with_bang = configs[encoder.name].get("hidden_act") != "quick_gelu"  # OpenCLIP's (`is_open_clip`)
             _write_tokenizer(folder / tokenizer_of(encoder.name), tokenizers_from, pads_with_bang=pads_with_bang)
-        _write_json(folder / "model_index.json", _index(record, traits, parts, configs["scheduler"], folder))
+        _write_json(folder / _INDEX, _index(record, traits, parts, configs["scheduler"], folder, tokenizers_from))
 
 
 def traits_of(kind: FileKind) -> CheckpointTraits:
@@ -171,6 +172,7 @@ def _index(
     parts: Sequence[PartSpec],
     scheduler: Mapping[str, Any],
     folder: Path,
+    source: Path | None,
 ) -> dict[str, Any]:
     index: dict[str, Any] = {
         "_class_name": record.pipelines.get(traits.variant, record.pipelines[""]),
@@ -186,7 +188,9 @@ def _index(
         if part.optional and part.name not in index:  # as diffusers marks what a pipeline lacks
             index |= {part.name: [None, None], tokenizer_of(part.name): [None, None]}
     index["scheduler"] = ["diffusers", scheduler.get("_class_name", "DDIMScheduler")]
-    return {**index, **record.index, **record.variant_index.get(traits.variant, {})}
+    facts = {**record.index, **record.variant_index.get(traits.variant, {})}
+    own = read_json(source, _INDEX) if source is not None and (source / _INDEX).is_file() else {}
+    return {**index, **{name: usual if usual == _NO_PART else own.get(name, usual) for name, usual in facts.items()}}
 
 
 def _write_json(file: Path, data: Any) -> None:

@@ -39,6 +39,7 @@ _MODELS: Mapping[str, tuple[str, str]] = {
     "CHROMA_1": ("chroma", "text_to_image"),
     "STABLE_DIFFUSION_3": ("sd3", "text_to_image"),
     "STABLE_DIFFUSION_35": ("sd3", "text_to_image"),
+    "KREA_2": ("krea2", "text_to_image"),
 }
 _T5_TOKENS = 77  # OneTrainer's default
 _WITH_TWO_CLIPS = ("sdxl", "sd3")

@@ -10,7 +10,8 @@ from modules.system.problem import DEFAULT_USED, Problem, shown
 
 # OneTrainer's resolution, cache and mask settings.
 
-_SIZE_STEPS_PX = {"sd": 8, "sdxl": 64, "z_image": 64, "flux": 64, "chroma": 64, "sd3": 64}
+_SIZE_STEPS_PX = {"sd": 8}
+_USUAL_SIZE_STEP_PX = 64  # of all other families
 _UNMASKED_PROBABILITY = 0.1  # OneTrainer's default
 _OF_DATA = {
     "aspect_ratio_bucketing": "data.aspect_buckets",
@@ -30,7 +31,7 @@ def data_of(rest: Tree, result: Tree, notes: Notes) -> None:
         _resolution(rest.pop("resolution"), result, notes)
     move_all(rest, result, _OF_DATA)
     _unmasked_probability(rest, result, notes)
-    put(result, "data.bucket_step_px", _SIZE_STEPS_PX[family_of(result)])
+    put(result, "data.bucket_step_px", _SIZE_STEPS_PX.get(family_of(result), _USUAL_SIZE_STEP_PX))
     put(result, "data.bucket_aspect_ratios", "fixed")
     put(result, "data.max_aspect", 4.0)
 

@@ -262,7 +262,9 @@ def _fill_part(
             advice="The model has a different size than the detected one. Choose another model.",
         )
     weights = {
-        name: torch.empty(tensor.shape, dtype=dtype, device="meta") if name in left_out else _cast(tensor.make(), dtype)
+        name: torch.empty(tensor.shape, dtype=dtype, device="meta")
+        if name in left_out
+        else _cast(tensor.make(), _dtype_of(module, name, dtype))
         for name, tensor in state.items()
     }
     module.load_state_dict(weights, strict=True, assign=True)
@@ -277,13 +279,20 @@ def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return tensor.to(dtype if tensor.is_floating_point() else tensor.dtype, copy=True)
 
 
+def _dtype_of(module: Any, name: str, dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype of a tensor of a module in `dtype`: float32 where diffusers' class keeps it for its accuracy."""
+    kept = getattr(module, "_keep_in_fp32_modules", None) if hasattr(module, "from_config") else None
+    return torch.float32 if kept and not set(name.split(".")).isdisjoint(kept) else dtype
+
+
 def empty_part(kind: Any, config: Mapping[str, Any]) -> Any:
     """Return a module of a config without memory behind its weights (PyTorch's meta device)."""
     try:
         with torch.device("meta"):
             if hasattr(kind, "from_config"):  # a class of diffusers
                 return kind.from_config({k: v for k, v in config.items() if k != "_class_name"})
-            return kind(kind.config_class(**config))
+            settings = kind.config_class
+            return kind(settings(**config.get(settings.base_config_key, config)))  # of a part of a larger model
     except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
         raise DarkroomError(f"The config of {kind.__name__} is not valid: {error}") from error
 

@@ -44,7 +44,7 @@ def inward(slot: Slot, original: LazyTensor) -> LazyTensor:
         return original.then(shape, lambda t: t.t().contiguous())
     if slot.swapped:
         return original.then(shape, _swap_halves)
-    return original.then(shape, lambda t: t.reshape(shape)) if slot.conv else original
+    return original.then(shape, lambda t: t.reshape(shape)) if slot.conv or slot.joined_rows else original
 
 
 def _outward(slot: Slot, tensor: LazyTensor) -> LazyTensor:
@@ -53,6 +53,8 @@ def _outward(slot: Slot, tensor: LazyTensor) -> LazyTensor:
         return tensor.then(shape[::-1], lambda t: t.t().contiguous())
     if slot.swapped:
         return tensor.then(shape, _swap_halves)
+    if slot.joined_rows:
+        return tensor.then((shape[0] * shape[1],), torch.flatten)
     if slot.conv and len(shape) == 2:
         return tensor.then((*shape, 1, 1), lambda t: t[:, :, None, None])
     return tensor

@@ -23,7 +23,8 @@ class Slot:
     layout without the part's prefix. With more than one of `shares`, the original contains several tensors along its
     first axis, whose lengths are in proportion to the shares, and this is the one at `piece`. `conv`: the original has
     two more axes of length one. `transposed`: the original is the transpose. `identity`: a file without the
-    original means the identity matrix of this size.
+    original means the identity matrix of this size. With `joined_rows` the original has our rows, as many as that, one
+    after the other in a single axis.
     """
 
     key: str
@@ -34,6 +35,7 @@ class Slot:
     transposed: bool = False
     swapped: bool = False
     identity: int = 0
+    joined_rows: int = 0
 
     def rows(self, total: int) -> tuple[int, int]:
         """Return the range of rows, first and behind the last, of an original with `total` rows."""
@@ -48,6 +50,8 @@ class Slot:
             return (stop - start, *original[1:])
         if self.transposed:
             return original[::-1]
+        if self.joined_rows and len(original) == 1:
+            return self.joined_rows, original[0] // self.joined_rows
         return original[:2] if self.conv else original
 
 

@@ -1,0 +1,79 @@
+"""Krea 2 (Krea AI, 2026): rectified flow in one transformer over the tokens of text and image.
+
+Twelve layers of Qwen3-VL read the prompts, a small transformer fuses them, and the VAE is Qwen-Image's. Raw is the base
+model, for training; Turbo was distilled from it.
+"""
+
+from __future__ import annotations
+
+from modules.diffusion.process_spec import FlowConvention, TokenShift, flow_matching
+from modules.families.krea2.settings import Krea2Settings
+from modules.families.parts.part_classes import CHAT_TOKENIZER, QWEN_IMAGE_VAE
+from modules.families.spec import DistilledSpec, FamilySpec, LatentSpec, ModelClass, PartSpec, TextSpec
+from modules.settings.layer_filter import LayerFilter
+
+_HOME = "modules.families.krea2"
+_CLASSES = "diffusers.models.transformers.transformer_krea2"
+MAX_TOKENS = 512
+"""The tokens of a prompt that the transformer reads, with the end of the template (`Krea2Pipeline`)."""
+_END_TOKENS = 5
+TURBO_MU = 1.15
+"""The shift of Turbo's samples, as its logarithm, for images of every size (`Krea2Pipeline`)."""
+
+TRANSFORMER = ModelClass(
+    f"{_CLASSES}:Krea2Transformer2DModel",
+    (f"{_CLASSES}:Krea2TransformerBlock", f"{_CLASSES}:Krea2TextFusionBlock"),
+    f"{_HOME}.traced_passes:transformer_passes",
+    attention="modules.families.parts.attention_processor:set_backend",
+    # Without the fusion of text layers. "All layers" is what the model's authors train.
+    layers={
+        "attention_mlp": LayerFilter((r"^transformer_blocks\.\d+\.(attn|ff)\.",), is_regex=True),
+        "attention": LayerFilter((r"^transformer_blocks\.\d+\.attn\.",), is_regex=True),
+        "blocks": LayerFilter((r"^transformer_blocks\.",), is_regex=True),
+    },
+    usual_layers="all",
+    masks_padding=True,
+    never_quantized=frozenset({"img_in", "time_embed", "time_mod_proj", "txt_in", "projector", "final_layer"}),
+    work=3.5,
+)
+QWEN3_VL = ModelClass(
+    "modules.families.parts.qwen_text:Qwen3VLTextModel",
+    ("transformers.models.qwen3_vl.modeling_qwen3_vl:Qwen3VLTextDecoderLayer",),
+    "modules.families.parts.traced_passes:text_passes",
+    file_key="modules.families.parts.qwen_text:text_key",
+    library="transformers",
+)
+CONVENTION = FlowConvention(shift=TokenShift(max_tokens=6400))
+KREA2 = FamilySpec(
+    name="krea2",
+    label="Krea 2",
+    settings=Krea2Settings,
+    parts=(
+        PartSpec("transformer", "Transformer", "denoiser", TRANSFORMER),
+        PartSpec("text_encoder", "Text encoder (Qwen3-VL)", "text_encoder", QWEN3_VL, trainable=False),
+        PartSpec("vae", "VAE", "vae", QWEN_IMAGE_VAE, trainable=False),
+    ),
+    factory=f"{_HOME}.load:load",
+    default_resolution_px=1024,
+    size_step_px=16,
+    latents=LatentSpec(channels=16, factor=8, packed=2),
+    text=TextSpec(
+        MAX_TOKENS - _END_TOKENS,
+        CHAT_TOKENIZER,
+        truncates=True,
+        ships_vocabulary=False,
+        widths={"text_encoder": ("hidden_size", "text_hidden_dim")},
+    ),
+    files=f"{_HOME}.files:FILES",
+    pipelines=("Krea2Pipeline",),
+    process=flow_matching(CONVENTION),
+    distilled=DistilledSpec(
+        ("turbo",),
+        "Train on Krea 2 Raw: the result works on Turbo, and with Turbo as the sampling model the samples show it "
+        "there. Training Turbo directly undoes its distillation. Turbo itself is sampled in 8 steps with a guidance of "
+        "1.",
+        index_key="is_distilled",
+    ),
+    ai_toolkit=("krea2",),
+    kohya=("krea2",),
+)
