@@ -11,14 +11,12 @@ import torch
 from diffusers import UNet2DConditionModel
 from transformers import CLIPTextModel
 
+from demo.make.caption_training import train_together
 from demo.make.progress import Progress
-from demo.make.recipe import DenoiserRecipe, FlowDenoiserRecipe
+from demo.make.recipe import DenoiserRecipe
 from modules.diffusion.process import DDPMProcess
 from modules.diffusion.schedule import cumulative_alphas
 from modules.diffusion.weightings import min_snr_weights
-
-_MAX_GRADIENT_NORM = 1.0
-_LAST_RATE_SHARE = 0.05
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,28 +43,14 @@ def train_denoiser(
 ) -> None:
     """Train both parts in place; they end with the EMA of their weights. Raises DemoModelStopped."""
     process = DDPMProcess(cumulative_alphas())
-    weights = [*unet.parameters(), *text_encoder.parameters()]
-    optimizer = torch.optim.AdamW(weights, lr=recipe.learning_rate, betas=(0.9, 0.99), weight_decay=0.0, fused=True)
-    averages = [weight.detach().clone() for weight in weights]
-    unet.train()
-    text_encoder.train()
-    for step in range(recipe.num_steps):
-        for group in optimizer.param_groups:
-            group["lr"] = recipe.learning_rate * rate_share(step, recipe)
-        num_captions = 1 if step < recipe.one_template_num_steps else data.ids_NKT.shape[1]
+
+    def loss_of(num_captions: int) -> torch.Tensor:
         batch = _draw_batch(data, num_captions, recipe, generator)
-        loss = _denoising_loss(unet, text_encoder, batch, process, recipe, generator)
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(weights, _MAX_GRADIENT_NORM)
-        optimizer.step()
-        _move_averages(averages, weights, min(recipe.ema_decay, (1 + step) / (10 + step)))
-        progress.step("denoiser", step + 1, recipe.num_steps, loss.item())
-    with torch.no_grad():
-        for weight, average in zip(weights, averages, strict=True):
-            weight.copy_(average)
-    unet.eval()
-    text_encoder.eval()
+        return _denoising_loss(unet, text_encoder, batch, process, recipe, generator)
+
+    num_captions = data.ids_NKT.shape[1]
+    modules = (unet, text_encoder)
+    train_together(modules, recipe, num_captions=num_captions, loss_of=loss_of, progress=progress, stage="denoiser")
 
 
 def loss_weights(snr_B: torch.Tensor, recipe: DenoiserRecipe) -> torch.Tensor:
@@ -113,16 +97,3 @@ def _denoising_loss(
     target_BLHW = process.target(clean_BLHW, noise_BLHW, timesteps_B)
     errors_B: torch.Tensor = (predicted_BLHW - target_BLHW).square().mean(dim=(1, 2, 3))
     return (errors_B * loss_weights(process.snr(timesteps_B), recipe)).mean()
-
-
-def rate_share(step: int, recipe: DenoiserRecipe | FlowDenoiserRecipe) -> float:
-    """Return the factor on the peak learning rate at a step: linear warm-up, plateau, linear decay."""
-    warmup = min(1.0, (step + 1) / max(1, recipe.warmup_num_steps))
-    num_decay_steps = max(1.0, recipe.decay_share * recipe.num_steps)
-    decay = min(1.0, (recipe.num_steps - step) / num_decay_steps)
-    return warmup * max(_LAST_RATE_SHARE, decay)
-
-
-def _move_averages(averages: list[torch.Tensor], weights: list[torch.Tensor], decay: float) -> None:
-    with torch.no_grad():
-        torch._foreach_lerp_(averages, weights, 1.0 - decay)

@@ -12,11 +12,9 @@ import torch
 from diffusers import ZImageTransformer2DModel
 from transformers import Qwen3Model
 
-from demo.make.denoiser import rate_share
+from demo.make.caption_training import train_together
 from demo.make.progress import Progress
 from demo.make.recipe import FlowDenoiserRecipe
-
-_MAX_GRADIENT_NORM = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,34 +40,17 @@ def train_flow_denoiser(
 
     Raises DemoModelStopped.
     """
-    weights = [*transformer.parameters(), *text_encoder.parameters()]
-    optimizer = torch.optim.AdamW(weights, lr=recipe.learning_rate, betas=(0.9, 0.99), weight_decay=0.0, fused=True)
-    averages = [weight.detach().clone() for weight in weights]
-    transformer.train()
-    text_encoder.train()
-    for step in range(recipe.num_steps):
-        for group in optimizer.param_groups:
-            group["lr"] = recipe.learning_rate * rate_share(step, recipe)
-        num_captions = 1 if step < recipe.one_template_num_steps else len(data.ids_NK[0])
+
+    def loss_of(num_captions: int) -> torch.Tensor:
         clean_BLHW, ids = _draw_batch(data, num_captions, recipe, generator)
         sigmas_B = stratified_sigmas(len(clean_BLHW), recipe, generator)
         noise_BLHW = torch.randn(clean_BLHW.shape, generator=generator)
         noisy_BLHW = torch.lerp(clean_BLHW, noise_BLHW, sigmas_B[:, None, None, None])
         velocity_BLHW = predict_velocity(transformer, noisy_BLHW, sigmas_B, encode(text_encoder, ids))
-        loss = (velocity_BLHW - (noise_BLHW - clean_BLHW)).square().mean()
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(weights, _MAX_GRADIENT_NORM)
-        optimizer.step()
-        decay = min(recipe.ema_decay, (1 + step) / (10 + step))
-        with torch.no_grad():
-            torch._foreach_lerp_(averages, weights, 1.0 - decay)
-        progress.step(stage, step + 1, recipe.num_steps, loss.item())
-    with torch.no_grad():
-        for weight, average in zip(weights, averages, strict=True):
-            weight.copy_(average)
-    transformer.eval()
-    text_encoder.eval()
+        return (velocity_BLHW - (noise_BLHW - clean_BLHW)).square().mean()
+
+    modules, num_captions = (transformer, text_encoder), len(data.ids_NK[0])
+    train_together(modules, recipe, num_captions=num_captions, loss_of=loss_of, progress=progress, stage=stage)
 
 
 def encode(text_encoder: Qwen3Model, ids: Sequence[Sequence[int]]) -> list[torch.Tensor]:

@@ -26,20 +26,31 @@ class AutoencoderRecipe:
 
 
 @dataclass(frozen=True)
-class DenoiserRecipe:
+class CaptionRecipe:
+    """Training a denoiser and its text encoder together on captioned images, as stage 3 of both models does."""
+
+    num_steps: int
+    batch_size: int
+    # The first steps use captions of one template only: with words at fixed positions the shapes are learned in 400
+    # steps; with varied captions from the start not even in 800.
+    one_template_num_steps: int
+    warmup_num_steps: int
+    # The rate falls linearly to a twentieth over this last share of the steps.
+    decay_share: float
+    learning_rate: float = 2e-3
+    empty_caption_share: float = 0.1
+    ema_decay: float = 0.995
+
+
+@dataclass(frozen=True)
+class DenoiserRecipe(CaptionRecipe):
     """Stage 3 trains UNet and text encoder together to predict the noise."""
 
     num_steps: int = 2500
     batch_size: int = 32
-    # The first steps use captions of one template only: with words at fixed positions the shapes are learned in 400
-    # steps; with varied captions from the start not even in 800.
     one_template_num_steps: int = 800
-    learning_rate: float = 2e-3
     warmup_num_steps: int = 50
-    # The rate falls linearly to a twentieth over this last share of the steps.
     decay_share: float = 0.4
-    empty_caption_share: float = 0.1
-    ema_decay: float = 0.995
     snr_gamma: float = 5.0
     # The loss weight is up to this many times larger at the noisiest timesteps: there the caption alone decides colours
     # and shape, and with min-SNR weights alone the captions are not learned.
@@ -47,18 +58,14 @@ class DenoiserRecipe:
 
 
 @dataclass(frozen=True)
-class FlowDenoiserRecipe:
+class FlowDenoiserRecipe(CaptionRecipe):
     """A round of stage 3 of the flow model: transformer and text encoder learn together to predict the velocity."""
 
     num_steps: int = 3000
     batch_size: int = 16
-    # As for the UNet: captions of one template only.
     one_template_num_steps: int = 600
-    learning_rate: float = 2e-3
     warmup_num_steps: int = 100
     decay_share: float = 0.5
-    empty_caption_share: float = 0.1
-    ema_decay: float = 0.995
     # Of the logit-normal noise levels (Esser et al. 2024, eq. 19).
     sigma_mean: float = 0.3
     sigma_spread: float = 1.0
