@@ -161,7 +161,7 @@ def reason_if_broken(where: str, layers: Mapping[Place, Mapping[str, Shape]]) ->
 
 
 def reason_if_outside(where: str, unplaced: Sequence[str], places: Collection[Place], denoiser: str) -> tuple[str, str]:
-    """Return a message and its advice if a training adapter has layers besides those of the denoiser.
+    """Return a message and its advice if a training adapter has layers outside the denoiser.
 
     `unplaced` are the layers that the model lacks, by their names in the file, `places` those that it has; `denoiser`
     is the name of the part. Two empty strings if there are no others.

@@ -158,7 +158,7 @@ LayerRanksText = Annotated[
         "Ranks of their own for layers, one per line: a part of the layers' names = rank, or = rank:alpha. For example "
         "down_blocks = 8 for the first half of the UNet, or attn2 = 32:16 for its cross-attention. After re: a name is "
         "a regular expression. The first line that takes a layer counts, before the rank of convolutions; with a rank "
-        "of 0 the layer gets no adapter. Without an alpha the strength is that of the other layers.",
+        "of 0 the layer gets no adapter. Without an alpha it has the strength of the other layers.",
         group="Layers",
         level="advanced",
         applies_when=AN_ADAPTER,

@@ -286,7 +286,7 @@ CLIPSEG = MaskerSpec(
     frozenset({"prompts", "threshold"}),
 )
 
-# Colour: all pixels except those of one colour, such as a plain background. Needs no model.
+# Colour: all pixels except one colour, such as a plain background. Needs no model.
 COLOUR = MaskerSpec(
     "colour",
     "Colour",

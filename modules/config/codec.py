@@ -219,7 +219,7 @@ def _set(config: Config, path: str, value: object) -> Config:
 
 
 def encode(config: Config, sections: Collection[str] | None = None) -> dict[str, Any]:
-    """Return the config as JSON-safe data with every field, or with those of some of its sections."""
+    """Return the config as JSON-safe data with every field, or with the fields of some sections."""
     include = None if sections is None else set(sections)
     tree = {name: _storable(value) for name, value in config.model_dump(include=include).items()}
     schema = tree["unknown"].pop(_SCHEMA, None) if "unknown" in tree else None

@@ -23,7 +23,7 @@ from modules.system.problem import Problem, errors_in
 
 BUILT_IN_DIR = PROGRAM_ROOT / "training_presets"
 DEMO = "#demo"
-"""The preset of the demo; those of its variants begin with this name."""
+"""The preset of the demo; the names of its variants begin with this one."""
 
 
 @dataclass(frozen=True, slots=True)

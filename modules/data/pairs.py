@@ -148,7 +148,7 @@ class _Rows:
     num_same: int = 0
 
     def skipped_entries(self) -> Iterator[SkippedEntry]:
-        """Yield what is left out of the file, with the reason."""
+        """Yield the entries that are left out of the file, with the reason."""
         yield from (SkippedEntry(self.file, problem.reason) for problem in self.problems)
         for number, reason, is_normal in (
             (self.num_ties, "no image is preferred (ties)", True),
@@ -192,7 +192,7 @@ def _read_pairs(parsed: _Rows, caption_columns: Sequence[str]) -> None:
     sides = next((pair for pair in _NAMED + _NUMBERED if set(pair) <= set(known)), None)
     if sides is None or (sides in _NUMBERED and not set(_LABELS) & set(known)):
         if rows:
-            expected = "has no columns chosen and rejected, and not those of Pick-a-Pic (jpg_0, jpg_1, label_0)"
+            expected = "has neither the columns chosen and rejected nor Pick-a-Pic's (jpg_0, jpg_1, label_0)"
             parsed.problems.append(MetadataProblem(f"{expected}; {listed_columns(known)}"))
         return
     texts = caption_columns or usual_columns(known)

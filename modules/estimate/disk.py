@@ -71,7 +71,7 @@ def backup_bytes(
 
 
 def result_bytes(weights: Mapping[str, PartWeights], plans: Plans, *, is_whole_model: bool, item_bytes: int) -> int:
-    """Return the size of the saved model: a whole model, or only the adapters and what is kept beside them."""
+    """Return the size of the saved model: a whole model, or only the adapters with the layers that are kept."""
     parts = weights.values()
     if is_whole_model:
         return item_bytes * sum(count(p.own.values()) for p in parts)

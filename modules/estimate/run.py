@@ -194,7 +194,7 @@ class _Run:
     def _passes_of_a_step(self) -> tuple[int, int, list[int]]:
         """Return the peak of the forward and backward passes of a step, the gradients at that moment, and other peaks.
 
-        The others are those of sampling and decoding images to train on.
+        The other phases sample and decode images to train on.
         """
         run, sampled, passes = self.run, self.run.sampled, self.passes
         size = (sampled.size_px if sampled else None) or self.size
@@ -231,7 +231,7 @@ class _Run:
         return activations, held, [kept + back]
 
     def _moving(self) -> dict[str, int]:
-        """Return the bytes of an optimizer step beside the gradients: a float32 slice of 16-bit weights, and workspace.
+        """Return the bytes of an optimizer step without the gradients: a float32 slice of 16-bit weights, workspace.
 
         Optimizers update the weights one by one; at worst, on a GPU, with one array for all updated weights.
         """

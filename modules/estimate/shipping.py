@@ -1,6 +1,6 @@
 """Makes the recordings that ship with the program: `python -m modules.estimate.shipping`.
 
-It writes those of published models that are missing, and removes those that are not needed any more; with `--again`,
+It writes the missing recordings of published models, and removes those that are not needed any more; with `--again`,
 for new libraries, it writes all.
 """
 

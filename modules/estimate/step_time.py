@@ -2,12 +2,12 @@
 
 Times are in forward passes of SDXL's UNet over one image of 1024 px in 16 bits: 6 TFLOP, about 0.075 s at 80 TFLOP/s,
 an assumed card of the middle class. Only the order of settings and the ratio of two times mean something. The figures
-are counted or assumed, as said beside each, not fitted to one card:
+are counted or assumed, as each comment says, not fitted to one card:
 
 - A backward pass is two forward passes, or one where only an adapter is trained and the weights need no gradient
   (Kaplan et al. 2020, section 2.1); recomputing adds what it computes again (Chen et al. 2016).
-- Weights and activations that are offloaded cross the bus at 12 GB/s (PCIe 4.0 with 16 lanes and pinned memory) beside
-  the computation, whose longer one decides.
+- Weights and activations that are offloaded cross the bus at 12 GB/s (PCIe 4.0 with 16 lanes and pinned memory)
+  during the computation; the longer of both decides.
 - Unpacking quantized weights reads and writes each weight once a pass, at 1 TB/s on such a card; on a CPU
   docs/quantization.md has the measured speeds.
 - Starting kernels takes the host a time for each micro-batch, whatever its size: small images want large batches.
@@ -46,9 +46,9 @@ _OPTIMIZER_BYTES = 40  # read and written for each trained weight: gradient, val
 class StepFacts:
     """The settings and sizes on which the time of an optimizer step depends.
 
-    `num_weights` are those of the part that is passed through, `weight_bytes` the bytes of each as it is stored,
+    `num_weights` counts the weights of the part that is passed through, `weight_bytes` the stored bytes of each,
     `work` the cost of a weight relative to a UNet's. `batch_size` counts images; `num_trained` the weights of the
-    optimizer; `num_beside` those of text encoders whose layers are offloaded like the part's, in 16 bits.
+    optimizer; `num_encoder_weights` the weights of text encoders that are offloaded like the part, in 16 bits.
     `is_unpacked`: weights are quantized; `is_cast`: they are float32 and cast to 16 bits once a batch.
     """
 
@@ -58,7 +58,7 @@ class StepFacts:
     batch_size: int
     accumulation_steps: int
     num_trained: int
-    num_beside: int
+    num_encoder_weights: int
     trains_weights: bool
     checkpointing: CheckpointMode
     offloads_activations: bool = False
@@ -90,7 +90,7 @@ def step_time(facts: StepFacts) -> float:
     if facts.offloads_activations:
         computing += _KEPT_PER_PASS * forward
     moved = (
-        facts.offload_fraction * (stored + 2 * facts.num_beside) * (passes + facts.trains_weights)
+        facts.offload_fraction * (stored + 2 * facts.num_encoder_weights) * (passes + facts.trains_weights)
     )  # with the gradients
     transfer = moved / _BUS
     micro_batch = max(computing, transfer) + (1 - _HIDDEN) * min(computing, transfer)

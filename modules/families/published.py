@@ -35,7 +35,7 @@ class PublishedModel:
     `repository` the one at Hugging Face with its tokenizers, for a family whose tokenizers are not in the program.
     `pipelines` are diffusers' classes by variant, `index` the entries of a folder's index besides the parts,
     `variant_index` further ones by variant. `text_width` is the width of the text states that its cross-attention
-    reads, `embedding_width` that of an embedding's vectors, `embedding_tensors` the names of an embedding's tensors
+    reads, `embedding_width` the width of an embedding's vectors, `embedding_tensors` the names of its tensors
     where they have names. `prediction_note(program, file)` returns what the user must do so that a program uses the
     right prediction type. `programs` are the programs that support such models, `naming_rows` their answers to names of
     layers in adapter files, `extra_rows` those to what else is in such a file (`EXTRAS`), and `versions` the versions

@@ -210,14 +210,14 @@ class DistilledSpec:
     is_refused: bool = False
 
     def is_named(self, base_model: str) -> bool:
-        """Return whether the name of a base model, a path or a repository, is that of a distilled one."""
+        """Return whether a base model, a path or a repository, is named like a distilled one."""
         name = _file_name(base_model)
         return not self.is_undone(base_model) and any(
             re.search(rf"(?<![a-z]){re.escape(word)}(?![a-z])", name) for word in self.words
         )
 
     def is_undone(self, base_model: str) -> bool:
-        """Return whether the name of a base model is that of one whose distillation was undone."""
+        """Return whether a base model is named like one whose distillation was undone."""
         return any(word in _file_name(base_model) for word in self.undone_words)
 
     def evidence(
@@ -227,10 +227,10 @@ class DistilledSpec:
         scheduler: Mapping[str, Any],
         index: Mapping[str, Any] | None = None,
     ) -> str:
-        """Return what shows that a model is distilled, as in "its name"; empty if nothing does.
+        """Return the sign by which a model is known to be distilled, such as "its name"; empty without one.
 
-        `config` is that of its denoiser, `scheduler` that of its scheduler, `index` that of its folder; all may be
-        empty.
+        `config` is the config of its denoiser, `scheduler` the config of its scheduler, `index` its folder's index; all
+        may be empty.
         """
         if index is not None and self.index_key and self.index_key in index:  # in a base model's index it is false
             return f"{self.index_key} in its model_index.json" if index[self.index_key] else ""
@@ -246,7 +246,7 @@ class DistilledSpec:
 
 
 def _few_step_scheduler(scheduler: Mapping[str, Any]) -> str:
-    """Return what in a scheduler config only models for few steps have; empty if there is nothing."""
+    """Return the setting of a scheduler config that only few-step models have; empty without one."""
     if (name := str(scheduler.get("_class_name"))) in _FEW_STEP_SCHEDULERS:
         return name
     if scheduler.get("stochastic_sampling"):

@@ -54,7 +54,7 @@ class AdapterTarget:
 class AdapterTargets:
     """All layers of a model that files can change, also by the part in prefixes and the path with underscores.
 
-    `matrices` are those of our files that contain the weights of several layers (`AdapterTarget.pieces`). `renamed`
+    `matrices` are the matrices of our files with the weights of several layers (`AdapterTarget.pieces`). `renamed`
     are the parts and paths of layers that ComfyUI's checkpoints name otherwise than both diffusers and the original
     layout, or have in a matrix of that layout.
     """

@@ -87,7 +87,7 @@ class CheckpointHeader:
 
 
 def read_checkpoint_header(path: Path) -> CheckpointHeader:
-    """Return a model file's header, that of all files together for an index of several.
+    """Return the header of a model file, or of all files of an index together.
 
     Raises UnreadableFileError for a file that is not a model.
     """

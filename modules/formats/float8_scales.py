@@ -33,7 +33,7 @@ class Float8Scales:
     problem: str = ""
 
     def weights(self, names: Mapping[str, object]) -> list[str]:
-        """Return the names of a file's tensors without those of scales and marks."""
+        """Return the names of a file's tensors that are neither scales nor marks."""
         companions = {*self.names.values(), *self.others}
         return [name for name in names if name not in companions]
 

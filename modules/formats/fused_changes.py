@@ -17,7 +17,7 @@ from modules.formats.fused_layers import RANKS_KEY, blocks_of, has_rows
 def divide(layer: AdapterLayer, target: AdapterTarget, ranks: Sequence[int] = ()) -> list[AdapterLayer]:
     """Return the changes of the pieces of a matrix. The change must be one that can be divided (`why_undivided`).
 
-    `ranks` are those of the pieces of a block-diagonal LoRA; a layer that is not so is divided as any other.
+    `ranks` are the ranks of the pieces if the LoRA is block-diagonal; any other LoRA is divided by its rows alone.
     """
     blocks = blocks_of(target, layer.shapes, ranks)
     if blocks and not _is_block_diagonal(layer.factors[UP], target, blocks):
@@ -44,7 +44,7 @@ def divide(layer: AdapterLayer, target: AdapterTarget, ranks: Sequence[int] = ()
 def join(
     layers: Iterable[AdapterLayer], matrices: Iterable[AdapterTarget]
 ) -> tuple[list[AdapterLayer], dict[str, str]]:
-    """Return layers with those of a matrix joined, where they are LoRAs, and the metadata with the ranks of its pieces.
+    """Join the LoRA layers of each matrix; return all layers, and the metadata with the ranks of the pieces.
 
     Changes that have no such form stay as they are, under the names of their own layers.
     """

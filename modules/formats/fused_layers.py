@@ -66,7 +66,7 @@ def divided_shapes(target: AdapterTarget, shapes: Shapes, ranks: Sequence[int] =
 
 
 def has_rows(name: str, factors: Iterable[str]) -> bool:
-    """Return whether the rows of a factor are those of the matrix."""
+    """Return whether a factor has the rows of the matrix."""
     known = adapter_type(factors)
     return name == DORA_SCALE or (known is not None and name in known.row_factors)
 

@@ -146,7 +146,7 @@ def unfold_metadata(header: Mapping[str, str]) -> dict[str, str]:
 
 
 def lora_metadata(facts: LoraFacts, of_result: Mapping[str, str], *, payload_sha256: str) -> dict[str, str]:
-    """Return the metadata of a LoRA file with those of every result of a run, such as its steps and its thumbnail.
+    """Return the metadata of a LoRA file, including what every result of a run has, such as steps and thumbnail.
 
     Only the dates differ between two saves of the same weights.
     """

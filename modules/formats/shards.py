@@ -14,7 +14,7 @@ _MOST_NAME_BYTES = 255  # of a file's name, in most file systems
 
 
 def is_index(path: Path) -> bool:
-    """Return whether a path is that of an index, by its name."""
+    """Return whether a path is the path of an index, by its name."""
     return path.name.endswith(".index.json")
 
 

@@ -47,7 +47,7 @@ class Storage:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Array:
-    """A tensor without its data; `channels` are those of a layer's input or output, 0 if not known."""
+    """A tensor without its data; `channels` are the channels of a layer's input or output, 0 if not known."""
 
     numel: int
     item_bytes: int
@@ -64,7 +64,7 @@ class Array:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A moment of the backward pass: bytes in use beside weights and their gradients, and the gradients still missing.
+    """A moment of the backward pass: bytes in use besides weights and their gradients, and the missing gradients.
 
     `later` counts the trained weights' bytes of the layers before this one, whose gradients are not computed yet.
     """

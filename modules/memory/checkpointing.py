@@ -176,7 +176,7 @@ def _targets(
 def _policy(_context: object, operation: object, *args: Any, **_kwargs: object) -> CheckpointPolicy:
     """Return whether the result of an operation is kept until the backward pass, or computed again.
 
-    What is kept takes long to compute beside the memory of its result: attention, and products of long vectors. The
+    Results are kept that take long to compute for the memory they need: attention, and products of long vectors. The
     products of an adapter's low rank are not.
     """
     keeps = operation in _ATTENTION

@@ -114,7 +114,7 @@ class Compilation:
     def _compile_graph(self, graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
         """Compile one graph and its backward pass: torch's backend with the settings that this needs."""
         self._num_graphs += 1
-        # The backward pass now, too: an error must show here. The masks of dropout are those of the plain block.
+        # The backward pass now, too: an error must show here. The masks of dropout are the plain block's.
         with (
             torch._functorch.config.patch(force_non_lazy_backward_lowering=True),
             torch._inductor.config.patch(fallback_random=True),

@@ -140,7 +140,7 @@ class _FetchWeights(torch.autograd.Function):
 def offload_layers(
     blocks: Sequence[nn.Module], *, fraction: float, resident: Collection[nn.Parameter], transfers: Transfers
 ) -> LayerOffload | None:
-    """Offload a share of a part's blocks; return None where that is no block.
+    """Offload a share of a part's blocks; return None where the share is less than a block.
 
     `fraction` is relative to the blocks' weights; `resident` ones stay with the part. The weights are not moved here: a
     `Placement` does that.

@@ -1,4 +1,4 @@
-"""The weights of another model of the same architecture, in exchange for those of a module."""
+"""The weights of another model of the same architecture, to be exchanged with a module's."""
 
 from __future__ import annotations
 

@@ -47,9 +47,9 @@ class AdapterPlan:
     """An adapter on every linear and convolution layer that `layers` takes.
 
     `memory` counts it for a layer, by its `settings` or those that `settings_at(path, shape)` returns for the layer,
-    from its name and the shape of its weight. `decomposes`: DoRA's magnitudes are
-    trained beside it, of the outputs or of the inputs of each layer. `has_own` takes the layers that get an adapter of
-    those that `layers` takes; None if all do.
+    from its name and the shape of its weight. `decomposes`: DoRA's magnitudes are trained with it, of the outputs or of
+    the inputs of each layer. `has_own` takes the layers that get an adapter of those that `layers` takes; None if all
+    do.
     """
 
     settings: Any

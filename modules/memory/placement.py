@@ -2,8 +2,8 @@
 
 A part on the training device has its layers there except the offloaded ones (`offload.py`), which stay on the offload
 device throughout. The table of phases belongs to the trainer (`trainer/phases.py`); this module moves the parts and
-checks that no parked part runs. That check is a forward pre-hook on each part and always on: its cost is negligible
-beside a forward pass.
+checks that no parked part runs. That check is a forward pre-hook on each part and always on: next to a forward
+pass its cost is negligible.
 """
 
 from __future__ import annotations

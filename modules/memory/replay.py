@@ -1,8 +1,8 @@
 """The memory of a recorded pass under a plan: the bytes that torch would hold at each moment, in `arrays`.
 
 Autocast is CUDA's: matrix products and convolutions in 16 bits, norms in float32, others in the dtype of their inputs
-(PyTorch's "Autocast Op Reference"). The cast of a trained weight is cached once per pass; that of a frozen weight is
-made each time.
+(PyTorch's "Autocast Op Reference"). The cast of a trained weight is cached once per pass; a frozen weight is cast at
+each use.
 
 Adapters and quantized layers are not recorded but computed here by rules, of 3 to 18 lines for an adapter
 (`AdapterMemory.walk`). A recording would hold for one setting only: the sizes depend on the rank, which may differ by

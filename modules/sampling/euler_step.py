@@ -1,6 +1,6 @@
 """One Euler step of a flow model, for methods that train on the denoising loop without densities (AlignProp).
 
-The steps are those of the sampler Euler: diffusers' `FlowMatchEulerDiscreteScheduler` on the grid of the family, at the
+The steps are the sampler Euler's: diffusers' `FlowMatchEulerDiscreteScheduler` on the grid of the family, at the
 shift of the image's size. On the straight path of a flow a deterministic step of DDIM is the same (Song et al. 2021,
 eq. 12 with eta 0).
 """

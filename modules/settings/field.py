@@ -198,7 +198,7 @@ class FieldRecord:
 
     @property
     def label(self) -> str:
-        """The label beside the widget."""
+        """The label next to the widget."""
         return self.setting.label
 
     @property

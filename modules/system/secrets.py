@@ -146,7 +146,7 @@ def _is_secret(path: str, key: str) -> bool:
 _SECRET_KEY = re.compile(
     r"secrets?|(\w+_)?(password|api_?key)|(huggingface|hugging_face|hf|hub|access|auth)_token", re.IGNORECASE
 )
-# Cloud settings, also those of newer versions, are kept uninterpreted: none of their keys with such a name is a
+# Cloud settings, also of newer versions, are kept uninterpreted: none of their keys with such a name is a
 # setting.
 _CLOUD_KEY = re.compile(r"(\w+_)?(token|secret|passwd|passphrase|key)", re.IGNORECASE)
 

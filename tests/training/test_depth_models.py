@@ -166,7 +166,7 @@ def test_a_fine_tune_becomes_a_folder_that_diffusers_loads(config: Config, tmp_p
 def test_a_single_file_is_read_trained_and_converted(model: Path, folder: Path, tmp_path: Path) -> None:
     """There and back it keeps the depth estimator, which is beside the model; a folder has none."""
     file = tmp_path / "depth.safetensors"
-    source = replace(open_folder(model, identify(model)), beside=lazy_state(depth_estimator()))
+    source = replace(open_folder(model, identify(model)), companions=lazy_state(depth_estimator()))
     write_model(source, file, "single", dtype=None, created=NOW)
     kind = identify(file)
     assert (kind.kind, kind.variant, kind.is_whole) == ("checkpoint", "depth", True)

@@ -41,7 +41,7 @@ _LONGER = 1.05  # times as long is worth mentioning
 
 
 def start_problems(budget: Budget) -> Iterator[Problem]:
-    """Yield what a new run trains of the adapter file that it starts from, and what it keeps; nothing without one.
+    """Yield which layers of its start file a new run trains, and which it keeps; nothing without such a file.
 
     Lines of the ranks by layer that take no layer are an error.
     """
@@ -58,7 +58,7 @@ def start_problems(budget: Budget) -> Iterator[Problem]:
 
 
 def _problems_of_layers(budget: Budget) -> Iterator[Problem]:
-    """Yield what is wrong with the settings of the adapter for the shapes of the layers that get one."""
+    """Yield the problems of the adapter's settings for the shapes of the layers that get one."""
     config, passes, plans = budget.config, budget.passes, budget.run.plans
     if (problems_of := ADAPTERS[config.adapter.name].problems) is None:
         return

@@ -41,7 +41,7 @@ class Fit:
 
 
 def fit(config: Config, sizes: Mapping[Size, int], *, card_bytes: int, is_this_card: bool = False) -> Fit | None:
-    """Return what fits a card with so many free bytes; None where the memory cannot be estimated.
+    """Return the settings that fit a card with so many free bytes; None if the memory cannot be estimated.
 
     `is_this_card`: the run trains on a device of this machine; otherwise the runtime of a GPU is counted in any case.
     """
@@ -52,7 +52,10 @@ def fit(config: Config, sizes: Mapping[Size, int], *, card_bytes: int, is_this_c
 
 
 def fit_budget(budget: Budget, *, card_bytes: int) -> Fit:
-    """Return what fits. Raises the errors of `estimate`. Budgets of one model share the replays of its passes."""
+    """Return the settings that fit. Budgets of one model share the replays of its passes.
+
+    Raises the errors of `estimate`.
+    """
     limit = round(TIGHT * card_bytes)
     search, times = Search(budget, limit), StepTimes(budget)
     best, peak = search.fastest()
@@ -73,7 +76,7 @@ def fit_budget(budget: Budget, *, card_bytes: int) -> Fit:
 
 
 def _further(budget: Budget, config: Config) -> tuple[Worth, ...]:
-    """Return what else saves memory, but changes what is learned."""
+    """Return further changes that save memory, but also change the result."""
     changed = budget.with_config(config)
     assert changed is not None
     worths = worth_alone(changed, sacrifices(changed))

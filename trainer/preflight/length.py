@@ -46,7 +46,7 @@ def problems_of_length(config: Config, training: Dataset, plans: EpochPlans) -> 
 
 
 def _batches(config: Config, training: Dataset) -> Iterator[Problem]:
-    """Yield what becomes of buckets with fewer images than a batch, and too many accumulation steps."""
+    """Yield problems of buckets with fewer images than a batch, and of too many accumulation steps."""
     batch_size, accumulation = config.training.batch_size, config.training.accumulation_steps
     sample_indices = _samples_by_size(training)
     small = {size for size, count in sample_indices.items() if count < batch_size}

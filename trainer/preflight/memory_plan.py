@@ -135,7 +135,7 @@ def _samples(config: Config, sizes_px: Sequence[tuple[int, int]]) -> Iterator[Sa
 
 
 def _sampling_sizes(config: Config, sizes_px: Sequence[tuple[int, int]]) -> Sampled | None:
-    """Return what a sampling method adds to a step; custom reward model files count like the published ones."""
+    """Return the memory facts of a method that samples images; custom reward models count like published ones."""
     rollout, in_use = rollout_of(config), scorers_of(config)
     if rollout is None:
         return None

@@ -29,7 +29,7 @@ _MODES: Mapping[CheckpointMode, str] = {
     "auto": "automatic gradient checkpointing",
     "block": "gradient checkpointing per block",
 }
-"""What gradient checkpointing recomputes, from what keeps most activations to what keeps least."""
+"""The choices of gradient checkpointing, from the one that keeps most activations to the one that keeps least."""
 _KEPT = tuple(_MODES)
 _FRACTIONS = {0.5: "half of the layers offloaded", 1.0: "all layers offloaded"}
 _NEAR_BATCHES = 2  # the micro-batches tried above and below; one image in any case
@@ -212,7 +212,7 @@ def _offloaded_average(budget: Budget) -> Iterator[Move]:
 
 
 def _kept_activations(budget: Budget) -> Choice:
-    """Return what gradient checkpointing and offloading keep of the slowest part, and of the encoders with it."""
+    """Return the gradient checkpointing and the offloading of the slowest part, and of the encoders with it."""
     part, can_offload = slowest_part(budget), _can_offload(budget)
     plain: tuple[CheckpointMode, ...] = ("off", "selective", "transformer") if budget.on_gpu else ("off", "transformer")
     levels: list[tuple[float, bool, CheckpointMode]] = [(0.0, False, mode) for mode in plain]
@@ -228,7 +228,7 @@ def _kept_activations(budget: Budget) -> Choice:
 
 
 def _kept(budget: Budget, mode: CheckpointMode, *, offloads: bool, fraction: float) -> Move | None:
-    """Return what is kept as a move; None if the config has these values already."""
+    """Return a move to these values; None if the config has them already."""
     config, part, encoders = budget.config, slowest_part(budget), reached_encoders(budget)
     values: list[tuple[str, Any]] = [(f"parts.{part.name}.offload_activations", offloads)]
     for one in (part, *encoders):

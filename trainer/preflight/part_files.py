@@ -96,7 +96,7 @@ def _none_of_part(spec: FamilySpec, part: PartSpec, found: FileKind, shown: str)
 def _misfit(
     config: Config, part: PartSpec, found: FileKind, header: CheckpointHeader | None, name: str
 ) -> Problem | None:
-    """Return an error where the tensors of a file do not match those of the base model's part.
+    """Return an error where the tensors of a file do not match the base model's part.
 
     A denoiser of a size that was never published is hard to tell from its names; the base model itself decides.
     """

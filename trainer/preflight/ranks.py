@@ -59,7 +59,7 @@ def problems_of_ranks(config: Config, rank: Rank | None = None) -> Iterator[Prob
 
 
 def _of_devices(config: Config) -> Iterator[Problem]:
-    """Yield what is wrong with the GPUs of a run that starts a process for each, and how they share a step."""
+    """Yield the problems of the GPUs of a run that starts a process for each, and how they share a step."""
     named = [part.strip() for part in config.multi_gpu.device_indexes.split(",") if part.strip()]
     if not all(part.isdecimal() for part in named) or len(set(named)) < len(named):
         yield Problem(

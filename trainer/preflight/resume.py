@@ -21,7 +21,7 @@ _NOTHING = "nothing"
 
 
 def problems_of_resume(config: Config, place: Path) -> Iterator[Problem]:
-    """Yield what prevents resuming from a backup, a run's folder or a workspace, each setting by its field.
+    """Yield the reasons against resuming from a backup, a run's folder or a workspace, each by its field.
 
     Learning rates, their schedule and the weight decay may change: a warning names the old and the new value.
 

@@ -1,4 +1,4 @@
-"""What a run decides at its start by the free memory and the estimate.
+"""The decisions of a run at its start by the free memory and the estimate.
 
 The parts that stay on the training device in phases that do not need them: moving a part out and in again for each
 sample takes longer than the sample's own work on a card that has room for it. And the blocks that the gradient

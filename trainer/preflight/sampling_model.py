@@ -100,7 +100,7 @@ def _refusal(config: Config, place: Path, shown: str, *, is_whole: bool = True) 
 
 
 def _misfit(config: Config, name: str, shown: str) -> Problem | None:
-    """Return an error if the denoiser of the sampling model has another architecture than that of the base model."""
+    """Return an error if the denoiser of the sampling model has another architecture than the base model's."""
     base = architecture_of(config.model.base_model, config.family.name)
     if base is None:
         return None

@@ -138,7 +138,7 @@ def advice(budget: Budget, *, limit_bytes: int) -> list[Worth]:
 
 
 def worth_alone(budget: Budget, moves: Iterable[Move]) -> list[Worth]:
-    """Return what each change saves and costs by itself, the largest saving first."""
+    """Return the savings and costs of each change by itself, the largest saving first."""
     times, worths = StepTimes(budget), list[Worth]()
     for move in moves:
         time = times.of(move.apply_to(budget.config))
@@ -147,7 +147,7 @@ def worth_alone(budget: Budget, moves: Iterable[Move]) -> list[Worth]:
 
 
 def worth_in_turn(budget: Budget, moves: Sequence[Move]) -> list[Worth]:
-    """Return what each change saves and costs after the ones before it."""
+    """Return the savings and costs of each change after the ones before it."""
     times, worths = StepTimes(budget), list[Worth]()
     peak, time = budget.peak_bytes, times.of(budget.config)
     for n, move in enumerate(moves, start=1):
@@ -176,7 +176,7 @@ class StepTimes:
         self._budget, self._part = budget, slowest_part(budget)
         run, weights = budget.run, budget.passes.weights
         self._num_weights = self._count(self._part)
-        self._num_beside = sum(self._count(p) for p in reached_encoders(budget))
+        self._num_encoder_weights = sum(self._count(p) for p in reached_encoders(budget))
         trained = ((n, p) for n, p in run.plans.items() if p.trains != "nothing")
         self._num_trained = sum(count(weights(n, p).trained(p)) for n, p in trained)
         self._pixels = max((width * height for width, height in run.sizes), default=0)
@@ -193,7 +193,7 @@ class StepTimes:
             batch_size=training.batch_size * run.images_per_pass,
             accumulation_steps=training.accumulation_steps,
             num_trained=self._num_trained,
-            num_beside=self._num_beside,
+            num_encoder_weights=self._num_encoder_weights,
             trains_weights=run.plans[part.name].trains == "full",
             checkpointing=settings.checkpointing,
             offloads_activations=settings.offload_activations and settings.checkpointing not in ("off", "selective"),
@@ -216,7 +216,7 @@ class StepTimes:
 
 
 def _with_moves(config: Config, moves: Iterable[Move]) -> Config:
-    """Return a config with changes; that of a whole section is made before those of its settings, to keep them."""
+    """Return a config with changes; a whole section is changed before its settings, to keep these."""
     for move in sorted(moves, key=lambda m: min(path.count(".") for path, _ in m.values)):
         config = move.apply_to(config)
     return config

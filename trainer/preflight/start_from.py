@@ -58,7 +58,7 @@ class StartHeader:
 
 
 def problems_of_start(config: Config, *, has_copy: bool | None) -> Iterator[Problem]:
-    """Yield what is wrong with the file that the adapter starts from, or what it is.
+    """Yield the problems of the file that the adapter starts from, or its kind.
 
     `has_copy` is whether a run that is being resumed has its own copy of it; the file is then not read. None for a new
     run.
@@ -124,7 +124,7 @@ def notes_on_start(config: Config, start: StartHeader, passes: Passes, plans: Pl
 
 
 def _axis_of_start(config: Config, start: StartHeader) -> Iterator[Problem]:
-    """Yield what becomes of a result whose layers keep another axis of DoRA than the settings."""
+    """Yield a note if layers of the result keep another axis of DoRA than the settings."""
     axes = {dora_axis(shapes[DORA_SCALE]) for shapes in start.trained.values() if DORA_SCALE in shapes}
     others = axes - {decomposition_axis(config.adapter)}
     if "outputs" in others and config.output.format != "diffusers":

@@ -311,7 +311,7 @@ def _load_denoiser(
     *,
     channels_last: Collection[str],
 ) -> ModelFamily:
-    """Load the denoiser of another model, as that of the base model is loaded; of the other parts only the configs."""
+    """Load the denoiser of another model like the base model's; of the other parts only the configs."""
     denoiser = config.family.denoiser.name
     others = [p.name for p in config.family.parts if p.name != denoiser]
     family = load_family(

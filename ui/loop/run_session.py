@@ -79,7 +79,7 @@ class RunSession:
         self._check_job: Job | None = None
         self._checked_since = 0.0
         self.work_of_check = ""
-        """What a check that takes long is doing; it can be stopped then. "" at any other time."""
+        """The work of a long check, which can be stopped then; "" at any other time."""
         self.config: Config | None = None
         """The settings of the current run, or of the last one; None before the first."""
         self.changed: Signal[[]] = Signal()  # stage or state, at most once for each drain

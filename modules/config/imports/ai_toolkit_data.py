@@ -138,7 +138,7 @@ def _num_images(folder: str) -> int:
         return 0
 
 
-# Samples. Flags in a prompt: those of sd-scripts, and longer names for some of them.
+# Samples. Flags in a prompt: sd-scripts' flags, and longer names for some of them.
 
 _FLAG = re.compile(r"--(\w+)(?:\s+|$)")
 _FIELDS = {

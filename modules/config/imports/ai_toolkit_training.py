@@ -36,7 +36,7 @@ _DISTRIBUTIONS = {"sigmoid": "logit_normal", "linear": "uniform", "weighted": "u
 
 
 def training(train: Args, family: FamilySpec, num_images: float, result: Tree, notes: Notes) -> None:
-    """Convert the settings of the training itself; `num_images` are those of an epoch, 0 if they are not known."""
+    """Convert the settings of the training itself; `num_images` is the number of images in an epoch, 0 if unknown."""
     for key in _WITHOUT_EFFECT:
         train.pop(key, None)
     _length(train, num_images, result, notes)

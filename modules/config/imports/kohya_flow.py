@@ -141,7 +141,7 @@ def _noise_levels(given: Args, family: FamilySpec, result: Tree, notes: Notes) -
 
 
 def _inputs(given: Args, family: FamilySpec, result: Tree, notes: Notes) -> None:
-    """Convert what the model reads beside the latents, and what of its output is trained."""
+    """Convert the settings of the model's further inputs, and of its output in training."""
     fields = family.settings.model_fields
     guidance = number_of(given.pop("guidance_scale", None))
     if "guidance" in fields:

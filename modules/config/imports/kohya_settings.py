@@ -250,7 +250,7 @@ _MAX_FILE_BYTES = 1_000_000
 def sampling_and_saving(given: Args, family: FamilySpec, result: Tree, notes: Notes) -> None:
     """Convert how often samples and files are written, and the sample prompts.
 
-    `--g` is the guidance scale that a model reads as an input, `--l` that of classifier-free guidance.
+    `--g` is the guidance scale that a model reads as an input, `--l` the scale of classifier-free guidance.
     """
     put(result, "sampling.every", _period(given, "sample_every_n_epochs", "sample_every_n_steps"))
     put(result, "backup.save_every", _period(given, "save_every_n_epochs", "save_every_n_steps"))

@@ -111,7 +111,7 @@ def _drop_modes(tree: Tree) -> Tree:
 
 
 def _remembered(path: str, variants: object) -> object:
-    """Return the remembered settings of the variants at a path, renamed like those of the selected one."""
+    """Return the remembered settings of the variants at a path, renamed like the selected one's."""
     names = _RENAMED.get(path)
     if names is None or not isinstance(variants, dict):
         return variants

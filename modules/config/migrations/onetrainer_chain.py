@@ -268,7 +268,7 @@ def _report_age(stated: int | None, era: Era, oldest: int, notes: list[Problem])
         return
     if stated is None:
         versions = f"version {era.last}" if era.first == era.last else f"versions {era.first} to {era.last}"
-        message = f"This OneTrainer config has no version; its settings are those of {versions}. It was"
+        message = f"This OneTrainer config has no version; its settings are from {versions}. It was"
     elif oldest < stated:
         message = f"This is a OneTrainer config of version {stated} with settings of version {oldest}; it was"
     else:

@@ -250,7 +250,7 @@ _HAVE_A_PRIOR = ("WUERSTCHEN", "STABLE_CASCADE")
 
 
 def to_9(tree: Tree, notes: Notes) -> Tree:
-    """8 to 9: the settings of the prior also become those of the transformer, except for models with a real prior."""
+    """8 to 9: the transformer gets the settings of the prior, too, except in models with a real prior."""
     result = dict(tree)
     prior = result.get("prior")
     if isinstance(prior, dict) and "transformer" not in result and not has_prior(result):

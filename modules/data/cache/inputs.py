@@ -169,7 +169,7 @@ class MaskedImage:
 
 @dataclass(frozen=True, slots=True)
 class MaskPixels:
-    """The reader of an inpainting mask's pixels, those of each latent as its channels. They are read at each use."""
+    """The reader of an inpainting mask: the pixels behind each latent are its channels. They are read at each use."""
 
     record: ModelInput
     latent_factor: int

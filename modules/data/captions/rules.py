@@ -46,7 +46,7 @@ def caption_rules(text: CaptionChanges, *, variations: int = 1, seed: int | None
 
 
 def faults_of(text: CaptionChanges) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong with caption settings: the field's name, and a sentence."""
+    """Yield the problems of caption settings: the field's name, and a sentence."""
     known = ", ".join(CAPITALIZATIONS)
     for mode in modes_of(text) if text.randomize_capitalization else ():
         if mode not in CAPITALIZATIONS:

@@ -89,8 +89,9 @@ class Chroma(FlowModel[TokenConditioning]):
 def attention_mask(lengths: Sequence[int], num_image_tokens: int, device: torch.device) -> torch.Tensor | None:
     """Return which tokens (B, L + image) each sample attends to; None for all, where the prompts are equally long.
 
-    `lengths` are the visible tokens of each prompt, with that of its padding. The mask is boolean: diffusers' pipeline
-    (0.42) makes one of numbers, which PyTorch's attention adds to its scores instead, so that masked tokens are seen.
+    `lengths` are the visible tokens of each prompt, with one token of its padding. The mask is boolean: diffusers'
+    pipeline (0.42) makes one of numbers, which PyTorch's attention adds to its scores instead, so that masked tokens
+    are seen.
     """
     is_text_BL = visible_tokens(lengths, device)
     if is_text_BL is None:

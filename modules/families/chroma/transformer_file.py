@@ -1,4 +1,4 @@
-"""How files contain the transformer: diffusers' names, and those of the published checkpoints, which ComfyUI reads.
+"""How files contain the transformer: diffusers' names, and the published checkpoints' names, which ComfyUI reads.
 
 The layout is FLUX.1's without modulations in the blocks; the approximator makes those (diffusers'
 `convert_chroma_transformer_checkpoint_to_diffusers`).

@@ -55,7 +55,7 @@ class Flux(FlowModel[FluxConditioning]):
         conditioning: Conditioning,
         inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
     ) -> torch.Tensor:
-        """Return the velocity (B, 16, H, W); `inputs` are those of Fill, in the order of its channels."""
+        """Return the velocity (B, 16, H, W); `inputs` are Fill's, in the order of its channels."""
         text, dtype = self._text(conditioning), self._input_dtype()
         further = (inputs[name].to(dtype) for name in self.spec.inputs[self.variant]) if inputs else ()
         latents_BCHW = torch.cat([noisy_BCHW.to(dtype), *further], dim=1)

@@ -1,4 +1,4 @@
-"""The conditioning of FLUX.1: T5's states of each token, with those of the padding, and CLIP's state of a prompt."""
+"""The conditioning of FLUX.1: T5's states of all tokens, padding included, and CLIP's state of a prompt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How files contain the transformer: diffusers' names, and those of the published checkpoints, which ComfyUI reads.
+"""How files contain the transformer: diffusers' names, and the published checkpoints' names, which ComfyUI reads.
 
 The latter have the prefix `model.diffusion_model.` in ComfyUI's checkpoints with all parts, and none in files of the
 transformer alone.

@@ -44,7 +44,7 @@ _SGM_MIXED: Naming = "kohya, SGM and diffusers names"
 class LayerGroup:
     """Layers of a file that every program answers alike: their naming, place, and changes (rows of `CHANGES`).
 
-    `kohya_naming` is the naming of kohya's trainers for them, `comfy_naming` that of our files in ComfyUI's form.
+    `kohya_naming` is the naming of kohya's trainers for them, `comfy_naming` our naming in ComfyUI's form.
     """
 
     naming: Naming

@@ -28,7 +28,7 @@ from modules.families.parts.folder_model import folder_configs, folder_states, p
 from modules.families.parts.single_file.checkpoint import open_checkpoint, part_state
 from modules.families.parts.single_file.models import CONFIGS_KEY, layouts
 from modules.families.parts.single_file.record import Configs
-from modules.families.parts.single_file.write import States, needs_beside, write_checkpoint
+from modules.families.parts.single_file.write import States, needs_companions, write_checkpoint
 from modules.families.registry import FAMILIES, published
 from modules.formats.adapter_file import AdapterFile
 from modules.formats.lazy_tensors import LazyTensor
@@ -41,8 +41,8 @@ from modules.system.factories import load_factory
 class Source:
     """An opened source: the model's parts, or the content of an adapter file.
 
-    `uses_ema`: the EMA weights were opened in place of the other weights. `beside` are the tensors of further networks
-    in the file, such as a depth estimator, by their names in it.
+    `uses_ema`: the EMA weights were opened in place of the other weights. `companions` are the tensors of further
+    networks in the file, such as a depth estimator, by their names in it.
     """
 
     path: Path
@@ -52,7 +52,7 @@ class Source:
     adapter: AdapterFile | None = None
     metadata: Mapping[str, str] | None = None
     uses_ema: bool = False
-    beside: Mapping[str, LazyTensor] = field(default_factory=dict)
+    companions: Mapping[str, LazyTensor] = field(default_factory=dict)
 
 
 def open_folder(path: Path, kind: FileKind, *, use_ema: bool = False) -> Source:
@@ -70,7 +70,9 @@ def open_single_file(path: Path, kind: FileKind, *, use_ema: bool = False) -> So
     checkpoint = open_checkpoint(path, kind)
     states = {part: part_state(checkpoint, part, use_ema=use_ema) for part in checkpoint.layouts}
     configs = {**checkpoint.configs, "scheduler": checkpoint.scheduler_config()}
-    return Source(path, kind, configs, states, metadata=checkpoint.metadata, uses_ema=use_ema, beside=checkpoint.beside)
+    return Source(
+        path, kind, configs, states, metadata=checkpoint.metadata, uses_ema=use_ema, companions=checkpoint.companions
+    )
 
 
 def notes_of_folder(source: Source, form: Form) -> tuple[str, ...]:
@@ -84,7 +86,7 @@ def notes_of_folder(source: Source, form: Form) -> tuple[str, ...]:
 
 def notes(source: Source, form: Form) -> tuple[str, ...]:
     """Return a sentence about the weights that a conversion leaves out: our files have a single set of weights."""
-    if source.kind.facts.get("ema") != "beside the weights":
+    if source.kind.facts.get("ema") != "besides the weights":
         return ()
     if source.uses_ema:
         return (f"The weights of {source.path.name} that are not EMA weights are left out, as chosen.",)
@@ -109,7 +111,7 @@ def write_model(
     if is_scaled_float8 and form == "folder":
         raise DarkroomError("A diffusers folder has no scales for float8.", advice="Write a .safetensors file.")
     traits, metadata = traits_of(source.kind), {**(source.metadata or {})}
-    if form == "single" and not source.beside and needs_beside(traits):
+    if form == "single" and not source.companions and needs_companions(traits):
         raise DarkroomError(
             f"A single file of a {traits.variant} model also contains its depth estimator, and {source.path.name} has "
             "none.",
@@ -141,7 +143,7 @@ def write_model(
         metadata=metadata,
         on_written=on_written,
         advice=CONVERTED,
-        beside=source.beside,
+        companions=source.companions,
         is_scaled_float8=is_scaled_float8,
     )
 

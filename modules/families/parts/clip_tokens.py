@@ -81,7 +81,7 @@ class ClipTokenizer:
         return _identity(self)
 
     def _units(self, text: str) -> list[tuple[int, ...]]:
-        """Return the ids of a text; those of an embedding are together, so that they stay in one chunk."""
+        """Return the ids of a text; an embedding's ids are together, so that they stay in one chunk."""
         units: list[tuple[int, ...]] = []
         for piece, placeholder in split_at_placeholders(text, self.words):
             if placeholder is None:
@@ -94,7 +94,7 @@ class ClipTokenizer:
         return [self.start_id, *piece, self.end_id, *[self.pad_id] * (CLIP_CHUNK_TOKENS - len(piece))]
 
 
-# A step needs the same prompts several times, and those of an epoch come back in the next.
+# A step needs the same prompts several times, and the next epoch has the same ones again.
 @lru_cache(maxsize=4096)
 def _chunks(tokenizer: ClipTokenizer, prompt: str) -> tuple[tuple[int, ...], ...]:
     pieces = _pieces([(unit, 1.0) for unit in tokenizer._units(prompt)])

@@ -48,7 +48,7 @@ def clip_vocabulary() -> dict[str, int]:
 def build_clip_tokenizer(
     vocabulary: dict[str, int] | None = None, merges: list[tuple[str, str]] | None = None
 ) -> Tokenizer:
-    """Return a tokenizer whose ids equal those of transformers' CLIPTokenizer, start and end token included.
+    """Return a tokenizer with the same ids as transformers' CLIPTokenizer, start and end token included.
 
     It uses the bundled vocabulary and merges unless a model has its own. It neither pads nor truncates; that is the
     caller's task. Decoding leaves the `</w>` marks in, as the library's own decoder does. Raises

@@ -119,7 +119,7 @@ def layer_slots(layers: Iterable[LinearLayer], *, has_bias: bool = True) -> Iter
 
 
 def block_slots(config: Config, layers: Iterable[LinearLayer], *, has_bias: bool = True) -> Iterator[Slot]:
-    """Yield the slots of linear layers, of the model or of its ends, and those of the norms in all blocks."""
+    """Yield the slots of linear layers, of the model or of its ends, and of the norms in all blocks."""
     yield from layer_slots(layers, has_bias=has_bias)
     for ours, theirs in _norms(config):
         yield Slot(f"{ours}.weight", f"{theirs}.scale")

@@ -36,7 +36,7 @@ _WEIGHTS = {"diffusers": "diffusion_pytorch_model", "transformers": "model"}
 
 
 def parts_in(traits: CheckpointTraits, lacking: Collection[str] = ()) -> tuple[str, ...]:
-    """Return the parts with weights of a folder's model: those of the published model, else of its family.
+    """Return the parts with weights of a folder's model, which the published model has, or else its family.
 
     `lacking` are the optional parts that this one lacks.
     """
@@ -76,7 +76,7 @@ def write_folder(
     """Write a model as a diffusers folder. `tokenizers_from` is the model's own folder, whose tokenizers are copied;
     those that it does not have are CLIP's, which the program contains. Facts in its index are kept.
 
-    `metadata`, that of the model as a single file, is stored in the denoiser's header.
+    `metadata`, as in a single file of the model, is stored in the denoiser's header.
 
     Raises DarkroomError where a tensor is missing, unknown or not finite (`advice` is for the last); an existing folder
     is left unchanged then.

@@ -56,7 +56,7 @@ class LatentDiffusion(LatentModel[DDPMProcess]):
         return self.denoiser
 
     def reaches(self, part: str, name: str) -> bool:
-        """Return whether a denoising loss reaches a layer: those of the UNet and the text layers in use do.
+        """Return whether a denoising loss reaches a layer: it reaches the UNet, and the text layers in use.
 
         The exception in the UNet is the guidance embedding of distilled models, which is never used.
         """

@@ -95,7 +95,7 @@ class LatentModel(ABC, Generic[Process]):
         return self._forwards.of(part, self.modules[part])
 
     def _input_dtype(self) -> torch.dtype:
-        """Return the dtype of the denoiser's inputs: normally that of its weights.
+        """Return the dtype of the denoiser's inputs: normally the dtype of its weights.
 
         Under autocast to the other 16-bit dtype, tensors in the weights' dtype cannot be concatenated, so inputs use
         autocast's dtype then. The denoiser's `dtype` also returns the weights' dtype but searches all modules each

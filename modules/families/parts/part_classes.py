@@ -102,7 +102,7 @@ CLIP_CHUNK_TOKENS = 75
 
 
 def clip_prompts(**embedding_tensors: str) -> TextSpec:
-    """Return how families with CLIP text encoders read prompts; `embedding_tensors` are those of the family."""
+    """Return how families with CLIP text encoders read prompts; `embedding_tensors` are the family's."""
     tokenizer = "modules.families.parts.clip_tokens:load_clip_tokenizer"
     return TextSpec(CLIP_CHUNK_TOKENS, tokenizer, is_lower_case=True, embedding_tensors=embedding_tensors)
 

@@ -87,7 +87,7 @@ def _read_denoiser_alone(
 ) -> ModelFiles:
     """Return the configs of a model whose base model is a file with the denoiser alone; the other parts have files.
 
-    Its tokenizers are those of the published model's repository, if the program contains none.
+    Its tokenizers come from the published model's repository if the program contains none.
     """
     name, path = request.base_model, from_root(request.base_model)
     if kind.family != spec.name:

@@ -42,7 +42,7 @@ class T5Tower:
                 module.dropout = 0.0  # of the attention
 
     def encode(self, forward: Callable[..., Any], prompts: Sequence[str]) -> list[torch.Tensor]:
-        """Return the states (L, D) of each prompt, with those of its padding that it keeps.
+        """Return the states (L, D) of each prompt, including its kept padding.
 
         A frozen encoder reads each prompt alone, so that its states depend on no other prompt, in a cache or not. A
         trained one reads all in one pass: several would share the weights that autocast has cast, and sum their
@@ -82,7 +82,7 @@ class T5Tower:
         return [states_LD[:num] for states_LD, num in zip(states_BLD, kept, strict=True)]
 
     def _num_kept(self, num_tokens: int) -> int:
-        """Return how many states a prompt of this many tokens has, with those of the padding that it keeps."""
+        """Return the number of states of a prompt with this many tokens, including its kept padding."""
         padding = self.max_tokens if self.kept_padding is None else self.kept_padding
         return min(num_tokens + padding, self.max_tokens)
 

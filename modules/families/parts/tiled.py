@@ -1,4 +1,4 @@
-"""Runs a VAE on an image in overlapping tiles and blends the results: its memory is that of one tile."""
+"""Runs a VAE on an image in overlapping tiles and blends the results: it needs the memory of one tile."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def run_in_tiles(
     px_in: int,
     px_out: int,
 ) -> torch.Tensor:
-    """Return what `run` returns for a whole input, from its tiles, in float32.
+    """Run a function on overlapping tiles of an input and return their blended results, in float32.
 
     `px_in` and `px_out` are the pixels of an image that a step of the input and of the result covers. Where tiles
     overlap, each has a weight that falls linearly towards its inner edges.

@@ -82,6 +82,6 @@ def decode_latents(
 
 
 def _is_tiled(vae: Any, whole_BCHW: torch.Tensor, px: int, tiling: Tiling) -> bool:
-    """Return whether inputs are large enough for tiles; those of a VAE that wraps around have none."""
+    """Return whether inputs are large enough for tiles; a VAE that wraps around uses none."""
     height, width = whole_BCHW.shape[-2:]
     return tiling.applies(width * px, height * px) and not is_circular(vae)

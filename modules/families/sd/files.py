@@ -29,7 +29,7 @@ _PIPELINES = {
     "depth": "StableDiffusionDepth2ImgPipeline",
 }
 _VARIANT_INDEX = {"depth": {"depth_estimator": [None, None]}}  # a folder does not contain it
-_BESIDE = {"depth": "depth_model."}  # MiDaS, in LDM's `LatentDepth2ImageDiffusion`
+_COMPANIONS = {"depth": "depth_model."}  # MiDaS, in LDM's `LatentDepth2ImageDiffusion`
 _INDEX = {"safety_checker": [None, None], "feature_extractor": [None, None]}
 _WIDTHS = {768: False, 1024: True}  # width of the text states: whether it is SD 2
 
@@ -95,7 +95,7 @@ _SD2_FILE = UnetClipFile(
     is_ambiguous=True,
     prediction_from_weights=second_prediction,
     sidecar=_SECOND_SIDECAR,
-    beside=_BESIDE,
+    companions=_COMPANIONS,
 )
 _SD2 = PublishedModel(
     name="sd2",
@@ -121,7 +121,7 @@ _SD2 = PublishedModel(
     embedding_width=1024,
     prediction_note=_note,
 )
-_SD2_V_FILE = UnetClipFile(text=_SECOND, markers=(), is_ambiguous=True, sidecar=_SECOND_SIDECAR, beside=_BESIDE)
+_SD2_V_FILE = UnetClipFile(text=_SECOND, markers=(), is_ambiguous=True, sidecar=_SECOND_SIDECAR, companions=_COMPANIONS)
 _SD2_V = PublishedModel(
     name="sd2_v",
     label="Stable Diffusion 2.x",

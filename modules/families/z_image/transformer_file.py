@@ -1,4 +1,4 @@
-"""How files contain the transformer: diffusers' names, and those of ComfyUI's checkpoints.
+"""How files contain the transformer: diffusers' names, and the names of ComfyUI's checkpoints.
 
 The latter have the projections of queries, keys and values in one matrix, call the norms of queries and keys, the
 output projection and the layers at both ends by other names, and have the prefix `model.diffusion_model.` or none

@@ -74,7 +74,7 @@ class OnlineDpo(Section):
         Setting(
             "Guidance",
             "Guidance scale: how closely the sampled images follow their prompts. The loss on pairs of images has no "
-            "guidance, that on pairs of denoising steps the same; 1 or less is none and twice as fast.",
+            "guidance, that on pairs of denoising steps the same; 1 or less turns it off and is twice as fast.",
         ),
     ] = 5.0
     sampler: Annotated[

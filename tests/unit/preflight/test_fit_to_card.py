@@ -195,7 +195,7 @@ def test_accumulation_and_a_fused_backward_pass_exclude_each_other() -> None:
 def facts(**changes: Any) -> StepFacts:
     values: dict[str, Any] = {
         "num_weights": 2_570_000_000, "weight_bytes": 2.0, "pixels": 1024 * 1024, "batch_size": 4,
-        "accumulation_steps": 1, "num_trained": 23_000_000, "num_beside": 0, "trains_weights": False,
+        "accumulation_steps": 1, "num_trained": 23_000_000, "num_encoder_weights": 0, "trains_weights": False,
         "checkpointing": "off",
     }  # fmt: skip
     return StepFacts(**{**values, **changes})

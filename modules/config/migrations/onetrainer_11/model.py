@@ -275,7 +275,7 @@ _OF_ALL = {
 
 
 def adapter_of(rest: Tree, result: Tree, notes: Notes) -> None:
-    """Convert the adapter settings; those of adapter types that are not selected are remembered."""
+    """Convert the adapter settings; the settings of adapter types that are not selected are remembered."""
     kind: Tree = {"name": DEFAULT_ADAPTER.name}
     known = {name: spec.onetrainer for name, spec in ADAPTERS.items() if spec.onetrainer is not None}
     choose(rest, kind, "peft_type", "name", {o.peft_type: name for name, o in known.items()}, notes, where="adapter")

@@ -192,7 +192,7 @@ def devices_of(rest: Tree, result: Tree, notes: Notes) -> None:
         notes.append(
             Problem(
                 "training.batch_size",
-                "In OneTrainer the batch size is that of each GPU; here it is that of all of them together.",
+                "In OneTrainer the batch size counts for each GPU; here it counts for all GPUs together.",
                 "warning",
                 advice="Multiply it by the number of GPUs to keep the steps as they were.",
             )

@@ -41,7 +41,7 @@ def vae_layout(name: str, config: Mapping[str, Any]) -> PartLayout:
 
 
 def vae_names(names: Iterable[str]) -> dict[str, str]:
-    """Return the names of a file's tensors, those of its VAE with the original layout's prefix:
+    """Return the names of a file's tensors; the VAE's have the original layout's prefix:
     `{original: name in the file}`.
     """
     names = list(names)

@@ -66,10 +66,10 @@ class Checkpoint:
         return tuple(name for part in self.layouts.values() for name in left_over_names(part, self.tensors))
 
     @property
-    def beside(self) -> dict[str, LazyTensor]:
-        """The tensors of networks beside the model that its variant's files have, by their full names."""
+    def companions(self) -> dict[str, LazyTensor]:
+        """The tensors of further networks that its variant's files have, by their full names."""
         record = published(self.kind.model).single_file
-        prefix = record.beside.get(self.kind.variant, "") if record is not None else ""
+        prefix = record.companions.get(self.kind.variant, "") if record is not None else ""
         return {n: t for n, t in self.tensors.items() if n.startswith(prefix)} if prefix else {}
 
     def scheduler_config(self) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def open_checkpoint(path: Path, kind: FileKind | None = None, *, part_configs: C
 def part_state(checkpoint: Checkpoint, part: str, *, use_ema: bool = False) -> dict[str, LazyTensor]:
     """Return a part's lazy tensors under diffusers' names, text layers with "text_model.".
 
-    `use_ema` selects the denoiser's EMA weights where the file has them beside the others; those that are alone are
+    `use_ema` selects the denoiser's EMA weights where the file has them besides the others; those that are alone are
     always used. Raises DarkroomError where the part or some of its weights are missing, or the denoiser has unknown
     layers.
     """
@@ -234,7 +234,7 @@ def build_part(
 ) -> Any:
     """Return a module built from a config and a state's tensors, each read and cast to `dtype` on its own.
 
-    `library_prefix` starts names of the state, and those of the module in some versions of its library.
+    `library_prefix` starts names of the state, and in some versions of its library also names of the module.
     """
     module = empty_part(kind, config)
     if library_prefix and not any(n.startswith(library_prefix) for n in module.state_dict()):

@@ -85,8 +85,8 @@ def config_in_file(family: str, names: Iterable[str], config: Mapping[str, Any])
 def packed_layers(family: str, part: PartSpec, path: Path, config: Mapping[str, Any]) -> dict[str, GgufTensor]:
     """Return the linear layers of a part in a file whose weights are packed in blocks, by name; none without any.
 
-    `config` is that of a denoiser. Raises DarkroomError where the file has no such part, and UnreadableFileError for a
-    file that cannot be read.
+    `config` is the config of a denoiser. Raises DarkroomError where the file has no such part, and UnreadableFileError
+    for a file that cannot be read.
     """
     header = read_checkpoint_header(path)
     if header.container != "gguf":

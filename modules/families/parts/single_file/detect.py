@@ -20,7 +20,7 @@ _OTHER_PARTS = ("vae.", "first_stage_model.", "text_encoders.", "cond_stage_mode
 
 
 def prefixed_names(names: Iterable[str], mark: str) -> dict[str, str]:
-    """Return the names of a file's tensors, those of its denoiser with ComfyUI's prefix: `{prefixed: name there}`.
+    """Return the names of a file's tensors; the denoiser's have ComfyUI's prefix: `{prefixed: name there}`.
 
     `mark` is the beginning of a name that every denoiser of the model has, without a prefix.
     """

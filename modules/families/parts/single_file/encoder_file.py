@@ -80,7 +80,7 @@ def layout_of(names: Iterable[str]) -> EncoderLayout | None:
 
 
 def encoder_tensors(names: Iterable[str]) -> dict[str, str]:
-    """Return the tensors of the text encoder in a file: `{shared name: name in the file}`; none where there is none."""
+    """Return the tensors of the text encoder in a file: `{shared name: name in the file}`; empty without an encoder."""
     names = list(names)
     layout, prefix = _found(names)
     if layout is None:

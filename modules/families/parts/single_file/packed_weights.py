@@ -59,7 +59,7 @@ def part_tensors(
 
 
 def is_scaled_matrix(weight: LazyTensor, slot: Slot) -> TypeGuard[ScaledTensor]:
-    """Return whether a stored tensor is a matrix of e4m3 with scales, whose rows are those of the slot's tensor."""
+    """Return whether a stored tensor is a matrix of e4m3 with scales that has the rows of the slot's tensor."""
     if not isinstance(weight, ScaledTensor) or weight.stored.dtype != torch.float8_e4m3fn:
         return False
     return (

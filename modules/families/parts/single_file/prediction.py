@@ -63,7 +63,7 @@ def find_prediction(header: CheckpointHeader, from_weights: PredictionOf | None 
 
 
 def read_sidecar(path: Path) -> PredictionMark | None:
-    """Return the prediction type in the .yaml beside a checkpoint, or None where there is no readable one."""
+    """Return the prediction type in the .yaml next to a checkpoint, or None without a readable one."""
     for name in (path.with_suffix(".yaml"), path.with_suffix(".yml")):
         try:
             text = read_regular(name, _MAX_YAML_BYTES).decode("utf-8", "replace")

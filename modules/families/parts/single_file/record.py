@@ -78,8 +78,8 @@ class SingleFile:
 
     `is_ambiguous`: a file without a marker may have either prediction type. `sidecar(configs, prediction)` is the text
     of the .yaml that the file needs, empty where it needs none; `velocity_tensors`: empty tensors in the file mark
-    v-prediction. `beside` are the prefixes of networks that the files of a variant have beside the model, such as the
-    depth estimator: they are kept, never run.
+    v-prediction. `companions` are the prefixes of further networks in the files of a variant, such as the depth
+    estimator: they are kept, never run.
     """
 
     parts: Callable[[Configs], Iterable[PartLayout]]
@@ -91,7 +91,7 @@ class SingleFile:
     is_ambiguous: bool = False
     sidecar: Callable[[Configs, str], str] = _no_sidecar
     velocity_tensors: bool = False
-    beside: Mapping[str, str] = field(default_factory=dict)
+    companions: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

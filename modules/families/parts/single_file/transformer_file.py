@@ -22,7 +22,7 @@ def transformer_file(
     diffusers_marks: tuple[str, ...],
     unused: Collection[str] = (),
 ) -> DenoiserFile:
-    """Return how files contain a transformer: `slots(config)` are those of its original layout.
+    """Return how files contain a transformer: `slots(config)` are the slots of its original layout.
 
     `first` begins a name that every file in that layout has, and `unused` are names of tensors that such files may have
     besides the weights, both without a prefix; `marks` and `diffusers_marks` are as in `DenoiserFile`. The layout

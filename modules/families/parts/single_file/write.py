@@ -57,19 +57,19 @@ def write_checkpoint(
     metadata: Mapping[str, str] | None = None,
     on_written: OnWritten | None = None,
     advice: str = TRAINED,
-    beside: Mapping[str, LazyTensor] | None = None,
+    companions: Mapping[str, LazyTensor] | None = None,
     is_scaled_float8: bool = False,
 ) -> list[Path]:
     """Write a model as one .safetensors file and return the files written, with its .yaml where it needs one.
 
     `states` contains each part's tensors under diffusers' names. `metadata` is kept in the file (see
-    `checkpoint_metadata`); `created` is when the model was made, None where that is not known. `beside` are tensors of
-    networks beside the model, under their names in the file. With `is_scaled_float8`, `dtype` must be None. Raises
+    `checkpoint_metadata`); `created` is when the model was made, None where that is not known. `companions` are the
+    tensors of further networks, under their names in the file. With `is_scaled_float8`, `dtype` must be None. Raises
     DarkroomError where a tensor is missing, unknown or not finite (`advice` is for the last), or the model has no file
     in scaled float8; an existing file is left unchanged then.
     """
     record = single_file_of(traits.model)
-    tensors = {**original_tensors(states, configs, traits), **(beside or {})}
+    tensors = {**original_tensors(states, configs, traits), **(companions or {})}
     if is_scaled_float8:
         tensors = to_scaled_float8(traits.model, configs, tensors)
     facts = _facts(states, configs, traits, dtype=dtype, title=title, created=created)
@@ -81,9 +81,9 @@ def write_checkpoint(
     return [path, *_write_sidecar(path, record.sidecar(configs, traits.prediction), zero_snr=traits.zero_snr)]
 
 
-def needs_beside(traits: CheckpointTraits) -> bool:
-    """Return whether a single file of such a model has a network beside it, which other programs expect there."""
-    return traits.variant in single_file_of(traits.model).beside
+def needs_companions(traits: CheckpointTraits) -> bool:
+    """Return whether a single file of such a model has a further network, which other programs expect there."""
+    return traits.variant in single_file_of(traits.model).companions
 
 
 def _facts(

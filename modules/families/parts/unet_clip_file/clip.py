@@ -1,4 +1,4 @@
-"""The tensors of CLIP text encoders in transformers' layout, and in that of LDM and OpenCLIP, from their configs."""
+"""The tensors of CLIP text encoders in the layouts of transformers, LDM and OpenCLIP, from their configs."""
 
 from __future__ import annotations
 

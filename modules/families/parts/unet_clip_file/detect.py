@@ -45,7 +45,7 @@ def checkpoint_of(header: CheckpointHeader, models: Models) -> FileKind | None:
     has_text = header.has(*_TEXT)
     facts = _facts(header, mark, has_vae=header.has(*_VAE), has_text=has_text)
     if header.has(EMA_PREFIX):
-        facts["ema"] = "alone" if unet.is_averaged else "beside the weights"
+        facts["ema"] = "alone" if unet.is_averaged else "besides the weights"
     whole = has_text or header.has(*_VAE)
     return FileKind(
         kind="checkpoint" if whole else "part",

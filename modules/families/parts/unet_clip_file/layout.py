@@ -1,6 +1,6 @@
 """The layout of whole models with a UNet, CLIP text encoders and a VAE in a single file, from their configs.
 
-Prefixes are those of the published files (formats.md 5.5 in short).
+Prefixes are as in the published files (formats.md 5.5 in short).
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class UnetClipFile:
     prediction_from_weights: PredictionOf | None = None
     sidecar: Callable[[Configs, str], str] = lambda configs, prediction: ""
     velocity_tensors: bool = False
-    beside: Mapping[str, str] = field(default_factory=dict)
+    companions: Mapping[str, str] = field(default_factory=dict)
 
     def single_file(self) -> SingleFile:
         """Return the record of the file's layout."""
@@ -100,7 +100,7 @@ class UnetClipFile:
             is_ambiguous=self.is_ambiguous,
             sidecar=self.sidecar,
             velocity_tensors=self.velocity_tensors,
-            beside=self.beside,
+            companions=self.companions,
         )
 
     def _parts(self, configs: Configs) -> Iterator[PartLayout]:

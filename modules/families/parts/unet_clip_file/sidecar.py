@@ -1,4 +1,4 @@
-"""The .yaml beside a checkpoint, from which A1111 and Forge read a model's architecture and prediction type.
+"""The .yaml next to a checkpoint, from which A1111 and Forge read a model's architecture and prediction type.
 
 SD 1 and SD 2 files have no marker for these, and A1111 1.10.1 does not read that of SDXL: without this file it takes a
 checkpoint for epsilon (formats.md 5.5 in short). Each model's text is a template in its family's folder: the keys are
