@@ -33,15 +33,15 @@ class Config(Section):
     """
 
     darkroom_version: Literal[6] = 6
-    general: General = General()
-    model: Model = Model()
+    general: General = General.with_defaults()
+    model: Model = Model.with_defaults()
     parts: Annotated[
         Mapping[str, Part],
         Setting("Parts of the model", "Whether each part is trained, at which learning rate and for how long."),
     ] = {}
-    quantization: Quantization = Quantization()
-    data: Data = Data()
-    masks: Masks = Masks()
+    quantization: Quantization = Quantization.with_defaults()
+    data: Data = Data.with_defaults()
+    masks: Masks = Masks.with_defaults()
     concepts_file: Annotated[
         str,
         Setting(
@@ -56,7 +56,7 @@ class Config(Section):
         ),
     ] = ""
     concepts: Annotated[tuple[Concept, ...], Setting("Concepts", "The folders of images to train on.")] = ()
-    training: Training = Training()
+    training: Training = Training.with_defaults()
     adapter: Annotated[
         AdapterSettings,
         *lazy_variants(ADAPTERS, DEFAULT_ADAPTER.name),
@@ -66,14 +66,14 @@ class Config(Section):
             group="Adapter",
             applies_when=AN_ADAPTER,
         ),
-    ] = cast(AdapterSettings, DEFAULT_ADAPTER.settings())
-    embeddings: Embeddings = Embeddings()
-    reward: Reward = Reward()
-    validation: Validation = Validation()
-    sampling: Sampling = Sampling()
-    backup: Backup = Backup()
-    output: Output = Output()
-    multi_gpu: MultiGpu = MultiGpu()
+    ] = cast(AdapterSettings, DEFAULT_ADAPTER.settings.with_defaults())
+    embeddings: Embeddings = Embeddings.with_defaults()
+    reward: Reward = Reward.with_defaults()
+    validation: Validation = Validation.with_defaults()
+    sampling: Sampling = Sampling.with_defaults()
+    backup: Backup = Backup.with_defaults()
+    output: Output = Output.with_defaults()
+    multi_gpu: MultiGpu = MultiGpu.with_defaults()
     remembered: Mapping[str, Mapping[str, Mapping[str, Any]]] = {}
     unknown: Mapping[str, Any] = {}
 

@@ -231,8 +231,8 @@ class Concept(Section):
             level="advanced",
         ),
     ] = "#ffffff"
-    image: ImageChanges = ImageChanges()
-    text: CaptionChanges = CaptionChanges()
+    image: ImageChanges = ImageChanges.with_defaults()
+    text: CaptionChanges = CaptionChanges.with_defaults()
 
     @property
     def dataset_kind(self) -> DatasetKind:

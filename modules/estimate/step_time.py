@@ -2,7 +2,7 @@
 
 Times are in forward passes of SDXL's UNet over one image of 1024 px in 16 bits: 6 TFLOP, about 0.075 s at 80 TFLOP/s,
 an assumed card of the middle class. Only the order of settings and the ratio of two times mean something. The figures
-are counted or assumed, as each comment says, not fitted to one card:
+are counted or assumed, as noted with each, not fitted to one card:
 
 - A backward pass is two forward passes, or one where only an adapter is trained and the weights need no gradient
   (Kaplan et al. 2020, section 2.1); recomputing adds what it computes again (Chen et al. 2016).

@@ -287,7 +287,7 @@ else:
         "MixSettings",
         __base__=Section,
         __doc__="The losses that are mixed: the settings of each, by its name.",
-        **{name: (spec.settings, spec.settings()) for name, spec in LOSSES.items()},
+        **{name: (spec.settings, spec.settings.with_defaults()) for name, spec in LOSSES.items()},
     )
 
 
@@ -295,7 +295,7 @@ else:
 class LossMix:
     """The losses with a strength, by name, in the order of the registry. The default is the squared error."""
 
-    terms: tuple[tuple[str, LossSettings], ...] = (("mse", MseSettings()),)
+    terms: tuple[tuple[str, LossSettings], ...] = (("mse", MseSettings.with_defaults()),)
 
     def require(self, process: NoiseProcess) -> None:
         """Raise DarkroomError if a setting of a loss is not defined for a process."""

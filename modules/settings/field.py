@@ -14,7 +14,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Annotated, Any, ClassVar, Literal, Protocol, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, Protocol, Self, Union, cast, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt, MultipleOf
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
@@ -55,6 +55,14 @@ class Section(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", allow_inf_nan=False, validate_default=False, defer_build=True
     )
+
+    @classmethod
+    def with_defaults(cls) -> Self:
+        """Return the section with all defaults, as the default of a field.
+
+        Without a validator of its own, which would be built first: at the start only the whole tree's is built.
+        """
+        return cast(Self, cls.model_construct())  # mypy's plugin of pydantic names the class itself
 
     def map_keys(self, field_name: str) -> Sequence[MapKey]:
         """Return the valid keys of one of its maps from names to sections, including those missing from the map.

@@ -103,19 +103,22 @@ def _is_random(text: CaptionChanges) -> bool:
     return text.wildcards or text.shuffle_tags or drops or capitalizes
 
 
+def _methods_of_pairs() -> str:
+    return " or ".join(m.label for m in METHODS.values() if m.learns_from(m.settings.with_defaults()) == "pairs")
+
+
 def pairs(config: Config) -> Iterator[Problem]:
     """Yield problems with concepts that do not have what the method learns from, and settings without effect."""
     if learns_from(config) == "pairs":
         yield from _for_a_method_of_pairs(config)
         return
-    of_pairs = " or ".join(spec.label for spec in METHODS.values() if spec.learns_from(spec.settings()) == "pairs")
     for index, concept in enumerate(config.concepts):
         if concept.enabled and concept.kind == "pairs":
             yield Problem(
                 f"concepts.{index}.kind",
                 f"The concept {_label(config, index)} holds preference pairs, which {method_of(config).label} does not "
                 "train on.",
-                advice=f"Set the method to {of_pairs}, or change the concept type.",
+                advice=f"Set the method to {_methods_of_pairs()}, or change the concept type.",
             )
 
 

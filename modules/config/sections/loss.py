@@ -67,7 +67,7 @@ class Loss(Section):
             applies_when=When("learned_weighting", (True,)),
         ),
     ] = 0.005
-    mix: MixSettings = MixSettings()
+    mix: MixSettings = MixSettings.with_defaults()
     scaler: Annotated[
         Scaler,
         Setting(

@@ -52,7 +52,7 @@ class Model(Section):
         FamilySettings,
         *lazy_variants(FAMILIES, "sd"),
         Setting("Model family", "The model family of the base model, and its own settings.", group="Base model"),
-    ] = SdSettings()
+    ] = SdSettings.with_defaults()
     training_adapter: Annotated[
         str,
         Setting(

@@ -88,7 +88,7 @@ class Training(Section):
             group="Method",
             choice_labels=method_labels(),
         ),
-    ] = METHODS["denoise"].settings()  # type: ignore[assignment]  # a section with a name
+    ] = METHODS["denoise"].settings.with_defaults()  # type: ignore[assignment]  # a section with a name
     trains: Annotated[
         Literal["adapter", "full", "embedding", "vae"],
         Setting(
@@ -193,7 +193,7 @@ class Training(Section):
             group="Optimizer",
             preview="modules.config.previews:optimizer_preview",
         ),
-    ] = DEFAULT_OPTIMIZER.settings()
+    ] = DEFAULT_OPTIMIZER.settings.with_defaults()
     schedule: Annotated[
         ScheduleSettings,
         *lazy_variants(SCHEDULES, DEFAULT_SCHEDULE.name),
@@ -204,7 +204,7 @@ class Training(Section):
             changeable_on_resume=True,
             preview="modules.config.previews:schedule_preview",
         ),
-    ] = DEFAULT_SCHEDULE.settings()
+    ] = DEFAULT_SCHEDULE.settings.with_defaults()
     clip_grad_norm: Annotated[
         float | None,
         Gt(0),
@@ -291,10 +291,10 @@ class Training(Section):
             choice_labels={"master": "Master weights (float32)", "stochastic": "Stochastic rounding"},
         ),
     ] = "master"
-    vae: Reconstruction = Reconstruction()
-    noise: Noise = Noise()
-    loss: Loss = Loss()
-    ema: Ema = Ema()
+    vae: Reconstruction = Reconstruction.with_defaults()
+    noise: Noise = Noise.with_defaults()
+    loss: Loss = Loss.with_defaults()
+    ema: Ema = Ema.with_defaults()
 
 
 def method_in_use(training: Training) -> tuple[MethodSpec, Any]:
