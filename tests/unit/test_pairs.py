@@ -170,7 +170,7 @@ def test_a_caption_of_the_concept_comes_before_that_of_the_row(tmp_path: Path) -
 def test_unknown_columns_are_named(tmp_path: Path) -> None:
     file = write_table(tmp_path / "metadata.jsonl", [{"left": "0.png", "right": "1.png"}])
     [reason] = reasons(scan_pairs(file, captions=METADATA))
-    assert "has no columns chosen and rejected" in reason
+    assert "has neither the columns chosen and rejected nor Pick-a-Pic's" in reason
     assert "'left', 'right'" in reason
 
 
