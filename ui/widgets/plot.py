@@ -12,6 +12,7 @@ from ui.widgets.canvas import CanvasBatch, DrawnCanvas
 from ui.widgets.plot_axes import Axis, Zoom, tick_label
 from ui.widgets.plot_model import STYLES, Figure, Line, Pane, Point, clip_ends, extent_of, in_rows, panes_of
 from ui.widgets.plot_readout import draw_readout
+from ui.widgets.plot_zoom import MouseZoom
 from ui.widgets.theme import Theme
 
 _BETWEEN_PX = 14  # panes
@@ -21,9 +22,7 @@ _LABELS_APART_PX = 36  # of a histogram
 _ROW_PX, _ROW_LABEL_PX, _ROW_VALUE_PX = 18, 84, 52
 _SMALLEST_PX, _LARGEST_PX = 3, 11  # of a point, across
 _NEAR_PX = 8
-_DRAG_PX = 5
 _DASHES = (4, 3)
-_ZOOM = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +38,7 @@ class _Entry:
 class Plot(DrawnCanvas):
     """Call `show` with a figure; it is drawn again when the size changes.
 
-    In a plot that `zooms`, the wheel zooms at the pointer, a drag to the range that it covers, a drag with Shift moves,
-    and a double click shows everything. `on_zoom` is called after a change of the zoom.
+    A plot that `zooms` does so with the mouse (`MouseZoom`). `on_zoom` is called after a change of the zoom.
     """
 
     def __init__(
@@ -62,21 +60,11 @@ class Plot(DrawnCanvas):
         self._legend: tuple[_Entry, ...] = ()
         self._x_axis = Axis(0.0, 1.0)
         self._places: list[tuple[float, float, Point]] = []  # of the points
-        self._grabbed: tuple[int, Zoom] | None = None
         self._batch = CanvasBatch(self)
         self.bind("<Motion>", self._point_at)
         self.bind("<Leave>", self._leave)
-        if zooms:
-            self._bind_zoom()
+        self._mouse = MouseZoom(self) if zooms else None
         self.apply_theme()
-
-    def _bind_zoom(self) -> None:
-        self.bind("<Button-1>", self._grab)
-        self.bind("<B1-Motion>", self._drag)
-        self.bind("<ButtonRelease-1>", self._release)
-        self.bind("<Double-Button-1>", lambda _e: self.set_zoom(Zoom()))
-        for sequence in ("<MouseWheel>", "<Button-4>", "<Button-5>"):
-            self.bind(sequence, self._wheel)
 
     def show(self, figure: Figure) -> None:
         """Draw another figure."""
@@ -332,7 +320,8 @@ class Plot(DrawnCanvas):
         self.delete("pointer")
         if self._places:
             self._describe_point(event.x, event.y)
-        if not self.panes or self._grabbed is not None or self.figure.readout is None:
+        is_dragging = self._mouse is not None and self._mouse.is_dragging
+        if not self.panes or is_dragging or self.figure.readout is None:
             return
         left, right = self._sides()
         at = self.step_at(min(max(event.x, left), right))
@@ -365,42 +354,6 @@ class Plot(DrawnCanvas):
         self.delete("pointer")
         self.itemconfigure("words", text="")
 
-    # -- zooming
-
-    def _wheel(self, event: tk.Event[Any]) -> str:
-        if self.panes:
-            is_in = event.num == 4 or event.delta > 0
-            self.set_zoom(self.zoom.at(self.step_at(event.x), _ZOOM if is_in else 1 / _ZOOM, self.extent))
-        return "break"
-
-    def _grab(self, event: tk.Event[Any]) -> None:
-        self._grabbed = (event.x, self.zoom) if self.panes else None
-
-    def _drag(self, event: tk.Event[Any]) -> None:
-        if self._grabbed is None:
-            return
-        start, zoom = self._grabbed
-        self.delete("pointer")
-        if _is_shifted(event):
-            left, right = self._sides()
-            span = self._x_axis.high - self._x_axis.low
-            self.set_zoom(zoom.move((start - event.x) / (right - left) * span, self.extent))
-        else:
-            top, bottom = self.panes[0].top, self.panes[-1].bottom
-            self.create_rectangle(
-                start, top, event.x, bottom, outline=self.theme.colour("accent"), stipple="gray12",
-                fill=self.theme.colour("accent"), tags="pointer",
-            )  # fmt: skip
-
-    def _release(self, event: tk.Event[Any]) -> None:
-        if self._grabbed is None:
-            return
-        start, _ = self._grabbed
-        self._grabbed = None
-        self.delete("pointer")
-        if abs(event.x - start) > self.theme.px(_DRAG_PX) and not _is_shifted(event):
-            self.set_zoom(self.zoom.to(self.step_at(start), self.step_at(event.x), self.extent))
-
     # -- items
 
     def _bar_colour(self, is_marked: bool) -> str:
@@ -421,7 +374,3 @@ class Plot(DrawnCanvas):
     ) -> None:
         colour, font = self.theme.colour(token), self.theme.font(role)
         self._batch.add("text", x, y, text=text, fill=colour, font=font, anchor=anchor, tags=tags)
-
-
-def _is_shifted(event: tk.Event[Any]) -> bool:
-    return isinstance(event.state, int) and bool(event.state & 1)
