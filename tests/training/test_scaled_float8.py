@@ -20,7 +20,7 @@ from tests.builders.configs import laid_over, small_config
 from tests.builders.flow_models import FLOW_MODELS, flow_model
 from tests.builders.part_files import dequantized
 from tests.builders.pipelines import load_tiny
-from tests.builders.runs import Ran, run
+from tests.builders.runs import Ran, errors_of, run
 from trainer.__main__ import main
 from trainer.preflight import check
 
@@ -49,10 +49,14 @@ def assert_near(found: torch.Tensor, wanted: torch.Tensor) -> None:
 
 
 def test_a_converted_model_has_the_tensors_that_comfyui_reads(name: str, model: Path, tmp_path: Path) -> None:
-    family, spec = load_tiny(model, flow_model(name).family), flow_model(name).spec
+    spec = flow_model(name).spec
     plain, scaled = tmp_path / "plain.safetensors", tmp_path / "scaled.safetensors"
+    is_written = main(["convert", str(model), str(scaled), "--to", "single", "--dtype", "scaled_float8"]) == 0
+    assert is_written is scaled.is_file() is files_of(spec.name).has_denoiser_alone
+    if not is_written:
+        return
+    family = load_tiny(model, spec.name)
     assert main(["convert", str(model), str(plain), "--to", "single"]) == 0
-    assert main(["convert", str(model), str(scaled), "--to", "single", "--dtype", "scaled_float8"]) == 0
     wanted, written = load_file(plain), load_file(scaled)
     matrices = {n for n, t in written.items() if t.dtype == torch.float8_e4m3fn and t.ndim == 2}
     assert len(matrices) > 4
@@ -89,7 +93,11 @@ def test_a_fine_tune_is_written_with_scales_and_trained_on(
 ) -> None:
     saved = tmp_path / "tuned.safetensors"
     base = small_config(tmp_path, model=model, images=images)
-    ran: Ran = run(laid_over(base, {**FULL, "output": {**FULL["output"], "destination": str(saved)}}))
+    config = laid_over(base, {**FULL, "output": {**FULL["output"], "destination": str(saved)}})
+    if not files_of(flow_model(name).family).has_denoiser_alone:
+        assert "contain all parts" in errors_of(config)["output.dtype"]
+        return
+    ran: Ran = run(config)
     assert ran.finished.outcome == "finished"
     part = flow_model(name).spec.denoiser.name
     again = load_tiny(model, flow_model(name).family, part_files={part: str(saved)}).denoiser.state_dict()
