@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from modules.families.chroma.spec import CHROMA
 from modules.families.flux.spec import FLUX
+from modules.families.flux2.spec import FLUX2
 from modules.families.flux2_klein.spec import FLUX2_KLEIN
 from modules.families.krea2.spec import KREA2
 from modules.families.sd.spec import SD
@@ -30,6 +31,7 @@ _FAMILIES: dict[str, FamilySpec] = {
     SD3.name: SD3,
     FLUX2_KLEIN.name: FLUX2_KLEIN,
     KREA2.name: KREA2,
+    FLUX2.name: FLUX2,
 }
 
 FAMILIES: Mapping[str, FamilySpec] = _FAMILIES

@@ -65,6 +65,9 @@ class ModelClass:
     `vae_file` states how files contain it alone, for a VAE. `library` is the package whose names configs and folders
     have, if the class is not in it but one of our own that derives from the package's.
 
+    `whole` is the class that folders name in its place, of a larger model that contains a language model and has its
+    config as `text_config`.
+
     `fill_buffers` names the function that makes the buffers which files do not have, from a module whose buffers are on
     the meta device, as "module:function".
 
@@ -88,6 +91,7 @@ class ModelClass:
     file_key: str = ""
     vae_file: VaeFile | None = None
     library: str = ""
+    whole: str = ""
     fill_buffers: str = ""
     identity_if_missing: frozenset[str] = frozenset()
     overflows_in_float16: bool = False

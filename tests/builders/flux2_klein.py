@@ -92,10 +92,10 @@ def _pipeline_text(pipe: Flux2KleinPipeline, prompt: str) -> Mapping[str, torch.
     return {"states": pipe.encode_prompt([prompt], device="cpu")[0]}
 
 
-def sample_of_pipeline(
+def _pipeline_sample(
     pipe: Any, prompt: str, noise_BCHW: torch.Tensor, guidance: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The normalised latents, without patches, and images of a pipeline of FLUX.2."""
+    """The normalised latents, without patches, and images of the pipeline."""
     height, width = (8 * side for side in noise_BCHW.shape[-2:])
     options = {"guidance_scale": guidance, "num_inference_steps": 4, "height": height, "width": width}
     patches = pipe._patchify_latents(noise_BCHW)
@@ -113,7 +113,7 @@ TINY = FlowModel(
     write_flux2_klein_folder,
     flux2_klein_pipeline,
     _pipeline_text,
-    sample_of_pipeline,
+    _pipeline_sample,
     other_forms=FLUX.other_forms,
     published_shapes={
         "img_in.weight": (3072, 128),

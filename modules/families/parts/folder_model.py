@@ -108,7 +108,7 @@ def write_folder(
         for encoder in (p for p in parts if p.role == "text_encoder"):
             pads_with_bang = configs[encoder.name].get("hidden_act") != "quick_gelu"  # OpenCLIP's (`is_open_clip`)
             _write_tokenizer(folder / tokenizer_of(encoder.name), tokenizers_from, pads_with_bang=pads_with_bang)
-        _write_json(folder / _INDEX, _index(record, traits, parts, configs["scheduler"], folder, tokenizers_from))
+        _write_json(folder / _INDEX, _index(record, traits, parts, configs, folder, tokenizers_from))
 
 
 def traits_of(kind: FileKind) -> CheckpointTraits:
@@ -140,7 +140,12 @@ def _part_tensors(folder: Path) -> dict[str, LazyTensor]:
 def _part_config(part: PartSpec, config: Mapping[str, Any]) -> dict[str, Any]:
     if part.library == "diffusers":
         return {**config, "_class_name": part.class_name}
-    return {**config, "architectures": [part.class_name]}
+    return {**config, "architectures": [_class_of(part, config)]}
+
+
+def _class_of(part: PartSpec, config: Mapping[str, Any]) -> str:
+    """Return the class of a part's tensors in a folder with this config: its own, or that of the whole around it."""
+    return part.model.whole if part.model.whole and "text_config" in config else part.class_name
 
 
 def _write_scheduler(folder: Path, config: Mapping[str, Any], traits: CheckpointTraits) -> None:
@@ -170,7 +175,7 @@ def _index(
     record: PublishedModel,
     traits: CheckpointTraits,
     parts: Sequence[PartSpec],
-    scheduler: Mapping[str, Any],
+    configs: Configs,
     folder: Path,
     source: Path | None,
 ) -> dict[str, Any]:
@@ -179,7 +184,7 @@ def _index(
         "_diffusers_version": version("diffusers"),  # without it, diffusers does not load an inpainting model
     }
     for part in parts:
-        index[part.name] = [part.library, part.class_name]
+        index[part.name] = [part.library, _class_of(part, configs[part.name])]
         if part.role == "text_encoder":
             tokenizer = tokenizer_of(part.name)
             settings = read_json(folder, tokenizer, "tokenizer_config.json")
@@ -187,7 +192,7 @@ def _index(
     for part in FAMILIES[record.family].parts:
         if part.optional and part.name not in index:  # as diffusers marks what a pipeline lacks
             index |= {part.name: [None, None], tokenizer_of(part.name): [None, None]}
-    index["scheduler"] = ["diffusers", scheduler.get("_class_name", "DDIMScheduler")]
+    index["scheduler"] = ["diffusers", configs["scheduler"].get("_class_name", "DDIMScheduler")]
     facts = {**record.index, **record.variant_index.get(traits.variant, {})}
     own = read_json(source, _INDEX) if source is not None and (source / _INDEX).is_file() else {}
     return {**index, **{name: usual if usual == _NO_PART else own.get(name, usual) for name, usual in facts.items()}}

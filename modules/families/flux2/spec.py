@@ -1,0 +1,43 @@
+"""FLUX.2 dev (Black Forest Labs, 2025): a transformer of 32 billion weights, whose prompts a Mistral-Small 3 reads.
+
+It reads the guidance scale as an input.
+"""
+
+from __future__ import annotations
+
+from modules.diffusion.process_spec import flow_matching
+from modules.families.flux2.settings import Flux2DevSettings
+from modules.families.parts.flux2.classes import CONVENTION, LATENTS, TRANSFORMER_PART, VAE_PART, prompts
+from modules.families.spec import FamilySpec, ModelClass, PartSpec
+
+_HOME = "modules.families.flux2"
+_TEMPLATE_TOKENS = 36  # with the message of the system
+
+MISTRAL = ModelClass(
+    "modules.families.parts.mistral_text:MistralModel",
+    ("transformers.models.mistral.modeling_mistral:MistralDecoderLayer",),
+    "modules.families.parts.traced_passes:text_passes",
+    library="transformers",
+    whole="Mistral3ForConditionalGeneration",
+)
+FLUX2 = FamilySpec(
+    name="flux2",
+    label="FLUX.2 dev",
+    settings=Flux2DevSettings,
+    parts=(
+        TRANSFORMER_PART,
+        PartSpec("text_encoder", "Text encoder (Mistral)", "text_encoder", MISTRAL, trainable=False),
+        VAE_PART,
+    ),
+    factory=f"{_HOME}.load:load",
+    default_resolution_px=1024,
+    size_step_px=16,
+    latents=LATENTS,
+    text=prompts(_TEMPLATE_TOKENS, {"text_encoder": ("text_config.hidden_size", "joint_attention_dim")}),
+    files=f"{_HOME}.files:FILES",
+    pipelines=("Flux2Pipeline",),
+    process=flow_matching(CONVENTION),
+    guidance="embedded",
+    ai_toolkit=("flux2",),
+    kohya=("flux2", "flux_2", "flux2_dev"),
+)
