@@ -13,6 +13,9 @@ import torch
 from diffusers.pipelines.flux2.pipeline_flux2 import compute_empirical_mu
 from safetensors.torch import save_file
 
+from modules.config.codec import decode, encode
+from modules.config.imports.ai_toolkit import tree_of_ai_toolkit
+from modules.config.imports.kohya_settings import tree_of_kohya
 from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.families.flux2_klein.spec import FLUX2_KLEIN
@@ -29,10 +32,11 @@ from modules.families.registry import files_of
 from modules.formats.checkpoint_header import read_checkpoint_header
 from modules.formats.lazy_tensors import lazy_state
 from modules.sampling.denoising_loop import scheduler_for
+from modules.system.problem import Problem
 from tests.builders.configs import laid_over, small_config
 from tests.builders.flux2_klein import tiny_flux2_vae
 from tests.builders.pipelines import load_tiny, noise_of
-from tests.builders.runs import assert_equal_tensors
+from tests.builders.runs import assert_equal_tensors, losses, run
 from trainer.preflight import check
 
 
@@ -189,3 +193,74 @@ def test_a_training_adapter_allows_klein_itself(config: Config, distilled: Path,
 def test_klein_is_recognized_by_its_name(name: str, is_distilled: bool) -> None:
     assert FLUX2_KLEIN.distilled is not None
     assert FLUX2_KLEIN.distilled.is_named(name) == is_distilled
+
+
+# -- files of other trainers
+
+
+def of_onetrainer(**more: Any) -> dict[str, Any]:
+    """As OneTrainer's presets for klein, with 16 GB."""
+    return {
+        "model_type": "FLUX_2",
+        "base_model_name": "black-forest-labs/FLUX.2-klein-base-9B",
+        "training_method": "LORA",
+        "batch_size": 2,
+        "learning_rate": 3e-5,
+        "resolution": "512",
+        "transformer": {"train": True, "weight_dtype": "FLOAT_8", "guidance_scale": 1.0},
+        "text_encoder": {"train": False, "weight_dtype": "FLOAT_8"},
+        "vae": {"weight_dtype": "FLOAT_32"},
+        "train_dtype": "BFLOAT_16",
+        "timestep_distribution": "LOGIT_NORMAL",
+        "dynamic_timestep_shifting": True,
+        "layer_filter": "transformer_block",
+        "layer_filter_preset": "blocks",
+        "quantization": {"layer_filter": "transformer_block", "layer_filter_preset": "blocks"},
+        **more,
+    }
+
+
+@pytest.mark.parametrize(
+    ("base", "name"),
+    [("black-forest-labs/FLUX.2-klein-base-9B", "flux2_klein"), ("black-forest-labs/FLUX.2-dev", "flux2")],
+)
+def test_a_file_of_onetrainer_is_of_klein_or_dev_by_its_base_model(base: str, name: str) -> None:
+    loaded = decode(of_onetrainer(base_model_name=base, text_encoder_sequence_length=256))
+    assert not [p for p in loaded.problems if p.severity != "info"]
+    assert not loaded.config.unknown
+    family, noise = loaded.config.model.family, loaded.config.training.noise
+    assert (family.name, family.text_tokens) == (name, 256)
+    assert (noise.distribution, noise.dynamic_shift) == ("logit_normal", True)
+    assert loaded.config.part("transformer").dtype == "float8"
+
+
+def test_a_file_of_onetrainer_runs(config: Config, tmp_path: Path) -> None:
+    loaded = decode(of_onetrainer(batch_size=1, text_encoder_sequence_length=128)).config
+    tree = encode(laid_over(config, {"model": {"family": encode(loaded)["model"]["family"]}}))
+    training = {**encode(loaded)["training"], "epochs": 1, "precision": "float32"}
+    ran = run(decode({**tree, "training": training}).config)
+    assert all(map(math.isfinite, losses(ran)))
+
+
+@pytest.mark.parametrize(
+    ("arch", "name"), [("flux2", "flux2"), ("flux2_klein_4b", "flux2_klein"), ("flux2_klein_9b", "flux2_klein")]
+)
+def test_a_config_of_ai_toolkit_is_imported(arch: str, name: str) -> None:
+    process = {"type": "diffusion_trainer", "model": {"arch": arch, "name_or_path": "owner/model"}, "network": {}}
+    notes: list[Problem] = []
+    raw = {"job": "extension", "config": {"name": "my", "process": [process]}}
+    assert decode(tree_of_ai_toolkit(raw, notes)).config.model.family.name == name
+    assert not [note for note in notes if note.path == "model.family"]
+
+
+@pytest.mark.parametrize(
+    ("version", "name"),
+    [("klein-base-4b", "flux2_klein"), ("klein-9b", "flux2_klein"), ("dev", "flux2"), ("", "flux2")],
+)
+def test_settings_of_musubi_tuner_are_imported(version: str, name: str) -> None:
+    given = {"network_module": "networks.lora_flux_2", "model_version": version, "network_dim": 4}
+    notes: list[Problem] = []
+    config = decode(tree_of_kohya(given, notes)).config
+    assert config.model.family.name == name
+    assert "model_version" not in str(config.unknown)
+    assert not [note for note in notes if note.path == "model.family"]

@@ -32,7 +32,6 @@ _LABELS = {
     "sd3": "Stable Diffusion 3",
     "flux": "FLUX.1",
     "flux_kontext": "FLUX.1 Kontext",
-    "flux2": "FLUX.2",
     "chroma": "Chroma",
     "qwen_image": "Qwen-Image",
     "qwen_image_edit": "Qwen-Image-Edit",

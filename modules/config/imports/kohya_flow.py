@@ -52,6 +52,10 @@ def model_type_of(given: Args) -> str:
     """Return the name of a model that is neither SD nor SDXL, which is popped; empty for those two."""
     boxes = [name for box, name in _BOXES.items() if flag_of(given.pop(box, False))]
     named = str(pop_first(given, "model_type") or "").lower()
+    size = str(given.get("model_version") or "").lower().replace("-", "_")
+    if family_of_type(size) is not None:  # musubi-tuner's, of FLUX.2 klein: the module is that of dev, too
+        given.pop("model_version")
+        named = named or size
     module = _MODULE.search(str(given.get("network_module", "")))
     if module and module[1] not in _NO_MODEL:
         named = named or module[1]

@@ -39,5 +39,5 @@ FLUX2 = FamilySpec(
     process=flow_matching(CONVENTION),
     guidance="embedded",
     ai_toolkit=("flux2",),
-    kohya=("flux2", "flux_2", "flux2_dev"),
+    kohya=("flux2", "flux_2", "flux2_dev", "dev"),  # the last is musubi-tuner's `model_version`
 )

@@ -37,10 +37,13 @@ _MODELS: Mapping[str, tuple[str, str]] = {
     "FLUX_DEV_1": ("flux", "text_to_image"),
     "FLUX_FILL_DEV_1": ("flux", "inpainting"),
     "CHROMA_1": ("chroma", "text_to_image"),
+    "FLUX_2": ("flux2", "text_to_image"),  # or klein, by the name of the base model
     "STABLE_DIFFUSION_3": ("sd3", "text_to_image"),
     "STABLE_DIFFUSION_35": ("sd3", "text_to_image"),
     "KREA_2": ("krea2", "text_to_image"),
 }
+_KLEIN = "klein"
+_FLUX2 = ("flux2", "flux2_klein")
 _T5_TOKENS = 77  # OneTrainer's default
 _WITH_TWO_CLIPS = ("sdxl", "sd3")
 _LORA_FORMATS = {
@@ -98,6 +101,9 @@ def model_of(rest: Tree, result: Tree, notes: Notes) -> None:
     if family_of(result) == "flux":
         put(result, "model.text_tokens", rest.pop("text_encoder_2_sequence_length", _T5_TOKENS))
         move(rest, result, "dynamic_timestep_shifting", "training.noise.dynamic_shift")
+    elif family_of(result) in _FLUX2:
+        _text_tokens(rest, result, notes)
+        move(rest, result, "dynamic_timestep_shifting", "training.noise.dynamic_shift")
     elif family_of(result) == "sd3":
         put(result, "model.text_tokens", _T5_TOKENS)
         if rest.get("text_encoder_3_layer_skip", 0) == 0:  # T5 has no clip skip here
@@ -117,6 +123,8 @@ def _kind(rest: Tree, result: Tree, notes: Notes) -> None:
     model_type = rest.get("model_type", "STABLE_DIFFUSION_15")
     known = _MODELS.get(model_type) if isinstance(model_type, str) else None
     family, variant = known or ("sd", "text_to_image")
+    if family in _FLUX2 and _KLEIN in str(rest.get("base_model_name", "")).lower():
+        family = "flux2_klein"
     put(result, "model.family", family)
     if variant != "text_to_image":
         put(result, "model.variant", variant)
@@ -127,6 +135,16 @@ def _kind(rest: Tree, result: Tree, notes: Notes) -> None:
         notes.append(Problem("model.family", f"{shown(model_type)} is not a valid model type.", "warning"))
     else:  # kept under unknown, where preflight finds it and refuses the run
         message = f"{model_type} models are not supported; only settings shared with Stable Diffusion were read."
+        notes.append(Problem("model.family", message, "warning"))
+
+
+def _text_tokens(rest: Tree, result: Tree, notes: Notes) -> None:
+    """Convert the tokens of a prompt, 512 by default in both programs."""
+    tokens = rest.pop("text_encoder_sequence_length", None)
+    if isinstance(tokens, int) and 64 <= tokens < 512:
+        put(result, "model.text_tokens", tokens)
+    elif tokens not in (None, 512):
+        message = f"text_encoder_sequence_length {shown(tokens)} is not supported, but 64 to 512; 512 tokens are read."
         notes.append(Problem("model.family", message, "warning"))
 
 
@@ -219,9 +237,11 @@ def _part(name: str, given: Tree, result: Tree, notes: Notes, steps_per_update: 
         move(given, result, "model_name", "model.vae_file")
     elif name == _TRANSFORMER:
         move(given, result, "model_name", "model.denoiser_file")
-        if family_of(result) == "flux":
+        if family_of(result) in ("flux", "flux2"):
             move(given, result, "guidance_scale", "model.guidance")
-        if family_of(result) in ("flux", "sd3"):
+        if family_of(result) == "flux2_klein":
+            given.pop("guidance_scale", None)  # it has no such input
+        if family_of(result) in ("flux", "sd3", *_FLUX2):
             _mask(given, notes)
     return part
 
