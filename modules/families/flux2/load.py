@@ -69,7 +69,7 @@ def load(request: LoadRequest[Flux2DevSettings]) -> Flux2Dev:
 
 
 def _pads_left(folder: Path | None) -> bool:
-    """Return whether a tokenizer's config puts the padding before the prompt, as Mistral's does where none says."""
+    """Return whether a tokenizer's config puts the padding before the prompt, as Mistral's does by default."""
     if folder is None:
         return True
     try:

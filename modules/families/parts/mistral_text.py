@@ -11,6 +11,7 @@ from typing import Any
 from transformers import MistralConfig
 from transformers.models.mistral import modeling_mistral
 
+_FIXED = ("use_safetensors", "trust_remote_code")
 _KEYS = {r"^(model\.)?language_model\.(model\.)?": ""}
 
 
@@ -27,4 +28,7 @@ class MistralModel(modeling_mistral.MistralModel):  # type: ignore[misc]  # tran
     @classmethod
     def from_pretrained(cls, *arguments: Any, **options: Any) -> Any:
         """Return the model of a folder, with the names of the whole model or of the language model alone."""
-        return super().from_pretrained(*arguments, **options, key_mapping=_KEYS)
+        others = {name: value for name, value in options.items() if name not in _FIXED}
+        return super().from_pretrained(
+            *arguments, **others, use_safetensors=True, trust_remote_code=False, key_mapping=_KEYS
+        )
