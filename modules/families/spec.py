@@ -286,7 +286,8 @@ class FamilySpec:
 
     `text_without` is how prompts are read without an optional text encoder, by its name, if that changes.
 
-    `released` is the year and month of the family's first model, as "2024-08": the newest families are offered first.
+    `released` is the year and month of the first model of its generation, as "2024-08": the newest families are offered
+    first.
 
     `ai_toolkit` are ai-toolkit's names of the family's models (`arch`), `kohya` those of sd-scripts and musubi-tuner
     (`model_type`, `ss_base_model_version`, the end of the network's module); SD and SDXL are flags there.
