@@ -134,7 +134,7 @@ def _in_other_names(lora: Path, folder: Path) -> list[Path]:
     tensors, metadata = read_safetensors(folder / "kohya.safetensors")  # of the same LoRA
     native = {_native(name): tensor for name, tensor in tensors.items()}
     save_file(native, folder / "native.safetensors", metadata)
-    tensors, metadata = read_safetensors(folder / "peft.safetensors")
+    tensors, metadata = read_safetensors(lora)  # in diffusers' names
     prefixed = {_prefixed(name): tensor for name, tensor in tensors.items()}
     save_file(prefixed, folder / "onetrainer.safetensors", metadata)
     return [folder / "native.safetensors", folder / "onetrainer.safetensors"]
