@@ -430,7 +430,7 @@ def test_sampling_models_that_do_not_fit_are_refused_before_loading(
     deeper = tmp_path / "deeper"
     shutil.copytree(other_model, deeper)
     settings = json.loads((deeper / DENOISER / "config.json").read_text())
-    depth = next(key for key in settings if key.endswith("n_layers") or key == "num_layers")
+    depth = next(key for key in settings if key in ("n_layers", "num_layers"))
     (deeper / DENOISER / "config.json").write_text(json.dumps({**settings, depth: settings[depth] + 1}))
     assert "has another architecture than the base model" in refused(deeper)
     assert "A fine-tune cannot be sampled" in refused(other_model, training={"trains": "full"})

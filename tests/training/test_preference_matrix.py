@@ -177,9 +177,10 @@ def test_all_that_is_trained_moves_and_a_text_encoder_stops_in_mid_run(
 ) -> None:
     """A checkpointed part without anything trained: "none of output has requires_grad=True" (OneTrainer#549)."""
     stop = {"stop_after": {"n": 2, "unit": "step"}}
-    encoders = {name: {"checkpointing": memory, **stop} for name in ("text_encoder", "text_encoder_2")}
     folder = request.getfixturevalue(model)
-    denoiser = FAMILIES[family_of(folder)].denoiser.name
+    spec = FAMILIES[family_of(folder)]
+    encoders = {name: {"checkpointing": memory, **stop} for name in spec.names_of("text_encoder")}
+    denoiser = spec.denoiser.name
     config = preference_config(
         tmp_path,
         model=folder,

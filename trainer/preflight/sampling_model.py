@@ -112,7 +112,8 @@ def _misfit(config: Config, name: str, shown: str) -> Problem | None:
             return None
         expected = passes_of(config.family, base.configs).weights(denoiser.name, PartPlan()).own
         if other is None:
-            shapes = _shapes_in_file(config, name, settings)
+            # The names in a file were compared; those of buffers, such as a table of positions, are not expected here.
+            shapes = {n: shape for n, shape in _shapes_in_file(config, name, settings).items() if n in expected}
         else:
             configs = {**base.configs, denoiser.name: other.configs[denoiser.name]}
             shapes = dict(passes_of(config.family, configs).weights(denoiser.name, PartPlan()).own)
