@@ -46,6 +46,7 @@ class FlowModel:
       `published_weights` the number of weights of all: what users' files have.
     - `unread` are the names of forms that diffusers does not read, or only at the published size.
     - `settings` are those of the family in the shared runs.
+    - `oft` are the settings of an OFT of all layers.
     - `untrained` are the parts that the shared runs leave alone, so that their text is cached.
     - `attends_to_padding`: the denoiser does, so that the cache stores all tokens that the encoder reads.
     """
@@ -61,6 +62,7 @@ class FlowModel:
     published_weights: int = 0
     unread: tuple[str, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
+    oft: Mapping[str, Any] = field(default_factory=dict)
     untrained: tuple[str, ...] = ()
     attends_to_padding: bool = False
 

@@ -196,4 +196,5 @@ TINY = FlowModel(
     },
     published_weights=12_820_073_036,
     unread=("kohya", "comfyui", "mixed"),
+    oft={"rotates": "inputs"},  # the projector of the text layers has one output
 )
