@@ -67,6 +67,7 @@ def rich(family: str) -> Config:
     return Config.model_validate({"darkroom_version": 6, **tree})
 
 
+@pytest.mark.daily(40)
 @pytest.mark.parametrize(("source", "target"), PAIRS, ids=lambda name: name)
 def test_any_family_to_any_other_gives_a_valid_config_that_keeps_the_dataset(source: str, target: str) -> None:
     with registered(TOY):

@@ -123,6 +123,7 @@ def test_a_preset_fits_the_card_it_names(file: Path) -> None:
 FLOW = [f for f in BUILT_IN if FAMILIES[f.parent.name].process.flow is not None]
 
 
+@pytest.mark.daily(12)
 @pytest.mark.parametrize("file", FLOW, ids=lambda f: f.stem)
 def test_presets_of_flow_families_are_estimated_at_512_and_1024_px(file: Path) -> None:
     """More pixels need more activations and the same weights; the encoders are never there with the denoiser."""
