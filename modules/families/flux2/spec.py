@@ -37,7 +37,9 @@ FLUX2 = FamilySpec(
     files=f"{_HOME}.files:FILES",
     pipelines=("Flux2Pipeline",),
     process=flow_matching(CONVENTION),
+    sample_guidance=4.0,
     guidance="embedded",
+    released="2025-11",
     ai_toolkit=("flux2",),
     kohya=("flux2", "flux_2", "flux2_dev", "dev"),  # the last is musubi-tuner's `model_version`
 )
