@@ -99,7 +99,7 @@ def trace_here(spec: FamilySpec, configs: Mapping[str, Mapping[str, Any]], _prog
     """Trace the passes of these parts, and keep the recordings; invalid configs have none."""
     from modules.estimate.tracing import trace_parts
 
-    with suppress(DarkroomError, ValueError, TypeError, KeyError):
+    with suppress(DarkroomError, ValueError, TypeError, KeyError, RuntimeError):
         trace_parts(spec, configs)
 
 

@@ -48,9 +48,11 @@ def architecture_of(base_model: str, family: str) -> Architecture | None:
 
 
 def _of_folder(folder: Path, family: str) -> Architecture:
-    lacking = identify(folder).without
-    parts = [part.name for part in FAMILIES[family].parts if part.name not in lacking]
-    return Architecture({p: json.loads(read_regular(folder / p / "config.json", _MAX_CONFIG_BYTES)) for p in parts})
+    lacking, configs = identify(folder).without, {}
+    for part in (p for p in FAMILIES[family].parts if p.name not in lacking):
+        config = json.loads(read_regular(folder / part.name / "config.json", _MAX_CONFIG_BYTES))
+        configs[part.name] = part.model.own_config(config)
+    return Architecture(configs)
 
 
 def _of_file(path: Path) -> Architecture | None:

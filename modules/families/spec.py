@@ -68,6 +68,9 @@ class ModelClass:
     `whole` is the class that folders name in its place, of a larger model that contains a language model and has its
     config as `text_config`.
 
+    `config_key` is the key in the config of a larger model, which published files have for a part of it: its config is
+    under this key, or, in older files, among the larger one's own values.
+
     `fill_buffers` names the function that makes the buffers which files do not have, from a module whose buffers are on
     the meta device, as "module:function".
 
@@ -92,6 +95,7 @@ class ModelClass:
     vae_file: VaeFile | None = None
     library: str = ""
     whole: str = ""
+    config_key: str = ""
     fill_buffers: str = ""
     identity_if_missing: frozenset[str] = frozenset()
     overflows_in_float16: bool = False
@@ -101,6 +105,11 @@ class ModelClass:
     def layers_elsewhere(self) -> str:
         """The preset of layers that other trainers of the model have by default."""
         return self.usual_layers or ("blocks" if "blocks" in self.layers else "attention_mlp")
+
+    def own_config(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the config of the class from one in a file, which may be that of the larger model (`config_key`)."""
+        own = config.get(self.config_key) if self.config_key and isinstance(config, Mapping) else None
+        return own if isinstance(own, Mapping) else config
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,8 +295,10 @@ class FamilySpec:
 
     `text_without` is how prompts are read without an optional text encoder, by its name, if that changes.
 
-    `released` is the year and month of the first model of its generation, as "2024-08": the newest families are offered
-    first.
+    `released` is the year and month of the family's first model, as "2024-08": the newest families are offered first.
+
+    `guided_norm` is the side of the squares of latents in which a prediction with a guidance scale gets the norm of the
+    one for the prompt; 0: nowhere.
 
     `ai_toolkit` are ai-toolkit's names of the family's models (`arch`), `kohya` those of sd-scripts and musubi-tuner
     (`model_type`, `ss_base_model_version`, the end of the network's module); SD and SDXL are flags there.
@@ -309,6 +320,8 @@ class FamilySpec:
     process: ProcessSpec = DDPM
     guidance: Guidance = "classifier_free"
     sample_guidance: float = 7.5
+
+    guided_norm: int = 0
     distilled: DistilledSpec | None = None
     text_without: Mapping[str, TextSpec] = field(default_factory=dict, hash=False)
     released: str = ""

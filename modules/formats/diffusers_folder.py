@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +145,18 @@ def read_json(folder: Path, *names: str) -> dict[str, Any]:
     return data
 
 
+@contextmanager
+def _without_report() -> Iterator[None]:
+    """Let transformers log errors alone while it reads weights: what is missing is in its result."""
+    logger = logging.getLogger("transformers")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
 def read_part(folder: Path, name: str, kind: Any, dtype: torch.dtype) -> Any:
     """Return one part of a model, on the CPU, in eval mode, frozen.
 
@@ -154,9 +168,10 @@ def read_part(folder: Path, name: str, kind: Any, dtype: torch.dtype) -> Any:
     # Only transformers knows code in a model's repository.
     options = {"torch_dtype": dtype} if is_diffusers else {"dtype": dtype, "trust_remote_code": False}
     try:
-        module, loading = kind.from_pretrained(
-            folder / name, local_files_only=True, use_safetensors=True, output_loading_info=True, **options
-        )
+        with _without_report():  # of tensors of other parts, such as a language model's head
+            module, loading = kind.from_pretrained(
+                folder / name, local_files_only=True, use_safetensors=True, output_loading_info=True, **options
+            )
     except (OSError, ValueError, RuntimeError) as error:
         raise DarkroomError(
             f"The {name} of the model in {folder} cannot be read: {str(error).splitlines()[0]}",

@@ -9,6 +9,7 @@ from typing import Any
 import diffusers
 import numpy as np
 import torch
+from torch import nn
 
 from modules.data.buckets import Size
 from modules.diffusion.process_spec import FlowConvention
@@ -160,17 +161,29 @@ def run_denoising_loop(
     return latents_BCHW
 
 
-def guide(predict: Predict, guidance: float) -> Predict:
+def guide(predict: Predict, guidance: float, *, norm_side: int = 0) -> Predict:
     """Return a prediction with classifier-free guidance (Ho and Salimans 2022, eq. 6).
 
-    `predict` receives every latent twice in one batch: first for the negative prompt, then for the prompt.
+    `predict` receives every latent twice in one batch: first for the negative prompt, then for the prompt. With a
+    `norm_side` each square of that side keeps the norm of the prediction for the prompt.
     """
 
     def run(noisy_BCHW: torch.Tensor, timestep: torch.Tensor) -> torch.Tensor:
         negative_BCHW, positive_BCHW = predict(torch.cat([noisy_BCHW] * 2), timestep).chunk(2)
-        return negative_BCHW + guidance * (positive_BCHW - negative_BCHW)
+        guided_BCHW = negative_BCHW + guidance * (positive_BCHW - negative_BCHW)
+        return _with_norm_of(positive_BCHW, guided_BCHW, norm_side) if norm_side else guided_BCHW
 
     return run
+
+
+def _with_norm_of(like_BCHW: torch.Tensor, values_BCHW: torch.Tensor, side: int) -> torch.Tensor:
+    """Return values whose norm over the channels of each square of a side is that of others (`QwenImagePipeline`)."""
+
+    def norms(of_BCHW: torch.Tensor) -> torch.Tensor:
+        squares: torch.Tensor = nn.functional.pixel_unshuffle(of_BCHW, side).norm(dim=1, keepdim=True)
+        return squares.repeat_interleave(side, dim=2).repeat_interleave(side, dim=3)
+
+    return values_BCHW * (norms(like_BCHW) / norms(values_BCHW))
 
 
 def _supported_options(scheduler: Any, **options: Any) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from demo.make.shapes import COLOURS, SHAPES
 from modules.config.schema import Config
 from modules.config.sections.general import General
 from modules.families.parts.folder_model import folder_configs
+from modules.families.parts.single_file.write import CheckpointTraits
 from modules.memory.compiled_blocks import Compilation
 from modules.objectives.registry import METHODS
 from modules.system.devices import CPU
@@ -204,8 +205,10 @@ def test_a_model_of_random_weights_has_the_published_shapes(
 ) -> None:
     like = request.getfixturevalue(f"tiny_{model}")
     parts = ("unet", "vae", "text_encoder", *(("text_encoder_2",) if model == "sdxl" else ()))
-    monkeypatch.setattr(full_size, "shipped_configs", lambda _name: folder_configs(like, parts))
-    folder = full_size.write_random_model(tmp_path / "random", "sdxl" if model == "sdxl" else "sd1")
+    published = "sdxl" if model == "sdxl" else "sd1"
+    configs_like = folder_configs(like, CheckpointTraits(published), parts)
+    monkeypatch.setattr(full_size, "shipped_configs", lambda _name: configs_like)
+    folder = full_size.write_random_model(tmp_path / "random", published)
     configs = [small_config(tmp_path, model=place, images=tmp_path) for place in (folder, like)]
     written, original = (load_family(c.model, c.part).parts for c in configs)
     for name in parts:

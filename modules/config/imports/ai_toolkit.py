@@ -33,7 +33,6 @@ _LABELS = {
     "flux": "FLUX.1",
     "flux_kontext": "FLUX.1 Kontext",
     "chroma": "Chroma",
-    "qwen_image": "Qwen-Image",
     "qwen_image_edit": "Qwen-Image-Edit",
     "qwen_image_edit_plus": "Qwen-Image-Edit",
     "hidream": "HiDream",

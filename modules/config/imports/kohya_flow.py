@@ -20,10 +20,10 @@ _MODULE = re.compile(r"networks\.[a-z]+_([a-z0-9][\w-]*)")  # networks.lora_flux
 _NO_MODEL = ("fa", "diffusers")  # networks.lora_fa
 _BOXES = {"flux1_checkbox": "flux", "sd3_checkbox": "sd3", "lumina_checkbox": "lumina"}
 _LABELS = {"flux": "FLUX.1", "flux1": "FLUX.1", "chroma": "Chroma", "sd3": "Stable Diffusion 3", "lumina": "Lumina 2",
-           "hunyuan_image": "HunyuanImage", "anima": "Anima", "qwen_image": "Qwen-Image"}  # fmt: skip
+           "hunyuan_image": "HunyuanImage", "anima": "Anima"}  # fmt: skip
 # The weights of a part by the classes that read them, where a key is not ComfyUI's name of a text encoder.
 _FILES = {"clip_l": (":CLIPTextModel",), "t5xxl": (":T5EncoderModel",), "ae": (":AutoencoderKL",),
-          "text_encoder": (":Qwen3Model", ":Qwen3VLTextModel")}  # fmt: skip
+          "text_encoder": (":Qwen3Model", ":Qwen3VLTextModel", ":Qwen2_5_VLTextModel")}  # fmt: skip
 _SHIFT = 3.0  # sd-scripts' `discrete_flow_shift`
 _GUIDANCE = 3.5  # sd-scripts' `guidance_scale`
 _DROPOUTS = ("clip_l_dropout_rate", "clip_g_dropout_rate", "t5_dropout_rate")

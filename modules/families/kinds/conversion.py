@@ -60,7 +60,7 @@ def open_folder(path: Path, kind: FileKind, *, use_ema: bool = False) -> Source:
     traits = traits_of(kind)
     metadata = folder_metadata(path, kind)
     parts = parts_in(traits, kind.without)
-    configs, states = folder_configs(path, parts), folder_states(path, traits, parts)
+    configs, states = folder_configs(path, traits, parts), folder_states(path, traits, parts)
     return Source(path, kind, configs, states, metadata=metadata)
 
 

@@ -28,7 +28,6 @@ _MARKS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Wan video model", ("head.modulation",)),
     ("LTX video model", ("patchify_proj.",)),
     ("Lumina or Z-Image model", ("cap_embedder.",)),
-    ("Qwen-Image model", ("txt_norm.", "transformer_blocks.0.")),
     ("Sana model", ("cross_attn.kv_linear.", "attn.qkv.")),
     ("PixArt model", ("t_block.", "cross_attn.")),
     ("Stable Cascade model", ("clip_txt_mapper.",)),

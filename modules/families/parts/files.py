@@ -16,7 +16,7 @@ from modules.families.parts.clip_text import TextTower, is_open_clip
 from modules.families.parts.clip_tokens import OPEN_CLIP_PAD, load_clip_tokenizer
 from modules.families.parts.clip_vocabulary import END_TOKEN
 from modules.families.parts.single_file.checkpoint import empty_part
-from modules.families.spec import FamilySpec, tokenizer_of, variant_of
+from modules.families.spec import FamilySpec, PartSpec, tokenizer_of, variant_of
 from modules.formats.diffusers_folder import read_json, read_part
 from modules.system.errors import DarkroomError
 from modules.system.factories import load_factory
@@ -58,15 +58,16 @@ def read_folder(
     meta device. Raises DarkroomError where a file is missing.
     """
 
-    def read(part: str, kind: Any) -> Any:
-        if part in without_weights:
-            return empty_part(kind, read_json(folder, part, "config.json"))
-        return read_part(folder, part, kind, dtypes.get(part, torch.float32))
+    def read(part: PartSpec) -> Any:
+        kind = load_factory(part.model_class)
+        if part.name in without_weights:
+            return empty_part(kind, part.model.own_config(read_json(folder, part.name, "config.json")))
+        return read_part(folder, part.name, kind, dtypes.get(part.name, torch.float32))
 
     return ModelFiles(
         name=name,
         scheduler=read_json(folder, "scheduler", "scheduler_config.json"),
-        parts={p.name: read(p.name, load_factory(p.model_class)) for p in spec.parts},
+        parts={part.name: read(part) for part in spec.parts},
         tokenizers={name: folder / tokenizer_of(name) for name in spec.names_of("text_encoder")},
         folder=folder,
     )

@@ -55,9 +55,12 @@ def folder_states(folder: Path, traits: CheckpointTraits, parts: Sequence[str]) 
     return {part: file_state(classes[part], _part_tensors(folder / part)) for part in parts}
 
 
-def folder_configs(folder: Path, parts: tuple[str, ...]) -> dict[str, dict[str, Any]]:
-    """Return the configs of a folder's parts and of its scheduler. Raises DarkroomError where one is missing."""
-    configs = {part: read_json(folder, part, "config.json") for part in parts}
+def folder_configs(folder: Path, traits: CheckpointTraits, parts: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return the configs of some parts of a folder's model and of its scheduler. Raises DarkroomError where one is
+    missing.
+    """
+    classes = {p.name: p.model for p in FAMILIES[published(traits.model).family].parts}
+    configs = {part: dict(classes[part].own_config(read_json(folder, part, "config.json"))) for part in parts}
     return {**configs, "scheduler": read_json(folder, "scheduler", "scheduler_config.json")}
 
 

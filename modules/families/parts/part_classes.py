@@ -86,6 +86,15 @@ QWEN3 = ModelClass(
     ("transformers.models.qwen3.modeling_qwen3:Qwen3DecoderLayer",),
     f"{_PASSES}:text_passes",
 )
+_QWEN25_VL = "transformers.models.qwen2_5_vl.modeling_qwen2_5_vl"
+QWEN25_VL_TEXT = ModelClass(
+    f"{_QWEN25_VL}:Qwen2_5_VLTextModel",
+    (f"{_QWEN25_VL}:Qwen2_5_VLDecoderLayer",),
+    f"{_PASSES}:text_passes",
+    file_key="modules.families.parts.qwen_text:text_key",
+    config_key="text_config",
+)
+"""The part of a Qwen2.5-VL that reads text: its files contain the one that sees images, too, which is not loaded."""
 CHAT_TOKENIZER = "modules.families.parts.chat_tokens:load_chat_tokenizer"
 """The tokenizer of language models that read prompts as messages of a chat."""
 

@@ -8,12 +8,13 @@ from typing import Any, ClassVar
 from transformers.models.qwen3_vl import modeling_qwen3_vl as qwen3_vl
 
 _PREFIX = r"^(model\.)?language_model\."
+_IN_FILES = rf"{_PREFIX}|^model\."  # before transformers 4.52 the language model alone was under "model."
 _NOT_TEXT = (r"(^|\.)visual\.", r"^lm_head\.")
 
 
 def text_key(key: str) -> str:
     """Return the name of a tensor of the language model in a whole model's file; empty for those of other parts."""
-    return "" if any(re.search(pattern, key) for pattern in _NOT_TEXT) else re.sub(_PREFIX, "", key)
+    return "" if any(re.search(pattern, key) for pattern in _NOT_TEXT) else re.sub(_IN_FILES, "", key)
 
 
 class Qwen3VLTextModel(qwen3_vl.Qwen3VLTextModel):  # type: ignore[misc]  # transformers has no types

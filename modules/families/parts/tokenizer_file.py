@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from modules.system.errors import DarkroomError
 from modules.system.regular_files import read_regular
 
-_MAX_BYTES = 64_000_000  # T5's has 2.4 MB, Qwen3's 11 MB
+MAX_BYTES = 64_000_000  # T5's has 2.4 MB, Qwen3's 11 MB
 _PROBE = "".join(map(chr, range(32, 0x250)))  # a text that shows whether a vocabulary can be used
 
 
@@ -19,7 +19,7 @@ def whole_tokenizer(folder: Path) -> Tokenizer | None:
     file = folder / "tokenizer.json"
     if not file.is_file():
         return None
-    tokenizer = Tokenizer.from_str(read_regular(file, _MAX_BYTES).decode("utf-8"))
+    tokenizer = Tokenizer.from_str(read_regular(file, MAX_BYTES).decode("utf-8"))
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer

@@ -38,6 +38,7 @@ _MODELS: Mapping[str, tuple[str, str]] = {
     "FLUX_FILL_DEV_1": ("flux", "inpainting"),
     "CHROMA_1": ("chroma", "text_to_image"),
     "FLUX_2": ("flux2", "text_to_image"),  # or klein, by the name of the base model
+    "QWEN": ("qwen_image", "text_to_image"),
     "STABLE_DIFFUSION_3": ("sd3", "text_to_image"),
     "STABLE_DIFFUSION_35": ("sd3", "text_to_image"),
     "KREA_2": ("krea2", "text_to_image"),

@@ -1,0 +1,77 @@
+"""Qwen-Image (Wu et al. 2025, arXiv 2508.02324): rectified flow in a transformer of two streams, of text and of image.
+
+The text part of a Qwen2.5-VL reads the prompts, and the VAE is one of videos (`parts/frame_vae.py`). Qwen-Image and
+Qwen-Image-2512 differ in their weights alone.
+"""
+
+from __future__ import annotations
+
+from modules.diffusion.process_spec import FlowConvention, TokenShift, flow_matching
+from modules.families.parts.part_classes import CHAT_TOKENIZER, QWEN25_VL_TEXT, QWEN_IMAGE_VAE
+from modules.families.qwen_image.settings import QwenImageSettings
+from modules.families.spec import DistilledSpec, FamilySpec, LatentSpec, ModelClass, PartSpec, TextSpec
+from modules.settings.layer_filter import LayerFilter
+
+_HOME = "modules.families.qwen_image"
+_CLASSES = "diffusers.models.transformers.transformer_qwenimage"
+_BLOCK = r"^transformer_blocks\.\d+\."
+PACKED = 2
+"""The side of the square of latents that is one token of the transformer."""
+MAX_TOKENS = 512
+"""The tokens of a prompt that the transformer reads (`QwenImagePipeline`), with those of the template behind it."""
+_TEMPLATE_TOKENS = 5
+
+TRANSFORMER = ModelClass(
+    f"{_CLASSES}:QwenImageTransformer2DModel",
+    (f"{_CLASSES}:QwenImageTransformerBlock",),
+    f"{_HOME}.traced_passes:transformer_passes",
+    attention="modules.families.parts.attention_processor:set_backend",
+    layers={
+        "attention_mlp": LayerFilter((rf"{_BLOCK}(attn|img_mlp|txt_mlp)\.",), is_regex=True),
+        "attention": LayerFilter((rf"{_BLOCK}attn\.",), is_regex=True),
+        "blocks": LayerFilter((_BLOCK,), is_regex=True),
+    },
+    # The embeddings of time, text and image, and the output: small, and sensitive. The modulations of the blocks are a
+    # third of the weights, and quantized in published files, too.
+    never_quantized=frozenset({"time_text_embed", "txt_in", "img_in", "norm_out", "^proj_out"}),
+    masks_padding=True,
+    fill_buffers=f"{_HOME}.transformer_file:fill_positions",
+    overflows_in_float16=True,  # diffusers' class clips the states of float16
+    work=3.5,
+)
+CONVENTION = FlowConvention(shift=TokenShift(max_tokens=8192, max_shift=0.9))
+QWEN_IMAGE = FamilySpec(
+    name="qwen_image",
+    label="Qwen-Image",
+    settings=QwenImageSettings,
+    parts=(
+        PartSpec("transformer", "Transformer", "denoiser", TRANSFORMER),
+        PartSpec("text_encoder", "Text encoder (Qwen2.5-VL)", "text_encoder", QWEN25_VL_TEXT, trainable=False),
+        PartSpec("vae", "VAE", "vae", QWEN_IMAGE_VAE, trainable=False),
+    ),
+    factory=f"{_HOME}.load:load",
+    default_resolution_px=1024,
+    size_step_px=16,
+    latents=LatentSpec(channels=16, factor=8, packed=PACKED),
+    text=TextSpec(
+        MAX_TOKENS - _TEMPLATE_TOKENS,
+        CHAT_TOKENIZER,
+        truncates=True,
+        ships_vocabulary=False,
+        widths={"text_encoder": ("hidden_size", "joint_attention_dim")},
+    ),
+    files=f"{_HOME}.files:FILES",
+    pipelines=("QwenImagePipeline",),
+    process=flow_matching(CONVENTION),
+    guided_norm=PACKED,
+    sample_guidance=4.0,
+    distilled=DistilledSpec(
+        ("lightning", "turbo", "distill", "distilled"),
+        "Train on Qwen-Image or Qwen-Image-2512, and use the result with the distilled one; all have the same layers. "
+        "Training a distilled model directly undoes its distillation: its samples will need more steps and guidance. "
+        "Lightning itself is sampled in 4 or 8 steps with a guidance of 1.",
+    ),
+    released="2025-08",
+    ai_toolkit=("qwen_image",),
+    kohya=("qwen_image", "qwen-image", "qwen"),
+)

@@ -1,0 +1,192 @@
+"""A tiny random Qwen-Image, written as a diffusers folder with a tokenizer of its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from diffusers import FlowMatchEulerDiscreteScheduler, QwenImagePipeline
+from diffusers.models.autoencoders.autoencoder_kl_qwenimage import AutoencoderKLQwenImage
+from diffusers.models.transformers.transformer_qwenimage import QwenImageTransformer2DModel
+from safetensors.torch import save_file
+from tokenizers import pre_tokenizers
+from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen2Tokenizer
+
+from modules.families.qwen_image.text import DROPPED, EMPTY, TEMPLATE
+from modules.formats.peft_settings import PEFT_SETTINGS
+from modules.formats.safetensors_io import read_safetensors
+from tests.builders.flow_models import FlowModel
+from tests.builders.models import write_folder
+from tests.builders.qwen_vae import tiny_qwen_vae
+
+# The numbers of tokens between which the shift grows are those of small images.
+SCHEDULER = {
+    "_class_name": "FlowMatchEulerDiscreteScheduler",
+    "base_image_seq_len": 4,
+    "base_shift": 0.5,
+    "max_image_seq_len": 128,
+    "max_shift": 0.9,
+    "num_train_timesteps": 1000,
+    "shift": 1.0,
+    "shift_terminal": 0.02,
+    "use_dynamic_shifting": True,
+}
+_SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+
+
+def _pieces() -> list[str]:
+    """Divide the system message so that the template before a prompt has as many tokens as the published one."""
+    start, message, rest = TEMPLATE.before.split("|>")[0] + "|>", *TEMPLATE.before.split("|>", 1)[1].split("<|im_end|>")
+    assert (start, rest) == ("<|im_start|>", "\n<|im_start|>user\n")
+    count = DROPPED - len(["<|im_start|>", "<|im_end|>", "\n", "<|im_start|>", *"user\n"])
+    bounds = [len(message) * index // count for index in range(count + 1)]
+    return [message[start:stop] for start, stop in pairwise(bounds)]
+
+
+def tiny_transformer() -> QwenImageTransformer2DModel:
+    """A transformer with two blocks."""
+    return QwenImageTransformer2DModel(
+        num_layers=2,
+        attention_head_dim=16,
+        num_attention_heads=2,
+        joint_attention_dim=32,
+        axes_dims_rope=(4, 6, 6),
+    )
+
+
+def tiny_qwen_vl() -> Qwen2_5_VLForConditionalGeneration:
+    """A model with two layers for text and one for images."""
+    text = {
+        "vocab_size": 320,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "max_position_embeddings": 1024,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [2, 3, 3]},
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }
+    vision = {
+        "depth": 1,
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_heads": 2,
+        "out_hidden_size": 32,
+        "fullatt_block_indexes": [0],
+    }
+    return Qwen2_5_VLForConditionalGeneration(Qwen2_5_VLConfig(text_config=text, vision_config=vision))
+
+
+def write_tokenizer(folder: Path) -> None:
+    """Write a tokenizer with a token for each byte, without tokenizer.json, as the published one is."""
+    folder.mkdir()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    (folder / "vocab.json").write_text(json.dumps({character: index for index, character in enumerate(alphabet)}))
+    (folder / "merges.txt").write_text("#version: 0.2\n")
+    flags = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False}
+    added = {
+        str(len(alphabet) + index): {"content": token, "special": token in _SPECIAL, **flags}
+        for index, token in enumerate((*_SPECIAL, *_pieces()))
+    }
+    config = {"tokenizer_class": "Qwen2Tokenizer", "pad_token": _SPECIAL[0], "added_tokens_decoder": added}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+
+
+def write_qwen_image_folder(folder: Path) -> Path:
+    """Write the model."""
+    parts = {"transformer": tiny_transformer, "text_encoder": tiny_qwen_vl, "vae": tiny_qwen_vae}
+    write_folder(folder, "QwenImagePipeline", parts, SCHEDULER, seed=0, tokenizer=["transformers", "Qwen2Tokenizer"])
+    index = json.loads((folder / "model_index.json").read_text())
+    index |= {"scheduler": ["diffusers", SCHEDULER["_class_name"]]}
+    (folder / "model_index.json").write_text(json.dumps(index))
+    write_tokenizer(folder / "tokenizer")
+    return folder
+
+
+def qwen_image_pipeline(folder: Path, family: Any) -> QwenImagePipeline:
+    """diffusers' pipeline of a loaded model's parts; the VAE and the text encoder are the libraries' own classes."""
+    vae = AutoencoderKLQwenImage.from_config(family.vae.config)
+    vae.load_state_dict(family.vae.state_dict())
+    encoder = Qwen2_5_VLForConditionalGeneration.from_pretrained(folder / "text_encoder", local_files_only=True)
+    pipe = QwenImagePipeline(
+        FlowMatchEulerDiscreteScheduler.from_pretrained(folder / "scheduler"),
+        vae.eval(),
+        encoder.eval(),
+        Qwen2Tokenizer.from_pretrained(folder / "tokenizer", local_files_only=True),
+        family.denoiser,
+    )
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
+def _pipeline_text(pipe: QwenImagePipeline, prompt: str) -> Mapping[str, torch.Tensor]:
+    states, mask = pipe.encode_prompt([prompt or EMPTY], max_sequence_length=512)
+    assert mask is None
+    return {"states": states}
+
+
+def _pipeline_sample(
+    pipe: QwenImagePipeline, prompt: str, noise_BCHW: torch.Tensor, guidance: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    height, width = (8 * side for side in noise_BCHW.shape[-2:])
+    options = {
+        "negative_prompt": [EMPTY],
+        "true_cfg_scale": guidance,
+        "num_inference_steps": 4,
+        "height": height,
+        "width": width,
+    }
+    packed = pipe._pack_latents(noise_BCHW, *noise_BCHW.shape)
+    latents, images = (pipe([prompt], latents=packed, output_type=kind, **options).images for kind in ("latent", "pt"))
+    return pipe._unpack_latents(latents, height, width, pipe.vae_scale_factor).squeeze(2), images
+
+
+def _in_other_names(lora: Path, folder: Path) -> list[Path]:
+    """Write a LoRA as SimpleTuner's LyCORIS does, and as ai-toolkit does, with alphas."""
+    tensors, metadata = read_safetensors(lora)
+    kept = {name: text for name, text in metadata.items() if name != PEFT_SETTINGS}
+    alphas = {n.replace("lora_A.weight", "alpha"): torch.tensor(2.0) for n in tensors if n.endswith("lora_A.weight")}
+    dotted = {n.replace("transformer.", "diffusion_model.", 1): t for n, t in (tensors | alphas).items()}
+    save_file(dotted, folder / "dotted.safetensors", kept)
+    flat = {}
+    for name, tensor in (tensors | alphas).items():
+        layer, _, factor = (
+            name.removeprefix("transformer.").partition(".lora_")
+            if ".lora_" in name
+            else (*name.removeprefix("transformer.").rpartition("."),)
+        )
+        end = {"A.weight": "lora_down.weight", "B.weight": "lora_up.weight"}.get(factor, factor)
+        flat[f"lycoris_{layer.replace('.', '_')}.{end}"] = tensor
+    save_file(flat, folder / "lycoris.safetensors", kept)
+    return [folder / "dotted.safetensors", folder / "lycoris.safetensors"]
+
+
+TINY = FlowModel(
+    "qwen_image",
+    write_qwen_image_folder,
+    qwen_image_pipeline,
+    _pipeline_text,
+    _pipeline_sample,
+    other_forms=_in_other_names,
+    published_shapes={
+        "img_in.weight": (3072, 64),
+        "txt_in.weight": (3072, 3584),
+        "txt_norm.weight": (3584,),
+        "time_text_embed.timestep_embedder.linear_1.weight": (3072, 256),
+        "transformer_blocks.59.img_mod.1.weight": (18432, 3072),
+        "transformer_blocks.59.attn.add_q_proj.weight": (3072, 3072),
+        "transformer_blocks.59.attn.norm_added_k.weight": (128,),
+        "transformer_blocks.59.txt_mlp.net.0.proj.weight": (12288, 3072),
+        "transformer_blocks.59.img_mlp.net.2.weight": (3072, 12288),
+        "norm_out.linear.weight": (6144, 3072),
+        "proj_out.weight": (64, 3072),
+    },
+    published_weights=20_430_401_088,
+    unread=("lycoris",),
+)
