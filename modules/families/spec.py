@@ -295,7 +295,8 @@ class FamilySpec:
 
     `text_without` is how prompts are read without an optional text encoder, by its name, if that changes.
 
-    `released` is the year and month of the family's first model, as "2024-08": the newest families are offered first.
+    `released` is the year and month of the first model of its generation, as "2024-08": the newest families are offered
+    first.
 
     `guided_norm` is the side of the squares of latents in which a prediction with a guidance scale gets the norm of the
     one for the prompt; 0: nowhere.

@@ -31,6 +31,7 @@ FLUX2_KLEIN = FamilySpec(
     files=f"{_HOME}.files:FILES",
     pipelines=("Flux2KleinPipeline",),
     process=flow_matching(CONVENTION),
+    sample_guidance=4.0,
     distilled=DistilledSpec(
         ("klein-4b", "klein-9b", "klein_4b", "klein_9b"),
         "Train on FLUX.2 klein base, and use the result with klein; both have the same layers. Training klein itself "
@@ -41,6 +42,7 @@ FLUX2_KLEIN = FamilySpec(
         steps=4,
         is_refused=True,
     ),
+    released="2025-11",
     ai_toolkit=("flux2_klein_4b", "flux2_klein_9b"),
     kohya=(
         *("flux2_klein", "flux2_klein_4b", "flux2_klein_9b"),

@@ -67,6 +67,7 @@ KREA2 = FamilySpec(
     files=f"{_HOME}.files:FILES",
     pipelines=("Krea2Pipeline",),
     process=flow_matching(CONVENTION),
+    sample_guidance=5.5,
     distilled=DistilledSpec(
         ("turbo",),
         "Train on Krea 2 Raw: the result works on Turbo, and with Turbo as the sampling model the samples show it "
@@ -74,6 +75,7 @@ KREA2 = FamilySpec(
         "1.",
         index_key="is_distilled",
     ),
+    released="2026-06",
     ai_toolkit=("krea2",),
     kohya=("krea2",),
 )

@@ -114,6 +114,7 @@ def assert_adds(added: Tensors, changes: Changes) -> None:
 KINDS = ("ai-toolkit", "ai-toolkit with alpha", "musubi-tuner", "LoKr", "whole LoKr")
 
 
+@pytest.mark.daily(13)
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_is_recognized_and_merged(
     kind: str, written: Any, model: Path, family: ModelFamily, tiny: FlowModel, tmp_path: Path
@@ -128,6 +129,7 @@ def test_each_is_recognized_and_merged(
     assert_adds(merged(model, family, file, tmp_path / "merged"), changes)
 
 
+@pytest.mark.daily(13)
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_is_converted_without_loss(
     kind: str, written: Any, model: Path, family: ModelFamily, tmp_path: Path

@@ -38,6 +38,7 @@ def gradients(family: ModelFamily, memory: PartMemory) -> dict[str, torch.Tensor
     return {n: p.grad.clone() for n, p in denoiser.named_parameters() if p.grad is not None}
 
 
+@pytest.mark.daily(9)
 @pytest.mark.parametrize(
     "memory",
     [

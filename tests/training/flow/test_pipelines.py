@@ -137,6 +137,7 @@ def in_one_graph(family: ModelFamily, *, gradient_steps: int) -> torch.Tensor:
     return (family.decode(latents) / 2 + 0.5).clamp(0, 1)
 
 
+@pytest.mark.daily(5)
 @pytest.mark.parametrize("mode", ["off", "whole"])
 def test_a_rollout_is_a_sample_with_the_gradient_of_its_last_steps(family: ModelFamily, mode: str) -> None:
     denoiser = denoiser_of(family)

@@ -22,6 +22,7 @@ from trainer.events import RewardMeasured
 from trainer.preflight import check
 
 
+@pytest.mark.daily(3)
 def test_a_fine_tune_is_a_folder_that_loads_again(config: Config, model: Path, tiny: FlowModel, tmp_path: Path) -> None:
     tuned = {
         "training": {"trains": "full", "learning_rate": 1e-3, "epochs": 1},
