@@ -19,7 +19,7 @@ from modules.config.schema import Config
 from modules.families.protocol import ModelFamily
 from modules.quantization.linear import QuantizedLinear
 from modules.quantization.registry import COMPUTED, FORMATS
-from trainer.run.model import load_family
+from trainer.run.reading import load_family
 from trainer.run.training_run import prepare
 from trainer.step.loop import train_epoch
 from trainer.step.precision import process_settings

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import torch
@@ -84,17 +85,27 @@ def never_packed(part: str, layer: str, packed_in: Literal["gguf", "float8"]) ->
     return False
 
 
+LayersReadLater = Mapping[str, Callable[[str], bool]]
+"""Whether the weight of a linear layer is read when it is quantized (`UnreadLinear`), by part."""
+NONE_LATER: LayersReadLater = MappingProxyType({})
+
+
+def read_with_part(layer: str) -> bool:
+    """Return that the weight of a layer is read with its part."""
+    return False
+
+
 @dataclass(frozen=True)
 class LoadRequest(Generic[Settings]):
     """A base model to load, with the settings of its family.
 
     `base_model` is a single file, a diffusers folder or a repository, `dtypes` the dtype of each part (float32 for
     others). `part_files` names the files of parts in place of the model's own; `stays_packed` are the layers that keep
-    the weights of such a file as they are stored. Of the parts in `without_weights` only the config is read: they are
-    on the meta device. The optional parts in `left_out` are not loaded, as if the model had none. `fallback_dtype` is
-    that of a VAE that overflows in float16. With `may_be_distilled`, the file of the denoiser may be of a distilled
-    model that lacks some weights of the base model (`DistilledSpec.lacks`).
-    `hub` has the token for a download, and `on_bytes(done, total)` reports its progress.
+    the weights of such a file as they are stored, `read_later` those whose weights are read when they are quantized.
+    Of the parts in `without_weights` only the config is read: they are on the meta device. The optional parts in
+    `left_out` are not loaded, as if the model had none. `fallback_dtype` is that of a VAE that overflows in float16.
+    With `may_be_distilled`, the file of the denoiser may be of a distilled model that lacks some weights of the base
+    model (`DistilledSpec.lacks`). `hub` has the token for a download, and `on_bytes(done, total)` reports its progress.
     """
 
     base_model: str
@@ -102,6 +113,7 @@ class LoadRequest(Generic[Settings]):
     dtypes: Mapping[str, torch.dtype] = field(default_factory=dict)
     part_files: Mapping[str, str] = field(default_factory=dict)
     stays_packed: StaysPacked = never_packed
+    read_later: LayersReadLater = field(default_factory=dict)
     without_weights: Collection[str] = ()
     left_out: Collection[str] = ()
     fallback_dtype: torch.dtype = torch.float32
@@ -127,6 +139,10 @@ class ModelFamily(Protocol):
 
     @property
     def parts(self) -> Mapping[str, Part]: ...
+
+    def put_part(self, name: str, module: nn.Module) -> None:
+        """Put a part that was read later in the place of the one without weights, before `set_memory`."""
+        ...
 
     @property
     def lora_naming(self) -> LoraNaming: ...

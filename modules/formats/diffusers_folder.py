@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from transformers.utils.logging import disable_progress_bar
 
+from modules.formats.headers import UnreadableFileError, read_header
+from modules.formats.safetensors_io import DTYPES
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from modules.system.regular_files import read_regular
@@ -184,3 +186,20 @@ def read_part(folder: Path, name: str, kind: Any, dtype: torch.dtype) -> Any:
             advice="The download is damaged or belongs to another model; download it again.",
         )
     return module.eval().requires_grad_(False)
+
+
+def stored_dtype(folder: Path) -> torch.dtype | None:
+    """Return the dtype of all weights in a part's folder; None if they have several, or a file cannot be read."""
+    try:
+        headers = [read_header(file) for file in folder.glob("*.safetensors")]
+    except UnreadableFileError:
+        return None  # reading the part explains it
+    dtypes = {DTYPES.get(tensor.dtype) for header in headers for tensor in header.tensors.values()}
+    [dtype] = dtypes if len(dtypes) == 1 else [None]
+    return dtype if dtype in (torch.float32, torch.bfloat16, torch.float16) else None
+
+
+def keeps_some_in_float32(kind: Any) -> bool:
+    """Return whether a diffusers or transformers class keeps some of its weights in float32 when it is read."""
+    lists = ("_keep_in_fp32_modules", "_keep_in_fp32_modules_strict")
+    return any(getattr(kind, name, None) for name in lists)

@@ -1,9 +1,10 @@
 """The placement of model parts on devices. Code requests a phase; nothing else moves a part.
 
 A part on the training device has its layers there except the offloaded ones (`offload.py`), which stay on the offload
-device throughout. The table of phases belongs to the trainer (`trainer/phases.py`); this module moves the parts and
-checks that no parked part runs. That check is a forward pre-hook on each part and always on: next to a forward
-pass its cost is negligible.
+device throughout. A part whose weights can be read again is not offloaded after its phase: it leaves the memory until a
+phase needs it again (`dropped_weights.py`). The table of phases belongs to the trainer (`trainer/phases.py`); this
+module moves the parts and checks that no parked part runs. That check is a forward pre-hook on each part and always on:
+next to a forward pass its cost is negligible.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from contextlib import contextmanager
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from modules.memory.checkpointing import offloaded_weights
+from modules.memory.dropped_weights import DROPPED, drop_weights, refill_weights
 from modules.memory.guard import DeviceGuard, PlacementError
 from modules.memory.transfers import on_temp_device
 from modules.system.devices import Device
@@ -35,27 +38,27 @@ class Placement:
         temp_device: Device,
         needed_in: Callable[[str], frozenset[str]],
         may_stay: Mapping[str, frozenset[str]] | None = None,
+        read_again: Mapping[str, Callable[[], nn.Module]] | None = None,
         guard: DeviceGuard | None = None,
     ) -> None:
         """`needed_in(phase)` names the parts that must be on the training device; the others are offloaded.
 
-        `may_stay` has, by phase, parts that stay where they are, because the device has room for them.
+        `may_stay` has, by phase, parts that stay where they are, because the device has room for them. The parts in
+        `read_again` leave the memory after `drop_readable`, and after each phase from then on; the functions there read
+        them again, on the CPU.
         """
         self.train_device = train_device
         self.temp_device = temp_device
         self._modules = dict(modules)
         self._needed_in = needed_in
         self._may_stay = may_stay or {}
+        self._read_again = dict(read_again or {})
+        self._drops = False
         self._guard = guard
         self._phase = ""
         self._devices = dict.fromkeys(self._modules, Device(""))
         self._phases_of_added: dict[str, frozenset[str]] = {}
-        # The children too: a VAE is called through its encoder or its decoder, not its own forward.
-        self._hooks = [
-            entry.register_forward_pre_hook(self._refuse_parked(name))
-            for name, module in self._modules.items()
-            for entry in (module, *module.children())
-        ]
+        self._hooks = [hook for name in self._modules for hook in self._watch(name)]
         for name in self._modules:
             self._move(name, temp_device)
 
@@ -65,8 +68,16 @@ class Placement:
         return self._phase
 
     def device_of(self, part: str) -> Device:
-        """Return the device of a part."""
-        return self._devices[part]
+        """Return the device of a part; `DROPPED` for one whose weights are not in the memory."""
+        return self._devices.get(part, DROPPED)
+
+    def add_part(self, name: str, module: nn.Module) -> None:
+        """Place a part that was read later than the others, on the CPU."""
+        self._modules[name] = module
+        self._devices[name] = Device("")
+        self._hooks += self._watch(name)
+        is_needed = bool(self._phase) and name in self._needed_in(self._phase)
+        self._move(name, self.train_device if is_needed else self.temp_device)
 
     def add(self, name: str, weights: nn.Module, *, phases: Collection[str]) -> None:
         """Place more weights, which are on the training device now and are needed there only in these phases."""
@@ -89,10 +100,16 @@ class Placement:
         needed = self._needed_in(phase) | {n for n, phases in self._phases_of_added.items() if phase in phases}
         for name in self._modules:
             if name not in needed and name not in self._may_stay.get(phase, ()):
-                self._move(name, self.temp_device)
+                self._leave(name)
         for name in needed:
             self._move(name, self.train_device)
         self._phase = phase
+
+    def drop_readable(self) -> None:
+        """Let all parts that can be read again leave the memory now, and from now on after each phase."""
+        self._drops = True
+        for name in self._read_again:
+            self._leave(name)
 
     @contextmanager
     def phase(self, phase: str) -> Iterator[None]:
@@ -153,10 +170,22 @@ class Placement:
         self._hooks.clear()
         self._modules.clear()
 
+    def _leave(self, name: str) -> None:
+        """Offload a part after its phase, or drop its weights. Its buffers stay: they are small, and not in files."""
+        if not (self._drops and name in self._read_again):
+            self._move(name, self.temp_device)
+        elif self._devices[name] != DROPPED:
+            drop_weights(self._modules[name], self.temp_device)
+            self._devices[name] = DROPPED
+
     def _move(self, name: str, device: Device) -> None:
         if self._devices[name] == device:
             return
         module = self._modules[name]
+        if self._devices[name] == DROPPED:
+            if device == self.temp_device and device != self.train_device:
+                return  # there is nothing to offload
+            refill_weights(module, self._read_again[name]())
         offloaded_parameters = offloaded_weights(module)
         if not device.is_cpu or any(t.device.type != "cpu" for t in module.parameters()):
             gradients = [w.grad for w in offloaded_parameters if w.grad is not None]  # of earlier micro-batches
@@ -170,6 +199,12 @@ class Placement:
 
     def _offloaded(self, weight: torch.Tensor) -> torch.Tensor:
         return on_temp_device(weight, train_device=self.train_device, temp_device=self.temp_device)
+
+    def _watch(self, name: str) -> list[RemovableHandle]:
+        """Refuse forward passes of a part while it is not on the training device."""
+        module = self._modules[name]
+        # The children too: a VAE is called through its encoder or its decoder, not its own forward.
+        return [e.register_forward_pre_hook(self._refuse_parked(name)) for e in (module, *module.children())]
 
     def _refuse_parked(self, name: str) -> Callable[[nn.Module, object], None]:
         def check(_module: nn.Module, _inputs: object) -> None:

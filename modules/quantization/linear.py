@@ -19,6 +19,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from modules.data.cache.store import EntryStore
+from modules.formats.lazy_tensors import LazyTensor
 from modules.quantization.packing import (
     FLOAT8_ROWS,
     INT8_ROWS,
@@ -96,6 +97,31 @@ def weights_without_values() -> Iterator[None]:
         yield
     finally:
         _without_values.reset(token)
+
+
+class UnreadLinear(nn.Linear):
+    """A frozen linear layer whose weight is still in its file, and on the meta device: it is read to be quantized."""
+
+    def __init__(self, layer: nn.Linear, source: LazyTensor, dtype: torch.dtype) -> None:
+        """Take the place of a layer; `source` is its weight, which is read in a dtype."""
+        nn.Module.__init__(self)  # not Linear's, which would allocate a weight
+        self.in_features, self.out_features, self.bias = layer.in_features, layer.out_features, layer.bias
+        self.weight = nn.Parameter(torch.empty(source.shape, dtype=dtype, device="meta"), requires_grad=False)
+        self._source = source
+        self.train(layer.training)
+
+    def read(self) -> torch.Tensor:
+        """Return the weight (out, in)."""
+        return self._source.make().to(self.weight.dtype)
+
+
+def read_later(module: nn.Module, sources: Mapping[str, LazyTensor], dtype: torch.dtype) -> None:
+    """Leave the weights of some linear layers in their files until they are quantized: `sources` has them by layer."""
+    for name, source in sources.items():
+        layer = module.get_submodule(name)
+        assert isinstance(layer, nn.Linear), f"{name} is no linear layer"
+        parent, _, attribute = name.rpartition(".")
+        setattr(module.get_submodule(parent), attribute, UnreadLinear(layer, source, dtype))
 
 
 class QuantizedLinear(nn.Linear):
@@ -233,15 +259,19 @@ def quantize_layers(
     are replaced. A `cache` keeps residuals, which take time to compute. Returns the names of the layers. Raises
     DarkroomError if an entry of the filter matches no layer.
     """
-    linear = {name: layer for name, layer in module.named_modules() if type(layer) is nn.Linear}
+    linear = {name: layer for name, layer in module.named_modules() if type(layer) in (nn.Linear, UnreadLinear)}
     taken = select_layers(chosen.layers, linear, page="Model")
     names = [n for n in taken if chosen.takes(n) and (n in packed or not chosen.format.is_stored)]
     for name in names:
         # Nothing else may reference the layer: its weight is freed before the next one is packed.
         layer = linear.pop(name)
         read = packed.get(name)
-        weight = pack_weight(layer.weight.detach(), chosen.format, chosen.residual, cache) if read is None else read()
+        weight = pack_weight(_weight_of(layer), chosen.format, chosen.residual, cache) if read is None else read()
         parent, _, attribute = name.rpartition(".")
         setattr(module.get_submodule(parent), attribute, QuantizedLinear(layer, chosen.format, weight))
         del layer
     return names
+
+
+def _weight_of(layer: nn.Linear) -> torch.Tensor:
+    return layer.read() if isinstance(layer, UnreadLinear) else layer.weight.detach()

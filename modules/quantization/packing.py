@@ -34,6 +34,9 @@ _OVERSAMPLING, _ITERATIONS = 8, 4  # Halko et al. 2011, algorithm 4.4, with what
 _EXACT_UP_TO = 256
 _SEED = 20_411
 
+_PACKED_AT_ONCE = 2**20
+"""Weights: packing a whole layer in float32 would take many times its memory."""
+
 logger = logging.getLogger("darkroom.quantization")
 
 # Dettmers et al. 2023, appendix E.
@@ -80,7 +83,13 @@ class Rows:
 
     def pack(self, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the rounded rows and their scales."""
-        return round_rows(weight.float(), dtype=self.dtype, largest=self.largest)
+        packed = torch.empty(weight.shape, dtype=self.dtype, device=weight.device)
+        scales = torch.empty(len(weight), 1, device=weight.device)
+        step = max(1, _PACKED_AT_ONCE // weight.shape[1])
+        for start in range(0, len(weight), step):  # a row depends on no other one
+            rows = slice(start, start + step)
+            packed[rows], scales[rows] = round_rows(weight[rows].float(), dtype=self.dtype, largest=self.largest)
+        return packed, scales
 
     def table(self) -> None:
         """Return nothing: there are no constants."""

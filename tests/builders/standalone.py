@@ -23,8 +23,9 @@ from trainer import phases
 from trainer.callbacks.image_sampler import ImageSampler
 from trainer.run.embeddings import attach_embeddings
 from trainer.run.machine import machine_of
-from trainer.run.model import load_family, prepare_parts
+from trainer.run.model import prepare_parts
 from trainer.run.placement import placement_of
+from trainer.run.reading import load_family
 
 
 def generate_samples(config: Config, lora: Path | None) -> list[Image.Image]:

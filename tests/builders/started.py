@@ -37,7 +37,7 @@ def main(counts_file: str, arguments: list[str]) -> int:
     launch.import_engine(in_window=False)
     called["garbage collection"] = _num_collections() - collections_before
     count(module("modules.families.parts.files"), "read_part")
-    count(module("trainer.run.model"), "weights_fingerprint")
+    count(module("trainer.run.identities"), "weights_fingerprint")
     sys.addaudithook(audit)
     code = command_line(arguments)
     found: dict[str, Any] = {"modules": sorted(sys.modules), "opened": dict(opened), "called": dict(called)}

@@ -35,7 +35,7 @@ from tests.builders.more_models import POOLED_WIDTH
 from trainer.data.datasets import datasets_of
 from trainer.events import Event, PhaseChanged, StepFinished, WarningRaised
 from trainer.run.finish import PreparedRun
-from trainer.run.model import load_family
+from trainer.run.reading import load_family
 from trainer.run.setup import RunSetup
 
 

@@ -18,7 +18,8 @@ from modules.settings.layer_filter import EVERYTHING
 from tests.builders.configs import laid_over, small_config
 from tests.builders.pipelines import load_tiny
 from trainer.run.machine import machine_of
-from trainer.run.model import encoder_identities, load_family, load_model
+from trainer.run.model import encoder_identities, load_model
+from trainer.run.reading import load_family
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 LATENTS = torch.randn(1, 4, 16, 16, generator=torch.Generator().manual_seed(1))

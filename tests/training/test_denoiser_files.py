@@ -33,7 +33,7 @@ from tests.builders.z_image import tiny_transformer
 from trainer.__main__ import main
 from trainer.events import StepFinished
 from trainer.preflight import check
-from trainer.run.model import load_family
+from trainer.run.reading import load_family
 
 State = dict[str, torch.Tensor]
 BASE: dict[str, Any] = {

@@ -29,7 +29,7 @@ from tests.builders.runs import assert_equal_tensors, run
 from trainer.__main__ import main
 from trainer.events import StepFinished
 from trainer.preflight import check
-from trainer.run.model import load_family
+from trainer.run.reading import load_family
 
 State = dict[str, torch.Tensor]
 BASE: dict[str, Any] = {

@@ -38,7 +38,7 @@ from trainer.preflight import check
 from trainer.preflight.part_files import problems_of_part_files, with_stored_bytes
 from trainer.preflight.passes import passes_of
 from trainer.preflight.run_budget import memory_estimate
-from trainer.run.model import load_family
+from trainer.run.reading import load_family
 
 BF16 = {"precision": "bfloat16"}
 PLAIN = {"parts": {"unet": {"dtype": "float32"}}}

@@ -21,7 +21,7 @@ from tests.builders.pipelines import load_tiny
 from tests.builders.runs import run
 from trainer.commands import Command, Stop
 from trainer.events import DownloadProgress
-from trainer.run.model import load_family
+from trainer.run.reading import load_family
 
 
 @pytest.fixture

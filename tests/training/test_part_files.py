@@ -38,7 +38,7 @@ from tests.builders.z_image import tiny_flux_vae, tiny_qwen, tiny_transformer
 from tests.training.test_denoiser_files import BASE, fused
 from trainer.events import StepFinished
 from trainer.preflight import check
-from trainer.run.model import load_family
+from trainer.run.reading import load_family
 
 REPOSITORY = "models--Tongyi-MAI--Z-Image-Turbo"
 

@@ -20,7 +20,7 @@ from tests.builders.pipelines import load_tiny, sample_in_diffusers, stock_pipel
 from tests.builders.runs import assert_equal_tensors, run
 from trainer.events import ModelSaved, SampleReady
 from trainer.preflight import check
-from trainer.run.model import load_family
+from trainer.run.reading import load_family
 from ui.loop.wording import preview_lines
 
 NOW = datetime(2026, 1, 1)

@@ -200,11 +200,11 @@ def test_sdxls_vae_trains_in_bfloat16(tiny_sdxl: Path, pixels: Path, tmp_path: P
 
 
 def test_no_other_part_is_read(tiny_sd: Path, pixels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from trainer.run import model
+    from trainer.run import reading
 
     seen: list[Any] = []
-    load_family = model.load_family
-    monkeypatch.setattr(model, "load_family", lambda *a, **k: seen.append(load_family(*a, **k)) or seen[-1])
+    load_family = reading.load_family
+    monkeypatch.setattr(reading, "load_family", lambda *a, **k: seen.append(load_family(*a, **k)) or seen[-1])
     run(vae_config(tmp_path, tiny_sd, pixels, training={"epochs": 1}))
     assert {n for n, p in seen[0].parts.items() if next(p.module.parameters()).is_meta} == {"unet", "text_encoder"}
 

@@ -38,11 +38,37 @@ class SampledModel:
     active: Callable[[], AbstractContextManager[None]]
 
 
+_MOST_ENCODED = 256  # prompts; one takes about 4 MB of FLUX.1's
+
+
+class EncodedPrompts:
+    """The conditioning of prompts by text encoders that a run does not change, on the CPU; the oldest ones leave."""
+
+    def __init__(self) -> None:
+        self._conditionings: dict[tuple[object, ...], Conditioning] = {}
+
+    def of(self, prompt: SamplePrompt) -> Conditioning | None:
+        """Return the conditioning of a prompt; None if it is not kept."""
+        return self._conditionings.get(_encoded_of(prompt))
+
+    def keep(self, prompt: SamplePrompt, conditioning: Conditioning) -> None:
+        """Keep the conditioning of a prompt."""
+        if len(self._conditionings) >= _MOST_ENCODED:
+            self._conditionings.pop(next(iter(self._conditionings)))
+        self._conditionings[_encoded_of(prompt)] = conditioning.to(CPU)
+
+
+def _encoded_of(prompt: SamplePrompt) -> tuple[object, ...]:
+    """Return all of a prompt that its conditioning depends on."""
+    return prompt.prompt, prompt.negative_prompt, prompt.guidance, prompt.width_px, prompt.height_px
+
+
 @dataclass(frozen=True, eq=False)
 class ImageSampler:
     """Samples one image per prompt. It draws only from its own generators, and does not change the model.
 
-    `sampled` is the model as samples see it; None if it is the one in training.
+    `sampled` is the model as samples see it; None if it is the one in training. `encoded` keeps the conditioning of
+    prompts; None where the text encoders change.
     """
 
     family: ModelFamily
@@ -50,6 +76,21 @@ class ImageSampler:
     device: Device
     precision: Precision
     sampled: SampledModel | None = None
+    encoded: EncodedPrompts | None = None
+
+    @torch.no_grad()
+    def conditionings(self, prompts: Sequence[SamplePrompt]) -> list[Conditioning]:
+        """Return the conditioning of each prompt, on the training device. Those that are kept need no encoder."""
+        known = [self.encoded.of(p) if self.encoded is not None else None for p in prompts]
+        found = [None if c is None else c.to(self.device) for c in known]
+        if None not in found:
+            return [c for c in found if c is not None]
+        with self.placement.phase(phases.SAMPLE_ENCODE), self.precision.autocast():
+            conditionings = [self._encode(p) if c is None else c for p, c in zip(prompts, found, strict=True)]
+        if self.encoded is not None:
+            for prompt, conditioning in zip(prompts, conditionings, strict=True):
+                self.encoded.keep(prompt, conditioning)
+        return conditionings
 
     @torch.no_grad()
     def sample(
@@ -62,8 +103,7 @@ class ImageSampler:
         """
         starts = [initial_noise(self._shape(p), seed=p.seed, device=self.device) for p in prompts]
         inputs = self._inputs(prompts, [generator for _, generator in starts])
-        with self.placement.phase(phases.SAMPLE_ENCODE), self.precision.autocast():
-            conditionings = [self._encode(p) for p in prompts]
+        conditionings = self.conditionings(prompts)
         active = nullcontext() if self.sampled is None else self.sampled.active()
         with self.placement.phase(phases.SAMPLE_DENOISE), active, self.precision.autocast():
             latents = [

@@ -115,7 +115,9 @@ class SamplingCallback:
             total = len(evaluations) * sum(p.steps for p in prompts)
             self._progress = SamplingProgress(total, self._meeting.check, self._emit)
         with evaluations[number].active(), without_idle(self._adapters):
-            return self._image_sampler.sample([self._expand(p) for p in prompts], on_step=self._progress.next)
+            return self._image_sampler.sample(
+                [expanded(self._settings, p) for p in prompts], on_step=self._progress.next
+            )
 
     def _evaluations(self) -> list[Evaluation]:
         return self._evaluation.variants(also_without_ema=self._settings.also_without_ema)
@@ -125,15 +127,6 @@ class SamplingCallback:
         if not prompt.random_seed:
             return prompt
         return prompt.model_copy(update={"seed": derive_seed(prompt.seed, "random sample", step, index)})
-
-    def _expand(self, prompt: SamplePrompt) -> SamplePrompt:
-        """Return a prompt with its wildcards replaced; its seed decides by what."""
-        folder = from_root(self._settings.wildcards_dir) if self._settings.wildcards_dir.strip() else None
-        texts = {
-            name: expand(getattr(prompt, name), seed=prompt.seed, folder=folder).text
-            for name in ("prompt", "negative_prompt")
-        }
-        return prompt.model_copy(update=texts)
 
     def dry_run_checks(self, state: DryRunState) -> list[DryRunCheck]:
         """Return the check of the largest sample, if the settings make samples without a request."""
@@ -152,12 +145,22 @@ class SamplingCallback:
     def _sample_shortly(self, index: int) -> Image.Image:
         """Return the sample of a prompt after a single denoising step."""
         with self._evaluation.active():
-            prompt = self._settings.prompts[index]
+            prompt = expanded(self._settings, self._settings.prompts[index])
             [image] = self._image_sampler.sample([prompt], on_step=self._meeting.check, most_steps=1)
         return image
 
     def _prompts(self) -> Prompts:
         return [(i, p) for i, p in enumerate(self._settings.prompts) if p.enabled]
+
+
+def expanded(settings: Sampling, prompt: SamplePrompt) -> SamplePrompt:
+    """Return a prompt with its wildcards replaced; its seed decides by what."""
+    folder = from_root(settings.wildcards_dir) if settings.wildcards_dir.strip() else None
+    texts = {
+        name: expand(getattr(prompt, name), seed=prompt.seed, folder=folder).text
+        for name in ("prompt", "negative_prompt")
+    }
+    return prompt.model_copy(update=texts)
 
 
 @contextmanager

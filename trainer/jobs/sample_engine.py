@@ -44,8 +44,9 @@ from trainer.preflight.model import found_model, without_lacking_parts
 from trainer.run.checkpoint import restore_fixed
 from trainer.run.embeddings import attach_embeddings
 from trainer.run.machine import Machine, machine_of
-from trainer.run.model import choose_attention, load_family, load_model, prepare_parts, sampling_model_of
+from trainer.run.model import choose_attention, load_model, prepare_parts, sampling_model_of
 from trainer.run.placement import placement_of
+from trainer.run.reading import load_family
 from trainer.run.sampled_model import place_sampled_model
 from trainer.run_folder.run_dir import existing_start_copy
 from trainer.run_folder.shards import has_averages, read_whole

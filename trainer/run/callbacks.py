@@ -84,7 +84,9 @@ def build_callbacks(
     writes_log = config.general.tensorboard and machine.ranks.rank.is_main
     folder = setup.run_dir / "tensorboard"
     tensorboard = TensorBoardLog(folder, first_step=first_step, emit=log.emit) if writes_log else None
-    image_sampler = ImageSampler(model.family, model.placement, device, machine.precision, model.measured)
+    image_sampler = ImageSampler(
+        model.family, model.placement, device, machine.precision, model.measured, model.encoded
+    )
     sampling = _sampling(setup, model, loaders, evaluation, tensorboard, meeting)
     saving = _saving(setup, model, loaders, WholeValues(evaluation, model.sharded, meeting), total_steps)
     loss, guards = config.training.loss, Guards(config.reward)
@@ -176,7 +178,7 @@ def _sampling(
     device, precision = setup.machine.train_device, setup.machine.precision
     return SamplingCallback(
         config.sampling,
-        image_sampler=ImageSampler(model.family, model.placement, device, precision, model.sampled),
+        image_sampler=ImageSampler(model.family, model.placement, device, precision, model.sampled, model.encoded),
         adapters=model.adapters,
         evaluation=evaluation,
         files=files,

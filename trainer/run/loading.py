@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from modules.adapters.spec import FileForm
 from modules.adapters.start import copies_in, lost_in
 from modules.adapters.start_notes import OtherLayers
 from modules.config.codec import load_file
 from modules.config.schema import Config
+from modules.config.sections.evaluation import SamplePrompt
 from modules.config.usage import data_in_use, method_of, uses_perceptual_distance
 from modules.memory.compiled_blocks import Compilation
 from modules.memory.placement import free_cached_memory
@@ -19,9 +21,12 @@ from modules.system.paths import from_root
 from modules.system.problem import count
 from modules.system.ranks import ONLY_RANK
 from trainer import phases
+from trainer.callbacks.image_sampler import ImageSampler
+from trainer.callbacks.sampling import expanded
 from trainer.data.datasets import up_to_date
 from trainer.events import PhaseChanged, WarningRaised
 from trainer.methods.build import load_perceptual
+from trainer.methods.measured_prompts import measured_prompts
 from trainer.methods.reward_models import RewardModels, load_reward_models
 from trainer.preflight.estimates import sizes_of
 from trainer.preflight.ranks import sharded_parts
@@ -54,6 +59,7 @@ def load_run(setup: RunSetup) -> tuple[LoadedModel, Loaders]:
         free_bytes=free_device_bytes(machine.train_device),
         start_copy=start_copy,
     )
+    filling = _Filling(setup, is_local=is_local)
     model = load_model(
         _with_seed_of(config, setup.start_weights),
         machine,
@@ -63,28 +69,69 @@ def load_run(setup: RunSetup) -> tuple[LoadedModel, Loaders]:
         may_stay=may_stay,
         checkpointed_blocks=blocks,
         channels_last=channels_last,
+        before_denoiser=filling.fill_first,
     )
-    if not is_local and ranks.rank.is_main:
-        ranks.from_main(None)
+    loaders = filling.loaders or filling.fill(model)
     if setup.backup is None:
         _report_start(setup, model)
     setup.desk.check()
-    data = data_in_use(config)
-    caches = caches_of(data, config.general.cache_dir, model, machine, setup.desk, log.emit)
-    datasets = up_to_date(setup.datasets, log.emit, setup.desk.check)  # loading a model can take long
-    names = sharded_parts(config, ranks.rank.world_size)
-    # A method that splits batches shares out its own micro-batches.
-    rank = ONLY_RANK if method_of(config).splits_batches else ranks.rank
-    loaders = build_loaders(data, config.masks, datasets, model, machine, caches, rank=rank, in_step=bool(names))
-    require_equal_images(ranks, loaders.training, loaders.validation)
-    if loaders.training.plans.total_steps(config.training.epochs) == 0:
-        raise DarkroomError(
-            "No image is left to train on.", advice="See the warnings: they name the files that were left out."
-        )
     free_cached_memory(machine.train_device)
+    names = sharded_parts(config, ranks.rank.world_size)
     model = shard(model, names, device=machine.train_device, num_processes=ranks.rank.world_size)
     model.placement.enter(phases.TRAIN)
     return model, loaders
+
+
+@dataclass(eq=False)
+class _Filling:
+    """Fills the caches of a run: before its denoiser is read, if the text encoders leave the memory, or with it."""
+
+    setup: RunSetup
+    is_local: bool
+    loaders: Loaders | None = None
+
+    def fill_first(self, model: LoadedModel) -> None:
+        """Fill the caches with a model that lacks its denoiser, and encode the prompts of the samples."""
+        loaders = self.loaders = self.fill(model)
+        setup, machine = self.setup, self.setup.machine
+        prompts = prompts_of(setup.config, loaders)
+        if prompts:
+            setup.log.emit(PhaseChanged("caching", "encoding the prompts of samples"))
+            device, precision = machine.train_device, machine.precision
+            ImageSampler(model.family, model.placement, device, precision, encoded=model.encoded).conditionings(prompts)
+        free_cached_memory(machine.train_device)
+        setup.log.emit(PhaseChanged("loading", setup.config.model.base_model))
+
+    def fill(self, model: LoadedModel) -> Loaders:
+        """Fill the caches and return the loaders. Raises DarkroomError if no image is left."""
+        setup, config, machine, log = self.setup, self.setup.config, self.setup.machine, self.setup.log
+        ranks = machine.ranks
+        if not self.is_local and ranks.rank.is_main:
+            ranks.from_main(None)
+        setup.desk.check()
+        data = data_in_use(config)
+        caches = caches_of(data, config.general.cache_dir, model, machine, setup.desk, log.emit)
+        datasets = up_to_date(setup.datasets, log.emit, setup.desk.check)  # loading a model can take long
+        in_step = bool(sharded_parts(config, ranks.rank.world_size))
+        # A method that splits batches shares out its own micro-batches.
+        rank = ONLY_RANK if method_of(config).splits_batches else ranks.rank
+        loaders = build_loaders(data, config.masks, datasets, model, machine, caches, rank=rank, in_step=in_step)
+        require_equal_images(ranks, loaders.training, loaders.validation)
+        if loaders.training.plans.total_steps(config.training.epochs) == 0:
+            raise DarkroomError(
+                "No image is left to train on.", advice="See the warnings: they name the files that were left out."
+            )
+        return loaders
+
+
+def prompts_of(config: Config, loaders: Loaders) -> list[SamplePrompt]:
+    """Return the prompts of all images that a run samples without a request, with their wildcards replaced."""
+    sampling = config.sampling
+    is_off = sampling.every.is_never and not sampling.at_start and not sampling.at_end
+    own = [] if is_off else [expanded(sampling, p) for p in sampling.prompts if p.enabled]
+    if not method_of(config).needs_reward_models:
+        return own
+    return [*own, *measured_prompts(config, loaders.validation.dataset, loaders.training.dataset)]
 
 
 def compilation_of(config: Config, clock: Callable[[], float]) -> Compilation | None:

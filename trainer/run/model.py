@@ -3,63 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import torch
 
-from modules.adapters.kept_layers import kept_fingerprint
 from modules.adapters.protocol import Adapter
 from modules.adapters.start import Start
-from modules.adapters.training_adapter import TrainingAdapter
-from modules.config.quantized_parts import NOTHING_QUANTIZED, QuantizedParts, quantized_parts
+from modules.config.quantized_parts import QuantizedParts, quantized_parts
 from modules.config.schema import Config
-from modules.config.sections.model import Model
 from modules.config.sections.model import Part as PartSettings
 from modules.config.sections.training import filtered_layers
 from modules.config.usage import rate_factor_of, trains_on_pixels
-from modules.data.cache.store import weights_fingerprint
 from modules.families.embeddings import Word
 from modules.families.parts.attention_processor import set_attention
-from modules.families.parts.circular_padding import pad_circularly
-from modules.families.protocol import LoadRequest, ModelFamily, Part, PartMemory, StaysPacked
-from modules.families.registry import FAMILIES
-from modules.families.settings import FamilySettings
-from modules.families.spec import VARIANT_LABELS, PartSpec
+from modules.families.protocol import ModelFamily, PartMemory
+from modules.families.spec import PartSpec
 from modules.memory.compiled_blocks import Compilation
 from modules.memory.placement import Placement
 from modules.memory.sharding import ShardedModule
 from modules.optim.param_groups import TrainGroup
-from modules.system.devices import dtype_of
-from modules.system.errors import DarkroomError
-from modules.system.factories import load_factory
-from modules.system.secrets import hub_access
-from modules.system.secrets_file import load_secrets
 from trainer import phases
-from trainer.callbacks.image_sampler import SampledModel
+from trainer.callbacks.image_sampler import EncodedPrompts, SampledModel
 from trainer.data.caching import EncoderIdentities
 from trainer.run.embeddings import attach_embeddings, embedding_units, fixed_embeddings_identity
+from trainer.run.identities import identities_of
+from trainer.run.late_denoiser import has_encoders_to_drop, readers_of_encoders
 from trainer.run.machine import Machine
 from trainer.run.placement import placement_of
-from trainer.run.quantized import quantize_parts
+from trainer.run.reading import Reading, load_family
 from trainer.run.sampled_model import (
     SamplingModel,
     load_sampling_model,
-    merge_training_adapter,
     place_sampled_model,
 )
 from trainer.run.trainables import (
-    PartOf,
     attach_adapters,
     rate_ratios,
     start_of,
     train_autoencoder,
     train_whole_parts,
     unit_of,
-    unread_parts,
 )
 from trainer.step.precision import Precision
 
@@ -85,6 +70,8 @@ class LoadedModel:
     """The model as samples see it, if it differs from the one in training."""
     measured: SampledModel | None = None
     """The model as the images see it on which rewards are measured."""
+    encoded: EncodedPrompts | None = None
+    """The conditioning of the prompts of samples, where text encoders leave the memory after encoding."""
 
     @property
     def trained_placeholders(self) -> frozenset[str]:
@@ -104,73 +91,6 @@ class LoadedModel:
         return any(p.role == "text_encoder" and p.name in trained for p in self.family.spec.parts)
 
 
-def load_family(
-    model: Model,
-    part_of: PartOf,
-    on_bytes: Callable[[float, float], None] | None = None,
-    *,
-    without_weights: Collection[str] = (),
-    fallback_dtype: str = "float32",
-    quantized: QuantizedParts = NOTHING_QUANTIZED,
-    before_quantizing: Callable[[ModelFamily], None] = lambda family: None,
-    may_be_distilled: bool = False,
-) -> ModelFamily:
-    """Load a base model through the factory its family names.
-
-    `part_of(name)` returns the settings of a part; `on_bytes(done, total)` is called during a download. The weights of
-    the parts in `without_weights` are not read; these parts are on the meta device. `fallback_dtype` is for a VAE
-    that overflows in float16; the weights of the `quantized` parts are quantized here, after `before_quantizing` was
-    called with the model. `may_be_distilled` is as in `LoadRequest`.
-    """
-    family = FAMILIES[model.family.name]
-    left_out = {p.name for p in family.parts if p.optional and not part_of(p.name).include}
-    spec = family.without(left_out)
-    load: Callable[[LoadRequest[FamilySettings]], ModelFamily] = load_factory(spec.factory)
-    loaded = load(
-        LoadRequest(
-            model.base_model,
-            model.family,
-            dtypes={p.name: dtype_of(quantized.plain_dtype(p.name, part_of(p.name).dtype)) for p in spec.parts},
-            part_files={p.name: file for p in spec.parts if (file := part_of(p.name).file.strip())},
-            stays_packed=_stays_packed(quantized),
-            without_weights=without_weights,
-            left_out=left_out,
-            fallback_dtype=dtype_of(fallback_dtype),
-            may_be_distilled=may_be_distilled,
-            offline=model.offline,
-            hub_cache_dir=model.hub_cache_dir,
-            hub=hub_access(load_secrets().secrets),
-            on_bytes=on_bytes,
-        )
-    )
-    _require_variant(loaded, model.variant, name=model.base_model)
-    before_quantizing(loaded)
-    quantize_parts(
-        loaded,
-        quantized.formats,
-        without=without_weights,
-        cache_dir=quantized.cache_dir,
-        files=quantized.files,
-    )
-    if model.circular_padding:
-        for part in loaded.parts.values():
-            if part.spec.role != "text_encoder":
-                pad_circularly(part.module)
-    return loaded
-
-
-def _stays_packed(quantized: QuantizedParts) -> StaysPacked:
-    """Return which layers keep the weights of their file as they are stored: in blocks, or in float8 with scales."""
-
-    def stays(part: str, layer: str, packed_in: Literal["gguf", "float8"]) -> bool:
-        chosen = quantized.formats.get(part)
-        if chosen is None or not chosen.takes(layer):
-            return False
-        return chosen.format.is_stored if packed_in == "gguf" else chosen.keeps_scaled_float8
-
-    return stays
-
-
 def prepare_parts(family: ModelFamily, precision: Precision) -> None:
     """Prepare the parts for a precision, whatever their weight dtype is.
 
@@ -178,6 +98,14 @@ def prepare_parts(family: ModelFamily, precision: Precision) -> None:
     """
     for part in family.parts.values():
         precision.prepare(part.module)
+
+
+def _prepare(family: ModelFamily, precision: Precision, channels_last: Collection[str]) -> None:
+    """Prepare the parts as read for a run; trained ones enter training mode later, and leave it at their end."""
+    for part in family.parts.values():
+        part.module.eval()
+    prepare_parts(family, precision)
+    channels_innermost(family, channels_last)
 
 
 def channels_innermost(family: ModelFamily, parts: Collection[str]) -> None:
@@ -208,6 +136,7 @@ def load_model(
     may_stay: Mapping[str, frozenset[str]] | None = None,
     checkpointed_blocks: Mapping[str, frozenset[str]] | None = None,
     channels_last: Collection[str] | None = None,
+    before_denoiser: Callable[[LoadedModel], None] | None = None,
 ) -> LoadedModel:
     """Load the model of a config, attach its adapters, and set up the placement and the memory settings of its parts.
 
@@ -215,39 +144,66 @@ def load_model(
     written. A `compilation` compiles the blocks of the denoiser. `may_stay` has the parts that stay on the training
     device in phases that do not need them (`trainer/preflight/room.py`), `checkpointed_blocks` the blocks that
     automatic checkpointing recomputes, by part. `channels_last` are the parts with the channels innermost, by default
-    the config's; an automatic choice counts as off. Raises DarkroomError if nothing would be trained.
+    the config's; an automatic choice counts as off. If large text encoders need not be in memory with
+    the denoiser, `before_denoiser` is called with a model that lacks it, then they leave the memory, and then the
+    denoiser is read. Raises DarkroomError if nothing would be trained.
     """
     quantized = quantized_parts(config)
-    merged: list[TrainingAdapter | None] = []
-    family = load_family(
-        config.model,
-        config.part,
-        on_bytes,
-        without_weights=unread_parts(config),
-        fallback_dtype=config.training.fallback_train_dtype,
-        quantized=quantized,
-        before_quantizing=lambda loaded: merged.append(merge_training_adapter(config, loaded)),
-    )
-    [training_adapter] = merged
-    if training_adapter is not None:
-        training_adapter.attach(family.parts[config.family.denoiser.name].module)
-    for part in family.parts.values():
-        part.module.eval()  # trained parts enter training mode below, and leave it when their training stops
-    facts = phases.phase_facts(config)
+    read = Reading(config, quantized, on_bytes)
+    facts, denoiser = phases.phase_facts(config), config.family.denoiser.name
+    if channels_last is None:
+        with_channels = (p.name for p in config.family.parts if p.role != "text_encoder")
+        channels_last = frozenset(with_channels if config.model.channels_last == "on" else ())
+    is_late = before_denoiser is not None and has_encoders_to_drop(config, may_stay or {})
+    family = read.parts(*(p.name for p in config.family.parts if not (is_late and p.name == denoiser)))
     start = start_of(config, family, start_copy) if config.training.trains == "adapter" else None
     # Before adapters are attached and parts move: the encoders' identity comes from their unchanged weights.
-    identities = _identities(config.model, family, facts, machine.precision, start, quantized)
-    prepare_parts(family, machine.precision)
-    if channels_last is None:
-        with_channels = (p.name for p in family.spec.parts if p.role != "text_encoder")
-        channels_last = frozenset(with_channels if config.model.channels_last == "on" else ())
-    channels_innermost(family, channels_last)
+    identities = identities_of(config.model, family, facts, machine.precision, start, quantized)
+    _prepare(family, machine.precision, channels_last)
+    set_memory = partial(_set_memory, family, config, machine, compilation, checkpointed_blocks or {})
+    place = partial(placement_of, family, facts, machine, may_stay)
+    encoding: LoadedModel | None = None
+    if is_late and before_denoiser is not None:
+        if readers := readers_of_encoders(config, start, read.again, may_stay or {}):
+            set_memory(())
+            encoding = LoadedModel(family, (), (), place(readers), identities, start, encoded=EncodedPrompts())
+            before_denoiser(encoding)
+            encoding.placement.drop_readable()
+        late = read.parts(denoiser)
+        _prepare(late, machine.precision, channels_last)
+        family.put_part(denoiser, late.parts[denoiser].module)
+    if read.training_adapter is not None:
+        read.training_adapter.attach(family.parts[denoiser].module)
     sampling_model = sampling_model_of(config, family, quantized, on_bytes, channels_last=channels_last)
     if not trains_on_pixels(config):
         choose_attention(family, config.training.attention, machine)
     copies = None if start_copy is None else start_copy.parent / "embeddings"
     words = attach_embeddings(config, family, copies=copies)
     identities = identities.with_words(fixed_embeddings_identity(words))
+    adapters, groups = _train(config, family, start)
+    groups += embedding_units(config, words)
+    set_memory(adapters)
+    placement = encoding.placement if encoding else place()
+    if encoding:
+        placement.add_part(denoiser, family.parts[denoiser].module)
+    sampled, measured = place_sampled_model(family, placement, read.training_adapter, sampling_model)
+    return LoadedModel(
+        family,
+        adapters,
+        groups,
+        placement,
+        identities,
+        start,
+        compilation,
+        words,
+        sampled=sampled,
+        measured=measured,
+        encoded=encoding.encoded if encoding else None,
+    )
+
+
+def _train(config: Config, family: ModelFamily, start: Start | None) -> tuple[list[Adapter], list[TrainGroup]]:
+    """Prepare what a run trains besides embeddings; return its adapters and the groups of its parameters."""
     adapters: list[Adapter] = []
     parameters: Mapping[str, dict[str, torch.nn.Parameter]] = {}
     if trains_on_pixels(config):
@@ -260,31 +216,29 @@ def load_model(
         parameters = {adapter.part: adapter.parameters() for adapter in adapters}
     fixed = {adapter.part: adapter.fixed for adapter in adapters}
     rate, factor = config.training.learning_rate, rate_factor_of(config)
-    groups = [
+    return adapters, [
         unit_of(family.parts[name], p, config.part(name), rate, factor, rate_ratios(config, p), fixed.get(name, dict))
         for name, p in parameters.items()
-    ] + embedding_units(config, words)
+    ]
+
+
+def _set_memory(
+    family: ModelFamily,
+    config: Config,
+    machine: Machine,
+    compilation: Compilation | None,
+    checkpointed_blocks: Mapping[str, frozenset[str]],
+    adapters: Sequence[Adapter],
+) -> None:
+    """Set how each part saves memory; of a denoiser that is not read yet nothing is set up."""
     family.set_memory(
         {
-            name: _memory_of(part.spec, config.part(name), adapters, compilation, checkpointed_blocks or {})
+            name: _memory_of(part.spec, config.part(name), adapters, compilation, checkpointed_blocks)
             for name, part in family.parts.items()
+            if not any(p.is_meta for p in part.module.parameters())
         },
         train_device=machine.train_device,
         temp_device=machine.temp_device,
-    )
-    placement = placement_of(family, facts, machine, may_stay)
-    sampled, measured = place_sampled_model(family, placement, training_adapter, sampling_model)
-    return LoadedModel(
-        family,
-        adapters,
-        groups,
-        placement,
-        identities,
-        start,
-        compilation,
-        words,
-        sampled=sampled,
-        measured=measured,
     )
 
 
@@ -336,7 +290,7 @@ def encoder_identities(config: Config, machine: Machine) -> EncoderIdentities:
         quantized=quantized,
     )
     start = start_of(config, family, None) if config.training.trains == "adapter" else None
-    identities = _identities(config.model, family, facts, machine.precision, start, quantized)
+    identities = identities_of(config.model, family, facts, machine.precision, start, quantized)
     words = attach_embeddings(config, family, copies=None) if facts.has_text_cache else []
     return identities.with_words(fixed_embeddings_identity(words))
 
@@ -361,54 +315,4 @@ def _memory_of(
         resident=frozenset(name.removeprefix(f"{part.name}.") for name in adapter_weights),
         compilation=compilation if part.role == "denoiser" else None,
         chosen_blocks=blocks or frozenset(),
-    )
-
-
-def _identities(
-    model: Model,
-    family: ModelFamily,
-    facts: phases.PhaseFacts,
-    precision: Precision,
-    start: Start | None,
-    quantized: QuantizedParts,
-) -> EncoderIdentities:
-    """Return the identities of the encoders for cache keys; empty for encoders whose cache is not used.
-
-    Layers that the run keeps on an encoder are part of it.
-    """
-
-    def fingerprint(part: Part) -> str:
-        kept = start.kept_in(part.spec.name) if start is not None else []
-        identity = weights_fingerprint(part.module)
-        if (chosen := quantized.formats.get(part.spec.name)) is not None:
-            identity = f"{identity} in {chosen.format.name}"  # formats with the same weights round inputs or not
-        return f"{identity} with {kept_fingerprint(kept)}" if kept else identity
-
-    hashed = {
-        name: part
-        for name, part in family.parts.items()
-        if (part.spec.role == "vae" and facts.has_latent_cache)
-        or (part.spec.role == "text_encoder" and facts.has_text_cache)
-    }
-    with ThreadPoolExecutor() as pool:  # a hash does not hold the interpreter lock, and SDXL's take seconds
-        fingerprints = dict(zip(hashed, pool.map(fingerprint, hashed.values()), strict=True))
-    images = [fingerprints.get(p.name, "") for p in family.spec.parts if p.role == "vae"]
-    texts = [fingerprints.get(p.name, "") for p in family.spec.parts if p.role == "text_encoder"]
-    # It rounds otherwise. An automatic choice leaves a VAE whose latents are cached as it is.
-    order = ["channels last"] if model.channels_last == "on" else []
-    return EncoderIdentities(
-        # Images are encoded outside autocast, but in TF32 where the run's precision allows it on this device.
-        images="|".join([*images, family.image_identity(), f"tf32 {precision.tf32}", *order]),
-        captions="|".join([*texts, family.text_identity(), precision.name]),
-    )
-
-
-def _require_variant(family: ModelFamily, variant: str, *, name: str) -> None:
-    """Raise DarkroomError where a model, called `name`, is of another variant than `model.variant`."""
-    if family.variant == variant:
-        return
-    raise DarkroomError(
-        f"The model variant is set to {VARIANT_LABELS[variant]}, but {name} is of the variant "
-        f"{VARIANT_LABELS[family.variant]}.",
-        advice=f"Set the model variant to {VARIANT_LABELS[family.variant]}, or choose another model.",
     )

@@ -28,10 +28,11 @@ def placement_of(
     facts: phases.PhaseFacts,
     machine: Machine,
     may_stay: Mapping[str, frozenset[str]] | None = None,
+    read_again: Mapping[str, Callable[[], nn.Module]] | None = None,
 ) -> Placement:
     """Return the placement that moves the parts of a model between devices as the phase changes.
 
-    `may_stay` has the parts for which the device has room, by phase.
+    `may_stay` has the parts for which the device has room, by phase; `read_again` reads parts that leave the memory.
     """
     return Placement(
         _read_parts(family),
@@ -39,6 +40,7 @@ def placement_of(
         temp_device=machine.temp_device,
         needed_in=lambda phase: phases.needed_parts(phase, family.spec, facts),
         may_stay=may_stay,
+        read_again=read_again,
         guard=machine.guard,
     )
 

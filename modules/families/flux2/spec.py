@@ -19,6 +19,7 @@ MISTRAL = ModelClass(
     "modules.families.parts.traced_passes:text_passes",
     library="transformers",
     whole="Mistral3ForConditionalGeneration",
+    is_large=True,
 )
 FLUX2 = FamilySpec(
     name="flux2",

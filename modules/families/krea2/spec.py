@@ -41,6 +41,7 @@ QWEN3_VL = ModelClass(
     ("transformers.models.qwen3_vl.modeling_qwen3_vl:Qwen3VLTextDecoderLayer",),
     "modules.families.parts.traced_passes:text_passes",
     file_key="modules.families.parts.qwen_text:text_key",
+    is_large=True,
     library="transformers",
 )
 CONVENTION = FlowConvention(shift=TokenShift(max_tokens=6400))

@@ -5,7 +5,7 @@ A family's `load` reads it; its `assemble` builds the family from it. Readers of
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,11 @@ from modules.families.parts.clip_text import TextTower, is_open_clip
 from modules.families.parts.clip_tokens import OPEN_CLIP_PAD, load_clip_tokenizer
 from modules.families.parts.clip_vocabulary import END_TOKEN
 from modules.families.parts.single_file.checkpoint import empty_part
+from modules.families.protocol import NONE_LATER, LayersReadLater
 from modules.families.spec import FamilySpec, PartSpec, tokenizer_of, variant_of
-from modules.formats.diffusers_folder import read_json, read_part
+from modules.formats.diffusers_folder import keeps_some_in_float32, read_json, read_part, stored_dtype
+from modules.formats.lazy_tensors import LazyTensor, lazy
+from modules.quantization.linear import read_later
 from modules.system.errors import DarkroomError
 from modules.system.factories import load_factory
 
@@ -51,18 +54,25 @@ def read_folder(
     dtypes: Mapping[str, torch.dtype],
     *,
     without_weights: Collection[str] = (),
+    read_later: LayersReadLater = NONE_LATER,
 ) -> ModelFiles:
     """Return a model in diffusers' folder layout, each part in its dtype from `dtypes` (default float32).
 
     `name` is the user's name for the model. Of the parts in `without_weights` only the config is read: they are on the
-    meta device. Raises DarkroomError where a file is missing.
+    meta device. The weights of the layers in `read_later` are read when they are quantized. Raises
+    DarkroomError where a file is missing.
     """
 
     def read(part: PartSpec) -> Any:
-        kind = load_factory(part.model_class)
-        if part.name in without_weights:
-            return empty_part(kind, part.model.own_config(read_json(folder, part.name, "config.json")))
-        return read_part(folder, part.name, kind, dtypes.get(part.name, torch.float32))
+        name, kind, dtype = part.name, load_factory(part.model_class), dtypes.get(part.name, torch.float32)
+        if name in without_weights:
+            return empty_part(kind, part.model.own_config(read_json(folder, name, "config.json")))
+        if name not in read_later or keeps_some_in_float32(kind):
+            return read_part(folder, name, kind, dtype)
+        # In another dtype than that of the files, all weights would be in memory before the first one is quantized.
+        module = read_part(folder, name, kind, stored_dtype(folder / name) or dtype)
+        _cast(module, dtype, read_later[name])
+        return module
 
     return ModelFiles(
         name=name,
@@ -71,6 +81,20 @@ def read_folder(
         tokenizers={name: folder / tokenizer_of(name) for name in spec.names_of("text_encoder")},
         folder=folder,
     )
+
+
+def _cast(module: Any, dtype: torch.dtype, is_read_later: Callable[[str], bool]) -> None:
+    """Cast the weights of a part that were read in the dtype of its files, as the library would have cast them.
+
+    Those of the layers that `is_read_later` takes are cast one by one as they are quantized.
+    """
+    linear = [n for n, layer in module.named_modules() if type(layer) is torch.nn.Linear and is_read_later(n)]
+    sources: dict[str, LazyTensor] = {name: lazy(module.get_submodule(name).weight.detach()) for name in linear}
+    read_later(module, sources, dtype)
+    in_files = module.state_dict().keys()
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if tensor.is_floating_point() and not tensor.is_meta and name in in_files:
+            tensor.data = tensor.data.to(dtype)
 
 
 def require_known_denoiser(files: ModelFiles, spec: FamilySpec) -> None:

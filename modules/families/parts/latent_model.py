@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import torch
+from torch import nn
 
 from modules.diffusion.process import NoiseProcess
 from modules.families.parts import vae
@@ -54,6 +55,10 @@ class LatentModel(ABC, Generic[Process]):
     def parts(self) -> Mapping[str, Part]:
         """The parts by name."""
         return {p.name: Part(p, self.modules[p.name], self._reaches(p.name)) for p in self.spec.parts}
+
+    def put_part(self, name: str, module: nn.Module) -> None:
+        """Put a part that was read later in the place of the one without weights, before `set_memory`."""
+        self.modules = {**self.modules, name: module}
 
     @property
     def variant(self) -> str:

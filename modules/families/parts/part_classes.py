@@ -80,11 +80,13 @@ T5_TEXT = ModelClass(
     f"{_PASSES}:text_passes",
     file_key="modules.families.parts.t5_layers:t5_key",
     overflows_in_float16=True,  # T5 v1.1 was trained in bfloat16; float16 clips its states
+    is_large=True,
 )
 QWEN3 = ModelClass(
     "transformers.models.qwen3.modeling_qwen3:Qwen3Model",
     ("transformers.models.qwen3.modeling_qwen3:Qwen3DecoderLayer",),
     f"{_PASSES}:text_passes",
+    is_large=True,
 )
 _QWEN25_VL = "transformers.models.qwen2_5_vl.modeling_qwen2_5_vl"
 QWEN25_VL_TEXT = ModelClass(
@@ -93,6 +95,7 @@ QWEN25_VL_TEXT = ModelClass(
     f"{_PASSES}:text_passes",
     file_key="modules.families.parts.qwen_text:text_key",
     config_key="text_config",
+    is_large=True,
 )
 """The part of a Qwen2.5-VL that reads text: its files contain the one that sees images, too, which is not loaded."""
 CHAT_TOKENIZER = "modules.families.parts.chat_tokens:load_chat_tokenizer"

@@ -24,7 +24,7 @@ from modules.families.parts.single_file.checkpoint import (
 )
 from modules.families.parts.single_file.denoiser_file import config_in_file
 from modules.families.parts.single_file.models import configs_of_model
-from modules.families.protocol import LoadRequest
+from modules.families.protocol import NONE_LATER, LayersReadLater, LoadRequest, read_with_part
 from modules.families.registry import published
 from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec, PartSpec, tokenizer_of
@@ -73,12 +73,14 @@ def _read_base(
         return _read_denoiser_alone(request, spec, kind, unread)
     if kind is not None:
         spec = spec.without(kind.without - set(elsewhere))
-        files = _read_single_file(path, kind, name, spec, dtypes, without_weights=unread)
+        files = _read_single_file(path, kind, name, spec, dtypes, without_weights=unread, read_later=request.read_later)
         return files if spec.text.ships_vocabulary else replace(files, tokenizers=_tokenizers(request, spec, kind))
     parts = [p.name for p in spec.parts if p.name not in unread]
     folder = _locate(request, name, parts)
     found = identify(folder)
-    files = read_folder(folder, name, spec.without(found.without), dtypes, without_weights=unread)
+    files = read_folder(
+        folder, name, spec.without(found.without), dtypes, without_weights=unread, read_later=request.read_later
+    )
     return _with_published_parts(request, files, found, spec, found.without & set(elsewhere))
 
 
@@ -168,7 +170,10 @@ def _with_part(
     if part.role == "vae":
         module = load_vae_file(vae_weights_at(path), part.model, settings, dtype)
     else:
-        module = load_part_file(path, spec, part, settings, dtype, stays_packed=request.stays_packed)
+        later = request.read_later.get(part.name, read_with_part)
+        module = load_part_file(
+            path, spec, part, settings, dtype, stays_packed=request.stays_packed, is_read_later=later
+        )
     return replace(files, parts={**files.parts, part.name: module}, scheduler=scheduler)
 
 
@@ -201,6 +206,7 @@ def _read_single_file(
     dtypes: Mapping[str, torch.dtype],
     *,
     without_weights: Collection[str] = (),
+    read_later: LayersReadLater = NONE_LATER,
 ) -> ModelFiles:
     """Return the parts of a .safetensors or .ckpt file of a `kind`, in the original layout; `name` is the user's.
 
@@ -217,7 +223,8 @@ def _read_single_file(
     def read(part: str, part_class: Any) -> Any:
         if part in without_weights:
             return empty_part(part_class, configs[part])
-        return load_part(checkpoint, part, part_class, dtypes.get(part, torch.float32))
+        dtype, later = dtypes.get(part, torch.float32), read_later.get(part, read_with_part)
+        return load_part(checkpoint, part, part_class, dtype, is_read_later=later)
 
     parts = {p.name: read(p.name, load_factory(p.model_class)) for p in spec.parts}
     return ModelFiles(name, parts, checkpoint.scheduler_config(), tokenizers={})

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 import torch
 
+from modules.config.quantized_parts import quantized_parts
 from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.families.protocol import ModelFamily, PartMemory
 from modules.memory.compiled_blocks import Compilation
 from modules.system.devices import CPU, Device
 from tests.builders.configs import laid_over
+from tests.builders.flow_models import FlowModel
 from tests.builders.pipelines import denoiser_of, noise_of
 from tests.builders.runs import assert_equal_tensors
 from trainer.preflight.run_budget import memory_estimate
+from trainer.run.reading import load_family
 
 
 def test_the_memory_of_a_run_is_estimated(config: Config) -> None:
@@ -24,6 +28,27 @@ def test_the_memory_of_a_run_is_estimated(config: Config) -> None:
     ]
     activations = [estimate.peak.bytes_of("activations") for estimate in estimates if estimate is not None]
     assert 0 < 3 * activations[0] < activations[1] < 5 * activations[0]
+
+
+def test_weights_that_are_quantized_as_they_are_read_are_the_same(config: Config, tiny: FlowModel) -> None:
+    """The files are in float32: one way casts each part as it is read, the other each layer as it is quantized."""
+    encoders = tiny.spec.names_of("text_encoder")
+    parts = {name: {"dtype": "int8", "train": False} for name in (tiny.spec.denoiser.name, *encoders)}
+    changed = laid_over(config, {"parts": parts, "training": {"precision": "bfloat16"}})
+    load = partial(load_family, changed.model, changed.part, quantized=quantized_parts(changed))
+    one_by_one, at_once = load(), load(before_quantizing=lambda family: None)
+    for name, part in at_once.parts.items():
+        tensors, others = (
+            dict((*m.named_parameters(), *m.named_buffers())) for m in (part.module, one_by_one.parts[name].module)
+        )
+        assert {n: t.dtype for n, t in others.items()} == {n: t.dtype for n, t in tensors.items()}
+        assert_equal_tensors(others, tensors)
+    prompts, noisy = ["a disc"], noise_of(at_once, batch=1, seed=0)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        once, other = (
+            f.predict(noisy, torch.tensor([250.0]), f.encode_prompts(prompts)) for f in (at_once, one_by_one)
+        )
+    assert torch.equal(once, other)
 
 
 def gradients(family: ModelFamily, memory: PartMemory) -> dict[str, torch.Tensor]:

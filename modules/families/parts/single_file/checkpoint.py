@@ -8,7 +8,7 @@ Only headers are read until a part is loaded, then tensor by tensor.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.identify import identify
 from modules.families.parts.single_file.autoencoder import VAE_PREFIX, vae_names, vae_slots_of
 from modules.families.parts.single_file.denoiser_file import packed_layers
+from modules.families.parts.single_file.fill import fill_part
 from modules.families.parts.single_file.models import (
     averaged_names,
     configs_of_file,
@@ -30,7 +31,7 @@ from modules.families.parts.single_file.models import (
 from modules.families.parts.single_file.moves import from_original, identity_matrix, inward
 from modules.families.parts.single_file.packed_weights import is_scaled_matrix, part_tensors
 from modules.families.parts.single_file.record import Configs, PartLayout
-from modules.families.protocol import StaysPacked, never_packed
+from modules.families.protocol import StaysPacked, never_packed, read_with_part
 from modules.families.registry import FAMILIES, all_files, published
 from modules.families.spec import FamilySpec, ModelClass, PartSpec
 from modules.formats.lazy_tensors import LazyTensor
@@ -135,7 +136,15 @@ def part_state(checkpoint: Checkpoint, part: str, *, use_ema: bool = False) -> d
     return from_original(layout.slots, inside)
 
 
-def load_part(checkpoint: Checkpoint, part: str, kind: Any, dtype: torch.dtype, *, use_ema: bool = False) -> Any:
+def load_part(
+    checkpoint: Checkpoint,
+    part: str,
+    kind: Any,
+    dtype: torch.dtype,
+    *,
+    use_ema: bool = False,
+    is_read_later: Callable[[str], bool] = read_with_part,
+) -> Any:
     """Return one part of a checkpoint, on the CPU, in eval mode, frozen, as `diffusers_folder.read_part` does.
 
     `kind` is the diffusers or transformers class. Raises DarkroomError where the file does not contain it.
@@ -148,6 +157,7 @@ def load_part(checkpoint: Checkpoint, part: str, kind: Any, dtype: torch.dtype, 
         dtype,
         where=f"the {part} in {checkpoint.path.name}",
         library_prefix=checkpoint.layouts[part].library_prefix,
+        is_read_later=is_read_later,
     )
 
 
@@ -192,6 +202,7 @@ def load_part_file(
     dtype: torch.dtype,
     *,
     stays_packed: StaysPacked = never_packed,
+    is_read_later: Callable[[str], bool] = read_with_part,
 ) -> Any:
     """Return the denoiser or a text encoder of a file, built from the base model's `config` of the part.
 
@@ -209,7 +220,14 @@ def load_part_file(
     state = {ours: inward(tensor.slot, stored[tensor.name]) for ours, tensor in tensors.items()}
     for name in part.model.identity_if_missing - state.keys():
         state[name] = identity_matrix(module.get_parameter(name).shape[0])
-    return _fill_part(module, state, dtype, where=f"the {part.label} in {path.name}", left_out=left_out)
+    return fill_part(
+        module,
+        state,
+        dtype,
+        where=f"the {part.label} in {path.name}",
+        left_out=left_out,
+        is_read_later=is_read_later,
+    )
 
 
 def _weights_in(folder: Path) -> Path:
@@ -231,58 +249,17 @@ def build_part(
     *,
     where: str,
     library_prefix: str = "",
+    is_read_later: Callable[[str], bool] = read_with_part,
 ) -> Any:
     """Return a module built from a config and a state's tensors, each read and cast to `dtype` on its own.
 
-    `library_prefix` starts names of the state, and in some versions of its library also names of the module.
+    The weights of the linear layers that `is_read_later` takes are read when they are quantized. `library_prefix`
+    starts names of the state, and in some versions of its library also names of the module.
     """
     module = empty_part(kind, config)
     if library_prefix and not any(n.startswith(library_prefix) for n in module.state_dict()):
         state = {n.removeprefix(library_prefix): tensor for n, tensor in state.items()}
-    return _fill_part(module, state, dtype, where=where)
-
-
-def _fill_part(
-    module: Any,
-    state: Mapping[str, LazyTensor],
-    dtype: torch.dtype,
-    *,
-    where: str,
-    left_out: Collection[str] = (),
-) -> Any:
-    """Fill an empty module, in place, as `build_part` does; the tensors in `left_out` stay on the meta device."""
-    state = _with_tied(module, state)
-    expected = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
-    wrong = sorted(n for n in expected.keys() | state.keys() if n not in state or expected.get(n) != state[n].shape)
-    if wrong:
-        there = state[wrong[0]].shape if wrong[0] in state else "missing"
-        raise DarkroomError(
-            f"{len(wrong)} weights of {where} do not fit its config; the first is {wrong[0]}: {there} where "
-            f"{expected.get(wrong[0], 'none')} is expected.",
-            advice="The model has a different size than the detected one. Choose another model.",
-        )
-    weights = {
-        name: torch.empty(tensor.shape, dtype=dtype, device="meta")
-        if name in left_out
-        else _cast(tensor.make(), _dtype_of(module, name, dtype))
-        for name, tensor in state.items()
-    }
-    module.load_state_dict(weights, strict=True, assign=True)
-    if _tied_names(module):
-        module.tie_weights()
-    _fill_buffers(module)
-    return module.eval().requires_grad_(False)
-
-
-def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return a copy in a dtype; of whole numbers, such as a batch norm's count, in their own."""
-    return tensor.to(dtype if tensor.is_floating_point() else tensor.dtype, copy=True)
-
-
-def _dtype_of(module: Any, name: str, dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype of a tensor of a module in `dtype`: float32 where diffusers' class keeps it for its accuracy."""
-    kept = getattr(module, "_keep_in_fp32_modules", None) if hasattr(module, "from_config") else None
-    return torch.float32 if kept and not set(name.split(".")).isdisjoint(kept) else dtype
+    return fill_part(module, state, dtype, where=where, is_read_later=is_read_later)
 
 
 def empty_part(kind: Any, config: Mapping[str, Any]) -> Any:
@@ -295,18 +272,6 @@ def empty_part(kind: Any, config: Mapping[str, Any]) -> Any:
             return kind(settings(**config.get(settings.base_config_key, config)))  # of a part of a larger model
     except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
         raise DarkroomError(f"The config of {kind.__name__} is not valid: {error}") from error
-
-
-def _with_tied(module: Any, state: Mapping[str, LazyTensor]) -> dict[str, LazyTensor]:
-    """Return a state with the second names of weights that modules share: files have them once (T5's vocabulary)."""
-    tied = {name: state[first] for name, first in _tied_names(module).items() if first in state}
-    return {**tied, **state}
-
-
-def _tied_names(module: Any) -> Mapping[str, str]:
-    """Return the names of a transformers model's shared weights, each with the name that files have."""
-    names = getattr(module, "_tied_weights_keys", None)
-    return names if isinstance(names, Mapping) else {}
 
 
 def _is_old_matrix(name: str, tensor: LazyTensor) -> bool:
@@ -328,22 +293,3 @@ def _lacks_part(checkpoint: Checkpoint, part: str) -> DarkroomError:
     is_vae = spec is not None and spec.role == "vae"
     advice = "Choose a separate VAE file." if is_vae else "Choose a complete checkpoint."
     return DarkroomError(f"{checkpoint.path.name} contains no {label}.", advice=advice)
-
-
-def _fill_buffers(module: torch.nn.Module) -> None:
-    """Fill the buffers that are not in files: CLIP's position ids count from zero, rotary embeddings come from the
-    config, and others from the function of the part's class (`ModelClass.fill_buffers`).
-    """
-    parts = (part for spec in FAMILIES.values() for part in spec.parts)
-    for function in {p.model.fill_buffers for p in parts if p.class_name == type(module).__name__} - {""}:
-        load_factory(function)(module)
-    for owner in module.modules():
-        names = [name for name, buffer in owner._buffers.items() if buffer is not None and buffer.is_meta]
-        if names == ["position_ids"]:
-            shape = owner._buffers["position_ids"].shape  # type: ignore[union-attr]
-            owner._buffers["position_ids"] = torch.arange(shape[-1]).expand(shape).clone()
-        elif names:
-            rotary: Any = type(owner)
-            fresh = rotary(owner.config)
-            for name in names:
-                owner._buffers[name] = fresh._buffers[name]
