@@ -78,8 +78,8 @@ class ModelClass:
 
     `overflows_in_float16`: activations of the published weights do, so that no run may compute in it.
 
-    `is_large`: a text encoder about as large as a denoiser. New configs do not train it, and a run that caches its
-    outputs has it in memory only while it encodes.
+    `is_large`: a text encoder about as large as a denoiser. A run that caches its outputs has it in memory only while
+    it encodes.
 
     `work` is the computation for each weight relative to a UNet of SD XL, for comparing step times: 3.5 for a
     transformer over all tokens of patches of 2 x 2 (two operations for each of 4,096 tokens at 1024 px, against 2,335).
