@@ -90,9 +90,9 @@ class Config(Section):
     def family_parts(self) -> tuple[PartSpec, ...]:
         """The parts of the model's family, with those that are left out.
 
-        They are trainable as the training target has it: of a VAE only the VAE is.
+        They are trainable as the settings have it: of a VAE only the VAE is.
         """
-        used = {part.name for part in self.family.parts}
+        used = {part.name for part in self.family.parts} - self.model.family.frozen_parts
         trains_vae = self.training.trains == "vae"
         return tuple(
             replace(part, trainable=part.name in used and (part.role == "vae" if trains_vae else part.trainable))

@@ -306,7 +306,7 @@ class Passes:
         return Replay(tape, plan, self._recordings[part][name], size, records=records)
 
     def _size(self, batch: int, width_px: int, height_px: int) -> PassSize:
-        return PassSize(batch, width_px, height_px, self._spec.text.chunk_tokens + 2)
+        return PassSize(batch, width_px, height_px, (self._spec.text.usual_tokens or self._spec.text.chunk_tokens) + 2)
 
     def _blocks(self, part: str) -> tuple[str, ...]:
         return next(iter(self._recordings[part].values())).blocks

@@ -27,6 +27,11 @@ class FamilySettings(Section):
         """Return the layers of a part that no gradient reaches, by the beginnings of their names."""
         return ()
 
+    @property
+    def frozen_parts(self) -> frozenset[str]:
+        """The parts that these settings keep as they are, whatever else is trained."""
+        return frozenset()
+
     def tokens_read(self, most: int, denoiser: Mapping[str, Any]) -> int:
         """Return how many tokens of a prompt are read at once: of `TextSpec.chunk_tokens`, `most`, usually all.
 

@@ -121,7 +121,8 @@ class PartSpec:
     """One part of a model: its name in configs and files, its label, its role, and its class.
 
     `most_tokens` are the tokens that a text encoder reads at once, if they are fewer than the family's. `optional`:
-    models may lack it, and a run may leave it out.
+    models may lack it, and a run may leave it out. `tokenizer` is the folder of its tokenizer, if that is not the usual
+    one. One that reads the states of another text encoder names it as `reads`: captions are dropped for both at once.
     """
 
     name: str
@@ -131,6 +132,13 @@ class PartSpec:
     trainable: bool = True
     most_tokens: int | None = None
     optional: bool = False
+    tokenizer: str = ""
+    reads: str = ""
+
+    @property
+    def tokenizer_folder(self) -> str:
+        """The folder of a text encoder's tokenizer in diffusers' pipelines."""
+        return self.tokenizer or self.name.replace("text_encoder", "tokenizer")
 
     @property
     def model_class(self) -> str:
@@ -179,6 +187,8 @@ class TextSpec:
     tokens; `is_lower_case`: all text is read in lower case, so that capitals of captions change nothing.
     `ships_vocabulary`: the program contains one for models without a tokenizer; without it the model must have its own.
 
+    `usual_tokens` are those of which the memory estimate counts on, if they are fewer than the most that are read.
+
     `widths` are the keys of configs that must agree, by text encoder: the one in its own config that holds the width of
     its states, and the denoiser's; a step into a nested config is a dot. The denoiser's is `states_read` times as
     large: so many states of each token are read side by side.
@@ -193,6 +203,7 @@ class TextSpec:
     truncates: bool = False
     is_lower_case: bool = False
     ships_vocabulary: bool = True
+    usual_tokens: int = 0
     widths: Mapping[str, tuple[str, str]] = field(default_factory=dict, hash=False)
     states_read: int = 1
     counted_by: str = ""
@@ -364,6 +375,11 @@ class FamilySpec:
         """Return the names of the parts with a role; a family need not have a part of every role."""
         return tuple(p.name for p in self.parts if p.role == role)
 
+    @property
+    def tokenizers(self) -> Mapping[str, str]:
+        """The folders of the tokenizers by text encoder."""
+        return {p.name: p.tokenizer_folder for p in self.parts if p.role == "text_encoder"}
+
 
 def variant_of(spec: FamilySpec, in_channels: int) -> str:
     """Return the variant of a model by the input channels of its denoiser; empty where the family has none such."""
@@ -372,11 +388,6 @@ def variant_of(spec: FamilySpec, in_channels: int) -> str:
     return next(
         (name for name, further in spec.variants.items() if spec.latents.in_channels(further) == in_channels), ""
     )
-
-
-def tokenizer_of(encoder: str) -> str:
-    """Return the name of a text encoder's tokenizer folder in diffusers' pipelines."""
-    return encoder.replace("text_encoder", "tokenizer")
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,10 @@ from modules.formats.adapter_names import layer_and_factor
 from modules.formats.adapter_types import ALPHA
 
 Spelling = Literal["kohya", "peft"]
-Layout = Literal["diffusers", "original", "comfyui", "text", "bare text"]
+Layout = Literal["diffusers", "original", "comfyui", "with part", "text", "bare text"]
 """How a path is written: a denoiser's as in diffusers or in the original ("SGM") layout, a text encoder's with
-"text_model." or without it. "comfyui" is a denoiser's path in ComfyUI's checkpoints if these are neither."""
+"text_model." or without it. "comfyui" is a denoiser's path in ComfyUI's checkpoints if these are neither,
+"with part" that of another part inside the denoiser's files, with the part's name before it."""
 Naming = Literal[
     "kohya, SGM names",
     "kohya, diffusers names",
@@ -141,7 +142,7 @@ RAW_PEFT = AdapterForm(
         Prefix("base_model.model.text_encoder_3.", _THIRD, _RAW_PEFT),
         Prefix("base_model.model.text_encoder_2.", _SECOND, _RAW_PEFT),
         Prefix("base_model.model.text_encoder.", _FIRST, _RAW_PEFT),
-        Prefix("base_model.model.", "", _RAW_PEFT),
+        Prefix("base_model.model.", "", {**_RAW_PEFT, "with part": "raw PEFT"}),
     ),
 )
 _PEFT_TEXT: Mapping[Layout, Naming] = {"text": "PEFT, text", "bare text": "PEFT, text without text_model"}
@@ -152,7 +153,7 @@ _DOTTED = (
     Prefix("text_encoder_3.", _THIRD, _PEFT_TEXT),
     Prefix("text_encoder_2.", _SECOND, _PEFT_TEXT),
     Prefix("text_encoder.", _FIRST, _PEFT_TEXT),
-    Prefix("", "", {"diffusers": "PEFT, denoiser without its prefix"}),
+    Prefix("", "", {"diffusers": "PEFT, denoiser without its prefix", "with part": "PEFT, denoiser"}),
 )
 DIFFUSERS = AdapterForm("diffusers", "diffusers", _DOTTED, "peft")
 RAW = AdapterForm("raw", "OneTrainer's raw", _DOTTED, "kohya")

@@ -14,6 +14,7 @@ import torch
 from transformers.utils.logging import disable_progress_bar
 
 from modules.formats.headers import UnreadableFileError, read_header
+from modules.formats.index_files import INDEX_FILES
 from modules.formats.safetensors_io import DTYPES
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
@@ -21,11 +22,11 @@ from modules.system.regular_files import read_regular
 from modules.system.secrets import WHERE_TO_ENTER, HubAccess
 
 _WANTED = (
-    "model_index.json",
+    *INDEX_FILES,
     "*/config.json",
     "*/scheduler_config.json",
     "*/*.safetensors.index.json",
-    "tokenizer*/*",
+    "*tokenizer*/*",
 )
 _UNWANTED = ("*.fp16.*", "*.non_ema.*", "*flax*", "*.onnx*", "safety_checker/*", "feature_extractor/*")
 _MAX_JSON_BYTES = 1_000_000

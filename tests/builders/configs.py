@@ -10,6 +10,7 @@ from modules.adapters.lora import Lora
 from modules.config.codec import decode, encode
 from modules.config.schema import Config
 from modules.families.registry import FAMILIES
+from modules.formats.index_files import index_file
 
 # Two projections of each attention block, of itself and of the text: a third of a small run's time is spent on the
 # layers of an adapter, and what they all do is tested with the adapters.
@@ -45,10 +46,10 @@ def small_config(folder: Path, *, model: Path, images: Path, **changes: Any) -> 
 
 def family_of(model: Path) -> str:
     """Return the family of a model's folder; the default family for any other path."""
-    try:
-        index = json.loads((model / "model_index.json").read_text())
-    except OSError:
+    file = index_file(model)
+    if file is None:
         return "sd"
+    index = json.loads(file.read_text())
     return next((s.name for s in FAMILIES.values() if index["_class_name"] in s.pipelines), "sd")
 
 

@@ -21,6 +21,7 @@ from modules.adapters.tools.results import LoraResult, tool_metadata, write_resu
 from modules.families.kinds.conversion import Source, as_inpainting, conversion_notes, convert, open_source, target_form
 from modules.families.kinds.identify import identify
 from modules.families.kinds.record import Form
+from modules.formats.index_files import index_file
 from modules.system.devices import dtype_of
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
@@ -157,7 +158,7 @@ def require_free(sources: Sequence[Path], out: Path, *, overwrite: bool) -> None
             raise DarkroomError(f"{out} is the source or inside it.", advice="Choose another destination.")
     if out.exists() and not overwrite:
         raise DarkroomError(f"{out} already exists.", advice="Choose another name, or add --overwrite.")
-    if out.is_dir() and any(out.iterdir()) and not (out / "model_index.json").is_file():
+    if out.is_dir() and any(out.iterdir()) and index_file(out) is None:
         raise DarkroomError(f"{out} is a folder with other files in it.", advice="Choose another destination.")
     place = next(p for p in out.parents if p.exists())
     size = _size(sources[0]) if sources else 0

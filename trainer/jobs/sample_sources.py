@@ -12,6 +12,7 @@ from modules.config.sections.evaluation import SamplePrompt
 from modules.config.usage import with_kind
 from modules.families.kinds.identify import identify
 from modules.families.spec import BASE_VARIANT
+from modules.formats.index_files import index_file
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from trainer.jobs.spec import AdapterChoice
@@ -116,7 +117,7 @@ def config_of_run(path: Path) -> Config:
 def _is_model(path: Path) -> bool:
     if path.name.startswith("."):
         return False
-    return path.suffix == ".safetensors" if path.is_file() else (path / "model_index.json").is_file()
+    return path.suffix == ".safetensors" if path.is_file() else index_file(path) is not None
 
 
 def _save(path: Path, is_adapter: bool) -> Save:

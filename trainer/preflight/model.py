@@ -16,9 +16,10 @@ from modules.families.kinds.identify import identify
 from modules.families.kinds.registry import serves_as
 from modules.families.kinds.vae import vae_weights_at
 from modules.families.registry import FAMILIES, published
-from modules.families.spec import BASE_VARIANT, VARIANT_LABELS, FamilySpec, tokenizer_of
+from modules.families.spec import BASE_VARIANT, VARIANT_LABELS, FamilySpec
 from modules.formats.float8_scales import ADVICE
 from modules.formats.headers import UnreadableFileError, read_header
+from modules.formats.index_files import INDEX, index_file
 from modules.settings.edit import replace_value
 from modules.system.paths import from_root
 from modules.system.problem import Problem, cut
@@ -156,7 +157,7 @@ def downloaded_folder(config: Config) -> Path | None:
     except (OSError, ValueError):
         return None
     folder = repository / "snapshots" / revision
-    return folder if kind_of(folder / "model_index.json") == "file" else None
+    return folder if index_file(folder) is not None else None
 
 
 def _single_file(config: Config, found: FileKind, name: str) -> Iterator[Problem]:
@@ -191,7 +192,8 @@ def _tokenizer_of_file(config: Config, found: FileKind) -> Iterator[Problem]:
 def _denoiser_alone(config: Config, found: FileKind) -> Iterator[Problem]:
     """Yield why a file with a denoiser alone cannot be the base model, if so: the other parts need files."""
     spec, name = config.family, cut(config.model.base_model.strip(), max_chars=200)
-    without = [p.label for p in spec.parts if p.role != "denoiser" and p.name not in parts_with_files(config)]
+    there = {spec.denoiser.name, *parts_with_files(config), *found.facts.get("also", "").split(", ")}
+    without = [p.label for p in spec.parts if p.name not in there]
     if found.family != spec.name:
         message = f"{name} is not a {spec.label} model. {found.sentence}"
         yield Problem("model.base_model", message, advice=f"Set the model family to {FAMILIES[found.family].label}.")
@@ -227,7 +229,7 @@ def _diffusers_folder(
     The parts in `elsewhere` are read from files of their own.
     """
     try:
-        index = json.loads((folder / "model_index.json").read_text(encoding="utf-8"))
+        index = json.loads((index_file(folder) or folder / INDEX).read_text(encoding="utf-8"))
         kind = str(index.get("_class_name", "")) if isinstance(index, dict) else ""
     except (OSError, ValueError, RecursionError):
         yield Problem(
@@ -244,14 +246,13 @@ def _diffusers_folder(
             advice=f"Set the model family to {other}." if other else "Choose a model of this family.",
         )
         return
-    if is_whole and not spec.text.ships_vocabulary:
-        names = (tokenizer_of(encoder) for encoder in spec.names_of("text_encoder"))
-        if missing := [name for name in names if kind_of(folder / name) != "folder"]:
-            yield Problem(
-                "model.base_model",
-                f"{name} is incomplete: its {missing[0]} is missing.",
-                advice="Download or copy the model again.",
-            )
+    tokenizers = () if spec.text.ships_vocabulary or not is_whole else spec.tokenizers.values()
+    if missing := [tokenizer for tokenizer in tokenizers if kind_of(folder / tokenizer) != "folder"]:
+        yield Problem(
+            "model.base_model",
+            f"{name} is incomplete: its {missing[0]} is missing.",
+            advice="Download or copy the model again.",
+        )
     for part in spec.parts if is_whole else ():
         if reason := why_incomplete(folder / part.name, has_weights=part.name not in elsewhere):
             yield Problem(

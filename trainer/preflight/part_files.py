@@ -13,7 +13,12 @@ from modules.estimate.architecture import architecture_of
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.identify import identify_with_header
 from modules.families.kinds.registry import serves_as
-from modules.families.parts.single_file.denoiser_file import denoiser_tensors, has_denoiser, packed_layers
+from modules.families.parts.single_file.denoiser_file import (
+    has_denoiser,
+    is_in_denoiser_files,
+    packed_layers,
+    tensors_of,
+)
 from modules.families.parts.single_file.encoder_file import layout_of, require_encoder
 from modules.families.spec import FamilySpec, PartSpec
 from modules.formats.checkpoint_header import CheckpointHeader
@@ -109,11 +114,11 @@ def _misfit(
         return None if can_be else _none_of_part(config.family, part, found, shown)
     try:
         expected = passes_of(config.family, architecture.configs).weights(part.name, PartPlan()).own
-        if part.role != "denoiser":
+        if not is_in_denoiser_files(config.family.name, part):
             require_encoder(expected, header.weights, file=Path(name).name, part=part)
             return None
         settings = architecture.configs[part.name]
-        tensors = denoiser_tensors(config.family.name, header.weights, settings, where=Path(name).name)
+        tensors = tensors_of(config.family.name, part, header.weights, settings, where=Path(name).name)
     except DarkroomError as error:
         return Problem(path_of(part), error.message, advice=error.advice)
     except MALFORMED_CONFIG:  # the check of the model reports it
@@ -133,6 +138,8 @@ def _misfit(
 def _has_part(config: Config, part: PartSpec, header: CheckpointHeader) -> bool:
     if part.role == "denoiser":
         return has_denoiser(config.family.name, header.shapes)
+    if is_in_denoiser_files(config.family.name, part):  # without a mark of its own in a file of it alone
+        return True
     return layout_of(header.shapes) is not None
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from modules.config.schema import Config
 from modules.families.kinds.identify import identify
+from modules.formats.index_files import index_file
 from modules.settings.field import FieldRecord, Section, records_of
 from modules.system.paths import from_root
 from modules.system.problem import Problem
@@ -137,7 +138,7 @@ def _not_a_folder(destination: Path, name: str, *, is_vae: bool) -> Problem | No
         return Problem("output.destination", message, advice="Choose a folder, or the single-file format.")
     if kind_of(destination) != "folder":
         return None
-    is_alike = identify(destination).kind == "vae" if is_vae else kind_of(destination / "model_index.json") == "file"
+    is_alike = identify(destination).kind == "vae" if is_vae else index_file(destination) is not None
     if not is_alike:
         message = f"{name} is an existing folder without a {'VAE' if is_vae else 'model'}; it would be replaced."
         return Problem("output.destination", message, advice="Choose a new folder in it.")

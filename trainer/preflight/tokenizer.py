@@ -7,7 +7,6 @@ from typing import Any
 
 from modules.config.schema import Config
 from modules.estimate.architecture import architecture_of
-from modules.families.spec import tokenizer_of
 from modules.system.errors import DarkroomError
 from modules.system.factories import load_factory
 from modules.system.paths import from_root
@@ -42,11 +41,12 @@ def tokens_read(config: Config) -> int:
 
 def tokenizer_folder(config: Config) -> Path | None:
     """Return the tokenizer folder of a local or downloaded base model; None if this machine has none."""
-    encoders = config.family.names_of("text_encoder")
-    if not encoders or not config.model.base_model.strip():
+    tokenizers = config.family.tokenizers
+    if not tokenizers or not config.model.base_model.strip():
         return None
+    counting = tokenizers.get(config.family.text.counted_by) or next(iter(tokenizers.values()))
     for model in (from_root(config.model.base_model), downloaded_folder(config)):
-        folder = None if model is None else model / tokenizer_of(config.family.text.counted_by or encoders[0])
+        folder = None if model is None else model / counting
         if folder is not None and kind_of(folder) == "folder":
             return folder
     return None

@@ -15,6 +15,7 @@ from modules.families.published import ALL_PROGRAMS, FamilyFiles, FolderFacts
 from modules.families.registry import FAMILIES, files_of, published
 from modules.formats.checkpoint_header import CheckpointHeader
 from modules.formats.headers import UnreadableFileError, over_limit, read_header
+from modules.formats.index_files import INDEX_FILES
 from modules.formats.metadata import unfold_metadata
 from modules.system.problem import with_article
 from modules.system.regular_files import FileTooLargeError, read_regular
@@ -30,7 +31,7 @@ def folder_kind(folder: Path) -> FileKind:
 
     Raises UnreadableFileError if it is larger than any model's folder.
     """
-    index = _json(folder / "model_index.json")
+    index = next((found for name in INDEX_FILES if (found := _json(folder / name)) is not None), None)
     if index is None:
         return _without_index(folder)
     name = _word(index.get("_class_name", "nothing"))

@@ -17,7 +17,7 @@ from modules.families.parts.clip_tokens import OPEN_CLIP_PAD, load_clip_tokenize
 from modules.families.parts.clip_vocabulary import END_TOKEN
 from modules.families.parts.single_file.checkpoint import empty_part
 from modules.families.protocol import NONE_LATER, LayersReadLater
-from modules.families.spec import FamilySpec, PartSpec, tokenizer_of, variant_of
+from modules.families.spec import FamilySpec, PartSpec, variant_of
 from modules.formats.diffusers_folder import keeps_some_in_float32, read_json, read_part, stored_dtype
 from modules.formats.lazy_tensors import LazyTensor, lazy
 from modules.quantization.linear import read_later
@@ -78,7 +78,7 @@ def read_folder(
         name=name,
         scheduler=read_json(folder, "scheduler", "scheduler_config.json"),
         parts={part.name: read(part) for part in spec.parts},
-        tokenizers={name: folder / tokenizer_of(name) for name in spec.names_of("text_encoder")},
+        tokenizers={name: folder / tokenizer for name, tokenizer in spec.tokenizers.items()},
         folder=folder,
     )
 

@@ -22,8 +22,9 @@ from modules.families.parts.single_file.record import Configs
 from modules.families.parts.single_file.write import CheckpointTraits, States, file_state, require_keys
 from modules.families.published import PublishedModel
 from modules.families.registry import FAMILIES, published
-from modules.families.spec import PartSpec, tokenizer_of
+from modules.families.spec import PartSpec
 from modules.formats.diffusers_folder import read_json
+from modules.formats.index_files import INDEX, MODULAR_INDEX
 from modules.formats.lazy_tensors import LazyTensor
 from modules.formats.metadata import fold_metadata
 from modules.formats.safetensors_io import TRAINED, OnWritten, write_safetensors
@@ -31,7 +32,7 @@ from modules.formats.stored_tensors import read_lazy_safetensors
 from modules.system.atomic import atomic_folder
 from modules.system.errors import DarkroomError
 
-_INDEX, _NO_PART = "model_index.json", [None, None]
+_NO_PART = [None, None]
 _WEIGHTS = {"diffusers": "diffusion_pytorch_model", "transformers": "model"}
 
 
@@ -110,8 +111,12 @@ def write_folder(
         _write_scheduler(folder, configs["scheduler"], traits)
         for encoder in (p for p in parts if p.role == "text_encoder"):
             pads_with_bang = configs[encoder.name].get("hidden_act") != "quick_gelu"  # OpenCLIP's (`is_open_clip`)
-            _write_tokenizer(folder / tokenizer_of(encoder.name), tokenizers_from, pads_with_bang=pads_with_bang)
-        _write_json(folder / _INDEX, _index(record, traits, parts, configs, folder, tokenizers_from))
+            _write_tokenizer(folder / encoder.tokenizer_folder, tokenizers_from, pads_with_bang=pads_with_bang)
+        index = _index(record, traits, parts, configs, folder, tokenizers_from)
+        if record.blocks:
+            _write_json(folder / MODULAR_INDEX, _modular(record, index))
+        else:
+            _write_json(folder / INDEX, index)
 
 
 def traits_of(kind: FileKind) -> CheckpointTraits:
@@ -189,16 +194,28 @@ def _index(
     for part in parts:
         index[part.name] = [part.library, _class_of(part, configs[part.name])]
         if part.role == "text_encoder":
-            tokenizer = tokenizer_of(part.name)
+            tokenizer = part.tokenizer_folder
             settings = read_json(folder, tokenizer, "tokenizer_config.json")
             index[tokenizer] = ["transformers", settings.get("tokenizer_class", "CLIPTokenizer")]
     for part in FAMILIES[record.family].parts:
         if part.optional and part.name not in index:  # as diffusers marks what a pipeline lacks
-            index |= {part.name: [None, None], tokenizer_of(part.name): [None, None]}
+            index |= {part.name: [None, None], part.tokenizer_folder: [None, None]}
     index["scheduler"] = ["diffusers", configs["scheduler"].get("_class_name", "DDIMScheduler")]
     facts = {**record.index, **record.variant_index.get(traits.variant, {})}
-    own = read_json(source, _INDEX) if source is not None and (source / _INDEX).is_file() else {}
+    own = read_json(source, INDEX) if source is not None and (source / INDEX).is_file() else {}
     return {**index, **{name: usual if usual == _NO_PART else own.get(name, usual) for name, usual in facts.items()}}
+
+
+def _modular(record: PublishedModel, index: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the index of a modular pipeline, where each part also has its place: diffusers prefers those beside it."""
+
+    def entry(name: str, value: Any) -> Any:
+        if not isinstance(value, list):
+            return value
+        place = {"pretrained_model_name_or_path": record.repository, "subfolder": name, "variant": None}
+        return [*value, {**place, "revision": None, "type_hint": value}]
+
+    return {**{name: entry(name, value) for name, value in index.items()}, "_blocks_class_name": record.blocks}
 
 
 def _write_json(file: Path, data: Any) -> None:

@@ -88,7 +88,7 @@ def comfy_naming(model: str, configs: Configs) -> Callable[[str, str], str]:
     def name_of(target: AdapterTarget) -> str:
         if (target.part, target.path) in pieces:
             return target.kohya_name
-        if target.part == denoiser:
+        if target.part == denoiser or "with part" in target.paths:
             return f"diffusion_model.{target.paths.get('original', target.paths[target.kohya_layout])}"
         encoder = record.comfy_encoders.get(target.part, target.part)
         return f"text_encoders.{encoder}.transformer.{target.paths[target.kohya_layout]}"

@@ -22,12 +22,12 @@ from modules.families.parts.single_file.checkpoint import (
     load_vae_file,
     open_checkpoint,
 )
-from modules.families.parts.single_file.denoiser_file import config_in_file
+from modules.families.parts.single_file.denoiser_file import config_in_file, parts_inside
 from modules.families.parts.single_file.models import configs_of_model
 from modules.families.protocol import NONE_LATER, LayersReadLater, LoadRequest, read_with_part
 from modules.families.registry import published
 from modules.families.settings import FamilySettings
-from modules.families.spec import FamilySpec, PartSpec, tokenizer_of
+from modules.families.spec import FamilySpec, PartSpec
 from modules.formats.checkpoint_header import read_checkpoint_header
 from modules.formats.diffusers_folder import locate
 from modules.formats.gguf_header import is_gguf
@@ -51,6 +51,9 @@ def read_model(request: LoadRequest[FamilySettings], spec: FamilySpec) -> ModelF
     part_files = dict(request.part_files)
     if kind is not None and (kind.is_denoiser or is_gguf(path)):  # it is read as a file of its own is
         part_files.setdefault(spec.denoiser.name, request.base_model)
+    if denoiser_file := part_files.get(spec.denoiser.name):
+        for part_name in parts_inside(spec.name, read_checkpoint_header(from_root(denoiser_file)).shapes):
+            part_files.setdefault(part_name, denoiser_file)
     files = _read_base(request, spec, kind, part_files)
     for part in spec.parts:
         file = part_files.get(part.name)
@@ -116,7 +119,7 @@ def _configs_of_model(checkpoint: Checkpoint) -> Mapping[str, Mapping[str, Any]]
 def _tokenizers(request: LoadRequest[FamilySettings], spec: FamilySpec, kind: FileKind) -> dict[str, Path]:
     """Return the tokenizers' folders of the published model that a file is of, from its repository."""
     folder = _locate(request, published(kind.model).repository, [])
-    return {encoder: folder / tokenizer_of(encoder) for encoder in spec.names_of("text_encoder")}
+    return {encoder: folder / tokenizer for encoder, tokenizer in spec.tokenizers.items()}
 
 
 def _with_published_parts(

@@ -33,7 +33,7 @@ def test_captions_beyond_the_tokens_that_are_read_are_reported(
 
 def test_a_model_without_its_tokenizers_is_refused(config: Config, model: Path, tmp_path: Path) -> None:
     copy = tmp_path / "model"
-    shutil.copytree(model, copy, ignore=shutil.ignore_patterns("tokenizer*"))
+    shutil.copytree(model, copy, ignore=shutil.ignore_patterns("tokenizer*", "*_tokenizer"))
     assert "its tokenizer is missing" in errors_of(config, model={"base_model": str(copy)})["model.base_model"]
 
 

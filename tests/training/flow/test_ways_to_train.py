@@ -14,6 +14,7 @@ from modules.config.codec import decode, encode
 from modules.config.schema import Config
 from modules.families.kinds.identify import identify
 from modules.families.protocol import ModelFamily
+from modules.formats.index_files import index_file
 from tests.builders.configs import laid_over
 from tests.builders.flow_models import FlowModel
 from tests.builders.pipelines import linear_layers
@@ -30,10 +31,12 @@ def test_a_fine_tune_is_a_folder_that_loads_again(config: Config, model: Path, t
     }
     saved = Path(run(laid_over(config, tuned)).finished.model_path)
     assert identify(saved).family == tiny.family
-    index = json.loads((saved / "model_index.json").read_text())
-    for tokenizer in (folder.name for folder in model.glob("tokenizer*")):
+    index_of_it = index_file(saved)
+    assert index_of_it is not None
+    index = json.loads(index_of_it.read_text())
+    for tokenizer in (folder.name for folder in model.glob("*tokenizer*")):
         settings = json.loads((saved / tokenizer / "tokenizer_config.json").read_text())
-        assert index[tokenizer] == ["transformers", settings["tokenizer_class"]]
+        assert index[tokenizer][:2] == ["transformers", settings["tokenizer_class"]]
     scheduler = Path("scheduler") / "scheduler_config.json"
     before, after = (json.loads((folder / scheduler).read_text()) for folder in (model, saved))
     assert before.items() <= after.items()

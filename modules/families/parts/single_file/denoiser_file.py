@@ -13,7 +13,7 @@ from typing import Any
 
 from modules.families.parts.single_file.encoder_file import encoder_tensors
 from modules.families.parts.single_file.models import left_over_names, missing_names
-from modules.families.parts.single_file.record import DenoiserFile
+from modules.families.parts.single_file.record import DenoiserFile, PartLayout
 from modules.families.parts.single_file.slots import Slot
 from modules.families.registry import FAMILIES, files_of
 from modules.families.spec import PartSpec
@@ -37,6 +37,41 @@ def has_denoiser(family: str, names: Iterable[str]) -> bool:
     return record is not None and record.is_in(names)
 
 
+def parts_inside(family: str, names: Iterable[str]) -> tuple[str, ...]:
+    """Return the parts besides the denoiser that a file of a family's denoiser contains."""
+    record, names = files_of(family).denoiser_file, list(names)
+    inside = record.inside if record is not None and record.is_in(names) else {}
+    return tuple(part for part, inner in inside.items() if inner.is_in(names))
+
+
+def is_in_denoiser_files(family: str, part: PartSpec) -> bool:
+    """Return whether files of a family's denoiser contain a part: the denoiser itself, or one inside them."""
+    record = files_of(family).denoiser_file
+    return part.role == "denoiser" or (record is not None and part.name in record.inside)
+
+
+def tensors_of(
+    family: str, part: PartSpec, names: Iterable[str], config: Mapping[str, Any], *, where: str
+) -> dict[str, StoredTensor]:
+    """Return where a file contains each tensor of a part that is in files of the denoiser (`is_in_denoiser_files`).
+
+    As `denoiser_tensors`; a file with such a part alone may lack the beginning of its names.
+    """
+    record, names = files_of(family).denoiser_file, list(names)
+    if part.role == "denoiser" or record is None:
+        return denoiser_tensors(family, names, config, where=where)
+    inner = record.inside[part.name]
+    layout = inner.layout(config)
+    inside = {n.partition(inner.start)[2]: n for n in names} if inner.is_in(names) else {n: n for n in names}
+    there = {f"{layout.prefix}{bare}": name for bare, name in inside.items() if bare}
+    if problem := _unfit(layout, there):
+        raise DarkroomError(
+            f"The {part.label} in {where} does not fit the base model's: {problem}.",
+            advice=f"Choose a file of {with_article(part.label)} of the base model.",
+        )
+    return {s.key: StoredTensor(there[f"{layout.prefix}{s.original}"], s) for s in layout.slots}
+
+
 def denoiser_tensors(
     family: str, names: Iterable[str], config: Mapping[str, Any], *, where: str
 ) -> dict[str, StoredTensor]:
@@ -57,10 +92,9 @@ def denoiser_tensors(
         original = record.original_names(in_diffusers.values())
         missing, extra = missing_names(layout, original), left_over_names(layout, original)
         tensors = {s.key: StoredTensor(original.get(f"{layout.prefix}{s.original}", ""), s) for s in layout.slots}
-    if missing or extra:
-        what = f"lacks {len(missing)} of its weights" if missing else f"has {len(extra)} other weights"
+    if problem := _difference(missing, extra):
         raise DarkroomError(
-            f"The {label} in {where} does not fit the base model's: it {what}; the first is {(missing or extra)[0]}.",
+            f"The {label} in {where} does not fit the base model's: {problem}.",
             advice=f"Choose {with_article(label)} of the base model's family and variant.",
         )
     return tensors
@@ -85,14 +119,14 @@ def config_in_file(family: str, names: Iterable[str], config: Mapping[str, Any])
 def packed_layers(family: str, part: PartSpec, path: Path, config: Mapping[str, Any]) -> dict[str, GgufTensor]:
     """Return the linear layers of a part in a file whose weights are packed in blocks, by name; none without any.
 
-    `config` is the config of a denoiser. Raises DarkroomError where the file has no such part, and UnreadableFileError
-    for a file that cannot be read.
+    `config` is the config of a part in files of the denoiser. Raises DarkroomError where the file has no such part, and
+    UnreadableFileError for a file that cannot be read.
     """
     header = read_checkpoint_header(path)
     if header.container != "gguf":
         return {}
-    if part.role == "denoiser":
-        tensors = denoiser_tensors(family, header.shapes, config, where=path.name)
+    if is_in_denoiser_files(family, part):
+        tensors = tensors_of(family, part, header.shapes, config, where=path.name)
     else:
         tensors = {ours: StoredTensor(name, Slot(ours, ours)) for ours, name in encoder_tensors(header.shapes).items()}
     layers = {}
@@ -104,6 +138,16 @@ def packed_layers(family: str, part: PartSpec, path: Path, config: Mapping[str, 
             if layer is not None:
                 layers[ours.removesuffix(".weight")] = layer
     return layers
+
+
+def _unfit(layout: PartLayout, names: Iterable[str]) -> str:
+    """Return how original names differ from those of a layout; empty where they do not."""
+    return _difference(missing_names(layout, names), left_over_names(layout, names))
+
+
+def _difference(missing: list[str], extra: list[str]) -> str:
+    what = f"lacks {len(missing)} of its weights" if missing else f"has {len(extra)} other weights"
+    return f"it {what}; the first is {(missing or extra)[0]}" if missing or extra else ""
 
 
 def _rows_of(entry: GgufTensor, slot: Slot) -> GgufTensor | None:

@@ -15,18 +15,18 @@ from modules.system.problem import with_article
 DENOISER_PREFIX = "model.diffusion_model."
 """The prefixes of a denoiser's tensors in the files of ComfyUI and LDM."""
 
-_PREFIXES = (DENOISER_PREFIX, "diffusion_model.", "")
+_PREFIXES = (DENOISER_PREFIX, "diffusion_model.", "net.", "")
 _OTHER_PARTS = ("vae.", "first_stage_model.", "text_encoders.", "cond_stage_model.", "conditioner.")
 
 
-def prefixed_names(names: Iterable[str], mark: str) -> dict[str, str]:
-    """Return the names of a file's tensors; the denoiser's have ComfyUI's prefix: `{prefixed: name there}`.
+def prefixed_names(names: Iterable[str], mark: str, prefix: str = DENOISER_PREFIX) -> dict[str, str]:
+    """Return the names of a file's tensors; the denoiser's have one prefix: `{prefixed: name there}`.
 
     `mark` is the beginning of a name that every denoiser of the model has, without a prefix.
     """
     names = list(names)
-    prefix = next((p for p in _PREFIXES if any(n.startswith(f"{p}{mark}") for n in names)), DENOISER_PREFIX)
-    return {_prefixed(name, prefix): name for name in names}
+    theirs = next((p for p in _PREFIXES if any(n.startswith(f"{p}{mark}") for n in names)), prefix)
+    return {_prefixed(name, theirs, prefix): name for name in names}
 
 
 def denoiser_kind(
@@ -37,6 +37,8 @@ def denoiser_kind(
         return None
     is_alone = not header.has(*_OTHER_PARTS)
     facts = {"container": header.container, "dtype": header.main_dtype, "tensors": str(len(header.shapes))}
+    if also := [part for part, inner in file.inside.items() if inner.is_in(header.shapes)]:
+        facts["also"] = ", ".join(also)
     if header.scales.names:
         facts["scaled"] = "a scale for each matrix"
     stored = "scaled float8" if "scaled" in facts else facts["dtype"]
@@ -46,6 +48,6 @@ def denoiser_kind(
     return FileKind("part", sentence, model.family, model.name, prediction=prediction, facts=facts)
 
 
-def _prefixed(name: str, prefix: str) -> str:
-    is_other = not name.startswith(prefix) or (not prefix and name.startswith(_OTHER_PARTS))
-    return name if is_other else f"{DENOISER_PREFIX}{name.removeprefix(prefix)}"
+def _prefixed(name: str, theirs: str, prefix: str) -> str:
+    is_other = not name.startswith(theirs) or (not theirs and name.startswith(_OTHER_PARTS))
+    return name if is_other else f"{prefix}{name.removeprefix(theirs)}"

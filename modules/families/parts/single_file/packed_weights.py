@@ -8,7 +8,12 @@ from typing import Any, TypeGuard
 
 import torch
 
-from modules.families.parts.single_file.denoiser_file import StoredTensor, denoiser_tensors, packed_layers
+from modules.families.parts.single_file.denoiser_file import (
+    StoredTensor,
+    is_in_denoiser_files,
+    packed_layers,
+    tensors_of,
+)
 from modules.families.parts.single_file.encoder_file import require_encoder
 from modules.families.parts.single_file.slots import Slot
 from modules.families.spec import FamilySpec, PartSpec
@@ -30,7 +35,8 @@ def packed_weights(spec: FamilySpec, part: PartSpec, path: Path, module: Any, ch
     fit `module`, the part.
     """
     if chosen.format.is_stored:
-        blocks = packed_layers(spec.name, part, path, dict(module.config) if part.role == "denoiser" else {})
+        config = dict(module.config) if is_in_denoiser_files(spec.name, part) else {}
+        blocks = packed_layers(spec.name, part, path, config)
         return {layer: _blocks(path, entry) for layer, entry in blocks.items() if chosen.takes(layer)}
     if not chosen.keeps_scaled_float8:
         return {}
@@ -51,8 +57,8 @@ def part_tensors(
 
     Raises DarkroomError where the file does not contain such a part.
     """
-    if part.role == "denoiser":
-        return denoiser_tensors(spec.name, stored, dict(module.config), where=file)
+    if is_in_denoiser_files(spec.name, part):
+        return tensors_of(spec.name, part, stored, dict(module.config), where=file)
     expected = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
     names = require_encoder(expected, {n: t.shape for n, t in stored.items()}, file=file, part=part)
     return {ours: StoredTensor(theirs, Slot(ours, ours)) for ours, theirs in names.items()}

@@ -95,12 +95,28 @@ class SingleFile:
 
 
 @dataclass(frozen=True, slots=True)
+class InnerPart:
+    """A part of a model inside the files of its denoiser: the beginning of its names there, and its original layout.
+
+    In a file of its own it has the same names, with or without that beginning.
+    """
+
+    start: str
+    layout: Callable[[Mapping[str, Any]], PartLayout]
+
+    def is_in(self, names: Iterable[str]) -> bool:
+        """Return whether a file with tensors of these names contains the part besides others."""
+        return any(f".{self.start}" in f".{name}" for name in names)
+
+
+@dataclass(frozen=True, slots=True)
 class DenoiserFile:
     """How files contain the denoiser of a family's models, alone or with other parts, in either layout.
 
     `layout(config)` is the original layout of a denoiser with this config; `original_names` as in `SingleFile`. A file
     has a denoiser if the name of a tensor, with a dot before it, contains one of `marks`; it is in diffusers' layout if
-    a name starts with one of `diffusers_marks`, after one of `diffusers_prefixes` where it has one.
+    a name starts with one of `diffusers_marks`, after one of `diffusers_prefixes` where it has one. `inside` are the
+    parts that such files contain as well, by name.
     """
 
     layout: Callable[[Mapping[str, Any]], PartLayout]
@@ -108,6 +124,7 @@ class DenoiserFile:
     marks: tuple[str, ...]
     diffusers_marks: tuple[str, ...]
     diffusers_prefixes: tuple[str, ...] = ()
+    inside: Mapping[str, InnerPart] = field(default_factory=dict)
 
     def is_in(self, names: Iterable[str]) -> bool:
         """Return whether a file with tensors of these names contains such a denoiser, in either layout."""

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from modules.families.parts.single_file.detect import DENOISER_PREFIX, denoiser_kind, prefixed_names
-from modules.families.parts.single_file.record import DenoiserFile, PartLayout, SingleFile
+from modules.families.parts.single_file.record import DenoiserFile, InnerPart, PartLayout, SingleFile
 from modules.families.parts.single_file.slots import Slot, limited
 from modules.families.published import FamilyFiles, PublishedModel
 
@@ -21,24 +21,31 @@ def transformer_file(
     marks: tuple[str, ...],
     diffusers_marks: tuple[str, ...],
     unused: Collection[str] = (),
+    prefix: str = DENOISER_PREFIX,
+    inside: Mapping[str, InnerPart] | None = None,
 ) -> DenoiserFile:
     """Return how files contain a transformer: `slots(config)` are the slots of its original layout.
 
     `first` begins a name that every file in that layout has, and `unused` are names of tensors that such files may have
-    besides the weights, both without a prefix; `marks` and `diffusers_marks` are as in `DenoiserFile`. The layout
-    raises ValueError for more layers than any model has: a config may come from a file.
+    besides the weights, both without a prefix; `marks`, `diffusers_marks` and `inside` are as in `DenoiserFile`. Our
+    files have `prefix`. The layout raises ValueError for more layers than any model has: a config may come from a file.
     """
-    unused_names = frozenset(f"{DENOISER_PREFIX}{name}" for name in unused)
+    unused_names = frozenset(f"{prefix}{name}" for name in unused)
+    others = tuple(f"{prefix}{part.start}" for part in (inside or {}).values())
+
+    def is_unused(name: str) -> bool:
+        return name in unused_names or name.startswith(others)
 
     def layout(config: Mapping[str, Any]) -> PartLayout:
-        return PartLayout(_PART, DENOISER_PREFIX, tuple(limited(slots(config))), is_unused=unused_names.__contains__)
+        return PartLayout(_PART, prefix, tuple(limited(slots(config))), is_unused=is_unused)
 
     return DenoiserFile(
         layout=layout,
-        original_names=partial(prefixed_names, mark=first),
+        original_names=partial(prefixed_names, mark=first, prefix=prefix),
         marks=marks,
         diffusers_marks=diffusers_marks,
         diffusers_prefixes=(f"{_PART}.", DENOISER_PREFIX, "diffusion_model."),
+        inside=inside or {},
     )
 
 
