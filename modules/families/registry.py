@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from modules.families.anima.spec import ANIMA
 from modules.families.chroma.spec import CHROMA
 from modules.families.flux.spec import FLUX
 from modules.families.flux2.spec import FLUX2
@@ -34,6 +35,7 @@ _FAMILIES: dict[str, FamilySpec] = {
     KREA2.name: KREA2,
     FLUX2.name: FLUX2,
     QWEN_IMAGE.name: QWEN_IMAGE,
+    ANIMA.name: ANIMA,
 }
 
 FAMILIES: Mapping[str, FamilySpec] = _FAMILIES
@@ -66,8 +68,12 @@ def newest_families() -> tuple[str, ...]:
 
 
 def families_with(role: Role, *, at_least: int = 1) -> tuple[str, ...]:
-    """Return the names of the families with at least this many parts of a role, for fields about these parts."""
-    return tuple(name for name, spec in FAMILIES.items() if len(spec.names_of(role)) >= at_least)
+    """Return the names of the families with at least this many parts of a role, for fields about these parts.
+
+    A text encoder that only reads the states of another one does not count.
+    """
+    counts = {n: sum(p.role == role and not p.reads for p in spec.parts) for n, spec in FAMILIES.items()}
+    return tuple(name for name, count in counts.items() if count >= at_least)
 
 
 def predictions_in_use() -> frozenset[str]:

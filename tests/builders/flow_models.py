@@ -27,6 +27,7 @@ FLOW_MODELS: Mapping[str, str] = {
     "tiny_flux2_klein": "tests.builders.flux2_klein:TINY",
     "tiny_krea2": "tests.builders.krea2:TINY",
     "tiny_qwen_image": "tests.builders.qwen_image:TINY",
+    "tiny_anima": "tests.builders.anima:TINY",
 }
 """The `FlowModel` of each tiny model, as "module:name"."""
 

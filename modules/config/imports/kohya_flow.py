@@ -23,7 +23,8 @@ _LABELS = {"flux": "FLUX.1", "flux1": "FLUX.1", "chroma": "Chroma", "sd3": "Stab
            "hunyuan_image": "HunyuanImage", "anima": "Anima"}  # fmt: skip
 # The weights of a part by the classes that read them, where a key is not ComfyUI's name of a text encoder.
 _FILES = {"clip_l": (":CLIPTextModel",), "t5xxl": (":T5EncoderModel",), "ae": (":AutoencoderKL",),
-          "text_encoder": (":Qwen3Model", ":Qwen3VLTextModel", ":Qwen2_5_VLTextModel")}  # fmt: skip
+          "text_encoder": (":Qwen3Model", ":Qwen3VLTextModel", ":Qwen2_5_VLTextModel"),
+          "qwen3": (":Qwen3Model",)}  # fmt: skip
 _SHIFT = 3.0  # sd-scripts' `discrete_flow_shift`
 _GUIDANCE = 3.5  # sd-scripts' `guidance_scale`
 _DROPOUTS = ("clip_l_dropout_rate", "clip_g_dropout_rate", "t5_dropout_rate")
@@ -83,6 +84,7 @@ def flow(given: Args, network: Args, family: FamilySpec, result: Tree, notes: No
     _files(given, family, result)
     _noise_levels(given, family, result, notes)
     _inputs(given, family, result, notes)
+    _conditioner(given, network, family, result)
     _memory(given, family, result)
     if result["training"]["trains"] == "adapter":
         _layers(network, family, result, notes)
@@ -90,6 +92,11 @@ def flow(given: Args, network: Args, family: FamilySpec, result: Tree, notes: No
 
 def _part_of(family: FamilySpec, classes: tuple[str, ...]) -> str:
     return next((part.name for part in family.parts if part.model_class.endswith(classes)), "")
+
+
+def _inner_part(family: FamilySpec) -> str:
+    """Return the text encoder of a family that reads the states of another one, sd-scripts' `llm_adapter`, if any."""
+    return next((part.name for part in family.parts if part.reads), "")
 
 
 def _encoder_names(family: FamilySpec) -> dict[str, str]:
@@ -101,6 +108,8 @@ def _encoder_names(family: FamilySpec) -> dict[str, str]:
 def _files(given: Args, family: FamilySpec, result: Tree) -> None:
     if (file := pop_first(given, "dit")) is not None:
         put(result, "model.base_model", str(file))
+    if (part := _inner_part(family)) and is_set(given.get("llm_adapter_path")):
+        put(result, f"parts.{part}.file", str(given.pop("llm_adapter_path")))
     encoders = _encoder_names(family)
     for key in dict.fromkeys((*encoders, *_FILES)):
         part = encoders.get(key) or _part_of(family, _FILES.get(key, ("?",)))
@@ -168,6 +177,25 @@ def _dropouts(given: Args, family: FamilySpec, result: Tree) -> None:
     if any(rates) and len(family.names_of("text_encoder")) == len(rates):
         for path, rate in zip(("caption_dropout", "caption_dropout_2", "caption_dropout_3"), rates, strict=True):
             put(result, f"data.{path}", min(max(rate, 0.0), 1.0))
+
+
+def _conditioner(given: Args, network: Args, family: FamilySpec, result: Tree) -> None:
+    """Convert whether the part that reads the states of a text encoder is trained, and its learning rate.
+
+    A LoRA has it only if its arguments say so; a fine-tune has it unless its rate is 0.
+    """
+    if not (part := _inner_part(family)):
+        return
+    rate = number_of(given.pop("llm_adapter_lr", None))
+    rate = rate if (own := number_of(network.pop("llm_adapter_lr", None))) is None else own
+    is_named = flag_of(network.pop("train_llm_adapter", False))
+    trains = (is_named if result["training"]["trains"] == "adapter" else rate is not None) and rate != 0
+    if trains:
+        put(result, "model.family.train_conditioner", True)
+        put(result, f"parts.{part}.train", True)
+        if rate:
+            put(result, f"parts.{part}.learning_rate", rate)
+    given.pop("t5_tokenizer_path", None)  # the base model has its tokenizers
 
 
 def _memory(given: Args, family: FamilySpec, result: Tree) -> None:

@@ -42,6 +42,7 @@ _MODELS: Mapping[str, tuple[str, str]] = {
     "STABLE_DIFFUSION_3": ("sd3", "text_to_image"),
     "STABLE_DIFFUSION_35": ("sd3", "text_to_image"),
     "KREA_2": ("krea2", "text_to_image"),
+    "ANIMA": ("anima", "text_to_image"),
 }
 _KLEIN = "klein"
 _FLUX2 = ("flux2", "flux2_klein")

@@ -1,0 +1,88 @@
+"""Anima (CircleStone Labs, 2026): rectified flow in Cosmos-Predict2's transformer of 2B, trained on illustrations.
+
+Prompts are read twice: Qwen3 0.6B gives their states, and the ids of T5's tokens are the queries with which a small
+network, the text conditioner, reads those states. The VAE is Qwen-Image's.
+"""
+
+from __future__ import annotations
+
+from modules.diffusion.process_spec import ConstantShift, FlowConvention, flow_matching
+from modules.families.anima.settings import CONDITIONER, AnimaSettings
+from modules.families.parts.part_classes import QWEN3, QWEN_IMAGE_VAE
+from modules.families.spec import DistilledSpec, FamilySpec, LatentSpec, ModelClass, PartSpec, TextSpec
+from modules.settings.layer_filter import LayerFilter
+
+_HOME = "modules.families.anima"
+_BLOCK = r"^transformer_blocks\.\d+\."
+_USUAL_TOKENS = 512  # to which shorter prompts are padded with zeros; longer ones are read, too
+MAX_TOKENS = 4096
+"""The most tokens that are read of a prompt, T5's end token among them (`AnimaTextEncoderStep`)."""
+
+TRANSFORMER = ModelClass(
+    f"{_HOME}.transformer:CosmosTransformer3DModel",
+    ("diffusers.models.transformers.transformer_cosmos:CosmosTransformerBlock",),
+    f"{_HOME}.traced_passes:transformer_passes",
+    attention=f"{_HOME}.transformer:set_backend",
+    # Without the modulations, as OneTrainer and sd-scripts have it.
+    layers={
+        "attention_mlp": LayerFilter((rf"{_BLOCK}(attn1|attn2|ff)\.",), is_regex=True),
+        "attention": LayerFilter((rf"{_BLOCK}attn[12]\.",), is_regex=True),
+        "blocks": LayerFilter((_BLOCK,), is_regex=True),
+    },
+    # The embeddings of time and image, the modulations and the output: small, and sensitive.
+    never_quantized=frozenset({"time_embed", "patch_embed", "norm1", "norm2", "norm3", "norm_out", "proj_out"}),
+    library="diffusers",
+    work=3.5,
+)
+TEXT_CONDITIONER = ModelClass(
+    "diffusers.models.condition_embedders.condition_embedder_anima:AnimaTextConditioner",
+    ("diffusers.models.condition_embedders.condition_embedder_anima:AnimaTextConditionerBlock",),
+    f"{_HOME}.traced_passes:conditioner_passes",
+    never_quantized=frozenset({"in_proj", "out_proj"}),
+    fill_buffers=f"{_HOME}.transformer_file:fill_buffers",
+)
+CONVENTION = FlowConvention(shift=ConstantShift(3.0))
+ANIMA = FamilySpec(
+    name="anima",
+    label="Anima",
+    settings=AnimaSettings,
+    parts=(
+        PartSpec("transformer", "Transformer", "denoiser", TRANSFORMER),
+        PartSpec("text_encoder", "Text encoder (Qwen3)", "text_encoder", QWEN3, trainable=False),
+        PartSpec(
+            CONDITIONER,
+            "Text conditioner",
+            "text_encoder",
+            TEXT_CONDITIONER,
+            tokenizer="t5_tokenizer",
+            reads="text_encoder",
+        ),
+        PartSpec("vae", "VAE", "vae", QWEN_IMAGE_VAE, trainable=False),
+    ),
+    factory=f"{_HOME}.load:load",
+    default_resolution_px=1024,
+    size_step_px=16,
+    latents=LatentSpec(channels=16, factor=8),
+    text=TextSpec(
+        MAX_TOKENS - 1,
+        "modules.families.parts.t5_tokens:load_t5_tokenizer",
+        truncates=True,
+        ships_vocabulary=False,
+        usual_tokens=_USUAL_TOKENS,
+        widths={CONDITIONER: ("target_dim", "text_embed_dim")},
+        counted_by=CONDITIONER,
+    ),
+    files=f"{_HOME}.files:FILES",
+    pipelines=("AnimaModularPipeline",),
+    process=flow_matching(CONVENTION),
+    sample_guidance=4.0,
+    distilled=DistilledSpec(
+        ("turbo",),
+        "Train on Anima Base, and use the result with Turbo; both have the same layers. Training Turbo directly undoes "
+        "its distillation: its samples will need more steps and guidance. Turbo itself is sampled in 8 steps with a "
+        "guidance of 1.",
+    ),
+    released="2026-05",
+    ai_toolkit=("anima",),
+    kohya=("anima",),
+)
