@@ -15,7 +15,7 @@ from modules.config.quantized_parts import QuantizedParts, quantized_parts
 from modules.config.schema import Config
 from modules.config.sections.model import Part as PartSettings
 from modules.config.sections.training import filtered_layers
-from modules.config.usage import rate_factor_of, trains_on_pixels
+from modules.config.usage import rate_factor_of, trained_parts, trains_on_pixels
 from modules.families.embeddings import Word
 from modules.families.parts.attention_processor import set_attention
 from modules.families.protocol import ModelFamily, PartMemory
@@ -206,13 +206,14 @@ def _train(config: Config, family: ModelFamily, start: Start | None) -> tuple[li
     """Prepare what a run trains besides embeddings; return its adapters and the groups of its parameters."""
     adapters: list[Adapter] = []
     parameters: Mapping[str, dict[str, torch.nn.Parameter]] = {}
+    trained = {p.name for p in trained_parts(config)}
     if trains_on_pixels(config):
         parameters = train_autoencoder(family, config)
     elif config.training.trains == "full":
         layers = filtered_layers(config.training, config.family.denoiser.model.layers)
-        parameters = train_whole_parts(family, config.part, layers)
+        parameters = train_whole_parts(family, trained, layers)
     elif config.training.trains == "adapter":
-        adapters = attach_adapters(family, config.adapter, config.part, start, run_seed=config.general.seed)
+        adapters = attach_adapters(family, config.adapter, trained, start, run_seed=config.general.seed)
         parameters = {adapter.part: adapter.parameters() for adapter in adapters}
     fixed = {adapter.part: adapter.fixed for adapter in adapters}
     rate, factor = config.training.learning_rate, rate_factor_of(config)

@@ -43,19 +43,22 @@ def start_of(config: Config, family: ModelFamily, start_copy: Path | None) -> St
         content = read_adapter(from_root(settings.start_from.strip()), family.lora_naming, modules)
         if start_copy is not None:
             write_content(start_copy, content)
-    targets = _targets(family, settings, config.part)
+    targets = _targets(family, settings, {p.name for p in trained_parts(config)})
     return divide_content(content, targets, trainable, keeps=settings.other_layers == "keep")
 
 
 def attach_adapters(
-    family: ModelFamily, settings: AdapterSettings, part_of: PartOf, start: Start | None, *, run_seed: int
+    family: ModelFamily, settings: AdapterSettings, trained: Collection[str], start: Start | None, *, run_seed: int
 ) -> list[Adapter]:
-    """Attach the layers that a run starts from and keeps, and its own adapters, to the model; return the adapters."""
+    """Attach the layers that a run starts from and keeps, and its own adapters, to the model; return the adapters.
+
+    `trained` are the names of the trained parts.
+    """
     kind = kind_of(ADAPTERS[settings.name])
     adapters: list[Adapter] = []
     if start is not None:
         attach_kept({name: part.module for name, part in family.parts.items()}, start.kept, where=start.where)
-    for name, targets in (_targets(family, settings, part_of) if start is None else start.targets).items():
+    for name, targets in (_targets(family, settings, trained) if start is None else start.targets).items():
         part = family.parts[name]
         if not targets:
             raise DarkroomError(
@@ -71,14 +74,16 @@ def attach_adapters(
     return adapters
 
 
-def train_whole_parts(family: ModelFamily, part_of: PartOf, layers: LayerFilter) -> dict[str, Parameters]:
+def train_whole_parts(
+    family: ModelFamily, trained_names: Collection[str], layers: LayerFilter
+) -> dict[str, Parameters]:
     """Enable gradients on the weights of each trained part that a gradient can reach, and return them.
 
     In the denoiser only the weights of `layers` are trained.
     """
     parameters = {}
     for name, part in family.parts.items():
-        if part.spec.trainable and part_of(name).train:
+        if name in trained_names:
             stored = part.module.state_dict().keys()  # without the rows of embeddings
             paths = {n: n.rpartition(".")[0] for n, _ in part.module.named_parameters() if n in stored}
             trained = dict.fromkeys(path for path in paths.values() if part.reaches(path))
@@ -126,12 +131,12 @@ def unit_of(
     )
 
 
-def _targets(family: ModelFamily, settings: AdapterSettings, part_of: PartOf) -> dict[str, list[str]]:
+def _targets(family: ModelFamily, settings: AdapterSettings, trained: Collection[str]) -> dict[str, list[str]]:
     """Return the layers of each trained part that get an adapter. Raises DarkroomError for a part without any."""
     targets, candidates = {}, list[tuple[str, str]]()
     chosen = adapter_layers(settings, family.spec.denoiser.model.layers)
     for name, part in family.parts.items():
-        if not part.spec.trainable or not part_of(name).train:
+        if name not in trained:
             continue
         layers = target_layers(part.module, part.spec.role, layers=chosen, reaches=part.reaches)
         candidates += [(name, path) for path in layers]
