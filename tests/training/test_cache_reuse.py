@@ -23,7 +23,7 @@ from trainer.events import CacheProgress
 from trainer.launch import RunRequest
 from trainer.phases import phase_facts
 from trainer.run.execute import execute_guarded
-from trainer.run.model import _identities
+from trainer.run.identities import identities_of
 from trainer.step.precision import Precision
 
 NUM_IMAGES = 5
@@ -146,7 +146,7 @@ def test_on_a_gpu_latents_of_different_tf32_have_different_keys(config: Config, 
 
     def identity(precision: str) -> str:
         gpu = Device("cuda")
-        return _identities(
+        return identities_of(
             config.model, family, phase_facts(config), Precision(precision, gpu), None, NOTHING_QUANTIZED
         ).images
 
