@@ -66,9 +66,9 @@ class JsonLines:
             return
         try:
             print(to_line(event), flush=True)
-        except OSError:  # a closed pipe; what is in the buffer would fail again at exit
+        except OSError:  # a closed pipe
             self._has_reader = False
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            silence(sys.stdout)
 
     def close(self) -> None:
         """Nothing to close."""
@@ -146,6 +146,8 @@ class Meter:
             yield
         except OSError:
             self._bar, self._is_terminal = None, False
+            with suppress(OSError):  # a stream without a file
+                silence(self._stream)
             self._stream = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - as long as the process
 
 
@@ -174,6 +176,14 @@ class Console:
     def close(self) -> None:
         """Restore the terminal."""
         self._meter.close()
+
+
+def silence(stream: TextIO) -> None:
+    """Send a stream that cannot be written any more to nowhere: what is in its buffer would fail again at exit.
+
+    Python then ends with the exit code 120. Raises OSError for a stream without a file.
+    """
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def words(event: Event) -> str:
