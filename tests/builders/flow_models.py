@@ -81,5 +81,7 @@ def flow_model(name: str) -> FlowModel:
 
 
 def trained_parts_of(name: str) -> tuple[str, ...]:
-    """Return the names of the parts of a tiny flow model that may learn."""
-    return tuple(part.name for part in flow_model(name).spec.trainable_parts)
+    """Return the names of the parts of a tiny flow model that may learn in the shared runs."""
+    tiny = flow_model(name)
+    frozen = tiny.spec.settings.model_validate({"name": tiny.family, **tiny.settings}).frozen_parts
+    return tuple(part.name for part in tiny.spec.trainable_parts if part.name not in frozen)

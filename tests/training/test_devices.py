@@ -30,7 +30,7 @@ from trainer.events import BackupSaved, ModelSaved, RunFailed, SampleReady, Vali
 from trainer.methods.denoise import Denoise
 from trainer.methods.protocol import StepContext, StepLoss
 
-ENCODERS = ("text_encoder", "text_encoder_2")
+ENCODERS = ("text_encoder", "text_encoder_2", "text_encoder_3")
 # Two epochs of two steps; all that can happen beside a step does so at the start, between the epochs and at the end.
 EVERYTHING: dict[str, Any] = {
     "general": {"debug_checks": True},

@@ -79,9 +79,12 @@ def test_only_what_family_method_and_target_use_is_shown(target: str) -> None:
         for prefix, is_wanted in rules_of(FAMILIES[family]):
             found = any(path.startswith(prefix) for path in paths)
             assert found is is_wanted(method, target), f"{prefix} with {family}, {method}, {target}"
-        has_second = len(FAMILIES[family].names_of("text_encoder")) > 1 and target != "vae"
-        for path in ("data.caption_dropout_2", "parts.text_encoder_2.dtype"):
-            assert (path in paths) is has_second, path
+        parts = {part.name: part for part in FAMILIES[family].parts}
+        encoders = [parts[name] for name in FAMILIES[family].names_of("text_encoder")]
+        drops_apart = len([part for part in encoders if not part.reads]) > 1
+        assert ("data.caption_dropout_2" in paths) is (drops_apart and target != "vae"), family
+        has_second = "text_encoder_2" in parts and target != "vae"
+        assert ("parts.text_encoder_2.dtype" in paths) is has_second, family
         skips_second = "clip_skip_2" in FAMILIES[family].settings.model_fields and target != "vae"
         assert ("model.family.clip_skip_2" in paths) is skips_second
         assert ("model.variant" in paths) is bool(FAMILIES[family].variants)
