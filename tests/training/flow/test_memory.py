@@ -16,7 +16,7 @@ from modules.memory.compiled_blocks import Compilation
 from modules.system.devices import CPU, Device
 from tests.builders.configs import laid_over
 from tests.builders.flow_models import FlowModel
-from tests.builders.pipelines import denoiser_of, noise_of
+from tests.builders.pipelines import noise_of
 from tests.builders.runs import assert_equal_tensors
 from trainer.preflight.run_budget import memory_estimate
 from trainer.run.reading import load_family
@@ -52,15 +52,18 @@ def test_weights_that_are_quantized_as_they_are_read_are_the_same(config: Config
 
 
 def gradients(family: ModelFamily, memory: PartMemory) -> dict[str, torch.Tensor]:
-    """The gradients of a loss, with the memory settings of the transformer."""
-    denoiser = denoiser_of(family)
-    denoiser.requires_grad_(True)
-    denoiser.zero_grad()
+    """The gradients of a loss, with the memory settings of the transformer, of all weights that it reaches."""
+    part = family.parts[family.spec.denoiser.name]
+    reached = {n: p for n, p in part.module.named_parameters() if part.reaches(n.rpartition(".")[0])}
+    for parameter in reached.values():
+        parameter.requires_grad_(True)
+    part.module.zero_grad()
     family.set_memory({family.spec.denoiser.name: memory}, train_device=CPU, temp_device=Device("cpu:1"))
     text = family.encode_prompts(["a disc", "a disc and a very long square"])
     noisy = noise_of(family, batch=2, seed=0)
     family.predict(noisy, torch.tensor([250.0, 700.0]), text).square().mean().backward()
-    return {n: p.grad.clone() for n, p in denoiser.named_parameters() if p.grad is not None}
+    assert [n for n, p in reached.items() if p.grad is None] == []
+    return {n: p.grad.clone() for n, p in reached.items() if p.grad is not None}
 
 
 @pytest.mark.daily(9)
