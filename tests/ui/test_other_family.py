@@ -9,7 +9,7 @@ import pytest
 
 from modules.config.presets import save_preset
 from modules.config.schema import Config
-from modules.families.registry import FAMILIES
+from modules.families.registry import newest_families
 from modules.system.hardware import GpuMemory
 from tests.ui.conftest import Window
 from tests.ui.driving import pick
@@ -43,8 +43,8 @@ def test_each_family_offers_its_presets_and_begins_with_the_best_for_the_card() 
     assert "Reading" in move.summary
     save_preset(Config.model_validate({"model": {"family": "flux"}}), "my flux")
     background.finish()
-    assert list(move.families) == [name for name in FAMILIES if name != "sdxl"]
-    assert move.family == "sd"
+    assert list(move.families) == [name for name in newest_families() if name != "sdxl"]
+    assert move.family == newest_families()[0]
     move.set_family("flux")
     assert move.preset == "#flux LoRA 16 GB"
     assert "my flux" in move.presets
@@ -56,6 +56,16 @@ def test_each_family_offers_its_presets_and_begins_with_the_best_for_the_card() 
     assert {c.path for c in move.changes} >= {"model.family", "training.loss.weighting"}
 
 
+def test_it_begins_with_the_newest_family_that_has_a_preset_for_the_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    card = GpuMemory(6 << 30, 6 << 30)
+    monkeypatch.setattr("ui.features.other_family.model.gpu_memory", lambda _device: card)
+    background = AtOnce()
+    move = moving(Config.model_validate(SDXL), background)
+    background.finish()
+    assert move.family == "anima"
+    assert move.preset == "#anima LoRA 6 GB"
+
+
 def test_a_config_of_the_chosen_family_chooses_another() -> None:
     background = AtOnce()
     form = FormModel(Config.model_validate(SDXL))
@@ -64,7 +74,7 @@ def test_a_config_of_the_chosen_family_chooses_another() -> None:
     move.set_family("flux")
     form.load(Config.model_validate({"model": {"family": "flux"}}), Source())
     move.compute()
-    assert move.family == "sd"
+    assert move.family == newest_families()[0]
     assert "flux" not in move.families
 
 

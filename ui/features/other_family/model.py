@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from modules.config.codec import Loaded
 from modules.config.other_family import CarriedOver, start_of, train_on
-from modules.config.presets import Preset, list_presets, preset_for
+from modules.config.presets import Preset, families_for_card, list_presets, preset_for
 from modules.config.schema import Config
-from modules.families.registry import FAMILIES, family_labels
+from modules.families.registry import FAMILIES, newest_families
 from modules.system.hardware import gpu_memory
 from modules.system.problem import count
 from ui.forms.changes import Change, changes
@@ -56,8 +56,8 @@ class Moving:
 
     @property
     def families(self) -> Mapping[str, str]:
-        """The labels of the other families by name."""
-        return {name: label for name, label in family_labels().items() if name != self._form.config.family.name}
+        """The labels of the other families by name, the newest first."""
+        return {n: FAMILIES[n].label for n in newest_families() if n != self._form.config.family.name}
 
     @property
     def summary(self) -> str:
@@ -102,7 +102,7 @@ class Moving:
             return
         if self.family not in self.families:  # another config of the chosen family was loaded
             self.family = ""
-            self.set_family(next(iter(self.families)))
+            self.set_family(self._first_family(self._starts))
             return
         preset = self._starts.of(self.family).get(self.preset)
         start = self._starts.configs[preset] if preset is not None else start_of(self.family)
@@ -122,6 +122,11 @@ class Moving:
     def close(self) -> None:
         """Drop what is still being read."""
         self._job.cancel()
+
+    def _first_family(self, starts: Starts) -> str:
+        """Return the newest family with a preset for the card, or the newest of all."""
+        fitting = families_for_card(list(starts.configs), starts.card_gb)
+        return next((name for name in self.families if name in fitting), next(iter(self.families)))
 
     def _keep(self, starts: Starts) -> None:
         self._starts = starts
