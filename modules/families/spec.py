@@ -40,6 +40,23 @@ class VaeFile:
 
 
 @dataclass(frozen=True, slots=True)
+class LargerModel:
+    """The model that contains a part, and whose folders and files may stand for those of the part alone.
+
+    They have the part's config under `config_key` or, in older files, among their own values; its tensors with a prefix
+    that the pattern `prefix` matches, or with none; and those of other parts, whose names `others` matches.
+    """
+
+    config_key: str
+    prefix: str
+    others: str
+
+    def own_name(self, name: str) -> str:
+        """Return the part's own name of a tensor in a file; empty for one of another part."""
+        return "" if re.search(self.others, name) else re.sub(self.prefix, "", name)
+
+
+@dataclass(frozen=True, slots=True)
 class ModelClass:
     """The diffusers or transformers class of a part, as "module:Class", and the facts about its layers.
 
@@ -65,11 +82,7 @@ class ModelClass:
     `vae_file` states how files contain it alone, for a VAE. `library` is the package whose names configs and folders
     have, if the class is not in it but one of our own that derives from the package's.
 
-    `whole` is the class that folders name in its place, of a larger model that contains a language model and has its
-    config as `text_config`.
-
-    `config_key` is the key in the config of a larger model, which published files have for a part of it: its config is
-    under this key, or, in older files, among the larger one's own values.
+    `inside` is the larger model that contains it in published folders and files; ours contain it alone.
 
     `fill_buffers` names the function that makes the buffers which files do not have, from a module whose buffers are on
     the meta device, as "module:function".
@@ -97,8 +110,7 @@ class ModelClass:
     file_key: str = ""
     vae_file: VaeFile | None = None
     library: str = ""
-    whole: str = ""
-    config_key: str = ""
+    inside: LargerModel | None = None
     fill_buffers: str = ""
     identity_if_missing: frozenset[str] = frozenset()
     overflows_in_float16: bool = False
@@ -111,8 +123,8 @@ class ModelClass:
         return self.usual_layers or ("blocks" if "blocks" in self.layers else "attention_mlp")
 
     def own_config(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the config of the class from one in a file, which may be that of the larger model (`config_key`)."""
-        own = config.get(self.config_key) if self.config_key and isinstance(config, Mapping) else None
+        """Return the config of the class from one in a file, which may be the config of the larger model."""
+        own = config.get(self.inside.config_key) if self.inside is not None and isinstance(config, Mapping) else None
         return own if isinstance(own, Mapping) else config
 
 
@@ -190,9 +202,8 @@ class TextSpec:
     `usual_tokens` are those of which the memory estimate counts on, if they are fewer than the most that are read.
 
     `widths` are the keys of configs that must agree, by text encoder: the one in its own config that holds the width of
-    its states, and the denoiser's; a step into a nested config is a dot. The denoiser's is `states_read` times as
-    large: so many states of each token are read side by side.
-    `counted_by` is the text encoder whose tokenizer that is, the first one if empty.
+    its states, and the denoiser's. The denoiser's is `states_read` times as large: so many states of each token are
+    read side by side. `counted_by` is the text encoder whose tokenizer that is, the first one if empty.
 
     `embedding_tensors` are the names of an embedding's tensors in files, by the text encoder whose vectors they hold; a
     family without any does not support embeddings.

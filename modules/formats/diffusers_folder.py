@@ -160,16 +160,19 @@ def _without_report() -> Iterator[None]:
         logger.setLevel(before)
 
 
-def read_part(folder: Path, name: str, kind: Any, dtype: torch.dtype) -> Any:
+def read_part(folder: Path, name: str, kind: Any, dtype: torch.dtype, *, prefix: str = "") -> Any:
     """Return one part of a model, on the CPU, in eval mode, frozen.
 
-    `kind` is the diffusers or transformers class. Only weights are loaded, never code. Raises DarkroomError if the
-    folder does not contain the part.
+    `kind` is the diffusers or transformers class. `prefix` is the pattern of prefixes that files may have before the
+    names of a class of transformers. Only weights are loaded, never code. Raises DarkroomError if the folder does not
+    contain the part.
     """
     disable_progress_bar()  # one bar per part would clutter every log
     is_diffusers = kind.__module__.startswith("diffusers")
     # Only transformers knows code in a model's repository.
-    options = {"torch_dtype": dtype} if is_diffusers else {"dtype": dtype, "trust_remote_code": False}
+    options: dict[str, Any] = {"torch_dtype": dtype} if is_diffusers else {"dtype": dtype, "trust_remote_code": False}
+    if prefix:
+        options["key_mapping"] = {prefix: ""}
     try:
         with _without_report():  # of tensors of other parts, such as a language model's head
             module, loading = kind.from_pretrained(

@@ -22,12 +22,12 @@ def tiny_parts_read_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
     read_from_file, of_session = files.read_part, tmp_path_factory.getbasetemp()
     parts: dict[tuple[Path, str, type, torch.dtype], Any] = {}
 
-    def read_part(folder: Path, name: str, kind: Any, dtype: torch.dtype) -> Any:
+    def read_part(folder: Path, name: str, kind: Any, dtype: torch.dtype, **options: Any) -> Any:
         if not (folder.parent.parent == of_session and folder.parent.name.startswith("models")):
-            return read_from_file(folder, name, kind, dtype)
+            return read_from_file(folder, name, kind, dtype, **options)
         known = (folder, name, kind, dtype)
         if known not in parts:
-            parts[known] = read_from_file(folder, name, kind, dtype)
+            parts[known] = read_from_file(folder, name, kind, dtype, **options)
         return copy.deepcopy(parts[known])
 
     with pytest.MonkeyPatch.context() as patch:

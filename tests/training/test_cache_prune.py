@@ -119,9 +119,9 @@ def test_only_the_weights_of_encoders_are_read(config: Config, monkeypatch: pyte
     cached(config)
     read: list[str] = []
 
-    def noted(folder: Path, name: str, kind: Any, dtype: torch.dtype) -> Any:
+    def noted(folder: Path, name: str, kind: Any, dtype: torch.dtype, **options: Any) -> Any:
         read.append(name)
-        return read_part(folder, name, kind, dtype)
+        return read_part(folder, name, kind, dtype, **options)
 
     monkeypatch.setattr(model_files, "read_part", noted)
     assert not unused_by([config]).entries

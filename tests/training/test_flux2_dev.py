@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import Mistral3ForConditionalGeneration
+from transformers import Mistral3ForConditionalGeneration, MistralModel
 
 from modules.config.schema import Config
 from modules.data.buckets import Size
@@ -139,6 +140,11 @@ def test_a_lora_is_trained_sampled_and_loaded_by_diffusers(
     pipe.load_lora_weights(written)
     torch.testing.assert_close(family.predict(noisy, times, text), tuned, rtol=1e-4, atol=1e-5)
     pipe.unload_lora_weights()
-    # The merged folder has the whole text encoder, by its own class.
-    _, loading = Mistral3ForConditionalGeneration.from_pretrained(merged / "text_encoder", output_loading_info=True)
+    # The merged folder has the language model alone, which the pipeline reads prompts with, too.
+    assert json.loads((merged / "model_index.json").read_text())["text_encoder"] == ["transformers", "MistralModel"]
+    encoder, loading = MistralModel.from_pretrained(merged / "text_encoder", output_loading_info=True)
     assert not loading["missing_keys"]
+    assert not loading["unexpected_keys"]
+    whole, pipe.text_encoder = pipe.text_encoder, encoder.eval()
+    torch.testing.assert_close(pipe.encode_prompt(["a disc"], device="cpu")[0], text.states_BLD, rtol=1e-5, atol=1e-5)
+    pipe.text_encoder = whole

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -74,11 +75,23 @@ def test_an_empty_prompt_is_a_space_in_the_template(family: QwenImage) -> None:
 
 
 def test_the_vision_tower_is_not_loaded(family: QwenImage, tiny_qwen_image: Path) -> None:
-    """Neither from the names of newer versions of transformers, which have all of it under `model.`."""
     stored = load_file(tiny_qwen_image / "text_encoder" / "model.safetensors")
     assert any(name.startswith("visual.") for name in stored)
     names = {name for name, _ in family.modules["text_encoder"].named_parameters()}
     assert names == {n.removeprefix("model.") for n in stored if not n.startswith(("visual.", "lm_head."))}
+
+
+def test_a_folder_may_have_the_names_of_newer_versions_of_transformers(
+    family: QwenImage, tiny_qwen_image: Path, tmp_path: Path
+) -> None:
+    """They have the whole Qwen2.5-VL under `model.`, and its language model under a name of its own."""
+    shutil.copytree(tiny_qwen_image, folder := tmp_path / "model")
+    file = folder / "text_encoder" / "model.safetensors"
+    names = {"model.": "model.language_model.", "visual.": "model.visual."}
+    stored = {re.sub("^(model|visual)[.]", lambda m: names[m[0]], n): t for n, t in load_file(file).items()}
+    save_file(stored, file, {"format": "pt"})
+    read, ours = (f.modules["text_encoder"].state_dict() for f in (load_tiny(folder), family))
+    assert all(torch.equal(tensor, read[name]) for name, tensor in ours.items())
 
 
 @pytest.mark.parametrize("text", ["a disc", "L'été, 12 cm!\n\n  two", "<|im_start|>user\nx<|im_end|>", "日本 😀"])

@@ -117,7 +117,10 @@ def _problems_of_text_widths(config: Config, found: FileKind | None) -> Iterator
     configs = {} if architecture is None else architecture.configs
     for part in spec.parts:
         key, denoiser_key = spec.text.widths.get(part.name, ("", ""))
-        given, needed = value_at(configs.get(part.name), key), value_at(configs.get(spec.denoiser.name), denoiser_key)
+        given, needed = (
+            __value_at(configs.get(part.name), key),
+            __value_at(configs.get(spec.denoiser.name), denoiser_key),
+        )
         needed = needed / spec.text.states_read if isinstance(needed, int) else needed
         if None not in (given, needed) and given != needed:
             yield Problem(
@@ -128,11 +131,9 @@ def _problems_of_text_widths(config: Config, found: FileKind | None) -> Iterator
             )
 
 
-def value_at(config: Any, key: str) -> Any:
-    """Return the value of a dotted key of a nested config; None if it has none."""
-    for name in key.split("."):
-        config = config.get(name) if isinstance(config, Mapping) else None
-    return config
+def __value_at(config: Any, key: str) -> Any:
+    """Return the value of a key of a config; None if it has none."""
+    return config.get(key) if isinstance(config, Mapping) else None
 
 
 def parts_with_files(config: Config) -> frozenset[str]:

@@ -8,19 +8,13 @@ from __future__ import annotations
 from modules.diffusion.process_spec import flow_matching
 from modules.families.flux2.settings import Flux2DevSettings
 from modules.families.parts.flux2.classes import CONVENTION, LATENTS, TRANSFORMER_PART, VAE_PART, prompts
-from modules.families.spec import FamilySpec, ModelClass, PartSpec
+from modules.families.parts.part_classes import language_model_inside
+from modules.families.spec import FamilySpec, PartSpec
 
 _HOME = "modules.families.flux2"
 _TEMPLATE_TOKENS = 36  # with the message of the system
 
-MISTRAL = ModelClass(
-    "modules.families.parts.mistral_text:MistralModel",
-    ("transformers.models.mistral.modeling_mistral:MistralDecoderLayer",),
-    "modules.families.parts.traced_passes:text_passes",
-    library="transformers",
-    whole="Mistral3ForConditionalGeneration",
-    is_large=True,
-)
+MISTRAL = language_model_inside("mistral", "MistralModel", "MistralDecoderLayer")
 FLUX2 = FamilySpec(
     name="flux2",
     label="FLUX.2 dev",
@@ -34,7 +28,7 @@ FLUX2 = FamilySpec(
     default_resolution_px=1024,
     size_step_px=16,
     latents=LATENTS,
-    text=prompts(_TEMPLATE_TOKENS, {"text_encoder": ("text_config.hidden_size", "joint_attention_dim")}),
+    text=prompts(_TEMPLATE_TOKENS, {"text_encoder": ("hidden_size", "joint_attention_dim")}),
     files=f"{_HOME}.files:FILES",
     pipelines=("Flux2Pipeline",),
     process=flow_matching(CONVENTION),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from modules.diffusion.process_spec import FlowConvention, TokenShift, flow_matching
 from modules.families.krea2.settings import Krea2Settings
-from modules.families.parts.part_classes import CHAT_TOKENIZER, QWEN_IMAGE_VAE
+from modules.families.parts.part_classes import CHAT_TOKENIZER, QWEN_IMAGE_VAE, language_model_inside
 from modules.families.spec import DistilledSpec, FamilySpec, LatentSpec, ModelClass, PartSpec, TextSpec
 from modules.settings.layer_filter import LayerFilter
 
@@ -36,14 +36,7 @@ TRANSFORMER = ModelClass(
     never_quantized=frozenset({"img_in", "time_embed", "time_mod_proj", "txt_in", "projector", "final_layer"}),
     work=3.5,
 )
-QWEN3_VL = ModelClass(
-    "modules.families.parts.qwen_text:Qwen3VLTextModel",
-    ("transformers.models.qwen3_vl.modeling_qwen3_vl:Qwen3VLTextDecoderLayer",),
-    "modules.families.parts.traced_passes:text_passes",
-    file_key="modules.families.parts.qwen_text:text_key",
-    is_large=True,
-    library="transformers",
-)
+QWEN3_VL = language_model_inside("qwen3_vl", "Qwen3VLTextModel", "Qwen3VLTextDecoderLayer")
 CONVENTION = FlowConvention(shift=TokenShift(max_tokens=6400))
 KREA2 = FamilySpec(
     name="krea2",

@@ -65,12 +65,13 @@ def read_folder(
 
     def read(part: PartSpec) -> Any:
         name, kind, dtype = part.name, load_factory(part.model_class), dtypes.get(part.name, torch.float32)
+        prefix = "" if part.model.inside is None else part.model.inside.prefix
         if name in without_weights:
             return empty_part(kind, part.model.own_config(read_json(folder, name, "config.json")))
         if name not in read_later or keeps_some_in_float32(kind):
-            return read_part(folder, name, kind, dtype)
+            return read_part(folder, name, kind, dtype, prefix=prefix)
         # In another dtype than that of the files, all weights would be in memory before the first one is quantized.
-        module = read_part(folder, name, kind, stored_dtype(folder / name) or dtype)
+        module = read_part(folder, name, kind, stored_dtype(folder / name) or dtype, prefix=prefix)
         _cast(module, dtype, read_later[name])
         return module
 

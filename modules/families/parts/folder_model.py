@@ -148,12 +148,7 @@ def _part_tensors(folder: Path) -> dict[str, LazyTensor]:
 def _part_config(part: PartSpec, config: Mapping[str, Any]) -> dict[str, Any]:
     if part.library == "diffusers":
         return {**config, "_class_name": part.class_name}
-    return {**config, "architectures": [_class_of(part, config)]}
-
-
-def _class_of(part: PartSpec, config: Mapping[str, Any]) -> str:
-    """Return the class of a part's tensors in a folder with this config: its own, or that of the whole around it."""
-    return part.model.whole if part.model.whole and "text_config" in config else part.class_name
+    return {**config, "architectures": [part.class_name]}
 
 
 def _write_scheduler(folder: Path, config: Mapping[str, Any], traits: CheckpointTraits) -> None:
@@ -192,7 +187,7 @@ def _index(
         "_diffusers_version": version("diffusers"),  # without it, diffusers does not load an inpainting model
     }
     for part in parts:
-        index[part.name] = [part.library, _class_of(part, configs[part.name])]
+        index[part.name] = [part.library, part.class_name]
         if part.role == "text_encoder":
             tokenizer = part.tokenizer_folder
             settings = read_json(folder, tokenizer, "tokenizer_config.json")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from modules.families.spec import DistilledSpec, ModelClass, TextSpec, VaeFile
+from modules.families.spec import DistilledSpec, LargerModel, ModelClass, TextSpec, VaeFile
 from modules.settings.layer_filter import LayerFilter, LayerPresets
 
 _RESNET = "diffusers.models.resnet:ResnetBlock2D"
@@ -88,16 +88,25 @@ QWEN3 = ModelClass(
     f"{_PASSES}:text_passes",
     is_large=True,
 )
-_QWEN25_VL = "transformers.models.qwen2_5_vl.modeling_qwen2_5_vl"
-QWEN25_VL_TEXT = ModelClass(
-    f"{_QWEN25_VL}:Qwen2_5_VLTextModel",
-    (f"{_QWEN25_VL}:Qwen2_5_VLDecoderLayer",),
-    f"{_PASSES}:text_passes",
-    file_key="modules.families.parts.qwen_text:text_key",
+_VISION_LANGUAGE = LargerModel(
     config_key="text_config",
-    is_large=True,
+    # Before transformers 4.52 the language model alone was under "model."; Mistral's has it once more inside.
+    prefix=r"^(model\.)?language_model\.(model\.)?|^model\.",
+    others=r"(^|\.)(visual|vision_tower|multi_modal_projector|lm_head)\.",
 )
-"""The part of a Qwen2.5-VL that reads text: its files contain the one that sees images, too, which is not loaded."""
+
+
+def language_model_inside(module: str, name: str, layer: str) -> ModelClass:
+    """Return the class of the language model inside a vision-language model: prompts need no images, so the rest of it
+    is never read.
+
+    `module` is transformers' name of the model, `name` that of the language model's class, `layer` that of its layers.
+    """
+    classes = f"transformers.models.{module}.modeling_{module}"
+    passes = f"{_PASSES}:text_passes"
+    return ModelClass(f"{classes}:{name}", (f"{classes}:{layer}",), passes, inside=_VISION_LANGUAGE, is_large=True)
+
+
 CHAT_TOKENIZER = "modules.families.parts.chat_tokens:load_chat_tokenizer"
 """The tokenizer of language models that read prompts as messages of a chat."""
 

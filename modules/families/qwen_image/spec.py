@@ -7,7 +7,7 @@ Qwen-Image-2512 differ in their weights alone.
 from __future__ import annotations
 
 from modules.diffusion.process_spec import FlowConvention, TokenShift, flow_matching
-from modules.families.parts.part_classes import CHAT_TOKENIZER, QWEN25_VL_TEXT, QWEN_IMAGE_VAE
+from modules.families.parts.part_classes import CHAT_TOKENIZER, QWEN_IMAGE_VAE, language_model_inside
 from modules.families.qwen_image.settings import QwenImageSettings
 from modules.families.spec import DistilledSpec, FamilySpec, LatentSpec, ModelClass, PartSpec, TextSpec
 from modules.settings.layer_filter import LayerFilter
@@ -39,6 +39,7 @@ TRANSFORMER = ModelClass(
     overflows_in_float16=True,  # diffusers' class clips the states of float16
     work=3.5,
 )
+QWEN25_VL = language_model_inside("qwen2_5_vl", "Qwen2_5_VLTextModel", "Qwen2_5_VLDecoderLayer")
 CONVENTION = FlowConvention(shift=TokenShift(max_tokens=8192, max_shift=0.9))
 QWEN_IMAGE = FamilySpec(
     name="qwen_image",
@@ -46,7 +47,7 @@ QWEN_IMAGE = FamilySpec(
     settings=QwenImageSettings,
     parts=(
         PartSpec("transformer", "Transformer", "denoiser", TRANSFORMER),
-        PartSpec("text_encoder", "Text encoder (Qwen2.5-VL)", "text_encoder", QWEN25_VL_TEXT, trainable=False),
+        PartSpec("text_encoder", "Text encoder (Qwen2.5-VL)", "text_encoder", QWEN25_VL, trainable=False),
         PartSpec("vae", "VAE", "vae", QWEN_IMAGE_VAE, trainable=False),
     ),
     factory=f"{_HOME}.load:load",

@@ -268,8 +268,7 @@ def empty_part(kind: Any, config: Mapping[str, Any]) -> Any:
         with torch.device("meta"):
             if hasattr(kind, "from_config"):  # a class of diffusers
                 return kind.from_config({k: v for k, v in config.items() if k != "_class_name"})
-            settings = kind.config_class
-            return kind(settings(**config.get(settings.base_config_key, config)))  # of a part of a larger model
+            return kind(kind.config_class(**config))
     except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
         raise DarkroomError(f"The config of {kind.__name__} is not valid: {error}") from error
 

@@ -153,9 +153,9 @@ def original_tensors(states: States, configs: Configs, traits: CheckpointTraits)
 
 def file_state(model: ModelClass, state: Mapping[str, LazyTensor]) -> dict[str, LazyTensor]:
     """Return the tensors of a part of a class under the names that files have for them, without buffers."""
-    if not model.file_key:
-        return dict(state)
-    key_of: Callable[[str], str] = load_factory(model.file_key)
+    key_of: Callable[[str], str] = str if model.inside is None else model.inside.own_name
+    if model.file_key:
+        key_of = load_factory(model.file_key)
     return {key: tensor for name, tensor in state.items() if (key := key_of(name))}
 
 
