@@ -13,8 +13,8 @@ from torch.utils.checkpoint import checkpoint
 from modules.adapters.protocol import Adapter
 from modules.config.schema import Config
 from modules.data.batch import Batch
+from modules.families.model_class import ModelClass
 from modules.families.protocol import ModelFamily
-from modules.families.spec import ModelClass
 from modules.optim.build import build_optimizer
 from modules.system.devices import Device
 from trainer.run.model import LoadedModel

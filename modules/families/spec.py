@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 from modules.diffusion.process_spec import DDPM, ProcessSpec
+from modules.families.distilled import DistilledSpec
+from modules.families.model_class import ModelClass
 from modules.families.settings import FamilySettings
 from modules.formats.adapter_targets import AdapterTargets
-from modules.settings.layer_filter import LayerPresets
 
 Role = Literal["denoiser", "text_encoder", "vae"]
 Guidance = Literal["classifier_free", "embedded", "none"]
@@ -20,112 +20,6 @@ BASE_VARIANT = "text_to_image"
 
 VARIANT_LABELS: Mapping[str, str] = {BASE_VARIANT: "Base", "inpainting": "Inpainting", "depth": "Depth"}
 """The model variants of all families (`model.variant`)."""
-
-
-@dataclass(frozen=True, slots=True)
-class VaeFile:
-    """How files contain a VAE alone, in the original layout and in diffusers'.
-
-    `slots` names the function from a config to the slots of its tensors in the original layout
-    (`modules.families.parts.single_file.slots`), as "module:function". `original` and `diffusers` begin names that
-    every file of the layout has, without a prefix; `original_latents` and `diffusers_latents` are the weights of the
-    layer whose input channels are the latents.
-    """
-
-    slots: str
-    original: tuple[str, ...]
-    diffusers: tuple[str, ...]
-    original_latents: str = "decoder.conv_in.weight"
-    diffusers_latents: str = "decoder.conv_in.weight"
-
-
-@dataclass(frozen=True, slots=True)
-class LargerModel:
-    """The model that contains a part, and whose folders and files may stand for those of the part alone.
-
-    They have the part's config under `config_key` or, in older files, among their own values; its tensors with a prefix
-    that the pattern `prefix` matches, or with none; and those of other parts, whose names `others` matches.
-    """
-
-    config_key: str
-    prefix: str
-    others: str
-
-    def own_name(self, name: str) -> str:
-        """Return the part's own name of a tensor in a file; empty for one of another part."""
-        return "" if re.search(self.others, name) else re.sub(self.prefix, "", name)
-
-
-@dataclass(frozen=True, slots=True)
-class ModelClass:
-    """The diffusers or transformers class of a part, as "module:Class", and the facts about its layers.
-
-    Blocks, each a class as "module:Class", are checkpointed, offloaded, compiled and sharded one by one. The
-    transformer blocks alone are what the checkpointing of transformer blocks recomputes.
-
-    `attention` names the function that puts an implementation into the attention layers, as "module:name"
-    (`modules.families.parts.attention_processor`); without it the class keeps its own. `layers` are the presets of
-    layer filters, by name; `never_quantized` the steps of dotted names whose layers keep their weights, or with "^"
-    before it a whole name.
-
-    `usual_layers` is the preset that other trainers of the model have by default: its blocks, if empty and there is
-    such a preset.
-
-    `masks_padding`: its attention leaves out the padding of prompts that are shorter than others of their batch.
-
-    `passes` names the function that returns the passes of a module of the class, "forward", or "encode" and "decode",
-    with their inputs (`modules.families.parts.traced_passes`): the memory estimate traces them.
-
-    `file_key` names the function from the key of a tensor in the module to the one in files, empty for a tensor that
-    files do not have, as "module:function"; without it both are the same.
-
-    `vae_file` states how files contain it alone, for a VAE. `library` is the package whose names configs and folders
-    have, if the class is not in it but one of our own that derives from the package's.
-
-    `inside` is the larger model that contains it in published folders and files; ours contain it alone.
-
-    `fill_buffers` names the function that makes the buffers which files do not have, from a module whose buffers are on
-    the meta device, as "module:function".
-
-    `identity_if_missing` are the square matrices that files may lack: each is the identity then.
-
-    `overflows_in_float16`: activations of the published weights do, so that no run may compute in it.
-
-    `is_large`: a text encoder about as large as a denoiser. A run that caches its outputs has it in memory only while
-    it encodes.
-
-    `work` is the computation for each weight relative to a UNet of SD XL, for comparing step times: 3.5 for a
-    transformer over all tokens of patches of 2 x 2 (two operations for each of 4,096 tokens at 1024 px, against 2,335).
-    """
-
-    reference: str
-    transformer_blocks: tuple[str, ...]
-    passes: str
-    other_blocks: tuple[str, ...] = ()
-    attention: str = ""
-    layers: LayerPresets = field(default_factory=dict, hash=False)
-    usual_layers: str = ""
-    masks_padding: bool = False
-    never_quantized: frozenset[str] = frozenset()
-    file_key: str = ""
-    vae_file: VaeFile | None = None
-    library: str = ""
-    inside: LargerModel | None = None
-    fill_buffers: str = ""
-    identity_if_missing: frozenset[str] = frozenset()
-    overflows_in_float16: bool = False
-    is_large: bool = False
-    work: float = 1.0
-
-    @property
-    def layers_elsewhere(self) -> str:
-        """The preset of layers that other trainers of the model have by default."""
-        return self.usual_layers or ("blocks" if "blocks" in self.layers else "attention_mlp")
-
-    def own_config(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the config of the class from one in a file, which may be the config of the larger model."""
-        own = config.get(self.inside.config_key) if self.inside is not None and isinstance(config, Mapping) else None
-        return own if isinstance(own, Mapping) else config
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,85 +115,6 @@ class TextSpec:
     embedding_tensors: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
-_FEW_STEP_SCHEDULERS = ("LCMScheduler", "TCDScheduler", "FlowMatchLCMScheduler", "FlowMapEulerDiscreteScheduler")
-
-
-@dataclass(frozen=True, slots=True)
-class DistilledSpec:
-    """The checkpoints of a family that were distilled to sample in few steps or without guidance.
-
-    One is recognized by a word in the name of its file or repository, by `config_key`, a key in the config of the
-    denoiser that only theirs set or, if there is a `config_value`, set to that, by `index_key`, an entry of the index
-    that is true, or by a scheduler of few-step models.
-    With one of `undone_words` in its name the distillation was undone. `advice` is shown to the user. They are sampled
-    in about `steps` steps, with a guidance scale of at most `guidance`. They may lack weights whose names begin with
-    one of `lacks`, which have no effect in other models of the family if they are 0. `is_refused`: training one
-    without a training adapter is an error, as its results are useless.
-    """
-
-    words: tuple[str, ...]
-    advice: str
-    config_key: str = ""
-    config_value: object = None
-    index_key: str = ""
-    undone_words: tuple[str, ...] = ()
-    steps: int = 8
-    guidance: float = 1.0
-    lacks: tuple[str, ...] = ()
-    is_refused: bool = False
-
-    def is_named(self, base_model: str) -> bool:
-        """Return whether a base model, a path or a repository, is named like a distilled one."""
-        name = _file_name(base_model)
-        return not self.is_undone(base_model) and any(
-            re.search(rf"(?<![a-z]){re.escape(word)}(?![a-z])", name) for word in self.words
-        )
-
-    def is_undone(self, base_model: str) -> bool:
-        """Return whether a base model is named like one whose distillation was undone."""
-        return any(word in _file_name(base_model) for word in self.undone_words)
-
-    def evidence(
-        self,
-        base_model: str,
-        config: Mapping[str, Any],
-        scheduler: Mapping[str, Any],
-        index: Mapping[str, Any] | None = None,
-    ) -> str:
-        """Return the sign by which a model is known to be distilled, such as "its name"; empty without one.
-
-        `config` is the config of its denoiser, `scheduler` the config of its scheduler, `index` its folder's index; all
-        may be empty.
-        """
-        if index is not None and self.index_key and self.index_key in index:  # in a base model's index it is false
-            return f"{self.index_key} in its model_index.json" if index[self.index_key] else ""
-        if self.is_undone(base_model):
-            return ""
-        if self.is_named(base_model):
-            return "its name"
-        value = config.get(self.config_key) if self.config_key else None
-        if value is not None and self.config_value in (None, value):
-            return f"{self.config_key} in its config"
-        by = _few_step_scheduler(scheduler)
-        return f"{by} in its scheduler config" if by else ""
-
-
-def _few_step_scheduler(scheduler: Mapping[str, Any]) -> str:
-    """Return the setting of a scheduler config that only few-step models have; empty without one."""
-    if (name := str(scheduler.get("_class_name"))) in _FEW_STEP_SCHEDULERS:
-        return name
-    if scheduler.get("stochastic_sampling"):
-        return "stochastic_sampling"
-    lowest, highest = scheduler.get("base_shift"), scheduler.get("max_shift")
-    # A shift by size that is the same for all sizes (Qwen-Image-Lightning, Krea 2 Turbo).
-    is_pinned = scheduler.get("use_dynamic_shifting") and lowest is not None and lowest == highest
-    return "a fixed dynamic shift" if is_pinned else ""
-
-
-def _file_name(base_model: str) -> str:
-    return re.split(r"[\\/]", base_model.rstrip("\\/"))[-1].lower()
-
-
 @dataclass(frozen=True, slots=True)
 class FamilySpec:
     """The facts about a family that are known before any weight is read.
@@ -347,7 +162,6 @@ class FamilySpec:
     process: ProcessSpec = DDPM
     guidance: Guidance = "classifier_free"
     sample_guidance: float = 7.5
-
     guided_norm: int = 0
     distilled: DistilledSpec | None = None
     text_without: Mapping[str, TextSpec] = field(default_factory=dict, hash=False)

@@ -12,10 +12,10 @@ from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
 from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
 from transformers import CLIPTextModel, CLIPTextModelWithProjection
 
+from modules.families.model_class import ModelClass
 from modules.families.parts.single_file.models import shipped_configs
 from modules.families.parts.single_file.write import CheckpointTraits, write_checkpoint
 from modules.families.registry import FAMILIES, published
-from modules.families.spec import ModelClass
 from modules.formats.lazy_tensors import lazy_state
 
 CLASSES: Mapping[str, Any] = {

@@ -12,7 +12,7 @@ from modules.config.sampled_model import config_of_samples
 from modules.config.schema import Config
 from modules.config.usage import uses_denoiser
 from modules.estimate.architecture import architecture_of
-from modules.families.spec import DistilledSpec
+from modules.families.distilled import DistilledSpec
 from modules.system.paths import from_root
 from modules.system.problem import Problem, Severity, cut
 from modules.system.regular_files import read_regular

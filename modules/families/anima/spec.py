@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from modules.diffusion.process_spec import ConstantShift, FlowConvention, flow_matching
 from modules.families.anima.settings import CONDITIONER, AnimaSettings
+from modules.families.distilled import DistilledSpec
+from modules.families.model_class import ModelClass
 from modules.families.parts.part_classes import QWEN3, QWEN_IMAGE_VAE
-from modules.families.spec import DistilledSpec, FamilySpec, LatentSpec, ModelClass, PartSpec, TextSpec
+from modules.families.spec import FamilySpec, LatentSpec, PartSpec, TextSpec
 from modules.settings.layer_filter import LayerFilter
 
 _HOME = "modules.families.anima"

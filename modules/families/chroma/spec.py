@@ -10,8 +10,10 @@ from dataclasses import replace
 
 from modules.diffusion.process_spec import ConstantShift, FlowConvention, flow_matching
 from modules.families.chroma.settings import FROZEN, ChromaSettings
+from modules.families.distilled import DistilledSpec
+from modules.families.model_class import ModelClass
 from modules.families.parts.part_classes import DOUBLE_STREAM_LAYERS, KL_VAE, T5_TEXT, t5_prompts
-from modules.families.spec import DistilledSpec, FamilySpec, LatentSpec, ModelClass, PartSpec
+from modules.families.spec import FamilySpec, LatentSpec, PartSpec
 from modules.settings.layer_filter import LayerFilter
 
 _HOME = "modules.families.chroma"

@@ -10,7 +10,9 @@ from dataclasses import replace
 
 from modules.data.inputs import PIXEL_INPAINTING
 from modules.diffusion.process_spec import FlowConvention, TokenShift, flow_matching
+from modules.families.distilled import DistilledSpec
 from modules.families.flux.settings import MAX_TOKENS, FluxSettings
+from modules.families.model_class import ModelClass
 from modules.families.parts.part_classes import (
     CLIP_CHUNK_TOKENS,
     CLIP_TEXT,
@@ -19,7 +21,7 @@ from modules.families.parts.part_classes import (
     T5_TEXT,
     t5_prompts,
 )
-from modules.families.spec import DistilledSpec, FamilySpec, LatentSpec, ModelClass, PartSpec
+from modules.families.spec import FamilySpec, LatentSpec, PartSpec
 
 _HOME = "modules.families.flux"
 _CLASSES = "diffusers.models.transformers.transformer_flux"

@@ -6,10 +6,11 @@ The base models are for training, and are sampled with a guidance scale; klein i
 from __future__ import annotations
 
 from modules.diffusion.process_spec import flow_matching
+from modules.families.distilled import DistilledSpec
 from modules.families.flux2_klein.settings import Flux2KleinSettings
 from modules.families.parts.flux2.classes import CONVENTION, LATENTS, TRANSFORMER_PART, VAE_PART, prompts
 from modules.families.parts.part_classes import QWEN3
-from modules.families.spec import DistilledSpec, FamilySpec, PartSpec
+from modules.families.spec import FamilySpec, PartSpec
 
 _HOME = "modules.families.flux2_klein"
 _TEMPLATE_TOKENS = 12

@@ -23,7 +23,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from modules.families.attention import ATTENTIONS, usable_attentions
-from modules.families.spec import ModelClass
+from modules.families.model_class import ModelClass
 from modules.system.devices import Device
 from modules.system.errors import DarkroomError
 from modules.system.factories import load_factory

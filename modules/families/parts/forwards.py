@@ -7,8 +7,9 @@ from typing import Any
 
 from torch import nn
 
+from modules.families.model_class import ModelClass
 from modules.families.protocol import Part, PartMemory
-from modules.families.spec import ModelClass, Role
+from modules.families.spec import Role
 from modules.memory.checkpointing import create_checkpointed_forward
 from modules.system.devices import Device
 from modules.system.factories import load_factory

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from modules.families.spec import DistilledSpec, LargerModel, ModelClass, TextSpec, VaeFile
+from modules.families.distilled import DistilledSpec
+from modules.families.model_class import LargerModel, ModelClass, VaeFile
+from modules.families.spec import TextSpec
 from modules.settings.layer_filter import LayerFilter, LayerPresets
 
 _RESNET = "diffusers.models.resnet:ResnetBlock2D"

@@ -7,9 +7,11 @@ Qwen-Image-2512 differ in their weights alone.
 from __future__ import annotations
 
 from modules.diffusion.process_spec import FlowConvention, TokenShift, flow_matching
+from modules.families.distilled import DistilledSpec
+from modules.families.model_class import ModelClass
 from modules.families.parts.part_classes import CHAT_TOKENIZER, QWEN_IMAGE_VAE, language_model_inside
 from modules.families.qwen_image.settings import QwenImageSettings
-from modules.families.spec import DistilledSpec, FamilySpec, LatentSpec, ModelClass, PartSpec, TextSpec
+from modules.families.spec import FamilySpec, LatentSpec, PartSpec, TextSpec
 from modules.settings.layer_filter import LayerFilter
 
 _HOME = "modules.families.qwen_image"

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from modules.diffusion.process_spec import ConstantShift, FlowConvention, flow_matching
+from modules.families.distilled import DistilledSpec
+from modules.families.model_class import ModelClass
 from modules.families.parts.part_classes import (
     CLIP_CHUNK_TOKENS,
     CLIP_TEXT_WITH_PROJECTION,
@@ -18,7 +20,7 @@ from modules.families.parts.part_classes import (
     t5_prompts,
 )
 from modules.families.sd3.settings import USUAL_TOKENS, Sd3Settings
-from modules.families.spec import DistilledSpec, FamilySpec, LatentSpec, ModelClass, PartSpec
+from modules.families.spec import FamilySpec, LatentSpec, PartSpec
 from modules.settings.layer_filter import LayerFilter
 
 _HOME = "modules.families.sd3"

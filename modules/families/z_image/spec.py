@@ -6,8 +6,10 @@ A Qwen3 reads the prompts, and the VAE is FLUX.1's. The base model, Turbo and De
 from __future__ import annotations
 
 from modules.diffusion.process_spec import ConstantShift, FlowConvention, flow_matching
+from modules.families.distilled import DistilledSpec
+from modules.families.model_class import ModelClass
 from modules.families.parts.part_classes import CHAT_TOKENIZER, KL_VAE, QWEN3
-from modules.families.spec import DistilledSpec, FamilySpec, LatentSpec, ModelClass, PartSpec, TextSpec
+from modules.families.spec import FamilySpec, LatentSpec, PartSpec, TextSpec
 from modules.families.z_image.settings import ZImageSettings
 from modules.settings.layer_filter import LayerFilter
 

@@ -10,8 +10,8 @@ import pytest
 
 from modules.config.schema import Config
 from modules.data.buckets import Size
+from modules.families.distilled import DistilledSpec
 from modules.families.registry import FAMILIES
-from modules.families.spec import DistilledSpec
 from modules.system.problem import Problem
 from trainer.preflight.distilled import problems_of_distilled
 from trainer.preflight.run_budget import memory_estimate

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from modules.diffusion.process_spec import FlowConvention, StepsShift, TokenShift
+from modules.families.model_class import ModelClass, VaeFile
 from modules.families.parts.part_classes import CHAT_TOKENIZER, KL_VAE
-from modules.families.spec import LatentSpec, ModelClass, PartSpec, TextSpec, VaeFile
+from modules.families.spec import LatentSpec, PartSpec, TextSpec
 from modules.settings.layer_filter import LayerFilter
 
 _HOME = "modules.families.parts.flux2"

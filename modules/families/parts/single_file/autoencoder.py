@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from modules.families.model_class import ModelClass
 from modules.families.parts.single_file.record import PartLayout
 from modules.families.parts.single_file.slots import Slot, limited, module_slots
-from modules.families.spec import ModelClass
 from modules.system.factories import load_factory
 
 VAE_PREFIX = "first_stage_model."

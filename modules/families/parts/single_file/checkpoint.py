@@ -17,6 +17,7 @@ import torch
 
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.identify import identify
+from modules.families.model_class import ModelClass
 from modules.families.parts.single_file.autoencoder import VAE_PREFIX, vae_names, vae_slots_of
 from modules.families.parts.single_file.denoiser_file import packed_layers
 from modules.families.parts.single_file.fill import fill_part
@@ -33,7 +34,7 @@ from modules.families.parts.single_file.packed_weights import is_scaled_matrix, 
 from modules.families.parts.single_file.record import Configs, PartLayout
 from modules.families.protocol import StaysPacked, never_packed, read_with_part
 from modules.families.registry import FAMILIES, all_files, published
-from modules.families.spec import FamilySpec, ModelClass, PartSpec
+from modules.families.spec import FamilySpec, PartSpec
 from modules.formats.lazy_tensors import LazyTensor
 from modules.formats.stored_tensors import read_stored
 from modules.system.errors import DarkroomError

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 
+from modules.families.model_class import ModelClass
 from modules.families.parts.single_file.models import CONFIGS_KEY, layouts, single_file_of
 from modules.families.parts.single_file.moves import to_original
 from modules.families.parts.single_file.prediction import SIDECAR_START, ZERO_SNR_LINE, is_own_sidecar
@@ -23,7 +24,6 @@ from modules.families.parts.single_file.record import Configs
 from modules.families.parts.single_file.scaled_float8 import to_scaled_float8
 from modules.families.parts.single_file.sizes import configs_to_bring
 from modules.families.registry import FAMILIES, published
-from modules.families.spec import ModelClass
 from modules.formats.lazy_tensors import LazyTensor, lazy
 from modules.formats.metadata import CheckpointFacts, checkpoint_metadata
 from modules.formats.safetensors_io import PAYLOAD_SHA256, TRAINED, OnWritten, write_safetensors
