@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
 from modules.data.conditioning import Conditioning
 from modules.data.inputs import NO_INPUTS
-from modules.families.parts.chat_text import ChatReader
+from modules.families.parts.chat_model import ChatModel
 from modules.families.parts.conditioning import TokenConditioning, visible_tokens
-from modules.families.parts.flow_model import FlowModel
 from modules.families.parts.packing import image_ids, pack, unpack
 
 
 @dataclass(eq=False)
-class Krea2(FlowModel[TokenConditioning]):
+class Krea2(ChatModel[TokenConditioning]):
     """A transformer, the language model of a Qwen3-VL, a VAE; implements `ModelFamily`.
 
     The states of a prompt are (L, K D), those of K layers of the text encoder one after the other.
     """
-
-    text_class = TokenConditioning
-
-    reader: ChatReader
-
-    def reaches(self, part: str, name: str) -> bool:
-        """Return whether a denoising loss reaches a layer: the transformer's are reached, the text is not trained."""
-        return part == self.spec.denoiser.name
-
-    def encode_prompts(self, prompts: Sequence[str], padded_like: Sequence[str] = ()) -> TokenConditioning:
-        """Return the states of prompts. Padding is masked in the transformer, so `padded_like` changes nothing."""
-        return TokenConditioning.of(self.reader.encode(self._forward("text_encoder"), prompts))
 
     def predict(
         self,
@@ -56,8 +43,4 @@ class Krea2(FlowModel[TokenConditioning]):
 
     def text_identity(self) -> str:
         """Return everything but the weights that affects how a prompt is encoded."""
-        return f"{self.reader.identity()}|{self.reader.layers}"
-
-    def count_tokens(self, prompt: str) -> int:
-        """Return the number of tokens of a prompt, without the template."""
-        return self.reader.tokenizer.count(prompt)
+        return f"{super().text_identity()}|{self.reader.layers}"

@@ -9,9 +9,8 @@ import torch
 
 from modules.data.conditioning import Conditioning
 from modules.data.inputs import NO_INPUTS
-from modules.families.parts.chat_text import ChatReader
+from modules.families.parts.chat_model import ChatModel
 from modules.families.parts.conditioning import TokenConditioning, visible_tokens
-from modules.families.parts.flow_model import FlowModel
 from modules.families.parts.packing import pack, unpack
 from modules.families.qwen_image.settings import unused_layers
 from modules.families.qwen_image.spec import PACKED
@@ -19,23 +18,19 @@ from modules.families.qwen_image.text import EMPTY
 
 
 @dataclass(eq=False)
-class QwenImage(FlowModel[TokenConditioning]):
-    """A transformer, the text part of a Qwen2.5-VL, a VAE; implements `ModelFamily`."""
-
-    text_class = TokenConditioning
-
-    reader: ChatReader
+class QwenImage(ChatModel[TokenConditioning]):
+    """A transformer, the language model of a Qwen2.5-VL, a VAE; implements `ModelFamily`."""
 
     def reaches(self, part: str, name: str) -> bool:
         """Return whether a denoising loss reaches a layer: the transformer's are reached, but for the end of the text's
         stream; the text is not trained.
         """
         unused = unused_layers(int(self.denoiser.config.num_layers))
-        return part == self.spec.denoiser.name and not f"{name}.".startswith(unused)
+        return super().reaches(part, name) and not f"{name}.".startswith(unused)
 
     def encode_prompts(self, prompts: Sequence[str], padded_like: Sequence[str] = ()) -> TokenConditioning:
-        """Return the states of prompts, without padding, so `padded_like` changes nothing."""
-        return TokenConditioning.of(self.reader.encode(self._forward("text_encoder"), [p or EMPTY for p in prompts]))
+        """Return the states of prompts, of which an empty one is read as a space."""
+        return super().encode_prompts([prompt or EMPTY for prompt in prompts], padded_like)
 
     def predict(
         self,
@@ -59,8 +54,4 @@ class QwenImage(FlowModel[TokenConditioning]):
 
     def text_identity(self) -> str:
         """Return everything but the weights that affects how a prompt is encoded."""
-        return f"{self.reader.identity()}|{EMPTY}"
-
-    def count_tokens(self, prompt: str) -> int:
-        """Return the number of tokens of a prompt, without the template."""
-        return self.reader.tokenizer.count(prompt)
+        return f"{super().text_identity()}|{EMPTY}"

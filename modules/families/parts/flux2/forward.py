@@ -11,9 +11,8 @@ import torch
 
 from modules.data.conditioning import Conditioning
 from modules.data.inputs import NO_INPUTS
-from modules.families.parts.chat_text import ChatReader
+from modules.families.parts.chat_model import ChatModel
 from modules.families.parts.conditioning import TokenConditioning
-from modules.families.parts.flow_model import FlowModel
 from modules.families.parts.packing import image_ids, pack, unpack
 from modules.system.devices import Device
 
@@ -43,7 +42,7 @@ class Flux2Conditioning(TokenConditioning):
 
 
 @dataclass(eq=False)
-class Flux2(FlowModel[Flux2Conditioning]):
+class Flux2(ChatModel[Flux2Conditioning]):
     """A transformer, a language model, a VAE; implements `ModelFamily`.
 
     `guidance` is the guidance scale in training of a transformer that reads one.
@@ -51,16 +50,7 @@ class Flux2(FlowModel[Flux2Conditioning]):
 
     text_class = Flux2Conditioning
 
-    reader: ChatReader
     guidance: float = 1.0
-
-    def reaches(self, part: str, name: str) -> bool:
-        """Return whether a denoising loss reaches a layer: the transformer's are reached, the text is not trained."""
-        return part == self.spec.denoiser.name
-
-    def encode_prompts(self, prompts: Sequence[str], padded_like: Sequence[str] = ()) -> Flux2Conditioning:
-        """Return the states of prompts; all have the same number of tokens, so `padded_like` changes nothing."""
-        return Flux2Conditioning.of(self.reader.encode(self._forward("text_encoder"), prompts))
 
     def with_guidance(self, conditioning: Conditioning, guidance: float) -> Flux2Conditioning:
         """Return the conditioning with the guidance scale of samples, for the models that read one."""
@@ -88,14 +78,6 @@ class Flux2(FlowModel[Flux2Conditioning]):
             return_dict=False,
         )
         return self.process.velocity(unpack(output[0], height, width))
-
-    def text_identity(self) -> str:
-        """Return everything but the weights that affects how a prompt is encoded."""
-        return self.reader.identity()
-
-    def count_tokens(self, prompt: str) -> int:
-        """Return the number of tokens of a prompt, without the template."""
-        return self.reader.tokenizer.count(prompt)
 
 
 def text_ids(states_BLD: torch.Tensor) -> torch.Tensor:
