@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from modules.diffusion.process_spec import flow_matching
 from modules.families.flux2.settings import Flux2DevSettings
-from modules.families.parts.flux2.classes import CONVENTION, LATENTS, TRANSFORMER_PART, VAE_PART, prompts
-from modules.families.parts.part_classes import language_model_inside
-from modules.families.spec import FamilySpec, PartSpec
+from modules.families.parts.flux2.classes import CONVENTION, LATENTS, TRANSFORMER, VAE, prompts
+from modules.families.parts.part_classes import chat_parts, language_model_inside
+from modules.families.spec import FamilySpec
 
 _HOME = "modules.families.flux2"
 _TEMPLATE_TOKENS = 36  # with the message of the system
@@ -19,16 +19,12 @@ FLUX2 = FamilySpec(
     name="flux2",
     label="FLUX.2 dev",
     settings=Flux2DevSettings,
-    parts=(
-        TRANSFORMER_PART,
-        PartSpec("text_encoder", "Text encoder (Mistral)", "text_encoder", MISTRAL, trainable=False),
-        VAE_PART,
-    ),
+    parts=chat_parts(TRANSFORMER, MISTRAL, VAE, reader="Mistral"),
     factory=f"{_HOME}.load:load",
     default_resolution_px=1024,
     size_step_px=16,
     latents=LATENTS,
-    text=prompts(_TEMPLATE_TOKENS, {"text_encoder": ("hidden_size", "joint_attention_dim")}),
+    text=prompts(_TEMPLATE_TOKENS),
     files=f"{_HOME}.files:FILES",
     pipelines=("Flux2Pipeline",),
     process=flow_matching(CONVENTION),

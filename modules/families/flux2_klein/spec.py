@@ -8,9 +8,9 @@ from __future__ import annotations
 from modules.diffusion.process_spec import flow_matching
 from modules.families.distilled import DistilledSpec
 from modules.families.flux2_klein.settings import Flux2KleinSettings
-from modules.families.parts.flux2.classes import CONVENTION, LATENTS, TRANSFORMER_PART, VAE_PART, prompts
-from modules.families.parts.part_classes import QWEN3
-from modules.families.spec import FamilySpec, PartSpec
+from modules.families.parts.flux2.classes import CONVENTION, LATENTS, TRANSFORMER, VAE, prompts
+from modules.families.parts.part_classes import QWEN3, chat_parts
+from modules.families.spec import FamilySpec
 
 _HOME = "modules.families.flux2_klein"
 _TEMPLATE_TOKENS = 12
@@ -19,16 +19,12 @@ FLUX2_KLEIN = FamilySpec(
     name="flux2_klein",
     label="FLUX.2 klein",
     settings=Flux2KleinSettings,
-    parts=(
-        TRANSFORMER_PART,
-        PartSpec("text_encoder", "Text encoder (Qwen3)", "text_encoder", QWEN3, trainable=False),
-        VAE_PART,
-    ),
+    parts=chat_parts(TRANSFORMER, QWEN3, VAE, reader="Qwen3"),
     factory=f"{_HOME}.load:load",
     default_resolution_px=1024,
     size_step_px=16,
     latents=LATENTS,
-    text=prompts(_TEMPLATE_TOKENS, {"text_encoder": ("hidden_size", "joint_attention_dim")}),
+    text=prompts(_TEMPLATE_TOKENS),
     files=f"{_HOME}.files:FILES",
     pipelines=("Flux2KleinPipeline",),
     process=flow_matching(CONVENTION),

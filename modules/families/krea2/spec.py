@@ -10,8 +10,8 @@ from modules.diffusion.process_spec import FlowConvention, TokenShift, flow_matc
 from modules.families.distilled import DistilledSpec
 from modules.families.krea2.settings import Krea2Settings
 from modules.families.model_class import ModelClass
-from modules.families.parts.part_classes import CHAT_TOKENIZER, QWEN_IMAGE_VAE, language_model_inside
-from modules.families.spec import FamilySpec, LatentSpec, PartSpec, TextSpec
+from modules.families.parts.part_classes import QWEN_IMAGE_VAE, chat_parts, chat_prompts, language_model_inside
+from modules.families.spec import FamilySpec, LatentSpec
 from modules.settings.layer_filter import LayerFilter
 
 _HOME = "modules.families.krea2"
@@ -44,22 +44,12 @@ KREA2 = FamilySpec(
     name="krea2",
     label="Krea 2",
     settings=Krea2Settings,
-    parts=(
-        PartSpec("transformer", "Transformer", "denoiser", TRANSFORMER),
-        PartSpec("text_encoder", "Text encoder (Qwen3-VL)", "text_encoder", QWEN3_VL, trainable=False),
-        PartSpec("vae", "VAE", "vae", QWEN_IMAGE_VAE, trainable=False),
-    ),
+    parts=chat_parts(TRANSFORMER, QWEN3_VL, QWEN_IMAGE_VAE, reader="Qwen3-VL"),
     factory=f"{_HOME}.load:load",
     default_resolution_px=1024,
     size_step_px=16,
     latents=LatentSpec(channels=16, factor=8, packed=2),
-    text=TextSpec(
-        MAX_TOKENS - _END_TOKENS,
-        CHAT_TOKENIZER,
-        truncates=True,
-        ships_vocabulary=False,
-        widths={"text_encoder": ("hidden_size", "text_hidden_dim")},
-    ),
+    text=chat_prompts(MAX_TOKENS - _END_TOKENS, "text_hidden_dim"),
     files=f"{_HOME}.files:FILES",
     pipelines=("Krea2Pipeline",),
     process=flow_matching(CONVENTION),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from modules.families.distilled import DistilledSpec
 from modules.families.model_class import LargerModel, ModelClass, VaeFile
-from modules.families.spec import TextSpec
+from modules.families.spec import PartSpec, TextSpec
 from modules.settings.layer_filter import LayerFilter, LayerPresets
 
 _RESNET = "diffusers.models.resnet:ResnetBlock2D"
@@ -109,9 +109,6 @@ def language_model_inside(module: str, name: str, layer: str) -> ModelClass:
     return ModelClass(f"{classes}:{name}", (f"{classes}:{layer}",), passes, inside=_VISION_LANGUAGE, is_large=True)
 
 
-CHAT_TOKENIZER = "modules.families.parts.chat_tokens:load_chat_tokenizer"
-"""The tokenizer of language models that read prompts as messages of a chat."""
-
 DISTILLED_SD = DistilledSpec(
     ("turbo", "lightning", "lcm", "hyper", "dmd2"),
     "Train on the base model that it was made from, and use the result with the distilled one. Training it directly "
@@ -143,4 +140,29 @@ def t5_prompts(max_tokens: int, *, encoder: str = "", **embedding_tensors: str) 
         ships_vocabulary=False,
         counted_by=encoder,
         embedding_tensors=embedding_tensors,
+    )
+
+
+def chat_prompts(most_tokens: int, width_key: str, *, states_read: int = 1) -> TextSpec:
+    """Return how families read prompts as messages of a chat, with the text encoder of `chat_parts`.
+
+    `most_tokens` are read of a prompt, without those of its template; longer prompts are truncated. `width_key` is the
+    key in the transformer's config that holds the width of the text, `states_read` as in `TextSpec`.
+    """
+    return TextSpec(
+        most_tokens,
+        "modules.families.parts.chat_tokens:load_chat_tokenizer",
+        truncates=True,
+        ships_vocabulary=False,
+        widths={"text_encoder": ("hidden_size", width_key)},
+        states_read=states_read,
+    )
+
+
+def chat_parts(transformer: ModelClass, encoder: ModelClass, vae: ModelClass, *, reader: str) -> tuple[PartSpec, ...]:
+    """Return the parts of a model whose prompts a frozen language model reads; `reader` is the name of that."""
+    return (
+        PartSpec("transformer", "Transformer", "denoiser", transformer),
+        PartSpec("text_encoder", f"Text encoder ({reader})", "text_encoder", encoder, trainable=False),
+        PartSpec("vae", "VAE", "vae", vae, trainable=False),
     )

@@ -9,9 +9,9 @@ from __future__ import annotations
 from modules.diffusion.process_spec import FlowConvention, TokenShift, flow_matching
 from modules.families.distilled import DistilledSpec
 from modules.families.model_class import ModelClass
-from modules.families.parts.part_classes import CHAT_TOKENIZER, QWEN_IMAGE_VAE, language_model_inside
+from modules.families.parts.part_classes import QWEN_IMAGE_VAE, chat_parts, chat_prompts, language_model_inside
 from modules.families.qwen_image.settings import QwenImageSettings
-from modules.families.spec import FamilySpec, LatentSpec, PartSpec, TextSpec
+from modules.families.spec import FamilySpec, LatentSpec
 from modules.settings.layer_filter import LayerFilter
 
 _HOME = "modules.families.qwen_image"
@@ -47,22 +47,12 @@ QWEN_IMAGE = FamilySpec(
     name="qwen_image",
     label="Qwen-Image",
     settings=QwenImageSettings,
-    parts=(
-        PartSpec("transformer", "Transformer", "denoiser", TRANSFORMER),
-        PartSpec("text_encoder", "Text encoder (Qwen2.5-VL)", "text_encoder", QWEN25_VL, trainable=False),
-        PartSpec("vae", "VAE", "vae", QWEN_IMAGE_VAE, trainable=False),
-    ),
+    parts=chat_parts(TRANSFORMER, QWEN25_VL, QWEN_IMAGE_VAE, reader="Qwen2.5-VL"),
     factory=f"{_HOME}.load:load",
     default_resolution_px=1024,
     size_step_px=16,
     latents=LatentSpec(channels=16, factor=8, packed=PACKED),
-    text=TextSpec(
-        MAX_TOKENS - _TEMPLATE_TOKENS,
-        CHAT_TOKENIZER,
-        truncates=True,
-        ships_vocabulary=False,
-        widths={"text_encoder": ("hidden_size", "joint_attention_dim")},
-    ),
+    text=chat_prompts(MAX_TOKENS - _TEMPLATE_TOKENS, "joint_attention_dim"),
     files=f"{_HOME}.files:FILES",
     pipelines=("QwenImagePipeline",),
     process=flow_matching(CONVENTION),

@@ -8,8 +8,8 @@ from __future__ import annotations
 from modules.diffusion.process_spec import ConstantShift, FlowConvention, flow_matching
 from modules.families.distilled import DistilledSpec
 from modules.families.model_class import ModelClass
-from modules.families.parts.part_classes import CHAT_TOKENIZER, KL_VAE, QWEN3
-from modules.families.spec import FamilySpec, LatentSpec, PartSpec, TextSpec
+from modules.families.parts.part_classes import KL_VAE, QWEN3, chat_parts, chat_prompts
+from modules.families.spec import FamilySpec, LatentSpec
 from modules.families.z_image.settings import ZImageSettings
 from modules.settings.layer_filter import LayerFilter
 
@@ -39,22 +39,12 @@ Z_IMAGE = FamilySpec(
     name="z_image",
     label="Z-Image",
     settings=ZImageSettings,
-    parts=(
-        PartSpec("transformer", "Transformer", "denoiser", TRANSFORMER),
-        PartSpec("text_encoder", "Text encoder (Qwen3)", "text_encoder", QWEN3, trainable=False),
-        PartSpec("vae", "VAE", "vae", KL_VAE, trainable=False),
-    ),
+    parts=chat_parts(TRANSFORMER, QWEN3, KL_VAE, reader="Qwen3"),
     factory=f"{_HOME}.load:load",
     default_resolution_px=1024,
     size_step_px=16,
     latents=LatentSpec(channels=16, factor=8, overflows_in_float16=True),
-    text=TextSpec(
-        MAX_TOKENS - _TEMPLATE_TOKENS,
-        CHAT_TOKENIZER,
-        truncates=True,
-        ships_vocabulary=False,
-        widths={"text_encoder": ("hidden_size", "cap_feat_dim")},
-    ),
+    text=chat_prompts(MAX_TOKENS - _TEMPLATE_TOKENS, "cap_feat_dim"),
     files=f"{_HOME}.files:FILES",
     pipelines=("ZImagePipeline",),
     process=flow_matching(CONVENTION),

@@ -7,12 +7,10 @@ normalised by a batch norm over patches of 2 x 2.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from modules.diffusion.process_spec import FlowConvention, StepsShift, TokenShift
 from modules.families.model_class import ModelClass, VaeFile
-from modules.families.parts.part_classes import CHAT_TOKENIZER, KL_VAE
-from modules.families.spec import LatentSpec, PartSpec, TextSpec
+from modules.families.parts.part_classes import KL_VAE, chat_prompts
+from modules.families.spec import LatentSpec, TextSpec
 from modules.settings.layer_filter import LayerFilter
 
 _HOME = "modules.families.parts.flux2"
@@ -21,7 +19,7 @@ _DOUBLE, _SINGLE = r"^transformer_blocks\.\d+\.", r"^single_transformer_blocks\.
 MAX_TOKENS = 512
 """The tokens of a prompt in its template, with its padding (`Flux2Pipeline`, `Flux2KleinPipeline`)."""
 
-_TRANSFORMER = ModelClass(
+TRANSFORMER = ModelClass(
     f"{_CLASSES}:Flux2Transformer2DModel",
     (f"{_CLASSES}:Flux2TransformerBlock", f"{_CLASSES}:Flux2SingleTransformerBlock"),
     f"{_HOME}.traced_passes:transformer_passes",
@@ -41,7 +39,7 @@ _TRANSFORMER = ModelClass(
     ),
     work=3.5,
 )
-_VAE = ModelClass(
+VAE = ModelClass(
     "diffusers.models.autoencoders.autoencoder_kl_flux2:AutoencoderKLFlux2",
     KL_VAE.transformer_blocks,
     KL_VAE.passes,
@@ -52,19 +50,10 @@ _VAE = ModelClass(
         diffusers=("encoder.down_blocks.0.resnets.", "bn.running_mean"),
     ),
 )
-TRANSFORMER_PART = PartSpec("transformer", "Transformer", "denoiser", _TRANSFORMER)
-VAE_PART = PartSpec("vae", "VAE", "vae", _VAE, trainable=False)
 LATENTS = LatentSpec(channels=32, factor=8, packed=2, overflows_in_float16=True)
 CONVENTION = FlowConvention(shift=TokenShift(), sample_shift=StepsShift())
 
 
-def prompts(template_tokens: int, widths: Mapping[str, tuple[str, str]]) -> TextSpec:
-    """Return how prompts are read: up to 512 tokens with those of the template; `widths` as in `TextSpec`."""
-    return TextSpec(
-        MAX_TOKENS - template_tokens,
-        CHAT_TOKENIZER,
-        truncates=True,
-        ships_vocabulary=False,
-        widths=widths,
-        states_read=3,
-    )
+def prompts(template_tokens: int) -> TextSpec:
+    """Return how prompts are read: up to 512 tokens with those of the template, of each three states."""
+    return chat_prompts(MAX_TOKENS - template_tokens, "joint_attention_dim", states_read=3)
