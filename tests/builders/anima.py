@@ -60,17 +60,12 @@ def write_anima_folder(folder: Path) -> Path:
         "text_conditioner": tiny_conditioner,
         "vae": tiny_qwen_vae,
     }
-    write_folder(folder, "AnimaModularPipeline", parts, SCHEDULER, seed=0)
+    tokenizer, t5 = ["transformers", "PreTrainedTokenizerFast"], ["transformers", "T5Tokenizer"]
+    write_folder(folder, "AnimaModularPipeline", parts, SCHEDULER, seed=0, tokenizer=tokenizer, t5_tokenizer=t5)
     write_tokenizer(folder / "tokenizer")
     write_t5_tokenizer(folder / "t5_tokenizer")
     classes = json.loads((folder / "model_index.json").read_text())
     (folder / "model_index.json").unlink()
-    classes |= {
-        "text_conditioner": ["diffusers", "AnimaTextConditioner"],
-        "tokenizer": ["transformers", "PreTrainedTokenizerFast"],
-        "t5_tokenizer": ["transformers", "T5Tokenizer"],
-        "scheduler": ["diffusers", SCHEDULER["_class_name"]],
-    }
     index: dict[str, Any] = {
         name: [*value, {"pretrained_model_name_or_path": "no/where", "subfolder": name, "type_hint": value}]
         if isinstance(value, list)

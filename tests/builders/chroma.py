@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -45,11 +44,8 @@ def tiny_transformer() -> ChromaTransformer2DModel:
 def write_chroma_folder(folder: Path) -> Path:
     """Write the model."""
     parts = {"transformer": tiny_transformer, "text_encoder": tiny_t5, "vae": tiny_flux_vae}
-    write_folder(folder, "ChromaPipeline", parts, SCHEDULER, seed=0)
+    write_folder(folder, "ChromaPipeline", parts, SCHEDULER, seed=0, tokenizer=["transformers", "T5Tokenizer"])
     write_t5_tokenizer(folder / "tokenizer")
-    index = json.loads((folder / "model_index.json").read_text())
-    index |= {"tokenizer": ["transformers", "T5Tokenizer"], "scheduler": ["diffusers", SCHEDULER["_class_name"]]}
-    (folder / "model_index.json").write_text(json.dumps(index))
     return folder
 
 

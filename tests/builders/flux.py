@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -77,12 +76,10 @@ def write_flux_folder(folder: Path, *, guidance_embeds: bool = True, fills: bool
         "vae": tiny_flux_vae,
     }
     scheduler = SCHEDULER if guidance_embeds else SCHNELL_SCHEDULER
-    write_folder(folder, "FluxFillPipeline" if fills else "FluxPipeline", parts, scheduler, seed=0)
+    pipeline, t5 = "FluxFillPipeline" if fills else "FluxPipeline", ["transformers", "T5TokenizerFast"]
+    write_folder(folder, pipeline, parts, scheduler, seed=0, tokenizer_2=t5)
     clip_tokenizer().save_pretrained(folder / "tokenizer")
     write_t5_tokenizer(folder / "tokenizer_2")
-    index = json.loads((folder / "model_index.json").read_text())
-    index |= {"tokenizer_2": ["transformers", "T5TokenizerFast"], "scheduler": ["diffusers", SCHEDULER["_class_name"]]}
-    (folder / "model_index.json").write_text(json.dumps(index))
     return folder
 
 

@@ -57,7 +57,7 @@ def write_flux2_folder(folder: Path) -> Path:
         "text_encoder": tiny_mistral,
         "vae": tiny_flux2_vae,
     }
-    write_folder(folder, "Flux2Pipeline", parts, SCHEDULER, seed=0)
+    write_folder(folder, "Flux2Pipeline", parts, SCHEDULER, seed=0, tokenizer=["transformers", "PixtralProcessor"])
     write_tokenizer(folder / "tokenizer")
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer" / "tokenizer.json"))
     tokenizer.add_special_tokens([AddedToken(token, special=True) for token in _SPECIAL])
@@ -65,9 +65,6 @@ def write_flux2_folder(folder: Path) -> Path:
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "<pad>", "padding_side": "left"}
     config |= {"chat_template": _CHAT_TEMPLATE}
     (folder / "tokenizer" / "tokenizer_config.json").write_text(json.dumps(config))
-    index = json.loads((folder / "model_index.json").read_text())
-    index |= {"tokenizer": ["transformers", "PixtralProcessor"], "scheduler": ["diffusers", SCHEDULER["_class_name"]]}
-    (folder / "model_index.json").write_text(json.dumps(index))
     return folder
 
 

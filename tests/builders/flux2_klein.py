@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -67,11 +66,9 @@ def tiny_flux2_vae() -> AutoencoderKLFlux2:
 def write_flux2_klein_folder(folder: Path, *, is_distilled: bool = False) -> Path:
     """Write the model."""
     parts = {"transformer": tiny_transformer, "text_encoder": tiny_qwen, "vae": tiny_flux2_vae}
-    write_folder(folder, "Flux2KleinPipeline", parts, SCHEDULER, seed=0, is_distilled=is_distilled)
+    index = {"tokenizer": ["transformers", "Qwen2TokenizerFast"], "is_distilled": is_distilled}
+    write_folder(folder, "Flux2KleinPipeline", parts, SCHEDULER, seed=0, **index)
     write_tokenizer(folder / "tokenizer")
-    index = json.loads((folder / "model_index.json").read_text())
-    index |= {"tokenizer": ["transformers", "Qwen2TokenizerFast"], "scheduler": ["diffusers", SCHEDULER["_class_name"]]}
-    (folder / "model_index.json").write_text(json.dumps(index))
     return folder
 
 

@@ -98,16 +98,10 @@ def tiny_qwen_vl() -> Qwen3VLModel:
 def write_krea2_folder(folder: Path) -> Path:
     """Write the model."""
     parts = {"transformer": tiny_transformer, "text_encoder": tiny_qwen_vl, "vae": tiny_qwen_vae}
-    write_folder(folder, "Krea2Pipeline", parts, SCHEDULER, seed=0)
+    tokenizer = ["transformers", "PreTrainedTokenizerFast"]
+    index = {"tokenizer": tokenizer, "text_encoder_select_layers": list(LAYERS), "is_distilled": False}
+    write_folder(folder, "Krea2Pipeline", parts, SCHEDULER, seed=0, **index)
     write_tokenizer(folder / "tokenizer")
-    index = json.loads((folder / "model_index.json").read_text())
-    index |= {
-        "tokenizer": ["transformers", "PreTrainedTokenizerFast"],
-        "scheduler": ["diffusers", SCHEDULER["_class_name"]],
-        "text_encoder_select_layers": list(LAYERS),
-        "is_distilled": False,
-    }
-    (folder / "model_index.json").write_text(json.dumps(index))
     return folder
 
 

@@ -115,7 +115,7 @@ def write_folder(
     seed: int,
     **index: Any,
 ) -> Path:
-    """Write parts with new random weights as a diffusers folder."""
+    """Write parts with new random weights as a diffusers folder; `index` are entries of its index besides the usual."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         modules = {name: make() for name, make in parts.items()}
@@ -127,9 +127,10 @@ def write_folder(
     (folder / "scheduler" / "scheduler_config.json").write_text(json.dumps(scheduler))
     classes = {n: [type(m).__module__.split(".")[0], type(m).__name__] for n, m in modules.items()}
     tokenizers = {
-        n.replace("text_encoder", "tokenizer"): ["transformers", "CLIPTokenizer"] for n in parts if "text" in n
+        n.replace("text_encoder", "tokenizer"): ["transformers", "CLIPTokenizer"] for n in parts if "text_encoder" in n
     }
-    index = {"_class_name": pipeline, **classes, **tokenizers, "scheduler": ["diffusers", "DDIMScheduler"], **index}
+    sampled_by = ["diffusers", scheduler.get("_class_name", "DDIMScheduler")]
+    index = {"_class_name": pipeline, **classes, **tokenizers, "scheduler": sampled_by, **index}
     if pipeline == "StableDiffusionPipeline":
         index |= {"safety_checker": [None, None], "feature_extractor": [None, None]}
     (folder / "model_index.json").write_text(json.dumps(index))

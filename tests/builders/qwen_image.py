@@ -102,9 +102,6 @@ def write_qwen_image_folder(folder: Path) -> Path:
     """Write the model."""
     parts = {"transformer": tiny_transformer, "text_encoder": tiny_qwen_vl, "vae": tiny_qwen_vae}
     write_folder(folder, "QwenImagePipeline", parts, SCHEDULER, seed=0, tokenizer=["transformers", "Qwen2Tokenizer"])
-    index = json.loads((folder / "model_index.json").read_text())
-    index |= {"scheduler": ["diffusers", SCHEDULER["_class_name"]]}
-    (folder / "model_index.json").write_text(json.dumps(index))
     write_tokenizer(folder / "tokenizer")
     return folder
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -76,15 +75,13 @@ def write_sd3_folder(folder: Path, *, without: Collection[str] = ()) -> Path:
         ),
     }
     kept = {name: build for name, build in parts.items() if name not in without}
-    write_folder(folder, "StableDiffusion3Pipeline", kept, SCHEDULER, seed=0)
+    index: dict[str, Any] = {"tokenizer_3": ["transformers", "T5TokenizerFast"]}
+    index |= {name: [None, None] for part in without for name in (part, part.replace("text_encoder", "tokenizer"))}
+    write_folder(folder, "StableDiffusion3Pipeline", kept, SCHEDULER, seed=0, **index)
     clip_tokenizer().save_pretrained(folder / "tokenizer")
     clip_tokenizer("!").save_pretrained(folder / "tokenizer_2")
     if "text_encoder_3" not in without:
         write_t5_tokenizer(folder / "tokenizer_3")
-    index = json.loads((folder / "model_index.json").read_text())
-    index |= {"tokenizer_3": ["transformers", "T5TokenizerFast"], "scheduler": ["diffusers", SCHEDULER["_class_name"]]}
-    index |= {name: [None, None] for part in without for name in (part, part.replace("text_encoder", "tokenizer"))}
-    (folder / "model_index.json").write_text(json.dumps(index))
     return folder
 
 
