@@ -12,7 +12,7 @@ from diffusers import AnimaAutoBlocks, AnimaTextConditioner, ClassifierFreeGuida
 from transformers import PreTrainedTokenizerFast, T5Tokenizer
 
 from modules.families.anima.transformer import CosmosTransformer3DModel
-from tests.builders.flow_models import FlowModel
+from tests.builders.flow_models import FULL_OF_ONETRAINER, FlowModel, OneTrainerConfig
 from tests.builders.models import write_folder
 from tests.builders.qwen_vae import tiny_qwen_vae
 from tests.builders.t5 import NUM_SENTINELS, pieces, write_t5_tokenizer
@@ -122,6 +122,28 @@ def _pipeline_sample(
     return state.get("latents").squeeze(2), state.get("images")
 
 
+ANIMA_OF_ONETRAINER = {
+    "model_type": "ANIMA",
+    "base_model_name": "circlestone-labs/Anima-Base-v1.0-Diffusers",
+    "learning_rate": 3e-05,
+    "layer_filter": "attn1,attn2,ff",
+    "quantization": {"layer_filter": "transformer_block", "layer_filter_preset": "blocks"},
+}
+ONETRAINER = {
+    "lora": OneTrainerConfig(ANIMA_OF_ONETRAINER, {"training.noise.shift": 1.0, "parts.transformer.dtype": "float8"}),
+    "full": OneTrainerConfig(
+        {
+            **ANIMA_OF_ONETRAINER,
+            **FULL_OF_ONETRAINER,
+            "learning_rate": 1e-06,
+            "text_encoder": {"train": False, "weight_dtype": "BFLOAT_16"},
+            "output_model_format": "ORIGINAL_SINGLE_FILE",
+        },
+        {"training.noise.shift": 1.0},
+    ),
+}
+
+
 TINY = FlowModel(
     "anima",
     write_anima_folder,
@@ -143,4 +165,5 @@ TINY = FlowModel(
     },
     published_weights=1_956_405_248,
     unread=("kohya", "comfyui"),
+    onetrainer=ONETRAINER,
 )

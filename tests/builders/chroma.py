@@ -11,7 +11,7 @@ from diffusers.models.transformers.transformer_chroma import ChromaTransformer2D
 from transformers import T5Tokenizer
 
 from modules.families.protocol import ModelFamily
-from tests.builders.flow_models import FlowModel
+from tests.builders.flow_models import FULL_OF_ONETRAINER, FlowModel, OneTrainerConfig
 from tests.builders.flux import TINY as FLUX
 from tests.builders.models import write_folder
 from tests.builders.t5 import tiny_t5, write_t5_tokenizer
@@ -103,6 +103,27 @@ def _pipeline_sample(
     return latents, sampled("pt")
 
 
+CHROMA_OF_ONETRAINER = {
+    "model_type": "CHROMA_1",
+    "base_model_name": "lodestones/Chroma1-HD",
+    "learning_rate": 0.0003,
+    "transformer": {"train": True, "weight_dtype": "FLOAT_8", "offload_fraction": 0.6},
+    "timestep_distribution": "INVERTED_PARABOLA",
+    "noising_weight": 7.7,
+    "layer_filter": "attn,ff.net,proj_mlp",
+    "quantization": {"layer_filter": "transformer_block", "layer_filter_preset": "blocks"},
+}
+CHROMA_VALUES = {"training.noise.distribution": "inverted_parabola", "training.noise.noising_weight": 7.7}
+ONETRAINER = {
+    "16 GB": OneTrainerConfig(CHROMA_OF_ONETRAINER, {**CHROMA_VALUES, "parts.transformer.dtype": "float8"}),
+    "full": OneTrainerConfig(
+        {**CHROMA_OF_ONETRAINER, **FULL_OF_ONETRAINER, "output_model_format": "ORIGINAL_TRANSFORMER"},
+        CHROMA_VALUES,
+        frozenset({"output.model_format"}),
+    ),
+}
+
+
 TINY = FlowModel(
     "chroma",
     write_chroma_folder,
@@ -126,4 +147,5 @@ TINY = FlowModel(
     published_weights=8_899_983_424,
     unread=FLUX.unread,
     untrained=("text_encoder",),
+    onetrainer=ONETRAINER,
 )

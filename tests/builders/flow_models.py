@@ -32,6 +32,44 @@ FLOW_MODELS: Mapping[str, str] = {
 """The `FlowModel` of each tiny model, as "module:name"."""
 
 
+PRESET_OF_ONETRAINER: Mapping[str, Any] = {
+    "training_method": "LORA",
+    "batch_size": 2,
+    "resolution": "512",
+    "transformer": {"train": True, "weight_dtype": "FLOAT_8"},
+    "text_encoder": {"train": False, "weight_dtype": "FLOAT_8"},
+    "vae": {"weight_dtype": "FLOAT_32"},
+    "train_dtype": "BFLOAT_16",
+    "timestep_distribution": "LOGIT_NORMAL",
+    "layer_filter_preset": "attn-mlp",
+}
+"""What OneTrainer's own presets for flow models have in common."""
+
+FULL_OF_ONETRAINER: Mapping[str, Any] = {
+    "training_method": "FINE_TUNE",
+    "transformer": {"train": True, "weight_dtype": "BFLOAT_16"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class OneTrainerConfig:
+    """A config of OneTrainer for a flow family, which `tests/training/flow/test_onetrainer.py` loads and runs.
+
+    - `keys` are those that differ from `PRESET_OF_ONETRAINER`.
+    - `values` are what the loaded config has, by path; its timesteps are logit-normal and its layers `attention_mlp`
+      unless stated here.
+    - `closest` are the settings that get the closest value that there is, with a note.
+    """
+
+    keys: Mapping[str, Any]
+    values: Mapping[str, Any] = field(default_factory=dict)
+    closest: frozenset[str] = frozenset()
+
+    def tree(self, **keys: Any) -> dict[str, Any]:
+        """Return the config with further keys."""
+        return {**PRESET_OF_ONETRAINER, **self.keys, **keys}
+
+
 @dataclass(frozen=True, slots=True)
 class FlowModel:
     """A tiny model of a flow family, and diffusers' pipeline of it as the reference.
@@ -51,6 +89,7 @@ class FlowModel:
     - `oft` are the settings of an OFT of all layers.
     - `untrained` are the parts that the shared runs leave alone, so that their text is cached.
     - `attends_to_padding`: the denoiser does, so that the cache stores all tokens that the encoder reads.
+    - `onetrainer` are configs of OneTrainer, by a name for each.
     """
 
     family: str
@@ -67,6 +106,7 @@ class FlowModel:
     oft: Mapping[str, Any] = field(default_factory=dict)
     untrained: tuple[str, ...] = ()
     attends_to_padding: bool = False
+    onetrainer: Mapping[str, OneTrainerConfig] = field(default_factory=dict)
 
     @property
     def spec(self) -> FamilySpec:

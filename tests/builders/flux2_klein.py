@@ -11,7 +11,7 @@ from diffusers import AutoencoderKLFlux2, FlowMatchEulerDiscreteScheduler, Flux2
 from diffusers.models.transformers.transformer_flux2 import Flux2Transformer2DModel
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from tests.builders.flow_models import FlowModel
+from tests.builders.flow_models import FlowModel, OneTrainerConfig
 from tests.builders.flux import SCHEDULER
 from tests.builders.flux import TINY as FLUX
 from tests.builders.models import write_folder
@@ -105,6 +105,30 @@ def _pipeline_sample(
     return pipe._unpatchify_latents(normed), images
 
 
+ONETRAINER = {
+    "16 GB": OneTrainerConfig(
+        {
+            "model_type": "FLUX_2",
+            "base_model_name": "black-forest-labs/FLUX.2-klein-base-9B",
+            "learning_rate": 3e-5,
+            "transformer": {"train": True, "weight_dtype": "FLOAT_8", "guidance_scale": 1.0},
+            "dynamic_timestep_shifting": True,
+            "text_encoder_sequence_length": 128,
+            "layer_filter": "transformer_block",
+            "layer_filter_preset": "blocks",
+            "quantization": {"layer_filter": "transformer_block", "layer_filter_preset": "blocks"},
+        },
+        {
+            "model.family.text_tokens": 128,
+            "training.noise.dynamic_shift": True,
+            "parts.transformer.dtype": "float8",
+            "adapter.layers": "custom",
+            "adapter.custom_layers": "transformer_block",
+        },
+    )
+}
+
+
 TINY = FlowModel(
     "flux2_klein",
     write_flux2_klein_folder,
@@ -132,4 +156,5 @@ TINY = FlowModel(
     unread=("comfyui", "native"),  # with alphas: diffusers raises an error
     settings={"text_tokens": 96},  # padded to 512 tokens, prompts are most of a small run's work
     attends_to_padding=True,
+    onetrainer=ONETRAINER,
 )

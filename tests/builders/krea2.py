@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast, Qwen3VLConfig, Qwen3VLModel
 
 from modules.formats.peft_settings import PEFT_SETTINGS
 from modules.formats.safetensors_io import read_safetensors
-from tests.builders.flow_models import FlowModel
+from tests.builders.flow_models import FULL_OF_ONETRAINER, FlowModel, OneTrainerConfig
 from tests.builders.models import write_folder
 from tests.builders.qwen_vae import tiny_qwen_vae
 from tests.builders.z_image import write_tokenizer
@@ -164,6 +164,27 @@ def _in_native_peft_names(lora: Path, folder: Path) -> list[Path]:
     return [folder / "mixed.safetensors"]
 
 
+KREA2_OF_ONETRAINER = {
+    "model_type": "KREA_2",
+    "base_model_name": "krea/Krea-2-Raw",
+    "learning_rate": 0.0003,
+    "layer_filter": "attn,ff",
+}
+ONETRAINER = {
+    "24 GB": OneTrainerConfig({**KREA2_OF_ONETRAINER, "transformer": {"train": True, "weight_dtype": "INT_W8A8"}}),
+    "16 GB": OneTrainerConfig(
+        {**KREA2_OF_ONETRAINER, "transformer": {"train": True, "weight_dtype": "FLOAT_8", "offload_fraction": 0.3}}
+    ),
+    "12 GB": OneTrainerConfig(
+        {**KREA2_OF_ONETRAINER, "transformer": {"train": True, "weight_dtype": "NFLOAT_4"}, "batch_size": 1}
+    ),
+    "full": OneTrainerConfig(
+        {**KREA2_OF_ONETRAINER, **FULL_OF_ONETRAINER, "output_model_format": "ORIGINAL_TRANSFORMER"},
+        closest=frozenset({"output.model_format"}),
+    ),
+}
+
+
 TINY = FlowModel(
     "krea2",
     write_krea2_folder,
@@ -191,4 +212,5 @@ TINY = FlowModel(
     published_weights=12_820_073_036,
     unread=("kohya", "comfyui", "mixed"),
     oft={"rotates": "inputs"},  # the projector of the text layers has one output
+    onetrainer=ONETRAINER,
 )

@@ -19,7 +19,7 @@ from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Q
 from modules.families.qwen_image.text import DROPPED, EMPTY, TEMPLATE
 from modules.formats.peft_settings import PEFT_SETTINGS
 from modules.formats.safetensors_io import read_safetensors
-from tests.builders.flow_models import FlowModel
+from tests.builders.flow_models import FULL_OF_ONETRAINER, FlowModel, OneTrainerConfig
 from tests.builders.models import write_folder
 from tests.builders.qwen_vae import tiny_qwen_vae
 
@@ -164,6 +164,20 @@ def _in_other_names(lora: Path, folder: Path) -> list[Path]:
     return [folder / "dotted.safetensors", folder / "lycoris.safetensors"]
 
 
+QWEN_OF_ONETRAINER = {
+    "model_type": "QWEN",
+    "base_model_name": "Qwen/Qwen-Image",
+    "learning_rate": 0.0003,
+    "layer_filter": "attn,img_mlp,txt_mlp",
+}
+OFFLOADED = {**QWEN_OF_ONETRAINER, "gradient_checkpointing": "CPU_OFFLOADED"}
+ONETRAINER = {
+    "24 GB": OneTrainerConfig({**OFFLOADED, "layer_offload_fraction": 0.1}),
+    "16 GB": OneTrainerConfig({**OFFLOADED, "layer_offload_fraction": 0.5}),
+    "full": OneTrainerConfig({**QWEN_OF_ONETRAINER, **FULL_OF_ONETRAINER, "output_model_format": "DIFFUSERS"}),
+}
+
+
 TINY = FlowModel(
     "qwen_image",
     write_qwen_image_folder,
@@ -186,4 +200,5 @@ TINY = FlowModel(
     },
     published_weights=20_430_401_088,
     unread=("lycoris",),
+    onetrainer=ONETRAINER,
 )

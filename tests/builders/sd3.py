@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from transformers import CLIPTextConfig, CLIPTextModelWithProjection, T5Tokenizer
 
 from modules.formats.safetensors_io import read_safetensors
-from tests.builders.flow_models import FlowModel
+from tests.builders.flow_models import FlowModel, OneTrainerConfig
 from tests.builders.models import tiny_vae, write_folder
 from tests.builders.pipelines import clip_tokenizer
 from tests.builders.t5 import tiny_t5, write_t5_tokenizer
@@ -154,6 +154,34 @@ def _prefixed(name: str) -> str:
     return f"lora_transformer_{layer.replace('.', '_')}.{factor}"
 
 
+SD3_OF_ONETRAINER = {
+    "base_model_name": "stabilityai/stable-diffusion-3.5-medium",
+    "transformer": {"train": True, "weight_dtype": "BFLOAT_16"},
+    "text_encoder": {"train": False, "weight_dtype": "BFLOAT_16", "include": True},
+    "text_encoder_2": {"train": False, "weight_dtype": "BFLOAT_16", "dropout_probability": 0.1},
+    "text_encoder_3": {"train": False, "weight_dtype": "FLOAT_8", "include": False},
+    "text_encoder_3_layer_skip": 0,
+    "text_encoder_2_layer_skip": 1,
+    "timestep_shift": 3.0,
+    "layer_filter": "attn",
+    "output_model_format": "SAFETENSORS",
+    "samples": [{"prompt": "a disc"}],
+}
+SD3_VALUES = {
+    "model.family": {"name": "sd3", "text_tokens": 77, "clip_skip": 0, "clip_skip_2": 1},
+    "parts.text_encoder_3.include": False,
+    "parts.text_encoder_3.dtype": "float8",
+    "data.caption_dropout": 0.0,
+    "data.caption_dropout_2": 0.1,
+    "sampling.prompts.0.width_px": 1024,
+    "training.noise.shift": 3.0,
+}
+ONETRAINER = {
+    model_type: OneTrainerConfig({"model_type": model_type, **SD3_OF_ONETRAINER}, SD3_VALUES)
+    for model_type in ("STABLE_DIFFUSION_3", "STABLE_DIFFUSION_35")
+}
+
+
 TINY = FlowModel(
     "sd3",
     write_sd3_folder,
@@ -182,4 +210,5 @@ TINY = FlowModel(
     settings={"text_tokens": T5_TOKENS},
     untrained=("text_encoder", "text_encoder_2", "text_encoder_3"),
     attends_to_padding=True,
+    onetrainer=ONETRAINER,
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 from diffusers import AnimaModularPipeline
 from safetensors.torch import load_file, save_file
 
-from modules.config.codec import decode, encode
+from modules.config.codec import decode
 from modules.config.imports.kohya_settings import tree_of_kohya
 from modules.config.schema import Config
 from modules.data.buckets import Size
@@ -29,7 +28,7 @@ from modules.system.factories import load_factory
 from tests.builders.anima import LEAST_TOKENS, anima_pipeline
 from tests.builders.configs import laid_over, small_config
 from tests.builders.pipelines import load_tiny, noise_of
-from tests.builders.runs import Ran, assert_equal_tensors, errors_of, losses, run
+from tests.builders.runs import assert_equal_tensors, errors_of, run
 from trainer.__main__ import main
 from trainer.preflight import check
 from trainer.preflight.run_budget import memory_estimate
@@ -204,54 +203,6 @@ def test_the_published_conditioner_has_the_names_and_shapes_of_the_layout() -> N
 
 
 # -- files of other programs
-
-
-def preset_of_onetrainer(**more: Any) -> dict[str, Any]:
-    """As OneTrainer's own presets for Anima."""
-    return {
-        "model_type": "ANIMA",
-        "base_model_name": "circlestone-labs/Anima-Base-v1.0-Diffusers",
-        "training_method": "LORA",
-        "batch_size": 2,
-        "learning_rate": 3e-05,
-        "resolution": "512",
-        "transformer": {"train": True, "weight_dtype": "FLOAT_8"},
-        "text_encoder": {"train": False, "weight_dtype": "FLOAT_8"},
-        "vae": {"weight_dtype": "FLOAT_32"},
-        "train_dtype": "BFLOAT_16",
-        "timestep_distribution": "LOGIT_NORMAL",
-        "layer_filter": "attn1,attn2,ff",
-        "layer_filter_preset": "attn-mlp",
-        "quantization": {"layer_filter": "transformer_block", "layer_filter_preset": "blocks"},
-        **more,
-    }
-
-
-FULL = {
-    "training_method": "FINE_TUNE",
-    "learning_rate": 1e-06,
-    "transformer": {"train": True, "weight_dtype": "BFLOAT_16"},
-    "text_encoder": {"train": False, "weight_dtype": "BFLOAT_16"},
-    "output_model_format": "ORIGINAL_SINGLE_FILE",
-}
-
-
-@pytest.mark.parametrize("more", [{}, FULL], ids=["lora", "full"])
-def test_a_file_of_onetrainer_runs(config: Config, more: dict[str, Any], tmp_path: Path) -> None:
-    loaded = decode(preset_of_onetrainer(**more))
-    assert not [p for p in loaded.problems if p.severity != "info"]
-    assert loaded.config.model.family.name == ANIMA.name
-    assert (loaded.config.training.noise.distribution, loaded.config.training.noise.shift) == ("logit_normal", 1.0)
-    if not more:
-        assert loaded.config.adapter.layers == "attention_mlp"
-        assert loaded.config.part("transformer").dtype == "float8"
-    ours = encode(config)
-    here = {"general": ours["general"], "concepts": ours["concepts"], "data": {"resolution_px": [64]}}
-    here |= {"model": {"base_model": config.model.base_model}, "training": {"epochs": 1}}
-    here |= {"output": {"destination": str(tmp_path / "out.safetensors")}}
-    ran: Ran = run(laid_over(loaded.config, here))
-    assert ran.finished.outcome == "finished"
-    assert all(math.isfinite(loss) for loss in losses(ran))
 
 
 @pytest.mark.parametrize("trains", [True, False])

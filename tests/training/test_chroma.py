@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
-from modules.config.codec import decode, encode
+from modules.config.codec import decode
 from modules.config.quantized_parts import quantized_parts
 from modules.config.schema import Config
 from modules.data.buckets import Size
@@ -204,51 +202,3 @@ def test_the_published_model_needs_the_known_memory_at_1024_px(dtype: str, least
     estimate = memory_estimate(decode({"darkroom_version": 5, **tree}).config, {Size(1024, 1024): 10})
     assert estimate is not None
     assert least < estimate.peak.total_bytes / 1e9 < most
-
-
-def preset_of_onetrainer(**more: Any) -> dict[str, Any]:
-    """As OneTrainer's own presets for Chroma1, with 16 GB."""
-    return {
-        "model_type": "CHROMA_1",
-        "base_model_name": "lodestones/Chroma1-HD",
-        "training_method": "LORA",
-        "batch_size": 2,
-        "learning_rate": 0.0003,
-        "resolution": "512",
-        "transformer": {"train": True, "weight_dtype": "FLOAT_8", "offload_fraction": 0.6},
-        "text_encoder": {"train": False, "weight_dtype": "FLOAT_8"},
-        "vae": {"weight_dtype": "FLOAT_32"},
-        "train_dtype": "BFLOAT_16",
-        "timestep_distribution": "INVERTED_PARABOLA",
-        "noising_weight": 7.7,
-        "layer_filter": "attn,ff.net,proj_mlp",
-        "layer_filter_preset": "attn-mlp",
-        "quantization": {"layer_filter": "transformer_block", "layer_filter_preset": "blocks"},
-        **more,
-    }
-
-
-@pytest.mark.parametrize(
-    "more", [{}, {"training_method": "FINE_TUNE", "output_model_format": "ORIGINAL_TRANSFORMER"}], ids=["lora", "full"]
-)
-def test_a_file_of_onetrainer_runs(config: Config, more: dict[str, Any], tmp_path: Path) -> None:
-    if more:
-        more = {**more, "transformer": {"train": True, "weight_dtype": "BFLOAT_16"}}
-    loaded = decode(preset_of_onetrainer(**more))
-    assert {p.path for p in loaded.problems if p.severity != "info"} <= {
-        "output.model_format"
-    }  # the closest one is used
-    assert loaded.config.model.family.name == CHROMA.name
-    noise = loaded.config.training.noise
-    assert (noise.distribution, noise.noising_weight) == ("inverted_parabola", 7.7)
-    if not more:
-        assert loaded.config.adapter.layers == "attention_mlp"
-        assert loaded.config.part("transformer").dtype == "float8"
-    ours = encode(config)
-    here = {"general": ours["general"], "concepts": ours["concepts"], "data": {"resolution_px": [64]}}
-    here |= {"model": {"base_model": config.model.base_model}, "training": {"epochs": 1}}
-    here |= {"output": {"destination": str(tmp_path / "out.safetensors")}}
-    here |= {"parts": {"transformer": {"offload_fraction": 0.0}}}
-    ran = run(laid_over(loaded.config, here))
-    assert ran.finished.outcome == "finished"
-    assert all(math.isfinite(loss) for loss in losses(ran))

@@ -13,7 +13,7 @@ import torch
 from diffusers.pipelines.flux2.pipeline_flux2 import compute_empirical_mu
 from safetensors.torch import save_file
 
-from modules.config.codec import decode, encode
+from modules.config.codec import decode
 from modules.config.imports.ai_toolkit import tree_of_ai_toolkit
 from modules.config.imports.kohya_settings import tree_of_kohya
 from modules.config.schema import Config
@@ -34,9 +34,9 @@ from modules.formats.lazy_tensors import lazy_state
 from modules.sampling.denoising_loop import scheduler_for
 from modules.system.problem import Problem
 from tests.builders.configs import laid_over, small_config
-from tests.builders.flux2_klein import tiny_flux2_vae
+from tests.builders.flux2_klein import TINY, tiny_flux2_vae
 from tests.builders.pipelines import load_tiny, noise_of
-from tests.builders.runs import assert_equal_tensors, losses, run
+from tests.builders.runs import assert_equal_tensors
 from trainer.preflight import check
 
 
@@ -198,48 +198,18 @@ def test_klein_is_recognized_by_its_name(name: str, is_distilled: bool) -> None:
 # -- files of other trainers
 
 
-def of_onetrainer(**more: Any) -> dict[str, Any]:
-    """As OneTrainer's presets for klein, with 16 GB."""
-    return {
-        "model_type": "FLUX_2",
-        "base_model_name": "black-forest-labs/FLUX.2-klein-base-9B",
-        "training_method": "LORA",
-        "batch_size": 2,
-        "learning_rate": 3e-5,
-        "resolution": "512",
-        "transformer": {"train": True, "weight_dtype": "FLOAT_8", "guidance_scale": 1.0},
-        "text_encoder": {"train": False, "weight_dtype": "FLOAT_8"},
-        "vae": {"weight_dtype": "FLOAT_32"},
-        "train_dtype": "BFLOAT_16",
-        "timestep_distribution": "LOGIT_NORMAL",
-        "dynamic_timestep_shifting": True,
-        "layer_filter": "transformer_block",
-        "layer_filter_preset": "blocks",
-        "quantization": {"layer_filter": "transformer_block", "layer_filter_preset": "blocks"},
-        **more,
-    }
-
-
 @pytest.mark.parametrize(
     ("base", "name"),
     [("black-forest-labs/FLUX.2-klein-base-9B", "flux2_klein"), ("black-forest-labs/FLUX.2-dev", "flux2")],
 )
 def test_a_file_of_onetrainer_is_of_klein_or_dev_by_its_base_model(base: str, name: str) -> None:
-    loaded = decode(of_onetrainer(base_model_name=base, text_encoder_sequence_length=256))
+    loaded = decode(TINY.onetrainer["16 GB"].tree(base_model_name=base, text_encoder_sequence_length=256))
     assert not [p for p in loaded.problems if p.severity != "info"]
     assert not loaded.config.unknown
     family, noise = loaded.config.model.family, loaded.config.training.noise
     assert (family.name, family.text_tokens) == (name, 256)
     assert (noise.distribution, noise.dynamic_shift) == ("logit_normal", True)
     assert loaded.config.part("transformer").dtype == "float8"
-
-
-def test_a_file_of_onetrainer_runs(config: Config, tmp_path: Path) -> None:
-    loaded = decode(of_onetrainer(batch_size=1, text_encoder_sequence_length=128)).config
-    tree = encode(laid_over(config, {"model": {"family": encode(loaded)["model"]["family"]}}))
-    training = {**encode(loaded)["training"], "epochs": 1, "precision": "float32"}
-    ran = run(decode({**tree, "training": training}).config)
-    assert all(map(math.isfinite, losses(ran)))
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from modules.system.errors import DarkroomError
 from tests.builders.configs import laid_over, small_config
 from tests.builders.krea2 import krea2_pipeline, tiny_qwen_vl
 from tests.builders.pipelines import load_tiny, noise_of
-from tests.builders.runs import losses, run
+from tests.builders.runs import run
 from trainer.events import SampleReady
 from trainer.preflight import check
 from trainer.preflight.run_budget import memory_estimate
@@ -242,57 +242,6 @@ def test_the_published_model_needs_the_known_memory_at_1024_px(dtype: str, least
 
 
 # -- configs of other programs
-
-
-def preset_of_onetrainer(**more: Any) -> dict[str, Any]:
-    """As OneTrainer's own presets for Krea 2."""
-    return {
-        "model_type": "KREA_2",
-        "base_model_name": "krea/Krea-2-Raw",
-        "training_method": "LORA",
-        "batch_size": 2,
-        "learning_rate": 0.0003,
-        "resolution": "512",
-        "transformer": {"train": True, "weight_dtype": "INT_W8A8"},
-        "text_encoder": {"train": False, "weight_dtype": "FLOAT_8"},
-        "vae": {"weight_dtype": "FLOAT_32"},
-        "train_dtype": "BFLOAT_16",
-        "timestep_distribution": "LOGIT_NORMAL",
-        "layer_filter": "attn,ff",
-        "layer_filter_preset": "attn-mlp",
-        **more,
-    }
-
-
-VARIANTS: dict[str, dict[str, Any]] = {
-    "24 GB": {},
-    "16 GB": {"transformer": {"train": True, "weight_dtype": "FLOAT_8", "offload_fraction": 0.3}},
-    "12 GB": {"transformer": {"train": True, "weight_dtype": "NFLOAT_4"}, "batch_size": 1},
-    "full": {
-        "training_method": "FINE_TUNE",
-        "transformer": {"train": True, "weight_dtype": "BFLOAT_16"},
-        "output_model_format": "ORIGINAL_TRANSFORMER",
-    },
-}
-
-
-@pytest.mark.parametrize("name", VARIANTS)
-def test_a_file_of_onetrainer_runs(config: Config, name: str, tmp_path: Path) -> None:
-    loaded = decode(preset_of_onetrainer(**VARIANTS[name]))
-    told = {p.path for p in loaded.problems if p.severity != "info"}
-    assert told <= {"output.model_format", "parts.transformer.dtype"}  # the closest ones are used
-    assert loaded.config.model.family.name == KREA2.name
-    assert loaded.config.training.noise.distribution == "logit_normal"
-    if name != "full":
-        assert loaded.config.adapter.layers == "attention_mlp"
-    ours = encode(config)
-    here = {"general": ours["general"], "concepts": ours["concepts"], "data": {"resolution_px": [64]}}
-    here |= {"model": {"base_model": config.model.base_model}, "training": {"epochs": 1, "precision": "float32"}}
-    here |= {"output": {"destination": str(tmp_path / "out.safetensors"), "dtype": "float32"}}
-    here |= {"parts": {part: {"offload_fraction": 0.0, "dtype": "float32"} for part in ("transformer", "text_encoder")}}
-    ran = run(laid_over(loaded.config, here))
-    assert ran.finished.outcome == "finished"
-    assert all(math.isfinite(loss) for loss in losses(ran))
 
 
 def test_settings_of_musubi_tuner() -> None:

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import Qwen2Tokenizer
 
-from modules.config.codec import decode, encode
+from modules.config.codec import decode
 from modules.config.imports.ai_toolkit import tree_of_ai_toolkit
 from modules.config.imports.kohya_settings import tree_of_kohya
 from modules.config.schema import Config
@@ -27,7 +27,6 @@ from modules.families.qwen_image.spec import QWEN_IMAGE
 from modules.system.errors import DarkroomError
 from tests.builders.configs import laid_over, small_config
 from tests.builders.pipelines import load_tiny, noise_of
-from tests.builders.runs import losses, run
 from trainer.preflight import check
 from trainer.preflight.run_budget import memory_estimate
 
@@ -176,59 +175,6 @@ def test_the_published_model_needs_the_known_memory_at_1024_px(dtype: str, least
 
 
 # -- configs of other programs
-
-
-def preset_of_onetrainer(**more: Any) -> dict[str, Any]:
-    """As OneTrainer's own presets for Qwen-Image."""
-    return {
-        "model_type": "QWEN",
-        "base_model_name": "Qwen/Qwen-Image",
-        "training_method": "LORA",
-        "batch_size": 2,
-        "learning_rate": 0.0003,
-        "resolution": "512",
-        "transformer": {"train": True, "weight_dtype": "FLOAT_8"},
-        "text_encoder": {"train": False, "weight_dtype": "FLOAT_8"},
-        "vae": {"weight_dtype": "FLOAT_32"},
-        "train_dtype": "BFLOAT_16",
-        "timestep_distribution": "LOGIT_NORMAL",
-        "layer_filter": "attn,img_mlp,txt_mlp",
-        "layer_filter_preset": "attn-mlp",
-        **more,
-    }
-
-
-VARIANTS: dict[str, dict[str, Any]] = {
-    "24 GB": {"layer_offload_fraction": 0.1, "gradient_checkpointing": "CPU_OFFLOADED"},
-    "16 GB": {"layer_offload_fraction": 0.5, "gradient_checkpointing": "CPU_OFFLOADED"},
-    "full": {
-        "training_method": "FINE_TUNE",
-        "transformer": {"train": True, "weight_dtype": "BFLOAT_16"},
-        "output_model_format": "DIFFUSERS",
-    },
-}
-
-
-@pytest.mark.parametrize("name", VARIANTS)
-def test_a_file_of_onetrainer_runs(config: Config, name: str, tmp_path: Path) -> None:
-    loaded = decode(preset_of_onetrainer(**VARIANTS[name]))
-    assert not {p.path for p in loaded.problems if p.severity == "error"}
-    assert loaded.config.model.family.name == QWEN_IMAGE.name
-    assert loaded.config.training.noise.distribution == "logit_normal"
-    if name != "full":
-        assert loaded.config.adapter.layers == "attention_mlp"
-    ours = encode(config)
-    here = {"general": ours["general"], "concepts": ours["concepts"], "data": {"resolution_px": [64]}}
-    here |= {"model": {"base_model": config.model.base_model}, "training": {"epochs": 1, "precision": "float32"}}
-    out = "out" if name == "full" else "out.safetensors"
-    here |= {"output": {"destination": str(tmp_path / out), "dtype": "float32"}}
-    here |= {"parts": {part: {"offload_fraction": 0.0, "dtype": "float32"} for part in ("transformer", "text_encoder")}}
-    ran = run(laid_over(loaded.config, here))
-    assert ran.finished.outcome == "finished"
-    assert all(math.isfinite(loss) for loss in losses(ran))
-    if name == "full":  # the folder has the text part alone, and loads again
-        again: QwenImage = load_tiny(Path(ran.finished.model_path), QWEN_IMAGE.name)
-        assert again.encode_prompts(["a disc"]).states_BLD.isfinite().all()
 
 
 def test_settings_of_musubi_tuner() -> None:

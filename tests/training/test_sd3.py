@@ -29,7 +29,7 @@ from modules.system.factories import load_factory
 from tests.builders.configs import laid_over, small_config
 from tests.builders.pipelines import load_tiny, noise_of
 from tests.builders.runs import losses, run
-from tests.builders.sd3 import CLIP_WIDTHS, T5_WIDTH, sd3_pipeline, write_sd3_folder
+from tests.builders.sd3 import CLIP_WIDTHS, T5_WIDTH, TINY, sd3_pipeline, write_sd3_folder
 from trainer.__main__ import main
 from trainer.preflight import check
 from trainer.preflight.run_budget import memory_estimate
@@ -319,51 +319,9 @@ def test_embeddings_of_all_encoders(config: Config, tmp_path: Path, is_output: b
 # -- other programs' settings
 
 
-def onetrainer_tree(**keys: Any) -> dict[str, Any]:
-    """OneTrainer's preset for a LoRA of Stable Diffusion 3."""
-    return {
-        "model_type": "STABLE_DIFFUSION_35",
-        "base_model_name": "stabilityai/stable-diffusion-3.5-medium",
-        "training_method": "LORA",
-        "transformer": {"train": True, "weight_dtype": "BFLOAT_16"},
-        "text_encoder": {"train": False, "weight_dtype": "BFLOAT_16", "include": True},
-        "text_encoder_2": {"train": False, "weight_dtype": "BFLOAT_16", "dropout_probability": 0.1},
-        "text_encoder_3": {"train": False, "weight_dtype": "FLOAT_8", "include": False},
-        "text_encoder_3_layer_skip": 0,
-        "text_encoder_2_layer_skip": 1,
-        "vae": {"weight_dtype": "FLOAT_32"},
-        "timestep_distribution": "LOGIT_NORMAL",
-        "timestep_shift": 3.0,
-        "layer_filter": "attn",
-        "layer_filter_preset": "attn-mlp",
-        "train_dtype": "BFLOAT_16",
-        "output_model_format": "SAFETENSORS",
-        "samples": [{"prompt": "a disc"}],
-        **keys,
-    }
-
-
 @pytest.mark.parametrize("version", [3, 4, 9, 11])
 def test_files_of_every_version_leave_out_the_same_encoder(version: int) -> None:
-    loaded = decode(onetrainer_tree(model_type="STABLE_DIFFUSION_3", __version=version))
+    loaded = decode(TINY.onetrainer["STABLE_DIFFUSION_3"].tree(__version=version))
     assert not [p for p in loaded.problems if p.severity != "info"]
     assert loaded.config.family.names_of("text_encoder") == ENCODERS[:2]
     assert loaded.config.part("text_encoder_3").dtype == "float8"
-
-
-@pytest.mark.parametrize("model_type", ["STABLE_DIFFUSION_3", "STABLE_DIFFUSION_35"])
-def test_a_file_of_onetrainer_runs(model_type: str, config: Config, tmp_path: Path) -> None:
-    loaded = decode(onetrainer_tree(model_type=model_type))
-    assert not [p for p in loaded.problems if p.severity != "info"]
-    theirs = loaded.config
-    assert theirs.model.family.model_dump() == {"name": "sd3", "text_tokens": 77, "clip_skip": 0, "clip_skip_2": 1}
-    assert theirs.family.names_of("text_encoder") == ENCODERS[:2]
-    assert (theirs.data.caption_dropout, theirs.data.caption_dropout_2) == (0.0, 0.1)
-    assert theirs.sampling.prompts[0].width_px == 1024
-    assert theirs.training.noise.shift == 3.0
-    ours = encode(config)
-    here = {"general": ours["general"], "concepts": ours["concepts"], "sampling": {"prompts": []}}
-    here |= {"data": {"resolution_px": [64], "bucket_step_px": 16, "loader_threads": 1}}
-    here |= {"model": {"base_model": config.model.base_model}, "training": {"epochs": 1}}
-    here |= {"output": {"destination": str(tmp_path / "out.safetensors")}}
-    assert run(laid_over(theirs, here)).finished.outcome == "finished"
