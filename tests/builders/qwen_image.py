@@ -16,7 +16,8 @@ from safetensors.torch import save_file
 from tokenizers import pre_tokenizers
 from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen2Tokenizer
 
-from modules.families.qwen_image.text import DROPPED, EMPTY, TEMPLATE
+from modules.families.parts.chat_text import DESCRIBE_IMAGE
+from modules.families.qwen_image.text import DROPPED, EMPTY
 from modules.formats.peft_settings import PEFT_SETTINGS
 from modules.formats.safetensors_io import read_safetensors
 from tests.builders.flow_models import FULL_OF_ONETRAINER, FlowModel, OneTrainerConfig
@@ -40,8 +41,8 @@ _SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
 def _pieces() -> list[str]:
     """Divide the system message so that the template before a prompt has as many tokens as the published one."""
-    start, message, rest = TEMPLATE.before.split("|>")[0] + "|>", *TEMPLATE.before.split("|>", 1)[1].split("<|im_end|>")
-    assert (start, rest) == ("<|im_start|>", "\n<|im_start|>user\n")
+    message, rest = DESCRIBE_IMAGE.before.removeprefix("<|im_start|>").split("<|im_end|>")
+    assert rest == "\n<|im_start|>user\n"
     count = DROPPED - len(["<|im_start|>", "<|im_end|>", "\n", "<|im_start|>", *"user\n"])
     bounds = [len(message) * index // count for index in range(count + 1)]
     return [message[start:stop] for start, stop in pairwise(bounds)]

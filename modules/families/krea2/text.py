@@ -11,22 +11,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from modules.families.krea2.spec import MAX_TOKENS
-from modules.families.parts.chat_text import ChatReader, ChatTemplate
+from modules.families.parts.chat_text import DESCRIBE_IMAGE, ChatReader
 from modules.families.parts.chat_tokens import ChatTokenizer
 from modules.system.errors import DarkroomError
-
-_TEMPLATE = ChatTemplate(
-    "<|im_start|>system\nDescribe the image by detailing the color, shape, size, texture, quantity, text, "
-    "spatial relationships of the objects and background:<|im_end|>\n<|im_start|>user\n",
-    "<|im_end|>\n<|im_start|>assistant\n",
-)
 
 
 def prompt_reader(encoder: Any, tokenizer: ChatTokenizer, layers: tuple[int, ...]) -> ChatReader:
     """Return how prompts are read. The part of the template that is cut off has 34 tokens in Qwen's vocabulary."""
-    dropped = tokenizer.count(_TEMPLATE.before)
+    dropped = tokenizer.count(DESCRIBE_IMAGE.before)
     most = dropped + MAX_TOKENS
-    return ChatReader(encoder, tokenizer, _TEMPLATE, most, layers, dropped=dropped, keeps_end=True)
+    return ChatReader(encoder, tokenizer, DESCRIBE_IMAGE, most, layers, dropped=dropped, keeps_end=True)
 
 
 def read_layers(num_layers: int, num_read: int, given: Sequence[int] | None = None) -> tuple[int, ...]:

@@ -24,6 +24,14 @@ class ChatTemplate:
     after: str
 
 
+DESCRIBE_IMAGE = ChatTemplate(
+    "<|im_start|>system\nDescribe the image by detailing the color, shape, size, texture, quantity, text, "
+    "spatial relationships of the objects and background:<|im_end|>\n<|im_start|>user\n",
+    "<|im_end|>\n<|im_start|>assistant\n",
+)
+"""The template of Qwen-Image and Krea 2, with one message of the system and one of the user in Qwen's format."""
+
+
 @dataclass(frozen=True, slots=True)
 class Padding:
     """Padding up to the most tokens, with the id of its token, before or after the others."""
