@@ -57,7 +57,8 @@ def trace(
 
     Raises ValueError if the operations depend on the size, or a tensor's size is not a sum of the monomials.
     """
-    module.train().to(WEIGHTS).requires_grad_(False)
+    nn.Module.to(module.train(), WEIGHTS)  # the `to` of diffusers' classes warns of weights that it keeps in float32
+    module.requires_grad_(False)
     blocks = {m: _short(name) for name, m in module.named_modules() if isinstance(m, block_types)}
     if traced.is_per_image:
         sizes = [replace(size, batch=1) for size in sizes]

@@ -99,11 +99,14 @@ def test_a_vae_that_overflows_in_float16_is_kept_in_float32(tiny_sdxl: Path, vae
     assert images.dtype == torch.float32
 
 
-def test_a_vae_that_overflows_in_float16_can_have_another_dtype(tiny_sdxl: Path, tiny_sd: Path) -> None:
+def test_a_vae_that_overflows_in_float16_can_have_another_dtype(
+    tiny_sdxl: Path, tiny_sd: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     config = small_config(tiny_sdxl, model=tiny_sdxl, images=tiny_sdxl, parts={"vae": {"dtype": "float16"}})
     for fallback in ("float32", "bfloat16"):
         vae = load_family(config.model, config.part, fallback_dtype=fallback).parts["vae"].module
         assert {p.dtype for p in vae.parameters()} == {getattr(torch, fallback)}
+    assert {record.name for record in caplog.records} == {"darkroom.families"}  # diffusers' warns of any such cast
     plain = small_config(tiny_sd, model=tiny_sd, images=tiny_sd, parts={"vae": {"dtype": "float16"}})
     vae = load_family(plain.model, plain.part, fallback_dtype="bfloat16").parts["vae"].module
     assert {p.dtype for p in vae.parameters()} == {torch.float16}  # it does not overflow

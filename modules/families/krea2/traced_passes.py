@@ -40,7 +40,7 @@ def transformer_passes(transformer: Any, spec: FamilySpec) -> Mapping[str, Trace
 
 
 def _normalized(norm: Any, hidden_states: torch.Tensor) -> torch.Tensor:
-    """Return what a `Krea2RMSNorm` does: its weights stay in float32, whatever dtype those of the others have."""
+    """Return the output of a `Krea2RMSNorm`, whose weights stay in float32, whatever dtype the other weights have."""
     weight = norm.weight.float() + 1.0
     normalized: torch.Tensor = torch.nn.functional.rms_norm(hidden_states.float(), (norm.dim,), weight, norm.eps)
     return normalized.to(hidden_states.dtype)
