@@ -29,10 +29,10 @@ class VaeFile:
 
 @dataclass(frozen=True, slots=True)
 class LargerModel:
-    """The model that contains a part, and whose folders and files may stand for those of the part alone.
+    """The model that contains a part, and whose folders and files may stand in place of the part's own.
 
-    They have the part's config under `config_key` or, in older files, among their own values; its tensors with a prefix
-    that the pattern `prefix` matches, or with none; and those of other parts, whose names `others` matches.
+    They have the part's config under `config_key` or, in older files, among their own values. Its tensors have a prefix
+    that the pattern `prefix` matches, or none; `others` matches the names of the other parts' tensors.
     """
 
     config_key: str

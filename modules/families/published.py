@@ -33,9 +33,9 @@ class PublishedModel:
     `architecture`, `variant_architectures` and `implementation` are ModelSpec's; `kohya_version` is kohya's,
     `comfy_encoders` are ComfyUI's names of the text encoders. `configs` is the folder of its parts' configs,
     `repository` the one at Hugging Face with its tokenizers, for a family whose tokenizers are not in the program.
-    `pipelines` are diffusers' classes by variant, `blocks` that of the blocks of a modular pipeline (its folders have
-    another index), `index` the entries of a folder's index besides the parts,
-    `variant_index` further ones by variant. `text_width` is the width of the text states that its cross-attention
+    `pipelines` are diffusers' classes by variant; `blocks` is the class of the blocks of a modular pipeline, whose
+    folders have another index. `index` are the entries of a folder's index besides the parts, `variant_index` further
+    ones by variant. `text_width` is the width of the text states that its cross-attention
     reads, `embedding_width` the width of an embedding's vectors, `embedding_tensors` the names of its tensors
     where they have names. `prediction_note(program, file)` returns what the user must do so that a program uses the
     right prediction type. `programs` are the programs that support such models, `naming_rows` their answers to names of

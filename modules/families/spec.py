@@ -93,7 +93,7 @@ class TextSpec:
     tokens; `is_lower_case`: all text is read in lower case, so that capitals of captions change nothing.
     `ships_vocabulary`: the program contains one for models without a tokenizer; without it the model must have its own.
 
-    `usual_tokens` are those of which the memory estimate counts on, if they are fewer than the most that are read.
+    `usual_tokens` is the number of tokens that the memory estimate assumes, if it is lower than the most that are read.
 
     `widths` are the keys of configs that must agree, by text encoder: the one in its own config that holds the width of
     its states, and the denoiser's. The denoiser's is `states_read` times as large: so many states of each token are

@@ -25,7 +25,7 @@ class Anima(FlowModel[TokenConditioning]):
     tokenizers: PromptTokenizers
 
     def reaches(self, part: str, name: str) -> bool:
-        """Return whether a denoising loss reaches a layer: those of the transformer and of the conditioner."""
+        """Return whether a denoising loss reaches a layer: the transformer's and the conditioner's are reached."""
         return part in (self.spec.denoiser.name, CONDITIONER)
 
     def encode_prompts(self, prompts: Sequence[str], padded_like: Sequence[str] = ()) -> TokenConditioning:
@@ -75,7 +75,7 @@ def text_mask(lengths: Sequence[int], least: int, device: torch.device) -> torch
     """Return which text tokens (B, L) each sample attends to: its own and the zeros up to the least length.
 
     None for all. diffusers' pipeline has no mask: its prompts, of which only those beyond the least length need one,
-    get more zeros with a longer prompt beside them. Here a batch of several lengths equals each prompt alone.
+    get more zeros in a batch with a longer prompt. Here a batch of several lengths equals each prompt alone.
     """
     ends = [max(length, least) for length in lengths]
     longest = max(ends)

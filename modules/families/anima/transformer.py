@@ -1,4 +1,4 @@
-"""diffusers' transformer of Cosmos-Predict2, with what it needs beside it.
+"""diffusers' transformer of Cosmos-Predict2, without its need for torchvision, and with a choice of attention.
 
 diffusers resizes the mask of padded pixels with torchvision, which this program does not install; the nearest
 neighbours are the same in PyTorch.

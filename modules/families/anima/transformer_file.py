@@ -1,7 +1,8 @@
-"""How files contain the transformer and the text conditioner: diffusers' names, and those of published checkpoints.
+"""How files contain the transformer and the text conditioner: diffusers' names, and the published checkpoints' names.
 
-The latter have Cosmos-Predict2's names (diffusers' `convert_cosmos_transformer_checkpoint_to_diffusers`) behind `net.`,
-`model.diffusion_model.` or nothing, and the conditioner as `llm_adapter.` with the names that diffusers has, too.
+The published checkpoints have Cosmos-Predict2's names (diffusers'
+`convert_cosmos_transformer_checkpoint_to_diffusers`) behind `net.`, `model.diffusion_model.` or nothing, and the
+conditioner as `llm_adapter.` with the names that diffusers has, too.
 """
 
 from __future__ import annotations

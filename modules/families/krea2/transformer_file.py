@@ -1,4 +1,4 @@
-"""How files contain the transformer: diffusers' names, and those of the published checkpoints, which ComfyUI reads.
+"""How files contain the transformer: diffusers' names, and the published checkpoints' names, which ComfyUI reads.
 
 The layout has the same tensors under other names, but for the modulation tables of the blocks: their six rows are one
 after the other (diffusers' `convert_krea2_transformer_checkpoint_to_diffusers`).

@@ -202,7 +202,7 @@ def _index(
 
 
 def _modular(record: PublishedModel, index: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the index of a modular pipeline, where each part also has its place: diffusers prefers those beside it."""
+    """Return the index of a modular pipeline, where each part also has its place; diffusers prefers the folder."""
 
     def entry(name: str, value: Any) -> Any:
         if not isinstance(value, list):

@@ -102,7 +102,7 @@ def language_model_inside(module: str, name: str, layer: str) -> ModelClass:
     """Return the class of the language model inside a vision-language model: prompts need no images, so the rest of it
     is never read.
 
-    `module` is transformers' name of the model, `name` that of the language model's class, `layer` that of its layers.
+    `module` is transformers' name of the model, `name` the language model's class, `layer` the class of its layers.
     """
     classes = f"transformers.models.{module}.modeling_{module}"
     passes = f"{_PASSES}:text_passes"

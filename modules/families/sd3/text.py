@@ -76,7 +76,7 @@ class Sd3Conditioning:
         return cls(states, {name: torch.cat([p.pooled[name] for p in parts]) for name in first.pooled})
 
     def joint(self, width: int, pooled_width: int, t5_tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return what the transformer reads: states (B, 77 + t5_tokens, width), and pooled states (B, pooled_width).
+        """Return the transformer's inputs: states (B, 77 + t5_tokens, width), and pooled states (B, pooled_width).
 
         The states are those of both CLIPs side by side, with zeros behind them, and then T5's. Zeros stand for an
         encoder that the model lacks; the states and the pooled states of a CLIP have the same width.

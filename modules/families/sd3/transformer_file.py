@@ -1,4 +1,4 @@
-"""How files contain the transformer: diffusers' names, and those of the published checkpoints, which ComfyUI reads.
+"""How files contain the transformer: diffusers' names, and the published checkpoints' names, which ComfyUI reads.
 
 A joint block has the layers of the image (`x_block`) and of the text (`context_block`), with the projections of
 queries, keys and values in one matrix each. The last block has no output for the text, and the halves of its last
@@ -48,7 +48,7 @@ def has_dual_attention(config: Config, index: int) -> bool:
 
 
 def _block(config: Config, index: int) -> Iterator[LinearLayer]:
-    """Yield the layers of a joint block, those of a matrix of the original layout one after the other."""
+    """Yield the layers of a joint block; layers that share a matrix in the original layout follow each other."""
     width, is_last = width_of(config), index == int(config["num_layers"]) - 1
     square, inner = (width, width), _MLP_RATIO * width
     ours, image, text = f"transformer_blocks.{index}", *_streams(index)

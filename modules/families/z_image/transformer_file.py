@@ -1,6 +1,6 @@
 """How files contain the transformer: diffusers' names, and the names of ComfyUI's checkpoints.
 
-The latter have the projections of queries, keys and values in one matrix, call the norms of queries and keys, the
+ComfyUI's have the projections of queries, keys and values in one matrix, call the norms of queries and keys, the
 output projection and the layers at both ends by other names, and have the prefix `model.diffusion_model.` or none
 (diffusers' `convert_z_image_transformer_checkpoint_to_diffusers`).
 """

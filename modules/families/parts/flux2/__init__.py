@@ -1,1 +1,1 @@
-"""What FLUX.2 dev and FLUX.2 klein share: the transformer, the VAE, and everything but the prompts and the guidance."""
+"""The shared code of FLUX.2 dev and FLUX.2 klein: the transformer, the VAE, all but the prompts and the guidance."""

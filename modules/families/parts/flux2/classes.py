@@ -55,5 +55,5 @@ CONVENTION = FlowConvention(shift=TokenShift(), sample_shift=StepsShift())
 
 
 def prompts(template_tokens: int) -> TextSpec:
-    """Return how prompts are read: up to 512 tokens with those of the template, of each three states."""
+    """Return how prompts are read: up to 512 tokens with the template's, and three states of each."""
     return chat_prompts(MAX_TOKENS - template_tokens, "joint_attention_dim", states_read=3)

@@ -1,4 +1,4 @@
-"""How files contain the transformer: diffusers' names, and those of the published checkpoints, which ComfyUI reads.
+"""How files contain the transformer: diffusers' names, and the published checkpoints' names, which ComfyUI reads.
 
 The original layout has the projections of queries, keys and values of double blocks in one matrix, and the two halves
 of the last modulation in the other order (diffusers' `convert_flux2_transformer_checkpoint_to_diffusers`).
