@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,6 +82,9 @@ class ModelClass:
     `is_large`: a text encoder about as large as a denoiser. A run that caches its outputs has it in memory only while
     it encodes.
 
+    `longest_side` returns the longest side of latents for which a denoiser has positions, from its config; without it
+    there is no limit.
+
     `work` is the computation for each weight relative to a UNet of SD XL, for comparing step times: 3.5 for a
     transformer over all tokens of patches of 2 x 2 (two operations for each of 4,096 tokens at 1024 px, against 2,335).
     """
@@ -103,6 +106,7 @@ class ModelClass:
     identity_if_missing: frozenset[str] = frozenset()
     overflows_in_float16: bool = False
     is_large: bool = False
+    longest_side: Callable[[Mapping[str, Any]], int] | None = None
     work: float = 1.0
 
     @property

@@ -42,6 +42,7 @@ from trainer.preflight.reward_models import problems_of_measuring, problems_of_p
 from trainer.preflight.run_budget import Budget, known_budget
 from trainer.preflight.sample_images import problems_of_sample_images
 from trainer.preflight.sampling_model import problems_of_sampling_model
+from trainer.preflight.sides import problems_of_image_sides, problems_of_sample_sides
 from trainer.preflight.start_from import problems_of_start
 from trainer.preflight.training_adapter import problems_of_training_adapter
 from trainer.run_folder.backup import find_backup
@@ -90,6 +91,7 @@ def check(
     problems += problems_of_training_adapter(config)
     problems += problems_of_sampling_model(config)
     problems += problems_of_sample_images(config)
+    problems += problems_of_sample_sides(config)
     start_copy = existing_start_copy(run_dir) if run_dir is not None else None
     problems += problems_of_start(config, has_copy=None if is_new else start_copy is not None)
     problems += problems_of_words(config, is_new=is_new)
@@ -117,6 +119,7 @@ def check(
         return Report(tuple(problems), None)
     training, validation, plans = scanned.training, scanned.validation, scanned.plans
     problems += problems_of_images(readable, training, validation)
+    problems += problems_of_image_sides(readable, training, validation)
     captions = CaptionsReport()
     if not trains_on_pixels(config):  # otherwise no caption is used
         problems += problems_of_missing_captions(readable, training, validation)

@@ -6,6 +6,9 @@ network, the text conditioner, reads those states. The VAE is Qwen-Image's.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from modules.diffusion.process_spec import ConstantShift, FlowConvention, flow_matching
 from modules.families.anima.settings import CONDITIONER, AnimaSettings
 from modules.families.distilled import DistilledSpec
@@ -19,6 +22,13 @@ _BLOCK = r"^transformer_blocks\.\d+\."
 _USUAL_TOKENS = 512  # to which shorter prompts are padded with zeros; longer ones are read, too
 MAX_TOKENS = 4096
 """The most tokens that are read of a prompt, T5's end token among them (`AnimaTextEncoderStep`)."""
+
+
+def longest_side(config: Mapping[str, Any]) -> int:
+    """Return the longest side of latents: all axes share the positions of the longest one (`CosmosRotaryPosEmbed`)."""
+    patches = (side // patch for side, patch in zip(config["max_size"], config["patch_size"], strict=True))
+    return int(max(patches) * config["patch_size"][-1])
+
 
 TRANSFORMER = ModelClass(
     f"{_HOME}.transformer:CosmosTransformer3DModel",
@@ -34,6 +44,7 @@ TRANSFORMER = ModelClass(
     # The embeddings of time and image, the modulations and the output: small, and sensitive.
     never_quantized=frozenset({"time_embed", "patch_embed", "norm1", "norm2", "norm3", "norm_out", "proj_out"}),
     library="diffusers",
+    longest_side=longest_side,
     work=3.5,
 )
 TEXT_CONDITIONER = ModelClass(

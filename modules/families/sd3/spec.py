@@ -6,7 +6,9 @@ second attention of the image alone in its first blocks. Large Turbo was distill
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from modules.diffusion.process_spec import ConstantShift, FlowConvention, flow_matching
 from modules.families.distilled import DistilledSpec
@@ -26,6 +28,12 @@ from modules.settings.layer_filter import LayerFilter
 _HOME = "modules.families.sd3"
 _BLOCK = r"^transformer_blocks\.\d+\."
 
+
+def longest_side(config: Mapping[str, Any]) -> int:
+    """Return the longest side of latents: `pos_embed` is a table of the positions of patches (`PatchEmbed`)."""
+    return int(config["pos_embed_max_size"] * config["patch_size"])
+
+
 TRANSFORMER = ModelClass(
     "diffusers.models.transformers.transformer_sd3:SD3Transformer2DModel",
     ("diffusers.models.attention:JointTransformerBlock",),
@@ -38,6 +46,7 @@ TRANSFORMER = ModelClass(
     },
     # The embeddings of time, prompt, text and image, and the output: small, and sensitive.
     never_quantized=frozenset({"time_text_embed", "context_embedder", "pos_embed", "norm_out", "^proj_out"}),
+    longest_side=longest_side,
 )
 CLIP_L = replace(CLIP_TEXT_WITH_PROJECTION, identity_if_missing=frozenset({"text_projection.weight"}))
 CONVENTION = FlowConvention(time_input="1000 sigma", shift=ConstantShift(3.0), sample_grid="scheduler")

@@ -5,6 +5,9 @@ A Qwen3 reads the prompts, and the VAE is FLUX.1's. The base model, Turbo and De
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from modules.diffusion.process_spec import ConstantShift, FlowConvention, flow_matching
 from modules.families.distilled import DistilledSpec
 from modules.families.model_class import ModelClass
@@ -17,6 +20,12 @@ _HOME = "modules.families.z_image"
 MAX_TOKENS = 512
 """The tokens that the text encoder reads of a prompt in its template (`ZImagePipeline`)."""
 _TEMPLATE_TOKENS = 8
+
+
+def longest_side(config: Mapping[str, Any]) -> int:
+    """Return the longest side of latents: rows and columns have tables of positions (`RopeEmbedder`)."""
+    return int(min(config["axes_lens"][1:]) * config["all_patch_size"][0])
+
 
 TRANSFORMER = ModelClass(
     "diffusers.models.transformers.transformer_z_image:ZImageTransformer2DModel",
@@ -31,6 +40,7 @@ TRANSFORMER = ModelClass(
     },
     # The embeddings of time, text and image, the modulations and the output: small, and sensitive.
     never_quantized=frozenset({"t_embedder", "cap_embedder", "adaLN_modulation", "all_x_embedder", "all_final_layer"}),
+    longest_side=longest_side,
     work=3.5,
     overflows_in_float16=True,  # the activations inside its MLPs reach 66,000
 )
