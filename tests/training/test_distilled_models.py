@@ -207,7 +207,9 @@ MEMORY: dict[str, dict[str, Any]] = {
 
 @pytest.mark.daily(2)
 @pytest.mark.parametrize("memory", MEMORY)
-def test_it_works_with_what_saves_memory(memory: str, config: Config, plain: Ran, adapter: Path) -> None:
+def test_it_works_with_what_saves_memory(
+    memory: str, config: Config, plain: Ran, with_adapter: Ran, adapter: Path
+) -> None:
     """It is merged before quantizing, and its share of the samples is taken away: they are nearly those without it."""
     tree = encode(laid_over(config, {"model": {"training_adapter": str(adapter)}}))
     ran = run(decode(over(tree, MEMORY[memory])).config)
@@ -215,7 +217,8 @@ def test_it_works_with_what_saves_memory(memory: str, config: Config, plain: Ran
     expected = generate_samples(laid_over(config, quantized), None)
     off = np.mean([np.abs(a - np.asarray(b, int)).mean() for a, b in zip(images_of(ran), expected, strict=False)])
     assert off < (12 if memory == "nfloat4" else 1)
-    assert validated(ran)[0] != pytest.approx(validated(plain)[0], rel=1e-2)
+    loss, merged, without = (validated(each)[0] for each in (ran, with_adapter, plain))
+    assert abs(loss - merged) < abs(loss - without)
 
 
 def over(tree: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
@@ -320,7 +323,7 @@ def test_the_file_of_a_transformer_serves_as_well(
     config: Config, other_model: Path, on_other_model: Ran, tmp_path: Path
 ) -> None:
     """The shift is then the base model's: a file has no scheduler. Also with a training adapter, which it replaces."""
-    file = tmp_path / "turbo.safetensors"
+    file = tmp_path / "other.safetensors"  # a name with "turbo" would mark Krea 2's, which has a shift of its own
     shutil.copy(other_model / DENOISER / WEIGHTS, file)
     model = loaded(laid_over(config, {"sampling": {"model": str(file)}}))
     assert model.sampled is not None
