@@ -1,4 +1,4 @@
-"""The compute devices of this machine, as far as the system reports for certain. Torch is not imported."""
+"""The compute devices of this machine, as far as the system reports for certain. Torch is not imported here."""
 
 from __future__ import annotations
 
@@ -11,19 +11,33 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from modules.system.gpu_tools import cards_of_torch, has_nvidia_driver, run_tool, why_no_answer
+
 _QUERY = ("nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader")
-_QUERY_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """The known hardware of this machine. `capabilities` are the compute capabilities of its NVIDIA GPUs, in order;
-    None where the driver's tool is missing or does not answer, which proves nothing.
+    """The known hardware of this machine.
+
+    `capabilities` are the compute capabilities of its GPUs in torch's order, 0 for one of AMD; None where neither the
+    driver's tool nor torch answers, which proves nothing. `why_unknown` then states why, if there should be a GPU.
     """
 
     torch_build: str
     is_mac: bool
     capabilities: tuple[float, ...] | None
+    why_unknown: str = ""
+
+    @property
+    def is_rocm(self) -> bool:
+        """Whether torch was built for GPUs of AMD, which it calls "cuda", too."""
+        return self.torch_build.startswith("rocm")
+
+    @property
+    def gpu_name(self) -> str:
+        """The kind of GPU that the installed torch uses, for messages."""
+        return "AMD GPU" if self.is_rocm else "NVIDIA GPU"
 
     @property
     def lacks_cuda(self) -> bool:
@@ -53,11 +67,11 @@ class Hardware:
 
 @functools.cache
 def here() -> Hardware:
-    """Return the hardware of this machine; detected once per process."""
-    build = _torch_build()
+    """Return the hardware of this machine; detected once per process. That may take a while: see `gpu_tools`."""
+    build = torch_build()
     is_mac = sys.platform == "darwin"
-    can_have_nvidia = not is_mac and build != "cpu" and not build.startswith("rocm")
-    return Hardware(build, is_mac, _capabilities() if can_have_nvidia else None)
+    capabilities, why_unknown = (None, "") if is_mac or build == "cpu" else _ask(is_rocm=build.startswith("rocm"))
+    return Hardware(build, is_mac, capabilities, why_unknown)
 
 
 def free_memory() -> int:
@@ -67,7 +81,7 @@ def free_memory() -> int:
     return int(psutil.virtual_memory().available)
 
 
-def _torch_build() -> str:
+def torch_build() -> str:
     """Return the platform torch was built for, if its version contains it, as in "cpu" or "cu128"."""
     try:
         return importlib.metadata.version("torch").partition("+")[2]
@@ -75,13 +89,27 @@ def _torch_build() -> str:
         return ""
 
 
-def _capabilities() -> tuple[float, ...] | None:
-    """Return the capabilities of the GPUs in CUDA's order, 0 for each where the order is not certain."""
-    try:
-        done = subprocess.run(_QUERY, capture_output=True, text=True, timeout=_QUERY_SECONDS, check=True)
-        capabilities = tuple(float(line) for line in done.stdout.split())
-    except (OSError, subprocess.SubprocessError, ValueError):
-        return None
+def _ask(*, is_rocm: bool) -> tuple[tuple[float, ...] | None, str]:
+    """Return the capabilities of the GPUs, and why they are not known although there should be one.
+
+    Torch is asked in a process of its own where no tool reports what torch uses (AMD), or where the tool fails.
+    """
+    why = "torch finds no AMD GPU"
+    if not is_rocm:
+        try:
+            return _in_order_of_cuda(tuple(float(line) for line in run_tool(_QUERY).split())), ""
+        except (OSError, subprocess.SubprocessError, ValueError) as error:
+            if isinstance(error, FileNotFoundError) and not has_nvidia_driver():
+                return None, ""
+            why = why_no_answer(_QUERY, error)
+    cards = cards_of_torch()
+    if cards:
+        return tuple(0.0 if is_rocm else card.capability for card in cards), ""
+    return (None if cards is None else ()), why
+
+
+def _in_order_of_cuda(capabilities: tuple[float, ...]) -> tuple[float, ...]:
+    """Return the capabilities that the driver's tool reports in CUDA's order, 0 for each where it is not certain."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     count = len(capabilities) if visible is None else min(len(capabilities), _count_named(visible))
     if len(set(capabilities)) > 1 and (visible is not None or os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"):
@@ -95,13 +123,13 @@ def _count_named(visible: str) -> int:
     return next((n for n, name in enumerate(names) if not name or name.startswith("-")), len(names))
 
 
-# Total and free GPU memory, read from the driver's tool. Never raises.
+# Total and free GPU memory. Never raises.
 #
 # nvidia-smi numbers GPUs by PCI bus, CUDA by speed unless CUDA_DEVICE_ORDER is set. With identical GPUs, or only one,
 # both orders agree.
 _NVIDIA = ("nvidia-smi", "--query-gpu=index,uuid,memory.total,memory.free", "--format=csv,noheader,nounits")
 _AMD = ("rocm-smi", "--showmeminfo", "vram", "--csv")
-_TIMEOUT_SECONDS = 2.0
+_HIDES_AMD = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 _MEBIBYTE, _GIBIBYTE = 1 << 20, 1 << 30
 
 RunTool = Callable[[Sequence[str]], str]
@@ -120,38 +148,47 @@ class GpuMemory:
         return round(self.total_bytes / _GIBIBYTE)
 
 
-def gpu_memory(device: str, *, run_tool: RunTool | None = None) -> GpuMemory | None:
+def gpu_memory(device: str, *, ask: RunTool = run_tool) -> GpuMemory | None:
     """Return the memory of the GPU that a config's device names: "auto", "cuda", "cuda:1".
 
-    None for any other device, where there is no GPU, and where no tool reports it. `run_tool(command)` runs a tool and
-    returns its output; OSError, ValueError and `subprocess.SubprocessError` count as no answer.
+    None for any other device, where there is no GPU, and where neither a tool nor torch reports it. `ask(command)` runs
+    a tool and returns its output; OSError, ValueError and `subprocess.SubprocessError` count as no answer.
     """
     name = device.strip().lower() or "auto"
     if name != "auto" and name.split(":")[0] != "cuda":
         return None
-    run_tool = run_tool or _run
     try:
         number = int(name.split(":")[1]) if ":" in name else 0
-        return _nvidia(run_tool, number) or _amd(run_tool, number)
+        return _nvidia(ask, number) or _amd(ask, number) or _torch(number)
     except (ValueError, IndexError):
         return None
 
 
-def _nvidia(run_tool: RunTool, number: int) -> GpuMemory | None:
-    rows = [row for row in _rows(run_tool, _NVIDIA) if len(row) == 4]
+def _nvidia(ask: RunTool, number: int) -> GpuMemory | None:
+    rows = [row for row in _rows(ask, _NVIDIA) if len(row) == 4]
     wanted = _visible(number, [(row[0], row[1]) for row in rows])
-    row = next((r for r in rows if r[0] == wanted), None)
+    row = next((r for r in rows if r[0] == wanted and r[2].isdecimal() and r[3].isdecimal()), None)  # or "[N/A]"
     if row is None:
         return None
     return GpuMemory(int(row[2]) * _MEBIBYTE, int(row[3]) * _MEBIBYTE)
 
 
-def _amd(run_tool: RunTool, number: int) -> GpuMemory | None:
-    row = next((r for r in _rows(run_tool, _AMD) if len(r) >= 3 and r[0] == f"card{number}"), None)
+def _amd(ask: RunTool, number: int) -> GpuMemory | None:
+    if any(name in os.environ for name in _HIDES_AMD):
+        return None  # the tool counts hidden GPUs; torch does not
+    row = next((r for r in _rows(ask, _AMD) if len(r) >= 3 and r[0] == f"card{number}"), None)
     if row is None:
         return None
     total, used = int(row[1]), int(row[2])
     return GpuMemory(total, max(0, total - used))
+
+
+def _torch(number: int) -> GpuMemory | None:
+    """Return what torch reports, if it is known that there are GPUs which no tool has reported."""
+    if not 0 <= number < len(here().capabilities or ()):
+        return None
+    cards = cards_of_torch(number) or ()
+    return GpuMemory(cards[number].total_bytes, cards[number].free_bytes) if number < len(cards) else None
 
 
 def _visible(number: int, cards: list[tuple[str, str]]) -> str:
@@ -164,16 +201,9 @@ def _visible(number: int, cards: list[tuple[str, str]]) -> str:
     return next((index for index, uuid in cards if name and (name == index or uuid.startswith(name))), "")
 
 
-def _rows(run_tool: RunTool, command: Sequence[str]) -> list[list[str]]:
+def _rows(ask: RunTool, command: Sequence[str]) -> list[list[str]]:
     try:
-        text = run_tool(command)
+        text = ask(command)
     except (OSError, ValueError, subprocess.SubprocessError):
         return []
     return [[cell.strip() for cell in row] for row in csv.reader(text.splitlines())]
-
-
-def _run(command: Sequence[str]) -> str:
-    done = subprocess.run(
-        list(command), capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=True, errors="replace"
-    )
-    return done.stdout

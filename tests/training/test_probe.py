@@ -7,18 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from modules.config.codec import save_file
 from modules.config.schema import Config
 from modules.optim.optimizers.d_adaptation import Prodigy
 from modules.settings.edit import replace_value
+from modules.system.devices import Device
 from modules.system.errors import DarkroomError
 from tests.builders.configs import small_config
 from trainer.__main__ import main
 from trainer.commands import CommandDesk, Stop, StopRequested
 from trainer.job import Job
 from trainer.job_events import JobEvent, JobProgress
-from trainer.probe import search
+from trainer.probe import search, trial
 from trainer.probe.search import ProbeRequest, probe
 from trainer.probe.trial import StepMeasurement
 
@@ -52,16 +54,21 @@ def test_both_searches_write_plots_and_points_and_touch_nothing_else(config: Con
 
 
 def test_a_batch_without_memory_ends_the_search(config: Config, tmp_path: Path, monkeypatch: Any) -> None:
-    def trial(request: Any, changed: Config, *_rest: Any) -> search.Trial:
+    def run_one(request: Any, changed: Config, *_rest: Any) -> search.Trial:
         if changed.training.batch_size > 2:
             raise MemoryError
         return search.Trial([search_step(changed.training.batch_size)] * 3, 5_000_000_000)
 
-    monkeypatch.setattr(search, "_trial", trial)
+    monkeypatch.setattr(search, "_trial", run_one)
     found = search.measure_batches(ProbeRequest(config, tmp_path / "out"), tmp_path / "scratch", Job(lambda _e: None))
     assert found.largest.batch_size == 2
     assert "a batch of 3 runs out of memory" in str(found)
     assert "5.0 GB" in str(found)
+
+
+def test_the_memory_is_that_of_the_card_that_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device=None: {0: 1, 1: 2}[device.index])
+    assert [trial._peak_bytes(Device(name)) for name in ("cuda:0", "cuda:1", "cpu", "mps")] == [1, 2, 0, 0]
 
 
 def search_step(num_images: int) -> StepMeasurement:

@@ -414,7 +414,7 @@ def answering(**answers: str) -> Any:
 )
 def test_the_gpu_of_a_device_name(device: str, free_mib: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    found = gpu_memory(device, run_tool=answering(nvidia=NVIDIA))
+    found = gpu_memory(device, ask=answering(nvidia=NVIDIA))
     assert found is not None
     assert found.free_bytes == free_mib << 20
     assert found.total_bytes > found.free_bytes
@@ -423,26 +423,26 @@ def test_the_gpu_of_a_device_name(device: str, free_mib: int, monkeypatch: pytes
 @pytest.mark.parametrize(("visible", "free_mib"), [("1", 81000), ("1,0", 81000), ("GPU-bb", 81000), ("0", 20000)])
 def test_cards_that_are_hidden_are_not_counted(visible: str, free_mib: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    found = gpu_memory("cuda", run_tool=answering(nvidia=NVIDIA))
+    found = gpu_memory("cuda", ask=answering(nvidia=NVIDIA))
     assert found is not None
     assert found.free_bytes == free_mib << 20
 
 
 def test_a_card_of_amd(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert gpu_memory("auto", run_tool=answering(rocm=AMD)) == GpuMemory(17163091968, 16163091968)
+    assert gpu_memory("auto", ask=answering(rocm=AMD)) == GpuMemory(17163091968, 16163091968)
 
 
 @pytest.mark.parametrize("device", ["cpu", "mps", "cuda:7", "cuda:x", "nonsense", "cuda:"])
 def test_a_device_that_is_no_card(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert gpu_memory(device, run_tool=answering(nvidia=NVIDIA, rocm=AMD)) is None
+    assert gpu_memory(device, ask=answering(nvidia=NVIDIA, rocm=AMD)) is None
 
 
 @pytest.mark.parametrize("text", ["", "No devices were found\n", "0, GPU-a, [N/A], [N/A]\n", "0, GPU-a\n", "\0,,,\n"])
 def test_odd_answers_are_no_answer(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert gpu_memory("auto", run_tool=answering(nvidia=text, rocm=text)) is None
+    assert gpu_memory("auto", ask=answering(nvidia=text, rocm=text)) is None
 
 
 @pytest.mark.parametrize(
@@ -459,7 +459,7 @@ def test_a_tool_that_fails_is_no_answer(error: Exception) -> None:
     def ask(command: Sequence[str]) -> str:
         raise error
 
-    assert gpu_memory("auto", run_tool=ask) is None
+    assert gpu_memory("auto", ask=ask) is None
 
 
 def test_budgets_need_no_torch() -> None:

@@ -26,6 +26,7 @@ from modules.estimate.disk import (
 from modules.estimate.run import MemoryEstimate, in_gb
 from modules.memory.part_plan import FLOAT32_BYTES
 from modules.settings.every import Every
+from modules.system import hardware
 from modules.system.errors import DarkroomError
 from modules.system.hardware import GpuMemory, free_memory, gpu_memory
 from modules.system.paths import from_root
@@ -90,11 +91,19 @@ def describe_memory(budget: Budget) -> str:
 def memory_problems(budget: Budget, *, memory_of: Callable[[str], GpuMemory | None] = gpu_memory) -> Iterator[Problem]:
     """Yield a warning if a run needs more memory than its GPU has free, with the settings that would reduce it.
 
-    `memory_of(device)` returns the GPU's memory; nothing is yielded if it is not known.
+    `memory_of(device)` returns the GPU's memory; that it is not known is yielded, too.
     """
-    gpu = memory_of(budget.config.general.train_device)
+    device = budget.config.general.train_device
+    gpu = memory_of(device)
     if gpu is not None:
         yield from _too_much(budget, budget.memory(), gpu)
+    elif hardware.here().kind_of(device) == "cuda" and not hardware.here().why_unknown:
+        yield Problem(
+            "general.train_device",
+            "No tool reports the GPU's memory, so whether the run fits is not checked.",
+            "info",
+            "Compare the estimate with the memory of the GPU.",
+        )
 
 
 def disk_problems(

@@ -27,6 +27,7 @@ def problems_of_devices(config: Config) -> Iterator[Problem]:
         yield from problems
         if path == "general.train_device" and not problems:
             kind = hardware.here().kind_of(name)
+            yield from _unknown_gpus(name)
     yield from _precision(config, kind)
     yield from _problems_of_quantized(config, kind)
 
@@ -46,10 +47,22 @@ def _device(path: str, name: str) -> Iterator[Problem]:
         yield Problem(path, f"{name} cannot be used: {why}.", advice=advice)
     elif match[1] == "cuda" and here.capabilities is not None and index >= len(here.capabilities):
         num_gpus = len(here.capabilities)
-        message = f"{name} does not exist: this machine has {count(num_gpus, 'NVIDIA GPU')}"
+        message = f"{name} does not exist: this machine has {count(num_gpus, here.gpu_name)}"
         yield Problem(path, message + (", starting at cuda:0." if num_gpus else "."), advice="Set it to auto.")
     elif match[1] == "mps" and not here.is_mac:
         yield Problem(path, f"{name} is only available on a Mac.", advice="Set it to auto.")
+
+
+def _unknown_gpus(name: str) -> Iterator[Problem]:
+    """Yield a warning if a run would use a GPU of which nothing is known, although there should be one."""
+    why = hardware.here().why_unknown
+    if why and name.strip().lower().partition(":")[0] in ("", "auto", "cuda"):
+        yield Problem(
+            "general.train_device",
+            f"Nothing is known about the GPUs of this machine: {why}. Whether the run fits its GPU is not checked.",
+            "warning",
+            "Run nvidia-smi in a terminal (AMD: rocm-smi), update the driver if it fails, and restart the program.",
+        )
 
 
 def _problems_of_quantized(config: Config, kind: str) -> Iterator[Problem]:

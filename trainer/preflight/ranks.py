@@ -68,14 +68,22 @@ def _of_devices(config: Config) -> Iterator[Problem]:
             advice="Separate their indexes by commas, as in 0, 1, or leave the field empty for all of them.",
         )
         return
-    capabilities, device = hardware.here().capabilities, config.general.train_device
+    here, device = hardware.here(), config.general.train_device
+    capabilities = here.capabilities
     missing = [part for part in named if capabilities is not None and int(part) >= len(capabilities)]
-    if missing and hardware.here().kind_of(device) == "cuda":
+    if missing and here.kind_of(device) == "cuda":
         yield Problem(
             "multi_gpu.device_indexes",
-            f"This machine has no GPU {', '.join(missing)}: it has {count(len(capabilities or ()), 'NVIDIA GPU')}.",
+            f"This machine has no GPU {', '.join(missing)}: it has {count(len(capabilities or ()), here.gpu_name)}.",
             advice="Indexes count from 0.",
         )
+    if not named and here.why_unknown:
+        yield Problem(
+            "multi_gpu.device_indexes",
+            f"How many GPUs this machine has is not known: {here.why_unknown}.",
+            advice="Enter the indexes of the GPUs, as in 0, 1, or switch multi-GPU training off.",
+        )
+        return
     world_size = num_processes(config)
     if world_size == 1:
         yield Problem(

@@ -15,9 +15,10 @@ from modules.config.schema import Config
 from modules.data.datasets import Datasets
 from modules.settings.edit import replace_value
 from modules.settings.every import Every
+from modules.system.devices import Device
 from trainer.data.datasets import datasets_of
 from trainer.job import Job
-from trainer.run.machine import machine_of
+from trainer.run.machine import machine_of, no_spill
 from trainer.run.setup import Clocks, RunSetup
 from trainer.run.threads import choose_num_threads
 from trainer.run.training_run import prepare
@@ -101,8 +102,9 @@ def run_trial(
         log.open(run_dir)
         stack.callback(_free)
         stack.callback(log.close)
-        if not device.is_cpu and torch.cuda.is_available():
-            torch.cuda.reset_peak_memory_stats()
+        stack.enter_context(no_spill(device))
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device.torch)
         setup = RunSetup(
             config, datasets, machine, job.desk, log, clocks, run_dir, num_threads, None, None, approved_code
         )
@@ -112,8 +114,7 @@ def run_trial(
         run.training.callbacks = (steps,)  # type: ignore[assignment]  # it has no state and no dry run
         run.training.should_stop = lambda: steps.should_stop
         run_loop(run.training)
-        if not device.is_cpu and torch.cuda.is_available():
-            trial.peak_bytes = torch.cuda.max_memory_allocated()
+        trial.peak_bytes = _peak_bytes(device)
         del run, setup
     return trial
 
@@ -141,6 +142,11 @@ def _long_enough(config: Config, datasets: Datasets, num_steps: int) -> Config:
     """Return the config with enough epochs."""
     in_epoch = max(1, datasets.plans.num_steps(0))
     return replace_value(config, "training.epochs", -(-num_steps // in_epoch) + 1)
+
+
+def _peak_bytes(device: Device) -> int:
+    """Return the most memory that tensors had on a GPU; 0 for other devices."""
+    return torch.cuda.max_memory_allocated(device.torch) if device.type == "cuda" else 0
 
 
 def _free() -> None:

@@ -39,7 +39,7 @@ from trainer.preflight.report import Progress
 from trainer.ranks import ALONE, LostProcessError, Ranks, connect
 from trainer.run.data import build_loaders, caches_of
 from trainer.run.failure import failure_of, not_enough_memory
-from trainer.run.machine import Machine, machine_of, name_of
+from trainer.run.machine import Machine, machine_of, name_of, no_spill
 from trainer.run.meters import DownloadMeter, MemoryMeter
 from trainer.run.model import load_model
 from trainer.run.open_folder import check_resume, check_weights, ending_if_complete, open_folder
@@ -156,6 +156,7 @@ def execute(
                 deterministic=request.config.general.deterministic,
             )
         )
+        stack.enter_context(no_spill(machine.train_device))
         if machine.guard is not None:
             stack.enter_context(machine.guard)
         if request.kind == "cache" or (request.kind == "train" and request.config.general.only_cache):

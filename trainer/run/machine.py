@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +17,9 @@ from modules.system.problem import count
 from modules.system.ranks import Rank
 from trainer.ranks import ALONE, Ranks
 from trainer.step.precision import Precision
+
+_SPILLS = sys.platform == "win32"
+"""Whether NVIDIA's driver moves what does not fit the GPU into the computer's memory instead of reporting an error."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,8 +60,15 @@ def machine_of(
 
 
 def device_of_rank(device: Device, rank: Rank, device_indexes: str) -> Device:
-    """Return the training device of a process. Raises DarkroomError if there are fewer GPUs than processes."""
-    if rank.is_alone or device.type != "cuda":
+    """Return the training device of a process, and make it torch's current one: some libraries use no other.
+
+    Raises DarkroomError if there are fewer GPUs than processes.
+    """
+    if device.type != "cuda":
+        return device
+    if rank.is_alone:
+        if device.torch.index is not None:
+            torch.cuda.set_device(device.torch)
         return device
     chosen = [int(part) for part in device_indexes.split(",") if part.strip()]
     indexes = chosen or list(range(torch.cuda.device_count()))
@@ -65,7 +78,7 @@ def device_of_rank(device: Device, rank: Rank, device_indexes: str) -> Device:
             advice="Start one process for each GPU.",
         )
     gpu = resolve_device(f"cuda:{indexes[rank.local_index]}")
-    torch.cuda.set_device(gpu.torch)  # collectives and some libraries use the current device
+    torch.cuda.set_device(gpu.torch)
     return gpu
 
 
@@ -75,3 +88,23 @@ def name_of(device: Device) -> str:
         return device.type
     facts = torch.cuda.get_device_properties(device.torch)
     return f"{facts.name} ({facts.total_memory / 2**30:.0f} GiB)"
+
+
+@contextmanager
+def no_spill(device: Device) -> Iterator[None]:
+    """Let torch use no more of an NVIDIA GPU's memory on Windows than is free at the start of this context.
+
+    Beyond that the driver uses the computer's memory in silence (NVIDIA calls it the system memory fallback): steps
+    take many times as long, where elsewhere an error names what to lower. And as no allocation ever fails, torch's
+    allocator would not even give back the blocks that it only caches.
+    """
+    if not _SPILLS or device.type != "cuda" or torch.version.hip is not None:
+        yield
+        return
+    free_bytes, total_bytes = torch.cuda.mem_get_info(device.torch)
+    usable_bytes = free_bytes + torch.cuda.memory_reserved(device.torch)
+    torch.cuda.set_per_process_memory_fraction(min(1.0, usable_bytes / total_bytes), device.torch)
+    try:
+        yield
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, device.torch)

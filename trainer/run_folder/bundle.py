@@ -23,7 +23,8 @@ import psutil
 from modules.config.codec import encode
 from modules.config.schema import Config
 from modules.system.atomic import atomic_file
-from modules.system.hardware import here
+from modules.system.gpu_tools import run_tool, why_no_answer
+from modules.system.hardware import torch_build
 from modules.system.redaction import MASK, redact, without_tokens
 from modules.system.secrets import stored_values, without_secrets
 from modules.system.secrets_file import load_secrets
@@ -32,7 +33,6 @@ from trainer.run_folder.run_dir import age_of
 
 _MAX_BYTES = 400_000  # of the end of a log
 _GPU_QUERY = ("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader")
-_GPU_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +123,8 @@ def _hardware(run_dir: Path | None) -> Iterator[str]:
     yield f"Memory: {memory.total / 2**30:.1f} GiB, {memory.available / 2**30:.1f} GiB free"
     place = run_dir if run_dir is not None and run_dir.exists() else Path.home()
     yield f"Disk of {place}: {shutil.disk_usage(place).free / 2**30:.1f} GiB free"
-    yield f"torch build: {here().torch_build or 'default'}"
+    yield f"torch build: {torch_build() or 'default'}"
     try:
-        done = subprocess.run(_GPU_QUERY, capture_output=True, text=True, timeout=_GPU_SECONDS, check=True)
-        yield from (f"GPU: {line}" for line in done.stdout.splitlines())
-    except (OSError, subprocess.SubprocessError):
-        yield "GPU: none reported by nvidia-smi"
+        yield from (f"GPU: {line}" for line in run_tool(_GPU_QUERY).splitlines())
+    except (OSError, subprocess.SubprocessError) as error:
+        yield f"GPU: {why_no_answer(_GPU_QUERY, error)}"

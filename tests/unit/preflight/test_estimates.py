@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -35,7 +36,8 @@ def test_a_gpu_that_is_too_small(published: Config, monkeypatch: pytest.MonkeyPa
     on_gpu = changed(published, general__train_device="cuda")
     for free_mib, is_reported in ((4_000, True), (80_000, False)):
         answer = f"0, GPU-1, 81920, {free_mib}\n"
-        monkeypatch.setattr(hardware, "_run", lambda command, answer=answer: answer)
+        done = subprocess.CompletedProcess([], 0, answer)
+        monkeypatch.setattr(subprocess, "run", lambda *_, done=done, **__: done)
         problems = [p for p in check(on_gpu).problems if "does not fit in the GPU's memory" in p.message]
         assert [p.severity for p in problems] == (["warning"] if is_reported else [])
 

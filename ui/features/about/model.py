@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from modules.system.hardware import here
+from modules.system.hardware import torch_build
 from modules.system.paths import PROGRAM_ROOT, log_dir, session_file, user_presets_dir
 from ui.loop.diagnostics import system_facts
 from ui.widgets.actions import Action
@@ -42,7 +42,7 @@ def about_lines() -> tuple[Fact, ...]:
         Fact("Licence", project["license"]),
         Fact("System", python),
         Fact("Packages", ", ".join(packages)),
-        Fact("torch build", here().torch_build or "default"),
+        Fact("torch build", torch_build() or "default"),
         Fact("Program", str(PROGRAM_ROOT), is_path=True),
         Fact("Your presets", str(user_presets_dir()), is_path=True),
         Fact("Sessions", str(session_file().parent), is_path=True),
