@@ -11,6 +11,8 @@ from functools import reduce
 
 import torch
 
+from modules.system.devices import Device, move
+
 
 @dataclass(frozen=True, eq=False)
 class LazyTensor:
@@ -44,7 +46,16 @@ def lazy_state(tensors: Mapping[str, torch.Tensor]) -> dict[str, LazyTensor]:
 
 
 def concatenate(parts: Sequence[LazyTensor]) -> LazyTensor:
-    """Return tensors concatenated along their first axis, in the dtype that holds all of them."""
+    """Return tensors concatenated along their first axis, on the device of the first, in the dtype that holds them all.
+
+    They may be on different devices: averaged weights on one, and those that are not trained on another.
+    """
     shape = (sum(p.shape[0] for p in parts), *parts[0].shape[1:])
     dtype = reduce(torch.promote_types, (p.dtype for p in parts))
-    return LazyTensor(shape, dtype, lambda: torch.cat([p.make() for p in parts]))
+
+    def make() -> torch.Tensor:
+        made = [p.make() for p in parts]
+        device = Device(str(made[0].device))
+        return torch.cat([move(tensor, device) for tensor in made])
+
+    return LazyTensor(shape, dtype, make)

@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from modules.config.schema import Config
 from modules.data.batch import Batch
 from modules.data.order import SampleIndex
+from modules.formats.lazy_tensors import concatenate, lazy
+from modules.formats.safetensors_io import write_safetensors
 from modules.memory.guard import DeviceGuard, DeviceMixError
 from modules.memory.placement import ParkedPartError, Placement
 from modules.system.devices import CPU, Device, move
@@ -273,6 +276,14 @@ def test_the_guard_distinguishes_devices_and_allows_constants() -> None:
         assert [guard.tag_of(t) for t in both] == ["cpu", "cpu:1"]
         with pytest.raises(DeviceMixError):
             torch._foreach_add_([here, there], [there, here])
+
+
+def test_weights_on_two_devices_are_concatenated_in_a_file(tmp_path: Path) -> None:
+    """The averages of SD 3's last keys and values are on one device, its queries, which nothing trains, on another."""
+    with DeviceGuard():
+        averaged, untrained = move(torch.ones(2), Device("cpu:1")), move(torch.zeros(2), CPU)
+        write_safetensors(tmp_path / "file", {"qkv": concatenate([lazy(untrained), lazy(averaged)])}, {}, dtype=None)
+    assert load_file(tmp_path / "file")["qkv"].tolist() == [0, 0, 1, 1]
 
 
 def test_parts_that_may_stay_are_not_moved() -> None:
