@@ -18,7 +18,7 @@ from hypothesis import settings as hypothesis_settings
 
 from modules.families.spec import FamilySpec
 from modules.system.errors import DarkroomError
-from tests.builders.flow_models import FLOW_MODELS, flow_model
+from tests.builders.flow_models import FLOW_MODELS, VARIANTS, flow_model
 from tests.builders.images import draw_folder
 
 # Always the same examples, as a test that fails now and then is nobody's; more of them in the full suite. Without time
@@ -200,7 +200,7 @@ def _fixture_of_flow_model(name: str) -> Any:
 
 
 # The tiny models of the flow families as diffusers folders, such as `tiny_z_image`; nobody may write to them.
-globals().update({name: _fixture_of_flow_model(name) for name in FLOW_MODELS})
+globals().update({name: _fixture_of_flow_model(name) for name in (*FLOW_MODELS, *VARIANTS)})
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from modules.families.registry import FAMILIES
 from modules.families.spec import FamilySpec
 from modules.system.factories import load_factory
@@ -30,6 +32,14 @@ FLOW_MODELS: Mapping[str, str] = {
     "tiny_anima": "tests.builders.anima:TINY",
 }
 """The `FlowModel` of each tiny model, as "module:name"."""
+
+VARIANTS: Mapping[str, str] = {"tiny_flux2_dev": "tests.builders.flux2:TINY"}
+"""Models of families that have the denoiser and the VAE of one above: FLUX.2 dev has klein's, with another text encoder
+and the guidance scale as an input. What is in `tests/training/flow`, and the tests of files and of the published size,
+run on them, most with the full suite; the matrices, whose passes both share, do not.
+"""
+
+WITH_VARIANTS = [*FLOW_MODELS, *(pytest.param(name, marks=pytest.mark.full) for name in VARIANTS)]
 
 
 PRESET_OF_ONETRAINER: Mapping[str, Any] = {
@@ -116,7 +126,7 @@ class FlowModel:
 
 def flow_model(name: str) -> FlowModel:
     """Return the tiny model of a name."""
-    model: FlowModel = load_factory(FLOW_MODELS[name])
+    model: FlowModel = load_factory({**FLOW_MODELS, **VARIANTS}[name])
     return model
 
 

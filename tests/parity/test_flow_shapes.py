@@ -20,7 +20,7 @@ from modules.families.parts.single_file.moves import from_original, to_original
 from modules.families.registry import files_of
 from modules.formats.lazy_tensors import lazy_state
 from modules.system.factories import load_factory
-from tests.builders.flow_models import FLOW_MODELS, flow_model
+from tests.builders.flow_models import FLOW_MODELS, VARIANTS, flow_model
 from tests.builders.pipelines import load_tiny
 
 REFERENCE = Path(__file__).parent.parent / "golden" / "text_states.json"
@@ -28,7 +28,7 @@ PROMPTS = ("", "a disc in front of a wall")
 _SHOWN = 6
 
 
-@pytest.mark.parametrize("name", FLOW_MODELS)
+@pytest.mark.parametrize("name", [*FLOW_MODELS, *VARIANTS])
 def test_a_published_checkpoint_has_the_names_and_shapes_of_the_layout(name: str) -> None:
     """Every tensor of diffusers' module is in the file once, and comes back from it under its own name."""
     tiny = flow_model(name)
@@ -46,7 +46,7 @@ def test_a_published_checkpoint_has_the_names_and_shapes_of_the_layout(name: str
     assert {n: tuple(t.make().shape) for n, t in again.items()} == {n: tuple(t.shape) for n, t in state.items()}
 
 
-@pytest.mark.parametrize("name", FLOW_MODELS)
+@pytest.mark.parametrize("name", [*FLOW_MODELS, *VARIANTS])
 def test_text_states_are_those_that_were_recorded(name: str, request: pytest.FixtureRequest) -> None:
     """A new version of transformers that reads another layer, or normalises it, shows here."""
     recorded = json.loads(REFERENCE.read_text())[name]
@@ -71,7 +71,8 @@ def record() -> None:
     """Write the states of all tiny models."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        states = {name: text_states(name, flow_model(name).write(Path(folder) / name)) for name in FLOW_MODELS}
+        names = (*FLOW_MODELS, *VARIANTS)
+        states = {name: text_states(name, flow_model(name).write(Path(folder) / name)) for name in names}
     REFERENCE.write_text(json.dumps(states, indent=1) + "\n")
 
 

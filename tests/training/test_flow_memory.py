@@ -26,7 +26,7 @@ from modules.memory.replay import Replay
 from modules.system.devices import CPU
 from modules.system.factories import load_factory
 from tests.builders.adapter_plans import LORA_MEMORY
-from tests.builders.flow_models import FLOW_MODELS, flow_model
+from tests.builders.flow_models import WITH_VARIANTS, flow_model
 from tests.builders.live_bytes import LiveBytes, cuda_autocast, give_weights, is_adapter
 
 RANK = 8
@@ -37,7 +37,7 @@ SIZE = PassSize(1, 512, 512, 64)
 @pytest.mark.full
 @pytest.mark.parametrize("mode", ["block", "off"])
 @pytest.mark.parametrize("trains", ["adapter", "full"])
-@pytest.mark.parametrize("name", FLOW_MODELS)
+@pytest.mark.parametrize("name", WITH_VARIANTS)
 def test_a_training_pass_needs_the_estimated_memory(name: str, trains: str, mode: Any) -> None:
     """A LoRA on the default layers, or all weights, in bfloat16 with mixed precision."""
     assert replayed(name, trains, mode) == pytest.approx(measured(name, trains, mode), rel=0.15)

@@ -30,7 +30,7 @@ from modules.memory.placement import Placement
 from modules.quantization.linear import QuantizedLinear
 from modules.system.errors import DarkroomError
 from tests.builders.configs import laid_over, small_config
-from tests.builders.flow_models import FLOW_MODELS, flow_model
+from tests.builders.flow_models import WITH_VARIANTS, flow_model
 from tests.builders.part_files import State, dequantized, llama_names, scaled_float8, write_shards
 from tests.builders.pipelines import load_tiny
 from tests.builders.runs import assert_equal_tensors, run
@@ -108,7 +108,7 @@ def encoder(config: Config, files: dict[str, Path], file: Path, **more: Any) -> 
 # -- reading
 
 
-@pytest.mark.parametrize("name", FLOW_MODELS)
+@pytest.mark.parametrize("name", WITH_VARIANTS)
 def test_every_part_of_a_flow_model_is_read_from_a_file(
     name: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

@@ -11,7 +11,7 @@ from modules.config.schema import Config
 from modules.families.protocol import ModelFamily
 from modules.sampling.registry import samplers_for
 from tests.builders.configs import laid_over, small_config
-from tests.builders.flow_models import FLOW_MODELS, FlowModel, flow_model
+from tests.builders.flow_models import FLOW_MODELS, VARIANTS, WITH_VARIANTS, FlowModel, flow_model
 from tests.builders.images import draw_folder
 from tests.builders.pipelines import load_tiny
 from tests.builders.runs import Ran, run
@@ -29,9 +29,12 @@ BASE: dict[str, Any] = {
 PROMPT = {"prompt": "a disc", "width_px": 64, "height_px": 64, "steps": 2, "guidance": 2.0}
 
 
-@pytest.fixture(scope="module", params=FLOW_MODELS)
-def name(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run every test on each model; on variants daily only what compares them with diffusers' pipeline."""
+    if "name" in metafunc.fixturenames:
+        is_every = metafunc.definition.get_closest_marker("daily") is None
+        is_daily = is_every and metafunc.module.__name__.endswith("test_pipelines")
+        metafunc.parametrize("name", [*FLOW_MODELS, *VARIANTS] if is_daily else WITH_VARIANTS, scope="module")
 
 
 @pytest.fixture(scope="module")
