@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from modules.data.buckets import Size
+from modules.data.cache.version_keys import VersionKeys
 from modules.data.conditioning import SizeConditioning
 from modules.data.dataset import ConceptFacts, Dataset, concept_repeats_of
 from modules.data.image_settings import is_random
@@ -88,10 +89,20 @@ class ImageVersions:
 
     def all_versions(self) -> Iterator[ImageVersion]:
         """Yield every version that a cached run can use, by example, resolution and variation."""
-        for number, example in enumerate(self.dataset.examples):
-            for resolution in range(len(example.resize_crops)):
-                for variation in range(num_variations(self.dataset.concepts[example.concept])):
-                    yield self._version(number, resolution, variation, 0)
+        for number in range(len(self.dataset.examples)):
+            yield from self.versions_of(number)
+
+    def versions_of(self, number: int) -> Iterator[ImageVersion]:
+        """Yield every version of an example that a cached run can use, by resolution and variation."""
+        example = self.dataset.examples[number]
+        for resolution in range(len(example.resize_crops)):
+            for variation in range(self._num_variations[example.concept]):
+                yield self._version(number, resolution, variation, 0)
+
+    def no_keys(self) -> VersionKeys:
+        """Return the keys of all these versions before any is set."""
+        counts = [self._num_variations[example.concept] for example in self.dataset.examples]
+        return VersionKeys(counts, num_resolutions=self.dataset.num_resolutions)
 
     def first_versions(self) -> Iterator[ImageVersion]:
         """Yield the version that each image has in the first epoch at each of its resolutions."""
@@ -156,6 +167,14 @@ class RejectedVersions:
     def all_versions(self) -> Iterator[ImageVersion]:
         """Yield every version that a cached run can use, by example, resolution and variation."""
         return map(self.of, self.versions.all_versions())
+
+    def versions_of(self, number: int) -> Iterator[ImageVersion]:
+        """Yield every version of an example that a cached run can use, by resolution and variation."""
+        return map(self.of, self.versions.versions_of(number))
+
+    def no_keys(self) -> VersionKeys:
+        """Return the keys of all these versions before any is set."""
+        return self.versions.no_keys()
 
 
 def rejected_image(chosen: SourceImage) -> SourceImage:

@@ -12,14 +12,16 @@ from PIL import Image
 
 from modules.config.quantized_parts import NOTHING_QUANTIZED
 from modules.config.schema import Config
+from modules.data.archives import open_file
+from modules.data.cache import digests
 from modules.system.devices import Device
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.models import write_sd_folder
 from tests.builders.pipelines import load_tiny
 from tests.builders.runs import Ran
-from trainer.commands import CommandDesk
-from trainer.events import CacheProgress
+from trainer.commands import CommandDesk, Stop
+from trainer.events import CacheProgress, Event, RunFinished
 from trainer.launch import RunRequest
 from trainer.phases import phase_facts
 from trainer.run.execute import execute_guarded
@@ -204,3 +206,26 @@ def test_content_changed_behind_the_same_date_is_found_by_verify(config: Config,
 
 def test_trained_encoders_are_never_cached(config: Config) -> None:
     assert built(laid_over(config, {"parts": {"text_encoder": {"train": True}}})) == both(NUM_IMAGES, 0)
+
+
+def test_what_was_read_and_encoded_before_a_stop_is_kept(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All images used to be read before the first was encoded, and a stop until then kept nothing."""
+    read: list[Path] = []
+    monkeypatch.setattr(digests, "open_file", lambda path: read.append(path) or open_file(path))
+    draw_folder(Path(config.concepts[0].path), sizes=[(64, 64)] * NUM_IMAGES)
+    events: list[Event] = []
+    desk = CommandDesk()
+
+    def stop_after_three(event: Event) -> None:
+        events.append(event)
+        if isinstance(event, CacheProgress) and event.done == 3:
+            desk.put(Stop())
+
+    execute_guarded(RunRequest(config, kind="cache", in_window=False), emit=stop_after_three, desk=desk)
+    assert isinstance(events[-1], RunFinished)
+    assert events[-1].outcome == "stopped"
+    assert [(e.done, e.total) for e in events if isinstance(e, CacheProgress)] == [(n, NUM_IMAGES) for n in (1, 2, 3)]
+    num_read = len(read)
+    assert built(config) == both(NUM_IMAGES - 4, NUM_CAPTIONS), "one more is encoded while the third is written"
+    assert len(read) == NUM_IMAGES, "an image is read once, before the stop or after it"
+    assert num_read >= 4

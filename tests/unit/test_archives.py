@@ -16,7 +16,7 @@ import pytest
 from modules.data import archives, listing, tables
 from modules.data import images as images_module
 from modules.data.archives import open_file, read_bytes, shard_index, status_of
-from modules.data.cache.key import DigestIndex
+from modules.data.cache.digests import DigestIndex
 from modules.data.captions.sources import CaptionOrigin
 from modules.data.companions import find_mask
 from modules.data.images import BrokenImageError, open_image, upright

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from modules.data.buckets import ResizeCrop, Size
 from modules.data.cache import key as module
+from modules.data.cache.digests import DigestIndex
 from modules.data.cache.key import (
-    DigestIndex,
     blank_image_key,
     caption_key,
     conditioning_image_key,
@@ -26,6 +26,7 @@ from modules.data.cache.key import (
     mask_key,
     masked_image_key,
 )
+from modules.data.scan import SourceImage
 from modules.data.transforms.geometry import Geometry
 from modules.data.transforms.recipe import Colour, Recipe, plain_recipe
 
@@ -232,6 +233,24 @@ def test_verify_reads_in_any_case(image: Path, cache_dir: Path) -> None:
     second = index.digest(image, **facts, verify=True)
     assert second != first
     assert index.digest(image, **facts) == second
+
+
+def test_files_are_read_ahead_and_a_stop_keeps_their_digests(cache_dir: Path, tmp_path: Path) -> None:
+    images = []
+    for number in range(50):
+        path = tmp_path / f"{number}.png"
+        path.write_bytes(bytes([number]))
+        images.append(SourceImage(path, 1, 1, **stat_of(path), captions=()))
+    index = DigestIndex(cache_dir)
+    expected = [index.digest(i.path, size_bytes=i.size_bytes, mtime_ns=i.mtime_ns) for i in images]
+    stopped = DigestIndex(cache_dir).digests(images, threads=3)
+    assert [next(stopped) for _ in range(49)] == expected[:49]
+    stopped.close()
+    assert DigestIndex(cache_dir).known(images[:49]) == expected[:49]
+    images[0].path.unlink()
+    assert list(DigestIndex(cache_dir).digests(images, threads=3)) == expected
+    with pytest.raises(FileNotFoundError):
+        list(DigestIndex(cache_dir).digests(images, verify=True))
 
 
 def test_what_is_not_saved_is_forgotten(image: Path, cache_dir: Path) -> None:

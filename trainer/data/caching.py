@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 import torch
 
-from modules.data.cache.build import EncodingJob, EntryResult, ImageFile, build_captions, build_images, missing_images
-from modules.data.cache.inputs import Place
-from modules.data.cache.key import DigestIndex, caption_key, image_key
+from modules.data.cache.build import EncodingJob, EntryResult, build_captions, build_images, missing_images
+from modules.data.cache.digests import DigestIndex
+from modules.data.cache.key import caption_key
 from modules.data.cache.masks import MaskFile, build_masks
 from modules.data.cache.store import CacheStore, EntryStore, MemoryStore, RememberingStore
 from modules.data.inputs import ModelInput
@@ -21,15 +22,15 @@ from modules.memory.placement import Placement
 from modules.system.devices import CPU, move
 from modules.system.errors import DarkroomError
 from modules.system.problem import count
+from modules.system.ranks import ONLY_RANK
 from trainer import phases
 from trainer.commands import CommandDesk, StopAgreed, StopRequested
 from trainer.data.encoders import Encoders
+from trainer.data.image_keys import Entries, ImageKeys, MissingImages
 from trainer.events import CacheFilled, CacheProgress, Event, PhaseChanged, WarningRaised
 from trainer.ranks import ALONE, Ranks
 
 Emit = Callable[[Event], None]
-ImageJobs = dict[Place, EncodingJob]
-"""The encoding jobs of images by example, resolution and variation."""
 _MAX_NAMED = 5
 _MAX_FILES = 20
 _MOST_REMEMBERED_BYTES = 64 * 2**20  # of each cache: the latents of 1,000 images at 512 px, or 200 captions of SDXL
@@ -91,25 +92,42 @@ class Caches:
     used: set[str] = field(default_factory=set)
     ranks: Ranks = ALONE
 
-    def image_jobs(self, versions: ImageVersions | RejectedVersions, *, verify: bool) -> ImageJobs:
-        """Return the encoding jobs by example, resolution and variation.
+    def image_keys(self, versions: ImageVersions | RejectedVersions, *, verify: bool) -> ImageKeys:
+        """Return the keys of a dataset's images, none of which is known yet. With `verify` all files are read."""
+        return ImageKeys(versions, self.stores.digests, self.identities.images, verify, self.desk.check)
 
-        New and changed files are read for their digest.
-        """
-        jobs = image_jobs(
-            versions, self.stores.digests, encoder=self.identities.images, verify=verify, check=self.desk.check
-        )
-        self.used.update(job.key for job in jobs.values())
-        return jobs
+    def build_latents(self, *sides: ImageKeys, threads: int) -> frozenset[int]:
+        """Encode the missing images; of pairs, `sides` are the chosen and the rejected images.
 
-    def build_latents(self, *sides: ImageJobs, threads: int) -> frozenset[int]:
-        """Encode the missing images; of pairs, `sides` are the jobs of the chosen and of the rejected images.
-
+        Files are read for their digest ahead of the encoder, so a stop keeps what was read and encoded until then.
         Returns the numbers of examples that cannot be used, and warns about them.
         """
-        jobs = [item for side in sides for item in side.items()]
-        broken = {b.key for b in self._encode([job for _, job in jobs], "images", threads=threads) if b.problem}
-        return frozenset(number for (number, *_), job in jobs if job.key in broken)
+        store, entries = self.stores.latents, Entries()
+        found = [side.find_missing(store, entries) for side in sides]
+        found = self.ranks.from_main(found) if self._is_shared else found
+        built, num_built = list[EntryResult](), 0
+        if any(side.numbers for side in found):
+            rank = self.ranks.rank if self._is_shared else ONLY_RANK
+            shares = [todo.share(rank.index, rank.world_size) for todo in found]
+            missing = MissingImages(sides, shares, store, entries, threads)
+            built = self._drive(self._encoded(missing, "images", threads=threads), "images", lambda: missing.total)
+            num_built = self._merge(missing, sides) if self._is_shared else missing.num_found
+        self._report(built)
+        self.used.update(entries.there, entries.absent)
+        num_bytes = entries.num_bytes + sum(map(store.num_bytes, entries.absent))
+        if num_entries := len(entries.there) + len(entries.absent):
+            self.emit(CacheFilled("images", num_entries, num_entries - num_built, num_bytes))
+        broken = {b.key for b in built if b.problem}
+        return frozenset().union(*(side.keys.examples_with(broken) for side in sides))
+
+    def _merge(self, missing: MissingImages, sides: Sequence[ImageKeys]) -> int:
+        """Set the keys of the images that other processes have read; return how many entries all have built."""
+        gathered = self.ranks.gather((missing.digests, missing.num_found))
+        for rank, (digests, _) in enumerate(gathered):
+            if rank != self.ranks.rank.index:
+                for side, of_side in zip(sides, digests, strict=True):
+                    missing.entries.absent.update(side.set_read(of_side) - missing.entries.there)
+        return sum(num_found for _, num_found in gathered)
 
     def build_input(self, record: ModelInput, jobs: Collection[EncodingJob], *, threads: int) -> None:
         """Encode the missing images of an input of the model. Raises DarkroomError for one that cannot be used."""
@@ -129,18 +147,8 @@ class Caches:
         todo, share = self._share_of([job.key for job in missing_images(jobs, store)])
         built: list[EntryResult] = []
         if todo:
-            self.emit(PhaseChanged("caching", f"encoding {what}"))
-            with self.placement.phase(phases.CACHE_IMAGES):
-                build = build_images(
-                    [by_key[key] for key in share],
-                    store,
-                    self.encoders.latents,
-                    threads=threads,
-                    batch_size=self.encoders.batch_size,
-                    encode_in_float32=self.encoders.latents_in_float32,
-                    stage=self.encoders.pin_for_gpu,
-                )
-                built = self._drive(build, what, len(share))
+            build = self._encoded((by_key[key] for key in share), what, threads=threads)
+            built = self._drive(build, what, lambda: len(share))
         if needed_label and (problem := next((b.problem for b in built if b.problem), "")):
             raise DarkroomError(
                 f"The {needed_label} {problem}.", advice="Repair the file, or remove it together with its image."
@@ -148,6 +156,22 @@ class Caches:
         self._report(built)
         self._report_size(what, {job.key for job in jobs}, len(todo), store)
         return built
+
+    def _encoded(self, jobs: Iterable[EncodingJob], what: str, *, threads: int) -> Generator[EntryResult, None, None]:
+        """Encode images; the VAE is on the device from the first of them on."""
+        waiting = iter(jobs)
+        for first in waiting:
+            self.emit(PhaseChanged("caching", f"encoding {what}"))
+            with self.placement.phase(phases.CACHE_IMAGES):
+                yield from build_images(
+                    chain([first], waiting),
+                    self.stores.latents,
+                    self.encoders.latents,
+                    threads=threads,
+                    batch_size=self.encoders.batch_size,
+                    encode_in_float32=self.encoders.latents_in_float32,
+                    stage=self.encoders.pin_for_gpu,
+                )
 
     def build_masks(self, files: Mapping[str, MaskFile], *, threads: int) -> None:
         """Store the missing masks, by key. Raises DarkroomError for one that cannot be decoded."""
@@ -158,7 +182,7 @@ class Caches:
             return
         self.emit(PhaseChanged("caching", "reading masks"))
         build = build_masks([(key, files[key]) for key in share], store, threads=threads)
-        broken = self._drive(build, "masks", len(share))
+        broken = self._drive(build, "masks", lambda: len(share))
         if broken:
             raise DarkroomError(
                 f"The mask {broken[0].problem}.", advice="Repair the file, or remove it together with its image."
@@ -174,7 +198,7 @@ class Caches:
             self.emit(PhaseChanged("caching", "encoding captions"))
             with self.placement.phase(phases.CACHE_CAPTIONS):
                 build = build_captions({key: by_key[key] for key in share}, store, self._caption_tensors)
-                self._drive(build, "captions", len(share))
+                self._drive(build, "captions", lambda: len(share))
         self._report_size("captions", by_key.keys(), len(todo), store)
 
     def caption_key(self, caption: str) -> str:
@@ -218,9 +242,12 @@ class Caches:
         missing, rank = self.ranks.from_main(missing), self.ranks.rank
         return missing, missing[rank.index :: rank.world_size]
 
-    def _drive(self, build: Generator[EntryResult, None, None], what: str, total: int) -> list[EntryResult]:
+    def _drive(
+        self, build: Generator[EntryResult, None, None], what: str, total: Callable[[], int]
+    ) -> list[EntryResult]:
         """Run the build of a share and wait for the other processes; returns the entries that need a warning, of all.
 
+        `total` returns the number of entries of the share, as far as it is known.
         Raises StopRequested once the run is to stop; of several processes in all of them.
         """
         if not self._is_shared:
@@ -236,7 +263,9 @@ class Caches:
             raise StopAgreed
         return [entry for entries, _ in found for entry in entries]
 
-    def _drive_own(self, build: Generator[EntryResult, None, None], what: str, total: int) -> list[EntryResult]:
+    def _drive_own(
+        self, build: Generator[EntryResult, None, None], what: str, total: Callable[[], int]
+    ) -> list[EntryResult]:
         """Run a build to completion and report its progress; returns the entries that need a warning."""
         notable: list[EntryResult] = []
         start = time.monotonic()
@@ -244,8 +273,9 @@ class Caches:
             for done, entry in enumerate(build, start=1):
                 if entry.problem or entry.in_float32:
                     notable.append(entry)
-                seconds_left = (time.monotonic() - start) / done * (total - done)
-                self.emit(CacheProgress(what, done, total, seconds_left))
+                num_left = max(0, total() - done)
+                seconds_left = (time.monotonic() - start) / done * num_left
+                self.emit(CacheProgress(what, done, done + num_left, seconds_left))
                 self.desk.check()
                 if self.ranks.is_stop_announced():
                     raise StopRequested
@@ -266,38 +296,6 @@ class Caches:
         sizes = [store.num_bytes(key) for key in keys]
         if sizes:
             self.emit(CacheFilled(what, len(sizes), len(sizes) - num_built, sum(sizes)))
-
-
-def image_jobs(
-    versions: ImageVersions | RejectedVersions,
-    digests: DigestIndex,
-    *,
-    encoder: str,
-    verify: bool,
-    check: Callable[[], None],
-) -> ImageJobs:
-    """Return the encoding jobs of a dataset's images by example, resolution and variation.
-
-    `encoder` is the identity of the VAE; `check` is called for each image and may raise to stop.
-    """
-    by_example: list[str] = []
-    for example in versions.dataset.examples:
-        check()
-        path, size_bytes, mtime_ns = example.image.path, example.image.size_bytes, example.image.mtime_ns
-        by_example.append(digests.digest(path, size_bytes=size_bytes, mtime_ns=mtime_ns, verify=verify))
-    digests.save()
-    jobs: ImageJobs = {}
-    for version in versions.all_versions():
-        image = versions.dataset.examples[version.example].image
-        key = image_key(
-            digest=by_example[version.example],
-            width_px=image.width_px,
-            height_px=image.height_px,
-            recipe=version.recipe,
-            encoder=encoder,
-        )
-        jobs[version.place] = EncodingJob(key, ImageFile(image.path, version.recipe))
-    return jobs
 
 
 def overflow_warning(files: list[str]) -> WarningRaised:

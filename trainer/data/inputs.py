@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 import torch
 
 from modules.data.cache.build import EncodingJob, LoadableImage
-from modules.data.cache.inputs import BLANK, KnownKeys, Place, inpainting_mask, inpainting_mask_file, reader_of
-from modules.data.cache.key import DigestIndex
+from modules.data.cache.digests import DigestIndex
+from modules.data.cache.inputs import BLANK, KnownKeys, inpainting_mask, inpainting_mask_file, reader_of
 from modules.data.cache.masks import MaskFile
+from modules.data.cache.version_keys import Place
 from modules.data.inputs import ModelInput
 from modules.data.order import SampleIndex
 from modules.data.versions import ImageVersion, ImageVersions
@@ -124,20 +126,25 @@ class InputLoading:
             with_blank=record.follows_mask and self.unmasked_probability > 0,
             verify=self.verify,
             check=self.caches.desk.check,
+            threads=self.threads,
         )
         self.caches.build_input(record, jobs.values(), threads=self.threads)
-        return cached_latents(jobs, self.caches, self.device, self.dtype)
+        keys = {place: job.key for place, job in jobs.items()}
+        return cached_latents(keys, lambda version: jobs[version.place], self.caches, self.device, self.dtype)
 
 
 def cached_latents(
-    jobs: Mapping[Place, EncodingJob], caches: Caches, device: Device, dtype: torch.dtype
+    keys: Mapping[Place, str],
+    job_of: Callable[[ImageVersion], EncodingJob],
+    caches: Caches,
+    device: Device,
+    dtype: torch.dtype,
 ) -> CachedLatents:
-    """Return the cached latents of jobs by example, resolution and variation; broken ones are encoded again."""
+    """Return the cached latents of versions by their keys; broken ones are encoded again, by their jobs."""
 
     def rebuild(version: ImageVersion) -> torch.Tensor:
-        return caches.rebuild_latents(jobs[version.place])
+        return caches.rebuild_latents(job_of(version))
 
-    keys = {place: job.key for place, job in jobs.items()}
     return CachedLatents(caches.stores.latents, keys, device, dtype, rebuild)
 
 
@@ -153,21 +160,20 @@ def input_jobs(
     with_blank: bool,
     verify: bool,
     check: Callable[[], None],
+    threads: int = 1,
 ) -> dict[Place, EncodingJob]:
     """Return the encoding jobs of an input of a dataset's images by example, resolution and variation.
 
     `image_keys` and `mask_keys` are the keys of the versions' latents and mask files, `encoder` is the VAE's identity.
-    `with_blank` adds the blank ones of uses that ignore the mask. `check` is called for each image and may raise to
-    stop.
+    `with_blank` adds the blank ones of uses that ignore the mask. `check` is called for each file and may raise to
+    stop; `threads` read ahead.
     """
+    files = {n: f for n, e in enumerate(versions.dataset.examples) if (f := e.input_files.get(record.name)) is not None}
     file_digests: dict[int, str] = {}
-    for number, example in enumerate(versions.dataset.examples):
-        check()
-        if (file := example.input_files.get(record.name)) is not None:
-            file_digests[number] = digests.digest(
-                file.path, size_bytes=file.size_bytes, mtime_ns=file.mtime_ns, verify=verify
-            )
-    digests.save()
+    with closing(digests.digests(files.values(), threads=threads, verify=verify)) as found:
+        for number, digest in zip(files, found, strict=True):
+            check()
+            file_digests[number] = digest
     reader, known = reader_of(record, latent_factor), KnownKeys(image_keys, mask_keys, file_digests, encoder)
     jobs: dict[Place, EncodingJob] = {}
     for version in _with_blank(versions) if with_blank else versions.all_versions():

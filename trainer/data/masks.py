@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 
-from modules.data.cache.key import DigestIndex, mask_key
+from modules.data.cache.digests import DigestIndex
+from modules.data.cache.key import mask_key
 from modules.data.cache.masks import MaskFile, mask_file
 from modules.data.cache.store import BrokenEntryError, EntryStore
 from modules.data.dataset import Dataset
@@ -139,20 +141,27 @@ def ignores_mask(run_seed: int, sample: SampleIndex, *, probability: float) -> b
 
 
 def mask_files(
-    versions: ImageVersions, digests: DigestIndex, *, latent_factor: int, verify: bool, check: Callable[[], None]
+    versions: ImageVersions,
+    digests: DigestIndex,
+    *,
+    latent_factor: int,
+    verify: bool,
+    check: Callable[[], None],
+    threads: int = 1,
 ) -> KeyedFiles:
     """Return the masks of the images that have one, with their keys, by example, resolution and variation.
 
-    New and changed files are read for their digest. `check` is called for each image and may raise to stop.
+    New and changed files are read for their digest, by `threads`. `check` is called for each and may raise to stop.
     """
     by_example: dict[int, str] = {}
-    for number, example in enumerate(versions.dataset.examples):
-        check()
-        if (mask := example.mask) is not None:  # opacity is part of the image, which is verified already
-            by_example[number] = digests.digest(
-                mask.path, size_bytes=mask.size_bytes, mtime_ns=mask.mtime_ns, verify=verify and not mask.is_alpha
-            )
-    digests.save()
+    masks = {n: e.mask for n, e in enumerate(versions.dataset.examples) if e.mask is not None}
+    for is_alpha in (False, True):  # opacity is part of the image, which is verified already
+        of_kind = {n: mask for n, mask in masks.items() if mask.is_alpha == is_alpha}
+        found = digests.digests(of_kind.values(), threads=threads, verify=verify and not is_alpha)
+        with closing(found):
+            for number, digest in zip(of_kind, found, strict=True):
+                check()
+                by_example[number] = digest
     files: KeyedFiles = {}
     for version in versions.all_versions():
         if version.example in by_example:
@@ -178,6 +187,7 @@ def cached_masks(versions: ImageVersions, caches: Caches, *, verify: bool, threa
         latent_factor=caches.encoders.family.spec.latents.factor,
         verify=verify,
         check=caches.desk.check,
+        threads=threads,
     )
     caches.build_masks(dict(files.values()), threads=threads)
 

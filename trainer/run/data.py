@@ -24,7 +24,7 @@ from modules.system.paths import from_root
 from modules.system.problem import count
 from modules.system.ranks import ONLY_RANK, Rank
 from trainer.commands import CommandDesk
-from trainer.data.caching import Caches, Emit, EncoderIdentities, ImageJobs, Stores, overflow_warning
+from trainer.data.caching import Caches, Emit, EncoderIdentities, Stores, overflow_warning
 from trainer.data.encoders import Encoders
 from trainer.data.inputs import InputLoading, cached_latents
 from trainer.data.loader import Loader, RejectedImages
@@ -223,12 +223,12 @@ def _image_sources(
         return _ImageSources(versions, chosen, of_rejected)
     if dataset.examples:  # without a validation concept, its dataset is empty
         caches.emit(PhaseChanged("scanning", count(len(dataset.examples), "image")))
-    sides = [caches.image_jobs(v, verify=data.verify_cache) for v in (versions, rejected) if v is not None]
+    sides = [caches.image_keys(v, verify=data.verify_cache) for v in (versions, rejected) if v is not None]
     broken = caches.build_latents(*sides, threads=data.loader_threads)
     if broken:
         versions = replace(versions, dataset=dataset.without(broken))
-        sides = [_without(jobs, broken) for jobs in sides]
-    sources = [cached_latents(jobs, caches, device, dtype) for jobs in sides]
+        sides = [side.without(broken, versions) for side in sides]
+    sources = [cached_latents(side.keys, side.job_of, caches, device, dtype) for side in sides]
     return _ImageSources(versions, sources[0], sources[1] if rejected is not None else None)
 
 
@@ -240,12 +240,6 @@ def _encoded_latents(dataset: Dataset, machine: Machine, caches: Caches) -> Enco
     image_of = functools.partial(_image_of, dataset)
     device, dtype = machine.train_device, machine.precision.compute_dtype
     return EncodedLatents(image_of, caches.encoders, device, dtype, _warn_once(caches.emit))
-
-
-def _without(jobs: ImageJobs, broken: frozenset[int]) -> ImageJobs:
-    """Return the jobs, renumbered, without the jobs of the examples at the indices in `broken`."""
-    renumbered = {old: new for new, old in enumerate(sorted({n for n, *_ in jobs} - broken))}
-    return {(renumbered[n], r, v): job for (n, r, v), job in jobs.items() if n not in broken}
 
 
 def texts_to_cache(

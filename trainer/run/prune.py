@@ -10,7 +10,8 @@ from pathlib import Path
 
 from modules.config.schema import Config
 from modules.config.usage import trained_embeddings
-from modules.data.cache.key import DigestIndex, caption_key
+from modules.data.cache.digests import DigestIndex
+from modules.data.cache.key import caption_key
 from modules.data.cache.store import CacheStore, StoredEntry
 from modules.data.dataset import WantedCompanions
 from modules.data.datasets import Datasets
@@ -18,8 +19,8 @@ from modules.data.versions import ImageVersions, RejectedVersions
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from modules.system.problem import count
-from trainer.data.caching import image_jobs
 from trainer.data.datasets import datasets_of
+from trainer.data.image_keys import ImageKeys
 from trainer.data.inputs import input_jobs
 from trainer.data.masks import mask_files
 from trainer.phases import PhaseFacts, phase_facts
@@ -132,8 +133,7 @@ def _image_keys(
     `encoder` is the identity of the VAE.
     """
     verify, latent_factor = config.data.verify_cache, config.family.latents.factor
-    jobs = image_jobs(versions, digests, encoder=encoder, verify=verify, check=lambda: None)
-    image_keys = {place: job.key for place, job in jobs.items()}
+    image_keys = ImageKeys(versions, digests, encoder, verify, check=lambda: None).read_all()
     mask_keys: dict[tuple[int, int, int], str] = {}
     if wanted.masks:
         files = mask_files(versions, digests, latent_factor=latent_factor, verify=verify, check=lambda: None)
@@ -141,8 +141,7 @@ def _image_keys(
     keys = {*image_keys.values(), *mask_keys.values()}
     if versions.dataset.has_pairs:
         rejected = RejectedVersions(versions)
-        of_rejected = image_jobs(rejected, digests, encoder=encoder, verify=verify, check=lambda: None)
-        keys.update(job.key for job in of_rejected.values())
+        keys.update(ImageKeys(rejected, digests, encoder, verify, check=lambda: None).read_all().values())
     for record in (i for i in wanted.inputs if i.delivery == "latents"):
         of_input = input_jobs(
             record,

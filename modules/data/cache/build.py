@@ -90,16 +90,23 @@ def missing_images(jobs: Iterable[EncodingJob], store: EntryStore) -> list[Encod
     return list({j.key: j for j in jobs if not store.has(j.key)}.values())
 
 
-def batches_by_bucket(jobs: Sequence[EncodingJob], batch_size: int) -> list[tuple[EncodingJob, ...]]:
-    """Return the jobs in batches of one bucket each: the buckets in the order of their first job, the jobs in order."""
+def batches_by_bucket(jobs: Iterable[EncodingJob], batch_size: int) -> Iterator[tuple[EncodingJob, ...]]:
+    """Yield the jobs in batches of one bucket each: a batch once it is full, at the end those that are not.
+
+    No more jobs are taken than a batch needs.
+    """
     by_bucket: dict[Size, list[EncodingJob]] = {}
     for job in jobs:
-        by_bucket.setdefault(job.image.recipe.bucket, []).append(job)
-    return [tuple(g[i : i + batch_size]) for g in by_bucket.values() for i in range(0, len(g), batch_size)]
+        waiting = by_bucket.setdefault(job.image.recipe.bucket, [])
+        waiting.append(job)
+        if len(waiting) == batch_size:
+            yield tuple(waiting)
+            waiting.clear()
+    yield from (tuple(rest) for rest in by_bucket.values() if rest)
 
 
 def build_images(
-    jobs: Sequence[EncodingJob],
+    jobs: Iterable[EncodingJob],
     store: EntryStore,
     encode: EncodeImages,
     *,
@@ -110,6 +117,7 @@ def build_images(
 ) -> Generator[EntryResult, None, None]:
     """Encode images and store their latents, yielding after each entry, in batches of one bucket.
 
+    `jobs` are taken as they are needed: what finds them works ahead of the encoder.
     `encode` takes images (B, 3, P, P) in [-1, 1] and returns latents. Files are decoded `threads` at a time, ahead of
     the encoder; `stage` prepares each batch for it on another thread. Entries are written on a third: when the build is
     closed, the batch after the one that was yielded may be stored already. Images whose latents are not finite are
@@ -198,12 +206,11 @@ def to_tensor(pixels_PP3: Pixels) -> torch.Tensor:
 
 
 def _ahead(
-    batches: Sequence[tuple[EncodingJob, ...]],
+    source: Iterator[tuple[EncodingJob, ...]],
     submit: Callable[[tuple[EncodingJob, ...]], Future[_ImageBatch]],
     num_images: int,
 ) -> Iterator[Future[_ImageBatch]]:
     """Yield each batch as it is being staged, at least `num_images` images of later ones submitted ahead."""
-    source = iter(batches)
     waiting: list[tuple[int, Future[_ImageBatch]]] = []
 
     def fill() -> None:

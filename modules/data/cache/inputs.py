@@ -16,6 +16,7 @@ from modules.data.buckets import Size
 from modules.data.cache.build import LoadableImage, to_tensor
 from modules.data.cache.key import blank_image_key, conditioning_image_key, drawn_mask_key, masked_image_key
 from modules.data.cache.masks import MaskFile, mask_file
+from modules.data.cache.version_keys import Place
 from modules.data.dataset import Example
 from modules.data.inputs import ModelInput
 from modules.data.transforms.apply import load_conditioning_image, load_pixels
@@ -26,9 +27,6 @@ from modules.system.seeds import derive_seed
 
 BLANK = -1
 """The variation of an image whose mask is ignored: it is inpainted everywhere, and its conditioning image is blank."""
-
-Place = tuple[int, int, int]
-"""The example, the resolution and the variation of a version."""
 
 
 @dataclass(frozen=True, slots=True)

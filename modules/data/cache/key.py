@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from pathlib import Path
 
-from modules.data.archives import open_file
 from modules.data.buckets import Size
-from modules.data.cache.stat_index import StatIndex
 from modules.data.tiles import VAE_TILES
 from modules.data.transforms.apply import AUGMENTATION, RESAMPLER, UPSAMPLER
 from modules.data.transforms.geometry import Geometry
@@ -122,28 +119,3 @@ def caption_key(*, caption: str, encoder: str) -> str:
 def _hash(kind: str, ingredients: dict[str, object]) -> str:
     text = json.dumps([CACHE_FORMAT, kind, ingredients], sort_keys=True, ensure_ascii=True)
     return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
-
-
-class DigestIndex:
-    """The digests of image files, stored by path, size and modification time, so that no file is read twice."""
-
-    def __init__(self, cache_dir: Path | None) -> None:
-        """Without a folder the digests are kept in memory only."""
-        self._index = StatIndex(cache_dir / "digests.sqlite" if cache_dir else None, table="digests", column="digest")
-
-    def digest(self, path: Path, *, size_bytes: int, mtime_ns: int, verify: bool = False) -> str:
-        """Return the digest of a file's content; read it only if it is new, changed, or `verify` is set.
-
-        Raises OSError where it cannot be read.
-        """
-        known = self._index.find(path, size_bytes=size_bytes, mtime_ns=mtime_ns)
-        if known is not None and not verify:
-            return known
-        with open_file(path) as handle:
-            digest = hashlib.file_digest(handle, lambda: hashlib.blake2b(digest_size=20)).hexdigest()
-        self._index.keep(path, digest, size_bytes=size_bytes, mtime_ns=mtime_ns)
-        return digest
-
-    def save(self) -> None:
-        """Write the digests added since the last save."""
-        self._index.save()

@@ -1,0 +1,87 @@
+"""The digests of files: their content as cache keys contain it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
+from pathlib import Path
+
+from modules.data.archives import open_file
+from modules.data.cache.stat_index import StatedFile, StatIndex
+
+_ASKED_AT_ONCE = 500  # files
+_MOST_AHEAD = 64  # files that are read before their digest is needed
+_SAVED_EVERY = 200  # digests
+
+
+class DigestIndex:
+    """The digests of files, stored by path, size and modification time, so that no file is read twice."""
+
+    def __init__(self, cache_dir: Path | None) -> None:
+        """Without a folder the digests are kept in memory only."""
+        self._index = StatIndex(cache_dir / "digests.sqlite" if cache_dir else None, table="digests", column="digest")
+
+    def digest(self, path: Path, *, size_bytes: int, mtime_ns: int, verify: bool = False) -> str:
+        """Return the digest of a file's content; read it only if it is new, changed, or `verify` is set.
+
+        Raises OSError where it cannot be read.
+        """
+        known = None if verify else self._index.find(path, size_bytes=size_bytes, mtime_ns=mtime_ns)
+        return self._read(path, size_bytes, mtime_ns) if known is None else known
+
+    def known(self, files: Sequence[StatedFile]) -> list[str | None]:
+        """Return the digests of files that have not changed since they were read; None for the others."""
+        return self._index.find_all(files)
+
+    def digests(
+        self, files: Iterable[StatedFile], *, threads: int = 1, verify: bool = False
+    ) -> Generator[str, None, None]:
+        """Yield what `digest` returns for each file, in their order. `threads` read ahead.
+
+        New digests are saved every now and then, and when the iterator ends or is closed.
+        """
+        waiting: deque[Future[str] | str] = deque()
+        with ThreadPoolExecutor(threads, thread_name_prefix="darkroom-digest") as pool:
+            try:
+                for some in _batched(files, _ASKED_AT_ONCE):
+                    for file, known in zip(some, [None] * len(some) if verify else self.known(some), strict=True):
+                        if known is None:
+                            waiting.append(pool.submit(self._read, file.path, file.size_bytes, file.mtime_ns))
+                        else:
+                            waiting.append(known)
+                        if len(waiting) >= _MOST_AHEAD:
+                            yield _result(waiting.popleft())
+                while waiting:
+                    yield _result(waiting.popleft())
+            finally:
+                pool.shutdown(cancel_futures=True)
+                self.save()
+
+    def keep(self, file: StatedFile, digest: str) -> None:
+        """Set the digest of a file that another process has read."""
+        self._index.keep(file.path, digest, size_bytes=file.size_bytes, mtime_ns=file.mtime_ns)
+
+    def save(self) -> None:
+        """Write the digests added since the last save."""
+        self._index.save()
+
+    def _read(self, path: Path, size_bytes: int, mtime_ns: int) -> str:
+        with open_file(path) as handle:
+            digest = hashlib.file_digest(handle, lambda: hashlib.blake2b(digest_size=20)).hexdigest()
+        self._index.keep(path, digest, size_bytes=size_bytes, mtime_ns=mtime_ns)
+        if self._index.num_unsaved >= _SAVED_EVERY:
+            self.save()
+        return digest
+
+
+def _result(digest: Future[str] | str) -> str:
+    return digest if isinstance(digest, str) else digest.result()
+
+
+def _batched(files: Iterable[StatedFile], size: int) -> Iterator[list[StatedFile]]:
+    source = iter(files)
+    while some := list(islice(source, size)):
+        yield some

@@ -1,0 +1,190 @@
+"""The keys of a dataset's images, and which of them have no cache entry: found ahead of the encoder, image by image."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+
+from modules.data.cache.build import EncodingJob, ImageFile
+from modules.data.cache.digests import DigestIndex
+from modules.data.cache.key import image_key
+from modules.data.cache.store import EntryStore
+from modules.data.cache.version_keys import VersionKeys
+from modules.data.versions import ImageVersion, ImageVersions, RejectedVersions
+
+_AT_ONCE = 500  # images
+
+
+@dataclass(frozen=True, slots=True)
+class ToEncode:
+    """Examples of which entries may be missing: their numbers, and how many entries of each are.
+
+    Of an image whose digest is not known yet, all count as missing.
+    """
+
+    numbers: Sequence[int]
+    num_missing: Sequence[int]
+
+    @property
+    def total(self) -> int:
+        """The number of missing entries."""
+        return sum(self.num_missing)
+
+    def share(self, index: int, world_size: int) -> ToEncode:
+        """Return the share of one of several processes."""
+        return ToEncode(self.numbers[index::world_size], self.num_missing[index::world_size])
+
+
+@dataclass(eq=False)
+class Entries:
+    """The keys of the entries that a run uses: those that were there, with their bytes, and those that were not."""
+
+    there: set[str] = field(default_factory=set)
+    absent: set[str] = field(default_factory=set)
+    num_bytes: int = 0
+
+    def add(self, keys: Iterable[str], store: EntryStore) -> int:
+        """Add keys and return the number of new ones without an entry."""
+        num_absent = 0
+        for key in keys:
+            if key in self.there or key in self.absent:
+                continue
+            num_bytes = store.num_bytes(key)
+            self.num_bytes += num_bytes
+            (self.there if num_bytes else self.absent).add(key)
+            num_absent += not num_bytes
+        return num_absent
+
+
+@dataclass(eq=False)
+class ImageKeys:
+    """The keys of all versions of a dataset's images; new and changed files are read for their digest.
+
+    `encoder` is the identity of the VAE. With `verify` all files are read. `check` is called often and may raise to
+    stop.
+    """
+
+    versions: ImageVersions | RejectedVersions
+    digests: DigestIndex
+    encoder: str
+    verify: bool
+    check: Callable[[], None]
+    keys: VersionKeys = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.keys = self.versions.no_keys()
+
+    def job_of(self, version: ImageVersion) -> EncodingJob:
+        """Return the encoding job of a version whose key is known."""
+        return EncodingJob(self.keys[version.place], self._image(version))
+
+    def find_missing(self, store: EntryStore, entries: Entries) -> ToEncode:
+        """Set the keys of all images whose digest is known, without reading a file, and add them to `entries`.
+
+        Returns the examples that must be looked at again.
+        """
+        numbers, counts = array("q"), array("q")
+        examples = self.versions.dataset.examples
+        for first in range(0, len(examples), _AT_ONCE):
+            self.check()
+            some = examples[first : first + _AT_ONCE]
+            known = [None] * len(some) if self.verify else self.digests.known([e.image for e in some])
+            for number, digest in enumerate(known, start=first):
+                if digest is None:
+                    missing = len(list(self.versions.versions_of(number)))
+                else:
+                    missing = entries.add(self._set(number, digest), store)
+                if missing:
+                    numbers.append(number)
+                    counts.append(missing)
+        return ToEncode(numbers, counts)
+
+    def read(self, numbers: Iterable[int], *, threads: int) -> Iterator[tuple[int, str]]:
+        """Set the keys of examples and yield their numbers and digests, in order. `threads` read files ahead."""
+        ordered = list(numbers)
+        files = (self.versions.dataset.examples[n].image for n in ordered)
+        with closing(self.digests.digests(files, threads=threads, verify=self.verify)) as digests:
+            for number, digest in zip(ordered, digests, strict=True):
+                self.check()
+                self._set(number, digest)
+                yield number, digest
+
+    def set_read(self, digests: Mapping[int, str]) -> set[str]:
+        """Set and return the keys of examples whose files another process has read; it saves their digests."""
+        keys: set[str] = set()
+        for number, digest in digests.items():
+            keys.update(self._set(number, digest))
+        return keys
+
+    def read_all(self, *, threads: int = 1) -> VersionKeys:
+        """Set and return the keys of all images."""
+        for _ in self.read(range(len(self.versions.dataset.examples)), threads=threads):
+            pass
+        return self.keys
+
+    def without(self, broken: frozenset[int], versions: ImageVersions) -> ImageKeys:
+        """Return the keys without those of broken examples; `versions` are those of the others, numbered anew."""
+        is_rejected = isinstance(self.versions, RejectedVersions)
+        left = replace(self, versions=RejectedVersions(versions) if is_rejected else versions)
+        left.keys = self.keys.without(broken)
+        return left
+
+    def jobs_of(self, number: int) -> Iterator[EncodingJob]:
+        """Yield the encoding jobs of an example whose keys are known."""
+        return map(self.job_of, self.versions.versions_of(number))
+
+    def _set(self, number: int, digest: str) -> list[str]:
+        image = self.versions.dataset.examples[number].image
+        keys = []
+        for version in self.versions.versions_of(number):
+            key = image_key(
+                digest=digest,
+                width_px=image.width_px,
+                height_px=image.height_px,
+                recipe=version.recipe,
+                encoder=self.encoder,
+            )
+            self.keys.set(version.place, key)
+            keys.append(key)
+        return keys
+
+    def _image(self, version: ImageVersion) -> ImageFile:
+        return ImageFile(self.versions.dataset.examples[version.example].image.path, version.recipe)
+
+
+@dataclass(eq=False)
+class MissingImages:
+    """The encoding jobs of the missing entries of shares of several datasets; each key once.
+
+    Files are read for their digests as the jobs are taken. `total` corrects itself: what turned out to have an entry is
+    subtracted.
+    """
+
+    sides: Sequence[ImageKeys]
+    shares: Sequence[ToEncode]
+    store: EntryStore
+    entries: Entries
+    threads: int
+    total: int = field(init=False)
+    num_found: int = 0
+    digests: list[dict[int, str]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.total = sum(share.total for share in self.shares)
+        self.digests = [{} for _ in self.sides]
+
+    def __iter__(self) -> Iterator[EncodingJob]:
+        taken: set[str] = set()
+        for side, share, digests in zip(self.sides, self.shares, self.digests, strict=True):
+            expected = dict(zip(share.numbers, share.num_missing, strict=True))
+            for number, digest in side.read(share.numbers, threads=self.threads):
+                digests[number] = digest
+                jobs = {job.key: job for job in side.jobs_of(number) if job.key not in taken}
+                self.entries.add(jobs, self.store)
+                missing = [job for key, job in jobs.items() if key in self.entries.absent]
+                taken.update(job.key for job in missing)
+                self.total += len(missing) - expected[number]
+                self.num_found += len(missing)
+                yield from missing
