@@ -14,6 +14,7 @@ from modules.quantization.linear import QuantizedLinear, quantize_layers
 from modules.quantization.packing import NF4_BLOCKS, PackedData, low_rank_product, pack_weight, unpack_by_bitsandbytes
 from modules.quantization.registry import COMPUTED, ChosenFormat, Residual
 from modules.settings.layer_filter import EVERYTHING, LayerFilter
+from tests.builders.pretended_gpu import CAN_PRETEND, pretended_gpu
 
 # The error of a weight of normal numbers, relative to its norm: int8 rounds to 1/254 of a row's largest value, e4m3 has
 # 3 bits of mantissa, NF4's error is that of Dettmers et al. 2023, table 2.
@@ -141,6 +142,24 @@ def test_nothing_unpacked_is_kept_for_the_backward_pass(name: str) -> None:
         layer(random_input(3, 80).requires_grad_())
     own = {t.data_ptr() for t in (*layer.parameters(), *layer.buffers())}
     assert {t.data_ptr() for t in kept} <= own
+
+
+@pytest.mark.skipif(not CAN_PRETEND, reason="needs torch's build for CPUs on Linux")
+@pytest.mark.parametrize("name", WEIGHT_ONLY)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_the_fewer_kernels_of_a_gpu_compute_the_same_bits(
+    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The weight, the output and the gradient, with values of all sizes, subnormal ones of float8 among them."""
+    monkeypatch.setattr("modules.quantization.packing._HAS_BITSANDBYTES", False)
+    exact = random_layer(48, 128).to(dtype)
+    exact.weight.data *= torch.logspace(-5, 1, 128)
+    layer, x = QuantizedLinear(exact, COMPUTED[name]), random_input(3, 128, dtype=dtype).requires_grad_()
+    expected = (layer.weight, found := layer(x), *torch.autograd.grad(found.float().square().sum(), x))
+    with pretended_gpu():
+        there, moved = layer.to("cuda"), x.detach().to("cuda").requires_grad_()
+        results = (there.weight, found := there(moved), *torch.autograd.grad(found.float().square().sum(), moved))
+        assert all(torch.equal(a.cpu(), b) for a, b in zip(results, expected, strict=True))
 
 
 def test_nf4_has_the_layout_and_the_values_of_bitsandbytes() -> None:
