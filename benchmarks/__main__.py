@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from modules.system.atomic import write_text
@@ -14,6 +15,7 @@ from trainer.cli.program import Verb, run_verb
 from trainer.jobs.config import read_config
 from trainer.launch import import_engine
 
+_SUMMARY = "Measure the program on this machine. `python -m benchmarks kernels` counts the kernels of a step."
 MEASUREMENTS = (
     "memory",
     "start",
@@ -88,5 +90,13 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", metavar="FILE", help="also write the results as JSON")
 
 
+def _main(arguments: Sequence[str]) -> int:
+    if arguments[:1] == ["kernels"]:
+        from benchmarks.kernels.command import main
+
+        return main(arguments[1:])
+    return run_verb("python -m benchmarks", Verb(_SUMMARY, _arguments, _measure), arguments)
+
+
 if __name__ == "__main__":
-    sys.exit(run_verb("python -m benchmarks", Verb("Measure the program on this machine.", _arguments, _measure)))
+    sys.exit(_main(sys.argv[1:]))

@@ -23,9 +23,9 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from benchmarks.kernels.pretended_accelerator import pretended_accelerator
 from modules.memory import transfers
 from modules.memory.guard import tensors_in
-from tests.builders.pretended_accelerator import pretended_accelerator
 
 _ATEN = torch.ops.aten
 _C: Any = torch._C

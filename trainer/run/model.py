@@ -202,6 +202,20 @@ def load_model(
     )
 
 
+def prepare_for_training(
+    family: ModelFamily, config: Config, machine: Machine
+) -> tuple[list[Adapter], list[TrainGroup]]:
+    """Prepare a model whose weights are on the training device already, for a run that starts anew.
+
+    Returns its adapters and the groups of its parameters. Without embeddings and compiled or offloaded layers.
+    """
+    prepare_parts(family, machine.precision)
+    choose_attention(family, config.training.attention, machine)
+    adapters, groups = _train(config, family, None)
+    _set_memory(family, config, machine, None, {}, adapters)
+    return adapters, groups
+
+
 def _train(config: Config, family: ModelFamily, start: Start | None) -> tuple[list[Adapter], list[TrainGroup]]:
     """Prepare what a run trains besides embeddings; return its adapters and the groups of its parameters."""
     adapters: list[Adapter] = []

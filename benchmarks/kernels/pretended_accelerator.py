@@ -1,4 +1,4 @@
-"""CUDA as the accelerator of torch's build for CPUs: what autograd's C++ code asks for the streams of a GPU.
+"""CUDA as the accelerator of torch's build for CPUs: autograd's C++ code reads the streams of a GPU from it.
 
 Without it the process aborts at the first weight on "cuda:0". The tables of virtual functions of two of torch's objects
 are replaced by changed copies of them.
@@ -44,7 +44,7 @@ def pretended_accelerator() -> Iterator[None]:
     of_hooks = _address(hooks[0])  # the number: the pointer itself would change with its place
     own = (ctypes.c_void_p * _NUM_FUNCTIONS)(*hooks[0][:_NUM_FUNCTIONS])
     own[_IS_BUILT], own[_HAS_CONTEXT] = _address(_yes), _address(_yes)
-    of_cpu = ctypes.cast(guards[0], ctypes.POINTER(ctypes.POINTER(ctypes.c_void_p)))[0]
+    of_cpu = ctypes.cast(guards[0] or 0, ctypes.POINTER(ctypes.POINTER(ctypes.c_void_p)))[0]
     of_gpu = (ctypes.c_void_p * _NUM_GUARD_FUNCTIONS)(*of_cpu[:_NUM_GUARD_FUNCTIONS])
     code = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
     code.write(_FIRST_GPU_CODE[platform.machine()])

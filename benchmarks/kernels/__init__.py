@@ -1,0 +1,1 @@
+"""Counts what a training step asks of a GPU, without one: kernels, memory traffic and casts."""
