@@ -14,7 +14,6 @@ a backward pass must recompute a block just as it was computed.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -58,7 +57,6 @@ class Compilation:
         self._num_graphs = 0
         self._seconds = 0.0
         self._is_on = True
-        self._settings = contextlib.ExitStack()
 
     @property
     def counts(self) -> CompileCounts:
@@ -76,7 +74,6 @@ class Compilation:
 
     def compile_in_place(self, blocks: Sequence[nn.Module]) -> None:
         """Compile the forward pass of blocks when each first runs with gradients. Names of weights stay as they are."""
-        self._settings.enter_context(torch._dynamo.config.patch(accumulated_recompile_limit=_MAX_VERSIONS))
         functions: dict[type[nn.Module], Forward] = {}
         for block in blocks:
             kind = type(block)
@@ -94,12 +91,12 @@ class Compilation:
 
     def close(self) -> None:
         """Drop all compiled code, at the end of a run: torch keeps it as long as the process lives."""
-        self._settings.close()
         self._blocks.clear()
         torch.compiler.reset()
 
     def run(self, compiled: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run compiled code; compiling takes place in it. Raises CompileError if that fails."""
+        _allow_versions()
         num_graphs, started = self._num_graphs, self._clock()
         try:
             return compiled(*args, **kwargs)
@@ -158,6 +155,16 @@ class CompiledForward:
             return self.plain(*args, **kwargs)
         self.is_compiled = True
         return result
+
+
+def _allow_versions() -> None:
+    """Let torch keep the code of all sizes and structures in the thread that calls this.
+
+    What is set in torch's config is set for one thread alone. On a GPU autograd recomputes checkpointed blocks in a
+    thread of its own: there torch would count to its default, and run further sizes as they are, without a word.
+    """
+    if torch._dynamo.config.accumulated_recompile_limit < _MAX_VERSIONS:
+        torch._dynamo.config.accumulated_recompile_limit = _MAX_VERSIONS
 
 
 def _reason(error: BaseException) -> str:

@@ -5,8 +5,10 @@ With a backend of torch's that generates no code ("aot_eager"), which takes a se
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from time import perf_counter as time
@@ -163,6 +165,30 @@ def test_another_size_or_another_trained_part_compiles_again_and_is_counted() ->
     assert block.layer.weight.grad is not None
     assert compiling.counts.num_blocks == 1
     assert compiling.counts.seconds > 0
+
+
+def test_a_backward_pass_in_another_thread_compiles_as_many_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU: autograd recomputes blocks in a thread of its own, which has torch's default settings."""
+    limit = torch._dynamo.config._config["accumulated_recompile_limit"]
+    monkeypatch.setattr(limit, "default", 2)
+    compiling = compilation(Compilation)
+    block, forward = compiled_block(compiling)
+    plain = copy.deepcopy(block.layer), copy.deepcopy(block.change)
+
+    def train(size: int) -> None:
+        assert torch._dynamo.config.accumulated_recompile_limit == 2
+        forward(torch.ones(size, 4)).sum().backward()
+
+    num_graphs = []
+    for size in (2, 3, 4, 5):
+        thread = threading.Thread(target=train, args=(size,))
+        thread.start()
+        thread.join()
+        num_graphs.append(compiling.counts.num_graphs)
+    assert num_graphs == [1, 2, 3, 4]
+    for size in (2, 3, 4, 5):
+        (plain[0](torch.ones(size, 4)).relu() + plain[1](torch.ones(size, 4))).sum().backward()
+    assert torch.allclose(block.change.weight.grad, plain[1].weight.grad)  # type: ignore[arg-type]
 
 
 def test_without_gradients_blocks_run_as_they_are() -> None:
