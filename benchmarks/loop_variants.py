@@ -24,7 +24,7 @@ SINGLE: Mapping[str, Changes] = {
     "foreach optimizer": {"optimizer": {"foreach": True}},
     "optimizer in the backward pass": {"optimizer": {"fused_back_pass": True}},
     "channels last": {"model": {"channels_last": "on"}},
-    "compiled": {"model": {"compile": True}},
+    "compiled": {"model": {"compile": "on"}},
 }
 TF32: Mapping[str, Changes] = {"TF32": {"training": {"precision": "tfloat32"}}}
 _IN_16_BITS: Changes = {"training": {"precision": "bfloat16", "autocast_cache": False}}

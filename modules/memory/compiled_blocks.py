@@ -72,6 +72,10 @@ class Compilation:
         """Run every block as it is from now on. Only between steps: see above."""
         self._is_on = False
 
+    def turn_on(self) -> None:
+        """Compile blocks from now on, and run those that are compiled. Only between steps."""
+        self._is_on = True
+
     def compile_in_place(self, blocks: Sequence[nn.Module]) -> None:
         """Compile the forward pass of blocks when each first runs with gradients. Names of weights stay as they are."""
         functions: dict[type[nn.Module], Forward] = {}
@@ -161,7 +165,7 @@ def _allow_versions() -> None:
     """Let torch keep the code of all sizes and structures in the thread that calls this.
 
     What is set in torch's config is set for one thread alone. On a GPU autograd recomputes checkpointed blocks in a
-    thread of its own: there torch would count to its default, and run further sizes as they are, without a word.
+    thread of its own: there torch would count to its default, and run further sizes as they are, unreported.
     """
     if torch._dynamo.config.accumulated_recompile_limit < _MAX_VERSIONS:
         torch._dynamo.config.accumulated_recompile_limit = _MAX_VERSIONS

@@ -63,7 +63,7 @@ def test_variants_are_measured_alone_and_the_faster_ones_together() -> None:
         training, model = variant.config.training, variant.config.model
         seen[variant.name] = variant.config
         assert variant.plain.training.trains == training.trains
-        if model.compile:
+        if model.compile == "on":
             raise DarkroomError("It cannot be compiled, because it needs a C++ compiler, and none was found.")
         fused = getattr(training.optimizer, "fused", False)
         speed = 1.0 + 0.2 * fused + 0.1 * (model.channels_last == "on") + 0.01 * (training.attention == "sdpa_math")
@@ -72,7 +72,7 @@ def test_variants_are_measured_alone_and_the_faster_ones_together() -> None:
     rows = {row.name: row for row in measured_variants(Config(general=General(train_device="cpu")), measure)}
     assert len(rows) == 22
     together = seen["LoRA, all of these: fused optimizer, channels last"]
-    assert (together.model.channels_last, together.training.attention, together.model.compile) == ("on", "sdpa", False)
+    assert (together.model.channels_last, together.training.attention, together.model.compile) == ("on", "sdpa", "auto")
     assert rows["fine-tune, compiled"].speed is None
     assert "C++ compiler" in rows["fine-tune, compiled"].reason
     assert seen["LoRA, attention PyTorch: math"].training.attention == "sdpa_math"
@@ -94,7 +94,7 @@ def test_a_loop_that_cannot_be_compiled_is_not_measured(
 
     monkeypatch.setattr(Compilation, "_compile_graph", fails)
     base = small_config(tmp_path, model=tiny_sd, images=images)
-    config = demo_config(laid_over(base, {"model": {"compile": True}}), tmp_path, repeats=1, epochs=1000)
+    config = demo_config(laid_over(base, {"model": {"compile": "on"}}), tmp_path, repeats=1, epochs=1000)
     with pytest.raises(DarkroomError, match=r"because it needs a C\+\+ compiler"):
         loop_against_bare(config, rounds=1, num_threads=1, plain=base)
 

@@ -36,10 +36,12 @@ from tests.training.test_checkpointing import (
     with_a_reference,
     with_lora,
 )
-from trainer.events import WarningRaised
-from trainer.machine_events import BlocksCompiled
+from trainer.callbacks import compile_trial
+from trainer.events import BackupSaved, WarningRaised
+from trainer.machine_events import BlocksCompiled, SettingChosen
 from trainer.preflight.requirements import problems_of_speed
 from trainer.run import loading
+from trainer.run.automatic_choices import measures_compiled_blocks
 from trainer.run.loading import compilation_of
 
 TEMP = Device("cpu:1")
@@ -272,12 +274,13 @@ def test_names_of_weights_stay_and_a_new_setup_replaces_the_old_one(tiny_sd: Pat
 
 @pytest.fixture
 def compiled_run(tiny_sd: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
-    monkeypatch.setattr(
-        loading, "compilation_of", lambda config, clock: compilation(One) if config.model.compile else None
-    )
+    def asked_for(config: Config, clock: object, *, measures: bool) -> Compilation | None:
+        return compilation(One) if config.model.compile == "on" else None
+
+    monkeypatch.setattr(loading, "compilation_of", asked_for)
     config = small_config(tmp_path, model=tiny_sd, images=draw_folder(tmp_path / "images", sizes=[(64, 64)] * 4))
     unet_only = {"unet": {"checkpointing": "block"}, "text_encoder": {"train": False}}
-    return laid_over(config, {"model": {"compile": True}, "training": {"epochs": 2}, "parts": unet_only})
+    return laid_over(config, {"model": {"compile": "on"}, "training": {"epochs": 2}, "parts": unet_only})
 
 
 @pytest.mark.full
@@ -307,8 +310,64 @@ def test_a_run_whose_blocks_cannot_be_compiled_says_so_and_goes_on(
         "The denoiser could not be compiled, because it needs a C++ compiler, and none was found. The run continues "
         "without compiling; its results are the same."
     )
-    plain = run(laid_over(compiled_run, {"training": {"epochs": 1}, "model": {"compile": False}}))
+    plain = run(laid_over(compiled_run, {"training": {"epochs": 1}, "model": {"compile": "off"}}))
     assert_equal_tensors(ran.weights, plain.weights)
+
+
+def test_a_run_measures_compiled_blocks_and_a_resumed_one_keeps_the_choice(
+    compiled_run: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two plain and three compiled steps; the stopped run's backup is of a step before the choice."""
+    for name, number in {"_PLAIN_STEPS": 2, "_WARM_UP_STEPS": 1, "_ENOUGH_STEPS": 2, "_ASSUMED_SECONDS": 0.0}.items():
+        monkeypatch.setattr(compile_trial, name, number)
+    monkeypatch.setattr(compile_trial, "may_pay", lambda *_: True)
+    monkeypatch.setattr(compile_trial, "pays", lambda _: True)
+    monkeypatch.setattr(loading, "measures_compiled_blocks", lambda *_: True)
+    made: list[Compilation] = []
+
+    def measured(config: Config, clock: object, *, measures: bool) -> Compilation:
+        assert measures
+        made.append(compilation(One))
+        made[-1].turn_off()
+        return made[-1]
+
+    monkeypatch.setattr(loading, "compilation_of", measured)
+    changes = {"model": {"compile": "auto"}, "training": {"epochs": 4}, "backup": {"every": {"n": 3, "unit": "step"}}}
+    config = laid_over(compiled_run, changes)
+    whole = run(config)
+    [chosen] = [event for event in whole.of(SettingChosen) if event.path == "model.compile"]
+    assert chosen.summary.startswith("The denoiser's blocks are compiled: a step takes ")
+    [first] = whole.of(BlocksCompiled)  # not in the dry run
+    assert first.num_graphs == 1
+    assert made[0].is_on
+    [backup] = [b for b in whole.of(BackupSaved) if b.step == 3]
+    resumed = run(config, resume_from=Path(backup.path))
+    assert made[1].is_on
+    assert not [event for event in resumed.of(SettingChosen) if event.path == "model.compile"]
+    assert_equal_tensors(resumed.weights, whole.weights)
+
+
+@pytest.mark.parametrize(
+    ("changes", "device", "world_size"),
+    [
+        ({}, "cpu", 1),
+        ({}, "cuda", 2),
+        ({"model": {"compile": "off"}}, "cuda", 1),
+        ({"model": {"compile": "on"}}, "cuda", 1),
+        ({"general": {"deterministic": True}}, "cuda", 1),
+    ],
+)
+def test_only_an_automatic_choice_on_one_gpu_is_measured(
+    compiled_run: Config, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], device: str, world_size: int
+) -> None:
+    monkeypatch.setattr("trainer.run.automatic_choices.importlib.util.find_spec", lambda name: name)
+    automatic = laid_over(compiled_run, {"model": {"compile": "auto"}})
+    assert measures_compiled_blocks(automatic, Device("cuda:0"), 1)
+    assert not measures_compiled_blocks(laid_over(automatic, changes), Device(f"{device}:0"), world_size)
+    assert compilation_of(automatic, time) is None
+    measuring = compilation_of(automatic, time, measures=True)
+    assert measuring is not None
+    assert not measuring.is_on
 
 
 def test_debug_checks_run_without_compiling(compiled_run: Config) -> None:

@@ -22,7 +22,7 @@ from trainer.run import automatic_choices, loading
 from trainer.run.automatic_choices import parts_in_question, parts_with_channels_last, why_off
 from trainer.run.model import load_model
 from trainer.run_folder.backup import BackupInfo
-from trainer.run_folder.fork import LAYOUT_FILE, fork_into
+from trainer.run_folder.fork import COMPILE_FILE, LAYOUT_FILE, fork_into
 
 AUTO = {"model": {"channels_last": "auto"}}
 GPU = Device("cuda")
@@ -86,7 +86,7 @@ def test_an_encoder_that_runs_in_each_step_is_in_question_too(config: Config) ->
      ({}, GPU, torch.float32, (9, 0), 1, "16 bits"), ({}, GPU, torch.float16, (6, 1), 1, "tensor cores"),
      ({}, CPU, torch.bfloat16, (9, 0), 1, "NVIDIA"),
      ({"general": {"deterministic": True}}, GPU, torch.bfloat16, (9, 0), 1, "deterministic"),
-     ({"model": {"compile": True}}, GPU, torch.bfloat16, (9, 0), 1, "compiler"),
+     ({"model": {"compile": "on"}}, GPU, torch.bfloat16, (9, 0), 1, "compiler"),
      ({"training": {"trains": "full"}}, GPU, torch.bfloat16, (9, 0), 2, "whole model")],
 )  # fmt: skip
 def test_the_rule(
@@ -128,12 +128,14 @@ def test_a_fork_has_the_layout_of_its_origin(tmp_path: Path) -> None:
     backup.mkdir(parents=True)
     fork.mkdir()
     (origin / LAYOUT_FILE).write_text(json.dumps({"channels_last": ["unet"]}))
+    (origin / COMPILE_FILE).write_text("{}")
     fork_into(fork, BackupInfo(backup, 1, 1, ""))
     assert json.loads((fork / LAYOUT_FILE).read_text()) == {"channels_last": ["unet"]}
+    assert (fork / COMPILE_FILE).read_text() == "{}"
 
 
 @pytest.mark.parametrize(("given", "choice"), [(True, "on"), (False, "off"), ("auto", "auto")])
 def test_a_switch_of_an_earlier_file_is_a_choice_now(given: object, choice: str) -> None:
-    loaded = decode({"darkroom_version": 6, "model": {"channels_last": given}})
+    loaded = decode({"darkroom_version": 6, "model": {"channels_last": given, "compile": given}})
     assert not loaded.problems
-    assert loaded.config.model.channels_last == choice
+    assert (loaded.config.model.channels_last, loaded.config.model.compile) == (choice, choice)

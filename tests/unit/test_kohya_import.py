@@ -122,7 +122,7 @@ def test_a_config_of_kohya_ss_means_the_same_here() -> None:
 def test_compiling_and_attention_are_converted(given: dict[str, Any], is_compiled: bool, notes: list[str]) -> None:
     problems: list[Problem] = []
     tree = tree_of_kohya({"network_dim": 4, **given}, problems)
-    assert tree.get("model", {}).get("compile", False) is is_compiled
+    assert (tree.get("model", {}).get("compile") == "on") is is_compiled
     assert "attention" not in tree.get("training", {})
     assert "unknown" not in tree
     found = [p.message for p in problems if p.path == "training.attention"]

@@ -130,7 +130,7 @@ def why_not_sharded(config: Config) -> str:
         return "Offloading is not supported."
     if quantized_parts(config).formats.keys() & set(denoisers):
         return "A quantized denoiser is not supported."
-    if config.model.compile:
+    if config.model.compile == "on":
         return "Compiled blocks are not supported."
     if config.general.debug_checks:
         return "Debug checks are not supported."

@@ -55,7 +55,7 @@ def _attention(config: Config, kind: str) -> Iterator[Problem]:
 
 def _compiler(config: Config, kind: str) -> Iterator[Problem]:
     """Yield a warning if the model is to be compiled and what compiles it is missing."""
-    if not config.model.compile:
+    if config.model.compile != "on":
         return
     if kind == "cuda" and importlib.util.find_spec("triton") is None:
         missing, install = "Triton", "Install the package triton (on Windows triton-windows)"

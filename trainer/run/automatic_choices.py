@@ -1,16 +1,19 @@
-"""The automatic settings of memory, chosen at the start of a run and kept in its folder for a resume.
+"""The automatic settings of memory and speed, chosen at the start of a run and kept in its folder for a resume.
 
-The blocks that gradient checkpointing recomputes, and the parts whose convolutions have their channels innermost.
+The blocks that gradient checkpointing recomputes, the parts whose convolutions have their channels innermost, and
+whether a run measures compiled blocks.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 
 import torch
 
 from modules.config.schema import Config
+from modules.config.usage import method_of
 from modules.system.atomic import write_text
 from modules.system.devices import Device, free_device_bytes
 from modules.system.hardware import free_memory
@@ -106,7 +109,7 @@ def why_off(config: Config, device: Device, compute_dtype: torch.dtype, world_si
     """
     if config.general.deterministic:
         return "the run is deterministic"
-    if config.model.compile:
+    if config.model.compile == "on":
         return "the compiler chooses the layout of compiled blocks itself"
     if sharded_parts(config, world_size):
         return "no process has the whole model"
@@ -117,6 +120,23 @@ def why_off(config: Config, device: Device, compute_dtype: torch.dtype, world_si
     if compute_dtype.itemsize != 2:
         return "the run does not compute in 16 bits"
     return ""
+
+
+def measures_compiled_blocks(config: Config, device: Device, world_size: int) -> bool:
+    """Return whether a run measures if compiled blocks are faster (`trainer/callbacks/compile_trial.py`).
+
+    On a GPU alone, whose compiler is there: on a CPU compiling takes longer than most runs. Not where results must
+    not depend on a measurement, or where the time of a step does not: with rollouts, and with several processes, which
+    would measure different times.
+    """
+    return (
+        config.model.compile == "auto"
+        and device.type == "cuda"
+        and not config.general.deterministic
+        and world_size == 1
+        and not method_of(config).samples_images
+        and importlib.util.find_spec("triton") is not None
+    )
 
 
 def _layout_of_main(setup: RunSetup) -> frozenset[str]:

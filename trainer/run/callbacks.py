@@ -9,14 +9,16 @@ from pathlib import Path
 from modules.config.schema import Config
 from modules.config.usage import steps_per_group, trained_parts, trains_on_pixels
 from modules.data.dataset import Dataset
+from modules.memory.compiled_blocks import Compilation
 from modules.objectives.denoise import timestep_weights
 from modules.objectives.perceptual import PerceptualDistance
 from modules.system.paths import from_root
+from trainer.callbacks.compile_trial import CompileTrial, sizes_of_steps
 from trainer.callbacks.guards import Guards
 from trainer.callbacks.image_sampler import ImageSampler
 from trainer.callbacks.profiling import Profiling
 from trainer.callbacks.reconstruction import ReconstructionMeasure, ReconstructionSamples
-from trainer.callbacks.reports import DroppedImages, Metrics
+from trainer.callbacks.reports import CompileReport, DroppedImages, Metrics
 from trainer.callbacks.rewards import RewardCallback
 from trainer.callbacks.sample_files import SampleFiles
 from trainer.callbacks.sampling import SamplingCallback
@@ -24,6 +26,7 @@ from trainer.callbacks.saving import SavingCallback
 from trainer.callbacks.side_output import SideOutput
 from trainer.callbacks.tensorboard_log import TensorBoardLog
 from trainer.callbacks.validation import ValidationCallback
+from trainer.data.loader import Loader
 from trainer.export.adapter import AdapterExporter
 from trainer.export.embeddings import EmbeddingExporter, with_embeddings
 from trainer.export.exporter import Exporter
@@ -36,7 +39,10 @@ from trainer.run.model import LoadedModel
 from trainer.run.processes import WholeValues
 from trainer.run.setup import RunSetup
 from trainer.run.stepper import evaluation_of
+from trainer.run_folder.fork import COMPILE_FILE
 from trainer.run_folder.run_dir import started_at
+from trainer.step.callback import Callback
+from trainer.step.counters import Counters
 from trainer.step.evaluation import Evaluation
 from trainer.step.meeting import Meeting
 from trainer.step.stepper import Stepper
@@ -240,3 +246,24 @@ def exporter_of(config: Config, run_dir: Path, model: LoadedModel, dataset: Data
             embedding_tensors=model.family.spec.text.embedding_tensors,
         )
     return with_embeddings(main, words, model.family, config, thumbnail)
+
+
+def compilation_callbacks(
+    setup: RunSetup, compilation: Compilation | None, loader: Loader, counters: Counters
+) -> tuple[Callback, ...]:
+    """Return the callbacks of compiled blocks: of an automatic choice, and of what was compiled."""
+    if compilation is None:
+        return ()
+    emit, config = setup.log.emit, setup.config
+    report = CompileReport(compilation, emit)
+    if config.model.compile != "auto":
+        return (report,)
+    trial = CompileTrial(
+        compilation,
+        path=setup.run_dir / COMPILE_FILE,
+        first_step=counters.step,
+        total_steps=loader.plans.total_steps(config.training.epochs),
+        sizes=lambda epoch: sizes_of_steps(loader.plans, loader.dataset.buckets, epoch),
+        emit=emit,
+    )
+    return (trial, report)  # in this order: the choice names the reason of a failure

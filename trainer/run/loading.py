@@ -31,7 +31,7 @@ from trainer.methods.reward_models import RewardModels, load_reward_models
 from trainer.preflight.estimates import sizes_of
 from trainer.preflight.ranks import sharded_parts
 from trainer.preflight.room import parts_that_stay
-from trainer.run.automatic_choices import checkpointed_blocks, parts_with_channels_last
+from trainer.run.automatic_choices import checkpointed_blocks, measures_compiled_blocks, parts_with_channels_last
 from trainer.run.data import Loaders, build_loaders, caches_of
 from trainer.run.meters import DownloadMeter
 from trainer.run.model import LoadedModel, load_model
@@ -46,7 +46,8 @@ def load_run(setup: RunSetup) -> tuple[LoadedModel, Loaders]:
     config, machine, log = setup.config, setup.machine, setup.log
     log.emit(PhaseChanged("loading", config.model.base_model))
     meter = DownloadMeter(emit=log.emit, desk=setup.desk, clock=setup.clocks.seconds)
-    compilation = compilation_of(config, setup.clocks.seconds)
+    measures = measures_compiled_blocks(config, machine.train_device, machine.ranks.rank.world_size)
+    compilation = compilation_of(config, setup.clocks.seconds, measures=measures)
     channels_last, blocks = parts_with_channels_last(setup), checkpointed_blocks(setup)
     ranks, is_local = machine.ranks, from_root(config.model.base_model).exists()
     if not is_local and not ranks.rank.is_main:
@@ -134,13 +135,20 @@ def prompts_of(config: Config, loaders: Loaders) -> list[SamplePrompt]:
     return [*own, *measured_prompts(config, loaders.validation.dataset, loaders.training.dataset)]
 
 
-def compilation_of(config: Config, clock: Callable[[], float]) -> Compilation | None:
+def compilation_of(config: Config, clock: Callable[[], float], *, measures: bool = False) -> Compilation | None:
     """Return the compilation of the blocks of a run's denoiser; None if they are not compiled.
+
+    It is off at first if the run `measures` whether it is faster.
 
     Debug checks switch it off: the guard must see every operation, and torch compiles nothing that is observed like
     that. `modules/config/rules/training.py` warns of it.
     """
-    return Compilation(clock) if config.model.compile and not config.general.debug_checks else None
+    if config.general.debug_checks or not (measures or config.model.compile == "on"):
+        return None
+    compilation = Compilation(clock)
+    if measures:
+        compilation.turn_off()
+    return compilation
 
 
 def _with_seed_of(config: Config, start_weights: BackupInfo | None) -> Config:

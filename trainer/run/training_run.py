@@ -17,7 +17,6 @@ from modules.optim.param_groups import TrainGroup, fixed_tensors, kept_parameter
 from modules.optim.updates.weight_norms import RowNorms
 from modules.system.atomic import write_text
 from modules.system.paths import from_root
-from trainer.callbacks.reports import CompileReport
 from trainer.callbacks.saving import BackupCallback
 from trainer.callbacks.side_output import SideOutput
 from trainer.commands import CommandDesk, StopRequested
@@ -29,7 +28,7 @@ from trainer.methods.build import build_method, require_process
 from trainer.methods.protocol import StepContext, TrainingMethod
 from trainer.ranks import ALONE, Ranks
 from trainer.run.backups import Backups, split_state_of_rewards
-from trainer.run.callbacks import RunCallbacks, build_callbacks
+from trainer.run.callbacks import RunCallbacks, build_callbacks, compilation_callbacks
 from trainer.run.checkpoint import restore
 from trainer.run.data import Loaders, plan_fingerprint
 from trainer.run.embeddings import kept_norms
@@ -264,7 +263,9 @@ def _training(
         precision=setup.machine.precision,
         stepper=stepper,
         groups=model.groups,
-        callbacks=_in_order(setup, model, callbacks, backup_callback) if ranks.rank.is_main else (),
+        callbacks=_in_order(setup, model, loaders.training, callbacks, backup_callback, counters)
+        if ranks.rank.is_main
+        else (),
         freeze=freeze,
         should_stop=lambda: (
             callbacks.should_stop if ranks.rank.is_alone else meeting.hold(ends_early=callbacks.should_stop)
@@ -289,13 +290,17 @@ def _share_weights(ranks: Ranks, model: LoadedModel) -> None:
 
 
 def _in_order(
-    setup: RunSetup, model: LoadedModel, callbacks: RunCallbacks, backup: BackupCallback
+    setup: RunSetup,
+    model: LoadedModel,
+    loader: Loader,
+    callbacks: RunCallbacks,
+    backup: BackupCallback,
+    counters: Counters,
 ) -> tuple[Callback, ...]:
     """Return the callbacks in the order of their calls. The backup comes after those whose results it contains."""
-    emit, compilation = setup.log.emit, model.compilation
     rewards = (callbacks.rewards, callbacks.guards) if callbacks.rewards is not None else ()
     return (
-        *((CompileReport(compilation, emit),) if compilation is not None else ()),
+        *compilation_callbacks(setup, model.compilation, loader, counters),
         callbacks.metrics,
         callbacks.dropped,
         callbacks.validation,

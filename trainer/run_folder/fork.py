@@ -18,6 +18,8 @@ from trainer.run_folder.run_dir import start_copy_in, weights_copy_in
 ORIGIN_FILE = "forked_from.json"
 LAYOUT_FILE = "layout.json"
 """The memory layout of a run's weights: another one would round otherwise after a resume."""
+COMPILE_FILE = "compile.json"
+"""Which steps of a run are compiled, if that is its own choice: compiled blocks round otherwise."""
 _OF_WEIGHTS = ("model.base_model", "training.trains", "adapter.", "embeddings")
 _FAMILY = "model.family"  # another one; its settings may change
 _MEASURED = (StepFinished, ValidationFinished, RewardMeasured)
@@ -49,6 +51,8 @@ def fork_into(run_dir: Path, backup: BackupInfo) -> BackupInfo:
         _copy_start(run_dir, backup)
         if weights_copy_in(backup.run_dir).is_file():
             copy_file(weights_copy_in(backup.run_dir), weights_copy_in(run_dir))
+        if (backup.run_dir / COMPILE_FILE).is_file():
+            copy_file(backup.run_dir / COMPILE_FILE, run_dir / COMPILE_FILE)
         _copy_history(run_dir, backup)
         write_origin(run_dir, Origin(backup.run_dir, backup.step))
         copy_folder(backup.path, copy)

@@ -141,7 +141,7 @@ def _model(model: Args, result: Tree, notes: Notes) -> FamilySpec:
     if (adapter := pop_first(model, "assistant_lora_path")) is not None:
         put(result, "model.training_adapter", str(adapter))
     if flag_of(model.pop("compile", False)):
-        put(result, "model.compile", True)
+        put(result, "model.compile", "on")
     if flag_of(model.get("low_vram")):
         message = "low_vram has no counterpart: parts are on the GPU only while they are needed."
         notes.append(Problem("", message, "info", "Fit to my card chooses settings for a small one."))

@@ -119,7 +119,7 @@ def _speed(given: Args, result: Tree, notes: Notes) -> None:
     """Convert compiling and the attention. Theirs all have the results of PyTorch's own choice."""
     backend = str(given.pop("dynamo_backend", "") or "no").lower()
     if flag_of(given.pop("torch_compile", False)) or backend != "no":
-        put(result, "model.compile", True)
+        put(result, "model.compile", "on")
     gui = str(given.get("xformers", "") or "").lower()  # kohya_ss has one field for all of them
     named = [name for name in ("xformers", "mem_eff_attn") if flag_of(given.pop(name, False)) or gui == name]
     given.pop("sdpa", None)

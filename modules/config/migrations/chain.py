@@ -21,6 +21,7 @@ from modules.config.migrations.darkroom_steps import (
     to_darkroom_4,
     to_darkroom_5,
     to_darkroom_6,
+    with_choices,
     without_debug_dump,
     without_removed,
 )
@@ -58,7 +59,7 @@ def migrate(raw: Tree) -> tuple[Tree, list[Problem], bool]:
         from modules.config.migrations.onetrainer_chain import to_onetrainer_11
 
         ours = _upgraded(to_darkroom_1(to_onetrainer_11(tree, notes), notes), 1, notes)
-        return without_debug_dump(ours, notes), notes, True
+        return with_choices(without_debug_dump(ours, notes)), notes, True
     is_stated = "darkroom_version" in tree
     version = _version(tree["darkroom_version"], NEWEST_DARKROOM) if is_stated else _UNSTATED
     if version > NEWEST_DARKROOM:

@@ -314,7 +314,7 @@ _DUMP_NOTE = (
 def without_removed(tree: Tree, notes: Notes) -> Tree:
     """Return one of our trees without the settings that no longer exist."""
     tree = without_debug_dump(tree, notes)
-    _switch_to_choice(tree, "model", "channels_last")
+    with_choices(tree)
     training = tree.get("training")
     optimizer = training.get("optimizer") if isinstance(training, dict) else None
     if isinstance(optimizer, dict) and isinstance(name := optimizer.get("name"), str) and name in OPTIMIZERS:
@@ -334,6 +334,13 @@ def without_debug_dump(tree: Tree, notes: Notes) -> Tree:
         general.pop("debug_dir", None)
         if general.pop("debug_dump", False) is True:
             notes.append(Problem("general", _DUMP_NOTE, "info"))
+    return tree
+
+
+def with_choices(tree: Tree) -> Tree:
+    """Return one of our trees with the choices that have become of switches, in place."""
+    _switch_to_choice(tree, "model", "channels_last")
+    _switch_to_choice(tree, "model", "compile")
     return tree
 
 

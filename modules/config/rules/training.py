@@ -231,7 +231,7 @@ def _device(name: str) -> str:
 
 def compiling(config: Config) -> Iterator[Problem]:
     """Yield a warning for debug checks, which see every operation: compiled blocks hide theirs."""
-    if config.model.compile and config.general.debug_checks:
+    if config.model.compile == "on" and config.general.debug_checks:
         yield Problem(
             "model.compile",
             "With debug checks the model is not compiled: they check every operation, and compiled blocks hide theirs.",

@@ -68,16 +68,19 @@ class Model(Section):
         ),
     ] = ""
     compile: Annotated[
-        bool,
+        Literal["off", "on", "auto"],
         Setting(
             "Compile the model",
-            "Compiles the blocks of the denoiser for training (torch.compile): faster steps on a GPU after some "
-            "minutes of compiling, again for each size of images. Where that fails the run continues without.",
+            "Compiles the blocks of the denoiser for training (torch.compile): often faster steps on a GPU after some "
+            "minutes of compiling, again for each size of images. Where that fails the run continues without. "
+            "Automatic measures some steps of the run on a GPU without and with it, and keeps it if the rest of the "
+            "run is shorter with it; on a CPU, in deterministic mode and with several devices it is off.",
             group="Base model",
             level="advanced",
             changeable_on_resume=True,
+            choice_labels={"off": "Off", "on": "On", "auto": "Automatic"},
         ),
-    ] = False
+    ] = "auto"
     channels_last: Annotated[
         Literal["off", "on", "auto"],
         Setting(

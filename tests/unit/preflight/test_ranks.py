@@ -43,7 +43,7 @@ FULL: dict[str, Any] = {"training__trains": "full", "parts__unet__train": True}
         ({**FULL, "parts__unet__train": False, "parts__text_encoder__train": True}, "Only the denoiser"),
         ({**FULL, "training__optimizer": {"name": "adafactor"}}, "Adafactor needs whole weights."),
         ({**FULL, "training__precision": "float16"}, "The precision float16 is not supported."),
-        ({**FULL, "model__compile": True}, "Compiled blocks are not supported."),
+        ({**FULL, "model__compile": "on"}, "Compiled blocks are not supported."),
         ({**FULL, "parts__unet__offload_activations": True}, "Offloading is not supported."),
     ],
 )
