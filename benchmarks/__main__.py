@@ -10,12 +10,14 @@ from dataclasses import asdict
 
 from modules.system.atomic import write_text
 from modules.system.errors import DarkroomError
+from modules.system.factories import load_factory
 from modules.system.paths import from_caller
 from trainer.cli.program import Verb, run_verb
 from trainer.jobs.config import read_config
 from trainer.launch import import_engine
 
-_SUMMARY = "Measure the program on this machine. `python -m benchmarks kernels` counts the kernels of a step."
+_SUMMARY = "Measure the program on this machine. Further commands: kernels counts those of a step, gpu checks a GPU."
+_COMMANDS = {"kernels": "benchmarks.kernels.command:main", "gpu": "benchmarks.gpu.command:main"}
 MEASUREMENTS = (
     "memory",
     "start",
@@ -91,10 +93,8 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _main(arguments: Sequence[str]) -> int:
-    if arguments[:1] == ["kernels"]:
-        from benchmarks.kernels.command import main
-
-        return main(arguments[1:])
+    if arguments and arguments[0] in _COMMANDS:
+        return int(load_factory(_COMMANDS[arguments[0]])(arguments[1:]))
     return run_verb("python -m benchmarks", Verb(_SUMMARY, _arguments, _measure), arguments)
 
 

@@ -171,7 +171,7 @@ def waits_per_step(config: Config, *, warmup_epochs: int, epochs: int, num_threa
             for _ in range(warmup_epochs):
                 train_epoch(run.training)
             first = run.training.counters.step
-            with _counting(guard) if guard is not None else _reported_by_torch(found):
+            with _counting(guard) if guard is not None else waits_reported_by_torch(found):
                 for _ in range(epochs):
                     train_epoch(run.training)
             num_steps = run.training.counters.step - first
@@ -197,8 +197,8 @@ def _counting(guard: HostWaits) -> Iterator[None]:
 
 
 @contextmanager
-def _reported_by_torch(found: Counter[Place]) -> Iterator[None]:
-    """Count the waits that torch reports of a GPU."""
+def waits_reported_by_torch(found: Counter[Place]) -> Iterator[None]:
+    """Count the waits that torch reports of a GPU, by their places."""
     before = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("warn")
     try:

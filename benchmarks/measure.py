@@ -80,6 +80,17 @@ def _seconds(work: Callable[[], None], device: Device, *, in_cpu_time: bool) -> 
     return clock() - start
 
 
+def median_seconds(work: Callable[[], object], device: Device, *, rounds: int) -> float:
+    """Return the median time of a piece of work on a device, after one round that does not count."""
+    times = []
+    for _ in range(rounds + 1):
+        start = time.perf_counter()
+        work()
+        wait_for(device)
+        times.append(time.perf_counter() - start)
+    return statistics.median(times[1:])
+
+
 def wait_for(device: Device) -> None:
     """Wait until a device has finished its work; a CPU always has."""
     if device.type == "cuda":

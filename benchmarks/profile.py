@@ -53,9 +53,7 @@ def profiled(name: str, config: Config, folder: Path, *, num_steps: int, num_thr
         try:
             for _ in range(2):
                 train_epoch(run.training)
-            run.callbacks.profiling.num_steps = num_steps
-            setup.desk.put(ProfileNow())
-            written = _trained_until_written(run)
+            written = profile_steps(run, num_steps)
         finally:
             run.close()
     folder.mkdir(parents=True, exist_ok=True)
@@ -68,8 +66,10 @@ def profiled(name: str, config: Config, folder: Path, *, num_steps: int, num_thr
     return Profiled(name, folder)
 
 
-def _trained_until_written(run: PreparedRun) -> Path:
-    """Train until the profile is complete and return its folder."""
+def profile_steps(run: PreparedRun, num_steps: int) -> Path:
+    """Train until a profile of some steps is complete and return its folder. A run can be profiled once."""
+    run.callbacks.profiling.num_steps = num_steps
+    run.setup.desk.put(ProfileNow())
     folder = run.setup.run_dir / "profile"
     while not any(folder.glob("*/functions.txt")):
         train_epoch(run.training)

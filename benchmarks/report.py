@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,13 @@ from benchmarks import preference, preference_cases
 from benchmarks.cache_speed import cache_against_bare
 from benchmarks.demo_runs import demo_preset, demo_run
 from benchmarks.full_size import FullSize, all_measured, write_random_model
+from benchmarks.gpu.full_size import step_words
 from benchmarks.host_waits import waits_per_step
 from benchmarks.loop_speed import as_sdxl, loop_against_bare, with_large_unet
 from benchmarks.loop_variants import LoopVariant, measured_variants
 from benchmarks.measure import Ratio
 from benchmarks.quantized_bases import quantized_bases
+from benchmarks.rows import Row
 from benchmarks.saving_memory import Saving, of_denoiser, ways_against_none, with_parts
 from benchmarks.several import two_against_one
 from benchmarks.start_time import start_against_bare
@@ -34,16 +36,6 @@ from modules.families.parts.forwards import block_types, transformer_types
 from modules.objectives.registry import METHODS
 from modules.system.devices import Device, resolve_device
 from modules.system.paths import PROGRAM_ROOT, from_root
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One row of the table: its name, its value as text, the goal, and the measured numbers."""
-
-    name: str
-    value: str
-    goal: str = ""
-    numbers: dict[str, Any] = field(default_factory=dict)
 
 
 def measure_all(device_name: str, *, num_threads: int, wanted: frozenset[str]) -> Iterator[Row]:
@@ -218,17 +210,12 @@ def _full_size(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
     else:
         model, side_px = write_random_model(folder / "full-sdxl", "sdxl"), 1024
     name = "small SDXL" if device.is_cpu else "SDXL"
-    for found in all_measured(config, model, folder, device, side_px=side_px, rounds=3, num_threads=num_threads):
+    for found in all_measured(config, model, folder, device, side_px=side_px, seconds=20.0, num_threads=num_threads):
         yield _full_size_row(f"{name} at {side_px} px, {found.case}", found)
 
 
 def _full_size_row(name: str, found: FullSize) -> Row:
-    value = (
-        f"{found.step_seconds:.3f} s per step, {found.flops_per_second / 1e12:.3g} TFLOP/s "
-        f"({found.share_of_matrix_speed:.0%} of a large matrix product), peak {found.peak_bytes / 2**30:.3f} GiB, "
-        f"estimated {found.predicted_bytes / 2**30:.3f} GiB ({found.predicted_bytes / found.peak_bytes:.2f})"
-    )
-    return Row(name, value, "estimated within 10 %", asdict(found))
+    return Row(name, step_words(found), "estimated within 10 %", asdict(found))
 
 
 def _with_offload_device(config: Config, device: Device) -> Config:

@@ -1,0 +1,94 @@
+"""The process of a stage: reads its request from the input and writes what it finds as lines of JSON."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from benchmarks.gpu.stage import STAGES, Case, Check, Request
+from modules.system.factories import load_factory
+from modules.system.process_setup import hide_library_warnings
+from trainer.launch import import_engine
+
+Say = Callable[[dict[str, Any]], None]
+
+
+def main() -> None:
+    """Run the cases of a stage. All other output, such as that of libraries, goes to the log."""
+    request = Request(**json.loads(sys.stdin.readline()))
+    lines = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+
+    def say(data: dict[str, Any]) -> None:
+        lines.write(json.dumps(data) + "\n")
+        lines.flush()
+
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    hide_library_warnings()
+    import_engine(in_window=False)
+    if request.is_tiny:
+        import torch
+
+        torch.set_num_threads(1)  # several are slower for small models
+    run_cases(request, say)
+
+
+def _end_with_parent() -> None:
+    """End this process, and all that it has started, when the command has ended: then its input is closed."""
+    sys.stdin.read()
+    if sys.platform != "win32":
+        os.killpg(os.getpgrp(), signal.SIGKILL)
+    os._exit(1)
+
+
+def run_cases(request: Request, say: Say) -> None:
+    """Run the cases that are not done yet, as long as there is time, and say what they find."""
+    start = time.monotonic()
+    (stage,) = (s for s in STAGES if s.number == request.stage)
+    cases: Sequence[Case] = load_factory(stage.cases)(request)
+    left = [case for case in cases if case.name not in request.done]
+    for index, case in enumerate(left):
+        seconds = request.seconds - (time.monotonic() - start)
+        if seconds <= 0:
+            say({"kind": "left", "names": [c.name for c in left[index:]]})
+            return
+        say({"kind": "begin", "name": case.name})
+        _run_case(case, seconds / (len(left) - index), say)
+        _free_memory()
+    say({"kind": "left", "names": []})
+
+
+def _run_case(case: Case, seconds: float, say: Say) -> None:
+    """Run a case; whatever it raises is a failed check of its own."""
+    start = time.monotonic()
+    try:
+        for found in case.run(seconds):
+            say({"kind": "check" if isinstance(found, Check) else "row", **asdict(found)})
+    except Exception as error:  # noqa: BLE001 - a stage continues
+        traceback.print_exc()
+        reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"[:400]
+        say({"kind": "check", **asdict(Check("runs without an error", reason, "no error", False))})
+    say({"kind": "end", "name": case.name, "seconds": round(time.monotonic() - start, 2)})
+
+
+def _free_memory() -> None:
+    """Give back what a case held, so that it does not count in the next one's peak."""
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+
+if __name__ == "__main__":
+    main()

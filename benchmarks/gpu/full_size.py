@@ -1,0 +1,80 @@
+"""Stage 4: training steps at full size: time, share of the device's speed, memory against the estimate, waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+from benchmarks.full_size import FullSize, measured
+from benchmarks.gpu.models import Subject, device_of, subjects, trained
+from benchmarks.gpu.stage import Case, Found, Request, at_most, within
+from benchmarks.rows import Row
+from modules.config.schema import Config
+
+WAITS_A_STEP = 1.0
+ESTIMATE_SHARE, _TINY_ESTIMATE_SHARE = 0.1, 0.25  # small models consist of what the estimate rounds
+_FUSED = {
+    "trains": "full",
+    "batch_size": 1,
+    "low_precision_updates": "stochastic",
+    "clip_grad_norm": None,
+    "optimizer": {"name": "adafactor", "fused_back_pass": True},
+}
+
+
+def _lora(batch_size: int, checkpointing: str) -> Mapping[str, Any]:
+    return {"trains": "adapter", "batch_size": batch_size, "denoiser": {"checkpointing": checkpointing}}
+
+
+_CASES: Mapping[str, Mapping[str, Any]] = {
+    "LoRA, batch 1": _lora(1, "off"),
+    "LoRA, batch 4, blocks checkpointed": _lora(4, "block"),
+    "fused fine-tune": _FUSED,
+    "LoRA, batch 1, blocks checkpointed": _lora(1, "block"),
+    "LoRA, batch 4": _lora(4, "off"),
+    "LoRA, batch 4, transformer blocks checkpointed": _lora(4, "transformer"),
+    "LoRA, batch 4, cheap operations checkpointed": _lora(4, "selective"),
+}
+_SHORT = ("LoRA, batch 1", "LoRA, batch 4, blocks checkpointed", "fused fine-tune")
+
+
+def cases(request: Request) -> Sequence[Case]:
+    """Return a case for each model and setting; in a short run those that matter most."""
+    names = _SHORT if request.is_short else tuple(_CASES)
+    return [
+        Case(f"{subject.label}, {name}", partial(_case, request, subject, name))
+        for name in names
+        for subject in subjects(request)
+    ]
+
+
+def _case(request: Request, subject: Subject, name: str, seconds: float) -> Iterator[Found]:
+    config = trained(request, subject, _CASES[name])
+    yield from measured_step(request, f"{subject.side_px} px", config, seconds)
+
+
+def measured_step(request: Request, name: str, config: Config, seconds: float) -> Iterator[Found]:
+    """Measure a config's steps, timing them for a third of the seconds, and yield the row and its checks."""
+    timing = 0.0 if request.is_tiny else seconds / 3
+    found = measured(name, config, device_of(request), seconds=timing, num_threads=1)
+    yield Row(name, step_words(found), numbers={**asdict(found), "share_of_matrix_speed": found.share_of_matrix_speed})
+    yield at_most("waits of a step", sum(found.waits.values()), WAITS_A_STEP)
+    share = _TINY_ESTIMATE_SHARE if request.is_tiny else ESTIMATE_SHARE
+    yield within("estimated memory", found.predicted_bytes / 2**30, found.peak_bytes / 2**30, share, unit=" GiB")
+
+
+def step_words(found: FullSize) -> str:
+    """Return the measurements of a step in words."""
+    words = (
+        f"{found.step_seconds:.3f} s per step, {found.flops_per_second / 1e12:.3g} TFLOP/s "
+        f"({found.share_of_matrix_speed:.0%} of a large matrix product), peak {found.peak_bytes / 2**30:.3f} GiB, "
+        f"estimated {found.predicted_bytes / 2**30:.3f} GiB ({found.predicted_bytes / found.peak_bytes:.2f})"
+    )
+    if not found.kernels:
+        return words
+    return (
+        f"{words}; reserved {found.reserved_bytes / 2**30:.3f} GiB, {found.kernels:.0f} kernels, the device idle for "
+        f"{found.idle_share:.0%}"
+    )

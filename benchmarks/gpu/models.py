@@ -1,0 +1,97 @@
+"""The models that the stages train: published shapes with random weights, or small ones, and configs for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.demo_runs import demo_run
+from benchmarks.full_size import draw_noise, full_size_config, write_random_model
+from benchmarks.gpu.stage import Request
+from benchmarks.toy_sdxl import write_toy_sdxl
+from modules.config.schema import Config
+from modules.families.registry import published
+from modules.system.devices import Device, resolve_device
+from modules.system.paths import PROGRAM_ROOT
+from trainer.preflight.tokenizer import read_tokenizer
+
+_DEMO, _FLOW_DEMO = PROGRAM_ROOT / "demo/model", PROGRAM_ROOT / "demo/flow/model"
+_SMALL_PX, _FULL_PX = 64, 1024
+_NUM_IMAGES, _NUM_TINY_IMAGES = 8, 4
+_WORD = "noise"
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A published model whose shapes are trained at one size, under its label."""
+
+    label: str
+    model: str
+    side_px: int
+    is_tiny: bool
+
+    @property
+    def family(self) -> str:
+        """The name of its family."""
+        return published(self.model).family
+
+
+def subjects(request: Request) -> tuple[Subject, ...]:
+    """Return SDXL and a flow model, at 1024 px or small."""
+    side_px = _SMALL_PX if request.is_tiny else _FULL_PX
+    names = {"SDXL": "sdxl", "Z-Image": "z_image"}
+    return tuple(Subject(label, name, side_px, request.is_tiny) for label, name in names.items())
+
+
+def device_of(request: Request) -> Device:
+    """Return the device of a request. Raises DarkroomError where this machine does not have it."""
+    return resolve_device(request.device)
+
+
+def offload_name(device: Device) -> str:
+    """Return the name of an offload device other than the training device; on a CPU a second logical CPU."""
+    return "cpu:1" if device.is_cpu else "cpu"
+
+
+def small_run(request: Request, *, folder: str = "small", repeats: int = 1, **changes: Any) -> Config:
+    """Return a run of the demo preset that does not end by itself, with changes of its training."""
+    device = device_of(request)
+    config = demo_run(request.folder / folder, device, repeats=repeats, **changes)
+    general = config.general.model_copy(update={"temp_device": offload_name(device)})
+    return config.model_copy(update={"general": general})
+
+
+def trained(request: Request, subject: Subject, case: Mapping[str, Any]) -> Config:
+    """Return the config that trains a subject with the settings of a case (`full_size_config`).
+
+    Its model and its images are written first where they are missing.
+    """
+    images = request.folder / f"noise-{subject.model}-{subject.side_px}"
+    config = full_size_config(
+        small_run(request), model_of(request, subject), images, case, side_px=subject.side_px, family=subject.family
+    )
+    if not images.is_dir():
+        num_images = _NUM_TINY_IMAGES if subject.is_tiny else _NUM_IMAGES
+        draw_noise(images, num_images=num_images, side_px=subject.side_px, caption=_caption(config))
+    return config
+
+
+def _caption(config: Config) -> str:
+    """Return a caption of as many tokens as the memory estimate assumes."""
+    tokenizer, text = read_tokenizer(config), config.family.text
+    caption = _WORD
+    while tokenizer.count(f"{caption}, {_WORD}") <= (text.usual_tokens or text.chunk_tokens):
+        caption = f"{caption}, {_WORD}"
+    return caption
+
+
+def model_of(request: Request, subject: Subject) -> Path:
+    """Return the folder of a subject's model, which is written first where it is missing."""
+    folder = request.folder / "models" / f"{subject.model}{'-small' if subject.is_tiny else ''}"
+    if folder.is_dir():
+        return folder
+    if not subject.is_tiny:
+        return write_random_model(folder, subject.model, device=device_of(request), tokenizers_from=_FLOW_DEMO)
+    return write_toy_sdxl(folder, like=_DEMO) if subject.model == "sdxl" else _FLOW_DEMO

@@ -1,0 +1,119 @@
+"""What the stages have found so far, kept as JSON, so that another call of the command continues."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu.stage import Check, Stage
+from benchmarks.rows import Row
+from modules.system.atomic import write_text
+from modules.system.errors import DarkroomError
+
+FILE = "report.json"
+
+
+@dataclass
+class CaseResult:
+    """What a case found, and its seconds; None while it runs."""
+
+    name: str
+    seconds: float | None = None
+    rows: list[Row] = field(default_factory=list)
+    checks: list[Check] = field(default_factory=list)
+
+    @property
+    def failed(self) -> list[Check]:
+        """The checks that did not pass."""
+        return [check for check in self.checks if not check.passed]
+
+
+@dataclass
+class StageResult:
+    """The finished cases of a stage, by name, and its seconds so far; `is_finished` if no case is left."""
+
+    number: int
+    name: str
+    seconds: float = 0.0
+    is_finished: bool = False
+    cases: dict[str, CaseResult] = field(default_factory=dict)
+
+    @property
+    def failed(self) -> list[tuple[CaseResult, Check]]:
+        """The checks that did not pass, with their cases."""
+        return [(case, check) for case in self.cases.values() for check in case.failed]
+
+
+@dataclass
+class Report:
+    """The stages by number, for a device, with small sizes or not."""
+
+    device: str
+    is_tiny: bool
+    stages: dict[int, StageResult] = field(default_factory=dict)
+
+    def of(self, stage: Stage) -> StageResult:
+        """Return the result of a stage, empty at first."""
+        return self.stages.setdefault(stage.number, StageResult(stage.number, stage.name))
+
+    @property
+    def in_order(self) -> list[StageResult]:
+        """The results by the stages' numbers."""
+        return [self.stages[number] for number in sorted(self.stages)]
+
+    @property
+    def failed(self) -> Iterator[tuple[StageResult, CaseResult, Check]]:
+        """All checks that did not pass."""
+        for stage in self.in_order:
+            yield from ((stage, case, check) for case, check in stage.failed)
+
+    def row(self, name: str) -> Row | None:
+        """Return the first row of a name."""
+        rows = (row for s in self.in_order for case in s.cases.values() for row in case.rows)
+        return next((row for row in rows if row.name == name), None)
+
+
+def write_json(folder: Path, report: Report) -> None:
+    """Write a report's numbers."""
+    write_text(folder / FILE, json.dumps(asdict(report), indent=1) + "\n")
+
+
+def read_report(folder: Path, *, device: str, is_tiny: bool) -> Report:
+    """Return the report that a call before has written, or an empty one.
+
+    Raises DarkroomError for the report of another device or size, and for a file that is no report.
+    """
+    file = folder / FILE
+    if not file.exists():
+        return Report(device, is_tiny)
+    try:
+        report = _decoded(json.loads(file.read_text(encoding="utf-8")))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DarkroomError(f"{file} is no report of this command.", advice="Choose another folder.") from error
+    if (report.device, report.is_tiny) != (device, is_tiny):
+        raise DarkroomError(
+            f"{file} is a report of {_kind(report.device, report.is_tiny)}, not of {_kind(device, is_tiny)}.",
+            advice="Choose another folder, or begin anew with --again.",
+        )
+    return report
+
+
+def _decoded(data: dict[str, Any]) -> Report:
+    stages = [StageResult(**{**stage, "cases": _cases(stage["cases"])}) for stage in data["stages"].values()]
+    return Report(str(data["device"]), bool(data["is_tiny"]), {stage.number: stage for stage in stages})
+
+
+def _cases(data: dict[str, Any]) -> dict[str, CaseResult]:
+    return {
+        name: CaseResult(
+            name, case["seconds"], [Row(**row) for row in case["rows"]], [Check(**check) for check in case["checks"]]
+        )
+        for name, case in data.items()
+    }
+
+
+def _kind(device: str, is_tiny: bool) -> str:
+    return f"the device {device}{' with small sizes' if is_tiny else ''}"

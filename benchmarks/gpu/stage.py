@@ -1,0 +1,100 @@
+"""The stages, what each consists of, and what it finds. Torch-free: a stage's own process imports its code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.rows import Row
+
+FULL_MINUTES, SHORT_MINUTES = 45.0, 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A comparison with what is promised: what was got, what is allowed, and whether it passed."""
+
+    name: str
+    got: str
+    allowed: str
+    passed: bool
+
+
+Found = Row | Check
+
+
+def at_most(name: str, got: float, allowed: float, *, unit: str = "", digits: int = 3) -> Check:
+    """Return the check that a number is not larger than allowed; one that is not a number fails."""
+    return Check(name, f"{got:.{digits}g}{unit}", f"at most {allowed:g}{unit}", got <= allowed)
+
+
+def at_least(name: str, got: float, allowed: float, *, unit: str = "", digits: int = 3) -> Check:
+    """Return the check that a number is not smaller than allowed."""
+    return Check(name, f"{got:.{digits}g}{unit}", f"at least {allowed:g}{unit}", got >= allowed)
+
+
+def within(name: str, got: float, expected: float, share: float, *, unit: str = "") -> Check:
+    """Return the check that a number is the expected one, up to a share of it."""
+    allowed = f"{expected:.4g}{unit}, {share:.0%} more or less"
+    return Check(name, f"{got:.4g}{unit}", allowed, abs(got - expected) <= share * abs(expected))
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a stage's process is to do: the device by name, whether with small sizes or in a short run, its folder, its
+    time, and the cases that an earlier process has finished.
+    """
+
+    stage: int
+    device: str
+    is_tiny: bool
+    work: str
+    seconds: float
+    is_short: bool = False
+    done: tuple[str, ...] = ()
+
+    @property
+    def folder(self) -> Path:
+        """The folder of models, caches and runs, which the stages share."""
+        return Path(self.work)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A part of a stage that succeeds or fails by itself. `run(seconds)` should end in that time."""
+
+    name: str
+    run: Callable[[float], Iterable[Found]]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A stage: its minutes in a run of 45, and in one of 10 (0: not part of it), and its `cases(request)`."""
+
+    number: int
+    name: str
+    minutes: float
+    short_minutes: float
+    cases: str
+
+
+STAGES: tuple[Stage, ...] = (
+    Stage(1, "facts", 1, 0.5, "benchmarks.gpu.facts:cases"),
+    Stage(3, "numerics", 3, 1.5, "benchmarks.gpu.numerics:cases"),
+    Stage(4, "full size", 10, 5.5, "benchmarks.gpu.full_size:cases"),
+    Stage(9, "sampling", 3, 2, "benchmarks.gpu.sampling:cases"),
+)
+
+
+def is_short(minutes: float) -> bool:
+    """Whether a run of some minutes has fewer stages, and fewer cases of them."""
+    return minutes < (SHORT_MINUTES + FULL_MINUTES) / 2
+
+
+def stages_of(minutes: float) -> dict[Stage, float]:
+    """Return the stages of a run of some minutes with the seconds of each: fewer stages where there is little time."""
+    short = is_short(minutes)
+    own = {stage: stage.short_minutes if short else stage.minutes for stage in STAGES}
+    share = minutes / (SHORT_MINUTES if short else FULL_MINUTES)
+    return {stage: 60 * share * own_minutes for stage, own_minutes in own.items() if own_minutes}

@@ -1,0 +1,212 @@
+"""`python -m benchmarks gpu`: its stages run to the end on a CPU with small sizes; what fails is recorded."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from benchmarks.gpu import child, command
+from benchmarks.gpu.chart import bars_of, write_chart
+from benchmarks.gpu.markdown import as_markdown
+from benchmarks.gpu.results import CaseResult, Report, read_report, write_json
+from benchmarks.gpu.runner import Call, run_stages
+from benchmarks.gpu.stage import STAGES, Case, Check, Found, Request, Stage, at_most, stages_of, within
+from benchmarks.rows import Row
+from modules.system.errors import DarkroomError
+from trainer.child.process import spawn_python
+
+MADE_UP = Stage(1, "made up", 1, 1, f"{__name__}:made_up")
+
+
+def made_up(request: Request) -> Sequence[Case]:
+    return (Case("good", lambda seconds: [Row("time", f"{seconds:.0f} s")]), Case("bad", fails), Case("last", checked))
+
+
+def fails(_seconds: float) -> Iterable[Found]:
+    yield Check("first", "1", "1", True)
+    raise ValueError("nothing\nhere")
+
+
+def checked(_seconds: float) -> Iterable[Found]:
+    yield at_most("waits", 2.0, 1.0)
+    yield within("memory", 1.05, 1.0, 0.1)
+    yield at_most("no number", float("nan"), 1.0)
+
+
+def said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **request: Any) -> list[dict[str, Any]]:
+    lines: list[dict[str, Any]] = []
+    monkeypatch.setattr(child, "STAGES", (MADE_UP,))
+    child.run_cases(
+        Request(**{"stage": 1, "device": "cpu", "is_tiny": True, "work": str(tmp_path), **request}), lines.append
+    )
+    return lines
+
+
+def test_a_case_that_raises_is_a_failed_check_and_the_others_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    lines = said(monkeypatch, tmp_path, seconds=60.0)
+    assert [line["name"] for line in lines if line["kind"] == "end"] == ["good", "bad", "last"]
+    checks = [line for line in lines if line["kind"] == "check"]
+    assert [(c["got"], c["passed"]) for c in checks] == [
+        ("1", True), ("ValueError: nothing", False), ("2", False), ("1.05", True), ("nan", False)
+    ]  # fmt: skip
+    assert lines[-1] == {"kind": "left", "names": []}
+    assert lines[1]["value"] == "20 s"  # a third of the time
+
+
+def test_without_time_cases_are_left_and_those_of_an_earlier_process_are_not_repeated(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert said(monkeypatch, tmp_path, seconds=0.0) == [{"kind": "left", "names": ["good", "bad", "last"]}]
+    lines = said(monkeypatch, tmp_path, seconds=60.0, done=("good", "bad"))
+    assert [line["name"] for line in lines if line["kind"] == "begin"] == ["last"]
+
+
+def scripted(*scripts: str) -> Callable[[Any], subprocess.Popen[str]]:
+    """Return what starts one of these scripts after the other; each prints lines and may end in any way."""
+    head = "import json, os, sys\nasked = json.loads(sys.stdin.readline())\n"
+    head += "def say(kind, **values): print(json.dumps({'kind': kind, **values}), flush=True)\n"
+    left = iter(scripts)
+    return lambda log: spawn_python(["-c", head + next(left)], log)
+
+
+def a_case(name: str) -> str:
+    return (
+        f"say('begin', name='{name}')\n"
+        f"say('check', name='fits', got='1', allowed='1', passed=True)\n"
+        f"say('end', name='{name}', seconds=0.5)\n"
+    )
+
+
+def call_with(folder: Path, spawn: Callable[[Any], subprocess.Popen[str]], seconds_left: Callable[[], float]) -> Call:
+    report = read_report(folder, device="cpu", is_tiny=True)
+    return Call(report, folder, lambda r: command.write_report(folder, r), lambda line: None, seconds_left, spawn)
+
+
+def test_a_process_that_dies_costs_one_case(tmp_path: Path) -> None:
+    dies = a_case("one") + "say('begin', name='two')\nsys.stderr.write('Illegal address\\n')\nos._exit(7)"
+    goes_on = "assert asked['done'] == ['one', 'two']\n" + a_case("three") + "say('left', names=[])"
+    call = call_with(tmp_path, scripted(dies, goes_on), lambda: float("inf"))
+    assert command.run_call(call, {MADE_UP: 60.0}, is_short=False) == command.FAILED
+    [(stage, case, check)] = call.report.failed
+    assert (stage.number, case.name, check.got) == (1, "two", "exit code 7: Illegal address")
+    assert list(stage.cases) == ["one", "two", "three"]
+    assert "| 1 made up | two | the process ends by itself | exit code 7: Illegal address |" in (
+        tmp_path / "report.md"
+    ).read_text(encoding="utf-8")
+
+
+def test_a_process_that_does_not_start_ends_its_stage_only(tmp_path: Path) -> None:
+    other = Stage(2, "other", 1, 1, "")
+    call = call_with(tmp_path, scripted("sys.exit('no torch')", a_case("one") + "say('left', names=[])"), lambda: 1e9)
+    assert run_stages(call, {MADE_UP: 60.0, other: 60.0}, is_short=False)
+    [(_, case, check)] = call.report.failed
+    assert (case.name, check.got) == ("start of the process", "exit code 1: no torch")
+
+
+def test_a_call_ends_in_time_and_the_next_one_continues(tmp_path: Path) -> None:
+    clock = iter([100.0, 100.0, 0.3, 0.0])  # the last one says that the call, not the case, was too long
+    waits = a_case("one") + "say('begin', name='two')\nsys.stdin.read()"
+    call = call_with(tmp_path, scripted(waits), lambda: next(clock))
+    assert command.run_call(call, {MADE_UP: 60.0}, is_short=False) == command.UNFINISHED
+    assert list(call.report.stages[1].cases) == ["one"]
+    assert "Not finished: 1 (made up)" in (tmp_path / "report.md").read_text(encoding="utf-8")
+    (tmp_path / "work").mkdir()
+
+    goes_on = "assert asked['done'] == ['one']\n" + a_case("two") + "say('left', names=[])"
+    call = call_with(tmp_path, scripted(goes_on), lambda: float("inf"))
+    assert command.run_call(call, {MADE_UP: 60.0}, is_short=False) == command.PASSED
+    assert list(call.report.stages[1].cases) == ["one", "two"]
+    assert not (tmp_path / "work").exists()
+    again = call_with(tmp_path, scripted(), lambda: float("inf"))
+    assert command.run_call(again, {MADE_UP: 60.0}, is_short=False) == command.PASSED
+
+
+def test_a_case_that_never_ends_is_stopped_and_failed(tmp_path: Path) -> None:
+    clock = iter([100.0, 100.0, 0.3, 50.0])
+    call = call_with(tmp_path, scripted("say('begin', name='two')\nsys.stdin.read()"), lambda: next(clock))
+    assert command.run_call(call, {MADE_UP: 60.0}, is_short=False) == command.UNFINISHED
+    [(_, case, check)] = call.report.failed
+    assert (case.name, check.got) == ("two", "stopped after 60 s planned for the stage")
+
+
+def test_a_report_of_another_device_is_not_continued(tmp_path: Path) -> None:
+    write_json(tmp_path, Report("cuda", is_tiny=False))
+    with pytest.raises(DarkroomError, match="of the device cuda, not of the device cpu with small sizes"):
+        read_report(tmp_path, device="cpu", is_tiny=True)
+    (tmp_path / "report.json").write_text("[]", encoding="utf-8")
+    with pytest.raises(DarkroomError, match="is no report"):
+        read_report(tmp_path, device="cpu", is_tiny=True)
+
+
+def test_little_time_means_fewer_stages() -> None:
+    whole, short = stages_of(45), stages_of(10)
+    assert [stage.number for stage in short] == [1, 3, 4, 9]
+    assert {*short} <= {*whole} == {*STAGES}
+    for minutes, stages in ((45, whole), (10, short)):
+        assert sum(stages.values()) <= 60 * minutes
+    assert sum(stages_of(90).values()) == 2 * sum(whole.values())
+
+
+@pytest.mark.parametrize("options", [["--stages", "77"], ["--minutes", "0"], ["--call-minutes", "nan"]])
+def test_options_that_make_no_sense_are_refused(
+    options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main([*options, "--out", str(tmp_path), "--device", "cpu"]) == 2
+    assert options[-1] in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_measured_steps_become_bars_and_failures_come_first(tmp_path: Path) -> None:
+    report = Report("cuda", is_tiny=False)
+    stage = report.of(STAGES[0])
+    row = Row("1024 px", "0.2 s | fast", numbers={"step_seconds": 0.2, "share_of_matrix_speed": 0.4})
+    stage.cases["SDXL"] = CaseResult("SDXL", 3.0, [row], [Check("memory", "2 GiB", "1 GiB", False)])
+    [bar] = bars_of(report)
+    assert (bar.name, bar.seconds, bar.share) == ("SDXL: 1024 px", 0.2, 0.4)
+    text = as_markdown(report, has_chart=True)
+    assert text.index("| 1 facts | SDXL | memory | 2 GiB | 1 GiB |") < text.index("report.png") < text.index("\\| fast")
+    write_chart(tmp_path / "report.png", "a device", [bar])
+    pixels = np.asarray(Image.open(tmp_path / "report.png").convert("RGB"))
+    seconds, share = (int((pixels == colour).all(-1).sum()) for colour in ((177, 97, 15), (58, 110, 165)))
+    assert seconds > 2 * share > 1000  # the longest bar, and one of 40 %
+    write_json(tmp_path, report)
+    assert read_report(tmp_path, device="cuda", is_tiny=False) == report
+
+
+def test_the_command_measures_the_cpu(tmp_path: Path) -> None:
+    """A process of its own, as on a GPU."""
+    options = ["--device", "cpu", "--tiny", "--out", str(tmp_path), "--stages", "1"]
+    assert command.main(options) == command.PASSED
+    report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    assert list(report["stages"]) == ["1"]
+    text = (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert text.startswith("# The program on cpu, torch ")
+    assert "| starting kernels | every kernel ran | 4000 | 4000 | passed |" in text
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_what_a_device_computes_is_compared_with_the_cpu(tmp_path: Path) -> None:
+    lines: list[dict[str, Any]] = []
+    child.run_cases(Request(3, "cpu", True, str(tmp_path), 600.0, done=("training",)), lines.append)
+    failed = [line for line in lines if line["kind"] == "check" and not line["passed"]]
+    assert failed == []
+    assert lines[-1] == {"kind": "left", "names": []}
+    skipped = next(line for line in lines if line.get("name") == "steps skipped")
+    assert skipped["got"] == "3 of 3"
+
+
+@pytest.mark.full
+def test_the_whole_command_runs_to_its_end_on_a_cpu(tmp_path: Path) -> None:
+    options = ["--device", "cpu", "--tiny", "--out", str(tmp_path), "--minutes", "300"]
+    code = command.main(options)
+    assert code == command.PASSED, (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert (tmp_path / "report.png").is_file()
