@@ -4,53 +4,26 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 
-from modules.data.buckets import BucketRules, ResizeCrop, Size
-from modules.data.cache.stat_index import StatIndex
+from modules.data.buckets import BucketRules, Size
+from modules.data.cache.image_index import ImageIndex
 from modules.data.captions.drawing import cached_texts
 from modules.data.captions.operations import NO_CHANGES, CaptionRules
 from modules.data.captions.rules import caption_rules
-from modules.data.companions import Companion, box_of_mask, find_input_file, find_mask
 from modules.data.concept import Concept, DatasetKind, Kind
-from modules.data.decode import WHITE, Rgb, colour_of
+from modules.data.example import NO_COMPANIONS, Assignment, Example, WantedCompanions, prompt_example
 from modules.data.image_settings import ImageChanges
 from modules.data.images import BrokenImageError
-from modules.data.inputs import ModelInput
 from modules.data.listing import SkippedEntry
 from modules.data.order import ConceptRepeats
-from modules.data.pairs import scan_source
+from modules.data.pairs import fingerprint_of_source, scan_source
 from modules.data.prompts import scan_prompts
-from modules.data.scan import Scan, SourceImage, Watch, ignore_progress
-from modules.data.transforms.geometry import Box
-from modules.data.transforms.recipe import angles_of
-from modules.system.paths import from_root
+from modules.data.scan import Scan, Watch, ignore_progress
 from modules.system.seeds import derive_seed
-
-
-@dataclass(frozen=True, slots=True)
-class Example:
-    """An image of a concept, with its resize and center crop at each resolution; or a prompt with its sizes.
-
-    `background` is the colour behind its transparent places; None where it has none. `name` is its path within the
-    concept's folder, from which its augmentations are drawn. `mask_box` is the box around the white of its mask, in
-    pixels of the image, where the concept crops to masks. `input_files` are the files of the model's further inputs
-    that it has, by their name. `rejected_background` belongs to the rejected image of a pair, whose chosen image this
-    is.
-    """
-
-    image: SourceImage
-    concept: int
-    resize_crops: tuple[ResizeCrop, ...]
-    background: Rgb | None = None
-    name: str = ""
-    mask: Companion | None = None
-    mask_box: Box | None = None
-    input_files: Mapping[str, Companion] = field(default_factory=dict)
-    rejected_background: Rgb | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,23 +48,6 @@ class ConceptFacts:
     draws_masks: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class WantedCompanions:
-    """The files next to the images that a run uses. Masks are also read for concepts that crop to them.
-
-    `inputs` are the further inputs of the model; one whose file is not to be read has no suffix.
-    """
-
-    masks: bool = False
-    inputs: tuple[ModelInput, ...] = ()
-
-    @property
-    def draws_masks(self) -> bool:
-        """Whether images without a mask get a random inpainting mask."""
-        return any(i.is_mask for i in self.inputs)
-
-
-NO_COMPANIONS = WantedCompanions()
 ScanOf = Callable[[Concept], Scan | None]
 _MATCHED = ("training", "prompts")  # the kinds whose samples regularization concepts match
 
@@ -143,9 +99,9 @@ def build_dataset(
     concepts: Sequence[tuple[Concept, Path]],
     kind: DatasetKind,
     rules: BucketRules,
-    wanted: WantedCompanions = WantedCompanions(),
+    wanted: WantedCompanions = NO_COMPANIONS,
     *,
-    index: StatIndex | None = None,
+    index: ImageIndex | None = None,
     watch: Watch = ignore_progress,
     scan_of: ScanOf | None = None,
 ) -> Dataset:
@@ -172,12 +128,13 @@ def build_dataset(
         if not concept.has_images:
             prompt_sizes = rules.prompt_sizes(concept.image.resolution_px)
             prompt_sizes *= num_resolutions // len(prompt_sizes)
-            examples += [_prompt(p, len(facts), folder, prompt_sizes) for p in scan.images]
+            examples += [prompt_example(p, len(facts), folder, prompt_sizes) for p in scan.images]
             facts.append(_facts_of(concept, concept.name or folder.name, draws_masks=False))
             continue
+        assign = Assignment(len(facts), concept, folder, rules, at_resolutions, wanted)
         for image in scan.images:
             try:
-                examples.append(_example(image, len(facts), concept, folder, rules, at_resolutions, wanted))
+                examples.append(assign.example(image))
             except BrokenImageError as error:
                 skipped.append(SkippedEntry(image.path, f"its companion cannot be used: {error}"))
             except ValueError as error:
@@ -188,78 +145,32 @@ def build_dataset(
 
 
 def scan_concept(
-    concept: Concept, source: Path, *, index: StatIndex | None = None, watch: Watch = ignore_progress
+    concept: Concept, source: Path, *, index: ImageIndex | None = None, watch: Watch = ignore_progress
 ) -> Scan:
     """Return the images, pairs or prompts of a concept's source. Raises OSError for an unreadable one."""
     origin, include_subfolders = concept.caption_origin, concept.include_subfolders
-    if not concept.has_images:
-        return scan_prompts(source, include_subfolders=include_subfolders, columns=origin.columns, watch=watch)
-    return scan_source(
-        source,
-        include_subfolders=include_subfolders,
-        captions=origin,
-        holds_pairs=concept.holds_pairs,
-        index=index,
-        watch=watch,
-    )
+    is_of_images = concept.has_images and not concept.holds_pairs
+    fingerprint = "" if is_of_images else fingerprint_of_concept(concept, source)  # a scan of images makes it itself
+    if concept.has_images:
+        scan = scan_source(
+            source,
+            include_subfolders=include_subfolders,
+            captions=origin,
+            holds_pairs=concept.holds_pairs,
+            index=index,
+            watch=watch,
+        )
+    else:
+        scan = scan_prompts(source, include_subfolders=include_subfolders, columns=origin.columns, watch=watch)
+    return replace(scan, fingerprint=fingerprint) if fingerprint else scan
 
 
-def _prompt(prompt: SourceImage, concept_number: int, source: Path, sizes: tuple[Size, ...]) -> Example:
-    """Return a prompt as an example: nothing is resized or cropped at any of its sizes."""
-    return Example(
-        replace(prompt, width_px=sizes[0].width_px, height_px=sizes[0].height_px),
-        concept_number,
-        tuple(ResizeCrop(size, size, 0, 0) for size in sizes),
-        name=prompt.path.relative_to(source).as_posix(),
-    )
+def fingerprint_of_concept(concept: Concept, source: Path) -> str:
+    """Return a hash of the paths, sizes and dates of the files of a concept's source, as its scan has it.
 
-
-def _example(
-    image: SourceImage,
-    concept_number: int,
-    concept: Concept,
-    folder: Path,
-    rules: BucketRules,
-    sizes: tuple[tuple[Size, ...], ...],
-    wanted: WantedCompanions,
-) -> Example:
-    """Return an image with its companions and its buckets; one that is cropped to its mask has a bucket of its shape.
-
-    Raises BrokenImageError for an unreadable companion, ValueError with the reason for an image that is too small.
+    Raises OSError for an unreadable source.
     """
-    settings, size = concept.image, Size(image.width_px, image.height_px)
-    mask = None
-    if wanted.masks or settings.mask_rotate_crop:
-        if settings.mask_source == "alpha":
-            mask = Companion(image.path, size, image.size_bytes, image.mtime_ns, is_alpha=True)
-        else:
-            masks_folder = from_root(settings.masks_folder) if settings.mask_source == "folder" else None
-            mask = find_mask(image.path, folder=folder, masks_folder=masks_folder)
-    box = box_of_mask(mask, size) if mask is not None and settings.mask_rotate_crop else None
-    background = colour_of(concept.background) or WHITE
-    rejected = image.rejected
-    if rejected is not None:
-        rules.require_min_side(Size(rejected.width_px, rejected.height_px))
-    return Example(
-        image,
-        concept_number,
-        rules.resize_crops(
-            size,
-            sizes,
-            part=box.size if box else None,
-            angles=angles_of(settings, has_mask_box=box is not None),
-        ),
-        background=background if image.is_transparent else None,
-        name=image.path.relative_to(folder).as_posix() if image.path.is_relative_to(folder) else image.path.name,
-        mask=mask,
-        mask_box=box,
-        input_files={i.name: file for i in wanted.inputs if (file := _input_file(image, i, folder)) is not None},
-        rejected_background=background if rejected is not None and rejected.is_transparent else None,
-    )
-
-
-def _input_file(image: SourceImage, record: ModelInput, folder: Path) -> Companion | None:
-    return find_input_file(image.path, record.suffix, folder=folder) if record.suffix else None
+    return fingerprint_of_source(source, include_subfolders=concept.include_subfolders, holds_pairs=concept.holds_pairs)
 
 
 def _facts_of(concept: Concept, name: str, *, draws_masks: bool) -> ConceptFacts:
@@ -287,7 +198,12 @@ def _assemble(
     for index, fact in enumerate(facts):
         numbered.append(replace(fact, first_example=first, num_examples=counts[index]))
         first += counts[index]
-    buckets = tuple(tuple(p.bucket for p in e.resize_crops) for e in examples)
+    of_crops: dict[int, tuple[Size, ...]] = {}  # the examples hold the crops, which are shared
+    buckets = tuple(
+        of_crops.get(id(e.resize_crops))
+        or of_crops.setdefault(id(e.resize_crops), tuple(p.bucket for p in e.resize_crops))
+        for e in examples
+    )
     return Dataset(tuple(examples), tuple(numbered), num_resolutions, skipped, buckets)
 
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modules.data.buckets import BucketRules
-from modules.data.cache.stat_index import StatIndex
+from modules.data.cache.image_index import ImageIndex
 from modules.data.captions.rules import special_tags_file
 from modules.data.concept import Concept
-from modules.data.dataset import NO_COMPANIONS, Dataset, WantedCompanions, build_dataset
+from modules.data.dataset import Dataset, build_dataset, fingerprint_of_concept, scan_concept
+from modules.data.example import NO_COMPANIONS, WantedCompanions
 from modules.data.order import PartialBatches
-from modules.data.pairs import fingerprint_of_source
 from modules.data.plans import EpochPlans
-from modules.data.scan import Watch, fingerprint_of_folder, ignore_progress
+from modules.data.scan import Scan, Watch, fingerprint_of_files, fingerprint_of_folder, ignore_progress
 from modules.system.paths import from_root
 
 
@@ -61,7 +61,7 @@ class Datasets:
     training: Dataset
     validation: Dataset
     plans: EpochPlans
-    index: StatIndex | None = None
+    index: ImageIndex | None = None
 
     def is_current(self) -> bool:
         """Return whether the files are unchanged: no file is opened, only names, sizes and dates are compared."""
@@ -72,27 +72,36 @@ class Datasets:
 
 
 def build_datasets(
-    settings: DatasetSettings, index: StatIndex | None = None, watch: Watch = ignore_progress
+    settings: DatasetSettings, index: ImageIndex | None = None, watch: Watch = ignore_progress
 ) -> Datasets:
     """Scan each concept's source once, and assign every image to a bucket. Raises OSError for an unreadable folder.
 
     `watch` is called during each scan and may raise to stop it.
     """
-    fingerprint = tuple(_fingerprints(settings.concepts))  # first: a change during the scan counts as a change
+    others = tuple(_fingerprints_of_others(settings.concepts))  # first: a change during the scan counts as a change
     located = [(concept, from_root(concept.path)) for concept in settings.concepts]
-    training = build_dataset(located, "training", settings.rules, settings.wanted, index=index, watch=watch)
-    validation = build_dataset(located, "validation", settings.rules, settings.wanted, index=index, watch=watch)
+    of_sources: dict[int, str] = {}
+
+    def scan_of(concept: Concept) -> Scan:
+        scan = scan_concept(concept, from_root(concept.path), index=index, watch=watch)
+        of_sources[id(concept)] = scan.fingerprint
+        return scan
+
+    training = build_dataset(located, "training", settings.rules, settings.wanted, scan_of=scan_of)
+    validation = build_dataset(located, "validation", settings.rules, settings.wanted, scan_of=scan_of)
+    fingerprint = (*(of_sources[id(concept)] for concept in settings.concepts), *others)
     return Datasets(settings, fingerprint, training, validation, settings.plans_of(training), index)
 
 
 def _fingerprints(concepts: tuple[Concept, ...]) -> Iterator[str]:
+    yield from map(fingerprint_of_concept, concepts, (from_root(concept.path) for concept in concepts))
+    yield from _fingerprints_of_others(concepts)
+
+
+def _fingerprints_of_others(concepts: tuple[Concept, ...]) -> Iterator[str]:
+    """Yield the fingerprints of what concepts use outside of their sources."""
     for concept in concepts:
-        yield fingerprint_of_source(
-            from_root(concept.path),
-            include_subfolders=concept.include_subfolders,
-            holds_pairs=concept.holds_pairs,
-            other_files=tuple(_other_files(concept)),
-        )
+        yield fingerprint_of_files(tuple(_other_files(concept)))
         if concept.image.mask_source == "folder" and concept.image.masks_folder:
             yield fingerprint_of_folder(from_root(concept.image.masks_folder), include_subfolders=True)
 

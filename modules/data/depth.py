@@ -14,8 +14,8 @@ from modules.data.buckets import Size
 from modules.data.cache.build import LoadableImage, to_tensor
 from modules.data.cache.inputs import KnownKeys
 from modules.data.companions import Companion
-from modules.data.dataset import Example
 from modules.data.decode import flatten
+from modules.data.example import Example
 from modules.data.images import open_image, upright
 from modules.data.inputs import ModelInput
 from modules.data.transforms.apply import load_conditioning_image

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from modules.data.archives import ARCHIVE_SUFFIXES, SHARD_SUFFIXES, shard_index
+from modules.data.folder_files import LeftOut, list_files, stem_of, suffix_of
 from modules.data.inputs import companion_suffixes
-from modules.data.links import LEADS_OUT, is_inside, leads_out
+from modules.data.links import LEADS_OUT
 from modules.data.tables import (
     ARROW_SUFFIX,
     SPLITS_FILE,
@@ -74,12 +74,14 @@ def list_images(source: Path, *, include_subfolders: bool, within: Path | None =
     if source.is_file():
         images = [source] if source.suffix.lower() not in ARCHIVE_SUFFIXES else list(_inside(source, skipped))
         return Listing(tuple(images), tuple(skipped))
-    files = sorted(walk(source, include_subfolders=include_subfolders, skipped=skipped, within=within))
-    images = [p for p in files if p.suffix.lower() in SUFFIXES and not _is_left_out(p, skipped)]
-    archives = [p for p in files if p.suffix.lower() in ARCHIVE_SUFFIXES and not is_metadata(p)]
+    files = list(walk(source, include_subfolders=include_subfolders, skipped=skipped, within=within))
+    companions = companion_suffixes()
+    images = [
+        p for p in files if p.suffix.lower() in SUFFIXES and not is_left_out(p.parent, p.name, companions, skipped)
+    ]
+    archives = [p for p in files if is_archive(p.name)]
     if images:
-        reason = "an archive next to image files; choose the archive itself to use its images"
-        skipped += [SkippedEntry(p, reason) for p in archives]
+        skipped += archives_beside(archives)
     else:
         images = [image for archive in of_data_sets(archives, skipped) for image in _inside(archive, skipped)]
         skipped += [SkippedEntry(p, _UNPACK) for p in files if p.name.lower().endswith(_COMPRESSED)]
@@ -92,59 +94,51 @@ def list_images(source: Path, *, include_subfolders: bool, within: Path | None =
 def walk(
     folder: Path, *, include_subfolders: bool, skipped: list[SkippedEntry], within: Path | None = None
 ) -> Iterator[Path]:
-    """Yield the files of a folder. A folder that is reached twice, through a link, is read once.
+    """Yield the files of a folder, in their order. A folder that is reached twice, through a link, is read once.
 
     Subfolders that cannot be listed are added to `skipped`, and links that lead out of the folder, or out of `within`.
     Raises OSError if the folder itself cannot be listed.
     """
-    bounds = within or folder
-    entered: set[str] = set()
-    waiting = [folder]
-    while waiting:
-        here = waiting.pop()
-        real = os.path.realpath(here)
-        if real in entered:
-            continue
-        if here != folder and not is_inside(real, bounds):
-            skipped.append(SkippedEntry(here, LEADS_OUT))
-            continue
-        entered.add(real)
-        try:
-            with os.scandir(here) as entries:
-                listed = list(entries)
-        except OSError as error:
-            if here == folder:
-                raise
-            skipped.append(SkippedEntry(here, f"a folder that cannot be listed ({error.strerror})"))
-            continue
-        for entry in listed:
-            if entry.is_symlink() and _holds(entry.is_file) and leads_out(Path(entry.path), bounds):
-                skipped.append(SkippedEntry(Path(entry.path), LEADS_OUT))
-            elif _holds(entry.is_file):
-                yield Path(entry.path)
-            elif include_subfolders and not entry.name.startswith(".") and _holds(entry.is_dir):
-                waiting.append(Path(entry.path))
+    found = list_files(folder, include_subfolders=include_subfolders, leave_out=skipping(skipped), within=within)
+    for files in found:
+        for name in files.names:
+            yield files.folder / name
 
 
-def is_metadata(path: Path) -> bool:
+def skipping(skipped: list[SkippedEntry]) -> Callable[[LeftOut], None]:
+    """Return a function that adds what `list_files` leaves out to `skipped`."""
+
+    def add(entry: LeftOut) -> None:
+        unlisted = entry.error and f"a folder that cannot be listed ({entry.error.strerror})"
+        skipped.append(SkippedEntry(entry.path, unlisted or LEADS_OUT))
+
+    return add
+
+
+def is_metadata(path: PurePath) -> bool:
     """Return whether a file is the metadata of the images of its folder, as data sets on the Hugging Face hub have."""
     return path.stem == "metadata" and path.suffix.lower() in (".jsonl", ".csv", ".parquet")
 
 
-def _holds(test: Callable[[], bool]) -> bool:
-    try:
-        return test()
-    except OSError:  # a link to itself
-        return False
-
-
-def _is_left_out(image: Path, skipped: list[SkippedEntry]) -> bool:
-    if image.stem.endswith(companion_suffixes()):  # masks and conditioning images, of other trainers, too
+def is_left_out(folder: Path, name: str, companions: tuple[str, ...], skipped: list[SkippedEntry]) -> bool:
+    """Return whether an image file is none to train: a companion of another, or a hidden file, added to `skipped`."""
+    if stem_of(name).endswith(companions):  # masks and conditioning images, of other trainers, too
         return True
-    if image.name.startswith("."):
-        skipped.append(SkippedEntry(image, _HIDDEN))
+    if name.startswith("."):
+        skipped.append(SkippedEntry(folder / name, _HIDDEN))
         return True
     return False
+
+
+def archives_beside(archives: Iterable[Path]) -> Iterator[SkippedEntry]:
+    """Yield the archives of a folder with image files, which are skipped."""
+    reason = "an archive next to image files; choose the archive itself to use its images"
+    yield from (SkippedEntry(p, reason) for p in archives if is_archive(p.name))
+
+
+def is_archive(name: str) -> bool:
+    """Return whether a file may contain images, by its name."""
+    return suffix_of(name).lower() in ARCHIVE_SUFFIXES and not is_metadata(PurePath(name))
 
 
 def of_data_sets(archives: list[Path], skipped: list[SkippedEntry]) -> Iterator[Path]:
@@ -193,12 +187,15 @@ def _members(shard: Path, skipped: list[SkippedEntry]) -> Iterator[Path]:
     if index.problem:
         skipped.append(SkippedEntry(shard, index.problem))
     images = [shard / name for name in sorted(index.members) if Path(name).suffix.lower() in SUFFIXES]
+    companions = companion_suffixes()
     plain = {sample_of(p) for p in images if "." not in p.stem}
     others = {sample_of(p) for p in images if not p.name.endswith(MASK_FIELD)}
     for image in images:
         # 0001.seg.png next to 0001.jpg is another field of the same sample; so is 0001.mask.png next to 0001.large.jpg.
         of_another = others if image.name.endswith(MASK_FIELD) else plain
-        if not ("." in image.stem and sample_of(image) in of_another) and not _is_left_out(image, skipped):
+        if "." in image.stem and sample_of(image) in of_another:
+            continue
+        if not is_left_out(image.parent, image.name, companions, skipped):
             yield image
 
 

@@ -15,8 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from modules.data.cache.stat_index import StatIndex
+from modules.data.cache.image_index import ImageIndex
 from modules.data.captions.sources import CaptionOrigin, CaptionTexts
+from modules.data.folder_scan import WATCHED_EVERY
 from modules.data.listing import SkippedEntry, is_metadata, list_images, of_data_sets, walk
 from modules.data.metadata import (
     METADATA_SUFFIXES,
@@ -29,9 +30,7 @@ from modules.data.metadata import (
     usual_columns,
 )
 from modules.data.scan import (
-    WATCHED_EVERY,
     Scan,
-    SourceImage,
     Watch,
     captions_of,
     fingerprint_of_folder,
@@ -39,6 +38,7 @@ from modules.data.scan import (
     inspect_image,
     scan_folder,
 )
+from modules.data.source_image import SourceImage
 from modules.data.tables import ROW_SUFFIX, SPLITS_FILE, TABLE_SUFFIXES, read_texts, row_name, split_names, table_facts
 
 CHOSEN_FOLDER, REJECTED_FOLDER = "chosen", "rejected"
@@ -265,7 +265,7 @@ def scan_source(
     include_subfolders: bool,
     captions: CaptionOrigin,
     holds_pairs: bool = False,
-    index: StatIndex | None = None,
+    index: ImageIndex | None = None,
     watch: Watch = ignore_progress,
 ) -> Scan:
     """Return the contents of a concept's source: its images, or its pairs. The arguments are as in `scan_folder`."""
@@ -275,7 +275,7 @@ def scan_source(
 
 
 def scan_pairs(
-    source: Path, *, captions: CaptionOrigin, index: StatIndex | None = None, watch: Watch = ignore_progress
+    source: Path, *, captions: CaptionOrigin, index: ImageIndex | None = None, watch: Watch = ignore_progress
 ) -> Scan:
     """Return the chosen images of a source, each with its rejected one.
 

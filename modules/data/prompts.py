@@ -16,7 +16,8 @@ from modules.data.metadata import (
     texts_of_row,
     usual_columns,
 )
-from modules.data.scan import Scan, SourceImage
+from modules.data.scan import Scan
+from modules.data.source_image import SourceImage
 from modules.data.tables import TABLE_SUFFIXES, read_texts, table_facts
 from modules.system.problem import shown
 
@@ -72,7 +73,7 @@ def _prompts_of(file: Path, columns: Sequence[str], skipped: list[SkippedEntry])
         skipped.append(SkippedEntry(file, f"cannot be read ({error.strerror or error})"))
         return
     for name, texts in named:
-        yield SourceImage(file / name, 0, 0, status.size_bytes, status.mtime_ns, texts, fault, file, has_image=False)
+        yield SourceImage(file, name, 0, 0, status.size_bytes, status.mtime_ns, texts, fault, file, has_image=False)
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:

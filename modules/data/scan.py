@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import compress
 from pathlib import Path
 
 from modules.data.archives import ARCHIVE_SUFFIXES, FileStatus, status_of
-from modules.data.cache.stat_index import StatIndex
+from modules.data.cache.image_index import ImageIndex
 from modules.data.captions.sources import CaptionFault, CaptionOrigin, CaptionTexts, read_captions
+from modules.data.folder_files import FolderFiles, list_files
+from modules.data.folder_scan import WATCHED_EVERY, FolderScan, ImageFiles, images_among, shared_captions
 from modules.data.images import BrokenImageError, open_image, upright_size
 from modules.data.links import LEADS_OUT, leads_out
-from modules.data.listing import SUFFIXES, SkippedEntry, list_images, walk
+from modules.data.listing import (
+    SUFFIXES,
+    SkippedEntry,
+    archives_beside,
+    list_images,
+    skipping,
+)
 from modules.data.metadata import METADATA_SUFFIXES, MetadataCaptions
+from modules.data.source_image import SourceImage, too_long
 from modules.data.tables import ROW_SUFFIX
 
 Watch = Callable[[int, int], None]
@@ -23,31 +34,6 @@ Watch = Callable[[int, int], None]
 
 _CAPTION_SUFFIXES = frozenset({".txt", ".caption"})
 READ_SUFFIXES = SUFFIXES | ARCHIVE_SUFFIXES | _CAPTION_SUFFIXES | METADATA_SUFFIXES
-_LONGEST = 64  # scaled to cover a bucket, a longer strip would take gigabytes
-WATCHED_EVERY = 100  # images
-
-
-@dataclass(frozen=True, slots=True)
-class SourceImage:
-    """An image file; its size is after applying the EXIF orientation.
-
-    The path of an image in an archive leads into the archive. `is_transparent`: it may have transparent places.
-    A prompt without an image is one too, with `has_image` unset: its path leads to its line in the file of prompts,
-    and its size is the size of the images sampled for it.
-    `rejected` is the other image of a preference pair, whose chosen image this is.
-    """
-
-    path: Path
-    width_px: int
-    height_px: int
-    size_bytes: int
-    mtime_ns: int
-    captions: tuple[str, ...]
-    caption_fault: CaptionFault = ""
-    caption_file: Path | None = None
-    is_transparent: bool = False
-    has_image: bool = True
-    rejected: SourceImage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +42,8 @@ class Scan:
 
     images: tuple[SourceImage, ...]
     skipped: tuple[SkippedEntry, ...]
+    fingerprint: str = field(default="", compare=False)
+    """A hash of the paths, sizes and dates of the files, from before they were opened."""
 
     @property
     def num_without_caption(self) -> int:
@@ -67,9 +55,9 @@ def ignore_progress(_done: int, _all: int) -> None:
     """Do nothing: the `Watch` of a scan without progress."""
 
 
-def image_index(cache_dir: Path | None) -> StatIndex:
+def image_index(cache_dir: Path | None) -> ImageIndex:
     """Return the index of the images that were scanned before, in the cache folder; None keeps it in memory only."""
-    return StatIndex(cache_dir / "images.sqlite" if cache_dir else None, table="images", column="facts")
+    return ImageIndex(cache_dir / "images.sqlite" if cache_dir else None)
 
 
 def scan_folder(
@@ -77,16 +65,26 @@ def scan_folder(
     *,
     include_subfolders: bool,
     captions: CaptionOrigin,
-    index: StatIndex | None = None,
+    index: ImageIndex | None = None,
     watch: Watch = ignore_progress,
 ) -> Scan:
     """Return the contents of a folder, or of a single image, tar shard or table; `captions` is the origin of captions.
 
-    Only headers are read, and of images in `index` none; new ones are added to it, and not saved. Raises OSError for
+    Only headers are read, and of files in `index` nothing; new ones are added to it, and not saved. Raises OSError for
     an unreadable source.
     """
-    listing = list_images(folder, include_subfolders=include_subfolders)
     metadata = MetadataCaptions(folder, file=captions.file, columns=captions.columns)
+    if folder.is_file():
+        fingerprint = fingerprint_of_folder(folder, include_subfolders=False)
+    else:
+        skipped: list[SkippedEntry] = []
+        listed = list(list_files(folder, include_subfolders=include_subfolders, leave_out=skipping(skipped)))
+        fingerprint = _fingerprint(listed, ())
+        found = [images_among(files, SUFFIXES, skipped) for files in listed]
+        if any(part.images for part in found):
+            return _of_image_files(folder, found, captions, metadata, index, watch, skipped, fingerprint)
+        del listed, found
+    listing = list_images(folder, include_subfolders=include_subfolders)
     images: list[SourceImage] = []
     skipped = list(listing.skipped)
     for number, path in enumerate(listing.images):
@@ -95,7 +93,33 @@ def scan_folder(
         seen = inspect_image(path, partial(captions_of, path, captions, metadata), index, within=folder)
         (images if isinstance(seen, SourceImage) else skipped).append(seen)  # type: ignore[arg-type]
     skipped += metadata.problems(listing.images)
-    return Scan(tuple(images), tuple(sorted(skipped, key=lambda s: s.path)))
+    return Scan(tuple(images), tuple(sorted(skipped, key=lambda s: s.path)), fingerprint)
+
+
+def _of_image_files(
+    folder: Path,
+    found: Sequence[ImageFiles],
+    captions: CaptionOrigin,
+    metadata: MetadataCaptions,
+    index: ImageIndex | None,
+    watch: Watch,
+    skipped: list[SkippedEntry],
+    fingerprint: str,
+) -> Scan:
+    """Return the scan of a folder of image files."""
+    shared = shared_captions(captions, folder)
+
+    def captions_beside(path: Path) -> CaptionTexts:
+        return captions_of(path, captions, metadata) if shared is None else shared
+
+    scan = FolderScan(captions, folder, captions_beside, index, skipped)
+    images = tuple(scan.images(found, watch))
+    for part in found:
+        archives = (suffix in ARCHIVE_SUFFIXES for suffix in part.files.suffixes)
+        skipped += archives_beside(part.files.folder / name for name in compress(part.files.names, archives))
+    if captions.source == "metadata":
+        skipped += metadata.problems([p.files.folder / p.files.names[place] for p in found for place in p.images])
+    return Scan(images, tuple(sorted(skipped, key=lambda s: s.path)), fingerprint)
 
 
 def fingerprint_of_folder(folder: Path, *, include_subfolders: bool, other_files: Sequence[Path] = ()) -> str:
@@ -103,23 +127,35 @@ def fingerprint_of_folder(folder: Path, *, include_subfolders: bool, other_files
 
     No file is opened, so it takes a small fraction of a scan's time. Raises OSError for an unreadable folder.
     """
-    read = [*_read_metadata_files(folder, include_subfolders), *other_files]
+    if folder.is_file():
+        return _fingerprint((), [*_files_beside(folder), *other_files])
+    listed = list_files(folder, include_subfolders=include_subfolders, leave_out=lambda _entry: None)
+    return _fingerprint(listed, other_files)
+
+
+def fingerprint_of_files(files: Sequence[Path]) -> str:
+    """Return a hash of the paths, sizes and dates of files, also of missing ones."""
+    return _fingerprint((), files)
+
+
+def _fingerprint(listed: Iterable[FolderFiles], other_files: Sequence[Path]) -> str:
     digest = hashlib.blake2b(digest_size=16)
-    for path in sorted(read):
+    for files in listed:
+        are_read = [suffix in READ_SUFFIXES for suffix in files.suffixes]
+        names = "\0".join([str(files.folder), *compress(files.names, are_read)])
+        digest.update(os.fsencode(names) if any(are_read) else b"")
+        digest.update(array("q", compress(files.sizes_bytes, are_read)))
+        digest.update(array("q", compress(files.mtimes_ns, are_read)))
+    for path in sorted(other_files):
         digest.update(f"{os.fsencode(path)!r} {_size_and_date(path)}\n".encode())
     return digest.hexdigest()
 
 
-def _read_metadata_files(source: Path, include_subfolders: bool) -> Iterator[Path]:
-    """Yield the files that a scan of a source may read, itself among them; of a single file also missing ones."""
-    if source.is_file():
-        yield source
-        yield from (source.with_suffix(s) for s in (*_CAPTION_SUFFIXES, ".json"))
-        yield from (source.with_name(f"metadata{s}") for s in METADATA_SUFFIXES)
-        return
-    for path in walk(source, include_subfolders=include_subfolders, skipped=[]):
-        if path.suffix.lower() in READ_SUFFIXES:
-            yield path
+def _files_beside(source: Path) -> Iterator[Path]:
+    """Yield the files that a scan of a single file may read, also missing ones, and the file itself."""
+    yield source
+    yield from (source.with_suffix(s) for s in (*_CAPTION_SUFFIXES, ".json"))
+    yield from (source.with_name(f"metadata{s}") for s in METADATA_SUFFIXES)
 
 
 def _size_and_date(path: Path) -> tuple[int, int]:
@@ -131,7 +167,7 @@ def _size_and_date(path: Path) -> tuple[int, int]:
 
 
 def inspect_image(
-    path: Path, captions: Callable[[], CaptionTexts], index: StatIndex | None, *, within: Path
+    path: Path, captions: Callable[[], CaptionTexts], index: ImageIndex | None, *, within: Path
 ) -> SourceImage | SkippedEntry:
     """Return an image with its size and its captions, or why it cannot be used. Only its header is read.
 
@@ -148,11 +184,12 @@ def inspect_image(
         return SkippedEntry(path, error.reason)
     except OSError as error:
         return SkippedEntry(path, f"cannot be read ({error.strerror})")
-    if max(width_px, height_px) > _LONGEST * min(width_px, height_px):
-        return SkippedEntry(path, f"more than {_LONGEST} times as long as wide ({width_px}x{height_px})")
+    if reason := too_long(width_px, height_px):
+        return SkippedEntry(path, reason)
     texts = captions()
     return SourceImage(
-        path,
+        path.parent,
+        path.name,
         width_px,
         height_px,
         status.size_bytes,
@@ -164,10 +201,10 @@ def inspect_image(
     )
 
 
-def _header(path: Path, status: FileStatus, index: StatIndex | None) -> tuple[int, int, bool]:
+def _header(path: Path, status: FileStatus, index: ImageIndex | None) -> tuple[int, int, bool]:
     """Return the width and height in px of an image, and whether it may be transparent. Raises BrokenImageError."""
     facts = {"size_bytes": status.size_bytes, "mtime_ns": status.mtime_ns}
-    known = index.find(path, **facts) if index is not None else None
+    known = index.others.find(path, **facts) if index is not None else None
     if known is not None:
         width, height, transparent = known.split()
         return int(width), int(height), transparent == "1"
@@ -175,7 +212,7 @@ def _header(path: Path, status: FileStatus, index: StatIndex | None) -> tuple[in
         width_px, height_px = upright_size(image)
         is_transparent = image.has_transparency_data
     if index is not None:
-        index.keep(path, f"{width_px} {height_px} {is_transparent:d}", **facts)
+        index.others.keep(path, f"{width_px} {height_px} {is_transparent:d}", **facts)
     return width_px, height_px, is_transparent
 
 

@@ -15,7 +15,7 @@ from modules.data.captions.tags import split_tags
 from modules.data.companions import is_named_like_mask
 from modules.data.inputs import MASK_SUFFIX, input_suffixes
 from modules.data.listing import SUFFIXES
-from modules.data.scan import SourceImage
+from modules.data.source_image import SourceImage
 
 _CAPTION_SUFFIXES = (".txt", ".caption")
 

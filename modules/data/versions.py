@@ -12,7 +12,7 @@ from modules.data.conditioning import SizeConditioning
 from modules.data.dataset import ConceptFacts, Dataset, concept_repeats_of
 from modules.data.image_settings import is_random
 from modules.data.order import ConceptRepeats, SampleIndex, uses_of_size_before
-from modules.data.scan import SourceImage
+from modules.data.source_image import SourceImage
 from modules.data.transforms.geometry import fitted_like
 from modules.data.transforms.recipe import Recipe, draw_recipe
 from modules.system.seeds import derive_seed

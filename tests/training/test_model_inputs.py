@@ -19,9 +19,9 @@ from modules.data.buckets import Size, resize_crop_for
 from modules.data.cache.inputs import BLANK, KnownKeys, reader_of
 from modules.data.companions import Companion
 from modules.data.conditioning import SizeConditioning
-from modules.data.dataset import Example
+from modules.data.example import Example
 from modules.data.inputs import INPUTS, ModelInput
-from modules.data.scan import SourceImage
+from modules.data.source_image import SourceImage
 from modules.data.transforms.recipe import plain_recipe
 from modules.data.versions import ImageVersion
 from modules.families.registry import registered
@@ -168,7 +168,7 @@ def test_pruning_knows_its_entries(config: Config) -> None:
 
 def test_the_keys_of_inpainting_are_those_of_stored_caches() -> None:
     """Literal values of caches that exist: another key would encode everything again."""
-    image = SourceImage(Path("a.png"), 48, 40, size_bytes=1, mtime_ns=2, captions=("a disc",))
+    image = SourceImage(Path(), "a.png", 48, 40, size_bytes=1, mtime_ns=2, captions=("a disc",))
     recipe = plain_recipe(resize_crop_for(48, 40, (Size(32, 32),)))
     version = ImageVersion(0, 0, 0, recipe, SizeConditioning.of(Size(48, 40), recipe.geometry), 7)
     reader = reader_of(INPUTS["masked_image"], 8)

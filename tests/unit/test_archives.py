@@ -226,7 +226,7 @@ def test_unchanged_images_are_not_opened_again(images: Path, tmp_path: Path, mon
     draw_image(30, 20, 7).save(images / "002.png")
     changed = scan(images, index=again)
     assert [p.width_px for p in changed.images] == [64, 64, 30, 96, 96]
-    assert image_index(None).find(images, size_bytes=1, mtime_ns=1) is None
+    assert image_index(None).others.find(images, size_bytes=1, mtime_ns=1) is None
 
 
 def test_a_file_that_could_not_be_read_is_tried_again(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from modules.data.cache.key import (
     mask_key,
     masked_image_key,
 )
-from modules.data.scan import SourceImage
+from modules.data.source_image import SourceImage
 from modules.data.transforms.geometry import Geometry
 from modules.data.transforms.recipe import Colour, Recipe, plain_recipe
 
@@ -240,7 +240,7 @@ def test_files_are_read_ahead_and_a_stop_keeps_their_digests(cache_dir: Path, tm
     for number in range(50):
         path = tmp_path / f"{number}.png"
         path.write_bytes(bytes([number]))
-        images.append(SourceImage(path, 1, 1, **stat_of(path), captions=()))
+        images.append(SourceImage(path.parent, path.name, 1, 1, **stat_of(path), captions=()))
     index = DigestIndex(cache_dir)
     expected = [index.digest(i.path, size_bytes=i.size_bytes, mtime_ns=i.mtime_ns) for i in images]
     stopped = DigestIndex(cache_dir).digests(images, threads=3)

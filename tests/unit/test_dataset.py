@@ -12,17 +12,12 @@ from hypothesis import strategies as st
 
 from modules.data.buckets import BucketRules, Size, bucket_sizes, resize_crop_for
 from modules.data.concept import Concept
-from modules.data.dataset import (
-    ConceptFacts,
-    Dataset,
-    Example,
-    build_dataset,
-    concept_repeats_of,
-)
+from modules.data.dataset import ConceptFacts, Dataset, build_dataset, concept_repeats_of
+from modules.data.example import Example
 from modules.data.image_settings import ImageChanges
 from modules.data.order import PartialBatches, SampleIndex, sample_indices_of_epoch
 from modules.data.plans import EpochPlans
-from modules.data.scan import SourceImage
+from modules.data.source_image import SourceImage
 from tests.builders.images import draw_folder
 
 RULES = BucketRules((64,), step_px=16, max_aspect_ratio=2.0, is_bucketing=True)
@@ -178,7 +173,7 @@ def datasets(draw: st.DrawFn) -> Dataset:
             )
         )
         for width, height in shapes:
-            image = SourceImage(Path(f"{len(examples)}.png"), width, height, 1, 1, ())
+            image = SourceImage(Path(), f"{len(examples)}.png", width, height, 1, 1, ())
             examples.append(Example(image, concept, tuple(resize_crop_for(width, height, s) for s in sizes)))
     buckets = tuple(tuple(p.bucket for p in e.resize_crops) for e in examples)
     return Dataset(tuple(examples), tuple(facts), len(resolutions), (), buckets)
@@ -355,7 +350,7 @@ def test_partial_batches_are_merged_or_dropped(
 
 def test_an_epoch_with_merged_batches_does_not_depend_on_the_ones_computed_before() -> None:
     rules = BucketRules((64,), step_px=16, max_aspect_ratio=2.0, is_bucketing=True)
-    images = [SourceImage(Path(f"{i}.png"), 64 + 32 * (i % 2), 64, 1, 1, ()) for i in range(7)]
+    images = [SourceImage(Path(), f"{i}.png", 64 + 32 * (i % 2), 64, 1, 1, ()) for i in range(7)]
     crops = [rules.resize_crops(Size(i.width_px, 64), rules.sizes()) for i in images]
     examples = tuple(Example(image, 0, crop) for image, crop in zip(images, crops, strict=True))
     dataset = Dataset(examples, (ConceptFacts("a", 1.5, 1.0, 0, 7),), 1, (), tuple((c[0].bucket,) for c in crops))

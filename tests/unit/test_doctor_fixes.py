@@ -13,7 +13,8 @@ from modules.data.captions.sources import CaptionOrigin
 from modules.data.concept import Concept
 from modules.data.doctor.finding import Finding
 from modules.data.doctor.fixes import FIXES, KEPT_FOLDER, Step, apply, undo
-from modules.data.scan import SourceImage, scan_folder
+from modules.data.scan import scan_folder
+from modules.data.source_image import SourceImage
 from modules.system.errors import DarkroomError
 from trainer.preflight.doctor import examine
 

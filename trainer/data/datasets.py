@@ -9,8 +9,8 @@ from dataclasses import replace
 from modules.config.schema import Config
 from modules.config.usage import inpaints, inputs_of, learns_from, steps_per_group, trains_on_pixels
 from modules.data.buckets import BucketRules, Size
-from modules.data.dataset import WantedCompanions
 from modules.data.datasets import Datasets, DatasetSettings, build_datasets
+from modules.data.example import WantedCompanions
 from modules.data.scan import Watch, ignore_progress, image_index
 from modules.settings.edit import get_path
 from modules.system.paths import from_root

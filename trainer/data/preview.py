@@ -18,7 +18,8 @@ from modules.config.usage import caption_dropout_of, data_in_use
 from modules.data.buckets import Size
 from modules.data.captions.drawing import CaptionDropout, DrawnCaption
 from modules.data.concept import Concept
-from modules.data.dataset import Dataset, Example, ScanOf, build_dataset
+from modules.data.dataset import Dataset, ScanOf, build_dataset
+from modules.data.example import Example
 from modules.data.order import SampleIndex
 from modules.data.plans import EpochPlans, caption_of
 from modules.data.scan import Scan, Watch, ignore_progress

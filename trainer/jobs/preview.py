@@ -13,7 +13,8 @@ from PIL import Image, ImageDraw
 from modules.config.schema import Config
 from modules.config.usage import data_in_use
 from modules.data.buckets import Size
-from modules.data.dataset import Dataset, Example
+from modules.data.dataset import Dataset
+from modules.data.example import Example
 from modules.data.image_settings import AUGMENTATIONS, ImageChanges
 from modules.data.order import SampleIndex
 from modules.data.transforms.recipe import Recipe, draw_recipe, plain_recipe

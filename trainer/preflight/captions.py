@@ -16,7 +16,8 @@ from modules.data.captions.rules import faults_of
 from modules.data.captions.settings import lines_in_use
 from modules.data.dataset import Dataset
 from modules.data.doctor.caption_checks import USUAL_LIMIT_CHUNKS
-from modules.data.scan import ENCODINGS, SourceImage, fault_of_caption
+from modules.data.scan import ENCODINGS, fault_of_caption
+from modules.data.source_image import SourceImage
 from modules.families.parts.prompt_weights import without_weights
 from modules.system.errors import DarkroomError
 from modules.system.problem import Problem, count, cut

@@ -16,7 +16,7 @@ from modules.data.concept import Concept
 from modules.data.dataset import Dataset
 from modules.data.hub import HUB_FORM, HUB_SCHEME, HubDataset
 from modules.data.listing import SkippedEntry
-from modules.data.scan import SourceImage
+from modules.data.source_image import SourceImage
 from modules.data.tables import ROW_SUFFIX
 from modules.system.paths import from_root
 from modules.system.problem import Problem, count, cut

@@ -9,7 +9,8 @@ from modules.config.schema import Config
 from modules.data.concept import Concept
 from modules.data.dataset import Dataset
 from modules.data.listing import SkippedEntry, is_metadata
-from modules.data.scan import SourceImage, fault_of_caption
+from modules.data.scan import fault_of_caption
+from modules.data.source_image import SourceImage
 from modules.data.tables import ROW_SUFFIX
 from modules.system.paths import from_root
 from modules.system.problem import Problem, count, cut

@@ -13,8 +13,8 @@ from modules.config.usage import trained_embeddings
 from modules.data.cache.digests import DigestIndex
 from modules.data.cache.key import caption_key
 from modules.data.cache.store import CacheStore, StoredEntry
-from modules.data.dataset import WantedCompanions
 from modules.data.datasets import Datasets
+from modules.data.example import WantedCompanions
 from modules.data.versions import ImageVersions, RejectedVersions
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root

@@ -17,7 +17,7 @@ from modules.data.cache.build import LoadableImage, to_tensor
 from modules.data.cache.key import blank_image_key, conditioning_image_key, drawn_mask_key, masked_image_key
 from modules.data.cache.masks import MaskFile, mask_file
 from modules.data.cache.version_keys import Place
-from modules.data.dataset import Example
+from modules.data.example import Example
 from modules.data.inputs import ModelInput
 from modules.data.transforms.apply import load_conditioning_image, load_pixels
 from modules.data.transforms.recipe import Recipe

@@ -13,7 +13,7 @@ import torch
 from modules.data.buckets import Size
 from modules.data.cache.build import EntryResult
 from modules.data.cache.store import EntryStore
-from modules.data.dataset import Example
+from modules.data.example import Example
 from modules.data.transforms.apply import load_mask
 from modules.data.transforms.masks import Mask, random_inpainting_mask
 from modules.data.transforms.recipe import Recipe

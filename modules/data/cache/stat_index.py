@@ -55,12 +55,12 @@ class StatIndex:
     def find(self, path: Path, *, size_bytes: int, mtime_ns: int) -> str | None:
         """Return the text of a file, or None if it is new or has changed."""
         with self._lock:
-            known = self._known([_name(path)]).get(_name(path))
+            known = self._known([stored_name(path)]).get(stored_name(path))
         return known[2] if known is not None and known[:2] == (size_bytes, mtime_ns) else None
 
     def find_all(self, files: Sequence[StatedFile]) -> list[str | None]:
         """Return what `find` returns for each of several files, in a fraction of the time."""
-        names = [_name(file.path) for file in files]
+        names = [stored_name(file.path) for file in files]
         with self._lock:
             known = self._known(names)
         return [
@@ -71,7 +71,7 @@ class StatIndex:
     def keep(self, path: Path, text: str, *, size_bytes: int, mtime_ns: int) -> None:
         """Set the text of a file of that size and time."""
         with self._lock:
-            self._fresh[_name(path)] = (size_bytes, mtime_ns, text)
+            self._fresh[stored_name(path)] = (size_bytes, mtime_ns, text)
 
     @property
     def num_unsaved(self) -> int:
@@ -143,5 +143,7 @@ class StatIndex:
         return sqlite3.connect(file, timeout=30, check_same_thread=False)
 
 
-def _name(path: Path) -> str:
-    return os.fsencode(path).decode("utf-8", errors="backslashreplace")  # SQLite only accepts UTF-8
+def stored_name(path: Path | str) -> str:
+    """Return a path or name as SQLite accepts it: in UTF-8."""
+    name = os.fspath(path)
+    return name if name.isascii() else os.fsencode(name).decode("utf-8", errors="backslashreplace")

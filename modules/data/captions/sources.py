@@ -109,8 +109,13 @@ def read_captions(image: Path, origin: CaptionOrigin, *, within: Path | None = N
         text, fault = read_text(file)
     except (OSError, ValueError):  # also a name that is not a valid file name
         return CaptionTexts((), "missing", file)
+    return CaptionTexts(*captions_of_text(fault, text), file)
+
+
+def captions_of_text(fault: CaptionFault, text: str) -> tuple[tuple[str, ...], CaptionFault]:
+    """Return the captions in the text of a file, and what is wrong with it; `fault` is the encoding it was read in."""
     texts = _lines(text)
-    return CaptionTexts(texts, fault if texts else "empty", file)
+    return texts, fault if texts else "empty"
 
 
 def read_text(file: Path) -> tuple[str, CaptionFault]:
@@ -146,12 +151,12 @@ def _without_a_file(texts: tuple[str, ...]) -> CaptionTexts:
 
 
 def _lines(text: str) -> tuple[str, ...]:
-    return tuple(line.strip() for line in text_lines(text) if line.strip())
+    return tuple(caption for line in text_lines(text) if (caption := line.strip()))
 
 
 def text_lines(text: str) -> list[str]:
     """Return the lines of a text file; a caption may contain the other separators that `splitlines` knows."""
-    return _LINE_END.split(text)
+    return _LINE_END.split(text) if "\r" in text else text.split("\n")
 
 
 def decode_text(content: bytes) -> tuple[str, CaptionFault]:

@@ -15,8 +15,8 @@ from typing import Any
 from modules.data.buckets import ResizeCrop, Size
 from modules.data.captions.operations import NO_CHANGES, CaptionRules
 from modules.data.concept import VALIDATION_KINDS, Kind
-from modules.data.dataset import Example
 from modules.data.doctor.measure import Measurement
+from modules.data.example import Example
 from modules.data.order import PartialBatches
 from modules.system.problem import Severity
 

@@ -17,7 +17,8 @@ from modules.data.doctor.finding import Finding
 from modules.data.doctor.pixel_checks import SUFFIXES_OF, right_suffix
 from modules.data.images import BrokenImageError, open_image
 from modules.data.listing import SUFFIXES
-from modules.data.scan import ENCODINGS, SourceImage
+from modules.data.scan import ENCODINGS
+from modules.data.source_image import SourceImage
 from modules.system.atomic import atomic_file, write_text
 from modules.system.errors import DarkroomError
 

@@ -12,7 +12,8 @@ from modules.config.schema import Config
 from modules.data.doctor.finding import Finding, printable, short_name
 from modules.data.doctor.fixes import FIXES, FixSpec, Step, apply, undo
 from modules.data.doctor.report import CHECKS, figure_of, summary_of
-from modules.data.scan import Scan, SourceImage
+from modules.data.scan import Scan
+from modules.data.source_image import SourceImage
 from modules.system.errors import DarkroomError
 from modules.system.problem import count
 from trainer.preflight.doctor import examine

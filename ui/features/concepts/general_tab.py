@@ -13,7 +13,8 @@ from PIL import Image
 from modules.data.captions.drawing import cached_texts
 from modules.data.captions.operations import ORDER, CaptionRules
 from modules.data.captions.rules import caption_rules
-from modules.data.scan import Scan, SourceImage
+from modules.data.scan import Scan
+from modules.data.source_image import SourceImage
 from modules.system.problem import count
 from ui.features.concepts.model import CAPTIONS_LABEL
 from ui.features.concepts.window import Editing

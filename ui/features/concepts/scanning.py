@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from modules.data.cache.stat_index import StatIndex
+from modules.data.cache.image_index import ImageIndex
 from modules.data.captions.sources import CaptionOrigin
 from modules.data.concept import Concept
 from modules.data.dataset import scan_concept
@@ -179,7 +179,7 @@ class Scans:
         self._start_next()
 
 
-def _scan(concept: Concept, index: StatIndex, record: _ScanRecord | None, report: Report) -> _ScanRecord:
+def _scan(concept: Concept, index: ImageIndex, record: _ScanRecord | None, report: Report) -> _ScanRecord:
     """Return the scan of a concept: the known one if no file has changed since."""
     if not concept.path.strip():
         return _ScanRecord("no folder chosen" if concept.has_images else "no file chosen")

@@ -1,0 +1,144 @@
+"""An example of a dataset: an image of a concept with its companions, and how it is resized and cropped to buckets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from modules.data.buckets import BucketRules, ResizeCrop, Size
+from modules.data.companions import Companion, box_of_mask, find_input_file, find_mask
+from modules.data.concept import Concept
+from modules.data.decode import WHITE, Rgb, colour_of
+from modules.data.inputs import NO_INPUTS, ModelInput
+from modules.data.source_image import SourceImage
+from modules.data.transforms.geometry import Box
+from modules.data.transforms.recipe import angles_of
+from modules.system.paths import from_root
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """An image of a concept, with its resize and center crop at each resolution; or a prompt with its sizes.
+
+    `background` is the colour behind its transparent places; None where it has none. `name` is its path within the
+    concept's folder, from which its augmentations are drawn. `mask_box` is the box around the white of its mask, in
+    pixels of the image, where the concept crops to masks. `input_files` are the files of the model's further inputs
+    that it has, by their name. `rejected_background` belongs to the rejected image of a pair, whose chosen image this
+    is.
+    """
+
+    image: SourceImage
+    concept: int
+    resize_crops: tuple[ResizeCrop, ...]
+    background: Rgb | None = None
+    name: str = ""
+    mask: Companion | None = None
+    mask_box: Box | None = None
+    input_files: Mapping[str, Companion] = field(default_factory=dict)
+    rejected_background: Rgb | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WantedCompanions:
+    """The files next to the images that a run uses. Masks are also read for concepts that crop to them.
+
+    `inputs` are the further inputs of the model; one whose file is not to be read has no suffix.
+    """
+
+    masks: bool = False
+    inputs: tuple[ModelInput, ...] = ()
+
+    @property
+    def draws_masks(self) -> bool:
+        """Whether images without a mask get a random inpainting mask."""
+        return any(i.is_mask for i in self.inputs)
+
+
+NO_COMPANIONS = WantedCompanions()
+
+
+def prompt_example(prompt: SourceImage, concept_number: int, source: Path, sizes: tuple[Size, ...]) -> Example:
+    """Return a prompt as an example: nothing is resized or cropped at any of its sizes."""
+    return Example(
+        replace(prompt, width_px=sizes[0].width_px, height_px=sizes[0].height_px),
+        concept_number,
+        tuple(ResizeCrop(size, size, 0, 0) for size in sizes),
+        name=prompt.path.relative_to(source).as_posix(),
+    )
+
+
+@dataclass(eq=False)
+class Assignment:
+    """The assignment of the images of one concept to buckets. Equal sizes share one assignment."""
+
+    concept_number: int
+    concept: Concept
+    folder: Path
+    rules: BucketRules
+    sizes: tuple[tuple[Size, ...], ...]
+    wanted: WantedCompanions
+    _known: dict[tuple[int, int], tuple[ResizeCrop, ...]] = field(default_factory=dict)
+    _prefixes: dict[Path, str] = field(default_factory=dict)
+
+    def example(self, image: SourceImage) -> Example:
+        """Return an image with its companions and its buckets; one that is cropped to its mask has one of its shape.
+
+        Raises BrokenImageError for an unreadable companion, ValueError with the reason for an image that is too small.
+        """
+        settings, mask = self.concept.image, None
+        if self.wanted.masks or settings.mask_rotate_crop:
+            mask = self._mask(image)
+        size = Size(image.width_px, image.height_px)
+        box = box_of_mask(mask, size) if mask is not None and settings.mask_rotate_crop else None
+        background = colour_of(self.concept.background) or WHITE
+        rejected = image.rejected
+        if rejected is not None:
+            self.rules.require_min_side(Size(rejected.width_px, rejected.height_px))
+        return Example(
+            image,
+            self.concept_number,
+            self._resize_crops(size, box),
+            background=background if image.is_transparent else None,
+            name=self._name(image),
+            mask=mask,
+            mask_box=box,
+            input_files=self._input_files(image) if self.wanted.inputs else NO_INPUTS,
+            rejected_background=background if rejected is not None and rejected.is_transparent else None,
+        )
+
+    def _mask(self, image: SourceImage) -> Companion | None:
+        settings = self.concept.image
+        if settings.mask_source == "alpha":
+            size = Size(image.width_px, image.height_px)
+            return Companion(image.path, size, image.size_bytes, image.mtime_ns, is_alpha=True)
+        masks_folder = from_root(settings.masks_folder) if settings.mask_source == "folder" else None
+        return find_mask(image.path, folder=self.folder, masks_folder=masks_folder)
+
+    def _input_files(self, image: SourceImage) -> dict[str, Companion]:
+        return {i.name: file for i in self.wanted.inputs if (file := _input_file(image, i, self.folder)) is not None}
+
+    def _resize_crops(self, size: Size, box: Box | None) -> tuple[ResizeCrop, ...]:
+        known = self._known.get(size.sides_px) if box is None else None
+        if known is None:
+            angles = angles_of(self.concept.image, has_mask_box=box is not None)
+            known = self.rules.resize_crops(size, self.sizes, part=box.size if box else None, angles=angles)
+            if box is None:
+                self._known[size.sides_px] = known
+        return known
+
+    def _name(self, image: SourceImage) -> str:
+        """Return the path of an image within the concept's folder, with slashes."""
+        prefix = self._prefixes.get(image.folder)
+        if prefix is not None:
+            return prefix + image.file_name
+        if image.folder.is_relative_to(self.folder):
+            below = image.folder.relative_to(self.folder)
+            self._prefixes[image.folder] = f"{below.as_posix()}/" if below.parts else ""
+            return self._prefixes[image.folder] + image.file_name
+        path = image.path
+        return path.relative_to(self.folder).as_posix() if path.is_relative_to(self.folder) else path.name
+
+
+def _input_file(image: SourceImage, record: ModelInput, folder: Path) -> Companion | None:
+    return find_input_file(image.path, record.suffix, folder=folder) if record.suffix else None

@@ -1,0 +1,172 @@
+"""The files of a folder and its subfolders with their sizes and dates, listed by several threads. None is opened."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from sys import intern
+from typing import NamedTuple
+
+from modules.data.links import is_inside, leads_out
+
+_THREADS = 8  # they wait for the disk or the network
+_MOST_FILES = 4096
+
+
+class FolderFiles(NamedTuple):
+    """Some files of one folder, at most 4,096, in the order of their names; sizes and dates are -1 where unknown.
+
+    `suffixes` are those of the names, in lower case.
+    """
+
+    folder: Path
+    names: list[str]
+    suffixes: list[str]
+    sizes_bytes: array[int]
+    mtimes_ns: array[int]
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A file or folder that is left out: a link out of the folder, or a subfolder that cannot be listed."""
+
+    path: Path
+    error: OSError | None = None
+
+
+def list_files(
+    folder: Path, *, include_subfolders: bool, leave_out: Callable[[LeftOut], None], within: Path | None = None
+) -> Iterator[FolderFiles]:
+    """Yield the files of a folder, in the order of their paths. A folder that is reached twice, by links, is read once.
+
+    `leave_out` gets links that lead out of the folder, or out of `within`, and subfolders that cannot be listed. Raises
+    OSError if the folder itself cannot be listed.
+    """
+    bounds = within or folder
+    entered: set[str] = set()
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="darkroom-listing") as pool:
+        below = [_visit(folder, pool.submit(_list, folder, None), pool, bounds, include_subfolders, leave_out, entered)]
+        while below:
+            found = next(below[-1], None)
+            if found is None:
+                below.pop()
+            elif isinstance(found, FolderFiles):
+                yield found
+            else:
+                below.append(_visit(*found, pool, bounds, include_subfolders, leave_out, entered))
+
+
+_File = tuple[str, int, int, bool]
+"""The name of a file, its size and date, and whether it is a link."""
+
+
+class _Listed(NamedTuple):
+    """The content of a folder, sorted; None for one out of bounds."""
+
+    real: str
+    files: list[_File] | None
+    folders: list[str]
+
+
+def _visit(
+    folder: Path,
+    listing: Future[_Listed],
+    pool: ThreadPoolExecutor,
+    bounds: Path,
+    include_subfolders: bool,
+    leave_out: Callable[[LeftOut], None],
+    entered: set[str],
+) -> Iterator[FolderFiles | tuple[Path, Future[_Listed]]]:
+    """Yield the files of a folder, and between them its subfolders, in the order of their names."""
+    try:
+        listed = listing.result()
+    except OSError as error:
+        if not entered:
+            raise
+        leave_out(LeftOut(folder, error))
+        return
+    if listed.real in entered:
+        return
+    entered.add(listed.real)
+    if listed.files is None:
+        leave_out(LeftOut(folder))
+        return
+    files = [file for file in listed.files if not (file[3] and leads_out(folder / file[0], bounds))]
+    if len(files) < len(listed.files):
+        for left_out in sorted({file[0] for file in listed.files} - {file[0] for file in files}):
+            leave_out(LeftOut(folder / left_out))
+    waiting = iter(listed.folders if include_subfolders else ())
+    ahead: deque[tuple[Path, Future[_Listed]]] = deque()
+    start = 0
+    while True:
+        while len(ahead) < 2 * _THREADS and (name := next(waiting, None)) is not None:
+            ahead.append((folder / name, pool.submit(_list, folder / name, bounds)))
+        end = bisect_left(files, order_of(ahead[0][0].name), key=lambda f: order_of(f[0])) if ahead else len(files)
+        yield from _parts(folder, files[start:end])
+        if not ahead:
+            return
+        start = end
+        yield ahead.popleft()
+
+
+def _parts(folder: Path, files: Sequence[_File]) -> Iterator[FolderFiles]:
+    for first in range(0, len(files), _MOST_FILES):
+        names, sizes, mtimes, _ = zip(*files[first : first + _MOST_FILES], strict=True)
+        suffixes = [intern(suffix_of(name).lower()) for name in names]
+        yield FolderFiles(folder, list(names), suffixes, array("q", sizes), array("q", mtimes))
+
+
+def _list(folder: Path, bounds: Path | None) -> _Listed:
+    """Return the content of a folder; on another thread. Raises OSError."""
+    real = os.path.realpath(folder)
+    if bounds is not None and not is_inside(real, bounds):
+        return _Listed(real, None, [])
+    files: list[_File] = []
+    folders: list[str] = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if _holds(entry.is_file):
+                files.append((entry.name, *_size_and_date(entry), entry.is_symlink()))
+            elif not entry.name.startswith(".") and _holds(entry.is_dir):
+                folders.append(entry.name)
+    files.sort(key=lambda file: order_of(file[0]))
+    folders.sort(key=order_of)
+    return _Listed(real, files, folders)
+
+
+def order_of(name: str) -> str:
+    """Return the text by which a name is ordered, as paths are: on Windows upper case is no difference."""
+    return name.lower() if os.name == "nt" else name
+
+
+def _size_and_date(entry: os.DirEntry[str]) -> tuple[int, int]:
+    try:
+        status = entry.stat()
+    except OSError:  # deleted meanwhile
+        return -1, -1
+    return status.st_size, status.st_mtime_ns
+
+
+def _holds(test: Callable[[], bool]) -> bool:
+    try:
+        return test()
+    except OSError:  # a link to itself
+        return False
+
+
+def suffix_of(name: str) -> str:
+    """Return the suffix of a name, as that of a path."""
+    dot = name.rfind(".")
+    return name[dot:] if 0 < dot < len(name) - 1 else ""
+
+
+def stem_of(name: str) -> str:
+    """Return a name without its suffix, as that of a path."""
+    dot = name.rfind(".")
+    return name[:dot] if 0 < dot < len(name) - 1 else name

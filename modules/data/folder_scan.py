@@ -1,0 +1,211 @@
+"""Scanning the image files of a folder: only new and changed files are opened, by several threads."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple, cast
+
+from modules.data.cache.image_index import ImageIndex, Row
+from modules.data.captions.sources import (
+    CaptionFault,
+    CaptionOrigin,
+    CaptionTexts,
+    captions_of_text,
+    read_captions,
+    read_text,
+)
+from modules.data.folder_files import FolderFiles, stem_of
+from modules.data.images import BrokenImageError, open_image, upright_size
+from modules.data.inputs import companion_suffixes
+from modules.data.listing import SkippedEntry, is_left_out
+from modules.data.source_image import SourceImage, too_long
+
+WATCHED_EVERY = 100  # images
+_THREADS = 8  # they wait for the disk or the network
+_MOST_CHARACTERS = 100_000  # of a caption file that is kept in the index
+_UNKNOWN: Row = ("", -1, -1, "")
+_Header = tuple[int, int, bool]
+"""The width and height in px of an image, and whether it may be transparent."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFiles:
+    """Some files of one folder, and the places of the images among them."""
+
+    files: FolderFiles
+    images: array[int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What was read of an image that was not known, or why it cannot be used, and of its caption."""
+
+    header: _Header | str | None = None
+    caption: tuple[CaptionFault, str] | None = None
+
+
+class _Unknown(NamedTuple):
+    """An image and its caption of which a file is to be read: their places; a caption that is known has -1."""
+
+    image: int
+    is_new: bool
+    caption: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What is known of images by their places: their headers, or why they cannot be used, and their captions."""
+
+    headers: dict[int, _Header | str] = field(default_factory=dict)
+    texts: dict[int, tuple[CaptionFault, str]] = field(default_factory=dict)
+    unknown: dict[int, _Unknown] = field(default_factory=dict)
+
+
+def images_among(files: FolderFiles, suffixes: frozenset[str], skipped: list[SkippedEntry]) -> ImageFiles:
+    """Return which files are images, without companions of other images; hidden ones are added to `skipped`."""
+    places, companions = array("q"), companion_suffixes()
+    for place, suffix in enumerate(files.suffixes):
+        if suffix in suffixes and not is_left_out(files.folder, files.names[place], companions, skipped):
+            places.append(place)
+    return ImageFiles(files, places)
+
+
+@dataclass(eq=False)
+class FolderScan:
+    """The scan of the image files of one source. `captions` are those of an image that are not in a file of its own."""
+
+    origin: CaptionOrigin
+    source: Path
+    captions: Callable[[Path], CaptionTexts]
+    index: ImageIndex | None
+    skipped: list[SkippedEntry]
+    _headers: dict[str, _Header] = field(default_factory=dict)
+
+    def images(self, found: Sequence[ImageFiles], watch: Callable[[int, int], None]) -> Iterator[SourceImage]:
+        """Yield the images that can be used; the others are added to `skipped`."""
+        done, total = 0, sum(len(part.images) for part in found)
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="darkroom-scan") as pool:
+            for part in found:
+                known = self._known(part)
+                for first in range(0, len(part.images), WATCHED_EVERY):
+                    watch(done + first, total)
+                    yield from self._usable(part.files, part.images[first : first + WATCHED_EVERY], known, pool)
+                done += len(part.images)
+
+    def _usable(
+        self, files: FolderFiles, images: Sequence[int], found: _Found, pool: ThreadPoolExecutor
+    ) -> Iterator[SourceImage]:
+        """Yield the images at some places that can be used; what is not known of them is read."""
+        if unknown := [found.unknown[place] for place in images if place in found.unknown]:
+            self._read(unknown, found, files, pool)
+        for place in images:
+            name, header = files.names[place], found.headers[place]
+            reason = header if isinstance(header, str) else too_long(header[0], header[1])
+            if isinstance(header, str) or reason:
+                self.skipped.append(SkippedEntry(files.folder / name, reason))
+                continue
+            captions: tuple[tuple[str, ...], CaptionFault, Path | str | None]
+            if (read := found.texts.get(place)) is not None:
+                captions = (*captions_of_text(*read), self.origin.extension)
+            else:
+                others = self.captions(files.folder / name)
+                captions = others.texts, others.fault, others.file
+            size_bytes, mtime_ns = files.sizes_bytes[place], files.mtimes_ns[place]
+            texts, fault, caption_from = captions
+            yield SourceImage(
+                files.folder,
+                name,
+                header[0],
+                header[1],
+                size_bytes,
+                mtime_ns,
+                texts,
+                fault,
+                caption_from,
+                is_transparent=header[2],
+            )
+
+    def _known(self, part: ImageFiles) -> _Found:
+        """Return what the index knows of the images and their captions, and what is to be read."""
+        names, sizes, mtimes = part.files.names, part.files.sizes_bytes, part.files.mtimes_ns
+        rows = self.index.rows(part.files.folder, names) if self.index is not None else {}
+        has_text_files = self.origin.source == "text_file"
+        place_of = {name: place for place, name in enumerate(names)} if has_text_files else {}
+        found = _Found()
+
+        for place in part.images:
+            row = rows.get(names[place], _UNKNOWN)
+            header = row[3] if row[1] == sizes[place] and row[2] == mtimes[place] and row[1] >= 0 else None
+            text, caption = None, -1
+            if has_text_files and (caption := place_of.get(stem_of(names[place]) + self.origin.extension, -1)) >= 0:
+                row = rows.get(names[caption], _UNKNOWN)
+                text = row[3] if row[1] == sizes[caption] and row[2] == mtimes[caption] and row[1] >= 0 else None
+            if header is not None:
+                found.headers[place] = self._header(header)
+            if text is not None:
+                fault, _, content = text.partition("\n")
+                found.texts[place] = cast(CaptionFault, fault), content
+            if header is None or (caption >= 0 and text is None):
+                found.unknown[place] = _Unknown(place, header is None, caption if text is None else -1)
+        return found
+
+    def _read(self, unknown: Sequence[_Unknown], found: _Found, files: FolderFiles, pool: ThreadPoolExecutor) -> None:
+        """Read the headers and captions of new and changed files, and add them to the index."""
+        names, sizes, mtimes = files.names, files.sizes_bytes, files.mtimes_ns
+
+        def read(item: _Unknown) -> _Read:
+            return _Read(
+                _read_header(files.folder / names[item.image], sizes[item.image]) if item.is_new else None,
+                _read_caption(files.folder / names[item.caption]) if item.caption >= 0 else None,
+            )
+
+        fresh: list[Row] = []
+        for (image, _, caption), new in zip(unknown, pool.map(read, unknown), strict=True):
+            if new.header is not None:
+                found.headers[image] = new.header
+            if isinstance(new.header, tuple):
+                width_px, height_px, is_transparent = new.header
+                fresh.append((names[image], sizes[image], mtimes[image], f"{width_px} {height_px} {is_transparent:d}"))
+            if new.caption is not None:
+                found.texts[image] = new.caption
+                if len(new.caption[1]) <= _MOST_CHARACTERS:
+                    fresh.append((names[caption], sizes[caption], mtimes[caption], "\n".join(new.caption)))
+        if self.index is not None and fresh:
+            self.index.keep(files.folder, fresh)
+
+    def _header(self, facts: str) -> _Header:
+        header = self._headers.get(facts)
+        if header is None:
+            width, height, transparent = facts.split()
+            header = self._headers[facts] = int(width), int(height), transparent == "1"
+        return header
+
+
+def _read_header(path: Path, size_bytes: int) -> _Header | str:
+    """Return the header of an image, or why it cannot be used."""
+    if size_bytes == 0:
+        return "an empty file"
+    try:
+        with open_image(path) as image:
+            return *upright_size(image), image.has_transparency_data
+    except BrokenImageError as error:
+        return error.reason
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+
+
+def _read_caption(path: Path) -> tuple[CaptionFault, str] | None:
+    try:
+        text, fault = read_text(path)
+    except (OSError, ValueError):
+        return None
+    return fault, text
+
+
+def shared_captions(origin: CaptionOrigin, source: Path) -> CaptionTexts | None:
+    """Return the captions that all images of a source have; None where each has its own."""
+    return read_captions(source, origin, within=source) if origin.source in ("one_file", "fixed_text") else None
