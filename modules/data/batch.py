@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # the window's process imports the type but never torch
     import torch
 
     from modules.data.conditioning import SizeConditioning
-    from modules.data.order import SampleIndex
+    from modules.data.samples import SampleIndex
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,36 +4,21 @@ from __future__ import annotations
 
 import math
 import random
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Literal
 
+import numpy as np
+
 from modules.data.buckets import Size
-from modules.system.ranks import Rank
+from modules.data.samples import AccumulationGroups, Numbers, SampleIndex, Samples, SizeTable
 from modules.system.seeds import derive_seed
 
-
-@dataclass(frozen=True, slots=True, order=True)
-class SampleIndex:
-    """One use of an image in an epoch: the example's index, the number of its repeat, and the resolution's index.
-
-    `epoch` is the one it belongs to, from which its augmentation, its caption and its mask are drawn, also where a
-    merged batch trains it in a later one.
-    """
-
-    example: int
-    repeat: int
-    resolution: int
-    epoch: int
-
-
 PartialBatches = Literal["keep", "merge", "drop"]
-MicroBatch = tuple[SampleIndex, ...]
-AccumulationGroup = tuple[MicroBatch, ...]  # the micro-batches of one optimizer step
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,35 +75,50 @@ def _extra_uses(num_extra: int, turn: int, count: int) -> int:
     return (num_extra - turn + count - 1) // count
 
 
-def sample_indices_of_epoch(
-    concepts: Sequence[ConceptRepeats], *, num_resolutions: int, epoch: int
-) -> list[SampleIndex]:
+def sample_indices_of_epoch(concepts: Sequence[ConceptRepeats], *, num_resolutions: int, epoch: int) -> Samples:
     """Return every sample index of an epoch, in a fixed order.
 
     The fractional part of the repeats rotates: each epoch adds its share of extra repeats, and the next epoch continues
     where it stopped, so that all examples are used equally often, however few they are. An example's resolutions
     alternate from one use to the next.
     """
-    return [
-        SampleIndex(example, repeat, (example + shown_before + repeat) % num_resolutions, epoch)
-        for example, shown_before, count in _uses(concepts, epoch)
-        for repeat in range(count)
-    ]
+    parts = []
+    for concept in concepts:
+        examples_N, shown_before_N, counts_N = _uses(concept, epoch)
+        owners = np.repeat(np.arange(len(counts_N)), counts_N)
+        repeats = np.arange(len(owners)) - (np.cumsum(counts_N) - counts_N)[owners]
+        examples = examples_N[owners]
+        resolutions = (examples + shown_before_N[owners] + repeats) % num_resolutions
+        parts.append(Samples(np.stack([examples, repeats, resolutions, np.full_like(examples, epoch)])))
+    return Samples.joined(parts)
 
 
 def sizes_of_epoch(
-    concepts: Sequence[ConceptRepeats], buckets: Sequence[Sequence[Size]], *, num_resolutions: int, epoch: int
+    concepts: Sequence[ConceptRepeats],
+    buckets: Sequence[Sequence[Size]] | SizeTable,
+    *,
+    num_resolutions: int,
+    epoch: int,
 ) -> Counter[Size]:
     """Return how many samples of each size an epoch has, without creating them as `sample_indices_of_epoch` does.
 
-    `buckets[example][resolution]` is the size of a sample.
+    `buckets[example][resolution]` is the size of a sample. The sizes are in the order of their first use.
     """
+    table = SizeTable.of(buckets)
     counts: Counter[Size] = Counter()
-    for example, shown_before, count in _uses(concepts, epoch):
-        rounds, rest = divmod(count, num_resolutions)
-        for turn in range(min(count, num_resolutions)):
-            size = buckets[example][(example + shown_before + turn) % num_resolutions]
-            counts[size] += rounds + (turn < rest)
+    for concept in concepts:
+        examples_N, shown_before_N, counts_N = _uses(concept, epoch)
+        turns_R = np.arange(num_resolutions)
+        resolutions_NR = (examples_N[:, None] + shown_before_N[:, None] + turns_R) % num_resolutions
+        numbers_NR = table.numbers_NR[examples_N[:, None], resolutions_NR]
+        rounds_N, rest_N = np.divmod(counts_N, num_resolutions)
+        times_NR = rounds_N[:, None] + (turns_R < rest_N[:, None])
+        is_used_NR = times_NR > 0
+        used, firsts, places = np.unique(numbers_NR[is_used_NR], return_index=True, return_inverse=True)
+        times = np.zeros(len(used), np.int64)
+        np.add.at(times, places, times_NR[is_used_NR])
+        for place in np.argsort(firsts):
+            counts[table.sizes[used[place]]] += int(times[place])
     return counts
 
 
@@ -131,17 +131,15 @@ def uses_of_size_before(sizes: Sequence[Size], size: Size, *, example: int, use:
     return rounds * sizes.count(size) + sum(sizes[(example + turn) % len(sizes)] == size for turn in range(rest))
 
 
-def _uses(concepts: Sequence[ConceptRepeats], epoch: int) -> Iterator[tuple[int, int, int]]:
-    """Yield each example of an epoch with how often it was used before, and how often it is used in it."""
-    for concept in concepts:
-        count, turns = concept.num_examples, concept.turns()
-        whole, broken = divmod(concept.exact_repeats, 1)
-        first_extra, end_extra = math.ceil(epoch * broken * count), math.ceil((epoch + 1) * broken * count)
-        used = range(count) if whole else sorted(turn % count for turn in range(first_extra, end_extra))
-        for turn in used:
-            extra_before = _extra_uses(first_extra, turn, count)
-            extra = _extra_uses(end_extra, turn, count) - extra_before
-            yield concept.first_example + turns[turn], whole * epoch + extra_before, whole + extra
+def _uses(concept: ConceptRepeats, epoch: int) -> tuple[Numbers, Numbers, Numbers]:
+    """Return the examples of a concept in an epoch, how often each was used before, and how often it is used in it."""
+    count, turns = concept.num_examples, np.asarray(concept.turns(), np.int64)
+    whole, broken = divmod(concept.exact_repeats, 1)
+    first_extra, end_extra = math.ceil(epoch * broken * count), math.ceil((epoch + 1) * broken * count)
+    used = np.arange(count) if whole else np.sort(np.arange(first_extra, end_extra) % max(1, count))
+    extra_before = (first_extra - used + count - 1) // max(1, count)
+    extra = (end_extra - used + count - 1) // max(1, count) - extra_before
+    return concept.first_example + turns[used], whole * epoch + extra_before, whole + extra
 
 
 def period_of_epochs(concepts: Sequence[ConceptRepeats], *, num_resolutions: int) -> int:
@@ -150,15 +148,19 @@ def period_of_epochs(concepts: Sequence[ConceptRepeats], *, num_resolutions: int
 
 
 def shuffled_by_size(
-    sample_indices: Sequence[SampleIndex], buckets: Sequence[Sequence[Size]], draw: random.Random
-) -> dict[Size, list[SampleIndex]]:
+    sample_indices: Sequence[SampleIndex], buckets: Sequence[Sequence[Size]] | SizeTable, draw: random.Random
+) -> dict[Size, Samples]:
     """Return the samples of each size in random order, the sizes sorted. `buckets` are as in `groups_of_epoch`."""
-    by_size: dict[Size, list[SampleIndex]] = defaultdict(list)
-    for sample_index in sample_indices:
-        by_size[buckets[sample_index.example][sample_index.resolution]].append(sample_index)
-    ordered = {size: by_size[size] for size in sorted(by_size)}
-    for group in ordered.values():
-        draw.shuffle(group)
+    samples, table = Samples.of(sample_indices), SizeTable.of(buckets)
+    numbers = table.numbers_of(samples)
+    by_number = np.argsort(numbers, kind="stable")
+    ends = np.cumsum(np.bincount(numbers, minlength=len(table.sizes))).tolist()
+    ordered = {}
+    for size, start, end in zip(table.sizes, [0, *ends], ends, strict=False):
+        if end > start:
+            places = by_number[start:end].tolist()  # a list: the order is that of Python's own shuffle
+            draw.shuffle(places)
+            ordered[size] = samples.take(np.array(places, np.int64))
     return ordered
 
 
@@ -169,7 +171,7 @@ def generator_of_epoch(run_seed: int, epoch: int) -> random.Random:
 
 def groups_of_epoch(
     sample_indices: Sequence[SampleIndex],
-    buckets: Sequence[Sequence[Size]],
+    buckets: Sequence[Sequence[Size]] | SizeTable,
     *,
     batch_size: int,
     accumulation_steps: int,
@@ -177,7 +179,7 @@ def groups_of_epoch(
     epoch: int,
     partial_batches: PartialBatches = "keep",
     carried: Mapping[Size, Sequence[SampleIndex]] = MappingProxyType({}),
-) -> tuple[AccumulationGroup, ...]:
+) -> AccumulationGroups:
     """Return the optimizer steps of an epoch. `buckets[example][resolution]` is the size of a sample.
 
     A micro-batch contains samples of one size. By default no sample is dropped: a bucket's last micro-batch may be
@@ -187,69 +189,18 @@ def groups_of_epoch(
     """
     draw = generator_of_epoch(run_seed, epoch)
     by_size = shuffled_by_size(sample_indices, buckets, draw)
-    batches: list[MicroBatch] = []
+    parts: list[Samples] = []
+    starts: list[Numbers] = []
+    ends: list[Numbers] = []
+    first = 0
     for size in sorted({*by_size, *carried}):
-        group = [*carried.get(size, ()), *by_size.get(size, ())]
-        end = len(group) if partial_batches == "keep" else len(group) // batch_size * batch_size
-        batches += [tuple(group[i : i + batch_size]) for i in range(0, end, batch_size)]
+        group = Samples.joined([Samples.of(s[size]) for s in (carried, by_size) if size in s])
+        count = len(group) if partial_batches == "keep" else len(group) // batch_size * batch_size
+        starts.append(first + np.arange(0, count, batch_size))
+        ends.append(np.minimum(starts[-1] + batch_size, first + count))
+        parts.append(group)
+        first += len(group)
+    batches = list(range(sum(map(len, starts))))
     draw.shuffle(batches)
-    return tuple(tuple(batches[i : i + accumulation_steps]) for i in range(0, len(batches), accumulation_steps))
-
-
-# How the processes of a run share an optimizer step: by micro-batches, and by images if micro-batches do not suffice.
-#
-# The seeds of a sample depend on its step, its micro-batch and its place there, never on the process that trains it, so
-# a step has the same noise and timesteps for any number of processes.
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """The images of one micro-batch that one process trains, from `first_row` on.
-
-    `number` counts the micro-batches of its accumulation group, `whole` all its images. A share that does not count
-    repeats an image of another process, with no weight: its process would have nothing to train in the step.
-    """
-
-    number: int
-    whole: MicroBatch
-    first_row: int
-    num_rows: int
-    counts: bool = True
-
-    @property
-    def sample_indices(self) -> MicroBatch:
-        """The images of the share."""
-        return self.whole[self.first_row : self.first_row + self.num_rows]
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether the process trains the whole micro-batch."""
-        return self.num_rows == len(self.whole)
-
-
-def share_of(group: AccumulationGroup, rank: Rank, *, in_step: bool = False) -> tuple[Share, ...]:
-    """Return the share of an accumulation group, which is one optimizer step, that a process trains; never empty.
-
-    Whole micro-batches as long as there is one for each process; of each of the rest every process takes its part of
-    the images. The counting shares of all processes are disjoint and together complete. With `in_step` all processes
-    have equally many shares: processes that shard the weights must compute each forward pass together.
-    """
-    size = rank.world_size
-    num_dealt = len(group) // size * size
-    shares = [Share(n, m, 0, len(m)) for n, m in enumerate(group[:num_dealt]) if n % size == rank.index]
-    for number, whole in enumerate(group[num_dealt:], start=num_dealt):
-        first, end = (len(whole) * place // size for place in (rank.index, rank.index + 1))
-        if end > first:
-            shares.append(Share(number, whole, first, end - first))
-        elif in_step:
-            shares.append(Share(number, whole, 0, 1, counts=False))
-    if not shares and group:
-        shares.append(Share(0, group[0], 0, 1, counts=False))
-    return tuple(shares)
-
-
-def shares_of_step(batch_size: int, num_batches: int, world_size: int) -> tuple[int, int]:
-    """Return the most images that a process trains at once, and its number of shares of a step of full batches."""
-    dealt, rest = divmod(num_batches, world_size)
-    most = batch_size if dealt else -(-batch_size // world_size)
-    return most, dealt + rest
+    starts_B, ends_B = (np.concatenate([np.zeros(0, np.int64), *of_sizes])[batches] for of_sizes in (starts, ends))
+    return AccumulationGroups(Samples.joined(parts), starts_B, ends_B, accumulation_steps=accumulation_steps)

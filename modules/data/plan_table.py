@@ -10,8 +10,9 @@ from dataclasses import dataclass, fields
 
 from modules.data.buckets import Size
 from modules.data.dataset import Dataset
-from modules.data.order import SampleIndex, uses_of_size_before
+from modules.data.order import uses_of_size_before
 from modules.data.plans import EpochPlans
+from modules.data.samples import SampleIndex
 from modules.data.versions import ImageVersion, ImageVersions, num_variations
 
 _MOST_COUNTED = 500_000  # samples

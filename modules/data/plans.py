@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
+from functools import cached_property
 
 from modules.data.buckets import Size
 from modules.data.captions.drawing import CaptionDropout, CaptionUse, DrawnCaption, draw_caption
 from modules.data.dataset import Dataset, concept_repeats_of
 from modules.data.order import (
-    AccumulationGroup,
     PartialBatches,
-    SampleIndex,
     generator_of_epoch,
     groups_of_epoch,
     period_of_epochs,
@@ -20,6 +19,7 @@ from modules.data.order import (
     shuffled_by_size,
     sizes_of_epoch,
 )
+from modules.data.samples import AccumulationGroups, SampleIndex, Samples, SizeTable
 
 
 class EpochPlans:
@@ -47,27 +47,31 @@ class EpochPlans:
         self._accumulation_steps = accumulation_steps
         self._run_seed = run_seed
         self._partial_batches = partial_batches
-        self._newest: tuple[int, tuple[AccumulationGroup, ...]] = (-1, ())
+        self._newest: tuple[int, AccumulationGroups | None] = (-1, None)
         self._known_steps: list[int] = []
         self._samples_before: list[Counter[Size]] = [Counter()]
 
-    def accumulation_groups(self, epoch: int) -> tuple[AccumulationGroup, ...]:
+    def accumulation_groups(self, epoch: int) -> AccumulationGroups:
         """Return the accumulation groups of an epoch (counted from 0)."""
-        if self._newest[0] != epoch:
-            self._newest = (
-                epoch,
-                groups_of_epoch(
-                    self._sample_indices(epoch),
-                    self._dataset.buckets,
-                    batch_size=self._batch_size,
-                    accumulation_steps=self._accumulation_steps,
-                    run_seed=self._run_seed,
-                    epoch=epoch,
-                    partial_batches=self._partial_batches,
-                    carried=self._carried_into(epoch),
-                ),
+        number, groups = self._newest
+        if groups is None or number != epoch:
+            groups = groups_of_epoch(
+                self._sample_indices(epoch),
+                self.sizes,
+                batch_size=self._batch_size,
+                accumulation_steps=self._accumulation_steps,
+                run_seed=self._run_seed,
+                epoch=epoch,
+                partial_batches=self._partial_batches,
+                carried=self._carried_into(epoch),
             )
-        return self._newest[1]
+            self._newest = epoch, groups
+        return groups
+
+    @cached_property
+    def sizes(self) -> SizeTable:
+        """The sizes of the examples by resolution."""
+        return SizeTable(self._dataset.buckets)
 
     def uses_before(self, example: int, epoch: int) -> int:
         """Return how often an example is used in the epochs before one."""
@@ -134,10 +138,10 @@ class EpochPlans:
             for samples in self._shuffle(epoch).values():
                 yield from samples[len(samples) // self._batch_size * self._batch_size :]
 
-    def _shuffle(self, epoch: int) -> dict[Size, list[SampleIndex]]:
+    def _shuffle(self, epoch: int) -> dict[Size, Samples]:
         """Return the samples of an epoch by size in their order, as `groups_of_epoch` divides them into batches."""
         draw = generator_of_epoch(self._run_seed, epoch)
-        return shuffled_by_size(self._sample_indices(epoch), self._dataset.buckets, draw)
+        return shuffled_by_size(self._sample_indices(epoch), self.sizes, draw)
 
     def _carried_into(self, epoch: int) -> dict[Size, list[SampleIndex]]:
         """Return the samples of each size that are left over from the epochs before, in their order."""
@@ -150,7 +154,7 @@ class EpochPlans:
                 break
             by_size = self._shuffle(earlier)
             for size in list(missing):
-                rest = by_size.get(size, [])[-missing[size] :]
+                rest = list(by_size[size][-missing[size] :]) if size in by_size else []
                 carried[size] = rest + carried[size]
                 missing[size] -= len(rest)
                 if not missing[size]:
@@ -166,13 +170,13 @@ class EpochPlans:
 
     def _samples(self, epoch: int) -> Counter[Size]:
         return sizes_of_epoch(
-            self._concept_repeats, self._dataset.buckets, num_resolutions=self._dataset.num_resolutions, epoch=epoch
+            self._concept_repeats, self.sizes, num_resolutions=self._dataset.num_resolutions, epoch=epoch
         )
 
     def _period(self) -> int:
         return period_of_epochs(self._concept_repeats, num_resolutions=self._dataset.num_resolutions)
 
-    def _sample_indices(self, epoch: int) -> list[SampleIndex]:
+    def _sample_indices(self, epoch: int) -> Samples:
         return sample_indices_of_epoch(
             self._concept_repeats, num_resolutions=self._dataset.num_resolutions, epoch=epoch
         )

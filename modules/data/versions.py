@@ -11,7 +11,8 @@ from modules.data.cache.version_keys import VersionKeys
 from modules.data.conditioning import SizeConditioning
 from modules.data.dataset import ConceptFacts, Dataset, concept_repeats_of
 from modules.data.image_settings import is_random
-from modules.data.order import ConceptRepeats, SampleIndex, uses_of_size_before
+from modules.data.order import ConceptRepeats, uses_of_size_before
+from modules.data.samples import SampleIndex
 from modules.data.source_image import SourceImage
 from modules.data.transforms.geometry import fitted_like
 from modules.data.transforms.recipe import Recipe, draw_recipe

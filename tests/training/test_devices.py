@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from modules.config.schema import Config
 from modules.data.batch import Batch
-from modules.data.order import SampleIndex
+from modules.data.samples import SampleIndex
 from modules.formats.lazy_tensors import concatenate, lazy
 from modules.formats.safetensors_io import write_safetensors
 from modules.memory.guard import DeviceGuard, DeviceMixError

@@ -15,8 +15,8 @@ import torch
 from modules.config.schema import Config
 from modules.data.batch import Batch
 from modules.data.datasets import build_datasets
-from modules.data.order import SampleIndex
 from modules.data.plan_table import describe_buckets, plan_rows
+from modules.data.samples import SampleIndex
 from modules.data.versions import ImageVersions
 from modules.families.protocol import ModelFamily
 from modules.memory.frozen_copy import FrozenCopy

@@ -14,8 +14,8 @@ from PIL import Image, ImageDraw
 
 from modules.config.schema import Config
 from modules.data.batch import Batch
-from modules.data.order import SampleIndex
 from modules.data.plan_table import plan_rows
+from modules.data.samples import SampleIndex
 from modules.data.versions import ImageVersions
 from modules.objectives.denoise import area_weights
 from tests.builders.configs import laid_over, small_config

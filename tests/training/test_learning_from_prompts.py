@@ -13,7 +13,7 @@ from modules.config.presets import list_presets
 from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.config.usage import uses_prior
-from modules.data.order import SampleIndex
+from modules.data.samples import SampleIndex
 from modules.data.versions import ImageVersions
 from modules.estimate.architecture import architecture_of
 from modules.families.registry import FAMILIES

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from modules.config.codec import export_file
-from modules.data.order import SampleIndex
+from modules.data.samples import SampleIndex
 from modules.data.versions import ImageVersion, ImageVersions
 from tests.builders.configs import small_config
 from tests.builders.images import draw_folder, draw_mask

@@ -15,8 +15,9 @@ from modules.data.concept import Concept
 from modules.data.dataset import ConceptFacts, Dataset, build_dataset, concept_repeats_of
 from modules.data.example import Example
 from modules.data.image_settings import ImageChanges
-from modules.data.order import PartialBatches, SampleIndex, sample_indices_of_epoch
+from modules.data.order import PartialBatches, sample_indices_of_epoch
 from modules.data.plans import EpochPlans
+from modules.data.samples import SampleIndex
 from modules.data.source_image import SourceImage
 from tests.builders.images import draw_folder
 

@@ -11,16 +11,14 @@ from hypothesis import strategies as st
 
 from modules.data.buckets import Size
 from modules.data.order import (
-    AccumulationGroup,
     ConceptRepeats,
-    SampleIndex,
     groups_of_epoch,
     period_of_epochs,
     sample_indices_of_epoch,
-    share_of,
-    shares_of_step,
     sizes_of_epoch,
 )
+from modules.data.samples import AccumulationGroup, SampleIndex
+from modules.data.shares import share_of, shares_of_step
 from modules.system.errors import DarkroomError
 from modules.system.ranks import ONLY_RANK, Rank, current_rank, meeting_place
 

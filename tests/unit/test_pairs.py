@@ -18,8 +18,8 @@ from modules.data.concept import Concept
 from modules.data.dataset import build_dataset
 from modules.data.image_settings import ImageChanges
 from modules.data.images import open_image
-from modules.data.order import SampleIndex
 from modules.data.pairs import fingerprint_of_source, scan_pairs
+from modules.data.samples import SampleIndex
 from modules.data.scan import Scan
 from modules.data.transforms.apply import load_pixels
 from modules.data.transforms.geometry import Geometry, fitted_like

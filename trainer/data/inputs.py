@@ -14,7 +14,7 @@ from modules.data.cache.inputs import BLANK, KnownKeys, inpainting_mask, inpaint
 from modules.data.cache.masks import MaskFile
 from modules.data.cache.version_keys import Place
 from modules.data.inputs import ModelInput
-from modules.data.order import SampleIndex
+from modules.data.samples import SampleIndex
 from modules.data.versions import ImageVersion, ImageVersions
 from modules.system.devices import Device, move_async
 from trainer.data.caching import Caches

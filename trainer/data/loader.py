@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import accumulate, islice
@@ -13,8 +13,9 @@ from modules.data.batch import Batch
 from modules.data.captions.drawing import CaptionDropout, DrawnCaption
 from modules.data.conditioning import DeliveredConditioning
 from modules.data.dataset import Dataset
-from modules.data.order import MicroBatch, SampleIndex, Share, share_of
 from modules.data.plans import EpochPlans, caption_of
+from modules.data.samples import AccumulationGroup, MicroBatch, SampleIndex
+from modules.data.shares import Share, share_of
 from modules.data.versions import ImageVersion, ImageVersions, RejectedVersions
 from modules.system.devices import Device, move_async
 from modules.system.errors import DarkroomError
@@ -151,7 +152,9 @@ class Loader:
         images of several kinds of concepts. None if the epoch has no images.
         """
         ranks = [replace(self.rank, index=index) for index in range(self.rank.world_size)]
-        groups = self.plans.accumulation_groups(epoch)
+        groups: Sequence[AccumulationGroup] = self.plans.accumulation_groups(epoch)
+        if len({concept.kind for concept in self.dataset.concepts}) == 1:  # then only the shape of a group counts
+            groups = self.plans.accumulation_groups(epoch).first_of_each_shape(self.plans.sizes)
         shares = [share for group in groups for rank in ranks for share in share_of(group, rank)]
         if not shares:
             return None

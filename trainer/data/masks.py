@@ -18,7 +18,7 @@ from modules.data.cache.key import mask_key
 from modules.data.cache.masks import MaskFile, mask_file
 from modules.data.cache.store import BrokenEntryError, EntryStore
 from modules.data.dataset import Dataset
-from modules.data.order import SampleIndex
+from modules.data.samples import SampleIndex
 from modules.data.versions import ImageVersion, ImageVersions
 from modules.objectives.denoise import area_weights, preservation_weights
 from modules.system.devices import Device, move_async

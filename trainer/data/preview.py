@@ -20,8 +20,8 @@ from modules.data.captions.drawing import CaptionDropout, DrawnCaption
 from modules.data.concept import Concept
 from modules.data.dataset import Dataset, ScanOf, build_dataset
 from modules.data.example import Example
-from modules.data.order import SampleIndex
 from modules.data.plans import EpochPlans, caption_of
+from modules.data.samples import SampleIndex
 from modules.data.scan import Scan, Watch, ignore_progress
 from modules.data.transforms.apply import load_mask, load_pixels
 from modules.data.transforms.recipe import Colour, Recipe, plain_recipe

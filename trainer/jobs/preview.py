@@ -16,7 +16,7 @@ from modules.data.buckets import Size
 from modules.data.dataset import Dataset
 from modules.data.example import Example
 from modules.data.image_settings import AUGMENTATIONS, ImageChanges
-from modules.data.order import SampleIndex
+from modules.data.samples import SampleIndex
 from modules.data.transforms.recipe import Recipe, draw_recipe, plain_recipe
 from modules.data.versions import ImageVersions
 from modules.settings.field import Setting

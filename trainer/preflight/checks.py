@@ -199,7 +199,7 @@ def describe_choices(config: Config, plans: EpochPlans) -> str:
     """Return how many choices a person makes; empty for a run without choices by a person."""
     if rollout_of(config) is None or trains_on_reward(config):
         return ""
-    num_choices = sum(len(batch) for group in plans.accumulation_groups(0) for batch in group)
+    num_choices = plans.accumulation_groups(0).num_samples
     epochs = config.training.epochs
     whole = "" if epochs == 1 else f" of the first of {count(epochs, 'epoch')}"
     return f"You make {count(num_choices, 'choice')}, one for each prompt{whole}."

@@ -30,7 +30,7 @@ from modules.config.usage import (
     uses_perceptual_distance,
 )
 from modules.data.buckets import Size
-from modules.data.order import shares_of_step
+from modules.data.shares import shares_of_step
 from modules.estimate.architecture import Architecture
 from modules.estimate.run_plan import RUNTIME_BYTES, Average, Phase, RunPlan, Sample, Sampled
 from modules.families.spec import PartSpec
