@@ -113,7 +113,7 @@ def read_captions(image: Path, origin: CaptionOrigin, *, within: Path | None = N
 
 
 def captions_of_text(fault: CaptionFault, text: str) -> tuple[tuple[str, ...], CaptionFault]:
-    """Return the captions in the text of a file, and what is wrong with it; `fault` is the encoding it was read in."""
+    """Return the captions in the text of a file, and what is wrong with it, which may be its encoding."""
     texts = _lines(text)
     return texts, fault if texts else "empty"
 
