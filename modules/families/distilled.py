@@ -9,6 +9,8 @@ from typing import Any
 
 _FEW_STEP_SCHEDULERS = ("LCMScheduler", "TCDScheduler", "FlowMatchLCMScheduler", "FlowMapEulerDiscreteScheduler")
 
+_BY_NAME = "its name"
+
 
 @dataclass(frozen=True, slots=True)
 class DistilledSpec:
@@ -20,7 +22,8 @@ class DistilledSpec:
     With one of `undone_words` in its name the distillation was undone. `advice` is shown to the user. They are sampled
     in about `steps` steps, with a guidance scale of at most `guidance`. They may lack weights whose names begin with
     one of `lacks`, which have no effect in other models of the family if they are 0. `is_refused`: training one
-    without a training adapter is an error, as its results are useless.
+    without a training adapter is an error, as its results are useless; `published` are the repositories and files of
+    the published ones, in lower case. A similar name alone, which a fine-tune of the base may have, is only doubtful.
     """
 
     words: tuple[str, ...]
@@ -33,6 +36,7 @@ class DistilledSpec:
     guidance: float = 1.0
     lacks: tuple[str, ...] = ()
     is_refused: bool = False
+    published: frozenset[str] = frozenset()
 
     def is_named(self, base_model: str) -> bool:
         """Return whether a base model, a path or a repository, is named like a distilled one."""
@@ -44,6 +48,11 @@ class DistilledSpec:
     def is_undone(self, base_model: str) -> bool:
         """Return whether a base model is named like one whose distillation was undone."""
         return any(word in _file_name(base_model) for word in self.undone_words)
+
+    def refuses(self, base_model: str, evidence: str) -> bool:
+        """Return whether a model with this evidence may not be trained: by its files, or as a published one."""
+        is_published = not self.published.isdisjoint({base_model.strip().lower(), _file_name(base_model)})
+        return self.is_refused and bool(evidence) and (is_published or evidence != _BY_NAME)
 
     def evidence(
         self,
@@ -62,7 +71,7 @@ class DistilledSpec:
         if self.is_undone(base_model):
             return ""
         if self.is_named(base_model):
-            return "its name"
+            return _BY_NAME
         value = config.get(self.config_key) if self.config_key else None
         if value is not None and self.config_value in (None, value):
             return f"{self.config_key} in its config"

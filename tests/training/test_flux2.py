@@ -38,6 +38,7 @@ from tests.builders.flux2_klein import TINY, tiny_flux2_vae
 from tests.builders.pipelines import load_tiny, noise_of
 from tests.builders.runs import assert_equal_tensors
 from trainer.preflight import check
+from trainer.preflight.distilled import problems_of_distilled
 
 
 @pytest.fixture
@@ -174,6 +175,33 @@ def test_klein_itself_is_refused_by_its_index(config: Config, distilled: Path) -
     assert "is_distilled in its model_index.json" in message
     assert "Train on FLUX.2 klein base" in message
     assert not errors(config)
+
+
+@pytest.mark.parametrize(
+    ("name", "severity"),
+    [
+        ("black-forest-labs/FLUX.2-klein-4B", "error"),
+        ("models/flux-2-klein-9b-fp8.safetensors", "error"),
+        ("me/klein-4b-mine", "warning"),
+        ("models/klein-9b-cats.safetensors", "warning"),
+        ("black-forest-labs/FLUX.2-klein-base-4B", ""),
+    ],
+)
+def test_a_name_alone_refuses_the_published_klein_only(config: Config, name: str, severity: str) -> None:
+    found = [p.severity for p in problems_of_distilled(laid_over(config, {"model": {"base_model": name}}))]
+    assert found == ([severity] if severity else [])
+
+
+def test_a_folder_named_like_klein_is_what_its_index_says(config: Config, distilled: Path) -> None:
+    """A fine-tune of the base is not refused for the folder that someone keeps it in."""
+    named = distilled.rename(distilled.parent / "klein-4b-mine")
+    assert "is_distilled in its model_index.json" in errors(config, base_model=str(named))
+    index = json.loads((named / "model_index.json").read_text())
+    (named / "model_index.json").write_text(json.dumps({**index, "is_distilled": False}))
+    assert not list(problems_of_distilled(laid_over(config, {"model": {"base_model": str(named)}})))
+    (named / "model_index.json").write_text(json.dumps({k: v for k, v in index.items() if k != "is_distilled"}))
+    [doubtful] = problems_of_distilled(laid_over(config, {"model": {"base_model": str(named)}}))
+    assert (doubtful.severity, "by its name" in doubtful.message) == ("warning", True)
 
 
 def test_a_training_adapter_allows_klein_itself(config: Config, distilled: Path, tmp_path: Path) -> None:

@@ -11,11 +11,11 @@ from modules.config.quantized_parts import part_source
 from modules.config.sampled_model import config_of_samples
 from modules.config.schema import Config
 from modules.config.usage import uses_denoiser
-from modules.estimate.architecture import architecture_of
 from modules.families.distilled import DistilledSpec
 from modules.system.paths import from_root
 from modules.system.problem import Problem, Severity, cut
 from modules.system.regular_files import read_regular
+from trainer.preflight.denoiser_config import denoiser_config
 from trainer.preflight.model import downloaded_folder, kind_of
 
 _MAX_CONFIG_BYTES = 1_000_000
@@ -38,7 +38,8 @@ def _training(config: Config, distilled: DistilledSpec) -> Iterator[Problem]:
         advice = distilled.advice
         if config.training.trains == "adapter":
             advice += " Or set a training adapter for this model."
-        severity: Severity = "error" if distilled.is_refused else "warning"
+        is_refused = distilled.refuses(part_source(config, config.family.denoiser), evidence)
+        severity: Severity = "error" if is_refused else "warning"
         yield Problem("model.base_model", f"{source} seems to be a distilled model, by {evidence}.", severity, advice)
     elif has_adapter and not evidence and source:
         yield Problem(
@@ -74,8 +75,7 @@ def _evidence(config: Config, distilled: DistilledSpec) -> str:
     name = part_source(config, config.family.denoiser)
     if not name:
         return ""
-    architecture = architecture_of(name, config.model.family.name) if distilled.config_key else None
-    settings = {} if architecture is None else architecture.configs.get(config.family.denoiser.name, {})
+    settings = denoiser_config(config) if distilled.config_key else {}
     index = _json_of(config, "model_index.json") if distilled.index_key else {}
     return distilled.evidence(name, settings, _json_of(config, "scheduler/scheduler_config.json"), index)
 

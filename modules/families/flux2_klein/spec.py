@@ -38,6 +38,15 @@ FLUX2_KLEIN = FamilySpec(
         undone_words=("base",),
         steps=4,
         is_refused=True,
+        published=frozenset(
+            name.format(size)
+            for size in ("4b", "9b")
+            for name in (
+                *("black-forest-labs/flux.2-klein-{}", "black-forest-labs/flux.2-klein-{}-fp8"),
+                *("black-forest-labs/flux.2-klein-{}-nvfp4", "flux-2-klein-{}.safetensors"),
+                *("flux-2-klein-{}-fp8.safetensors", "flux-2-klein-{}-nvfp4.safetensors"),
+            )
+        ),
     ),
     released="2025-11",
     ai_toolkit=("flux2_klein_4b", "flux2_klein_9b"),
