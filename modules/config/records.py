@@ -23,7 +23,7 @@ from modules.config.usage import (
 )
 from modules.families.spec import BASE_VARIANT
 from modules.settings.edit import get_path
-from modules.settings.field import FieldRecord, Section, When, records_of
+from modules.settings.field import FieldRecord, Section, When, records_of, records_of_entry
 from modules.settings.walk import condition_path, is_relevant
 
 
@@ -48,8 +48,12 @@ def record_at(config: Section, path: str) -> FieldRecord | None:
     if holder is None:
         return None
     section, prefix = _item_type(config, holder), holder.path
+    entry = path[len(holder.path) + 1 :].partition(".")[0]
+    keys = config.map_keys(holder.name) if holder.kind == "map" else ()
+    if key := next((key for key in keys if key.name == entry), None):
+        return next((r for r in records_of_entry(holder, key) if r.path == path), None)
     if holder.kind in ("map", "list"):
-        prefix += "." + path[len(holder.path) + 1 :].partition(".")[0]
+        prefix += f".{entry}"
     return next((r for r in inner_records(section, prefix) if r.path == path), None) if section else None
 
 

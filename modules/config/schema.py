@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal, cast
 
+from pydantic import ValidationInfo, field_validator
+
 from modules.adapters.registry import ADAPTERS, DEFAULT_ADAPTER
 from modules.adapters.settings import AN_ADAPTER, AdapterSettings
 from modules.config.sections.data import Data
@@ -32,7 +34,7 @@ class Config(Section):
     the settings that a newer version or another program wrote, by path.
     """
 
-    darkroom_version: Literal[6] = 6
+    darkroom_version: Literal[7] = 7
     general: General = General.with_defaults()
     model: Model = Model.with_defaults()
     parts: Annotated[
@@ -77,6 +79,14 @@ class Config(Section):
     remembered: Mapping[str, Mapping[str, Mapping[str, Any]]] = {}
     unknown: Mapping[str, Any] = {}
 
+    @field_validator("parts", mode="after")
+    @classmethod
+    def _with_defaults(cls, parts: Mapping[str, Part], info: ValidationInfo) -> Mapping[str, Part]:
+        """Return the parts with the defaults of their own in place of those that no file and nobody set."""
+        model: Model | None = info.data.get("model")  # None if it is not valid
+        own = {} if model is None else {p.name: p.defaults for p in FAMILIES[model.family.name].parts}
+        return {name: _with_own_defaults(part, own.get(name, {})) for name, part in parts.items()}
+
     def map_keys(self, field_name: str) -> Sequence[MapKey]:
         """Return the parts of the model's family; each has settings, also where the file contains none."""
         return self.family_parts if field_name == "parts" else ()
@@ -100,5 +110,15 @@ class Config(Section):
         )
 
     def part(self, name: str) -> Part:
-        """Return the settings of one part of the model; the defaults if the file contains none."""
-        return self.parts.get(name) or Part()
+        """Return the settings of one part of the model; its defaults if the file contains none."""
+        return self.parts.get(name) or default_part(FAMILIES[self.model.family.name], name)
+
+
+def default_part(family: FamilySpec, name: str) -> Part:
+    """Return the settings of a part of a family's models that a file without it has."""
+    return Part(**next((part.defaults for part in family.parts if part.name == name), {}))
+
+
+def _with_own_defaults(part: Part, defaults: Mapping[str, Any]) -> Part:
+    unset = {name: value for name, value in defaults.items() if name not in part.model_fields_set}
+    return part.model_copy(update=unset) if unset else part

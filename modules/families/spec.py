@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from modules.diffusion.process_spec import DDPM, ProcessSpec
 from modules.families.distilled import DistilledSpec
@@ -40,6 +40,11 @@ class PartSpec:
     optional: bool = False
     tokenizer: str = ""
     reads: str = ""
+
+    @property
+    def defaults(self) -> Mapping[str, Any]:
+        """The defaults of its settings that differ from those of other parts: a large text encoder is not trained."""
+        return {"train": False} if self.role == "text_encoder" and self.model.is_large else {}
 
     @property
     def tokenizer_folder(self) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -58,7 +59,7 @@ def get_path(tree: Section, path: str) -> Any:
     not exist.
     """
     node: Any = tree
-    entries: Mapping[str, type[BaseModel]] = {}
+    entries: Mapping[str, Callable[[], BaseModel]] = {}
     for name in path.split("."):
         inner = _default_entries(node, name)
         node = entries[name]() if name in entries and name not in node else _child(node, name, path)
@@ -129,12 +130,12 @@ def describe(error: ValidationError) -> str:
     return f"{shown(finding.get('input'))} is not valid: {reason_of(finding)}."
 
 
-def _default_entries(node: Any, name: str) -> dict[str, type[BaseModel]]:
-    """Return the known keys of a section's map, with the section class of each that the map lacks."""
+def _default_entries(node: Any, name: str) -> dict[str, Callable[[], BaseModel]]:
+    """Return the known keys of a section's map, with what makes the default section of each that the map lacks."""
     if not isinstance(node, Section) or not (keys := node.map_keys(name)):
         return {}
     entry = get_args(type(node).model_fields[name].annotation)[1]
-    return dict.fromkeys((key.name for key in keys), entry)
+    return {key.name: partial(entry, **key.defaults) for key in keys}
 
 
 def _child(node: Any, name: str, path: str) -> Any:

@@ -32,7 +32,10 @@ NotYet = Literal["", "refused", "ignored"]
 
 
 class MapKey(Protocol):
-    """A key of a field that maps names to sections: its name, and what can be done with the model part behind it."""
+    """A key of a field that maps names to sections: its name, and what can be done with the model part behind it.
+
+    `defaults` are those of the section's fields that are others for this key.
+    """
 
     @property
     def name(self) -> str: ...
@@ -42,6 +45,9 @@ class MapKey(Protocol):
 
     @property
     def optional(self) -> bool: ...
+
+    @property
+    def defaults(self) -> Mapping[str, Any]: ...
 
 
 class Section(BaseModel):
@@ -237,6 +243,15 @@ def records_of(section: type[BaseModel], prefix: str = "") -> tuple[FieldRecord,
     sections give one record each; the form requests the records of the variant or item it shows.
     """
     return tuple(_walk(section, prefix))
+
+
+def records_of_entry(record: FieldRecord, key: MapKey) -> tuple[FieldRecord, ...]:
+    """Return the records of the fields of an entry of a map from names to sections, under its path."""
+    assert record.item is not None, f"{record.path} is not a map of sections"
+    records = records_of(record.item, f"{record.path}.{key.name}")
+    if not key.defaults:
+        return records
+    return tuple(replace(r, default=key.defaults.get(r.name, r.default)) for r in records)
 
 
 def _walk(section: type[BaseModel], prefix: str) -> Iterator[FieldRecord]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pydantic import BaseModel
 
 from modules.settings.edit import get_path
-from modules.settings.field import FieldRecord, Section, When, records_of
+from modules.settings.field import FieldRecord, Section, When, records_of, records_of_entry
 
 
 def condition_path(record: FieldRecord, condition: When) -> str:
@@ -60,8 +60,7 @@ def _inside(tree: Section, record: FieldRecord, with_idle: bool) -> Iterator[Fie
         case "map" if record.item:
             holder = get_path(tree, record.path.rpartition(".")[0]) if "." in record.path else tree
             for key in holder.map_keys(record.name):
-                fields = records_of(record.item, f"{record.path}.{key.name}")
-                wanted = tuple(f for f in fields if f.setting.is_for(key))
+                wanted = tuple(f for f in records_of_entry(record, key) if f.setting.is_for(key))
                 yield from _counting(tree, wanted, with_idle=with_idle)
         case "list" if record.item:
             for index, item in enumerate(get_path(tree, record.path)):

@@ -20,11 +20,14 @@ USUAL_LAYERS = {"layers": Lora().layers, "custom_layers": ""}
 
 
 def small_config(folder: Path, *, model: Path, images: Path, **changes: Any) -> Config:
-    """Return the config of a run of a few seconds, with `changes` (nested sections) applied."""
+    """Return the config of a run of a few seconds, with `changes` (nested sections) applied.
+
+    All parts that can be are trained, the large text encoders, too.
+    """
     family = family_of(model)
     has_unet = FAMILIES[family].denoiser.model_class.endswith(":UNet2DConditionModel")
     tree: dict[str, Any] = {
-        "darkroom_version": 6,
+        "darkroom_version": 7,
         "general": {
             "workspace_dir": str(folder / "workspace"),
             "cache_dir": str(folder / "cache"),
@@ -33,6 +36,7 @@ def small_config(folder: Path, *, model: Path, images: Path, **changes: Any) -> 
             "tensorboard": False,
         },
         "model": {"base_model": str(model), "family": family},
+        "parts": {part.name: {"train": True} for part in FAMILIES[family].trainable_parts if part.defaults},
         "data": {"resolution_px": [64], "bucket_step_px": 16, "loader_threads": 1},
         "concepts": [{"path": str(images)}],
         "training": {"epochs": 2, "batch_size": 2, "learning_rate": 1e-3},

@@ -351,7 +351,7 @@ def _read_list(content: bytes, folder: Path) -> None:
     _write(folder, "samples.json", content)
     theirs = {"__version": 11, "concept_file_name": "concepts.json", "sample_definition_file_name": "samples.json"}
     load_file(_write(folder, "theirs.json", json.dumps(theirs).encode()))
-    ours = {"darkroom_version": 6, "concepts_file": "concepts.json", "samples_file": "samples.json"}
+    ours = {"darkroom_version": 7, "concepts_file": "concepts.json", "samples_file": "samples.json"}
     load_file(_write(folder, "ours.json", json.dumps(ours).encode()))
 
 

@@ -252,7 +252,7 @@ def test_the_published_model_needs_the_known_memory_at_1024_px(dtype: str, least
     parts = {"transformer": {"dtype": dtype, "checkpointing": "block"}, "text_encoder": {"dtype": dtype}}
     tree = {"model": {"family": "anima", "base_model": "circlestone-labs/Anima-Base-v1.0-Diffusers"}, "parts": parts}
     tree |= {"training": {"precision": "bfloat16"}, "data": {"resolution_px": [1024]}}
-    estimate = memory_estimate(decode({"darkroom_version": 6, **tree}).config, {Size(1024, 1024): 10})
+    estimate = memory_estimate(decode({"darkroom_version": 7, **tree}).config, {Size(1024, 1024): 10})
     assert estimate is not None
     training = estimate.phase("training")
     assert training is not None

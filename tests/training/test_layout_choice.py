@@ -136,6 +136,6 @@ def test_a_fork_has_the_layout_of_its_origin(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("given", "choice"), [(True, "on"), (False, "off"), ("auto", "auto")])
 def test_a_switch_of_an_earlier_file_is_a_choice_now(given: object, choice: str) -> None:
-    loaded = decode({"darkroom_version": 6, "model": {"channels_last": given, "compile": given}})
+    loaded = decode({"darkroom_version": 7, "model": {"channels_last": given, "compile": given}})
     assert not loaded.problems
     assert (loaded.config.model.channels_last, loaded.config.model.compile) == (choice, choice)

@@ -73,7 +73,7 @@ def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """One built-in preset."""
     folder = tmp_path / "training_presets"
     (folder / "sd").mkdir(parents=True)
-    tree = {"darkroom_version": 6, "training": {"epochs": 33, "batch_size": 2}}
+    tree = {"darkroom_version": 7, "training": {"epochs": 33, "batch_size": 2}}
     (folder / "sd" / "#one.json").write_text(json.dumps(tree), encoding="utf-8")
     monkeypatch.setattr(presets, "BUILT_IN_DIR", folder)
     return folder

@@ -43,7 +43,7 @@ def desk() -> Desk:
 
 def built_in(tmp_path: Path, name: str = "#one", **tree: object) -> Preset:
     path = tmp_path / f"{name}.json"
-    path.write_text(json.dumps({"darkroom_version": 6, **tree}), encoding="utf-8")
+    path.write_text(json.dumps({"darkroom_version": 7, **tree}), encoding="utf-8")
     return Preset(name, "sd", path)
 
 
@@ -150,7 +150,7 @@ def test_a_file_that_is_not_a_config_changes_nothing(desk: Desk, tmp_path: Path,
 def test_the_problems_of_a_file_are_listed_with_their_places(desk: Desk, tmp_path: Path) -> None:
     path = tmp_path / "odd.json"
     path.write_text(
-        json.dumps({"darkroom_version": 6, "training": {"epochs": "many", "what": 1}}), encoding="utf-8"
+        json.dumps({"darkroom_version": 7, "training": {"epochs": "many", "what": 1}}), encoding="utf-8"
     )  # fmt: skip
     desk.documents.open_file(path)
     places = {f.problem.path: (f.place, f.page) for f in desk.findings.items}

@@ -440,7 +440,7 @@ def test_the_adapter_page_shows_a_note_while_no_adapter_is_trained(window: Windo
 
 def test_unknown_settings_survive_the_window(open_window: Callable[..., Window], tmp_path: Path) -> None:
     path = tmp_path / "old.json"
-    path.write_text(json.dumps({"darkroom_version": 6, "from_the_future": {"a": 1}}), encoding="utf-8")
+    path.write_text(json.dumps({"darkroom_version": 7, "from_the_future": {"a": 1}}), encoding="utf-8")
     window = open_window(path)
     assert window.app.form.source.name == "old"
     window.app.form.edit_text("training.epochs", "3")

@@ -103,7 +103,7 @@ def test_several_in_a_second_are_all_kept(tmp_path: Path) -> None:
 def test_invalid_settings_get_defaults_and_unknown_ones_are_kept(tmp_path: Path) -> None:
     file = tmp_path / "session.json"
     ui = {"page": "model", "scale_percent": "huge", "appearance": "pink", "from_the_future": 1}
-    file.write_text(json.dumps({"config": {"darkroom_version": 6}, "ui": ui}), encoding="utf-8")
+    file.write_text(json.dumps({"config": {"darkroom_version": 7}, "ui": ui}), encoding="utf-8")
     settings = load_session(file).settings
     assert (settings.page, settings.scale_percent, settings.appearance) == ("model", 0, "dark")
     save_session(file, FormModel().document, settings)
@@ -112,7 +112,7 @@ def test_invalid_settings_get_defaults_and_unknown_ones_are_kept(tmp_path: Path)
 
 def test_problems_of_the_config_are_reported(tmp_path: Path) -> None:
     file = tmp_path / "session.json"
-    file.write_text(json.dumps({"config": {"darkroom_version": 6, "training": {"epochs": -1}}}), encoding="utf-8")
+    file.write_text(json.dumps({"config": {"darkroom_version": 7, "training": {"epochs": -1}}}), encoding="utf-8")
     session = load_session(file)
     assert session.form is not None
     assert session.problems[0].path == "training.epochs"

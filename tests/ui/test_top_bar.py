@@ -33,7 +33,7 @@ def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "training_presets"
     for family, name, epochs in (("sd", "#one", 11), ("sd", "#two", 12), ("zz", "#three", 13)):
         (folder / family).mkdir(parents=True, exist_ok=True)
-        tree = {"darkroom_version": 6, "general": {"notes": f"About {name}."}, "training": {"epochs": epochs}}
+        tree = {"darkroom_version": 7, "general": {"notes": f"About {name}."}, "training": {"epochs": epochs}}
         (folder / family / f"{name}.json").write_text(json.dumps(tree), encoding="utf-8")
     monkeypatch.setattr(presets, "BUILT_IN_DIR", folder)
     return folder
@@ -198,7 +198,7 @@ def test_nothing_of_the_bars_is_cut_in_a_narrow_window(window: Window, width: in
 
 def test_problems_of_a_file_are_listed_and_link_to_their_fields(window: Window, tmp_path: Path) -> None:
     path = tmp_path / "odd.json"
-    tree = {"darkroom_version": 6, "training": {"epochs": "many"}, "what": 1, "adapter": {"rank": 0}}
+    tree = {"darkroom_version": 7, "training": {"epochs": "many"}, "what": 1, "adapter": {"rank": 0}}
     path.write_text(json.dumps(tree), encoding="utf-8")
     window.app.context.documents.open_file(path)
     window.settle()

@@ -19,7 +19,7 @@ from modules.settings.every import Every
 from tests.builders.for_each import for_each
 from tests.unit.strategies import few, garbage, json_values, valid_configs
 
-OURS = {"darkroom_version": 6}
+OURS = {"darkroom_version": 7}
 
 
 def full_tree() -> dict[str, Any]:
@@ -94,7 +94,7 @@ def test_every_field_is_written_and_only_then_unknown_ones() -> None:
 def test_half_a_surrogate_pair_can_be_saved(tmp_path: Path) -> None:
     """JSON may hold one, UTF-8 may not; saving used to raise."""
     file = write(
-        tmp_path, b'{"darkroom_version": 6, "general": {"notes": "\\ud83d!"}, "odd": ["\\udc00", "\\ud83c\\udfa8"]}'
+        tmp_path, b'{"darkroom_version": 7, "general": {"notes": "\\ud83d!"}, "odd": ["\\udc00", "\\ud83c\\udfa8"]}'
     )
     config = load_file(file).config
     save_file(config, file)
@@ -184,7 +184,7 @@ def test_odd_numbers_at_every_place(value: Any, grouped: Grouping) -> None:
 def test_deep_nesting(tmp_path: Path, depth: int) -> None:
     """Depths that the parser accepts but a deep copy does not used to raise a RecursionError."""
     for opening, closing in (('{"a":', "}"), ("[", "]")):
-        text = f'{{"darkroom_version": 6, "training": {{"epochs": 7}}, "odd": {opening * depth}1{closing * depth}}}'
+        text = f'{{"darkroom_version": 7, "training": {{"epochs": 7}}, "odd": {opening * depth}1{closing * depth}}}'
         loaded = load_file(write(tmp_path, text.encode()))
         assert_sound(loaded)
         assert loaded.config.training.epochs == (7 if depth == 50 else 10)
@@ -200,7 +200,7 @@ def test_any_version_of_ours(version: Any) -> None:
 
 
 def test_a_newer_version_is_reported_and_its_settings_are_kept() -> None:
-    loaded = decode({"darkroom_version": 7, "training": {"epochs": 3, "telepathy": 0.5}})
+    loaded = decode({"darkroom_version": 8, "training": {"epochs": 3, "telepathy": 0.5}})
     assert "newer Darkroom" in loaded.problems[0].message
     assert loaded.config.training.epochs == 3
     assert loaded.config.unknown == {"training.telepathy": 0.5}
@@ -218,7 +218,7 @@ def test_a_newer_version_is_reported_and_its_settings_are_kept() -> None:
         b"[]",
         b"3",
         b'"text"',
-        b'{"darkroom_version": 6, "training": {"epo',
+        b'{"darkroom_version": 7, "training": {"epo',
         b"\xff\xfe{\x00}\x00",
         b"\x80\x81\x82",
         b"<html>",
@@ -261,13 +261,13 @@ def test_a_truncated_config_never_raises(tmp_path_factory: pytest.TempPathFactor
 
 
 def test_a_byte_order_mark_is_ignored(tmp_path: Path) -> None:
-    file = write(tmp_path, b'\xef\xbb\xbf{"darkroom_version": 6, "training": {"epochs": 3}}')
+    file = write(tmp_path, b'\xef\xbb\xbf{"darkroom_version": 7, "training": {"epochs": 3}}')
     assert load_file(file) == Loaded(Config.model_validate({"training": {"epochs": 3}}))
 
 
 def test_of_a_duplicate_key_the_last_one_counts(tmp_path: Path) -> None:
     file = write(
-        tmp_path, b'{"darkroom_version": 6, "training": {"epochs": 3}, "training": {"epochs": 4, "epochs": 5}}'
+        tmp_path, b'{"darkroom_version": 7, "training": {"epochs": 3}, "training": {"epochs": 4, "epochs": 5}}'
     )
     loaded = load_file(file)
     assert loaded.config.training.epochs == 5
@@ -277,7 +277,7 @@ def test_of_a_duplicate_key_the_last_one_counts(tmp_path: Path) -> None:
 
 
 def test_the_schema_named_for_editors_stays_in_place(tmp_path: Path) -> None:
-    loaded = decode({"$schema": "../docs/config.schema.json", "darkroom_version": 6})
+    loaded = decode({"$schema": "../docs/config.schema.json", "darkroom_version": 7})
     assert loaded.problems == []
     save_file(loaded.config, tmp_path / "a.json")
     assert next(iter(json.loads((tmp_path / "a.json").read_text()).items())) == (
@@ -290,7 +290,7 @@ def test_the_schema_named_for_editors_stays_in_place(tmp_path: Path) -> None:
 def test_missing_settings_come_from_the_config_below(tmp_path: Path) -> None:
     below = decode(
         {
-            "darkroom_version": 6,
+            "darkroom_version": 7,
             "training": {"epochs": 77, "optimizer": {"name": "adafactor", "weight_decay": 0.5}},
             "adapter": {"rank": 8, "alpha": 4},
             "concepts": [{"name": "a"}, {"name": "b"}],
@@ -299,7 +299,7 @@ def test_missing_settings_come_from_the_config_below(tmp_path: Path) -> None:
         }
     ).config
     above = {
-        "darkroom_version": 6,
+        "darkroom_version": 7,
         "training": {"batch_size": 3, "optimizer": {"name": "adamw"}},
         "adapter": {"rank": 99},
         "concepts": [{"name": "c"}],
@@ -330,7 +330,7 @@ CLOUD_AS_IT_WAS = {
 def test_a_saved_cloud_section_that_sets_nothing_leaves_no_trace() -> None:
     """Every config saved while the section existed contains all of it."""
     for cloud in (CLOUD_AS_IT_WAS, {}, {"enabled": False}):
-        assert decode({"darkroom_version": 6, "cloud": cloud}) == Loaded(Config())
+        assert decode({"darkroom_version": 7, "cloud": cloud}) == Loaded(Config())
 
 
 @pytest.mark.parametrize(
@@ -341,7 +341,7 @@ def test_a_saved_cloud_section_that_sets_something_is_kept_and_reported_once(
     tmp_path: Path, change: dict[str, Any], severity: str
 ) -> None:
     cloud = CLOUD_AS_IT_WAS | change
-    loaded = decode({"darkroom_version": 6, "cloud": cloud, "unknown": {"odd": 1}})
+    loaded = decode({"darkroom_version": 7, "cloud": cloud, "unknown": {"odd": 1}})
     assert loaded.config.unknown == {"odd": 1, "cloud": cloud}
     assert [(p.path, p.severity) for p in loaded.problems] == [("cloud", severity)]
     save_file(loaded.config, tmp_path / "again.json")
@@ -349,8 +349,8 @@ def test_a_saved_cloud_section_that_sets_something_is_kept_and_reported_once(
 
 
 def test_a_cloud_that_is_not_an_object_is_kept_like_any_unknown_key() -> None:
-    assert decode({"darkroom_version": 6, "cloud": 5}).config.unknown == {"cloud": 5}
-    assert decode({"darkroom_version": 6, "cloud": {"gpu": "A"}, "unknown": 5}).config.unknown == {
+    assert decode({"darkroom_version": 7, "cloud": 5}).config.unknown == {"cloud": 5}
+    assert decode({"darkroom_version": 7, "cloud": {"gpu": "A"}, "unknown": 5}).config.unknown == {
         "cloud": {"gpu": "A"}
     }
 
@@ -358,7 +358,7 @@ def test_a_cloud_that_is_not_an_object_is_kept_like_any_unknown_key() -> None:
 @few
 @given(below=valid_configs(), raw=garbage)
 def test_anything_may_be_laid_over_anything(below: Config, raw: Any) -> None:
-    config = decode({"darkroom_version": 6, **raw} if isinstance(raw, dict) else raw, over=below).config
+    config = decode({"darkroom_version": 7, **raw} if isinstance(raw, dict) else raw, over=below).config
     assert encode(decode(encode(config)).config) == encode(config)
 
 
@@ -372,7 +372,7 @@ def test_a_whole_config_replaces_the_one_below(below: Config, above: Config) -> 
 
 def test_only_a_number_of_thousands_of_digits_is_lost(tmp_path: Path) -> None:
     """Python refuses to read it, and the whole file with it."""
-    file = write(tmp_path, b'{"darkroom_version": 6, "training": {"epochs": 7, "batch_size": ' + b"9" * 5000 + b"}}")
+    file = write(tmp_path, b'{"darkroom_version": 7, "training": {"epochs": 7, "batch_size": ' + b"9" * 5000 + b"}}")
     loaded = load_file(file)
     assert loaded.config.training.epochs == 7
     assert [p.path for p in loaded.problems] == ["training.batch_size"]

@@ -10,8 +10,17 @@ from hypothesis import strategies as st
 
 from modules.config.codec import decode, encode, load_file, save_file
 from modules.config.migrations.chain import NEWEST_DARKROOM
-from modules.config.migrations.darkroom_steps import to_darkroom_2, to_darkroom_4, to_darkroom_5, to_darkroom_6
+from modules.config.migrations.darkroom_steps import (
+    to_darkroom_2,
+    to_darkroom_4,
+    to_darkroom_5,
+    to_darkroom_6,
+    to_darkroom_7,
+)
 from modules.config.rules import problems_of
+from modules.config.schema import Config
+from modules.config.usage import trained_parts
+from modules.families.registry import FAMILIES
 from modules.settings.edit import get_path, set_path
 from modules.system.problem import Problem
 from tests.unit.strategies import json_values
@@ -252,7 +261,18 @@ def test_dora_switched_on_now_is_on_the_axis_that_every_program_applies(name: st
 @given(
     st.dictionaries(
         st.sampled_from(
-            ["model", "data", "concepts", "training", "reward", "validation", "sampling", "adapter", "remembered", "x"]
+            [
+                "model",
+                "data",
+                "concepts",
+                "training",
+                "reward",
+                "validation",
+                "sampling",
+                "adapter",
+                "remembered",
+                "parts",
+            ]
         ),
         json_values,
     )
@@ -281,3 +301,51 @@ def test_the_files_of_parts_are_settings_of_the_parts(family: Any, denoiser: str
     for stated in ({}, {"darkroom_version": 5}):
         assert decode({**stated, "model": model}).config.part("vae").file == "v.safetensors"
     assert to_darkroom_6({"model": {"vae_file": ""}, "parts": 3}, []) == {"model": {}, "parts": 3}
+
+
+LARGE = {"flux": "text_encoder_2", "chroma": "text_encoder", "sd3": "text_encoder_3"}
+
+
+def test_a_whole_file_of_version_6_trains_its_large_text_encoder() -> None:
+    """The file was written by a program of that version, and implies it."""
+    file = FIXTURES / "darkroom_6.json"
+    assert "text_encoder_2" not in json.loads(file.read_text())["parts"]
+    loaded = load_file(file)
+    assert (loaded.was_migrated, loaded.problems) == (True, [])
+    assert [part.name for part in trained_parts(loaded.config)] == ["transformer", "text_encoder_2"]
+
+
+@pytest.mark.parametrize(("family", "encoder"), LARGE.items())
+def test_files_before_version_7_state_what_they_implied(family: str, encoder: str) -> None:
+    for model in ({"family": family}, {"family": {"name": family}}):
+        tree = to_darkroom_7({"model": model, "parts": {encoder: {"dtype": "int8"}, "vae": {}}}, [])
+        assert tree["parts"] == {encoder: {"train": True, "dtype": "int8"}, "vae": {}}
+        assert to_darkroom_7({"model": model}, [])["parts"] == {encoder: {"train": True}}
+    stated = {"model": {"family": family}, "parts": {encoder: {"train": False}}}
+    assert to_darkroom_7(stated, []) == stated
+    for version, is_trained in ((6, True), (7, False)):
+        for parts in ({}, {encoder: {"dtype": "bfloat16"}}):
+            config = decode({"darkroom_version": version, "model": {"family": family}, "parts": parts}).config
+            assert config.part(encoder).train is is_trained
+            assert get_path(config, f"parts.{encoder}.train") is is_trained
+
+
+@pytest.mark.parametrize("tree", [{}, {"model": {}}, {"model": {"family": "sdxl"}}, {"model": {"family": []}}])
+def test_other_files_have_no_large_text_encoder_to_state(tree: dict[str, Any]) -> None:
+    assert to_darkroom_7(tree, []) == tree
+    for value in (None, 3, [], "x"):
+        to_darkroom_7({**tree, "model": value}, [])
+        assert to_darkroom_7({"model": {"family": "flux"}, "parts": value}, [])["parts"] == value
+
+
+def test_new_runs_train_no_large_text_encoder() -> None:
+    assert {n: p.name for n, f in FAMILIES.items() for p in f.trainable_parts if p.defaults} == LARGE
+    config = Config()
+    for family, encoder in LARGE.items():
+        config, _ = set_path(config, "model.family", family)
+        assert encoder not in [part.name for part in trained_parts(config)]
+    # Only what nobody set follows the part.
+    config, _ = set_path(config, "parts.text_encoder_3.dtype", "bfloat16")
+    assert not config.part("text_encoder_3").train
+    config, _ = set_path(config, "parts.text_encoder_3.train", True)
+    assert config.part("text_encoder_3").train

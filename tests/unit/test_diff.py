@@ -49,7 +49,7 @@ def test_a_change_on_the_command_line_shows(capsys: pytest.CaptureFixture[str]) 
 
 def test_the_layers_are_defaults_preset_config_and_changes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "mine.json"
-    file.write_text('{"darkroom_version": 6, "training": {"batch_size": 5}, "general": {"seed": 3}}')
+    file.write_text('{"darkroom_version": 7, "training": {"batch_size": 5}, "general": {"seed": 3}}')
     loaded = read_config(str(file), ["general.seed=4"], preset="#demo")
     demo = read_config("#demo", []).config
     assert loaded.config.training.epochs == demo.training.epochs != Config().training.epochs

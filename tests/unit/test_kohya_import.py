@@ -313,7 +313,7 @@ def test_a_kohya_lora_contains_its_training_settings(tmp_path: Path) -> None:
 
 
 def test_our_own_and_onetrainers_lora_contain_a_whole_config(tmp_path: Path) -> None:
-    ours = decode({"darkroom_version": 6, "training": {"epochs": 77}}).config
+    ours = decode({"darkroom_version": 7, "training": {"epochs": 77}}).config
     loaded = load_any(lora_file(tmp_path, {"darkroom_config": json.dumps(encode(ours))}))
     assert loaded.config == ours
     theirs = {"__version": 11, "epochs": 55, "training_method": "LORA"}

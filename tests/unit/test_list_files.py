@@ -207,7 +207,7 @@ def test_a_bare_onetrainer_list_is_read_and_kept_when_ours_is_written(tmp_path: 
     theirs = tmp_path / "lists" / "cats.json"
     original = '[{"path": "a", "repeats": 3}, {"path": "b", "validation_concept": true}]'
     theirs.write_text(original)
-    (tmp_path / "c.json").write_text(json.dumps({"darkroom_version": 6, "concepts_file": "lists/cats.json"}))
+    (tmp_path / "c.json").write_text(json.dumps({"darkroom_version": 7, "concepts_file": "lists/cats.json"}))
     config = load_file(tmp_path / "c.json").config
     assert [(c.path, c.repeats, c.kind) for c in config.concepts] == [("a", 3.0, "training"), ("b", 1.0, "validation")]
     save_file(config, tmp_path / "c.json", confirmed=[theirs])

@@ -27,8 +27,8 @@ LEADS_TO = [
     ({"__version": 11, "quantization": {"svd_dtype": "odd"}}, "quantization.svd_dtype"),
     ({"__version": 11, "concepts": [{"image": "odd"}]}, "concepts.0"),
     ({"__version": 11, "concepts": [{"text": 7}]}, "concepts.0"),
-    ({"darkroom_version": 6, "concepts": [{"path": "a"}, 5, {"path": "b"}]}, "concepts"),
-    ({"darkroom_version": 6, "data": {"resolution_px": [512, "x"]}}, "data.resolution_px"),
+    ({"darkroom_version": 7, "concepts": [{"path": "a"}, 5, {"path": "b"}]}, "concepts"),
+    ({"darkroom_version": 7, "data": {"resolution_px": [512, "x"]}}, "data.resolution_px"),
 ]
 
 
@@ -58,9 +58,9 @@ def test_kept_keys_are_named() -> None:
 def test_kept_values_that_are_not_finite_are_saved_as_text(tmp_path: Path, place: str, beyond: float) -> None:
     """JSON has no such numbers: they used to become null at the first save."""
     trees: dict[str, dict[str, Any]] = {
-        "odd": {"darkroom_version": 6, "odd": [beyond]},
-        "unknown": {"darkroom_version": 6, "unknown": {"odd": [beyond]}},
-        "remembered": {"darkroom_version": 6, "remembered": {"training.optimizer": {"prodigy": {"d0": [beyond]}}}},
+        "odd": {"darkroom_version": 7, "odd": [beyond]},
+        "unknown": {"darkroom_version": 7, "unknown": {"odd": [beyond]}},
+        "remembered": {"darkroom_version": 7, "remembered": {"training.optimizer": {"prodigy": {"d0": [beyond]}}}},
         "onetrainer": {"__version": 11, "odd": [beyond]},
     }
     source, saved = tmp_path / "source.json", tmp_path / "saved.json"

@@ -151,7 +151,7 @@ def test_our_own_older_files_lose_them_too() -> None:
     remembered = {
         OPTIMIZER: {"adam_8bit": {"beta1": 0.5, "is_paged": True}, "adamw_adv": {"beta1": 0.5, "use_ademamix": True}}
     }
-    loaded = decode({"darkroom_version": 6, "training": {"optimizer": old}, "remembered": remembered})
+    loaded = decode({"darkroom_version": 7, "training": {"optimizer": old}, "remembered": remembered})
     assert [p.path for p in loaded.problems] == [OPTIMIZER]
     assert loaded.config.unknown == {}
     assert loaded.config.remembered == {OPTIMIZER: {"adam_8bit": {"beta1": 0.5}, "adamw_adv": {"beta1": 0.5}}}
@@ -261,7 +261,7 @@ def test_settings_of_other_optimizers_are_remembered() -> None:
         "SGD": 5,
     }
     assert notes == []
-    config = decode({"darkroom_version": 6, "remembered": {OPTIMIZER: remembered}}).config
+    config = decode({"darkroom_version": 7, "remembered": {OPTIMIZER: remembered}}).config
     switched, problems = set_path(config, OPTIMIZER, "prodigy")
     assert (problems, get(switched)["d_coef"]) == ([], 0.5)
 
@@ -406,7 +406,7 @@ def test_any_schedule_becomes_a_valid_one(tree: dict[str, Any], steps_per_update
 def test_any_settings_of_any_optimizer_survive_a_file(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(OPTIMIZERS)))
     tree = data.draw(valid_trees(OPTIMIZERS[name].settings, name=name))
-    result = decode({"darkroom_version": 6, "training": {"optimizer": tree}})
+    result = decode({"darkroom_version": 7, "training": {"optimizer": tree}})
     assert result.problems == []
     assert result.config.training.optimizer == OPTIMIZERS[name].settings.model_validate(tree)
 

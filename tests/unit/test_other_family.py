@@ -64,7 +64,7 @@ def rich(family: str) -> Config:
         "backup": {"save_every": {"n": 100, "unit": "step"}},
         "output": {"destination": "out/zog.v2.safetensors"},
     }
-    return Config.model_validate({"darkroom_version": 6, **tree})
+    return Config.model_validate({"darkroom_version": 7, **tree})
 
 
 @pytest.mark.daily(40)
@@ -202,7 +202,7 @@ def test_presets_are_listed_in_the_order_of_the_families() -> None:
 
 def test_the_command_line_moves_a_config_and_only_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, new = tmp_path / "mine.json", tmp_path / "new.json"
-    file.write_text(json.dumps({"darkroom_version": 6, "model": {"family": "sdxl"}, "training": {"epochs": 3}}))
+    file.write_text(json.dumps({"darkroom_version": 7, "model": {"family": "sdxl"}, "training": {"epochs": 3}}))
     text = file.read_text()
     changes = ["--set", "training.seed_is_no_setting=1"]
     assert main(["check", str(file), "--family", "z_image", *changes]) == 2

@@ -167,7 +167,7 @@ def built_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("sd/#b", "sd/#a", "sd/plain", "flux/#z"):
         file = folder / f"{name}.json"
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text('{"darkroom_version": 6, "general": {"notes": "built in"}}')
+        file.write_text('{"darkroom_version": 7, "general": {"notes": "built in"}}')
     monkeypatch.setattr(presets, "BUILT_IN_DIR", folder)
     return folder
 

@@ -93,7 +93,7 @@ def test_the_held_out_reward_is_not_trained_on() -> None:
 
 def tree(*, scorers: Sequence[dict[str, Any]] = ({"kind": "brightness"},), **method: Any) -> dict[str, Any]:
     return {
-        "darkroom_version": 6,
+        "darkroom_version": 7,
         "training": {"method": {"name": "alignprop", **method}},
         "reward": {"models": list(scorers)},
     }
@@ -125,7 +125,7 @@ def test_masks_that_the_method_ignores_are_a_warning(probability: float, masks: 
     assert all(
         "AlignProp trains on images that it samples" in p.message and str(expected) in p.message for p in problems
     )
-    denoising = decode({"darkroom_version": 6, "masks": {"enabled": True}}).config
+    denoising = decode({"darkroom_version": 7, "masks": {"enabled": True}}).config
     assert not [p for rule in RULES for p in rule(denoising) if p.path == "masks.enabled"]
 
 

@@ -19,7 +19,7 @@ OLD_OF_THEIRS = '{"__version": 5, "epochs": 7, "training_method": "LORA", "base_
 
 def config(epochs: int, names: tuple[str, ...], lists: bool) -> Config:
     tree = {
-        "darkroom_version": 6,
+        "darkroom_version": 7,
         "training": {"epochs": epochs},
         "concepts": [{"name": n} for n in names],
         "concepts_file": "concepts.json" if lists else "",

@@ -50,13 +50,13 @@ def test_sparse_files_fit_it_too(preset: Any) -> None:
     ],
 )
 def test_it_marks_what_does_not_fit(wrong: dict[str, Any]) -> None:
-    assert VALIDATOR.is_valid({"darkroom_version": 6})
-    assert not VALIDATOR.is_valid({"darkroom_version": 6, **wrong})
+    assert VALIDATOR.is_valid({"darkroom_version": 7})
+    assert not VALIDATOR.is_valid({"darkroom_version": 7, **wrong})
 
 
 def test_a_bare_name_and_an_object_without_one_are_variants() -> None:
     assert VALIDATOR.is_valid(
-        {"darkroom_version": 6, "training": {"optimizer": "adafactor"}, "adapter": {"rank": 8}, "$schema": "x.json"}
+        {"darkroom_version": 7, "training": {"optimizer": "adafactor"}, "adapter": {"rank": 8}, "$schema": "x.json"}
     )
 
 

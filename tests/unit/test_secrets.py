@@ -280,11 +280,11 @@ def test_a_file_without_any_is_a_sentence(tmp_path: Path, content: str) -> None:
 @pytest.mark.parametrize(
     "tree",
     [
-        {"darkroom_version": 6, "secrets": {"huggingface_token": "hf_planted01"}},
-        {"darkroom_version": 6, "huggingface_token": "hf_planted01"},
-        {"darkroom_version": 6, "general": {"secrets": {"any": "hf_planted01"}}},
-        {"darkroom_version": 6, "unknown": {"secrets": "hf_planted01", "general.secrets": "hf_planted01"}},
-        {"darkroom_version": 6, "more": [{"wandb_api_key": "hf_planted01"}, {"Password": "hf_planted01"}]},
+        {"darkroom_version": 7, "secrets": {"huggingface_token": "hf_planted01"}},
+        {"darkroom_version": 7, "huggingface_token": "hf_planted01"},
+        {"darkroom_version": 7, "general": {"secrets": {"any": "hf_planted01"}}},
+        {"darkroom_version": 7, "unknown": {"secrets": "hf_planted01", "general.secrets": "hf_planted01"}},
+        {"darkroom_version": 7, "more": [{"wandb_api_key": "hf_planted01"}, {"Password": "hf_planted01"}]},
         {"__version": 6, "training_method": "LORA", "secrets": {"huggingface_token": "hf_planted01"}},
         {"__version": 3, "training_method": "LORA", "hf_token": "hf_planted01", "cloud": {"api_key": "hf_planted01"}},
         {"training_method": "LORA", "secrets": "hf_planted01"},
@@ -314,8 +314,8 @@ def test_what_opens_a_cloud_machine_is_not_kept_with_its_settings(kept_under: st
     cloud = {"enabled": True, "gpu_type": "A100", **planted, "more": {"deep": [{"token": "planted01"}]}}
     tree: dict[str, Any] = {
         "theirs": {"__version": 11, "training_method": "LORA", "cloud": cloud},
-        "ours": {"darkroom_version": 6, "cloud": cloud},
-        "unknown": {"darkroom_version": 6, "unknown": {"onetrainer": {"cloud": cloud}, "cloud.token": "planted01"}},
+        "ours": {"darkroom_version": 7, "cloud": cloud},
+        "unknown": {"darkroom_version": 7, "unknown": {"onetrainer": {"cloud": cloud}, "cloud.token": "planted01"}},
     }[kept_under]
     loaded = decode(tree)
     text = json.dumps(encode(loaded.config))

@@ -88,7 +88,7 @@ def test_an_unsupported_variant_is_refused() -> None:
 
 
 def test_the_walk_goes_into_variants_parts_and_entries_that_are_switched_on() -> None:
-    tree = {"darkroom_version": 6, "concepts": [{"name": "a"}, {"name": "b", "enabled": False}]}
+    tree = {"darkroom_version": 7, "concepts": [{"name": "a"}, {"name": "b", "enabled": False}]}
     paths = {r.path for r in live_records(decode(tree).config)}
     assert {"training.optimizer.beta1", "parts.unet.train", "concepts.0.name"} <= paths
     assert not any(p.startswith("concepts.1") for p in paths)

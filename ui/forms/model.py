@@ -317,8 +317,9 @@ def plain(config: Config) -> Config:
     updates: dict[str, Any] = {"remembered": {}}
     for path, record in top_records(type(config)).items():
         if record.kind == "map" and record.item is not None and "." not in path:
-            blank = record.item()
-            updates[path] = {k: v for k, v in value_at(config, path).items() if v != blank}
+            own = {key.name: key.defaults for key in config.map_keys(path)}
+            entries = value_at(config, path).items()
+            updates[path] = {name: entry for name, entry in entries if entry != record.item(**own.get(name, {}))}
     return config.model_copy(update=updates)
 
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from modules.config.records import heads, inner_records, record_at, top_records
 from modules.config.schema import Config
 from modules.settings.edit import get_path
-from modules.settings.field import FieldRecord
+from modules.settings.field import FieldRecord, records_of_entry
 
 
 def value_at(config: Config, path: str) -> Any:
@@ -103,11 +103,8 @@ def _plain_group(section: str, record: FieldRecord) -> Group:
 
 
 def _map_groups(config: Config, record: FieldRecord) -> Iterator[Group]:
-    if record.item is None:
-        return
     for part in config.family_parts:
-        fields = inner_records(record.item, f"{record.path}.{part.name}")
-        visible = tuple(f for f in fields if f.setting.is_for(part))
+        visible = tuple(f for f in records_of_entry(record, part) if f.setting.is_for(part))
         yield Group(f"{record.path}/{part.name}", part.label, visible)
 
 

@@ -21,6 +21,7 @@ from modules.config.migrations.darkroom_steps import (
     to_darkroom_4,
     to_darkroom_5,
     to_darkroom_6,
+    to_darkroom_7,
     with_choices,
     without_debug_dump,
     without_removed,
@@ -38,6 +39,7 @@ _DARKROOM_STEPS: dict[int, Step] = {
     3: to_darkroom_4,
     4: to_darkroom_5,
     5: to_darkroom_6,
+    6: to_darkroom_7,
 }
 NEWEST_DARKROOM = max(_DARKROOM_STEPS) + 1
 

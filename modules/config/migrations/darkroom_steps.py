@@ -299,6 +299,26 @@ def to_darkroom_6(tree: Tree, notes: Notes) -> Tree:
     return result
 
 
+# Our version 6 to version 7: large text encoders are not trained unless a file says so.
+#
+# Until then every part was. A file keeps what it meant: the encoder of its family is stated as trained where the file
+# did not say. Families whose large encoders cannot be trained are not affected.
+
+
+_LARGE = {"flux": "text_encoder_2", "chroma": "text_encoder", "sd3": "text_encoder_3"}  # of the families of version 6
+
+
+def to_darkroom_7(tree: Tree, notes: Notes) -> Tree:
+    """Return a tree of our version 6 with the training of its family's large text encoder stated."""
+    model, parts = tree.get("model"), tree.get("parts", {})
+    family = model.get("family") if isinstance(model, dict) else None
+    name = family.get("name") if isinstance(family, dict) else family
+    large = _LARGE.get(name) if isinstance(name, str) else None
+    if large is None or not isinstance(parts, dict):
+        return tree
+    return {**tree, "parts": _merged({large: {"train": True}}, parts)}
+
+
 # Settings of our own earlier files that no longer exist are dropped, with a note where they had a value of their own;
 # switches that became choices keep their value.
 #

@@ -151,7 +151,15 @@ class Part(Section):
             empty_means="the base model's own",
         ),
     ] = ""
-    train: Annotated[bool, Setting("Train", "Trains this part.", only_if_trainable=True)] = True
+    train: Annotated[
+        bool,
+        Setting(
+            "Train",
+            "Trains this part. A large text encoder, such as T5, is not trained by default: it needs as much memory as "
+            "the denoiser, and captions cannot be cached then.",
+            only_if_trainable=True,
+        ),
+    ] = True
     learning_rate: Annotated[
         float | None,
         Ge(0),
