@@ -15,8 +15,8 @@ from modules.adapters.changes import does_not_fit
 from modules.adapters.decomposition import NAME as DORA
 from modules.adapters.decomposition import Decomposition, attach_decomposition, magnitudes_in
 from modules.adapters.layer_dropout import ModuleDropout, drop_channels
-from modules.adapters.spec import FileForm
 from modules.families.spec import LoraNaming
+from modules.formats.adapter_forms import FileForm
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.adapter_types import DORA_SCALE
 from modules.formats.lora_files import to_kohya

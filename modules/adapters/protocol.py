@@ -10,8 +10,9 @@ from typing import Any, Protocol, cast, runtime_checkable
 import torch
 from torch import nn
 
-from modules.adapters.spec import AdapterSpec, FileForm
+from modules.adapters.spec import AdapterSpec
 from modules.families.spec import LoraNaming, Role
+from modules.formats.adapter_forms import FileForm
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.safetensors_io import Writable
 from modules.settings.layer_filter import LayerFilter, select_layers

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
+from modules.formats.adapter_forms import FileForm
 from modules.formats.adapter_types import DORA_SCALE, AdapterType
 from modules.settings.field import Section
 from modules.system.problem import Problem
@@ -14,7 +15,6 @@ if TYPE_CHECKING:  # the window reads this file and estimates nothing
     from modules.memory.arrays import Array
     from modules.memory.replay import Replay
 
-FileForm = Literal["kohya", "comfyui", "diffusers"]
 Shape = tuple[int, ...]
 
 

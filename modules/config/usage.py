@@ -14,6 +14,7 @@ from modules.data.inputs import ModelInput, inputs_named
 from modules.estimate.step_passes import StepPasses, passes_of_step
 from modules.families.registry import families_with
 from modules.families.spec import BASE_VARIANT, PartSpec
+from modules.formats.adapter_forms import FileForm
 from modules.objectives.spec import LearnsFrom, MethodSpec, RolloutFacts
 from modules.optim.scaling import rate_factor
 from modules.optim.spec import is_fused
@@ -223,6 +224,12 @@ def weighs_areas(config: Config) -> bool:
 
 def _has_denoiser(config: Config) -> bool:
     return method_in_use(config.training)[0].trains_on == "latents"
+
+
+def adapter_form(config: Config) -> FileForm:
+    """Return the form of a run's adapter files: the one that was chosen, or the usual one of the family."""
+    form = config.output.format
+    return config.family.adapter_form if form == "auto" else form
 
 
 # The parts and embeddings that a run trains.

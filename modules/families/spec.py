@@ -10,6 +10,7 @@ from modules.diffusion.process_spec import DDPM, ProcessSpec
 from modules.families.distilled import DistilledSpec
 from modules.families.model_class import ModelClass
 from modules.families.settings import FamilySettings
+from modules.formats.adapter_forms import FileForm
 from modules.formats.adapter_targets import AdapterTargets
 
 Role = Literal["denoiser", "text_encoder", "vae"]
@@ -137,7 +138,8 @@ class FamilySpec:
     `process` is the noise process: DDPM, or flow matching with the family's convention. `guidance` is how samples
     follow a guidance scale: by a second prediction for the negative prompt, by an input of the model, or not at all.
     `sample_guidance` is the usual guidance scale of samples of its models that are not distilled. `distilled` are the
-    family's checkpoints that training directly would damage.
+    family's checkpoints that training directly would damage. `adapter_form` is the form of adapter files that most
+    programs load completely.
 
     `text_without` is how prompts are read without an optional text encoder, by its name, if that changes.
 
@@ -169,6 +171,7 @@ class FamilySpec:
     sample_guidance: float = 7.5
     guided_norm: int = 0
     distilled: DistilledSpec | None = None
+    adapter_form: FileForm = "kohya"
     text_without: Mapping[str, TextSpec] = field(default_factory=dict, hash=False)
     released: str = ""
     ai_toolkit: tuple[str, ...] = ()

@@ -16,6 +16,8 @@ from typing import Literal
 from modules.formats.adapter_names import layer_and_factor
 from modules.formats.adapter_types import ALPHA
 
+FileForm = Literal["kohya", "comfyui", "diffusers"]
+"""The forms in which our files are written."""
 Spelling = Literal["kohya", "peft"]
 Layout = Literal["diffusers", "original", "comfyui", "with part", "text", "bare text"]
 """How a path is written: a denoiser's as in diffusers or in the original ("SGM") layout, a text encoder's with

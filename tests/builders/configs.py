@@ -43,7 +43,7 @@ def small_config(folder: Path, *, model: Path, images: Path, **changes: Any) -> 
         "adapter": {"rank": 2, "alpha": 2.0, **(FEW_LAYERS if has_unet else {})},
         "sampling": {"every": {"unit": "never"}, "at_start": False, "at_end": False},
         "backup": {"every": {"unit": "never"}},
-        "output": {"destination": str(folder / "out" / "lora.safetensors")},
+        "output": {"destination": str(folder / "out" / "lora.safetensors"), "format": "kohya"},
     }
     return _decoded(_laid_over(tree, changes))
 

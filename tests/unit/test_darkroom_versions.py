@@ -19,7 +19,7 @@ from modules.config.migrations.darkroom_steps import (
 )
 from modules.config.rules import problems_of
 from modules.config.schema import Config
-from modules.config.usage import trained_parts
+from modules.config.usage import adapter_form, trained_parts
 from modules.families.registry import FAMILIES
 from modules.settings.edit import get_path, set_path
 from modules.system.problem import Problem
@@ -349,3 +349,19 @@ def test_new_runs_train_no_large_text_encoder() -> None:
     assert not config.part("text_encoder_3").train
     config, _ = set_path(config, "parts.text_encoder_3.train", True)
     assert config.part("text_encoder_3").train
+
+
+def test_a_file_of_version_6_keeps_the_names_of_its_adapter() -> None:
+    usual = {n: f.adapter_form for n, f in FAMILIES.items() if f.adapter_form != "kohya"}
+    for family, form in usual.items():
+        for version, expected in ((6, "kohya"), (7, form)):
+            config = decode({"darkroom_version": version, "model": {"family": family}}).config
+            assert adapter_form(config) == expected
+        chosen = {
+            "darkroom_version": 6,
+            "model": {"family": family},
+            "output": {"format": "diffusers", "dtype": "float32"},
+        }
+        assert decode(chosen).config.output.format == "diffusers"
+    assert decode({"darkroom_version": 6, "model": {"family": "sdxl"}}).config.output.format == "auto"
+    assert to_darkroom_7({"model": {"family": "anima"}, "output": 3}, [])["output"] == 3

@@ -12,7 +12,6 @@ from typing import Any, get_args
 
 import pytest
 
-from modules.config.schema import Config
 from modules.config.sections.output import Output
 from modules.families.chroma.settings import FROZEN
 from modules.families.kinds.adapter_programs import adapter_loads
@@ -20,7 +19,7 @@ from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.record import Loads
 from modules.families.parts.single_file.models import shipped_configs
 from modules.families.published import ALL_PROGRAMS
-from modules.families.registry import published, published_models
+from modules.families.registry import FAMILIES, published, published_models
 from modules.formats.adapter_forms import Naming
 from modules.formats.checkpoint_header import CheckpointHeader, read_checkpoint_header
 from modules.formats.program_table import CHANGES, COMFY_OF_FLOW, EXTRAS, NAMES, UNKNOWN
@@ -230,7 +229,7 @@ def test_each_naming_of_a_flow_model_is_answered_as_the_programs_load_it(row: st
 def test_the_form_of_our_loras_loads_completely_in_the_most_programs(model: str) -> None:
     forms = {"kohya": by.kohya(model), "diffusers": by.peft(model), "kohya, SGM": by.kohya(model, is_sgm=True)}
     complete = {form: sum(bool(x.complete) for x in loads(model, keys).values()) for form, keys in forms.items()}
-    assert Config().output.format == "kohya"
+    assert FAMILIES[published(model).family].adapter_form == "kohya"
     assert complete["kohya"] == max(complete.values())
     main_programs = {p: x.complete for p, x in loads(model, forms["kohya"]).items() if x.is_main}
     assert main_programs == dict.fromkeys(("ComfyUI", "Forge", "A1111", "diffusers"), True)

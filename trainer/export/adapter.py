@@ -14,6 +14,7 @@ from modules.adapters.registry import ADAPTERS
 from modules.adapters.spec import NetworkMetadata
 from modules.adapters.start import Start, layers_to_write, tensors_to_write
 from modules.config.schema import Config
+from modules.config.usage import adapter_form
 from modules.data.dataset import Dataset
 from modules.families.embeddings import Word, bundled_words
 from modules.families.parts.single_file.models import CONFIGS_KEY
@@ -64,7 +65,9 @@ class AdapterExporter:
         """
         output = self.config.output
         layers = [layer for adapter in self.adapters for layer in adapter.stored_layers(values)]
-        tensors, form_metadata = tensors_to_write(self._kind, layers, self.start, output.format, self.naming)
+        tensors, form_metadata = tensors_to_write(
+            self._kind, layers, self.start, adapter_form(self.config), self.naming
+        )
         dtype = None
         words = lazy_state(bundled_words(self.bundled, values, self.embedding_tensors))
         if output.dtype == "float8":
@@ -88,7 +91,7 @@ class AdapterExporter:
         """Return rank and alpha of the written layers, which differ from the settings if the start file has others."""
         if rank_and_alpha(trained) is None:  # not a LoRA
             return network.rank, network.alpha
-        kept = layers_to_write(self.start, self.config.output.format)
+        kept = layers_to_write(self.start, adapter_form(self.config))
         rank, alpha = rank_and_alpha([*trained, *kept]) or (network.rank, network.alpha)
         # Other programs divide the alpha of a rank-stabilized LoRA by the square root of the rank.
         return rank, network.alpha if "rs_lora" in network.args else alpha

@@ -21,6 +21,7 @@ from modules.adapters.stored_header import (
     reason_to_refuse,
 )
 from modules.config.schema import Config
+from modules.config.usage import adapter_form
 from modules.estimate.architecture import architecture_of
 from modules.estimate.passes import Passes, Plans, count
 from modules.families.kinds.file_kind import FileKind
@@ -127,7 +128,7 @@ def _axis_of_start(config: Config, start: StartHeader) -> Iterator[Problem]:
     """Yield a note if layers of the result keep another axis of DoRA than the settings."""
     axes = {dora_axis(shapes[DORA_SCALE]) for shapes in start.trained.values() if DORA_SCALE in shapes}
     others = axes - {decomposition_axis(config.adapter)}
-    if "outputs" in others and config.output.format != "diffusers":
+    if "outputs" in others and adapter_form(config) != "diffusers":
         yield Problem(
             _PATH,
             f"{start.where} has DoRA on the output axis, which its layers keep. ComfyUI, Forge and A1111 compute it "
@@ -135,7 +136,7 @@ def _axis_of_start(config: Config, start: StartHeader) -> Iterator[Problem]:
             "warning",
             "Use the result in other programs, or train a new adapter.",
         )
-    if "inputs" in others and config.output.format == "diffusers":
+    if "inputs" in others and adapter_form(config) == "diffusers":
         yield Problem(
             _PATH,
             f"{start.where} has DoRA on the input axis, which its layers keep. The diffusers format cannot hold it.",
@@ -229,7 +230,7 @@ def _other_layers(config: Config, start: StartHeader) -> OtherLayers:
     paths: dict[str, tuple[str, ...]] = {}
     for part, path in start.rest:
         paths[labels[part]] = (*paths.get(labels[part], ()), path)
-    holds_all = config.output.format != "diffusers"
+    holds_all = adapter_form(config) != "diffusers"
     lost = [f"{part}.{path}" for (part, path), shapes in start.rest.items() if not _fits_diffusers(shapes)]
     return OtherLayers(
         start.where,

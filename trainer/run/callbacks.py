@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modules.config.schema import Config
-from modules.config.usage import steps_per_group, trained_parts, trains_on_pixels
+from modules.config.usage import adapter_form, steps_per_group, trained_parts, trains_on_pixels
 from modules.data.dataset import Dataset
 from modules.memory.compiled_blocks import Compilation
 from modules.objectives.denoise import timestep_weights
@@ -217,7 +217,7 @@ def _saving(
 def _format_name(config: Config, model: LoadedModel) -> str:
     if config.training.trains == "embedding":
         return "embedding"
-    return config.output.format if model.adapters else config.output.model_format
+    return adapter_form(config) if model.adapters else config.output.model_format
 
 
 def exporter_of(config: Config, run_dir: Path, model: LoadedModel, dataset: Dataset, total_steps: int) -> Exporter:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from modules.adapters.spec import FileForm
 from modules.adapters.start import copies_in, lost_in
 from modules.adapters.start_notes import OtherLayers
 from modules.config.codec import load_file
 from modules.config.schema import Config
 from modules.config.sections.evaluation import SamplePrompt
-from modules.config.usage import data_in_use, method_of, uses_perceptual_distance
+from modules.config.usage import adapter_form, data_in_use, method_of, uses_perceptual_distance
+from modules.formats.adapter_forms import FileForm
 from modules.memory.compiled_blocks import Compilation
 from modules.memory.placement import free_cached_memory
 from modules.objectives.perceptual import PerceptualDistance
@@ -165,7 +165,7 @@ def _with_seed_of(config: Config, start_weights: BackupInfo | None) -> Config:
 
 def _report_start(setup: RunSetup, model: LoadedModel) -> None:
     """Report what a new run leaves untrained of the adapter file that it starts from."""
-    message, advice = _note_of_start(model, setup.config.output.format)
+    message, advice = _note_of_start(model, adapter_form(setup.config))
     if message:
         setup.log.emit(WarningRaised(message, advice))
 

@@ -299,24 +299,33 @@ def to_darkroom_6(tree: Tree, notes: Notes) -> Tree:
     return result
 
 
-# Our version 6 to version 7: large text encoders are not trained unless a file says so.
+# Our version 6 to version 7: large text encoders are not trained, and adapters of some families have ComfyUI's names,
+# unless a file says so.
 #
-# Until then every part was. A file keeps what it meant: the encoder of its family is stated as trained where the file
-# did not say. Families whose large encoders cannot be trained are not affected.
+# Until then every part was trained, and all adapters had kohya's names. A file keeps what it meant: it is stated where
+# the file did not. Families whose large encoders cannot be trained are not affected.
 
 
+_COMFY_NAMES = frozenset({"z_image", "krea2", "qwen_image", "anima"})
 _LARGE = {"flux": "text_encoder_2", "chroma": "text_encoder", "sd3": "text_encoder_3"}  # of the families of version 6
 
 
 def to_darkroom_7(tree: Tree, notes: Notes) -> Tree:
-    """Return a tree of our version 6 with the training of its family's large text encoder stated."""
-    model, parts = tree.get("model"), tree.get("parts", {})
+    """Return a tree of our version 6 with the defaults of that version stated that depend on the family now."""
+    model = tree.get("model")
     family = model.get("family") if isinstance(model, dict) else None
     name = family.get("name") if isinstance(family, dict) else family
-    large = _LARGE.get(name) if isinstance(name, str) else None
-    if large is None or not isinstance(parts, dict):
+    if not isinstance(name, str):
         return tree
-    return {**tree, "parts": _merged({large: {"train": True}}, parts)}
+    if name in _COMFY_NAMES:
+        return _stated(tree, "output", {"format": "kohya"})
+    return _stated(tree, "parts", {_LARGE[name]: {"train": True}}) if name in _LARGE else tree
+
+
+def _stated(tree: Tree, section: str, values: Tree) -> Tree:
+    """Return a tree with values of a section where it lacks them; a section that is not an object stays as it is."""
+    present = tree.get(section, {})
+    return {**tree, section: _merged(values, present)} if isinstance(present, dict) else tree
 
 
 # Settings of our own earlier files that no longer exist are dropped, with a note where they had a value of their own;

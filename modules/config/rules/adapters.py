@@ -10,6 +10,7 @@ from modules.adapters.settings import adapter_layers, decomposition_axis
 from modules.adapters.training_settings import max_norm_of
 from modules.config.schema import Config
 from modules.config.sections.training import filtered_layers
+from modules.config.usage import adapter_form
 from modules.optim.registry import optimizer_spec
 from modules.settings.layer_filter import EXAMPLES, invalid_entry
 from modules.system.errors import DarkroomError
@@ -53,7 +54,7 @@ def ranks_by_layer(config: Config) -> Iterator[Problem]:
 
 def file_format(config: Config) -> Iterator[Problem]:
     """Yield an error if the adapter cannot be written in the output format."""
-    spec, form = ADAPTERS[config.adapter.name], config.output.format
+    spec, form = ADAPTERS[config.adapter.name], adapter_form(config)
     if config.training.trains == "adapter" and form not in spec.forms:
         yield Problem(
             "output.format",
@@ -75,7 +76,7 @@ def misread_file(config: Config) -> Iterator[Problem]:
     """
     if config.training.trains != "adapter":
         return
-    if decomposition_axis(config.adapter) == "outputs" and config.output.format != "diffusers":
+    if decomposition_axis(config.adapter) == "outputs" and adapter_form(config) != "diffusers":
         yield Problem(
             "adapter.decompose_output_axis",
             "ComfyUI, Forge and A1111 compute DoRA on the output axis with other norms than in training: images made "
@@ -126,7 +127,7 @@ def float8_file(config: Config) -> Iterator[Problem]:
     spec = ADAPTERS[config.adapter.name]
     if not spec.float8_factors:
         yield Problem("output.dtype", f"{spec.label} cannot be saved in float8.", advice="Choose float16 or bfloat16.")
-    elif config.output.format == "diffusers":
+    elif adapter_form(config) == "diffusers":
         yield Problem(
             "output.dtype",
             "A LoRA in the diffusers format has no alpha for each layer, and cannot be saved in float8.",

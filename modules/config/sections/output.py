@@ -26,24 +26,26 @@ class Output(Section):
         ),
     ] = "models/lora.safetensors"
     format: Annotated[
-        Literal["kohya", "comfyui", "diffusers"],
+        Literal["auto", "kohya", "comfyui", "diffusers"],
         Setting(
             "Format",
-            "A LoRA of Stable Diffusion in kohya format loads completely in ComfyUI, A1111, Forge and diffusers; in "
+            "Automatic: the format of the model family that most programs load completely, kohya's or ComfyUI's. A "
+            "LoRA of Stable Diffusion in kohya format loads completely in ComfyUI, A1111, Forge and diffusers; in "
             "diffusers format it loads completely in diffusers alone: ComfyUI ignores the attention of the UNet, A1111 "
             "and Forge load nothing. ComfyUI's format has the names of ComfyUI's own models (diffusion_model., "
             "text_encoders.), as other trainers of flow models write them. Each saved file is reported with the "
             "programs that load it.",
             group="Result",
             choice_labels={
-                "kohya": "kohya (most programs)",
+                "auto": "Automatic",
+                "kohya": "kohya",
                 "comfyui": "ComfyUI",
                 "diffusers": "diffusers / PEFT",
             },
             applies_when=When("training.trains", ("adapter",)),
             changeable_on_resume=True,
         ),
-    ] = "kohya"
+    ] = "auto"
     model_format: Annotated[
         Literal["single_file", "diffusers"],
         Setting(

@@ -95,6 +95,7 @@ ANIMA = FamilySpec(
         "its distillation: its samples will need more steps and guidance. Turbo itself is sampled in 8 steps with a "
         "guidance of 1.",
     ),
+    adapter_form="comfyui",
     released="2026-05",
     ai_toolkit=("anima",),
     kohya=("anima",),

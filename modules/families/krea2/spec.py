@@ -61,6 +61,7 @@ KREA2 = FamilySpec(
         "1.",
         index_key="is_distilled",
     ),
+    adapter_form="comfyui",
     released="2026-06",
     ai_toolkit=("krea2",),
     kohya=("krea2",),

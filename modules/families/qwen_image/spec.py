@@ -64,6 +64,7 @@ QWEN_IMAGE = FamilySpec(
         "Training a distilled model directly undoes its distillation: its samples will need more steps and guidance. "
         "Lightning itself is sampled in 4 or 8 steps with a guidance of 1.",
     ),
+    adapter_form="comfyui",
     released="2025-08",
     ai_toolkit=("qwen_image",),
     kohya=("qwen_image", "qwen-image", "qwen"),

@@ -66,6 +66,7 @@ Z_IMAGE = FamilySpec(
         "will need more steps and guidance. Turbo itself is sampled in 8 steps with a guidance of 1.",
         undone_words=("de-turbo", "deturbo", "de_turbo"),
     ),
+    adapter_form="comfyui",
     released="2025-11",
     ai_toolkit=("zimage",),
     kohya=("zimage", "z_image"),
