@@ -239,7 +239,7 @@ def decode(raw: object, *, over: Config | None = None) -> Loaded:
     if _is_deeper(rest, _MAX_DEPTH) or _is_deeper(kept, _MAX_DEPTH_KEPT):
         return Loaded(Config(), [Problem("", "The file does not contain a config: it is nested too deeply.", "error")])
     raw, left_out = without_secrets(raw)
-    tree, problems, was_migrated = migrate(raw)
+    tree, problems, was_migrated = migrate(raw, is_whole=over is None)
     problems = [*left_out, *problems]
     if raw and not is_onetrainer(raw) and "darkroom_version" not in raw and not _has_setting(tree):
         return Loaded(Config(), [_without_settings(raw)])

@@ -365,3 +365,10 @@ def test_a_file_of_version_6_keeps_the_names_of_its_adapter() -> None:
         assert decode(chosen).config.output.format == "diffusers"
     assert decode({"darkroom_version": 6, "model": {"family": "sdxl"}}).config.output.format == "auto"
     assert to_darkroom_7({"model": {"family": "anima"}, "output": 3}, [])["output"] == 3
+
+
+@pytest.mark.parametrize("version", [6, 7])
+def test_a_file_over_a_preset_has_the_defaults_of_the_preset(version: int) -> None:
+    below = Config.model_validate({"model": {"family": "flux"}})
+    raw = {"darkroom_version": version, "model": {"family": "flux"}, "training": {"epochs": 3}}
+    assert not decode(raw, over=below).config.part("text_encoder_2").train

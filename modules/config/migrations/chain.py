@@ -42,6 +42,8 @@ _DARKROOM_STEPS: dict[int, Step] = {
     6: to_darkroom_7,
 }
 NEWEST_DARKROOM = max(_DARKROOM_STEPS) + 1
+_STATES_DEFAULTS = frozenset({6})
+"""The steps that only state the defaults of their version; a file over other settings has theirs in place of these."""
 
 
 def is_onetrainer(tree: Tree) -> bool:
@@ -53,14 +55,17 @@ def is_onetrainer(tree: Tree) -> bool:
     return has_onetrainer_keys(tree)
 
 
-def migrate(raw: Tree) -> tuple[Tree, list[Problem], bool]:
-    """Return the tree at our newest version, the notes, and whether anything had to be migrated."""
+def migrate(raw: Tree, *, is_whole: bool = True) -> tuple[Tree, list[Problem], bool]:
+    """Return the tree at our newest version, the notes, and whether anything had to be migrated.
+
+    `is_whole`: what the tree lacks has the defaults of its version; otherwise it is laid over other settings.
+    """
     tree, notes = copy.deepcopy(raw), list[Problem]()
     if is_onetrainer(tree):
         from modules.config.migrations.onetrainer_11 import to_darkroom_1
         from modules.config.migrations.onetrainer_chain import to_onetrainer_11
 
-        ours = _upgraded(to_darkroom_1(to_onetrainer_11(tree, notes), notes), 1, notes)
+        ours = _upgraded(to_darkroom_1(to_onetrainer_11(tree, notes), notes), 1, notes, is_whole=is_whole)
         return with_choices(without_debug_dump(ours, notes)), notes, True
     is_stated = "darkroom_version" in tree
     version = _version(tree["darkroom_version"], NEWEST_DARKROOM) if is_stated else _UNSTATED
@@ -72,15 +77,16 @@ def migrate(raw: Tree) -> tuple[Tree, list[Problem], bool]:
                 "warning",
             )
         )
-    tree = without_removed(_upgraded(with_cloud_set_aside(tree, notes), version, notes), notes)
+    tree = without_removed(_upgraded(with_cloud_set_aside(tree, notes), version, notes, is_whole=is_whole), notes)
     tree["darkroom_version"] = NEWEST_DARKROOM
     return tree, notes, is_stated and version < NEWEST_DARKROOM
 
 
-def _upgraded(tree: Tree, version: int, notes: list[Problem]) -> Tree:
+def _upgraded(tree: Tree, version: int, notes: list[Problem], *, is_whole: bool) -> Tree:
     """Return one of our trees, of the given version, at the newest version."""
     for step in range(max(version, 1), NEWEST_DARKROOM):
-        tree = _DARKROOM_STEPS[step](tree, notes)
+        if is_whole or step not in _STATES_DEFAULTS:
+            tree = _DARKROOM_STEPS[step](tree, notes)
     return tree
 
 
