@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 from modules.system.problem import count, describe_data
+from trainer.cli.program import silence
 from trainer.event_lines import to_line
 from trainer.events import (
     BackupSaved,
@@ -176,14 +177,6 @@ class Console:
     def close(self) -> None:
         """Restore the terminal."""
         self._meter.close()
-
-
-def silence(stream: TextIO) -> None:
-    """Send a stream that cannot be written any more to nowhere: what is in its buffer would fail again at exit.
-
-    Python then ends with the exit code 120. Raises OSError for a stream without a file.
-    """
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def words(event: Event) -> str:

@@ -86,7 +86,7 @@ def _carry_out(parser: Callable[[], argparse.ArgumentParser], arguments: Sequenc
         print(redact(f"{error.message}\n{error.advice}".strip()), file=sys.stderr)
         return WRONG
     except BrokenPipeError:  # the reader, such as head, closed the pipe early
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        silence(sys.stdout)
         return OK
     except OSError as error:
         message, advice = describe_file_error(error)
@@ -98,6 +98,14 @@ def _carry_out(parser: Callable[[], argparse.ArgumentParser], arguments: Sequenc
         message, advice = "The system could not start another thread.", "Close other programs and try again."
     print(redact(f"{message}\n{advice}".strip()), file=sys.stderr)
     return FAILED
+
+
+def silence(stream: TextIO) -> None:
+    """Send a stream that cannot be written any more to nowhere: what is in its buffer would fail again at exit.
+
+    Python then ends with the exit code 120. Raises OSError for a stream without a file.
+    """
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _show_any_name() -> None:
