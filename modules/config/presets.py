@@ -8,7 +8,7 @@ begin with '#', which marks the built-in ones.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import count
@@ -88,18 +88,23 @@ def list_presets(*, user_dir: Path | None = None) -> list[Preset]:
     return built_in + users
 
 
-def preset_for(family: str, like: Config, card_gb: int, presets: Sequence[Preset]) -> Preset | None:
+def readable_configs(presets: Iterable[Preset]) -> dict[Preset, Config]:
+    """Return the configs of the presets that can be read."""
+    loaded = {preset: preset.load() for preset in presets}
+    return {p: r.config for p, r in loaded.items() if not any(q.severity == "error" for q in r.problems)}
+
+
+def preset_for(family: str, like: Config, card_gb: int, configs: Mapping[Preset, Config]) -> Preset | None:
     """Return the built-in preset of a family for a run like another one, on a card with this memory.
 
     Of those that the card has enough memory for, the best has the same training target, model variant and method (or
     the default one), and then states the most memory. For an unknown card (0), or if it has too little for all, it
     states the least.
     """
-    chosen = [p for p in presets if p.group == family and p.is_built_in and not p.is_demo]
     usual = Config().training.method.name
 
     def rank(preset: Preset) -> tuple[bool, bool, bool, int, int]:
-        config, fits = preset.load().config, preset.card_gb <= card_gb
+        config, fits = configs[preset], preset.card_gb <= card_gb
         method = config.training.method.name
         return (
             fits,
@@ -109,16 +114,23 @@ def preset_for(family: str, like: Config, card_gb: int, presets: Sequence[Preset
             preset.card_gb if fits else -preset.card_gb,
         )
 
-    return max(chosen, key=rank, default=None)
+    return max((p for p in configs if p.group == family and _is_offered(p)), key=rank, default=None)
 
 
-def families_for_card(presets: Sequence[Preset], card_gb: int) -> tuple[str, ...]:
+def families_for_card(configs: Mapping[Preset, Config], card_gb: int) -> tuple[str, ...]:
     """Return the families of the built-in presets that a card has enough memory for, the newest first.
 
-    A preset that states no card is for any. The demo's models are of no family that a user would choose.
+    Those that fit only with most of the layers in the computer's memory, which is slow, are the last. A preset that
+    states no card is for any. The demo's models are of no family that a user would choose.
     """
-    fitting = {p.group for p in presets if p.is_built_in and not p.is_demo and p.card_gb <= card_gb}
-    return tuple(family for family in newest_families() if family in fitting)
+    fitting = [p for p in configs if _is_offered(p) and p.card_gb <= card_gb]
+    fast = {p.group for p in fitting if configs[p].part(configs[p].family.denoiser.name).offload_fraction < 0.5}
+    found = {p.group for p in fitting}
+    return tuple(sorted((name for name in newest_families() if name in found), key=lambda name: name not in fast))
+
+
+def _is_offered(preset: Preset) -> bool:
+    return preset.is_built_in and not preset.is_demo
 
 
 def save_preset(config: Config, name: str, *, user_dir: Path | None = None) -> Preset:

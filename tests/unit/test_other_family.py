@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import cache
 from itertools import permutations
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from modules.config.codec import decode, encode, load_file
 from modules.config.other_family import start_of, train_on
-from modules.config.presets import Preset, families_for_card, list_presets, preset_for
+from modules.config.presets import Preset, families_for_card, list_presets, preset_for, readable_configs
 from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.families.registry import FAMILIES, newest_families, registered
@@ -28,8 +29,13 @@ def presets() -> list[Preset]:
 
 
 @cache
+def configs() -> Mapping[Preset, Config]:
+    return readable_configs(presets())
+
+
+@cache
 def start(family: str) -> Config:
-    preset = preset_for(family, Config(), 8, presets())
+    preset = preset_for(family, Config(), 8, configs())
     return preset.load().config if preset else start_of(family)
 
 
@@ -188,7 +194,7 @@ def test_the_same_process_keeps_sampler_and_guidance() -> None:
     ],
 )
 def test_the_preset_is_like_the_run_and_for_the_card(family: str, like: dict, card_gb: int, name: str) -> None:  # type: ignore[type-arg]
-    preset = preset_for(family, Config.model_validate(like), card_gb, presets())
+    preset = preset_for(family, Config.model_validate(like), card_gb, configs())
     assert preset is not None
     assert preset.name == name
 
@@ -196,8 +202,17 @@ def test_the_preset_is_like_the_run_and_for_the_card(family: str, like: dict, ca
 def test_presets_are_listed_in_the_order_of_the_families() -> None:
     listed = list(dict.fromkeys(p.group for p in presets()))
     assert listed == [family for family in FAMILIES if family in listed]
-    assert set(families_for_card(presets(), 4)) == set()
-    assert families_for_card(presets(), 1000) == tuple(name for name in newest_families() if name in listed)
+    assert set(families_for_card(configs(), 4)) == set()
+    assert families_for_card(configs(), 1000) == tuple(name for name in newest_families() if name in listed)
+
+
+def test_families_that_fit_by_offloading_most_layers_are_offered_last() -> None:
+    """Krea 2 is the newest; on a card with 8 GB most of it waits in the computer's memory."""
+    of_8_gb = families_for_card(configs(), 8)
+    assert of_8_gb[0] == "anima"
+    assert of_8_gb.index("krea2") > of_8_gb.index("sdxl")
+    assert families_for_card(configs(), 6)[0] == "anima"
+    assert families_for_card(configs(), 12)[0] == "krea2"
 
 
 def test_the_command_line_moves_a_config_and_only_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Protocol
 from modules.config.codec import Loaded
 from modules.config.imports.any_file import load_any
 from modules.config.other_family import start_of, train_on
-from modules.config.presets import Preset, list_presets, preset_for
+from modules.config.presets import Preset, list_presets, preset_for, readable_configs
 from modules.config.schema import Config
 from modules.families.registry import FAMILIES, family_labels
 from modules.settings.edit import get_path, set_path
@@ -132,7 +132,7 @@ def _on_family(loaded: Loaded, family: str, preset_name: str) -> Loaded:
         preset: Preset | None = _preset(preset_name)
     else:
         card = gpu_memory("auto")
-        preset = preset_for(family, loaded.config, card.nominal_gb if card else 0, list_presets())
+        preset = preset_for(family, loaded.config, card.nominal_gb if card else 0, readable_configs(list_presets()))
     start = preset.load().config if preset else start_of(family)
     if start.family.name != family:
         raise DarkroomError(

@@ -220,14 +220,14 @@ def current_step(way: Way, progress: Progress) -> int:
 
 def find_card() -> GraphicsCard | None:
     """Return the card of this computer; None without one. For a background thread: it runs a tool of the driver."""
-    from modules.config.presets import families_for_card, list_presets
+    from modules.config.presets import families_for_card, list_presets, readable_configs
     from modules.families.registry import family_labels
     from modules.system.hardware import gpu_memory
 
     memory, labels = gpu_memory("auto"), family_labels()
     if memory is None:
         return None
-    families = families_for_card(list_presets(), memory.nominal_gb)
+    families = families_for_card(readable_configs(list_presets()), memory.nominal_gb)
     return GraphicsCard(memory.nominal_gb, tuple(labels[family] for family in families if family in labels))
 
 

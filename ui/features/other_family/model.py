@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from modules.config.codec import Loaded
 from modules.config.other_family import CarriedOver, start_of, train_on
-from modules.config.presets import Preset, families_for_card, list_presets, preset_for
+from modules.config.presets import Preset, families_for_card, list_presets, preset_for, readable_configs
 from modules.config.schema import Config
 from modules.families.registry import FAMILIES, newest_families
 from modules.system.hardware import gpu_memory
@@ -35,10 +35,8 @@ class Starts:
 
 def read_starts() -> Starts:
     """Read the presets, and ask the driver for the card; for a background thread."""
-    loaded = {preset: preset.load() for preset in list_presets()}
-    readable = {p: r.config for p, r in loaded.items() if not any(q.severity == "error" for q in r.problems)}
     card = gpu_memory("auto")
-    return Starts(readable, card.nominal_gb if card is not None else 0)
+    return Starts(readable_configs(list_presets()), card.nominal_gb if card is not None else 0)
 
 
 class Moving:
@@ -85,7 +83,7 @@ class Moving:
         if self._starts is None or family == self.family or family not in FAMILIES:
             return
         presets = self._starts.of(family)
-        best = preset_for(family, self._form.config, self._starts.card_gb, list(presets.values()))
+        best = preset_for(family, self._form.config, self._starts.card_gb, self._starts.configs)
         self.family, self.presets = family, {n: n for n in presets} or {_DEFAULTS: "The defaults"}
         self.preset = best.name if best is not None else next(iter(self.presets))
         self.compute()
@@ -125,7 +123,7 @@ class Moving:
 
     def _first_family(self, starts: Starts) -> str:
         """Return the newest family with a preset for the card, or the newest of all."""
-        fitting = families_for_card(list(starts.configs), starts.card_gb)
+        fitting = families_for_card(starts.configs, starts.card_gb)
         return next((name for name in self.families if name in fitting), next(iter(self.families)))
 
     def _keep(self, starts: Starts) -> None:
