@@ -21,7 +21,7 @@ from modules.adapters.training_settings import ModuleDropout, WeightType
 from modules.formats.adapter_types import AdapterType, Shapes
 from modules.formats.program_table import UNKNOWN, Answers, none, plain_lora_only
 from modules.settings.field import Section, Setting, When
-from modules.system.problem import Problem
+from modules.system.problem import Problem, count
 
 if TYPE_CHECKING:
     from modules.memory.arrays import Array
@@ -162,7 +162,7 @@ def problems(settings: Oft, weights: Collection[Shape]) -> Iterator[Problem]:
             "info",
         )
     if lacking := [size for size, side in sides.items() if side == 1]:
-        named = ", ".join(f"{size} outputs" for size in lacking)
+        named = ", ".join(count(size, "output") for size in lacking)
         yield Problem(
             "adapter.layers",
             f"OFT cannot rotate the outputs of layers with {named}: no block size divides them.",

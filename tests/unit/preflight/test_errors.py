@@ -243,3 +243,13 @@ def test_any_text_in_any_path_can_be_checked(
 
 def test_the_rules_alone_read_no_file() -> None:
     assert {p.path for p in problems_of(Config())} == {"concepts", "sampling.prompts"}
+
+
+def test_an_oft_on_a_layer_with_one_output_is_refused_from_the_layers_shapes(config: Config) -> None:
+    """The projector of Krea 2's text layers."""
+    krea2 = changed(config, model__family="krea2", model__base_model="krea/Krea-2-Raw", adapter="oft")
+    krea2 = changed(krea2, adapter__layers="all")
+    [problem] = [p for p in check(krea2).errors if p.path == "adapter.layers"]
+    assert problem.message == "OFT cannot rotate the outputs of layers with 1 output: no block size divides them."
+    inputs = changed(krea2, adapter__rotates="inputs")
+    assert "adapter.layers" not in errors(check(inputs))
