@@ -25,7 +25,8 @@ from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.runs import Ran, assert_equal_tensors, losses, run
 from trainer import phases
-from trainer.events import SampleReady
+from trainer.commands import Command, Stop
+from trainer.events import CacheProgress, Event, SampleReady
 from trainer.run import model
 from trainer.run.reading import Reading
 
@@ -96,6 +97,36 @@ def test_a_changed_prompt_has_the_encoder_read_again(
     assert losses(with_drops) == losses(kept)
     assert_equal_tensors(with_drops.weights, kept.weights)
     assert samples(with_drops) == samples(kept)
+
+
+def test_a_stop_while_captions_are_encoded_reads_no_denoiser(config: Config, events: list[str], tmp_path: Path) -> None:
+    stopped_at = laid_over(config, {"general": {"workspace_dir": str(tmp_path), "cache_dir": str(tmp_path / "cache")}})
+
+    def stop(event: Event, send: Callable[[Command], None]) -> None:
+        if isinstance(event, CacheProgress) and event.what == "captions":
+            send(Stop())
+
+    stopped = run(stopped_at, on_event=stop)
+    assert stopped.finished.outcome == "stopped"
+    assert f"read {DENOISER}" not in events
+    again, straight = run(stopped_at), run(config)  # nothing was trained that could be resumed
+    assert losses(again) == losses(straight)
+    assert_equal_tensors(again.weights, straight.weights)
+
+
+def test_alignprop_denoises_with_the_prompts_that_were_encoded_before(
+    config: Config, events: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method = {"name": "alignprop", "steps": 2, "gradient_truncation": "fixed", "backprop_steps": 1}
+    reward = {"models": [{"kind": "brightness"}], "measure_every": {"n": 1, "unit": "step"}, "num_images": 1}
+    aligned = laid_over(config, {"training": {"method": method, "epochs": 1}, "reward": reward})
+    with_drops = run(aligned)
+    assert events.index(phases.CACHE_CAPTIONS) < events.index(f"read {DENOISER}")
+    assert f"place {DENOISER}, {LARGE} {DROPPED}" in events
+    monkeypatch.setattr(model, "has_encoders_to_drop", lambda config, may_stay: False)
+    kept = run(aligned)
+    assert losses(with_drops) == losses(kept)
+    assert_equal_tensors(with_drops.weights, kept.weights)
 
 
 def samples(ran: Ran) -> list[bytes]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from diffusers.pipelines.flux2.pipeline_flux2 import compute_empirical_mu
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from modules.config.codec import decode
 from modules.config.imports.ai_toolkit import tree_of_ai_toolkit
@@ -25,7 +25,7 @@ from modules.families.parts.flux2.forward import Flux2, text_ids
 from modules.families.parts.lora_names import comfy_naming, kohya_naming
 from modules.families.parts.packing import image_ids
 from modules.families.parts.single_file.autoencoder import vae_slots_of
-from modules.families.parts.single_file.checkpoint import load_vae_file
+from modules.families.parts.single_file.checkpoint import load_part_file, load_vae_file
 from modules.families.parts.single_file.models import shipped_configs
 from modules.families.parts.single_file.moves import to_original
 from modules.families.registry import files_of
@@ -36,7 +36,8 @@ from modules.system.problem import Problem
 from tests.builders.configs import laid_over, small_config
 from tests.builders.flux2_klein import TINY, tiny_flux2_vae
 from tests.builders.pipelines import load_tiny, noise_of
-from tests.builders.runs import assert_equal_tensors
+from tests.builders.runs import assert_equal_tensors, run
+from trainer.events import SampleReady
 from trainer.preflight import check
 from trainer.preflight.distilled import problems_of_distilled
 
@@ -202,6 +203,33 @@ def test_a_folder_named_like_klein_is_what_its_index_says(config: Config, distil
     (named / "model_index.json").write_text(json.dumps({k: v for k, v in index.items() if k != "is_distilled"}))
     [doubtful] = problems_of_distilled(laid_over(config, {"model": {"base_model": str(named)}}))
     assert (doubtful.severity, "by its name" in doubtful.message) == ("warning", True)
+
+
+def test_a_run_on_the_base_is_sampled_on_klein(config: Config, distilled: Path) -> None:
+    """In its own steps without guidance, with the weights of klein and the LoRA of the base."""
+    prompt = {"prompt": "a disc", "width_px": 32, "height_px": 32, "steps": 2, "guidance": 1.0}
+    tree: dict[str, Any] = {"sampling": {"at_end": True, "prompts": [prompt]}, "training": {"epochs": 1}}
+    tree["model"] = {"family": dict(TINY.settings)}
+    weights = distilled / "transformer" / "diffusion_pytorch_model.safetensors"
+    save_file({name: tensor * 1.5 for name, tensor in load_file(weights).items()}, weights)
+    images = {}
+    for name, model in (("base", ""), ("klein", str(distilled))):
+        sampled = laid_over(config, {**tree, "sampling": {**tree["sampling"], "model": model}})
+        ran = run(sampled)
+        [sample] = ran.of(SampleReady)
+        images[name] = Path(sample.path).read_bytes()
+        images[f"{name}, trained"] = ran.weights
+    assert images["base"] != images["klein"]
+    assert_equal_tensors(images["base, trained"], images["klein, trained"])
+
+
+@pytest.mark.parametrize("prefix", ["model.", "text_encoders.qwen3_4b.transformer.model."])
+def test_the_text_encoder_is_read_from_comfyuis_file(prefix: str, family: Flux2, tmp_path: Path) -> None:
+    module, file = family.modules["text_encoder"], tmp_path / "qwen_3_4b.safetensors"
+    save_file({f"{prefix}{name}": tensor.clone() for name, tensor in module.state_dict().items()}, file)
+    part = next(p for p in FLUX2_KLEIN.parts if p.role == "text_encoder")
+    read = load_part_file(file, FLUX2_KLEIN, part, module.config.to_dict(), torch.float32)
+    assert_equal_tensors(dict(read.state_dict()), dict(module.state_dict()))
 
 
 def test_a_training_adapter_allows_klein_itself(config: Config, distilled: Path, tmp_path: Path) -> None:

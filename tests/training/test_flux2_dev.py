@@ -8,20 +8,29 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from transformers import Mistral3ForConditionalGeneration, MistralModel
 
+from benchmarks.gguf_file import write_gguf
+from modules.config.quantized_parts import quantized_parts
 from modules.config.schema import Config
 from modules.families.flux2.load import Flux2Dev
 from modules.families.flux2.spec import FLUX2
-from modules.families.parts.single_file.checkpoint import empty_part
+from modules.families.kinds.identify import identify
+from modules.families.parts.single_file.checkpoint import empty_part, load_part_file
 from modules.families.parts.single_file.models import shipped_configs
+from modules.families.parts.single_file.moves import to_original
+from modules.families.registry import files_of
+from modules.formats.lazy_tensors import lazy_state
+from modules.quantization.linear import QuantizedLinear
 from modules.system.factories import load_factory
 from tests.builders.configs import laid_over, small_config
 from tests.builders.flux2 import TINY, flux2_pipeline
 from tests.builders.images import draw_folder
 from tests.builders.pipelines import load_tiny, noise_of
-from tests.builders.runs import Ran, run
+from tests.builders.runs import Ran, assert_equal_tensors, run
 from trainer.__main__ import main
+from trainer.run.reading import load_family
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +73,38 @@ def test_the_published_text_encoder_is_mistral_small_without_the_vision_tower_an
     config = shipped_configs("flux2_dev")[part.name]
     weights = empty_part(load_factory(part.model_class), config).parameters()
     assert sum(tensor.numel() for tensor in weights) == 22_901_314_560  # of 24 billion
+
+
+@pytest.mark.parametrize("prefix", ["model.", "language_model.model.", ""])
+def test_the_text_encoder_is_read_from_comfyuis_file(prefix: str, family: Flux2Dev, tmp_path: Path) -> None:
+    """Its file also has the vision tower with its projector, and the tokenizer as bytes; ours has the head."""
+    module, file = family.modules["text_encoder"], tmp_path / "mistral_3_small_flux2_bf16.safetensors"
+    state = {f"{prefix}{name}": tensor.clone() for name, tensor in module.state_dict().items()}
+    others = ("vision_tower.transformer.layers.0.attention.q_proj.weight", "multi_modal_projector.linear_1.weight")
+    state |= {name: torch.ones(2, 2) for name in (*others, "lm_head.weight")}
+    save_file({**state, "tekken_model": torch.ones(8, dtype=torch.uint8)}, file)
+    part = next(p for p in FLUX2.parts if p.role == "text_encoder")
+    read = load_part_file(file, FLUX2, part, module.config.to_dict(), torch.float32)
+    assert_equal_tensors(dict(read.state_dict()), dict(module.state_dict()))
+
+
+def test_the_transformer_is_read_from_a_gguf_file_in_the_published_names(
+    config: Config, family: Flux2Dev, tiny_flux2_dev: Path, tmp_path: Path
+) -> None:
+    module, file = family.denoiser, tmp_path / "flux2-dev-Q8_0.gguf"
+    record = files_of(FLUX2.name).denoiser_file
+    assert record is not None
+    layout = record.layout(dict(module.config))
+    original = to_original(layout.slots, lazy_state(dict(module.state_dict())))
+    write_gguf(file, {name: tensor.make() for name, tensor in original.items()}, kind="Q8_0")
+    assert identify(file).model == "flux2_dev"
+    packed = laid_over(config, {"parts": {"transformer": {"file": str(file), "dtype": "gguf"}}})
+    loaded = load_family(packed.model, packed.part, quantized=quantized_parts(packed))
+    assert isinstance(loaded.denoiser.get_submodule("transformer_blocks.0.attn.to_out.0"), QuantizedLinear)
+    text, noisy, times = family.encode_prompts(["a disc"]), noise_of(family, batch=1, seed=5), torch.tensor([500.0])
+    with torch.no_grad():
+        plain, quantized = (f.predict(noisy, times, text) for f in (family, loaded))
+    assert 0 < (quantized - plain).norm() < 0.05 * plain.norm()
 
 
 @pytest.fixture(scope="module")

@@ -44,6 +44,7 @@ from trainer.ranks import SeveralProcesses
 from trainer.rollout_events import RolloutSampled
 from trainer.run.execute import execute_guarded
 from trainer.run.export_backup import export_backup
+from trainer.run.late_denoiser import has_encoders_to_drop
 from trainer.run_folder.backup import find_backup, verify
 from trainer.run_folder.shards import read_whole
 
@@ -488,3 +489,29 @@ def test_torchrun_ends_well_after_a_stop(config: Config, tmp_path: Path) -> None
                 process.send_signal(signal.SIGINT)
             last = event
     assert (last["event"], last["outcome"]) == ("RunFinished", "stopped")
+
+
+@pytest.mark.full
+def test_processes_that_drop_their_text_encoder_before_the_denoiser_train_alike(
+    other: OtherProcess, tiny_flux: Path, tmp_path: Path
+) -> None:
+    """Each process encodes its share of captions, drops T5, and only then reads the denoiser."""
+    images = draw_folder(tmp_path / "images", sizes=[(32, 32)] * 4, captions=["a disc", "two discs"])
+    sample = {"prompt": "a disc", "width_px": 32, "height_px": 32, "steps": 1}
+    config = small_config(
+        tmp_path,
+        model=tiny_flux,
+        images=images,
+        data={"latent_cache": True, "text_cache": True, "resolution_px": [32]},
+        parts={"text_encoder": {"train": False}, "text_encoder_2": {"train": False, "dtype": "int8"}},
+        sampling={"every": {"n": 1, "unit": "epoch"}, "prompts": [sample]},
+        validation={"every": {"n": 1, "unit": "epoch"}},
+        concepts=[{"path": str(images)}, {"path": str(images), "kind": "validation"}],
+    )
+    assert has_encoders_to_drop(config, {})
+    one = run(in_folder(config, tmp_path / "one"))
+    two, ending = run_on_two(other, in_folder(config, tmp_path / "two"))
+    assert ending["outcome"] == "finished"
+    assert losses_of(two) == pytest.approx(losses_of(one), rel=1e-4)
+    assert_same_weights(one, two)
+    assert len(two.of(SampleReady)) == len(one.of(SampleReady)) > 0
