@@ -82,7 +82,7 @@ class Config(Section):
     @field_validator("parts", mode="after")
     @classmethod
     def _with_defaults(cls, parts: Mapping[str, Part], info: ValidationInfo) -> Mapping[str, Part]:
-        """Return the parts with the defaults of their own in place of those that no file and nobody set."""
+        """Return the parts with the defaults of their own for the settings that have no value yet."""
         model: Model | None = info.data.get("model")  # None if it is not valid
         own = {} if model is None else {p.name: p.defaults for p in FAMILIES[model.family.name].parts}
         return {name: _with_own_defaults(part, own.get(name, {})) for name, part in parts.items()}

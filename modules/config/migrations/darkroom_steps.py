@@ -300,7 +300,7 @@ def to_darkroom_6(tree: Tree, notes: Notes) -> Tree:
 
 
 # Our version 6 to version 7: large text encoders are not trained, and adapters of some families have ComfyUI's names,
-# unless a file says so.
+# unless a file states otherwise.
 #
 # Until then every part was trained, and all adapters had kohya's names. A file keeps what it meant: it is stated where
 # the file did not. Families whose large encoders cannot be trained are not affected.
