@@ -22,6 +22,7 @@ import torch
 from PIL import Image
 from torch.utils.flop_counter import FlopCounterMode
 
+from benchmarks.copies import Copies, copies_of
 from benchmarks.host_waits import Place, waits_per_step, waits_reported_by_torch
 from benchmarks.loop_speed import run_setup
 from benchmarks.measure import median_seconds, wait_for
@@ -69,7 +70,8 @@ class FullSize:
     """Measurements of a step: seconds (median), peak and estimated bytes on the device, and FLOPs.
 
     `waits` are the host's waits for the device by their places, as means of the steps. On a GPU also the peak bytes
-    that the allocator reserved, the kernels of a step, and the share of the time in which the device had nothing to do.
+    that the allocator reserved, the kernels of a step, its copies (those of the profiled steps), and the share of the
+    time in which the device had nothing to do.
     """
 
     case: str
@@ -83,6 +85,7 @@ class FullSize:
     reserved_bytes: int = 0
     kernels: float = 0.0
     idle_share: float = 0.0
+    copies: Copies = field(default_factory=Copies)
 
     @property
     def share_of_matrix_speed(self) -> float:
@@ -235,14 +238,15 @@ def _waits_on_gpu(run: PreparedRun) -> dict[Place, float]:
     return {place: times / (run.training.counters.step - first) for place, times in found.most_common()}
 
 
-def _of_profile(run: PreparedRun) -> dict[str, float]:
-    """Return the kernels of a step, and the share of the time in which the device had nothing to do."""
+def _of_profile(run: PreparedRun) -> dict[str, Any]:
+    """Return the kernels and the copies of a step, and the share of the time in which the device had nothing to do."""
     trace = profile_steps(run, _PROFILED_STEPS) / "trace.json"
     events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
     of_device = device_time(events)
     return {
         "kernels": sum(event.get("cat") == "kernel" for event in events) / _PROFILED_STEPS,
         "idle_share": of_device.waited_seconds / of_device.seconds if of_device.seconds else 0.0,
+        "copies": copies_of(events),
     }
 
 

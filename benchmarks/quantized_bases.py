@@ -77,14 +77,17 @@ def quantized_bases(
     with process_settings(num_threads=num_threads, precision=config.training.precision, deterministic=False):
         exact = _output(_family(trained))
         for case in CASES:
-            family = _family(_with(case, trained, folder / "trained"))
+            family = _family(in_format(case, trained, folder / "trained"))
             error = float((_output(family) - exact).norm() / exact.norm())
             yield QuantizedBase(
-                case, _bytes_per_weight(family), error, _speed(config, _with(case, config, folder / "large"), rounds)
+                case,
+                _bytes_per_weight(family),
+                error,
+                _speed(config, in_format(case, config, folder / "large"), rounds),
             )
 
 
-def _with(case: Case, config: Config, folder: Path) -> Config:
+def in_format(case: Case, config: Config, folder: Path) -> Config:
     """Return a config with the denoiser in a format."""
     denoiser = config.family.names_of("denoiser")[0]
     tree: dict[str, Any] = encode(config)

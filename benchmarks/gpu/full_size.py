@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,7 @@ from benchmarks.rows import Row
 from modules.config.schema import Config
 
 WAITS_A_STEP = 1.0
-ESTIMATE_SHARE, _TINY_ESTIMATE_SHARE = 0.1, 0.25  # small models consist of what the estimate rounds
+ESTIMATE_SHARE, _TINY_ESTIMATE_SHARE = 0.1, 0.35  # small models consist of what the estimate rounds
 _FUSED = {
     "trains": "full",
     "batch_size": 1,
@@ -57,10 +57,21 @@ def _case(request: Request, subject: Subject, name: str, seconds: float) -> Iter
 
 def measured_step(request: Request, name: str, config: Config, seconds: float) -> Iterator[Found]:
     """Measure a config's steps, timing them for a third of the seconds, and yield the row and its checks."""
+    yield from step_checks(request, name, measure(request, config, seconds))
+
+
+def measure(request: Request, config: Config, seconds: float) -> FullSize:
+    """Measure a config's steps, timing them for a third of the seconds."""
     timing = 0.0 if request.is_tiny else seconds / 3
-    found = measured(name, config, device_of(request), seconds=timing, num_threads=1)
+    return measured("", config, device_of(request), seconds=timing, num_threads=1)
+
+
+def step_checks(request: Request, name: str, found: FullSize, *, counts_waits: bool = True) -> Iterator[Found]:
+    """Yield the row of a measured step, and the checks of its waits and its estimate."""
     yield Row(name, step_words(found), numbers={**asdict(found), "share_of_matrix_speed": found.share_of_matrix_speed})
-    yield at_most("waits of a step", sum(found.waits.values()), WAITS_A_STEP)
+    if counts_waits:
+        waits = ", ".join(f"{times:.2g} {place}" for place, times in found.waits.items())
+        yield replace(at_most("waits of a step", sum(found.waits.values()), WAITS_A_STEP), got=waits or "none")
     share = _TINY_ESTIMATE_SHARE if request.is_tiny else ESTIMATE_SHARE
     yield within("estimated memory", found.predicted_bytes / 2**30, found.peak_bytes / 2**30, share, unit=" GiB")
 

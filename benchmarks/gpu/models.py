@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from benchmarks.demo_runs import demo_run
 from benchmarks.full_size import draw_noise, full_size_config, write_random_model
 from benchmarks.gpu.stage import Request
+from benchmarks.t5_tokenizer import write_t5_tokenizer
 from benchmarks.toy_sdxl import write_toy_sdxl
 from modules.config.schema import Config
-from modules.families.registry import published
+from modules.families.parts.single_file.checkpoint import empty_part
+from modules.families.parts.single_file.models import shipped_configs
+from modules.families.registry import FAMILIES, published
+from modules.families.spec import FamilySpec
 from modules.system.devices import Device, resolve_device
+from modules.system.errors import DarkroomError
+from modules.system.factories import load_factory
 from modules.system.paths import PROGRAM_ROOT
 from trainer.preflight.tokenizer import read_tokenizer
 
@@ -21,6 +31,7 @@ _DEMO, _FLOW_DEMO = PROGRAM_ROOT / "demo/model", PROGRAM_ROOT / "demo/flow/model
 _SMALL_PX, _FULL_PX = 64, 1024
 _NUM_IMAGES, _NUM_TINY_IMAGES = 8, 4
 _WORD = "noise"
+_BYTES = 2  # of a weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +59,20 @@ def subjects(request: Request) -> tuple[Subject, ...]:
 def device_of(request: Request) -> Device:
     """Return the device of a request. Raises DarkroomError where this machine does not have it."""
     return resolve_device(request.device)
+
+
+@contextmanager
+def memory_of(device: Device, num_bytes: int) -> Iterator[None]:
+    """Let this process use so much of a GPU's memory, as if it had no more; on a CPU nothing changes."""
+    if device.type != "cuda":
+        yield
+        return
+    total = torch.cuda.get_device_properties(device.torch).total_memory
+    torch.cuda.set_per_process_memory_fraction(min(1.0, num_bytes / total), device.torch)
+    try:
+        yield
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, device.torch)
 
 
 def offload_name(device: Device) -> str:
@@ -89,9 +114,48 @@ def _caption(config: Config) -> str:
 
 def model_of(request: Request, subject: Subject) -> Path:
     """Return the folder of a subject's model, which is written first where it is missing."""
-    folder = request.folder / "models" / f"{subject.model}{'-small' if subject.is_tiny else ''}"
-    if folder.is_dir():
-        return folder
     if not subject.is_tiny:
-        return write_random_model(folder, subject.model, device=device_of(request), tokenizers_from=_FLOW_DEMO)
-    return write_toy_sdxl(folder, like=_DEMO) if subject.model == "sdxl" else _FLOW_DEMO
+        return random_model(request, subject.model)
+    if subject.model != "sdxl":
+        return _FLOW_DEMO
+    folder = request.folder / "models" / "small-sdxl"
+    return folder if folder.is_dir() else write_toy_sdxl(folder, like=_DEMO)
+
+
+def random_model(request: Request, model: str) -> Path:
+    """Return a published model's shapes with random weights, which are written first where they are missing.
+
+    Raises DarkroomError where the disk is too small for them.
+    """
+    folder = request.folder / "models" / model
+    if not folder.is_dir():
+        _require_disk(request.folder, model)
+        tokenizers = _tokenizers(request.folder / "tokenizers" / model, FAMILIES[published(model).family])
+        write_random_model(folder, model, device=device_of(request), tokenizers_from=tokenizers)
+    return folder
+
+
+def _require_disk(folder: Path, model: str) -> None:
+    configs, parts = shipped_configs(model), FAMILIES[published(model).family].parts
+    empty = (empty_part(load_factory(p.model_class), configs[p.name]) for p in parts if p.name in configs)
+    needed = sum(_BYTES * weight.numel() for part in empty for weight in part.state_dict().values())
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise DarkroomError(f"The weights of {model} need {needed / 1e9:.0f} GB of disk, {free / 1e9:.0f} GB are free.")
+
+
+def _tokenizers(folder: Path, spec: FamilySpec) -> Path:
+    """Return a folder with the tokenizers that a family's models have: those of letters, of which the ids matter not.
+
+    CLIP's comes with the program.
+    """
+    for part in spec.parts:
+        place = folder / part.tokenizer_folder
+        if part.role != "text_encoder" or part.class_name.startswith("CLIP") or place.is_dir():
+            continue
+        if "T5" in part.class_name or place.name.startswith("t5"):
+            write_t5_tokenizer(place)
+        else:
+            shutil.copytree(_FLOW_DEMO / "tokenizer", place)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

@@ -1,23 +1,14 @@
-"""A tiny random T5 encoder, and a tokenizer of letters and a few words for it."""
+"""A tiny random T5 encoder, with the tokenizer of the benchmarks."""
 
 from __future__ import annotations
 
-import json
-import string
 import struct
-from pathlib import Path
 
-from transformers import T5Config, T5EncoderModel, T5Tokenizer
+from transformers import T5Config, T5EncoderModel
 
-WORDS = ("▁a", "▁disc", "▁red", "ed", "ing", "▁of")
-NUM_SENTINELS = 100
+from benchmarks.t5_tokenizer import NUM_SENTINELS, pieces, write_t5_tokenizer
 
-
-def pieces() -> list[tuple[str, float]]:
-    """T5's special tokens, a few words, and every printable character."""
-    letters = [*string.ascii_letters, *string.digits, *string.punctuation]
-    scores = [*((word, -2.0) for word in WORDS), ("▁", -3.0), *((letter, -6.0) for letter in letters)]
-    return [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), *scores]
+__all__ = ["NUM_SENTINELS", "pieces", "sentencepiece_model", "tiny_t5", "write_t5_tokenizer"]
 
 
 def tiny_t5(*, d_model: int = 24) -> T5EncoderModel:
@@ -34,14 +25,6 @@ def tiny_t5(*, d_model: int = 24) -> T5EncoderModel:
             tie_word_embeddings=False,
         )
     )
-
-
-def write_t5_tokenizer(folder: Path) -> None:
-    """Write the tokenizer in transformers' format, as a tokenizer.json."""
-    sentinels = [(f"<extra_id_{index}>", 0.0) for index in range(NUM_SENTINELS - 1, -1, -1)]
-    T5Tokenizer(vocab=[*pieces(), *sentinels]).save_pretrained(folder)
-    settings = json.loads((folder / "tokenizer_config.json").read_text())
-    (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "model_max_length": 512}))
 
 
 def sentencepiece_model(

@@ -12,13 +12,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from benchmarks.gpu import child, command
+from benchmarks.copies import Copies, copies_of
+from benchmarks.gpu import child, command, models, presets
 from benchmarks.gpu.chart import bars_of, write_chart
 from benchmarks.gpu.markdown import as_markdown
 from benchmarks.gpu.results import CaseResult, Report, read_report, write_json
 from benchmarks.gpu.runner import Call, run_stages
 from benchmarks.gpu.stage import STAGES, Case, Check, Found, Request, Stage, at_most, stages_of, within
+from benchmarks.gpu.suite import results_of
 from benchmarks.rows import Row
+from modules.config.presets import list_presets
+from modules.families.registry import FAMILIES
 from modules.system.errors import DarkroomError
 from trainer.child.process import spawn_python
 
@@ -180,6 +184,53 @@ def test_measured_steps_become_bars_and_failures_come_first(tmp_path: Path) -> N
     assert seconds > 2 * share > 1000  # the longest bar, and one of 40 %
     write_json(tmp_path, report)
     assert read_report(tmp_path, device="cuda", is_tiny=False) == report
+
+
+def test_copies_of_a_step_and_what_hides_them() -> None:
+    def event(kind: str, name: str, start: float, seconds: float, num_bytes: int = 0) -> dict[str, Any]:
+        return {"ph": "X", "cat": kind, "name": name, "ts": start, "dur": seconds, "args": {"bytes": num_bytes}}
+
+    events = [
+        event("kernel", "gemm", 0.0, 10.0), event("kernel", "norm", 8.0, 4.0), event("kernel", "late", 20.0, 5.0),
+        event("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 6.0, 8.0, 800),
+        event("gpu_memcpy", "Memcpy DtoH (Device -> Pinned)", 24.0, 2.0, 30),
+        event("gpu_memcpy", "Memcpy DtoD (Device -> Device)", 50.0, 90.0, 7), {"ph": "M", "name": "process_name"},
+    ]  # fmt: skip
+    assert copies_of(events) == Copies(800, 30, hidden_share=0.7)
+    assert copies_of([]) == Copies(0, 0, 1.0)
+
+
+def test_each_test_that_fails_is_a_check(tmp_path: Path) -> None:
+    (tmp_path / "tests.xml").write_text(
+        "<testsuites><testsuite><testcase classname='a' name='good'/><testcase classname='a' name='bad'>"
+        "<failure message='assert 1 == 2&#10;more'>text</failure></testcase>"
+        "<testcase classname='b' name='left'><skipped/></testcase>"
+        "<testcase classname='b' name='broken'><error message='no card'/></testcase></testsuite></testsuites>",
+        encoding="utf-8",
+    )
+    row, passed, *failed = results_of(tmp_path / "tests.xml")
+    assert isinstance(row, Row)
+    assert row.value == "1 passed, 2 failed, 1 skipped"
+    assert passed == Check("tests that passed", "1", "at least 1", True)
+    assert failed == [
+        Check("a.bad", "assert 1 == 2", "it passes", False), Check("b.broken", "no card", "it passes", False)
+    ]  # fmt: skip
+
+
+def test_every_preset_of_a_card_is_run_with_a_model_that_can_be_written(tmp_path: Path) -> None:
+    """Those that learn from images; each family has its tokenizers, and its configs ship."""
+    cases = presets.cases(Request(5, "cpu", is_tiny=False, work=str(tmp_path), seconds=1.0))
+    named = {case.name.removeprefix("preset: ") for case in cases}
+    wanted = {p.name for p in list_presets() if p.is_built_in and " GB" in p.name}
+    assert wanted <= named
+    for family in {p.group for p in list_presets() if p.name in named}:
+        folder = models._tokenizers(tmp_path / family, FAMILIES[family])
+        read = {f for part, f in FAMILIES[family].tokenizers.items() if not _has_clip(family, part)}
+        assert {f.name for f in folder.iterdir()} == read
+
+
+def _has_clip(family: str, part: str) -> bool:
+    return next(p for p in FAMILIES[family].parts if p.name == part).class_name.startswith("CLIP")
 
 
 def test_the_command_measures_the_cpu(tmp_path: Path) -> None:

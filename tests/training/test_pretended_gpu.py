@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from modules.config.schema import Config
 from modules.memory.guard import DeviceGuard
 from modules.memory.placement import Placement
 from modules.optim.ema import Ema
@@ -59,15 +60,20 @@ def _nvidia(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware, "here", lambda: hardware.Hardware("cu130", False, (8.6,)))
 
 
-def run_there(model: Path, images: Path, folder: Path, *, is_cached: bool, **changes: Any) -> Ran:
+def config_there(model: Path, images: Path, folder: Path, *, is_cached: bool, **changes: Any) -> Config:
     form = changes.pop("form", "kohya")
     config = watched_config(model, images, folder, form=form, text_is_trained=not is_cached)
     there = {
         "general": {"train_device": "auto", "temp_device": "cpu", "debug_checks": False},
         "data": {"latent_cache": is_cached, "text_cache": is_cached},
     }
+    return laid_over(laid_over(config, there), changes)
+
+
+def run_there(model: Path, images: Path, folder: Path, *, is_cached: bool, **changes: Any) -> Ran:
+    config = config_there(model, images, folder, is_cached=is_cached, **changes)
     with pretended_gpu() as counts:
-        ran = run(laid_over(laid_over(config, there), changes))
+        ran = run(config)
     assert counts.num_operations > 10_000  # the work was done there
     return ran
 

@@ -15,7 +15,6 @@ from modules.formats.adapter_forms import FileForm
 from modules.memory.compiled_blocks import Compilation
 from modules.memory.placement import free_cached_memory
 from modules.objectives.perceptual import PerceptualDistance
-from modules.system.devices import free_device_bytes
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from modules.system.problem import count
@@ -57,7 +56,7 @@ def load_run(setup: RunSetup) -> tuple[LoadedModel, Loaders]:
     may_stay = parts_that_stay(
         config,
         sizes_of(setup.datasets.training, setup.datasets.validation),
-        free_bytes=free_device_bytes(machine.train_device),
+        free_bytes=machine.free_device_bytes,
         start_copy=start_copy,
     )
     filling = _Filling(setup, is_local=is_local)

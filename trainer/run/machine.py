@@ -11,7 +11,7 @@ import torch
 
 from modules.config.sections.general import General
 from modules.memory.guard import DeviceGuard
-from modules.system.devices import Device, resolve_device
+from modules.system.devices import Device, free_device_bytes, resolve_device
 from modules.system.errors import DarkroomError
 from modules.system.problem import count
 from modules.system.ranks import Rank
@@ -35,6 +35,12 @@ class Machine:
     guard: DeviceGuard | None
     ranks: Ranks = ALONE
     assumed_free_bytes: int | None = None
+
+    @property
+    def free_device_bytes(self) -> int | None:
+        """The free memory of a GPU, or what is assumed of it; None for any other device."""
+        free_bytes = free_device_bytes(self.train_device)
+        return free_bytes if free_bytes is None or self.assumed_free_bytes is None else self.assumed_free_bytes
 
 
 def machine_of(

@@ -1,0 +1,43 @@
+"""Stage 6: layers in the computer's memory: what a step copies, and how much of that computing hides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from benchmarks.gpu.full_size import measure, step_checks
+from benchmarks.gpu.models import Subject, device_of, subjects, trained
+from benchmarks.gpu.stage import Case, Found, Request, at_least, at_most
+from benchmarks.rows import Row
+
+_FRACTIONS = (0.5, 1.0)
+_LEAST_HIDDEN = 0.8
+_MOST_BACK = 0.05  # of what is copied there: gradients and activations, but no frozen weight
+
+
+def cases(request: Request) -> Sequence[Case]:
+    """Return a case for each model and share of its layers."""
+    return [
+        Case(f"{subject.label}, {fraction:.0%} of the layers", partial(_offloaded, request, subject, fraction))
+        for subject in subjects(request)
+        for fraction in _FRACTIONS
+    ]
+
+
+def _offloaded(request: Request, subject: Subject, fraction: float, seconds: float) -> Iterator[Found]:
+    denoiser = {"checkpointing": "block", "offload_fraction": fraction}
+    config = trained(request, subject, {"trains": "adapter", "batch_size": 1, "denoiser": denoiser})
+    found = measure(request, config, seconds)
+    # A CPU pins no memory, so there each copy of a layer counts as a wait.
+    yield from step_checks(request, f"{subject.side_px} px", found, counts_waits=not device_of(request).is_cpu)
+    if not found.kernels:
+        return
+    copies = found.copies
+    yield Row(
+        "copies",
+        f"{copies.to_device_bytes / 1e9:.2f} GB to the device, {copies.from_device_bytes / 1e9:.2f} GB from it, "
+        f"{copies.hidden_share:.0%} of their time hidden",
+    )
+    yield at_least("share of the copies that is hidden", copies.hidden_share, _LEAST_HIDDEN)
+    back = copies.from_device_bytes / max(1, copies.to_device_bytes)
+    yield at_most("bytes copied back for each copied there", back, _MOST_BACK)

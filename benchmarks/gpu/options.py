@@ -1,0 +1,32 @@
+"""Stage 5: the options that change how fast a step is, and every preset in the memory of its card."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from benchmarks.gpu import presets
+from benchmarks.gpu.full_size import measured_step
+from benchmarks.gpu.models import small_run, subjects, trained
+from benchmarks.gpu.stage import Case, Found, Request
+from benchmarks.loop_variants import Changes, changed, single_changes
+
+_CASE = {"trains": "adapter", "batch_size": 1, "denoiser": {"checkpointing": "off"}}
+_NUM_TINY = 2  # on a CPU all of them are tested elsewhere
+
+
+def cases(request: Request) -> Sequence[Case]:
+    """Return a case for each option, beside the defaults, and for each preset."""
+    options: dict[str, Changes] = {"defaults": {}}
+    options |= single_changes(small_run(request, precision="bfloat16"))
+    names = list(options)[: _NUM_TINY if request.is_tiny else None]
+    return (
+        *(Case(f"option: {name}", partial(_with_option, request, options[name])) for name in names),
+        *presets.cases(request),
+    )
+
+
+def _with_option(request: Request, change: Changes, seconds: float) -> Iterator[Found]:
+    subject, *_ = subjects(request)
+    config = changed(trained(request, subject, _CASE), change)
+    yield from measured_step(request, f"{subject.label}, {subject.side_px} px", config, seconds)
