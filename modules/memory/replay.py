@@ -261,16 +261,14 @@ class Replay:
     def _quantized(self, path: str, x: Array, num_out: int, form: QuantizedFormat) -> Array:
         """Return the product with a quantized weight (`modules/quantization/linear.py`), which saves nothing.
 
-        The weight is unpacked in both passes. Rounded inputs are there in float32 and in 8 bits, and the product in
-        float32; a weight that a file has packed is rounded, too.
+        The weight is unpacked in both passes. Inputs that are rounded, and gradients then, are there in float32 and in
+        8 bits, and their products in float32.
         """
         shape = self.weights[f"{path}.weight"]
         taken = self._taken(x)
         num_weights, item = math.prod(shape), taken.item_bytes
         if form.rounds_inputs:
-            working = [3 * FLOAT32_BYTES * x.numel, x.numel + 3 * FLOAT32_BYTES * num_out]
-            if form.is_stored:
-                working = [num_weights * form.working_bytes, *(num_weights + size for size in working)]
+            working = _rounded_product(x.numel, num_out)
         else:
             working = [num_weights * form.unpacking_bytes(item)]
         for num_bytes in working:
@@ -280,7 +278,10 @@ class Replay:
         del unpacked
         if out.needs_grad:
             in_product = num_weights * item + taken.num_bytes
-            self.tape.mark(out.num_bytes + max(num_weights * form.unpacking_bytes(item), in_product))
+            working = [num_weights * form.unpacking_bytes(item), in_product]
+            if form.rounds_inputs == "int8":  # float8 is unpacked where it has no product
+                working = [out.num_bytes + size for size in _rounded_product(num_out, x.numel)]
+            self.tape.mark(out.num_bytes + max(working))
         return out
 
     # -- adapters
@@ -372,3 +373,8 @@ class Replay:
             self._keep(x, y)
             self.tape.mark(2 * out.num_bytes)
         return out
+
+
+def _rounded_product(num_inputs: int, num_outputs: int) -> list[int]:
+    """Return the bytes in use while inputs are rounded, and while their product is scaled."""
+    return [3 * FLOAT32_BYTES * num_inputs, num_inputs + 3 * FLOAT32_BYTES * num_outputs]

@@ -20,66 +20,10 @@ from torch.nn import functional
 
 from modules.data.cache.store import EntryStore
 from modules.formats.lazy_tensors import LazyTensor
-from modules.quantization.packing import (
-    FLOAT8_ROWS,
-    INT8_ROWS,
-    PackedData,
-    PackedWeight,
-    Packing,
-    pack_weight,
-    round_rows,
-)
-from modules.quantization.registry import ChosenFormat, QuantizedFormat, Rounding
+from modules.quantization.packing import PackedData, PackedWeight, Packing, pack_weight
+from modules.quantization.products import gradient_of_inputs, multiply_rounded
+from modules.quantization.registry import ChosenFormat, QuantizedFormat
 from modules.settings.layer_filter import select_layers
-
-# Products of rounded inputs with packed rows: in 8 bits if the device can, otherwise with the same rounded values.
-#
-# Each token has its own scale, so that the result of a sample does not depend on the others in its batch.
-_CUDA_MIN_ROWS = 17  # torch._int_mm: "self.size(0) needs to be greater than 16"
-_CUDA_MULTIPLE = {torch.int8: 8, torch.float8_e4m3fn: 16}  # of both sides of the weight (cuBLASLt)
-_CUDA_CAPABILITY = {torch.int8: (7, 5), torch.float8_e4m3fn: (8, 9)}
-
-
-def multiply_rounded(
-    x: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None
-) -> torch.Tensor:
-    """Return x (..., in) rounded to the dtype of the packed rows (out, in), times them, in the dtype of x.
-
-    `scales` (out, 1) are the scales of the rows.
-    """
-    rows = INT8_ROWS if packed.dtype == torch.int8 else FLOAT8_ROWS
-    rounded, token_scales = round_rows(x.flatten(0, -2).float(), dtype=rows.dtype, largest=rows.largest)
-    if _computes_in_8_bits(rounded, packed):
-        product = _multiply_in_8_bits(rounded, packed) * token_scales * scales.T
-    else:
-        weight = rows.unpack(PackedData(packed, scales), (packed.shape[0], packed.shape[1]), x.dtype)
-        product = functional.linear((rounded.float() * token_scales).to(x.dtype), weight)
-    out = product.to(x.dtype).view(*x.shape[:-1], packed.shape[0])
-    return out if bias is None else out + bias
-
-
-def _multiply_in_8_bits(left: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """Return left (tokens, in) times rows (out, in) in float32, summed in 32 bits."""
-    if rows.dtype == torch.int8:
-        return torch._int_mm(left, rows.T).float()
-    one = _one(left)
-    product: torch.Tensor = torch._scaled_mm(left, rows.T, scale_a=one, scale_b=one, out_dtype=torch.float32)
-    return product
-
-
-def _one(like: torch.Tensor) -> torch.Tensor:
-    return torch.ones((), device=like.device)
-
-
-def _computes_in_8_bits(left: torch.Tensor, rows: torch.Tensor) -> bool:
-    if left.device.type == "cpu":
-        return rows.dtype == torch.int8  # products in float8 are emulated there
-    if left.device.type != "cuda" or torch.version.hip is not None:
-        return False
-    divides = all(size % _CUDA_MULTIPLE[rows.dtype] == 0 for size in rows.shape)
-    is_able = torch.cuda.get_device_capability(left.device) >= _CUDA_CAPABILITY[rows.dtype]
-    return is_able and divides and (rows.dtype != torch.int8 or left.shape[0] >= _CUDA_MIN_ROWS)
-
 
 NOTHING_PACKED: Mapping[str, Callable[[], PackedWeight]] = MappingProxyType({})
 
@@ -138,6 +82,7 @@ class QuantizedLinear(nn.Linear):
         self.in_features, self.out_features = layer.in_features, layer.out_features
         self.form = form
         self.dtype = layer.weight.dtype
+        self._rounds = bool(form.rounds_inputs)
         weights = pack_weight(layer.weight.detach(), form) if weight is None else weight
         self._packing: Packing = weights.packing
         self.packed = nn.Parameter(weights.packed, requires_grad=False)
@@ -169,7 +114,7 @@ class QuantizedLinear(nn.Linear):
         x = x.to(_compute_dtype(x))
         shape = (self.out_features, self.in_features)
         product: torch.Tensor = _Product.apply(  # type: ignore[no-untyped-call]
-            x, *self._stored_weight(), self.down, self.up, self.bias, self._packing, shape, self.form.rounds_inputs
+            x, *self._stored_weight(), self.down, self.up, self.bias, self._packing, shape, self._rounds
         )
         return product
 
@@ -194,8 +139,10 @@ def _compute_dtype(x: torch.Tensor) -> torch.dtype:
 
 
 class _Product(torch.autograd.Function):
-    """The product with a packed weight. Its gradient equals the gradient of the product with the unpacked weight, also
-    if the inputs are rounded: rounding counts as the identity there (a straight-through estimator).
+    """The product with a packed weight. Its gradient is that of the product with the unpacked weight.
+
+    Also if the inputs are rounded, which counts as the identity there (a straight-through estimator); the gradient is
+    rounded, too, then.
     """
 
     @staticmethod
@@ -210,15 +157,15 @@ class _Product(torch.autograd.Function):
         bias: torch.Tensor | None,
         packing: Packing,
         shape: tuple[int, int],
-        rounds_inputs: Rounding,
+        rounds: bool,
     ) -> torch.Tensor:
         """Return the output (..., out) in the dtype of x (..., in)."""
         ctx.save_for_backward(packed, scales, table, down, up)
-        ctx.packing, ctx.shape = packing, shape
+        ctx.packing, ctx.shape, ctx.rounds = packing, shape, rounds
         own_bias = None if bias is None else bias.to(x.dtype)
         stored = PackedData(packed, scales, table)
-        if rounds_inputs:
-            out = multiply_rounded(x, *packing.rows(stored, shape, rounds_inputs), own_bias)
+        if rounds:
+            out = multiply_rounded(x, packed, scales, own_bias)
         else:
             out = functional.linear(x, packing.unpack(stored, shape, x.dtype), own_bias)
         if down is not None and up is not None:
@@ -230,8 +177,10 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Return the gradient of x."""
         packed, scales, table, down, up = ctx.saved_tensors
-        weight = ctx.packing.unpack(PackedData(packed, scales, table), ctx.shape, gradient.dtype)
-        of_x = gradient @ weight
+        if ctx.rounds:
+            of_x = gradient_of_inputs(gradient, packed, scales)
+        else:
+            of_x = gradient @ ctx.packing.unpack(PackedData(packed, scales, table), ctx.shape, gradient.dtype)
         if down is not None and up is not None:
             of_x = _add_low_rank(of_x, gradient, up.to(gradient.dtype).T, down.to(gradient.dtype).T)
         return (of_x, *(None for _ in range(9)))

@@ -70,10 +70,6 @@ class Packing(Protocol):
         """Return the weight (out, in) in a dtype, rounded once from float32."""
         ...
 
-    def rows(self, stored: PackedData, shape: tuple[int, int], rounding: Rounding) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the weight as 8-bit rows (out, in) and their scales (out, 1), for inputs rounded to the same."""
-        ...
-
 
 class Rows:
     """One byte per weight, and a scale for each row: (out, in) and (out, 1)."""
@@ -88,7 +84,7 @@ class Rows:
         step = max(1, _PACKED_AT_ONCE // weight.shape[1])
         for start in range(0, len(weight), step):  # a row depends on no other one
             rows = slice(start, start + step)
-            packed[rows], scales[rows] = round_rows(weight[rows].float(), dtype=self.dtype, largest=self.largest)
+            packed[rows], scales[rows] = self.round(weight[rows].float())
         return packed, scales
 
     def table(self) -> None:
@@ -101,14 +97,17 @@ class Rows:
         On a GPU int8 is unpacked by one kernel (3 bytes a weight are moved for 16 bits), float8 by two (7): torch has
         no product of it, but 16 bits contain all its values.
         """
-        packed = stored.packed
-        if packed.dtype.is_floating_point:
-            packed = packed.to(dtype if packed.is_cuda else torch.float32)
-        return scaled(packed, stored.scales, dtype)
+        return scaled(stored.packed, stored.scales, dtype)
 
-    def rows(self, stored: PackedData, shape: tuple[int, int], rounding: Rounding) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the packed rows themselves."""
-        return stored.packed, stored.scales
+    def round(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return float32 rows (..., k) rounded to 8 bits, and their scales (..., 1)."""
+        scales = self.scales(rows.abs().amax(-1, keepdim=True))
+        values = (rows / scales).clamp_(-self.largest, self.largest)
+        return (values if self.dtype.is_floating_point else values.round_()).to(self.dtype), scales
+
+    def scales(self, largest: torch.Tensor) -> torch.Tensor:
+        """Return the float32 scales of rows whose largest values (..., 1) these are."""
+        return (largest / self.largest).clamp_min(_TINY)
 
 
 def scaled(values: torch.Tensor, scales: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -117,16 +116,12 @@ def scaled(values: torch.Tensor, scales: torch.Tensor, dtype: torch.dtype) -> to
     Kernels of a GPU convert what they read and write. On a CPU a product into another dtype takes longer than a product
     and a cast, and a compiler makes one kernel of both.
     """
+    is_float8 = values.dtype.is_floating_point and values.itemsize == 1  # which torch multiplies with nothing
     if not values.is_cuda or torch.compiler.is_compiling():
-        return (values * scales).to(dtype)
+        return ((values.float() if is_float8 else values) * scales).to(dtype)
+    if is_float8:
+        values = values.to(dtype)  # exact
     return torch.mul(values, scales, out=torch.empty(values.shape, dtype=dtype, device=values.device))
-
-
-def round_rows(rows: torch.Tensor, *, dtype: torch.dtype, largest: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return rows (..., k) rounded to 8 bits, and the float32 scales (..., 1) that make the largest value `largest`."""
-    scales = (rows.abs().amax(-1, keepdim=True) / largest).clamp_min(_TINY)
-    scaled = (rows / scales).clamp_(-largest, largest)
-    return (scaled if dtype.is_floating_point else scaled.round_()).to(dtype), scales
 
 
 class Nf4Blocks:
@@ -158,10 +153,6 @@ class Nf4Blocks:
         pairs = torch.nn.functional.embedding(stored.packed.int(), stored.table)
         blocks = scaled(pairs.view(-1, BLOCK_WEIGHTS), stored.scales[:, None], dtype)
         return blocks.flatten()[: math.prod(shape)].view(shape)
-
-    def rows(self, stored: PackedData, shape: tuple[int, int], rounding: Rounding) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the weight rounded again, at each use."""
-        return ROWS[rounding].pack(self.unpack(stored, shape, torch.float32))
 
 
 def unpack_by_bitsandbytes(stored: PackedData, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
@@ -205,10 +196,6 @@ class GgufBlocks:
     def unpack(self, stored: PackedData, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
         """Return the weight in a dtype."""
         return unpack_blocks(stored.packed, self.kind, self._unpack, dtype).view(shape)
-
-    def rows(self, stored: PackedData, shape: tuple[int, int], rounding: Rounding) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the weight rounded again, at each use."""
-        return ROWS[rounding].pack(self.unpack(stored, shape, torch.float32))
 
 
 # The low-rank product of a quantized weight (SVDQuant, Li et al. 2024, section 4.2).

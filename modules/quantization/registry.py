@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Literal
 
 from modules.settings.layer_filter import LayerFilter
@@ -15,6 +16,8 @@ from modules.settings.layer_filter import LayerFilter
 Shape = tuple[int, ...]
 FLOAT32_BYTES = 4
 Rounding = Literal["", "int8", "float8"]
+PRODUCT_CAPABILITY: Mapping[Rounding, float] = MappingProxyType({"int8": 7.5, "float8": 8.9})
+"""The compute capability from which an NVIDIA GPU has products in 8 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +42,12 @@ class QuantizedFormat:
 
     `packing` names the object that packs and unpacks a weight (`packing.Packing`), as "module:name". `stored_bytes`
     returns the bytes of a weight of a shape (out, in), with its scales. `rounds_inputs`: the inputs of a layer are
-    rounded as well, and the product is computed in that format if the device can. `working_bytes` is the number of
+    rounded as well, and the products are computed in that format if the device can. `working_bytes` is the number of
     bytes per element that unpacking a weight to float32 needs at its peak. `is_stored`: the weights are packed in the
-    file of the model, so `packing` is empty, and their bytes are in the file's header. `takes_scaled_float8`: weights
-    in float8 with scales, as files have them, are in the format already. `devices` are the kinds of devices it runs
-    on, and `backends` describes how, for the documents.
+    file of the model, so `packing` is empty, and their bytes are in the file's header, if they are kept as they are
+    there: inputs rounded to 8 bits are multiplied with rows of 8 bits, which are made when the file is read.
+    `takes_scaled_float8`: weights in float8 with scales, as files have them, are in the format already. `devices` are
+    the kinds of devices it runs on, and `backends` describes how, for the documents.
     """
 
     name: str
@@ -90,7 +94,8 @@ class ChosenFormat:
 
     def stored_bytes(self, path: str, shape: Shape) -> int:
         """Return the bytes of the weight of shape (out, in) of the layer `path`, with its low-rank product."""
-        packed_bytes = self.format.stored_bytes(shape) if self.stored is None else self.stored[path]
+        is_kept = self.stored is not None and not self.format.rounds_inputs
+        packed_bytes = self.stored[path] if self.stored is not None and is_kept else self.format.stored_bytes(shape)
         return packed_bytes + (self.residual.stored_bytes(shape) if self.residual is not None else 0)
 
 
@@ -205,11 +210,11 @@ GGUF = QuantizedFormat(
 GGUF_A8_FLOAT = QuantizedFormat(
     name="gguf_a8_float",
     label="GGUF, computed in float8",
-    help="A part in a GGUF file; weights and inputs are rounded to float8 at each use, so that the product is "
-    "computed in float8.",
+    help="A part in a GGUF file; weights are rounded to float8 when they are read, and inputs at each use, so that the "
+    "product is computed in float8. A weight needs a byte, whatever the file has.",
     packing="",
-    stored_bytes=_gguf_bytes,
-    working_bytes=10,
+    stored_bytes=row_bytes,
+    working_bytes=4,
     devices=frozenset({"cpu", "cuda"}),
     backends="in float8 on CUDA (compute capability 8.9); "
     "on a CPU and older GPUs the same rounding, computed in 16 or 32 bits",
@@ -219,11 +224,11 @@ GGUF_A8_FLOAT = QuantizedFormat(
 GGUF_A8_INT = QuantizedFormat(
     name="gguf_a8_int",
     label="GGUF, computed in int8",
-    help="A part in a GGUF file; weights and inputs are rounded to int8 at each use, so that the product is "
-    "computed in integers.",
+    help="A part in a GGUF file; weights are rounded to int8 when they are read, and inputs at each use, so that the "
+    "product is computed in integers. A weight needs a byte, whatever the file has.",
     packing="",
-    stored_bytes=_gguf_bytes,
-    working_bytes=10,
+    stored_bytes=row_bytes,
+    working_bytes=4,
     devices=frozenset({"cpu", "cuda", "mps"}),
     backends="in int8 on CUDA (compute capability 7.5) and CPU; elsewhere the same rounding, computed in 16 or 32 bits",
     rounds_inputs="int8",

@@ -46,7 +46,7 @@ from modules.objectives.perceptual_files import STAGES, WIDTHS, perceptual_bytes
 from modules.optim.optimizers.factored import Adafactor
 from modules.quantization import linear
 from modules.quantization.linear import QuantizedLinear, quantize_layers
-from modules.quantization.packing import GgufBlocks, PackedWeight
+from modules.quantization.packing import ROWS, GgufBlocks, PackedWeight
 from modules.quantization.registry import FORMATS, ChosenFormat, Residual
 from modules.settings.layer_filter import EVERYTHING, layer_filter
 from modules.system.devices import CPU
@@ -348,6 +348,9 @@ def quantize(unet: nn.Module, chosen: ChosenFormat) -> None:
         if type(layer) is nn.Linear and chosen.takes(name):
             packed = torch.empty(layer.weight.numel() // 256 * 144, dtype=torch.uint8, device="meta")
             weight = PackedWeight(GgufBlocks(Q4_K), packed, torch.empty(0, device="meta"))
+            if rounding := chosen.format.rounds_inputs:
+                with torch.device("meta"):
+                    weight = PackedWeight(ROWS[rounding], *ROWS[rounding].pack(layer.weight))
             parent, _, attribute = name.rpartition(".")
             setattr(unet.get_submodule(parent), attribute, QuantizedLinear(layer, chosen.format, weight))
 

@@ -90,37 +90,6 @@ def test_a_layer_computes_with_its_unpacked_weight(name: str, bias: bool) -> Non
     assert torch.allclose(x.grad, exact.grad, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", W8A8)
-def test_rounded_inputs_are_close_and_the_gradient_is_that_of_the_unpacked_weight(name: str) -> None:
-    layer = QuantizedLinear(random_layer(), COMPUTED[name])
-    x = random_input(2, 3, 80).requires_grad_()
-    found, exact = layer(x), functional.linear(x.detach(), layer.weight, layer.bias)
-    assert 0 < relative(found, exact) < ERRORS[name]
-    gradient = random_input(*found.shape)
-    found.backward(gradient)
-    assert x.grad is not None
-    assert torch.allclose(x.grad, gradient @ layer.weight, rtol=1e-5)
-
-
-@pytest.mark.parametrize("name", W8A8)
-def test_computing_in_8_bits_and_with_unpacked_weights_is_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The way of a GPU, whose two products a CPU has, too, against the way of all other devices."""
-    layer, x = QuantizedLinear(random_layer(), COMPUTED[name]), random_input(5, 80)
-    results = []
-    for in_8_bits in (True, False):
-        monkeypatch.setattr("modules.quantization.linear._computes_in_8_bits", lambda *_, way=in_8_bits: way)
-        results.append(layer(x))
-    assert not torch.equal(results[0], functional.linear(x, layer.weight, layer.bias))
-    assert torch.allclose(*results, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("name", W8A8)
-def test_a_token_does_not_depend_on_its_batch(name: str) -> None:
-    layer, x = QuantizedLinear(random_layer(), COMPUTED[name]), random_input(5, 80)
-    x[1] *= 1e3
-    assert torch.allclose(layer(x)[0], layer(x[:1])[0], rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.parametrize("name", COMPUTED)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_autocast_decides_the_dtype(name: str, dtype: torch.dtype) -> None:

@@ -21,8 +21,8 @@ from modules.formats.gguf_header import GgufTensor
 from modules.formats.gguf_tensors import read_packed
 from modules.formats.lazy_tensors import LazyTensor
 from modules.formats.stored_tensors import ScaledTensor, read_stored
-from modules.quantization.packing import FLOAT8_ROWS, GgufBlocks, PackedWeight
-from modules.quantization.registry import ChosenFormat
+from modules.quantization.packing import FLOAT8_ROWS, ROWS, GgufBlocks, PackedData, PackedWeight
+from modules.quantization.registry import ChosenFormat, Rounding
 
 PackedWeights = Mapping[str, Callable[[], PackedWeight]]
 """Functions that read the packed weights of linear layers, by the name of the layer."""
@@ -37,7 +37,8 @@ def packed_weights(spec: FamilySpec, part: PartSpec, path: Path, module: Any, ch
     if chosen.format.is_stored:
         config = dict(module.config) if is_in_denoiser_files(spec.name, part) else {}
         blocks = packed_layers(spec.name, part, path, config)
-        return {layer: _blocks(path, entry) for layer, entry in blocks.items() if chosen.takes(layer)}
+        rounding = chosen.format.rounds_inputs
+        return {layer: _blocks(path, entry, rounding) for layer, entry in blocks.items() if chosen.takes(layer)}
     if not chosen.keeps_scaled_float8:
         return {}
     stored = read_stored(path)[0]
@@ -73,10 +74,16 @@ def is_scaled_matrix(weight: LazyTensor, slot: Slot) -> TypeGuard[ScaledTensor]:
     )
 
 
-def _blocks(path: Path, entry: GgufTensor) -> Callable[[], PackedWeight]:
+def _blocks(path: Path, entry: GgufTensor, rounding: Rounding) -> Callable[[], PackedWeight]:
+    """Return a function that reads the blocks of a layer, and makes rows of 8 bits of them if inputs are rounded."""
+
     def read() -> PackedWeight:
-        data = read_packed(path, entry)
-        return PackedWeight(GgufBlocks(entry.type), data, data.new_empty(0).float())
+        blocks, data = GgufBlocks(entry.type), read_packed(path, entry)
+        stored = PackedData(data, data.new_empty(0).float())
+        if not rounding:
+            return PackedWeight(blocks, stored.packed, stored.scales)
+        out, inner = entry.shape
+        return PackedWeight(ROWS[rounding], *ROWS[rounding].pack(blocks.unpack(stored, (out, inner), torch.float32)))
 
     return read
 
