@@ -9,14 +9,12 @@ others), so there the packed rows are transposed for the gradient: 2 bytes a wei
 
 from __future__ import annotations
 
-import functools
 import logging
-from collections.abc import Callable
-from typing import TypeVar
 
 import torch
 from torch.nn import functional
 
+from modules.quantization.known_once import known_once
 from modules.quantization.packing import ROWS, PackedData, Rows, scaled
 from modules.quantization.registry import PRODUCT_CAPABILITY, Rounding
 
@@ -28,20 +26,6 @@ _MULTIPLE: dict[Rounding, int] = {"int8": 8, "float8": 16}  # of both sides of t
 _INTEGERS = 1.5 * 2**23
 
 logger = logging.getLogger("darkroom.quantization")
-
-Function = TypeVar("Function", bound=Callable[..., object])
-
-
-def _constant(function: Function) -> Function:
-    """Compute a result once, also while a block is compiled: it is a constant of what is compiled."""
-    once = functools.cache(function)
-
-    @functools.wraps(function)
-    def result(*args: object) -> object:
-        return once(*args)
-
-    marked: Function = torch.compiler.assume_constant_result(result)
-    return marked
 
 
 def multiply_rounded(
@@ -94,7 +78,7 @@ def round_tokens(tokens: torch.Tensor, rows: Rows) -> tuple[torch.Tensor, torch.
 
 
 def computes_in_8_bits(packed: torch.Tensor) -> bool:
-    """Return whether products with packed rows (out, in) are computed in 8 bits where they are; the log says why not.
+    """Return whether products with packed rows (out, in) are computed in 8 bits; the log reports why not.
 
     Products in float8 are emulated on a CPU, in which unpacking is faster.
     """
@@ -110,7 +94,7 @@ def computes_in_8_bits(packed: torch.Tensor) -> bool:
     return False
 
 
-@_constant
+@known_once
 def _has_product(device: torch.device, rounding: Rounding) -> bool:
     if torch.version.hip is not None:
         return False
@@ -125,7 +109,7 @@ def _has_product(device: torch.device, rounding: Rounding) -> bool:
     return False
 
 
-@_constant
+@known_once
 def _takes_row_scales(device: torch.device) -> bool:
     """Return whether the product in float8 takes scales of rows: not on each GPU that has the product."""
     ones = torch.ones(_LEAST_TOKENS, 1, device=device)
@@ -138,7 +122,7 @@ def _takes_row_scales(device: torch.device) -> bool:
     return True
 
 
-@_constant
+@known_once
 def _log_once(sentence: str) -> None:
     logger.warning(sentence)
 

@@ -11,7 +11,14 @@ from torch.nn import functional
 
 from modules.data.cache.store import CacheStore
 from modules.quantization.linear import QuantizedLinear, quantize_layers
-from modules.quantization.packing import NF4_BLOCKS, PackedData, low_rank_product, pack_weight, unpack_by_bitsandbytes
+from modules.quantization.packing import (
+    NF4_BLOCKS,
+    PackedData,
+    _has_kernels,
+    low_rank_product,
+    pack_weight,
+    unpack_by_bitsandbytes,
+)
 from modules.quantization.registry import COMPUTED, ChosenFormat, Residual
 from modules.settings.layer_filter import EVERYTHING, LayerFilter
 from tests.builders.pretended_gpu import CAN_PRETEND, pretended_gpu
@@ -120,7 +127,7 @@ def test_the_fewer_kernels_of_a_gpu_compute_the_same_bits(
     name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The weight, the output and the gradient, with values of all sizes, subnormal ones of float8 among them."""
-    monkeypatch.setattr("modules.quantization.packing._HAS_BITSANDBYTES", False)
+    monkeypatch.setattr("modules.quantization.packing._has_kernels", lambda device: False)
     exact = random_layer(48, 128).to(dtype)
     exact.weight.data *= torch.logspace(-5, 1, 128)
     layer, x = QuantizedLinear(exact, COMPUTED[name]), random_input(3, 128, dtype=dtype).requires_grad_()
@@ -144,6 +151,41 @@ def test_nf4_has_the_layout_and_the_values_of_bitsandbytes() -> None:
         stored = PackedData(packed, scales, NF4_BLOCKS.table())
         own = NF4_BLOCKS.unpack(stored, (64, 320), dtype)
         assert torch.equal(own, unpack_by_bitsandbytes(stored, (64, 320), dtype))
+
+
+@pytest.mark.skipif(not CAN_PRETEND, reason="needs torch's build for CPUs on Linux")
+@pytest.mark.parametrize("error", [ImportError("no module"), OSError("libcudart.so.13"), RuntimeError("no kernel")])
+def test_a_broken_bitsandbytes_is_not_used_and_reported_once(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> torch.Tensor:
+        raise error
+
+    monkeypatch.setattr("modules.quantization.packing.unpack_by_bitsandbytes", broken)
+    _has_kernels.forget()  # type: ignore[attr-defined]
+    layer = QuantizedLinear(random_layer(48, 128), COMPUTED["nfloat4"])
+    expected = layer.weight
+    with pretended_gpu():
+        there = layer.to("cuda")
+        assert all(torch.equal(there.weight.cpu(), expected) for _ in range(2))
+    assert caplog.text.count("bitsandbytes is installed but does not work on cuda:0") == 1
+    assert str(error) in caplog.text
+    _has_kernels.forget()  # type: ignore[attr-defined]
+
+
+def test_nf4_takes_the_nearest_value_of_each_weight() -> None:
+    """Also at the middles between two values, at which the lower one is taken, and in blocks of several pieces."""
+    values = NF4_BLOCKS.table()[:16, 1]
+    middles = (values[1:] + values[:-1]) / 2
+    edges = torch.cat([torch.nextafter(middles, torch.tensor(-2.0)), middles, torch.nextafter(middles, torch.ones(()))])
+    block = functional.pad(torch.cat([edges, torch.tensor([1.0, -0.0, 1e-30])]), (0, 16))
+    others = torch.rand(2200, 64, generator=torch.Generator().manual_seed(7)) * 2 - 1
+    others[:, 0] = 1.0
+    weight = torch.cat([block[None], others])
+    packed, scales = NF4_BLOCKS.pack(weight)
+    codes = torch.stack([packed >> 4, packed & 15], dim=1).view(-1, 64)
+    assert torch.equal(codes.long(), (weight[..., None] > middles).sum(-1))
+    assert torch.equal(scales, torch.ones(len(weight)))
 
 
 def test_only_linear_layers_of_the_filter_are_quantized() -> None:

@@ -23,7 +23,7 @@ needs_pretending = pytest.mark.skipif(not CAN_PRETEND, reason="needs torch's bui
 def _forget() -> None:
     """What is known of the pretended devices of other tests is forgotten."""
     for function in (products._has_product, products._takes_row_scales, products._log_once):
-        function.__closure__[0].cell_contents.cache_clear()  # type: ignore[attr-defined]
+        function.forget()  # type: ignore[attr-defined]
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def test_a_gpu_that_takes_no_scales_of_rows_scales_the_product(
         return compute(*args, **kwargs)
 
     monkeypatch.setattr(torch, "_scaled_mm", without_rows)
-    products._takes_row_scales.__closure__[0].cell_contents.cache_clear()  # type: ignore[attr-defined]
+    products._takes_row_scales.forget()  # type: ignore[attr-defined]
     with caplog.at_level(logging.INFO, "darkroom.quantization"):
         found = passed(layer, x, gradient)
     assert "takes no scales of rows" in caplog.text
