@@ -81,12 +81,12 @@ class Dataset:
     def texts(self, example: Example, *, run_seed: int) -> Iterator[str]:
         """Yield the texts that are encoded for an example, apart from the empty one, where captions are cached."""
         rules = self.concepts[example.concept].captions
-        yield from cached_texts(example.image.captions, rules, name=example.image.path.name, run_seed=run_seed)
+        yield from cached_texts(example.image.captions, rules, name=example.image.file_name, run_seed=run_seed)
 
     def longest_texts(self, example: Example, *, run_seed: int) -> Iterator[str]:
         """Yield the texts of an example as long as they get: one variation of each caption, without tag dropout."""
         rules = replace(self.concepts[example.concept].captions, drop_probability=None, variations=1)
-        yield from cached_texts(example.image.captions, rules, name=example.image.path.name, run_seed=run_seed)
+        yield from cached_texts(example.image.captions, rules, name=example.image.file_name, run_seed=run_seed)
 
     def without(self, broken: frozenset[int]) -> Dataset:
         """Return the dataset without the examples at these indices, renumbered."""

@@ -85,11 +85,13 @@ class FolderScan:
     skipped: list[SkippedEntry]
     _headers: dict[str, _Header] = field(default_factory=dict)
 
-    def images(self, found: Sequence[ImageFiles], watch: Callable[[int, int], None]) -> Iterator[SourceImage]:
-        """Yield the images that can be used; the others are added to `skipped`."""
+    def images(self, found: list[ImageFiles], watch: Callable[[int, int], None]) -> Iterator[SourceImage]:
+        """Yield the images that can be used; the others are added to `skipped`. Takes the files out of `found`."""
         done, total = 0, sum(len(part.images) for part in found)
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="darkroom-scan") as pool:
-            for part in found:
+            found.reverse()
+            while found:
+                part = found.pop()
                 known = self._known(part)
                 for first in range(0, len(part.images), WATCHED_EVERY):
                     watch(done + first, total)

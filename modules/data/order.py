@@ -50,8 +50,15 @@ class ConceptRepeats:
         """Return how often an example of the concept is used in the epochs before one."""
         number = example - self.first_example
         turn = number if self.seed is None else _turn_numbers(self.seed, self.num_examples)[number]
-        whole, broken = divmod(self.exact_repeats, 1)
-        return whole * epoch + _extra_uses(math.ceil(epoch * broken * self.num_examples), turn, self.num_examples)
+        whole, num_extra = _whole_and_extra(self.repeats, self.num_samples, self.num_examples, epoch)
+        return whole * epoch + _extra_uses(num_extra, turn, self.num_examples)
+
+
+@lru_cache(maxsize=256)
+def _whole_and_extra(repeats: float, num_samples: Fraction | None, count: int, epoch: int) -> tuple[int, int]:
+    """Return the whole repeats of a concept's examples, and its extra uses in the epochs before one."""
+    whole, broken = divmod(ConceptRepeats(0, count, repeats, num_samples).exact_repeats, 1)
+    return whole, math.ceil(epoch * broken * count)
 
 
 @lru_cache(maxsize=64)

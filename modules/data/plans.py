@@ -201,5 +201,5 @@ def caption_of(
     has_lines_in_turn = rules.choice == "in_turn" and len(image.captions) > 1
     is_counted = has_lines_in_turn or (rules.variations > 1 and not draws_anew)
     num_used = plans.uses_before(number, epoch) + repeat if is_counted else 0
-    use = CaptionUse(run_seed, epoch, number, repeat, image.path.name, num_used)
+    use = CaptionUse(run_seed, epoch, number, repeat, image.file_name, num_used)
     return draw_caption(image.captions, rules, use, dropout=dropout, draws_anew=draws_anew)

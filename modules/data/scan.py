@@ -81,9 +81,9 @@ def scan_folder(
         listed = list(list_files(folder, include_subfolders=include_subfolders, leave_out=skipping(skipped)))
         fingerprint = _fingerprint(listed, ())
         found = [images_among(files, SUFFIXES, skipped) for files in listed]
+        del listed
         if any(part.images for part in found):
             return _of_image_files(folder, found, captions, metadata, index, watch, skipped, fingerprint)
-        del listed, found
     listing = list_images(folder, include_subfolders=include_subfolders)
     images: list[SourceImage] = []
     skipped = list(listing.skipped)
@@ -98,7 +98,7 @@ def scan_folder(
 
 def _of_image_files(
     folder: Path,
-    found: Sequence[ImageFiles],
+    found: list[ImageFiles],
     captions: CaptionOrigin,
     metadata: MetadataCaptions,
     index: ImageIndex | None,
@@ -112,13 +112,15 @@ def _of_image_files(
     def captions_beside(path: Path) -> CaptionTexts:
         return captions_of(path, captions, metadata) if shared is None else shared
 
-    scan = FolderScan(captions, folder, captions_beside, index, skipped)
-    images = tuple(scan.images(found, watch))
+    paths: list[Path] = []
     for part in found:
         archives = (suffix in ARCHIVE_SUFFIXES for suffix in part.files.suffixes)
         skipped += archives_beside(part.files.folder / name for name in compress(part.files.names, archives))
-    if captions.source == "metadata":
-        skipped += metadata.problems([p.files.folder / p.files.names[place] for p in found for place in p.images])
+        if captions.source == "metadata":
+            paths += [part.files.folder / part.files.names[place] for place in part.images]
+    scan = FolderScan(captions, folder, captions_beside, index, skipped)
+    images = tuple(scan.images(found, watch))
+    skipped += metadata.problems(paths) if paths else []
     return Scan(images, tuple(sorted(skipped, key=lambda s: s.path)), fingerprint)
 
 

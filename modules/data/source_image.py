@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modules.data.captions.sources import CaptionFault
+from modules.data.folder_files import stem_of
 
 _LONGEST = 64  # scaled to cover a bucket, a longer strip would take gigabytes
 
@@ -44,7 +45,7 @@ class SourceImage:
     def caption_file(self) -> Path | None:
         """The file of its caption; None without one."""
         if isinstance(self.caption_from, str):
-            return self.folder / (self.path.stem + self.caption_from)
+            return self.folder / (stem_of(self.file_name) + self.caption_from)
         return self.caption_from
 
 

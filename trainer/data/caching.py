@@ -193,13 +193,15 @@ class Caches:
         store = self.stores.text
         by_key = {self.caption_key(c): c for c in sorted(captions)}
         self.used.update(by_key)
-        todo, share = self._share_of([key for key in by_key if not store.has(key)])
+        sizes = {key: store.num_bytes(key) for key in by_key}
+        todo, share = self._share_of([key for key, num_bytes in sizes.items() if not num_bytes])
         if todo:
             self.emit(PhaseChanged("caching", "encoding captions"))
             with self.placement.phase(phases.CACHE_CAPTIONS):
                 build = build_captions({key: by_key[key] for key in share}, store, self._caption_tensors)
                 self._drive(build, "captions", lambda: len(share))
-        self._report_size("captions", by_key.keys(), len(todo), store)
+        sizes |= {key: store.num_bytes(key) for key in todo}
+        self.emit(CacheFilled("captions", len(sizes), len(sizes) - len(todo), sum(sizes.values())))
 
     def caption_key(self, caption: str) -> str:
         """Return the key of a caption's entry."""

@@ -89,14 +89,14 @@ def _uncounted(texts: Collection[str], num_tokens: int) -> Iterator[Problem]:
         )
 
 
-def _texts_of(config: Config, training: Dataset) -> dict[str, Path]:
-    """Return each text that is trained, as long as it gets, with the first file it is from."""
-    texts: dict[str, Path] = {}
+def _texts_of(config: Config, training: Dataset) -> dict[str, SourceImage]:
+    """Return each text that is trained, as long as it gets, with the first image it is from."""
+    texts: dict[str, SourceImage] = {}
     for example in training.examples:
         for given in training.longest_texts(example, run_seed=config.general.seed):
             text = without_weights(given) if config.model.family.reads_weights else given
             if text:
-                texts.setdefault(text, example.image.caption_file or example.image.path)
+                texts.setdefault(text, example.image)
     return texts
 
 
@@ -107,7 +107,7 @@ def _faults(images: Sequence[SourceImage]) -> Iterator[CaptionFinding]:
 
 
 def _encodings(images: Sequence[SourceImage]) -> Iterator[Problem]:
-    files = {i.caption_file: i.caption_fault for i in images if i.caption_file and i.caption_fault in ENCODINGS}
+    files = {i.caption_file: i.caption_fault for i in images if i.caption_fault in ENCODINGS and i.caption_file}
     if not files:
         return
     first, fault = next(iter(files.items()))
@@ -151,13 +151,14 @@ def _shorten(text: str) -> str:
 
 
 def _cut_texts(
-    texts: dict[str, Path], lengths: dict[str, int], tokenizer: Any, chunk_tokens: int
+    texts: dict[str, SourceImage], lengths: dict[str, int], tokenizer: Any, chunk_tokens: int
 ) -> Iterator[CaptionFinding]:
     """Yield the texts of more than one chunk, with the part that is not read if there is only one."""
-    for text, file in texts.items():
+    for text, image in texts.items():
         if lengths[text] > chunk_tokens:
             rest = _shorten(tokenizer.beyond(text, chunk_tokens))
-            yield str(file), f"{lengths[text]} tokens; beyond the first {chunk_tokens}: {rest}"
+            file = str(image.caption_file or image.path)
+            yield file, f"{lengths[text]} tokens; beyond the first {chunk_tokens}: {rest}"
 
 
 def _long_ones(
