@@ -16,8 +16,15 @@ from trainer.cli.program import Verb, run_verb
 from trainer.jobs.config import read_config
 from trainer.launch import import_engine
 
-_SUMMARY = "Measure the program on this machine. Further commands: kernels counts those of a step, gpu checks a GPU."
-_COMMANDS = {"kernels": "benchmarks.kernels.command:main", "gpu": "benchmarks.gpu.command:main"}
+_SUMMARY = (
+    "Measure the program on this machine. Further commands: kernels counts those of a step, gpu checks a GPU, "
+    "dataset times starts with many images."
+)
+_COMMANDS = {
+    "kernels": "benchmarks.kernels.command:main",
+    "gpu": "benchmarks.gpu.command:main",
+    "dataset": "benchmarks.dataset_size:main",
+}
 MEASUREMENTS = (
     "memory",
     "start",

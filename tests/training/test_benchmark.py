@@ -14,7 +14,16 @@ import torch
 from PIL import Image, ImageStat
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks import full_size, measure, preference, preference_cases, preference_data, report, saving_memory
+from benchmarks import (
+    dataset_size,
+    full_size,
+    measure,
+    preference,
+    preference_cases,
+    preference_data,
+    report,
+    saving_memory,
+)
 from benchmarks.demo_runs import demo_preset
 from benchmarks.loop_speed import demo_config, loop_against_bare
 from benchmarks.loop_variants import LoopVariant, fastest_together, measured_variants
@@ -24,6 +33,8 @@ from benchmarks.waiting import waiting_share
 from demo.make.shapes import COLOURS, SHAPES
 from modules.config.schema import Config
 from modules.config.sections.general import General
+from modules.data.captions.sources import CaptionOrigin
+from modules.data.scan import scan_folder
 from modules.families.parts.folder_model import folder_configs
 from modules.families.parts.single_file.write import CheckpointTraits
 from modules.memory.compiled_blocks import Compilation
@@ -294,3 +305,14 @@ def test_the_time_to_the_first_step_by_phase() -> None:
     assert (found.until_first_step, found.ending) == (6.0, 2.0)
     with pytest.raises(ValueError):
         time_by_phase(events[:3])
+
+
+def test_starts_with_many_images_are_timed(tmp_path: Path) -> None:
+    (first,) = dataset_size.measured(tmp_path, 3, ["first scan"])
+    assert set(first.seconds) == {"scan", "save"}
+    assert first.peak_bytes > 0
+    assert (tmp_path / "cache" / "images.sqlite").exists()
+    scan = scan_folder(tmp_path / "images", include_subfolders=True, captions=CaptionOrigin())
+    assert len(scan.images) == 3
+    assert all(image.captions for image in scan.images)
+    assert not scan.skipped

@@ -1,0 +1,226 @@
+"""`python -m benchmarks dataset`: seconds and memory of starts with many images, each stage in a process of its own.
+
+The images are simulated: PNG files of which only the header is real, with captions. The caches are filled with zeros.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import io
+import json
+import random
+import resource
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from unittest.mock import patch
+
+from modules.config.codec import decode
+from modules.config.migrations.chain import NEWEST_DARKROOM
+from modules.config.schema import Config
+from modules.system.paths import PROGRAM_ROOT, from_caller
+from trainer.events import Event, PhaseChanged, RunFailed, StepFinished
+
+_IN_A_FOLDER = 2_000
+_WORDS = ("a photo of", "portrait", "castle", "river", "autumn light", "film grain", "two people", "blue", "at night")
+_SIDES_PX = (512, 640, 768, 896, 1024, 1152, 1280, 1536, 1920, 2048)
+STAGES = ("first scan", "second scan", "caching", "start")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure the stages and print a line for each part of them."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks dataset", description=__doc__)
+    parser.add_argument("--images", type=int, default=100_000, help="how many images (default: 100000)")
+    parser.add_argument(
+        "--stages", nargs="+", choices=STAGES, default=list(STAGES), help="measure only these, in order"
+    )
+    parser.add_argument("--folder", help="keep images and caches here, for the next call (default: a temporary folder)")
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory(prefix="darkroom-benchmark-") as name:
+        folder = Path(from_caller(options.folder)) if options.folder else Path(name)
+        for stage in measured(folder, options.images, options.stages):
+            sys.stdout.write(f"{stage.name}: {options.images:,} images, at most {stage.peak_bytes / 1e6:,.0f} MB\n")
+            for part, (seconds, cpu_seconds) in stage.seconds.items():
+                sys.stdout.write(f"  {part:24} {seconds:8.1f} s  {cpu_seconds:8.1f} s of CPU time\n")
+            sys.stdout.flush()
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What one process took: its seconds and seconds of CPU time by part, and its highest memory."""
+
+    name: str
+    seconds: dict[str, tuple[float, float]]
+    peak_bytes: int
+
+
+def write_images(folder: Path, num_images: int) -> None:
+    """Write PNG files of many sizes, of which only the header is real, with captions, 2,000 to a folder."""
+    draw = random.Random(1)
+    for number in range(num_images):
+        here = folder / f"{number // _IN_A_FOLDER:04d}"
+        if number % _IN_A_FOLDER == 0:
+            here.mkdir(parents=True)
+        width_px, height_px = draw.choice(_SIDES_PX), draw.choice(_SIDES_PX)
+        (here / f"image_{number:07d}.png").write_bytes(_header(width_px, height_px, number))
+        words = ", ".join(draw.sample(_WORDS, 4))
+        (here / f"image_{number:07d}.txt").write_text(f"{words}, number {number}\n", encoding="utf-8")
+
+
+def _header(width_px: int, height_px: int, number: int) -> bytes:
+    """Return a PNG of a size that ends after its header and a few bytes of its own."""
+    file = io.BytesIO(b"\x89PNG\r\n\x1a\n")
+    file.seek(0, io.SEEK_END)
+    chunks = (
+        (b"IHDR", struct.pack(">IIBBBBB", width_px, height_px, 8, 2, 0, 0, 0)),
+        (b"IDAT", struct.pack(">Q", number)),
+        (b"IEND", b""),
+    )
+    for kind, content in chunks:
+        file.write(struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content)))
+    return file.getvalue()
+
+
+def measured(folder: Path, num_images: int, stages: Sequence[str] = STAGES) -> Iterator[Stage]:
+    """Yield stages of starts with that many images, written below a folder unless they are there already."""
+    if not (folder / "images").exists():
+        write_images(folder / "images", num_images)
+    for name in stages:
+        command = [sys.executable, "-m", "benchmarks.dataset_size", name, str(folder)]
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=PROGRAM_ROOT)
+        found = json.loads(done.stdout)
+        yield Stage(name, {part: tuple(both) for part, both in found["seconds"].items()}, found["peak_bytes"])
+
+
+def _config(folder: Path) -> Config:
+    tree = {
+        "general": {"cache_dir": str(folder / "cache"), "workspace_dir": str(folder / "runs"), "train_device": "cpu"},
+        "model": {"base_model": "demo/model"},
+        "concepts": [{"path": str(folder / "images"), "include_subfolders": True}],
+        "training": {"batch_size": 4},
+        "data": {"resolution_px": [64], "bucket_step_px": 16},
+        "sampling": {"every": {"unit": "never"}, "at_start": False, "at_end": False},
+        "backup": {"every": {"unit": "never"}},
+        "output": {"destination": str(folder / "lora.safetensors")},
+        "parts": {"text_encoder": {"train": False}},
+    }
+    return decode({"darkroom_version": NEWEST_DARKROOM, **tree}).config
+
+
+class _Laps:
+    """The seconds of the parts of a stage, of the clock and of this process's CPU time."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, tuple[float, float]] = {}
+        self._since = time.monotonic(), time.process_time()
+
+    def lap(self, part: str) -> None:
+        """Add the time since the last lap to a part."""
+        now, so_far = (time.monotonic(), time.process_time()), self.seconds.get(part, (0.0, 0.0))
+        self.seconds[part] = so_far[0] + now[0] - self._since[0], so_far[1] + now[1] - self._since[1]
+        self._since = now
+
+
+def _scan(folder: Path, laps: _Laps, *, is_first: bool) -> None:
+    from trainer.data.datasets import datasets_of
+
+    datasets = datasets_of(_config(folder))
+    laps.lap("scan")
+    if is_first:
+        assert datasets.index is not None
+        datasets.index.save()
+        laps.lap("save")
+        return
+    assert datasets.is_current()
+    laps.lap("compare")
+    datasets.plans.accumulation_groups(0)
+    laps.lap("plan of an epoch")
+
+
+def _fill(folder: Path, laps: _Laps) -> None:
+    """Fill the caches of the simulated images with zeros in place of what the encoders give."""
+    import torch
+
+    from modules.data.cache.build import ImageFile
+    from modules.data.conditioning import Conditioning
+    from trainer.commands import CommandDesk
+    from trainer.data.encoders import Encoders
+    from trainer.launch import RunRequest
+    from trainer.run.execute import execute_guarded
+
+    def no_pixels(image: ImageFile) -> torch.Tensor:
+        return torch.zeros(3, image.recipe.bucket.height_px, image.recipe.bucket.width_px)
+
+    def no_latents(_encoders: Encoders, images_B3PP: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(len(images_B3PP), 4, images_B3PP.shape[2] // 8, images_B3PP.shape[3] // 8)
+
+    known: list[Conditioning] = []
+
+    def one_caption(encoders: Encoders, _caption: str) -> Conditioning:
+        if not known:
+            with torch.no_grad():
+                known.append(encoders.family.encode_prompts([""]))
+        return known[0]
+
+    with (
+        patch.object(ImageFile, "load_tensor", no_pixels),
+        patch.object(Encoders, "latents", no_latents),
+        patch.object(Encoders, "caption", one_caption),
+    ):
+        request = RunRequest(_config(folder), kind="cache", in_window=False)
+        execute_guarded(request, emit=lambda event: _by_phase(event, laps), desk=CommandDesk())
+    laps.lap("end")
+
+
+def _start(folder: Path, laps: _Laps) -> None:
+    """Start a run and stop it after its first step."""
+    from trainer.commands import CommandDesk, Stop
+    from trainer.launch import RunRequest
+    from trainer.run.execute import execute_guarded
+
+    desk = CommandDesk()
+
+    def emit(event: Event) -> None:
+        _by_phase(event, laps)
+        if isinstance(event, StepFinished):
+            laps.lap("until the first step")
+            desk.put(Stop())
+
+    execute_guarded(RunRequest(_config(folder), in_window=False), emit=emit, desk=desk)
+    laps.lap("end")
+
+
+def _by_phase(event: Event, laps: _Laps) -> None:
+    if isinstance(event, PhaseChanged):
+        laps.lap(f"until {event.phase}")
+    if isinstance(event, RunFailed):
+        raise RuntimeError(event.message)
+
+
+_RUNS: dict[str, Callable[[Path, _Laps], None]] = {
+    "first scan": partial(_scan, is_first=True),
+    "second scan": partial(_scan, is_first=False),
+    "caching": _fill,
+    "start": _start,
+}
+
+
+def _run(name: str, folder: Path) -> None:
+    gc.disable()  # as it is in a run
+    laps = _Laps()
+    _RUNS[name](folder, laps)
+    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    sys.stdout.write(json.dumps({"seconds": laps.seconds, "peak_bytes": peak_bytes}))
+
+
+if __name__ == "__main__":
+    _run(sys.argv[1], Path(sys.argv[2]))
