@@ -82,6 +82,11 @@ _CASTS: Mapping[torch.dtype, Kind] = {WEIGHTS: "weights", COMPUTED: "compute", S
 _TO = frozenset(["to", "float", "double", "half", "bfloat16", "type", "type_as"])
 
 
+def is_cast(name: str) -> bool:
+    """Return whether autocast casts the arguments of a function."""
+    return name in _HALF or name == ATTENTION or name in _SINGLE
+
+
 def as_autocast(name: str, given: tuple[Any, Any]) -> tuple[Any, Any]:
     """Return the arguments of a function as autocast casts them."""
     dtype = COMPUTED if name in _HALF or name == ATTENTION else SINGLE if name in _SINGLE else None
@@ -89,8 +94,7 @@ def as_autocast(name: str, given: tuple[Any, Any]) -> tuple[Any, Any]:
         return given
 
     def cast(leaf: Any) -> Any:
-        is_cast = isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
-        return leaf.to(dtype) if is_cast else leaf
+        return leaf.to(dtype) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() else leaf
 
     cast_args, cast_kwargs = tree_map(cast, given)
     return cast_args, cast_kwargs

@@ -41,6 +41,7 @@ class Called:
     length: int
     saves: tuple[tuple[int, ...], ...] = ()
     extras: tuple[tuple[int, int], ...] = ()  # index of the number of elements, bytes of each or 0
+    parts: tuple[int, ...] = ()  # indices of the numbers of elements that are read of the operands
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,10 @@ def recording_of(
         raise ValueError("The operations of the pass depend on its size.")
     counts = _Counts([size.monomials() for size in sizes], is_per_image=is_per_image)
     indices = [counts.index_of(numbers) for numbers in zip(*(p.numbers for p in passes), strict=True)]
-    programs = _Programs(indices, blocks, weights)
+    made = [result for event in first.events if isinstance(event, Called) for result in event.results]
+    counts_of_values = [indices[number] for number, _ in first.inputs]
+    counts_of_values += [indices[number] for _, number, _ in sorted(made)]
+    programs = _Programs(indices, counts_of_values, blocks, weights)
     programs.add(iter(first.events), inputs=range(len(first.inputs)))
     return Recording(
         counts=tuple(counts.fitted),
@@ -124,9 +128,15 @@ class _Added:
 class _Programs:
     """Makes programs of events, one for all blocks that are equal."""
 
-    def __init__(self, indices: Sequence[int], blocks: Mapping[str, bool], shapes: Mapping[str, Shape]) -> None:
-        """`indices` are the counts of the pass's numbers of elements; `blocks`: whether each is a transformer block."""
+    def __init__(
+        self, indices: Sequence[int], counts: Sequence[int], blocks: Mapping[str, bool], shapes: Mapping[str, Shape]
+    ) -> None:
+        """`indices` are the counts of the pass's numbers of elements, and `counts` those of its values.
+
+        `blocks`: whether each is a transformer block.
+        """
         self._indices = indices
+        self._counts = counts
         self._blocks = blocks
         self._shapes = dict(shapes)
         self._by_content: dict[object, int] = {}
@@ -187,7 +197,14 @@ class _Programs:
             step.changes,
             step.length,
             frees,
+            self._parts(step),
         )
+
+    def _parts(self, step: Called) -> tuple[int, ...]:
+        """Return the counts of what a function reads of its operands, -1 for the whole of one; none if it is of all."""
+        counts = [self._indices[number] for number in step.parts]
+        parts = tuple(-1 if n == self._counts[v] else n for v, n in zip(step.operands, counts, strict=False))
+        return parts if any(n >= 0 for n in parts) else ()
 
     def _weights_of(self, path: str) -> dict[str, Shape]:
         """Take the weights of a block, without those of its own blocks; those of the whole pass are all others."""

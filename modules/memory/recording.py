@@ -69,8 +69,9 @@ class Operation:
     `operands` are the values that it reads, `weights` the names of the weights below the program's path. `saves` are
     the tensors that autograd saves if an operand or a weight needs a gradient, for each of them: numbers in the list of
     operands, weights, results and `extras`, which only the backward pass uses. `changes` is the operand that is changed
-    in place, -1 for none. `length` is the length of the vectors in a product. `frees` are the values whose
-    last use it is.
+    in place, -1 for none. `length` is the length of the vectors in a product. `frees` are the values whose last use it
+    is. `parts`, where not empty, are the numbers of elements (indices into `Recording.counts`) that it reads of each
+    operand, -1 for all: of a view, such as the queries in a fused product, autocast casts no more.
     """
 
     kind: Kind
@@ -82,6 +83,7 @@ class Operation:
     changes: int
     length: int
     frees: tuple[int, ...]
+    parts: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +191,7 @@ def from_text(text: str) -> dict[str, Recording]:
 
 
 _NUM_ALWAYS = 5  # values of an operation in JSON; the others are left out from the end if they are the usual ones
-_DEFAULTS: tuple[Any, ...] = ((), 0, [], -1)
+_DEFAULTS: tuple[Any, ...] = ((), 0, [], -1, ())
 
 
 def _step_to_json(step: Operation | Call) -> list[Any]:
@@ -207,6 +209,7 @@ def _step_to_json(step: Operation | Call) -> list[Any]:
         step.length,
         extras,
         step.changes,
+        step.parts,
     ]
     while len(values) > _NUM_ALWAYS and values[-1] == _DEFAULTS[len(values) - _NUM_ALWAYS - 1]:
         values.pop()
@@ -217,7 +220,7 @@ def _step_from_json(step: Sequence[Any]) -> Operation | Call:
     if not isinstance(step[0], str):
         program, path, operands, frees = step
         return Call(int(program), str(path), tuple(operands), tuple(frees))
-    kind, operands, results, frees, saves, weights, length, extras, changes = [
+    kind, operands, results, frees, saves, weights, length, extras, changes, parts = [
         *step,
         *_DEFAULTS[len(step) - _NUM_ALWAYS :],
     ]
@@ -231,6 +234,7 @@ def _step_from_json(step: Sequence[Any]) -> Operation | Call:
         int(changes),
         int(length),
         tuple(frees),
+        tuple(parts),
     )
 
 

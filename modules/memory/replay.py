@@ -125,7 +125,8 @@ class Replay:
 
     def _computed(self, step: Operation, names: Sequence[str], operands: Sequence[Array]) -> list[Array]:
         is_trained = [self.plan.is_trained(name.rpartition(".")[0]) for name in names]
-        taken = [self._cast(step.kind, x) for x in operands]
+        parts = step.parts or (-1,) * len(operands)
+        taken = [self._cast(step.kind, x, part) for x, part in zip(operands, parts, strict=True)]
         target = self._target_bytes(step.kind, taken, has_weights=bool(names))
         is_cast = step.kind in ("weights", "compute", "float32") and bool(taken) and taken[0].is_float
         if is_cast and taken[0].item_bytes == target:  # a cast to the same dtype returns the tensor itself
@@ -186,13 +187,14 @@ class Replay:
         floats = [x.item_bytes for x in taken if x.is_float]
         return max([*floats, *([weight] if has_weights or not floats else [])])
 
-    def _cast(self, kind: str, x: Array) -> Array:
-        """Return an operand as autocast casts it."""
+    def _cast(self, kind: str, x: Array, part: int) -> Array:
+        """Return an operand as autocast casts it; `part` is the count of its elements that are read, -1 for all."""
         if not x.is_float or not self.plan.compute_bytes:
             return x
-        return self.to(
-            x, self.plan.compute_bytes if kind in _HALF else FLOAT32_BYTES if kind == "single" else x.item_bytes
-        )
+        item_bytes = self.plan.compute_bytes if kind in _HALF else FLOAT32_BYTES if kind == "single" else x.item_bytes
+        if item_bytes != x.item_bytes and part >= 0:
+            x = replace(x, numel=self._counts[part])
+        return self.to(x, item_bytes)
 
     def _cast_weight(self, kind: str, name: str, *, trained: bool) -> Array | None:
         """Return the copy that autocast makes of a weight, or None where it uses the weight itself."""

@@ -20,7 +20,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from modules.memory.autocast import ATTENTION, WEIGHTS, as_autocast, kind_of, length_of
+from modules.memory.autocast import ATTENTION, WEIGHTS, as_autocast, is_cast, kind_of, length_of
 from modules.memory.pass_events import Called, Entered, Freed, Left, PassEvents, recording_of
 from modules.memory.recording import PassSize, Recording
 
@@ -203,6 +203,7 @@ class _Recorder(TorchFunctionMode):
                 length=length_of(call.name, call.tensors()),
                 saves=saved.of_operands,
                 extras=tuple((self._events.add_number(number), item_bytes) for number, item_bytes in saved.extras),
+                parts=tuple(map(self._events.add_number, _elements_of(call, operands))) if is_cast(call.name) else (),
             )
         )
 
@@ -292,6 +293,16 @@ def _is_float(tensor: torch.Tensor) -> bool:
 def _num_values(storage: torch.UntypedStorage, tensor: torch.Tensor) -> int:
     """Return the number of values of a storage; a complex number is two."""
     return storage.nbytes() // (tensor.itemsize // 2 if tensor.is_complex() else tensor.itemsize)
+
+
+def _elements_of(call: _Call, storages: Sequence[int]) -> list[int]:
+    """Return the number of values that a function reads of each storage, through one or more views of it."""
+    read = dict.fromkeys(storages, 0)
+    for tensor in call.tensors():
+        if (key := _key(tensor)) in read:
+            whole = _num_values(tensor.untyped_storage(), tensor)
+            read[key] = min(whole, read[key] + tensor.numel() * (2 if tensor.is_complex() else 1))
+    return list(read.values())
 
 
 def _key(tensor: torch.Tensor) -> int:

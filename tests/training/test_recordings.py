@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
+from torch.nn import functional
 
 from modules.estimate import recordings, shipping
 from modules.estimate.recordings import SHIPPED, PassesOfPart, perceptual_file, shipped_file
@@ -18,6 +21,7 @@ from modules.memory.arrays import Tape
 from modules.memory.part_plan import PartPlan
 from modules.memory.recording import PassSize, Program, from_text, to_text
 from modules.memory.replay import Replay
+from modules.memory.trace import TracedPass, trace
 
 _PARTS = [pytest.param(*part, id=part[0].stem, marks=pytest.mark.full) for part in published_parts()]
 
@@ -92,6 +96,26 @@ def test_twice_the_images_need_twice_the_activations() -> None:
         return tape.kept_bytes
 
     assert kept(4) == pytest.approx(2 * kept(2), rel=1e-3)
+
+
+class NormedThird(nn.Module):
+    """Norms a third of its input, as FLUX.2 does the queries in its fused product."""
+
+    def forward(self, fused: torch.Tensor) -> torch.Tensor:
+        third: torch.Tensor = fused.chunk(3, -1)[0]
+        return functional.layer_norm(third, third.shape[-1:])
+
+
+def test_autocast_copies_of_a_view_what_is_read() -> None:
+    module = NormedThird()
+    traced = TracedPass(module, lambda size: {"fused": torch.empty(size.batch, size.tokens, 24)})
+    recording = trace(module, traced, sizes=[PassSize(3, 8, 8, 32), PassSize(2, 8, 16, 64), PassSize(5, 16, 8, 96)])
+    again = from_text(to_text({"forward": recording}))["forward"]
+    tape = Tape()
+    replay = Replay(tape, PartPlan(weight_bytes=2, compute_bytes=2), again, PassSize(2, 8, 8, 100), records=True)
+    replay.run(replay.inputs(need_grad=[0]))
+    of_a_token = 4 * (8 + 2)  # in float32, with the mean and the deviation
+    assert tape.kept_bytes == 2 * 100 * of_a_token
 
 
 def assert_equal_recordings(shipped: Path, traced: PassesOfPart) -> None:
