@@ -4,7 +4,9 @@ A step should read its results once: while the host waits it enqueues nothing, s
 GPU torch itself reports each wait (`torch.cuda.set_sync_debug_mode`). A CPU never waits, so there the guard of logical
 devices stands in: the training device is "cpu:1", and what would wait if that were a GPU is counted. That is reading a
 value of a tensor there (`item`, `tolist`, `cpu`, a condition), an operation whose result has a size that depends on
-values (`nonzero`, a boolean index), and a copy between the devices, unless it comes from pinned memory.
+values (`nonzero`, a boolean index), and a copy between the devices, unless it comes from pinned memory. The outcome of
+a step is waited for, too, but that only counts where the device has nothing else to do by then: a GPU is asked, and
+instead of a CPU the operations are counted that came after.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from unittest import mock
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -31,6 +34,7 @@ from modules.system import devices
 from modules.system.devices import Device
 from modules.system.paths import PROGRAM_ROOT
 from trainer.run.training_run import prepare
+from trainer.step import outcome
 from trainer.step.loop import train_epoch
 from trainer.step.precision import process_settings
 
@@ -45,7 +49,8 @@ _READING = (torch.Tensor.tolist, torch.Tensor.cpu, torch.Tensor.numpy)
 _MAKING = (torch.tensor, torch.as_tensor)
 _INDEXED = frozenset({_ATEN.index, _ATEN.index_put, _ATEN.index_put_, _ATEN._index_put_impl_})
 _OWN_FOLDERS = ("modules", "trainer")
-_NOT_NAMED = (Path(__file__).name, "guard.py", "devices.py")
+_NOT_NAMED = (Path(__file__).name, "guard.py", "devices.py", "outcome.py")
+_FEW_OPERATIONS = 200  # of an update: a forward pass has more
 
 Place = str
 """What waits and the line of the program that it waits for: "item in trainer/step/stepper.py:130"."""
@@ -58,6 +63,7 @@ class HostWaits(DeviceGuard):
         super().__init__()
         self.found: Counter[Place] = Counter()
         self.is_counting = False
+        self.num_operations = 0
         self._device = device
         self._pinned: dict[int, StorageWeakRef] = {}
         self._calls = _Calls(self)
@@ -109,6 +115,7 @@ class HostWaits(DeviceGuard):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         operation = func.overloadpacket
+        self.num_operations += 1
         if operation in _READS and any(map(self.is_here, tensors_in(args))):
             self.add(operation.__name__)
         elif operation in _INDEXED and self.is_here(args[0]):
@@ -140,8 +147,8 @@ class _Calls(TorchFunctionMode):
         caller = sys._getframe(1).f_code
         first = args[0] if args and isinstance(args[0], torch.Tensor) else None
         names_device = any(isinstance(a, torch.device) for a in (*args, *kwargs.values()))
-        if caller is devices.move.__code__:
-            return func(*args, **kwargs)  # reports its copies itself
+        if caller in (devices.move.__code__, devices.LateRead.wait.__code__):
+            return func(*args, **kwargs)  # reported elsewhere
         if func in _READING and first is not None and waits.is_here(first):
             waits.add(func.__name__)
         result = func(*args, **kwargs)
@@ -188,10 +195,45 @@ def _with_devices(config: Config) -> Config:
 
 
 @contextmanager
+def _counted_reads(guard: HostWaits | None, found: Counter[Place]) -> Iterator[None]:
+    """Count the outcomes of steps for which the host waits when the device has nothing else to do."""
+
+    is_counting = True
+
+    class CountedRead(devices.LateRead):
+        def __init__(self, values: torch.Tensor) -> None:
+            super().__init__(values)
+            self._device = values.device
+            self._first_operation = 0 if guard is None else guard.num_operations
+
+        @property
+        def is_ready(self) -> bool:
+            return self._read is not None
+
+        def wait(self) -> list[float]:
+            is_first, values = self._read is None, super().wait()
+            if is_first and is_counting and self._is_dry():
+                found[f"read in {_place()}"] += 1
+            return values
+
+        def _is_dry(self) -> bool:
+            if guard is None:
+                return bool(torch.cuda.current_stream(self._device).query())
+            return guard.num_operations - self._first_operation < _FEW_OPERATIONS
+
+    try:
+        with mock.patch.object(outcome, "LateRead", CountedRead):
+            yield
+    finally:
+        is_counting = False  # the newest outcome is read later
+
+
+@contextmanager
 def _counting(guard: HostWaits) -> Iterator[None]:
     guard.is_counting = True
     try:
-        yield
+        with _counted_reads(guard, guard.found):
+            yield
     finally:
         guard.is_counting = False
 
@@ -202,7 +244,7 @@ def waits_reported_by_torch(found: Counter[Place]) -> Iterator[None]:
     before = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("warn")
     try:
-        with warnings.catch_warnings(record=True) as reported:
+        with warnings.catch_warnings(record=True) as reported, _counted_reads(None, found):
             warnings.simplefilter("always")
             yield
     finally:

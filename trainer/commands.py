@@ -132,6 +132,10 @@ class CommandDesk:
             with self.freed_memory() if is_freed else nullcontext(), self._changed:
                 self._changed.wait_for(lambda: not self.is_paused or self._frees_memory != is_freed)  # noqa: B023
 
+    def has(self, kind: type[StepCommand]) -> bool:
+        """Return whether a command of this kind waits to be taken."""
+        return kind in self._wanted
+
     def take(self, kind: type[StepCommand]) -> bool:
         """Return whether a command of this kind was added since the last call, and clear it."""
         with self._changed:

@@ -144,10 +144,12 @@ interruption, and 16-bit weights can be trained, with float32 master weights or 
 - **Fused backward pass**: each weight can be updated inside the backward pass, so that only one gradient exists at a
   time. Optimizers whose step needs all weights at once cannot; with stochastic rounding, all weights exist in float32
   during their step, otherwise a few at a time do.
-- **Waits for the device**: how often the program waits for the GPU. Every run does once or twice per step, to read the
-  loss. "Per weight": the optimizer's package waits after each weight, or its step reads a norm of each; with a fused
-  backward pass, the GPU then idles for a moment after each weight. Settings that
-  read a norm or keep the state in 8 bits make others do so, too.
+- **Waits for the device**: how often the GPU has nothing to do because the program waits for it. "No": a step whose
+  loss or gradient is not finite is skipped by the GPU itself, and the loss is read while it computes the next step.
+  "Per step": the program reads the loss before it updates the weights; with a fused backward pass it need not. "Per
+  weight": the optimizer's package waits after each weight, or its step reads a norm of each; with a fused backward
+  pass, the GPU then idles for a moment after each weight. Settings that read a norm or keep the state in 8 bits make
+  others do so, too.
 - **State**: bytes for each weight of a large matrix. The weights themselves and their gradients come on top.
 - **Evaluation weights**: validation, samples and saved models use other weights than the trained ones (schedule-free).
   EMA would take their place: leave it off.
@@ -184,11 +186,17 @@ def _optimizer_row(spec: OptimizerSpec[Any]) -> tuple[str, ...]:
         name,
         _packages(spec, settings),
         _yes(spec.can_fuse),
-        "per weight" if spec.waits_per_weight(settings) else "per step",
+        _waits(spec, settings),
         f"{spec.state_bytes(settings, _LARGE) / math.prod(_LARGE):.2g} B",
         _yes(spec.has_evaluation_mode(settings)),
         _yes(spec.finds_its_rate),
     )
+
+
+def _waits(spec: OptimizerSpec[Any], settings: OptimizerSettings) -> str:
+    if spec.skips_on_device(settings):
+        return "no"
+    return "per weight" if spec.waits_per_weight(settings) else "per step"
 
 
 def _packages(spec: OptimizerSpec[Any], settings: OptimizerSettings) -> str:

@@ -139,6 +139,33 @@ def tensor_on(values: Sequence[Any], device: torch.device, dtype: torch.dtype | 
     return made.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else made.to(device)
 
 
+class LateRead:
+    """Values, of shape (n), on their way from a device: what is enqueued there afterwards is not waited for."""
+
+    def __init__(self, values: torch.Tensor) -> None:
+        """Start the copy, on a GPU into page-locked memory."""
+        self._values = values
+        self._copied: torch.cuda.Event | None = None
+        self._read: list[float] | None = None
+        if values.device.type == "cuda":
+            copy = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+            self._values = copy.copy_(values, non_blocking=True)
+            self._copied = torch.cuda.current_stream(values.device).record_event()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether nothing is gained by reading the values later: only a GPU copies them in the background."""
+        return self._copied is None or self._read is not None
+
+    def wait(self) -> list[float]:
+        """Return the values, once the copy is done."""
+        if self._read is None:
+            if self._copied is not None:
+                self._copied.synchronize()
+            self._read = self._values.tolist()
+        return self._read
+
+
 def push_guard(guard: MoveGuard) -> None:
     """Let a guard observe every move; undone with `pop_guard`."""
     _guards.append(guard)

@@ -36,7 +36,8 @@ from tests.builders.runs import Ran, assert_equal_tensors, run
 from trainer.dry_run.step import DryRunStep
 from trainer.events import BackupSaved, StepFinished
 from trainer.methods.protocol import StepLoss
-from trainer.step.stepper import StepOutcome, Stepper
+from trainer.step.outcome import StepOutcome
+from trainer.step.stepper import Stepper
 from trainer.step.watchdog import Watchdog
 
 # -- whole runs

@@ -34,7 +34,7 @@ from trainer.methods.protocol import StepContext, StepLoss
 from trainer.preflight import check
 from trainer.step.callback import StepView
 from trainer.step.counters import Counters
-from trainer.step.stepper import StepOutcome
+from trainer.step.outcome import StepOutcome
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -20,7 +20,8 @@ from trainer.methods.protocol import StepLoss
 from trainer.run.checkpoint import read_state, restore, write_state
 from trainer.step.counters import Counters
 from trainer.step.freezing import freeze_finished_units, training_parts
-from trainer.step.stepper import StepOutcome, Stepper
+from trainer.step.outcome import StepOutcome
+from trainer.step.stepper import Stepper
 
 EMBEDDING = "embedding:zog"
 LAST_STEP, STOP_AT = 6, 3
@@ -81,9 +82,8 @@ class Toy:
         self.stepper.begin(self.counters.step)
         self.stepper.backward(StepLoss(self.encoder(x).square().mean(), 3, 3, is_last_micro_batch=True))
         outcome = self.stepper.finish(self.counters.step)
-        self.counters = self.counters.after_step(
-            epoch_steps=100, num_images=3, seconds=1.0, loss=outcome.loss, was_skipped=False
-        )
+        now = self.counters.after_step(epoch_steps=100, num_images=3, seconds=1.0)
+        self.counters = now.with_outcome(loss=outcome.loss, was_skipped=False)
         freeze_finished_units(self.units, self.stepper.optimizer, self.counters.moment)
         return outcome
 

@@ -15,7 +15,7 @@ from modules.memory.compiled_blocks import CompileCounts
 from trainer.callbacks.compile_trial import CompileTimes, CompileTrial, StepSize, may_pay, pays, read_choice
 from trainer.step.callback import StepView
 from trainer.step.counters import Counters
-from trainer.step.stepper import StepOutcome
+from trainer.step.outcome import StepOutcome
 
 seconds = st.floats(0.001, 100)
 costs = st.floats(0, 10_000)

@@ -15,7 +15,8 @@ from trainer.step.counters import Counters
 
 def step(counters: Counters, *, epoch_steps: int = 3, loss: float | None = 1.0, **changes: Any) -> Counters:
     values = {"num_images": 2, "seconds": 0.5, "was_skipped": False, **changes}
-    return counters.after_step(epoch_steps=epoch_steps, loss=loss, **values)
+    was_skipped = values.pop("was_skipped")
+    return counters.after_step(epoch_steps=epoch_steps, **values).with_outcome(loss=loss, was_skipped=was_skipped)
 
 
 def test_the_first_step() -> None:

@@ -18,7 +18,7 @@ from trainer.preflight import check
 from trainer.preflight.checks import describe_passes
 from trainer.step.callback import StepView
 from trainer.step.counters import Counters
-from trainer.step.stepper import StepOutcome
+from trainer.step.outcome import StepOutcome
 
 BATCH = {"batch_size": 2, "accumulation_steps": 4}  # 8 samples
 

@@ -15,6 +15,7 @@ from typing import Any
 from modules.config.sections.reward import Reward
 from trainer.events import RewardMeasured
 from trainer.step.callback import DryRunCheck, DryRunState, StepView
+from trainer.step.counters import Counters
 
 
 @dataclass(slots=True)
@@ -50,6 +51,10 @@ class Guards:
     def reason(self) -> str:
         """Why the run is to end, as part of a sentence, with the figure and its limit; empty if it is to continue."""
         return self._by_kl() or self._by_diversity() or self._by_reward()
+
+    def is_due(self, before: Counters, now: Counters) -> bool:
+        """Return True: each step may be the one that ends the run."""
+        return True
 
     def after_step(self, view: StepView) -> None:
         """Add what the method reported of a step."""

@@ -25,7 +25,7 @@ from modules.system.paths import PROGRAM_ROOT
 from trainer.commands import CommandDesk, ProfileNow
 from trainer.events import Event, WarningRaised
 from trainer.machine_events import ProfileWritten
-from trainer.step.callback import DryRunCheck, DryRunState, StepView
+from trainer.step.counters import Counters
 
 NUM_STEPS = 10
 WARMUP_STEPS = 2
@@ -53,23 +53,19 @@ class Profiling:
         self._folder = run_dir
         self.num_steps = NUM_STEPS
 
-    def after_step(self, view: StepView) -> None:
+    def between_steps(self, now: Counters) -> None:
         """Start, continue or end a profile."""
         if self._functions is not None:
             self._num_steps += 1
             if self._num_steps == self.num_steps:
-                self._end(view.now.step)
+                self._end(now.step)
         elif self._operators is not None:
             self._num_steps += 1
             self._operators.step()
             if self._num_steps == WARMUP_STEPS + self.num_steps:
                 self._operators_to_functions()
         elif self._desk.take(ProfileNow):
-            self._start(view.now.step)
-
-    def dry_run_checks(self, state: DryRunState) -> Sequence[DryRunCheck]:
-        """Return no checks: profiling is not part of the run."""
-        return ()
+            self._start(now.step)
 
     def close(self) -> None:
         """End a profile that the end of the run interrupts; what was measured so far is discarded."""

@@ -121,11 +121,16 @@ class ReconstructionSamples:
         if self._settings.at_start:
             self.sample_all(counters.step)
 
+    def is_due(self, before: Counters, now: Counters) -> bool:
+        """Return whether it is due or requested."""
+        settings = self._settings
+        is_due = settings.every.is_due(before.moment, now.moment, skip_first=settings.skip_first)
+        return self._desk.has(SampleNow) or is_due
+
     def after_step(self, view: StepView) -> None:
         """Show the images if it is due or requested."""
-        settings = self._settings
-        is_due = settings.every.is_due(view.before.moment, view.now.moment, skip_first=settings.skip_first)
-        if self._desk.take(SampleNow) or is_due:
+        if self.is_due(view.before, view.now):
+            self._desk.take(SampleNow)
             self.sample_all(view.now.step)
 
     def at_end(self, counters: Counters) -> None:

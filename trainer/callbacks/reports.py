@@ -18,6 +18,7 @@ from trainer.callbacks.tensorboard_log import TensorBoardLog
 from trainer.events import Event, ImagesDropped, StepFinished, WarningRaised
 from trainer.machine_events import BlocksCompiled
 from trainer.step.callback import DryRunCheck, DryRunState, StepView
+from trainer.step.counters import Counters
 
 _SPEED_MEMORY = 0.9
 DROPPED_FILE = "dropped.csv"
@@ -76,10 +77,6 @@ class Metrics:
         if self._log is not None:
             self._write(self._log, view)
 
-    def dry_run_checks(self, state: DryRunState) -> tuple[DryRunCheck, ...]:
-        """Return no checks: the first step already covers this callback."""
-        return ()
-
     def _measure(self, view: StepView) -> None:
         # As many steps as train on one rollout, so that they contain the time of sampling once.
         self._newest.append(view)
@@ -117,6 +114,12 @@ class CompileReport:
         self._emit = emit
         self._reported = CompileCounts()
         self._num_first_graphs: int | None = None
+
+    def is_due(self, before: Counters, now: Counters) -> bool:
+        """Return whether the step compiled blocks, or failed to."""
+        compilation = self._compilation
+        is_new = compilation.counts.num_graphs != self._reported.num_graphs
+        return compilation.is_on and (bool(compilation.failure) or is_new)
 
     def after_step(self, view: StepView) -> None:
         """Report the blocks that the step compiled."""
@@ -174,10 +177,6 @@ class DroppedImages:
         epoch = view.before.epoch
         if view.before.epoch_step == 0 and self._plans.is_dropping(epoch, epochs=self._epochs):
             self._report(epoch)
-
-    def dry_run_checks(self, state: DryRunState) -> tuple[DryRunCheck, ...]:
-        """Return no checks: nothing here needs the model or much memory."""
-        return ()
 
     def _report(self, epoch: int) -> None:
         buckets, examples = self._dataset.buckets, self._dataset.examples

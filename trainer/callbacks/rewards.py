@@ -78,9 +78,13 @@ class RewardCallback:
         if self.search.is_owed or (counters.step == 0 and not self._settings.measure_every.is_never):
             self._measure(counters)
 
+    def is_due(self, before: Counters, now: Counters) -> bool:
+        """Return whether it is due."""
+        return self._settings.measure_every.is_due(before.moment, now.moment)
+
     def after_step(self, view: StepView) -> None:
         """Measure if it is due."""
-        if self._settings.measure_every.is_due(view.before.moment, view.now.moment):
+        if self.is_due(view.before, view.now):
             self._measure(view.now)
 
     def dry_run_checks(self, state: DryRunState) -> list[DryRunCheck]:

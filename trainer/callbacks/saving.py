@@ -65,10 +65,15 @@ class SavingCallback:
         self._emit = emit
         self._output = SideOutput("An intermediate save", folder, emit)
 
+    def is_due(self, before: Counters, now: Counters) -> bool:
+        """Return whether it is due or requested."""
+        is_due = self._every.is_due(before.moment, now.moment, skip_first=self._skip_first)
+        return self._desk.has(SaveNow) or is_due
+
     def after_step(self, view: StepView) -> None:
         """Save if it is due or requested."""
-        is_due = self._every.is_due(view.before.moment, view.now.moment, skip_first=self._skip_first)
-        if self._desk.take(SaveNow) or is_due:
+        if self.is_due(view.before, view.now):
+            self._desk.take(SaveNow)
             with self._output.warn_on_failure():
                 self.save_step(view.now)
 
@@ -177,10 +182,14 @@ class BackupCallback:
         self._try_out = try_out
         self._desk = desk
 
+    def is_due(self, before: Counters, now: Counters) -> bool:
+        """Return whether it is due or requested."""
+        return self._desk.has(BackupNow) or self._every.is_due(before.moment, now.moment)
+
     def after_step(self, view: StepView) -> None:
         """Write a backup if it is due or requested."""
-        is_due = self._every.is_due(view.before.moment, view.now.moment)
-        if self._desk.take(BackupNow) or is_due:
+        if self.is_due(view.before, view.now):
+            self._desk.take(BackupNow)
             self._write(view.now)
 
     def dry_run_checks(self, state: DryRunState) -> list[DryRunCheck]:

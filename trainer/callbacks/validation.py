@@ -100,6 +100,10 @@ class ValidationCallback:
         if self.search.is_owed or (counters.step == 0 and not self._settings.every.is_never):
             self._validate(counters, counts=True)
 
+    def is_due(self, before: Counters, now: Counters) -> bool:
+        """Return whether it is due or requested."""
+        return self._desk.has(ValidateNow) or self._settings.every.is_due(before.moment, now.moment)
+
     def after_step(self, view: StepView) -> None:
         """Validate if it is due or requested."""
         is_due = self._settings.every.is_due(view.before.moment, view.now.moment)

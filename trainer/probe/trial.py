@@ -25,6 +25,7 @@ from trainer.run.training_run import prepare
 from trainer.run_folder.event_log import EventLog
 from trainer.run_folder.run_dir import new_run_dir
 from trainer.step.callback import StepView
+from trainer.step.counters import Counters
 from trainer.step.loop import run_loop
 from trainer.step.precision import process_settings
 
@@ -55,11 +56,15 @@ class Trial:
 
 
 class _Steps:
-    """The trial's only callback: measures each step, reports it, and ends the trial."""
+    """The trial's only callback: measures each step, whose outcome it waits for, reports it, and ends the trial."""
 
     def __init__(self, trial: Trial, num_steps: int, job: Job, what: str, is_over: Any) -> None:
         self._trial, self._num_steps, self._job, self._what, self._is_over = trial, num_steps, job, what, is_over
         self.should_stop = False
+
+    def is_due(self, before: Counters, now: Counters) -> bool:
+        """Return True: the trial may end after each step."""
+        return True
 
     def after_step(self, view: StepView) -> None:
         """Take a step."""
@@ -111,6 +116,7 @@ def run_trial(
         run = prepare(setup)
         stack.callback(run.close)
         steps = _Steps(trial, num_steps, job, what, is_over)
+        run.training.reporters = ()
         run.training.callbacks = (steps,)  # type: ignore[assignment]  # it has no state and no dry run
         run.training.should_stop = lambda: steps.should_stop
         run_loop(run.training)

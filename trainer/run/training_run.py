@@ -263,9 +263,11 @@ def _training(
         precision=setup.machine.precision,
         stepper=stepper,
         groups=model.groups,
+        reporters=(callbacks.metrics, callbacks.dropped) if ranks.rank.is_main else (),
         callbacks=_in_order(setup, model, loaders.training, callbacks, backup_callback, counters)
         if ranks.rank.is_main
         else (),
+        between_steps=callbacks.profiling.between_steps if ranks.rank.is_main else lambda now: None,
         freeze=freeze,
         should_stop=lambda: (
             callbacks.should_stop if ranks.rank.is_alone else meeting.hold(ends_early=callbacks.should_stop)
@@ -276,7 +278,7 @@ def _training(
         epochs=config.training.epochs,
         max_consecutive_skipped_steps=config.training.max_consecutive_skipped_steps,
         quiet_points=QuietPoints(setup.clocks.seconds),
-        counters=counters,
+        position=counters,
         ranks=ranks,
     )
 
@@ -301,14 +303,11 @@ def _in_order(
     rewards = (callbacks.rewards, callbacks.guards) if callbacks.rewards is not None else ()
     return (
         *compilation_callbacks(setup, model.compilation, loader, counters),
-        callbacks.metrics,
-        callbacks.dropped,
         callbacks.validation,
         *rewards,
         callbacks.sampling,
         callbacks.saving,
         backup,
-        callbacks.profiling,  # last: a profile begins and ends between steps
     )
 
 

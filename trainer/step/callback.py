@@ -8,7 +8,8 @@ from typing import Protocol
 
 from modules.optim.param_groups import TrainGroup
 from trainer.step.counters import Counters
-from trainer.step.stepper import StepOutcome, Stepper
+from trainer.step.outcome import StepOutcome
+from trainer.step.stepper import Stepper
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,11 +42,23 @@ class StepView:
     training_parts: tuple[str, ...]
 
 
+class Reporter(Protocol):
+    """Reports the outcome of steps. It needs neither the model nor its memory."""
+
+    def after_step(self, view: StepView) -> None:
+        """Called for every step once its outcome is known, perhaps while the next step is computed."""
+        ...
+
+
 class Callback(Protocol):
     """Work done between steps. It never changes what the next step does."""
 
+    def is_due(self, before: Counters, now: Counters) -> bool:
+        """Return whether there is work after a step with these counters before and after it."""
+        ...
+
     def after_step(self, view: StepView) -> None:
-        """Called after every step, in the order the run lists its callbacks."""
+        """Called after a step if the work of any callback is due, in the order the run lists them, before the next."""
         ...
 
     def dry_run_checks(self, state: DryRunState) -> Sequence[DryRunCheck]:

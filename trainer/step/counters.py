@@ -29,10 +29,11 @@ class Counters:
         """The current point in the run, to check whether something is due."""
         return Moment(self.step, self.epoch, self.training_seconds)
 
-    def after_step(
-        self, *, epoch_steps: int, num_images: int, seconds: float, loss: float | None, was_skipped: bool
-    ) -> Self:
-        """Return the counters after one more optimizer step; the last step of an epoch starts the next one."""
+    def after_step(self, *, epoch_steps: int, num_images: int, seconds: float) -> Self:
+        """Return the counters after one more optimizer step; the last step of an epoch starts the next one.
+
+        `with_outcome` adds its loss.
+        """
         ends_epoch = self.epoch_step + 1 >= epoch_steps
         return replace(
             self,
@@ -41,6 +42,12 @@ class Counters:
             epoch_step=0 if ends_epoch else self.epoch_step + 1,
             images_seen=self.images_seen + num_images,
             training_seconds=self.training_seconds + seconds,
+        )
+
+    def with_outcome(self, *, loss: float | None, was_skipped: bool) -> Self:
+        """Return the counters with the loss of the newest step, or with a skipped step."""
+        return replace(
+            self,
             num_skipped=self.num_skipped + was_skipped,
             num_skipped_in_a_row=self.num_skipped_in_a_row + 1 if was_skipped else 0,
             num_losses=self.num_losses + (loss is not None),

@@ -17,9 +17,10 @@ from trainer.launch import QuietPoints
 from trainer.methods.protocol import StepBatch, StepContext, StepLoss, TrainingMethod
 from trainer.ranks import ALONE, Ranks
 from trainer.run_folder.event_log import EventLog
-from trainer.step.callback import Callback, StepView
+from trainer.step.callback import Callback, Reporter, StepView
 from trainer.step.counters import Counters
 from trainer.step.freezing import training_parts
+from trainer.step.outcome import PendingOutcome
 from trainer.step.pauses import Pauses
 from trainer.step.precision import Precision
 from trainer.step.prediction_modes import references_left
@@ -29,9 +30,25 @@ from trainer.step.stepper import Stepper
 LoopOutcome = Literal["finished", "nothing_left", "stopped_early"]
 
 
+@dataclass(frozen=True, slots=True)
+class _UnreadStep:
+    """A step whose outcome is not read yet, with what is known of it (see `StepView`)."""
+
+    before: Counters
+    outcome: PendingOutcome
+    seconds: float
+    epoch_steps: int
+    training_parts: tuple[str, ...]
+
+
 @dataclass(eq=False)
 class Training:
-    """The components of the loop. `counters` is the progress of the run, always at a full step."""
+    """The components of the loop.
+
+    `position` are the counters of the run, always at a full step; the loss of the newest step may be missing in them.
+    `reporters` get the outcome of each step, `callbacks` are called between steps if one of them is due, and
+    `between_steps` after each step, without its outcome.
+    """
 
     loader: Loader
     method: TrainingMethod
@@ -39,7 +56,9 @@ class Training:
     precision: Precision
     stepper: Stepper
     groups: Sequence[TrainGroup]
+    reporters: Sequence[Reporter]
     callbacks: Sequence[Callback]
+    between_steps: Callable[[Counters], None]
     freeze: Callable[[Counters], None]
     should_stop: Callable[[], bool]
     pauses: Pauses
@@ -48,10 +67,17 @@ class Training:
     epochs: int
     max_consecutive_skipped_steps: int
     quiet_points: QuietPoints
-    counters: Counters
+    position: Counters
     ranks: Ranks = ALONE
     is_in_step: bool = False
     """Whether this process computes a step, for which others may wait: not while the callbacks run."""
+    unread: _UnreadStep | None = None
+
+    @property
+    def counters(self) -> Counters:
+        """The progress of the run with the outcome of its newest step, for which the host waits."""
+        read_newest(self)
+        return self.position
 
 
 def run_loop(training: Training) -> LoopOutcome:
@@ -59,25 +85,29 @@ def run_loop(training: Training) -> LoopOutcome:
 
     Raises StopRequested between micro-batches once the run is to stop; the unfinished step is then discarded.
     """
-    while training.counters.epoch < training.epochs:
+    outcome: LoopOutcome = "finished"
+    while training.position.epoch < training.epochs:
         if not training_parts(training.groups):
-            return "nothing_left"
+            outcome = "nothing_left"
+            break
         if training.should_stop():
-            return "stopped_early"
+            outcome = "stopped_early"
+            break
         train_epoch(training)
-    return "finished"
+    read_newest(training)
+    return outcome
 
 
 def train_epoch(training: Training) -> None:
     """Train the rest of the current epoch."""
-    epoch, stepper = training.counters.epoch, training.stepper
+    epoch, stepper = training.position.epoch, training.stepper
     training.is_in_step = True
     epoch_steps = training.loader.plans.num_steps(epoch)
     if epoch_steps == 0:
         training.is_in_step = False
-        training.counters = training.counters.after_empty_epoch()
+        training.position = training.position.after_empty_epoch()
         return
-    step, epoch_step = training.counters.step, training.counters.epoch_step
+    step, epoch_step = training.position.step, training.position.epoch_step
     loaded = training.loader.batches(epoch, first_epoch_step=epoch_step, step=step)
     end_step = step + epoch_steps - epoch_step
     training.log.emit(PhaseChanged("training"))
@@ -93,7 +123,7 @@ def train_epoch(training: Training) -> None:
         if not training_parts(training.groups) or training.should_stop():
             return
         training.is_in_step = True
-        if training.counters.epoch == epoch:
+        if training.position.epoch == epoch:
             training.log.emit(PhaseChanged("training"))
         started = training.clock()
     training.is_in_step = False
@@ -116,29 +146,64 @@ def add_micro_batch(
 
 
 def finish_step(training: Training, epoch_steps: int, started: float) -> None:
-    """Update the weights, count the step, freeze parts that reached their stop, and call the callbacks."""
-    before = training.counters
-    outcome = training.stepper.finish(before.step)
-    training.is_in_step = False
+    """Update the weights, count the step, freeze parts that reached their stop, and call the callbacks that are due.
+
+    The outcome of the step before is read first: by now the device has this step to compute. That of this step is only
+    read here if it is known already, or if something needs it before the next one.
+    """
+    read_newest(training)
+    before, trained_parts = training.position, training_parts(training.groups)
+    outcome = training.stepper.update(before.step)
+    if is_known := outcome.is_ready:
+        outcome.read()
     seconds = training.clock() - started
+    is_awaited = is_known or _is_awaited(training, before, _after(before, outcome, seconds, epoch_steps))
+    if is_awaited and not is_known:
+        outcome.read()
+        seconds = training.clock() - started
+    training.is_in_step = False
     if any(group.stop_after.is_of_time for group in training.groups):
         # All processes count the seconds of the main one.
         (seconds,) = training.ranks.sums([seconds if training.ranks.rank.is_main else 0.0])
-    trained_parts = training_parts(training.groups)
-    training.counters = before.after_step(
-        epoch_steps=epoch_steps,
-        num_images=outcome.num_images,
-        seconds=seconds,
-        loss=outcome.loss,
-        was_skipped=outcome.was_skipped,
+    training.position = _after(before, outcome, seconds, epoch_steps)
+    training.unread = _UnreadStep(before, outcome, seconds, epoch_steps, trained_parts)
+    if is_awaited and (view := read_newest(training)) is not None:
+        training.freeze(training.position)
+        for callback in training.callbacks:
+            callback.after_step(view)
+    training.between_steps(training.position)
+
+
+def _after(before: Counters, outcome: PendingOutcome, seconds: float, epoch_steps: int) -> Counters:
+    return before.after_step(epoch_steps=epoch_steps, num_images=outcome.num_images, seconds=seconds)
+
+
+def _is_awaited(training: Training, before: Counters, now: Counters) -> bool:
+    """Return whether the outcome of a step is needed before the next one begins; several processes meet after each."""
+    return (
+        not training.ranks.rank.is_alone
+        or any(callback.is_due(before, now) for callback in training.callbacks)
+        or any(g.is_training and g.stop_after.is_over(now.moment) for g in training.groups)
     )
-    if training.counters.num_skipped_in_a_row > training.max_consecutive_skipped_steps:
+
+
+def read_newest(training: Training) -> StepView | None:
+    """Read the outcome of the newest step, count it, and report it; None if that has been done.
+
+    Raises DarkroomError if too many steps in a row were skipped.
+    """
+    unread, training.unread = training.unread, None
+    if unread is None:
+        return None
+    outcome = unread.outcome.read()
+    now = training.position = training.position.with_outcome(loss=outcome.loss, was_skipped=outcome.was_skipped)
+    if now.num_skipped_in_a_row > training.max_consecutive_skipped_steps:
         raise DarkroomError(
-            f"The loss or gradient was NaN or infinite in {training.counters.num_skipped_in_a_row} steps in a row. The "
-            f"run was stopped at step {training.counters.step}.",
+            f"The loss or gradient was NaN or infinite in {now.num_skipped_in_a_row} steps in a row. The run was "
+            f"stopped at step {now.step}.",
             advice="Lower the learning rate, or choose another precision. Skipped steps do not change the weights.",
         )
-    training.freeze(training.counters)
-    view = StepView(before, training.counters, outcome, seconds, epoch_steps, trained_parts)
-    for callback in training.callbacks:
-        callback.after_step(view)
+    view = StepView(unread.before, now, outcome, unread.seconds, unread.epoch_steps, unread.training_parts)
+    for reporter in training.reporters:
+        reporter.after_step(view)
+    return view

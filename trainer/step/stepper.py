@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import nn
@@ -19,29 +20,9 @@ from modules.optim.updates.sliced_step import Generators, SlicedStep, holding, n
 from trainer.methods.protocol import StepLoss
 from trainer.ranks import ALONE, Ranks
 from trainer.step.gradient_sums import GradientSums, Reduction
+from trainer.step.outcome import Metric, PendingOutcome, StepNumbers, StepOutcome, means, read_metrics
 from trainer.step.prediction_modes import require_no_reference
 from trainer.step.watchdog import Watchdog
-
-_Metric = tuple[str, float | torch.Tensor, int]  # name, value, and the number of images it covers
-
-
-@dataclass(frozen=True, slots=True)
-class StepOutcome:
-    """The result of a step. A step whose loss or gradient is not finite is skipped: the weights do not change.
-
-    `metrics` are the values the method reported for its micro-batches, each the mean over the images it covers.
-    `gradient_norms` are the finite norms of the gradients by unit, before clipping; `gradient_norm` is their total.
-    `effective_rates` are, by unit, the rates that an adaptive optimizer chose; `learning_rates` were set.
-    """
-
-    loss: float | None
-    gradient_norm: float | None
-    num_images: int
-    was_skipped: bool
-    learning_rates: dict[str, float]
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    gradient_norms: Mapping[str, float] = field(default_factory=dict)
-    effective_rates: Mapping[str, float] = field(default_factory=dict)
 
 
 class Stepper:
@@ -92,7 +73,8 @@ class Stepper:
         self._losses: list[torch.Tensor] = []
         self._may_be_zero = False
         self._num_images = 0
-        self._metrics: list[_Metric] = []
+        self._metrics: list[Metric] = []
+        self._newest: PendingOutcome | None = None
         self.is_moving = False
         """Whether weights are being updated: an error in the meantime leaves a step half done."""
 
@@ -120,10 +102,17 @@ class Stepper:
         self._may_be_zero |= step_loss.zero_gradient_is_legal
 
     def finish(self, step: int) -> StepOutcome:
+        """Update the weights as `update` does, and wait for the outcome."""
+        return self.update(step).read()
+
+    def update(self, step: int) -> PendingOutcome:
         """Update the weights as step number `step` (counted from 0), unless the loss or a gradient is not finite.
 
+        The device decides that where it can (`_decides_on_device`), and the outcome is read later: at the latest
+        before the next update, so that a skipped step leaves nothing on the host either. Otherwise the host waits here.
         Raises DarkroomError if a unit was not trained in the first steps (see `Watchdog`).
         """
+        self._read_newest()
         learning_rates = self._set_learning_rates(step)
         total_loss = self._total_loss(step)
         is_scaled = self.scaler.is_enabled() and self._has_gradients()  # a scaler raises if there are no gradients
@@ -135,41 +124,93 @@ class Stepper:
         norms = self._whole_norms(norms, like=total_loss)
         norm = norm_of(list(norms.values())) if norms else torch.zeros_like(total_loss)
         _, rates = effective_rates(self.optimizer.param_groups, self._effective_rate)
-        # One synchronization with the device per step: loss, norms, effective rates and metrics together.
-        tensors = [*rates.values(), *_tensors_in(self._metrics)]
-        read = torch.stack([total_loss, norm, *norms.values(), *(t.to(total_loss.device) for t in tensors)])
-        loss, gradient_norm, *others = read.tolist()
-        of_units, others = others[: len(norms)], others[len(norms) :]
-        read_rates, values = others[: len(rates)], iter(others[len(rates) :])
-        self._metrics = [(n, next(values) if isinstance(v, torch.Tensor) else v, k) for n, v, k in self._metrics]
-        is_finite = math.isfinite(loss) and math.isfinite(gradient_norm)
-        if is_finite:
+        numbers = StepNumbers(total_loss, norm, norms, rates, tuple(self._metrics))
+        is_late = self._decides_on_device(total_loss.device)
+        more_metrics: Mapping[str, float] = {}
+        if is_late or numbers.is_finite:
             self.is_moving = True
             if self._fused is None:
-                self._move_all(step, norm)
+                self._move_all(step, norm, _is_broken(total_loss, norm) if is_late else None)
             if self._after_update is not None:
-                self._metrics += [(name, value, 1) for name, value in self._after_update().items()]
-            if self.ema is not None:
-                self.ema.update(step + 1)
-        elif self._fused is not None:
-            self._fused.put_back()
+                more_metrics = self._after_update()
         self.is_moving = False
-        if is_finite:
-            self.watchdog.check(learning_rates, may_be_zero=self._may_be_zero or loss == 0.0)
         if is_scaled:
             self.scaler.update()
-        outcome = StepOutcome(
-            loss=loss if math.isfinite(loss) else None,
-            gradient_norm=gradient_norm if math.isfinite(gradient_norm) else None,
-            num_images=self._num_images,
-            was_skipped=not is_finite,
-            learning_rates=learning_rates,
-            metrics=_means(self._metrics),
-            gradient_norms={unit: n for unit, n in zip(norms, of_units, strict=True) if math.isfinite(n)},
-            effective_rates=self._effective_rates(dict(zip(rates, read_rates, strict=True))),
+        self._newest = PendingOutcome(
+            self._num_images,
+            numbers,
+            partial(
+                self._complete,
+                step,
+                numbers,
+                [(name, value, 1) for name, value in more_metrics.items()],
+                learning_rates=learning_rates,
+                num_images=self._num_images,
+                may_be_zero=self._may_be_zero,
+                put_back=None if self._fused is None else self._fused.putting_back(),
+            ),
         )
         self.discard()
-        return outcome
+        newest = self._newest
+        if not is_late:
+            self._read_newest()
+        return newest
+
+    def _decides_on_device(self, device: torch.device) -> bool:
+        """Return whether a step can be skipped without the host knowing it.
+
+        The optimizer must read a flag on the device, as torch's fused ones do: for others the weights and their state
+        would have to be copied before each step. Weights on another device (offloaded) would wait for the flag, what
+        changes the weights after the update does not know it, and the watchdog reads each weight anyway.
+        """
+        if self._after_update is not None or self.watchdog.is_watching:
+            return False
+        if self._fused is not None:
+            return True  # it has decided in the backward pass
+        return all(g.get("skips_on_device", False) for g in self.optimizer.param_groups) and all(
+            p.device == device for g in self._groups.values() if g.is_training for p in g.parameters.values()
+        )
+
+    def _complete(
+        self,
+        step: int,
+        numbers: StepNumbers,
+        metrics: Sequence[Metric],
+        *,
+        learning_rates: dict[str, float],
+        num_images: int,
+        may_be_zero: bool,
+        put_back: Callable[[], None] | None,
+    ) -> StepOutcome:
+        """Do on the host what depends on whether the step was skipped, before the next update, and return its outcome.
+
+        The weights are still those of this step: it is the same average as right after the update.
+        """
+        is_finite, loss = numbers.is_finite, numbers.loss
+        if is_finite and self.ema is not None:
+            self.is_moving = True
+            self.ema.update(step + 1)
+            self.is_moving = False
+        elif put_back is not None and not is_finite:
+            put_back()
+        if is_finite:
+            self.watchdog.check(learning_rates, may_be_zero=may_be_zero or loss == 0.0)
+        return StepOutcome(
+            loss=loss if math.isfinite(loss) else None,
+            gradient_norm=numbers.gradient_norm if math.isfinite(numbers.gradient_norm) else None,
+            num_images=num_images,
+            was_skipped=not is_finite,
+            learning_rates=learning_rates,
+            metrics=means([*numbers.metrics, *metrics]),
+            gradient_norms=numbers.gradient_norms,
+            effective_rates=self._effective_rates(numbers.effective_rates),
+        )
+
+    def _read_newest(self) -> None:
+        """Complete the newest step, if it is not yet."""
+        newest, self._newest = self._newest, None
+        if newest is not None:
+            newest.read()
 
     def discard(self) -> None:
         """Discard the gradients of an unfinished step. Unless it was fused, it has not changed any weight."""
@@ -203,8 +244,9 @@ class Stepper:
     def _move_backward(self, fused: FusedBackward, loss: torch.Tensor, *, is_whole: bool) -> None:
         if not is_whole:
             raise ValueError("a fused backward pass is a whole step: gradients cannot be accumulated")
+        self._read_newest()  # the weights change from here on
         if not loss.requires_grad:
-            return  # `finish` handles a missing gradient
+            return  # `update` handles a missing gradient
         self._set_learning_rates(self._step)
         self.is_moving = True
         with fused.updating(self._generators_of(self._step), loss):
@@ -224,7 +266,8 @@ class Stepper:
         num_images, num_zero, num_measured, read_loss, *have_gradients = wait()
         self._num_images, self._may_be_zero = round(num_images), num_zero > 0
         if num_measured:
-            self._metrics = [(n, v, k) for of_rank in self._ranks.gather(_read(self._metrics)) for n, v, k in of_rank]
+            of_all = self._ranks.gather(read_metrics(self._metrics))
+            self._metrics = [metric for of_rank in of_all for metric in of_rank]
         self._sums.finish(have_gradients)
         if is_read:
             return torch.tensor(read_loss, dtype=torch.float32)
@@ -250,13 +293,13 @@ class Stepper:
         self._ranks.sum_tensors([squares])
         return {**norms, **dict(zip(sharded, squares.sqrt().unbind(), strict=True))}
 
-    def _move_all(self, step: int, norm: torch.Tensor) -> None:
+    def _move_all(self, step: int, norm: torch.Tensor, is_skipped: torch.Tensor | None) -> None:
         def clip(parameters: Sequence[nn.Parameter]) -> None:
             if self._clip_norm is not None:
                 torch.nn.utils.clip_grads_with_norm_(parameters, self._clip_norm, norm)
 
         for names in slices(self._groups.values(), self.optimizer):
-            self._sliced_step.move(names, self._generators_of(step), clip)
+            self._sliced_step.move(names, self._generators_of(step), clip, is_skipped)
 
     def _unscale(self) -> None:
         """Undo the loss scaling in all gradients at once; for float16 gradients this is done in float32."""
@@ -290,20 +333,6 @@ class Stepper:
         return rates
 
 
-def _tensors_in(metrics: Sequence[_Metric]) -> list[torch.Tensor]:
-    return [value.detach().float() for _, value, _ in metrics if isinstance(value, torch.Tensor)]
-
-
-def _read(metrics: Sequence[_Metric]) -> list[_Metric]:
-    """Return the metrics with the values of their tensors, which are read from the device together."""
-    tensors = _tensors_in(metrics)
-    values = iter(torch.stack(tensors).tolist() if tensors else [])
-    return [(n, next(values) if isinstance(value, torch.Tensor) else value, k) for n, value, k in metrics]
-
-
-def _means(metrics: Sequence[_Metric]) -> dict[str, float]:
-    """Return, by name, the mean of the values weighted by their numbers of images; those that are NaN are left out."""
-    numbers = [(name, float(value), count) for name, value, count in metrics if not math.isnan(value)]
-    names = dict.fromkeys(name for name, _, _ in numbers)
-    shares = {name: [(value, count) for other, value, count in numbers if other == name] for name in names}
-    return {name: sum(v * n for v, n in pairs) / sum(n for _, n in pairs) for name, pairs in shares.items()}
+def _is_broken(loss: torch.Tensor, norm: torch.Tensor) -> torch.Tensor:
+    """Return whether a loss or a norm is not finite, of shape (): zero times infinity is NaN, in few kernels."""
+    return torch.add(loss * 0.0, norm, alpha=0.0).isnan()

@@ -72,6 +72,11 @@ class Watchdog:
         }
         self._before: dict[str, _Snapshot] = {}
 
+    @property
+    def is_watching(self) -> bool:
+        """Whether there are parameters that have not been updated yet."""
+        return bool(self._watched)
+
     def state_dict(self) -> dict[str, Any]:
         """Return the parameters that have not been updated yet, by unit and name, as JSON-safe data."""
         return {

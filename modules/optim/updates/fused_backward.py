@@ -19,6 +19,7 @@ import threading
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 
@@ -93,13 +94,12 @@ class FusedBackward:
             if norms
         }
 
-    def put_back(self) -> None:
-        """Restore what the optimizer keeps on the host for the weights that the last pass did not update.
+    def putting_back(self) -> Callable[[], None]:
+        """Return what restores the optimizer's state on the host for the weights that the last pass did not update.
 
         Call it where the pass had a loss or gradient that was not finite. Waits for the devices.
         """
-        for skipped in self._last.skipped:
-            self._sliced_step.put_back(skipped)
+        return partial(_put_back, self._sliced_step, tuple(self._last.skipped))
 
     def forget(self) -> None:
         """Forget the last pass."""
@@ -157,6 +157,11 @@ class FusedBackward:
             yield
         finally:
             self._pass = None
+
+
+def _put_back(sliced_step: SlicedStep, steps: Sequence[SkippedStep]) -> None:
+    for skipped in steps:
+        sliced_step.put_back(skipped)
 
 
 def _hook(owner: weakref.ref[FusedBackward], unit: str, name: str) -> Callable[[torch.Tensor], None]:
