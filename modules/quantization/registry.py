@@ -37,6 +37,21 @@ class Residual:
 
 
 @dataclass(frozen=True, slots=True)
+class LayerCost:
+    """What a frozen layer costs on a GPU in a step, forward and back: its kernels, and the MB moved besides products.
+
+    Of a layer of 1024 tokens and 1280 x 1280 weights in bfloat16, on a GPU that has its products; a test counts both.
+    """
+
+    kernels: int
+    moved_mb: int
+
+
+PLAIN_COST = LayerCost(kernels=2, moved_mb=0)
+"""Of a layer that is not quantized: a product forward, and one back."""
+
+
+@dataclass(frozen=True, slots=True)
 class QuantizedFormat:
     """A format of the weights of frozen linear layers.
 
@@ -45,9 +60,10 @@ class QuantizedFormat:
     rounded as well, and the products are computed in that format if the device can. `working_bytes` is the number of
     bytes per element that unpacking a weight to float32 needs at its peak. `is_stored`: the weights are packed in the
     file of the model, so `packing` is empty, and their bytes are in the file's header, if they are kept as they are
-    there: inputs rounded to 8 bits are multiplied with rows of 8 bits, which are made when the file is read.
-    `takes_scaled_float8`: weights in float8 with scales, as files have them, are in the format already. `devices` are
-    the kinds of devices it runs on, and `backends` describes how, for the documents.
+    there: inputs rounded to 8 bits are multiplied with rows of 8 bits, which are made when the file is read. `cost` is
+    None where it depends on the type of the stored weights. `takes_scaled_float8`: weights in float8 with scales, as
+    files have them, are in the format already. `devices` are the kinds of devices it runs on, and `backends` describes
+    how, for the documents.
     """
 
     name: str
@@ -59,8 +75,15 @@ class QuantizedFormat:
     devices: frozenset[str]
     backends: str
     rounds_inputs: Rounding = ""
+    cost: LayerCost | None = None
     is_stored: bool = False
     takes_scaled_float8: bool = False
+
+    @property
+    def bytes_per_weight(self) -> float:
+        """The stored bytes of a weight in a layer of usual size."""
+        shape = (1280, 1280)
+        return self.stored_bytes(shape) / math.prod(shape)
 
     def unpacking_bytes(self, item_bytes: int) -> int:
         """Return the peak of unpacking a weight to a dtype, per element: its float32 values exist at the same time."""
@@ -119,6 +142,7 @@ INT8 = QuantizedFormat(
     working_bytes=4,
     devices=frozenset({"cpu", "cuda", "mps"}),
     backends="all devices",
+    cost=LayerCost(kernels=4, moved_mb=10),
 )
 
 
@@ -132,6 +156,7 @@ FLOAT8 = QuantizedFormat(
     working_bytes=4,
     devices=frozenset({"cpu", "cuda"}),
     backends="CUDA, CPU",
+    cost=LayerCost(kernels=6, moved_mb=23),
     takes_scaled_float8=True,
 )
 
@@ -155,6 +180,7 @@ NFLOAT4 = QuantizedFormat(
     working_bytes=6,
     devices=frozenset({"cpu", "cuda", "mps"}),
     backends="all devices; faster on CUDA with bitsandbytes",
+    cost=LayerCost(kernels=8, moved_mb=48),
 )
 
 
@@ -170,6 +196,7 @@ FLOAT8_W8A8 = QuantizedFormat(
     backends="in float8 on CUDA (compute capability 8.9); "
     "on a CPU and older GPUs the same rounding, computed in 16 or 32 bits",
     rounds_inputs="float8",
+    cost=LayerCost(kernels=13, moved_mb=22),
     takes_scaled_float8=True,
 )
 
@@ -186,6 +213,7 @@ INT8_W8A8 = QuantizedFormat(
     devices=frozenset({"cpu", "cuda", "mps"}),
     backends="in int8 on CUDA (compute capability 7.5) and CPU; elsewhere the same rounding, computed in 16 or 32 bits",
     rounds_inputs="int8",
+    cost=LayerCost(kernels=19, moved_mb=61),
 )
 
 
@@ -219,6 +247,7 @@ GGUF_A8_FLOAT = QuantizedFormat(
     backends="in float8 on CUDA (compute capability 8.9); "
     "on a CPU and older GPUs the same rounding, computed in 16 or 32 bits",
     rounds_inputs="float8",
+    cost=LayerCost(kernels=13, moved_mb=22),
     is_stored=True,
 )
 GGUF_A8_INT = QuantizedFormat(
@@ -232,6 +261,7 @@ GGUF_A8_INT = QuantizedFormat(
     devices=frozenset({"cpu", "cuda", "mps"}),
     backends="in int8 on CUDA (compute capability 7.5) and CPU; elsewhere the same rounding, computed in 16 or 32 bits",
     rounds_inputs="int8",
+    cost=LayerCost(kernels=19, moved_mb=61),
     is_stored=True,
 )
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from modules.config.quantized_parts import quantized_parts
 from modules.config.schema import Config
-from modules.quantization.registry import FORMATS
+from modules.quantization.registry import FORMATS, PLAIN_COST, PRODUCT_CAPABILITY, QuantizedFormat
 from modules.system import hardware
 from modules.system.problem import Problem, count, shown
 
@@ -66,7 +66,7 @@ def _unknown_gpus(name: str) -> Iterator[Problem]:
 
 
 def _problems_of_quantized(config: Config, kind: str) -> Iterator[Problem]:
-    """Yield an error for a part in a quantized format that the training device lacks."""
+    """Yield an error for a part in a quantized format that the training device lacks, and what the denoiser's costs."""
     for name, chosen in quantized_parts(config).formats.items():
         if kind and kind not in chosen.format.devices:
             others = [f.label for f in FORMATS.values() if kind in f.devices]
@@ -75,6 +75,33 @@ def _problems_of_quantized(config: Config, kind: str) -> Iterator[Problem]:
                 f"The training device ({kind}) does not support {chosen.format.label}.",
                 advice=f"Choose {', '.join((*others, 'bfloat16'))} or float16.",
             )
+        elif kind == "cuda" and name == config.family.denoiser.name:
+            yield from _speed_of(chosen.format, f"parts.{name}.dtype", config)
+
+
+def _speed_of(form: QuantizedFormat, path: str, config: Config) -> Iterator[Problem]:
+    """Yield what a quantized denoiser costs on a GPU, or that this one has no products in 8 bits."""
+    part = config.family.denoiser.label
+    capability = hardware.here().capability_of(config.general.train_device)
+    needed = PRODUCT_CAPABILITY[form.rounds_inputs] if form.rounds_inputs else 0
+    if 0 < capability < needed:
+        yield Problem(
+            path,
+            f"The GPU (compute capability {capability:g}) has no products in {form.rounds_inputs} ({needed:g} is "
+            f"needed): inputs of {part} are rounded, but computed in 16 bits, which is slower than in bfloat16.",
+            "warning",
+            f"Choose {form.rounds_inputs} without computing in it: inputs keep their precision.",
+        )
+    elif form.cost is not None:
+        yield Problem(
+            path,
+            f"{part} in {form.label} has {form.bytes_per_weight:.2f} bytes for each weight, bfloat16 2. For each layer "
+            f"a step has {form.cost.kernels} kernels, {PLAIN_COST.kernels} in bfloat16, and moves {form.cost.moved_mb} "
+            "MB besides the products (counted with 1024 tokens and 1280 x 1280 weights), so "
+            + ("small layers are slower; products of large ones are faster." if needed else "steps are slower."),
+            "info",
+            "Choose bfloat16 if the model fits the GPU in it.",
+        )
 
 
 def _precision(config: Config, kind: str) -> Iterator[Problem]:

@@ -11,7 +11,7 @@ from modules.families.registry import FAMILIES
 from modules.families.sd.settings import SdSettings
 from modules.families.settings import FamilySettings
 from modules.families.spec import VARIANT_LABELS
-from modules.quantization.registry import FORMATS
+from modules.quantization.registry import COMPUTED, FORMATS, PLAIN_COST
 from modules.settings.conditions import USES_DENOISER
 from modules.settings.every import Every
 from modules.settings.field import Section, Setting, When, one_of
@@ -23,6 +23,19 @@ def weight_dtype_labels() -> Mapping[str, str]:
     """Return the names and labels of the dtypes, and of the quantized formats, of a part's weights."""
     plain = {name: name for name in ("float32", "bfloat16", "float16")}
     return plain | {quantized.name: quantized.label for quantized in FORMATS.values()}
+
+
+def _costs() -> str:
+    """Return what the formats cost on a GPU, for the help."""
+    listed = "; ".join(
+        f"{form.label} {form.bytes_per_weight:.2f} bytes, {form.cost.kernels} kernels"
+        for form in COMPUTED.values()
+        if form.cost is not None
+    )
+    return (
+        f"Bytes a weight and kernels of a layer, in a step on a GPU: bfloat16 2 bytes, {PLAIN_COST.kernels} kernels; "
+        f"{listed}. More kernels take longer unless the blocks are compiled."
+    )
 
 
 class Model(Section):
@@ -244,7 +257,7 @@ class Part(Section):
             "The dtype the weights are kept in. float32 is exact; 16 bits take half the memory. The others quantize "
             "the linear layers of a part whose own weights are not trained, such as the denoiser of a LoRA: a seventh "
             "to a quarter of the memory, at some cost in speed and precision. GGUF keeps the weights of a "
-            "part's GGUF file as they are stored (docs/quantization.md).",
+            "part's GGUF file as they are stored (docs/quantization.md). " + _costs(),
             level="advanced",
         ),
     ] = "float32"

@@ -98,6 +98,31 @@ def test_what_an_old_gpu_does_not_support(
 
 
 @pytest.mark.parametrize(
+    ("dtype", "capability", "severity", "said"),
+    [
+        (
+            "int8",
+            7.5,
+            "info",
+            "UNet in int8 has 1.00 bytes for each weight, bfloat16 2. For each layer a step has 4",
+        ),
+        ("nfloat4", 8.9, "info", "has 0.56 bytes for each weight, bfloat16 2"),
+        ("float8_w8a8", 8.9, "info", "products of large ones are faster"),
+        ("float8_w8a8", 8.6, "warning", "has no products in float8 (8.9 is needed)"),
+        ("int8_w8a8", 7.0, "warning", "has no products in int8 (7.5 is needed)"),
+    ],
+)
+def test_what_a_quantized_denoiser_costs_is_stated(
+    config: Config, monkeypatch: pytest.MonkeyPatch, dtype: str, capability: float, severity: str, said: str
+) -> None:
+    machine(monkeypatch, capability)
+    found = check(changed(config, general__train_device="cuda:0", parts__unet__dtype=dtype))
+    [problem] = [p for p in found.problems if p.path == "parts.unet.dtype"]
+    assert problem.severity == severity
+    assert said in problem.message
+
+
+@pytest.mark.parametrize(
     ("driver", "visible", "order", "expected"),
     [
         ("8.9 8.9", None, None, (8.9, 8.9)),
