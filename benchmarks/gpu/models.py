@@ -67,12 +67,12 @@ def memory_of(device: Device, num_bytes: int) -> Iterator[None]:
     if device.type != "cuda":
         yield
         return
-    total = torch.cuda.get_device_properties(device.torch).total_memory
-    torch.cuda.set_per_process_memory_fraction(min(1.0, num_bytes / total), device.torch)
+    total, index = torch.cuda.get_device_properties(device.torch).total_memory, device.torch.index or 0
+    torch.cuda.set_per_process_memory_fraction(min(1.0, num_bytes / total), index)  # refuses a device without an index
     try:
         yield
     finally:
-        torch.cuda.set_per_process_memory_fraction(1.0, device.torch)
+        torch.cuda.set_per_process_memory_fraction(1.0, index)
 
 
 def offload_name(device: Device) -> str:
@@ -129,7 +129,8 @@ def random_model(request: Request, model: str) -> Path:
     """
     folder = request.folder / "models" / model
     if not folder.is_dir():
-        _require_disk(request.folder, model)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        _require_disk(folder.parent, model)
         tokenizers = _tokenizers(request.folder / "tokenizers" / model, FAMILIES[published(model).family])
         write_random_model(folder, model, device=device_of(request), tokenizers_from=tokenizers)
     return folder

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
+from benchmarks import full_size
 from benchmarks.copies import Copies, copies_of
 from benchmarks.gpu import child, command, models, presets
 from benchmarks.gpu.chart import bars_of, write_chart
@@ -22,9 +26,14 @@ from benchmarks.gpu.stage import STAGES, Case, Check, Found, Request, Stage, at_
 from benchmarks.gpu.suite import results_of
 from benchmarks.rows import Row
 from modules.config.presets import list_presets
+from modules.families.parts.folder_model import folder_configs
+from modules.families.parts.single_file.write import CheckpointTraits
 from modules.families.registry import FAMILIES
+from modules.system.devices import Device
 from modules.system.errors import DarkroomError
+from modules.system.paths import from_root
 from trainer.child.process import spawn_python
+from trainer.run.reading import load_family
 
 MADE_UP = Stage(1, "made up", 1, 1, f"{__name__}:made_up")
 
@@ -200,6 +209,19 @@ def test_copies_of_a_step_and_what_hides_them() -> None:
     assert copies_of([]) == Copies(0, 0, 1.0)
 
 
+def test_a_card_has_less_memory_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch takes no device without an index here."""
+    asked: list[tuple[float, int]] = []
+    card = SimpleNamespace(total_memory=80 << 30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: card)
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda *given: asked.append(given))
+    with models.memory_of(Device("cuda"), 8 << 30):
+        assert asked == [(0.1, 0)]
+    with models.memory_of(Device("cuda:1"), 96 << 30):
+        pass
+    assert asked[1:] == [(1.0, 0), (1.0, 1), (1.0, 1)]
+
+
 def test_each_test_that_fails_is_a_check(tmp_path: Path) -> None:
     (tmp_path / "tests.xml").write_text(
         "<testsuites><testsuite><testcase classname='a' name='good'/><testcase classname='a' name='bad'>"
@@ -227,6 +249,22 @@ def test_every_preset_of_a_card_is_run_with_a_model_that_can_be_written(tmp_path
         folder = models._tokenizers(tmp_path / family, FAMILIES[family])
         read = {f for part, f in FAMILIES[family].tokenizers.items() if not _has_clip(family, part)}
         assert {f.name for f in folder.iterdir()} == read
+
+
+def test_a_flow_model_of_random_weights_reads_prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its parts are small here; its tokenizer is the demo's."""
+    flow = next(p for p in list_presets() if p.name == "#demo flow").load().config
+    parts = tuple(part.name for part in flow.family.parts)
+    configs = folder_configs(from_root(flow.model.base_model), CheckpointTraits("z_image", "flow"), parts)
+    for module in (models, full_size):
+        monkeypatch.setattr(module, "shipped_configs", lambda _name: configs)
+    folder = models.random_model(Request(4, "cpu", is_tiny=False, work=str(tmp_path / "new"), seconds=1.0), "z_image")
+    model = flow.model.model_copy(update={"base_model": str(folder)})
+    family = load_family(model, flow.part)
+    assert family.encode_prompts(["noise"]).states_BLD.isfinite().all()
+    monkeypatch.setattr(shutil, "disk_usage", lambda _folder: SimpleNamespace(free=1000))
+    with pytest.raises(DarkroomError, match="need 0 GB of disk, 0 GB are free"):
+        models.random_model(Request(4, "cpu", False, str(tmp_path / "full"), 1.0), "z_image")
 
 
 def _has_clip(family: str, part: str) -> bool:
