@@ -150,6 +150,19 @@ def test_a_damaged_index_begins_anew(folder: Path, tmp_path: Path, opened: list[
     assert not opened
 
 
+def test_without_room_for_what_was_read_a_scan_goes_on(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (folder / "000.txt").write_text("long " * 10_000, encoding="utf-8")
+    index = image_index(tmp_path / "cache")
+    index._database.execute("PRAGMA main.max_page_count = 1")
+    first = scan_folder(folder, include_subfolders=True, captions=CaptionOrigin(), index=index)
+    assert first == scanned(folder, None)
+    assert "is full" in caplog.text
+    index.save()
+    assert scan_folder(folder, include_subfolders=True, captions=CaptionOrigin(), index=index) == first
+
+
 def test_an_index_of_an_earlier_version_is_kept_and_filled(folder: Path, tmp_path: Path, opened: list[str]) -> None:
     (tmp_path / "cache").mkdir()
     with sqlite3.connect(tmp_path / "cache" / "images.sqlite") as database:

@@ -42,7 +42,7 @@ class ImageIndex:
         self._file = file
         self._lock = threading.Lock()
         self._database = sqlite3.connect("", timeout=30, isolation_level=None, check_same_thread=False)
-        self._database.execute("PRAGMA main.journal_mode = OFF")
+        self._database.execute("PRAGMA main.journal_mode = MEMORY")
         for statement in _TABLES:
             self._database.execute(statement.format("main"))
         self._is_attached = False
@@ -54,7 +54,7 @@ class ImageIndex:
         arguments = (stored_name(folder), min(stored), max(stored))
         with self._lock:
             found = self._kept(arguments) if self._is_usable else []
-            found += self._select("main", arguments)
+            found += self._fresh(arguments)
         if any(name != plain for name, plain in zip(stored, names, strict=True)):
             plain_of = dict(zip(stored, names, strict=True))
             return {plain_of[row[0]]: row for row in found if row[0] in plain_of}
@@ -64,23 +64,28 @@ class ImageIndex:
         """Set the texts of files of a folder."""
         path = stored_name(folder)
         with self._lock:
-            self._database.execute("INSERT OR IGNORE INTO main.folders (path) VALUES (?)", (path,))
-            (number,) = self._database.execute("SELECT id FROM main.folders WHERE path = ?", (path,)).fetchone()
-            self._database.execute("BEGIN")
-            self._database.executemany(
-                "INSERT OR REPLACE INTO main.files VALUES (?, ?, ?, ?, ?)",
-                ((number, stored_name(name), *facts) for name, *facts in rows),
-            )
-            self._database.execute("COMMIT")
+            try:
+                self._database.execute("INSERT OR IGNORE INTO main.folders (path) VALUES (?)", (path,))
+                (number,) = self._database.execute("SELECT id FROM main.folders WHERE path = ?", (path,)).fetchone()
+                self._database.execute("BEGIN")
+                self._database.executemany(
+                    "INSERT OR REPLACE INTO main.files VALUES (?, ?, ?, ?, ?)",
+                    ((number, stored_name(name), *facts) for name, *facts in rows),
+                )
+                self._database.execute("COMMIT")
+            except sqlite3.Error as error:  # such as a full disk
+                logger.warning("What a scan has read is not kept: %s", error)
+                self._roll_back()
 
     def save(self) -> None:
         """Write the texts added since the last save, all of them or none."""
         self.others.save()
         with self._lock:
-            (num_fresh,) = self._database.execute("SELECT COUNT(*) FROM main.files").fetchone()
-            if self._file is None or not num_fresh:
+            if self._file is None:
                 return
             try:
+                if not self._database.execute("SELECT COUNT(*) FROM main.files").fetchone()[0]:
+                    return
                 self._file.parent.mkdir(parents=True, exist_ok=True)
                 self._attach(self._file)
                 for statement in _TABLES:
@@ -93,8 +98,7 @@ class ImageIndex:
                 self._is_usable = True
             except (sqlite3.Error, OSError) as error:
                 logger.warning("%s cannot be saved: %s", self._file, error)
-                if self._database.in_transaction:
-                    self._database.execute("ROLLBACK")
+                self._roll_back()
             self._detach()
 
     def _kept(self, arguments: tuple[str, str, str]) -> list[Row]:
@@ -116,6 +120,17 @@ class ImageIndex:
             remove_quietly(self._file)
         self._is_usable = False
         return []
+
+    def _fresh(self, arguments: tuple[str, str, str]) -> list[Row]:
+        try:
+            return self._select("main", arguments)
+        except sqlite3.Error as error:
+            logger.warning("What a scan has read cannot be found again: %s", error)
+            return []
+
+    def _roll_back(self) -> None:
+        if self._database.in_transaction:
+            self._database.execute("ROLLBACK")
 
     def _select(self, database: str, arguments: tuple[str, str, str]) -> list[Row]:
         return self._database.execute(
