@@ -101,7 +101,7 @@ def is_adapter(name: str) -> bool:
 def give_weights(
     module: nn.Module, *, dtype: torch.dtype, adapter_dtype: torch.dtype, learns: Callable[[str], bool]
 ) -> None:
-    """Replace a meta module's weights by new ones of the active mode."""
+    """Replace a meta module's weights, and tables such as Qwen-Image's of positions, by new ones of the active mode."""
     for path, part in module.named_modules():
         for name, old in list(part._parameters.items()):
             if old is not None:
@@ -112,3 +112,5 @@ def give_weights(
         for name, buffer in list(part._buffers.items()):
             if buffer is not None:
                 part._buffers[name] = torch.empty(buffer.shape, dtype=buffer.dtype)
+        plain = {name: value for name, value in vars(part).items() if isinstance(value, torch.Tensor)}
+        vars(part).update({name: torch.empty(value.shape, dtype=value.dtype) for name, value in plain.items()})
