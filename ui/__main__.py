@@ -10,7 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modules.system.paths import from_caller
-from modules.system.process_setup import collection_off, hide_library_warnings, use_no_pydantic_plugins
+from modules.system.process_setup import (
+    collection_off,
+    hide_library_warnings,
+    use_growing_segments,
+    use_no_pydantic_plugins,
+)
 
 if TYPE_CHECKING:
     from ui.app.window import App
@@ -23,6 +28,7 @@ def main(arguments: Sequence[str], *, on_visible: Callable[[], None] | None = No
     config = parser.parse_args(arguments).config
     hide_library_warnings()
     use_no_pydantic_plugins()
+    use_growing_segments()
     with collection_off():  # until the window is visible, which is a tenth faster
         app = _open_window(from_caller(config) if config else None)
         if app is None:

@@ -8,7 +8,7 @@ for the idea; torch.utils.checkpoint for the implementation).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -86,7 +86,8 @@ def create_checkpointed_forward(
     transfers = Transfers(train_device, temp_device)
     layers = offload_layers(blocks, fraction=offload_fraction, resident=resident, transfers=transfers)
     for target, name in _targets(module, entry, blocks, tuple(transformer_types), mode, chosen_blocks):
-        setattr(target, name, _CheckpointedForward(getattr(target, name), keeps_products=mode == "selective"))
+        forward = _CheckpointedForward(target, getattr(target, name), keeps_products=mode == "selective")
+        setattr(target, name, forward)
     enter: Forward = module.__call__ if entry == "forward" else getattr(module, entry)
     if layers is None and not offload_activations:
         return enter
@@ -108,10 +109,16 @@ def offloaded_weights(module: nn.Module) -> list[nn.Parameter]:
 
 
 class _CheckpointedForward:
-    """A forward pass that is recomputed in the backward pass instead of being saved."""
+    """A forward pass that is recomputed in the backward pass instead of being saved.
 
-    def __init__(self, plain: Forward, *, keeps_products: bool = False) -> None:
+    The state of the generators is only kept for the second pass if something in the module draws from them: keeping and
+    restoring it takes the host about as long as starting ten kernels, for each block.
+    """
+
+    def __init__(self, module: nn.Module, plain: Forward, *, keeps_products: bool = False) -> None:
         self.plain = plain
+        self._module = module
+        self._with_dropout: list[nn.Module] | None = None
         self._run = _without_autocast_cache(plain) if keeps_products else plain
         self._options: dict[str, Any] = {"use_reentrant": False}
         if keeps_products:
@@ -120,14 +127,38 @@ class _CheckpointedForward:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return self.plain(*args, **kwargs)
+        options = {**self._options, "preserve_rng_state": self._draws()}
         if any(isinstance(value, torch.Tensor) for value in args):
-            return checkpoint(self._run, *args, **self._options, **kwargs)
+            return checkpoint(self._run, *args, **options, **kwargs)
         # Torch finds the devices whose random state it must restore from the positional arguments only: an encoder
         # called with keyword arguments alone would get a different dropout mask on a GPU.
-        return checkpoint(self._named, kwargs, *args, **self._options)
+        return checkpoint(self._named, kwargs, *args, **options)
+
+    def _draws(self) -> bool:
+        """Return whether a pass draws random numbers: whether any dropout in the module is on."""
+        if self._with_dropout is None:
+            self._with_dropout = [m for m in self._module.modules() if _has_dropout(m)]
+        return any(m.training for m in self._with_dropout)
 
     def _named(self, kwargs: dict[str, Any], *args: Any) -> Any:
         return self._run(*args, **kwargs)
+
+
+def _has_dropout(module: nn.Module) -> bool:
+    """Return whether a module drops anything while it is in training mode.
+
+    Functional dropout has its probability in an attribute of the module, or of a record of the module's; all such names
+    contain "drop". Anything in doubt counts.
+    """
+    if "Dropout" in type(module).__name__:
+        return getattr(module, "p", getattr(module, "probability", 1.0)) != 0.0
+    records = [r for v in vars(module).values() if isinstance(v, Mapping) for r in v.values() if hasattr(r, "__dict__")]
+    return any(
+        isinstance(value, float) and value != 0.0
+        for holder in (module, *(r for r in records if not isinstance(r, nn.Module)))
+        for name, value in vars(holder).items()
+        if "drop" in name
+    )
 
 
 def _without_autocast_cache(plain: Callable[..., Any]) -> Callable[..., Any]:

@@ -50,6 +50,11 @@ class Sent:
     tensor: torch.Tensor
     done: torch.cuda.Event | None = None
 
+    @property
+    def is_done(self) -> bool:
+        """Whether the CPU may read it."""
+        return self.done is None or self.done.query()
+
 
 class Transfers:
     """The copies between one pair of devices."""
@@ -63,6 +68,11 @@ class Transfers:
             self._inward = torch.cuda.Stream(train_device.torch)
             self._outward = torch.cuda.Stream(train_device.torch)
         self._leaving: deque[tuple[torch.Tensor, torch.cuda.Event]] = deque()
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether the host continues while something is copied."""
+        return self._outward is not None
 
     @torch.no_grad()
     def bring(self, tensors: Sequence[torch.Tensor], *, after: torch.cuda.Event | None = None) -> Arriving:
@@ -99,15 +109,75 @@ class Transfers:
     def send_and_wait(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Copy tensors to the offload device and return them once the CPU may read them there."""
         sent = [self.send(t) for t in tensors]
+        self.wait_for_sent()
+        return [s.tensor for s in sent]
+
+    def wait_for_sent(self) -> None:
+        """Wait until the CPU may read all tensors that were sent."""
         if self._outward is not None:
             self._outward.synchronize()
             self.let_go()
-        return [s.tensor for s in sent]
 
     def let_go(self) -> None:
         """Release the tensors that were sent: the compute stream waits for the copies still in flight."""
         while self._leaving:
             torch.cuda.current_stream(self.train_device.torch).wait_event(self._leaving.popleft()[1])
+
+
+class LateGradients:
+    """Gradients on their way to weights on the offload device, while the backward pass continues.
+
+    Autograd would read them at once, so they are added to the weights here: as soon as they have arrived, and all of
+    them at the end of the backward pass, where the host waits once. A weight with a hook (a fused backward pass) gets
+    its gradient from autograd, and the host waits for it. So it does where copies are synchronous.
+    """
+
+    def __init__(self, transfers: Transfers) -> None:
+        self._transfers = transfers
+        self._pending: deque[tuple[torch.Tensor, Sent]] = deque()
+        self._is_awaited = False
+
+    def deliver(
+        self, weights: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None]
+    ) -> list[torch.Tensor | None]:
+        """Return the gradients for autograd, on the offload device; None for those that are added later.
+
+        Called within a backward pass.
+        """
+        if not self._transfers.is_asynchronous or any(w._post_accumulate_grad_hooks for w in weights):
+            moved = iter(self._transfers.send_and_wait([g for g in gradients if g is not None]))
+            return [None if g is None else next(moved) for g in gradients]
+        self._pending += [
+            (w, self._transfers.send(g)) for w, g in zip(weights, gradients, strict=True) if g is not None
+        ]
+        if self._pending and not self._is_awaited:
+            self._is_awaited = True
+            torch.autograd.Variable._execution_engine.queue_callback(self._wait)
+        while self._pending and self._pending[0][1].is_done:
+            self._add(*self._pending.popleft())
+        return [None] * len(weights)
+
+    def drop(self) -> None:
+        """Drop what a backward pass has left that did not end."""
+        self._pending.clear()
+        self._is_awaited = False
+
+    def _wait(self) -> None:
+        self._is_awaited = False
+        self._transfers.wait_for_sent()
+        while self._pending:
+            self._add(*self._pending.popleft())
+
+    @staticmethod
+    @torch.no_grad()
+    def _add(weight: torch.Tensor, sent: Sent) -> None:
+        """Add a gradient to a weight, in the weight's memory layout, as autograd does."""
+        if weight.grad is not None:
+            weight.grad += sent.tensor
+        elif sent.tensor.stride() == weight.stride():
+            weight.grad = sent.tensor
+        else:
+            weight.grad = torch.empty_like(weight).copy_(sent.tensor)
 
 
 def on_temp_device(tensor: torch.Tensor, *, train_device: Device, temp_device: Device) -> torch.Tensor:

@@ -5,12 +5,18 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from modules.system.hardware import torch_build
 
 # bitsandbytes wants a package with faster kernels for the CPU, at each import; nothing here uses them.
 # transformers wants torchvision for image processors; Pillow's are what is used here, and torchvision stays out.
 _IRRELEVANT = ("bitsandbytes.backends.cpu.ops", "transformers.utils.import_utils")
+
+# The names of the settings of torch's allocators, the newest first (torch's documentation, "CUDA semantics").
+_ALLOCATOR_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 
 SWITCH_INTERVAL_SECONDS = 0.0001
 """The switch interval of Python's threads next to a window: every call of Tk gives up the interpreter lock, and waits
@@ -29,6 +35,17 @@ def hide_library_warnings() -> None:
 def use_no_pydantic_plugins() -> None:
     """Let pydantic not search the metadata of every installed package for plugins: none is wanted, at each start."""
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+
+
+def use_growing_segments() -> None:
+    """Let torch's allocator on an NVIDIA GPU extend its segments, so that free memory is not lost in gaps between them.
+
+    A run takes tensors of other sizes in each phase and for each image size. Torch reads the setting when it first uses
+    the GPU; what the user has set stays. Only Linux supports it: elsewhere torch would print a warning.
+    """
+    is_set = any(name in os.environ for name in _ALLOCATOR_SETTINGS)
+    if sys.platform == "linux" and not is_set and not torch_build().startswith("rocm"):
+        os.environ[_ALLOCATOR_SETTINGS[0]] = "expandable_segments:True"
 
 
 @contextmanager

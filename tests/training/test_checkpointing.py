@@ -200,6 +200,49 @@ def memory_of(mode: str, saves: str, resident: frozenset[str] = frozenset()) -> 
     )
 
 
+DROPOUTS: dict[str, Lora | Lokr | Loha | Oft] = {
+    "lora": Lora(rank=2, dropout=0.2),
+    "lora, ranks": Lora(rank=2, rank_dropout=0.2),
+    "lora, modules": Lora(rank=2, module_dropout=0.2),
+    "lokr": Lokr(rank=1, dropout=0.2),
+    "lokr, ranks": Lokr(rank=1, rank_dropout=0.2),
+    "loha, modules": Loha(rank=1, module_dropout=0.2),
+    "oft": Oft(block_size=4, dropout=0.2),
+    "oft, modules": Oft(block_size=4, module_dropout=0.2),
+    "none": Lora(rank=2),
+}
+
+
+@pytest.mark.parametrize("kind", DROPOUTS)
+def test_the_generators_are_kept_for_blocks_that_draw_from_them(
+    tiny_sd: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Only for them, and only while their adapter is in training mode: it may be frozen in mid-run."""
+    family, _ = with_adapter(tiny_sd, DROPOUTS[kind])
+    family.set_memory({"unet": PartMemory("block")}, train_device=CPU, temp_device=CPU)
+    keeps: list[bool] = []
+    plain = checkpointing.checkpoint
+
+    def noted(*args: Any, preserve_rng_state: bool, **options: Any) -> Any:
+        keeps.append(preserve_rng_state)
+        return plain(*args, preserve_rng_state=preserve_rng_state, **options)
+
+    monkeypatch.setattr(checkpointing, "checkpoint", noted)
+    for is_training in (True, False):
+        keeps.clear()
+        family.parts["unet"].module.train(is_training)
+        noisy, timesteps, conditioning = (
+            noise_of(family, batch=1, seed=7),
+            torch.tensor([10]),
+            conditioning_of(family, ["a"]),
+        )
+        before = torch.get_rng_state()
+        family.predict(move(noisy, CPU), move(timesteps, CPU), conditioning)
+        assert torch.equal(before, torch.get_rng_state()) == (kind == "none" or not is_training)
+        assert keeps
+        assert (True in keeps) == (kind != "none" and is_training)
+
+
 MODELS = ["tiny_sd", "tiny_sdxl", *FLOW_MODELS]
 KINDS = ["full", "lora", "lora with dropout", *ADAPTERS_OF_ALL_KINDS, "embedding"]
 MODES = ["off", "selective", "transformer", "block", "whole"]

@@ -17,7 +17,7 @@ from trainer.events import RunFailed, StepFinished
 from trainer.methods.denoise import Denoise
 from trainer.methods.protocol import StepLoss
 from trainer.step.failures import explain
-from trainer.step.precision import CUBLAS_WORKSPACE, Precision, process_settings
+from trainer.step.precision import CUBLAS_WORKSPACE, Precision, process_settings, timed_kernels
 
 
 def settings() -> tuple[object, ...]:
@@ -108,6 +108,17 @@ def test_images_are_resized_alike_by_matrix_products(size: tuple[int, int], resi
     images = torch.rand(2, 3, *size, generator=torch.Generator().manual_seed(0))
     ours, plain = (way(images, resized) for way in (_resize_by_products, _resize))
     assert torch.allclose(ours, plain, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("device", "num_sizes", "deterministic", "is_on"),
+    [("cuda", 4, False, True), ("cuda:1", 1, False, True), ("cuda", 5, False, False), ("cuda", 1, True, False),
+     ("cpu", 1, False, False)],
+)  # fmt: skip
+def test_convolutions_of_few_sizes_are_timed(device: str, num_sizes: int, deterministic: bool, is_on: bool) -> None:
+    with timed_kernels(Device(device), num_sizes=num_sizes, deterministic=deterministic):
+        assert torch.backends.cudnn.benchmark == is_on
+    assert not torch.backends.cudnn.benchmark
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from torch import nn
 from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.families.protocol import ModelFamily, PartMemory
+from modules.memory import checkpointing
 from modules.memory.checkpointing import create_checkpointed_forward, offloaded_weights
 from modules.memory.guard import DeviceGuard
 from modules.memory.offloaded_layers import choose_offloaded
@@ -25,6 +26,7 @@ from modules.system.devices import CPU, Device
 from tests.builders.configs import laid_over, small_config
 from tests.builders.matrix import matrix
 from tests.builders.pipelines import load_tiny
+from tests.builders.pretended_gpu import CAN_PRETEND, PretendedEvent, pretended_gpu
 from tests.builders.runs import assert_equal_tensors, run
 from tests.training.test_checkpointing import Loss, chained, predicted, trained_parts, with_lora
 from trainer.events import BackupSaved, SampleReady, ValidationFinished
@@ -92,6 +94,12 @@ def learning_whole(model: Path, part: str) -> ModelFamily:
     return family
 
 
+def last_layer(module: nn.Module) -> list[nn.Parameter]:
+    """The offloaded weights that a forward pass uses last."""
+    forwards = (checkpointing._offloaded(m.__dict__.get("forward")) for m in module.modules())
+    return next(f for f in forwards if f is not None)._part._order[-1].weights
+
+
 # -- which layers are offloaded
 
 
@@ -121,8 +129,10 @@ def test_frozen_weights_travel_one_way_only(any_model: Path, part: str) -> None:
     guard = passed(family, part, PartMemory("block", offload_fraction=0.5, resident=resident))
     offloaded = num_bytes(offloaded_weights(family.parts[part].module))
     assert offloaded > 0
-    # Once for the forward pass and once for the backward pass; nothing of the model ever goes back.
-    assert guard.moved == {("cpu:1", "cpu"): 2 * offloaded, (None, "cpu"): guard.moved[None, "cpu"]}
+    # Once for the forward pass and once for the backward pass, which begins with the layer that is still there; nothing
+    # of the model ever goes back.
+    twice = 2 * offloaded - num_bytes(last_layer(family.parts[part].module))
+    assert guard.moved == {("cpu:1", "cpu"): twice, (None, "cpu"): guard.moved[None, "cpu"]}
     assert guard.here == 0
     for adapter in adapters:
         assert all(p.grad is not None and guard.tag_of(p) == "cpu" for p in adapter.parameters().values())
@@ -228,7 +238,7 @@ def test_the_next_layer_is_fetched_before_one_is_computed(log: list[str]) -> Non
     expected = {
         "recorded": "fetch 1, compute 1, fetch 2, compute 2, fetch 3, compute 3",
         "known": "fetch 1, fetch 2, compute 1, fetch 3, compute 2, compute 3",
-        "back": "fetch 3, fetch 2, compute 3, fetch 1, compute 2, compute 1",
+        "back": "fetch 2, compute 3, fetch 1, compute 2, compute 1",  # the last one is still there
     }
     x = torch.ones(1, 4)
     output = forward(x)
@@ -244,6 +254,67 @@ def test_the_next_layer_is_fetched_before_one_is_computed(log: list[str]) -> Non
     with torch.no_grad():
         forward(x)
     assert ", ".join(log) == expected["known"]
+
+
+def test_small_layers_are_fetched_together(log: list[str]) -> None:
+    """As many as have the bytes of the second largest: here two of the small ones, or the large one behind them."""
+    widths = (8, 1, 2, 3, 9)
+    model = nn.Sequential(*(Recorder(8, n) if n == 8 else Recorder(1, n) for n in widths))
+    Recorder.log = log
+    create_checkpointed_forward(
+        model, train_device=CPU, temp_device=TEMP, mode="off", block_types=(Recorder,), offload_fraction=1.0
+    )
+    sizes = [num_bytes(layer.parameters()) for layer in model]
+    assert sorted(sizes)[-2] == sizes[-1] >= sizes[1] + sizes[2] + sizes[3]
+    part = checkpointing._offloaded(model[0].forward)
+    assert part is not None
+    for layer in model:  # their order
+        layer(torch.ones(1, layer.in_features))
+    part._part.begin()
+    log.clear()
+    with torch.no_grad():
+        model[0](torch.ones(1, 8))
+    assert log == ["fetch 8", "fetch 1", "fetch 2", "fetch 3", "compute 8"]
+    log.clear()
+    with torch.no_grad():
+        for layer in model[1:]:
+            layer(torch.ones(1, 1))
+    assert log == ["compute 1", "compute 2", "fetch 9", "compute 3", "compute 9"]
+
+
+@pytest.mark.skipif(not CAN_PRETEND, reason="needs torch's build for CPUs, on Linux")
+def test_a_backward_pass_waits_once_for_the_gradients_of_all_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies that take as long as they can: none has arrived before the end."""
+    gradients, waits = [], []
+    for is_offloaded in (False, True):
+        with pretended_gpu() as counts:
+            monkeypatch.setattr(PretendedEvent, "query", lambda event: False)
+            torch.manual_seed(0)
+            model, device = nn.Sequential(*(nn.Linear(4, 4) for _ in range(6))), Device("cuda")
+            run_forward = create_checkpointed_forward(
+                model,
+                train_device=device,
+                temp_device=CPU,
+                mode="block",
+                block_types=(nn.Linear,),
+                offload_fraction=float(is_offloaded),
+            )
+            placement = Placement(
+                {"unet": model}, train_device=device, temp_device=CPU, needed_in=lambda phase: {"unet"}
+            )
+            placement.enter("train")
+            x = torch.ones(2, 4).to("cuda")
+            for _ in range(2):  # the second pass adds to the gradients
+                loss = run_forward(x).square().mean()
+                before = counts.num_waits
+                loss.backward()
+                waits.append(counts.num_waits - before)
+            assert {p.grad.device.type for p in model.parameters()} == {"cpu" if is_offloaded else "cuda"}
+            gradients.append({n: p.grad.to("cpu") for n, p in model.named_parameters()})
+            placement.close()
+    assert waits == [0, 0, 1, 1]
+    plain, late = ({n: torch.tensor(g.tolist()) for n, g in some.items()} for some in gradients)
+    assert_equal_tensors(plain, late)
 
 
 def test_after_a_failure_no_weight_is_out_of_place_or_out_of_date(log: list[str]) -> None:

@@ -13,7 +13,12 @@ from typing import Any, TextIO, cast
 
 from modules.system.errors import DarkroomError
 from modules.system.file_errors import NO_THREAD, describe_file_error
-from modules.system.process_setup import collection_off, hide_library_warnings, use_no_pydantic_plugins
+from modules.system.process_setup import (
+    collection_off,
+    hide_library_warnings,
+    use_growing_segments,
+    use_no_pydantic_plugins,
+)
 from modules.system.redaction import redact
 
 OK, FAILED, WRONG, STOPPED = 0, 1, 2, 130
@@ -76,6 +81,7 @@ def run_verb(program: str, verb: Verb, arguments: Sequence[str] | None = None) -
 def _carry_out(parser: Callable[[], argparse.ArgumentParser], arguments: Sequence[str] | None) -> int:
     hide_library_warnings()
     use_no_pydantic_plugins()
+    use_growing_segments()
     with collection_off():
         options = parser().parse_args(arguments)
     try:

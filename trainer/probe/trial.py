@@ -27,7 +27,7 @@ from trainer.run_folder.run_dir import new_run_dir
 from trainer.step.callback import StepView
 from trainer.step.counters import Counters
 from trainer.step.loop import run_loop
-from trainer.step.precision import process_settings
+from trainer.step.precision import process_settings, timed_kernels
 
 NEVER = Every()
 
@@ -119,7 +119,10 @@ def run_trial(
         run.training.reporters = ()
         run.training.callbacks = (steps,)  # type: ignore[assignment]  # it has no state and no dry run
         run.training.should_stop = lambda: steps.should_stop
-        run_loop(run.training)
+        with timed_kernels(
+            device, num_sizes=len(datasets.training.bucket_counts), deterministic=config.general.deterministic
+        ):
+            run_loop(run.training)
         trial.peak_bytes = _peak_bytes(device)
         del run, setup
     return trial

@@ -47,6 +47,7 @@ from trainer.step.gradient_sums import Reduction
 from trainer.step.loop import Training, run_loop
 from trainer.step.meeting import Meeting
 from trainer.step.pauses import Pauses
+from trainer.step.precision import timed_kernels
 from trainer.step.prediction_modes import prior_mode, rollout_mode
 from trainer.step.stepper import Stepper
 
@@ -65,7 +66,12 @@ def carry_out(setup: RunSetup) -> None:
         is_safe = False
         if is_main:
             _at_start(run)
-        outcome = run_loop(training)
+        with timed_kernels(
+            setup.machine.train_device,
+            num_sizes=len(setup.datasets.training.bucket_counts),
+            deterministic=setup.config.general.deterministic,
+        ):
+            outcome = run_loop(training)
         if is_main:
             with suppress(StopRequested):  # training is complete: a stop now only ends sampling
                 callbacks.sampling.at_end(training.counters)

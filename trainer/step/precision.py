@@ -20,6 +20,7 @@ from modules.system.devices import Device
 # these values (NVIDIA's cuBLAS documentation, "Results reproducibility").
 CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 _REPEATABLE_WORKSPACES = (":4096:8", ":16:8")
+_FEW_SIZES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,23 @@ def process_settings(*, num_threads: int, precision: str, deterministic: bool) -
         torch.set_num_threads(threads)
         torch.set_float32_matmul_precision(matmul)
         torch.backends.cudnn.allow_tf32 = convolutions
+
+
+@contextlib.contextmanager
+def timed_kernels(device: Device, *, num_sizes: int, deterministic: bool) -> Iterator[None]:
+    """Let cuDNN time its kernels for each shape of a convolution in this context, and use the fastest from then on.
+
+    That pays where shapes return: it takes seconds for each of the `num_sizes` sizes of images. The choice may be
+    another one in the next run, with other last bits, so it is off in deterministic runs, and while caches are filled.
+    ROCm's library takes minutes for it.
+    """
+    was_on = torch.backends.cudnn.benchmark
+    is_on = device.type == "cuda" and torch.version.hip is None and not deterministic and num_sizes <= _FEW_SIZES
+    torch.backends.cudnn.benchmark = is_on or was_on
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = was_on
 
 
 @contextlib.contextmanager
