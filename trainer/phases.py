@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from modules.config.schema import Config
 from modules.config.usage import (
     data_in_use,
+    embeddings_in_use,
     learns_from,
     method_of,
     trained_embeddings,
     trained_parts,
     trains_on_pixels,
+    uses_denoiser,
 )
 from modules.families.spec import FamilySpec, Role
 
@@ -90,3 +93,17 @@ def needed_parts(phase: str, spec: FamilySpec, facts: PhaseFacts) -> frozenset[s
     if phase in (TRAIN, VALIDATE):
         needed |= facts.trained_parts
     return frozenset(needed)
+
+
+def encoders_to_drop(config: Config, may_stay: Mapping[str, frozenset[str]]) -> list[str]:
+    """Return the large text encoders that a run neither trains nor writes, and whose outputs it caches.
+
+    A fine-tune writes all parts of its model. Where the device has room for an encoder, it stays there.
+    """
+    if config.training.trains == "full" or not uses_denoiser(config) or embeddings_in_use(config):
+        return []
+    if not phase_facts(config).has_text_cache:
+        return []
+    staying, trained = may_stay.get(TRAIN, frozenset()), {p.name for p in trained_parts(config)}
+    large = [p.name for p in config.family.parts if p.role == "text_encoder" and p.model.is_large]
+    return [name for name in large if name not in staying and name not in trained]

@@ -1,7 +1,7 @@
 """Loads a Z-Image with large random weights in a process of its own: `python -m tests.builders.host_memory`.
 
-Prints the bytes of its parts as they are in the files and as they are quantized, and the most memory that the process
-had for the run's own data while it loaded the model and filled the caches.
+Prints the bytes of its parts as they are in the files and as they are quantized, the most memory that the process had
+for the run's own data while it loaded the model and filled the caches, and what preflight estimates of it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,14 @@ import torch
 from diffusers.models.transformers.transformer_z_image import ZImageTransformer2DModel
 from transformers import Qwen3Config, Qwen3Model
 
+from modules.data.buckets import Size
 from tests.builders.configs import small_config
 from tests.builders.images import draw_folder
 from tests.builders.models import write_folder
 from tests.builders.runs import run
 from tests.builders.z_image import SCHEDULER, tiny_flux_vae, write_tokenizer
+from trainer.preflight.host_memory import reading_bytes
+from trainer.preflight.run_budget import known_budget
 from trainer.run import training_run
 
 WIDTH = 1024
@@ -98,6 +102,8 @@ def main(folder: Path, *, dtype: str, precision: str) -> dict[str, Any]:
         training={"precision": precision, "epochs": 1},
         data={"latent_cache": True, "text_cache": True},
     )
+    budget = known_budget(config, Counter({Size(64, 64): 2}))
+    assert budget is not None
     load_run, peaks, sizes = training_run.load_run, list[int](), dict[str, int]()
 
     def watched(setup: Any) -> Any:
@@ -111,7 +117,12 @@ def main(folder: Path, *, dtype: str, precision: str) -> dict[str, Any]:
     training_run.load_run = watched
     run(config)
     files = {n: sum(f.stat().st_size for f in (model / n).glob("*.safetensors")) for n in LARGE}
-    return {"peak": peaks[0], "files": files, "kept": {name: sizes[name] for name in LARGE}}
+    return {
+        "peak": peaks[0],
+        "estimate": reading_bytes(budget),
+        "files": files,
+        "kept": {name: sizes[name] for name in LARGE},
+    }
 
 
 if __name__ == "__main__":

@@ -197,3 +197,4 @@ def test_memory_holds_one_quantized_part_at_a_time(tmp_path: Path) -> None:
     assert max(kept) < 0.3 * max(files)
     assert max(kept) < figures["peak"] < 1.4 * max(kept)
     assert figures["peak"] < 0.8 * sum(kept)
+    assert 0.7 * figures["peak"] < figures["estimate"] < 1.1 * figures["peak"]

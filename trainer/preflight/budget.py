@@ -31,6 +31,7 @@ from modules.system.errors import DarkroomError
 from modules.system.hardware import GpuMemory, free_memory, gpu_memory
 from modules.system.paths import from_root
 from modules.system.problem import Problem
+from trainer.preflight.host_memory import describe_reading
 from trainer.preflight.memory_plan import ITEM_BYTES
 from trainer.preflight.run_budget import TIGHT, Budget, Counts
 from trainer.preflight.search import Worth, advice, peak_with
@@ -84,8 +85,8 @@ def trained_parts(budget: Budget) -> tuple[TrainedPart, ...]:
 def describe_memory(budget: Budget) -> str:
     """Return the estimate as a line for the preview."""
     estimate = budget.memory()
-    note = " Estimated for the published model, because yours is not downloaded yet."
-    return f"{estimate}{note}" if estimate.is_published else str(estimate)
+    note = "Estimated for the published model, because yours is not downloaded yet." if estimate.is_published else ""
+    return " ".join(filter(None, (str(estimate), describe_reading(budget), note)))
 
 
 def memory_problems(budget: Budget, *, memory_of: Callable[[str], GpuMemory | None] = gpu_memory) -> Iterator[Problem]:

@@ -17,6 +17,7 @@ from trainer.preflight.budget import (
     memory_problems,
     start_problems,
 )
+from trainer.preflight.host_memory import problems_of_reading
 from trainer.preflight.run_budget import Budget
 from trainer.preflight.sampling_model import memory_problems_of_sampling_model
 
@@ -33,6 +34,7 @@ def problems_of_estimates(
     if is_new:
         yield from start_problems(budget)
     yield from memory_problems(budget)
+    yield from problems_of_reading(budget)
     yield from memory_problems_of_sampling_model(budget)
     seed = config.general.seed
     captions = {c for d in (training, validation) for e in d.examples for c in d.texts(e, run_seed=seed) if c}

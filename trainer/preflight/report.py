@@ -36,7 +36,8 @@ class Preview:
     trained: tuple[TrainedPart, ...] = ()
     """The layers that are trained of each part; empty if the model's shapes are not known."""
     memory: str = ""
-    """The estimated memory of the run on its training device; empty if the model's shapes are not known."""
+    """The estimated memory of the run on its training device, and of the computer while the model is read; empty if the
+    model's shapes are not known."""
     reward_models: tuple[str, ...] = ()
     """Sentences about the downloads, code and memory of the reward models."""
     passes: str = ""
