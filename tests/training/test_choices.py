@@ -90,6 +90,7 @@ EXACT = {
     ("model.family.prediction_type", "epsilon"),  # what the model says of itself
     ("model.family.zero_terminal_snr", "off"),  # as above
     *(("embeddings.dtype", dtype) for dtype in ("bfloat16", "float16")),  # there are no embeddings; see test_embeddings
+    ("output.format", "auto"),  # kohya's for Stable Diffusion, as the base has it; see test_usual_adapter_form
     ("output.model_format", "diffusers"),  # says nothing of a LoRA; see test_fine_tune
     ("adapter.other_layers", "leave_out"),  # nothing to leave out; see test_keep_other_layers
     ("reward.result", "best"),  # nothing is measured here; see test_guards
