@@ -194,8 +194,12 @@ def fractions(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, int | None]]
     noted: list[tuple[float, int | None]] = []
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (6 << 30, 8 << 30))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 1 << 30)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    # As torch itself finds the device: it refuses one without an index.
     monkeypatch.setattr(
-        torch.cuda, "set_per_process_memory_fraction", lambda share, device: noted.append((share, device.index))
+        torch.cuda,
+        "set_per_process_memory_fraction",
+        lambda share, device: noted.append((share, torch.cuda._utils._get_device_index(device))),
     )
     return noted
 
@@ -207,6 +211,9 @@ def test_on_windows_nothing_spills_into_the_computers_memory(
     with machine.no_spill(Device("cuda:1")):
         assert fractions == [(7 / 8, 1)]
     assert fractions == [(7 / 8, 1), (1.0, 1)]
+    fractions.clear()
+    with machine.no_spill(Device("cuda")):  # "auto"
+        assert fractions == [(7 / 8, 0)]
     monkeypatch.setattr(torch.version, "hip", "7.2")
     with machine.no_spill(Device("cuda:1")):
         pass

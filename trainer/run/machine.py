@@ -109,8 +109,9 @@ def no_spill(device: Device) -> Iterator[None]:
         return
     free_bytes, total_bytes = torch.cuda.mem_get_info(device.torch)
     usable_bytes = free_bytes + torch.cuda.memory_reserved(device.torch)
-    torch.cuda.set_per_process_memory_fraction(min(1.0, usable_bytes / total_bytes), device.torch)
+    index = torch.cuda.current_device() if device.torch.index is None else device.torch.index  # it refuses none
+    torch.cuda.set_per_process_memory_fraction(min(1.0, usable_bytes / total_bytes), index)
     try:
         yield
     finally:
-        torch.cuda.set_per_process_memory_fraction(1.0, device.torch)
+        torch.cuda.set_per_process_memory_fraction(1.0, index)
