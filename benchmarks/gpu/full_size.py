@@ -41,8 +41,8 @@ _SHORT = ("LoRA, batch 1", "LoRA, batch 4, blocks checkpointed", "fused fine-tun
 
 
 def cases(request: Request) -> Sequence[Case]:
-    """Return a case for each model and setting; in a short run those that matter most."""
-    names = _SHORT if request.is_short else tuple(_CASES)
+    """Return a case for each model and setting; in a short run, or a small one, those that matter most."""
+    names = _SHORT if request.is_short or request.is_tiny else tuple(_CASES)
     return [
         Case(f"{subject.label}, {name}", partial(_case, request, subject, name))
         for name in names

@@ -294,6 +294,7 @@ def test_what_a_device_computes_is_compared_with_the_cpu(tmp_path: Path) -> None
 
 
 @pytest.mark.full
+@pytest.mark.timeout(1800)
 def test_the_whole_command_runs_to_its_end_on_a_cpu(tmp_path: Path) -> None:
     options = ["--device", "cpu", "--tiny", "--out", str(tmp_path), "--minutes", "300"]
     code = command.main(options)
