@@ -14,6 +14,7 @@ from benchmarks.bare import BareLoop, TypesOf, checkpoint_by_torch
 from benchmarks.measure import Ratio, paired
 from modules.config.codec import decode, encode
 from modules.config.schema import Config
+from modules.config.usage import needs_autocast
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from trainer.commands import CommandDesk
@@ -77,7 +78,12 @@ def loop_against_bare(
 
 def _machine(config: Config) -> Machine:
     training = config.training
-    return machine_of(config.general, training.precision, autocast_cache=training.autocast_cache)
+    return machine_of(
+        config.general,
+        training.precision,
+        autocast_cache=training.autocast_cache,
+        steps_autocast=needs_autocast(config),
+    )
 
 
 def _settings(config: Config, num_threads: int) -> AbstractContextManager[None]:

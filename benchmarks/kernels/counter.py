@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 _ATEN = torch.ops.aten
 _PRODUCTS = frozenset(
     {
-        "mm", "addmm", "bmm", "baddbmm", "convolution", "convolution_backward", "_int_mm", "_scaled_mm",
+        "mm", "addmm", "addmm_", "bmm", "baddbmm", "convolution", "convolution_backward", "_int_mm", "_scaled_mm",
         "_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_backward",
     }
 )  # fmt: skip

@@ -14,7 +14,7 @@ from benchmarks.kernels.counter import Counts, KernelCounter
 from benchmarks.kernels.fake_gpu import GPU, fake_gpu
 from modules.config.codec import decode, encode
 from modules.config.schema import Config
-from modules.config.usage import updates_in_backward
+from modules.config.usage import needs_autocast, updates_in_backward
 from modules.data.batch import Batch
 from modules.data.buckets import Size
 from modules.data.conditioning import SizeConditioning
@@ -90,7 +90,8 @@ def counted_step(model: CountedModel, config: Config, configs: Configs | None = 
     configs = configs or shipped_configs(model.published)
     counter = KernelCounter()
     with fake_gpu():
-        precision = Precision(config.training.precision, GPU, config.training.autocast_cache)
+        training = config.training
+        precision = Precision(training.precision, GPU, training.autocast_cache, needs_autocast(config))
         machine = Machine(GPU, CPU, precision, guard=None)
         family = model.assemble(_parts(model.family, config, configs), configs["scheduler"])
         adapters, groups = prepare_for_training(family, config, machine)

@@ -112,6 +112,11 @@ def walk(settings: Lora, walk: Replay, path: str, weight: Shape, x: Array, out: 
     return walk.add(high, walk.frozen_product(f"{path}.initial.up", first, up, channels=weight[0], out=out))
 
 
+def computes_in_input_dtype(settings: Lora) -> bool:
+    """Return whether a LoRA with these settings needs no autocast: the plain product (`lora_fused`)."""
+    return settings.init == "zero" and not (settings.decompose or settings.rank_dropout or settings.module_dropout)
+
+
 def network(settings: Lora) -> NetworkMetadata:
     """Return kohya's metadata of a LoRA."""
     args = network_args(settings)
@@ -176,6 +181,7 @@ LORA = AdapterSpec(
         dora_on_outputs=False,
     ),
     factory="modules.adapters.lora_layers:LORA_KIND",
+    computes_in_input_dtype=computes_in_input_dtype,
     forms=("kohya", "comfyui", "diffusers"),
     memory=AdapterMemory(factor_shapes, walk, fixed_shapes),
     supports_dora=True,

@@ -23,6 +23,7 @@ from modules.adapters.decomposition import Decomposition, attach_decomposition, 
 from modules.adapters.delta_adapter import layer_input, strength_ratio
 from modules.adapters.layer_dropout import attach_module_dropout
 from modules.adapters.lora import Lora
+from modules.adapters.lora_fused import FusedForward
 from modules.adapters.lora_product import Product, begin_as_principal_part, initial_product
 from modules.adapters.protocol import LowRankProduct
 from modules.adapters.ranks import is_convolution, ranks_of
@@ -134,6 +135,14 @@ class LoraAdapter:
                 dropout=layer.lora_variant[ADAPTER].module_dropout if ADAPTER in layer.lora_variant else None,
                 magnitudes=magnitudes.get(path),
             )
+
+    def compute_in_input_dtype(self) -> None:
+        """Compute each layer in the dtype of its input, in few operations, for a run without autocast.
+
+        Only for adapters whose settings `computes_in_input_dtype` (`modules/adapters/lora.py`) accepts.
+        """
+        for _, layer in self.layers():
+            layer.forward = FusedForward(layer, ADAPTER)
 
     def _magnitudes(self, path: str) -> str:
         """Return the full name of DoRA's magnitudes of a layer."""

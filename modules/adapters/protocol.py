@@ -87,6 +87,15 @@ class LowRankAdapter(Protocol):
         ...
 
 
+@runtime_checkable
+class CastingAdapter(Protocol):
+    """An adapter that can multiply in the dtype of its layers' inputs (`AdapterSpec.computes_in_input_dtype`)."""
+
+    def compute_in_input_dtype(self) -> None:
+        """Multiply in the dtype of the input from now on, for a run without autocast."""
+        ...
+
+
 class AdapterKind(Protocol):
     """The operations of one kind of adapter."""
 

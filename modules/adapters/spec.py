@@ -81,7 +81,8 @@ class AdapterSpec:
     `settings_as(settings, shapes)` returns the settings that give a layer factors of these shapes. `float8_factors` are
     the factors whose product the layer's alpha scales, so that they can be written in float8; without any, the adapter
     cannot be written in float8. `problems(settings, shapes)` yields the problems of its settings for layers with
-    weights of these shapes.
+    weights of these shapes. `computes_in_input_dtype(settings)`: the adapter can multiply in the dtype of its layer's
+    input, and then needs no autocast (`CastingAdapter` in `modules/adapters/protocol.py`).
     """
 
     label: str
@@ -99,6 +100,7 @@ class AdapterSpec:
     settings_as: Callable[[Any, Mapping[str, Shape]], Any] | None = None
     float8_factors: frozenset[str] = frozenset()
     problems: Callable[[Any, Collection[Shape]], Iterator[Problem]] | None = None
+    computes_in_input_dtype: Callable[[Any], bool] = lambda settings: False
 
     @property
     def name(self) -> str:

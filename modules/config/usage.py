@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from modules.adapters.registry import ADAPTERS
+from modules.config.quantized_parts import quantized_parts
 from modules.config.schema import Config
 from modules.config.sections.data import Data
 from modules.config.sections.embeddings import EmbeddingSettings
@@ -240,6 +242,23 @@ def trained_parts(config: Config) -> list[PartSpec]:
     if config.training.trains == "embedding":
         return []
     return [p for p in config.family_parts if p.trainable and config.part(p.name).train]
+
+
+def needs_autocast(config: Config) -> bool:
+    """Return whether the passes of training steps run under autocast.
+
+    An adapter's run does not if the weights of the denoiser and of all trained parts are bfloat16, as is its precision:
+    then nothing has to be cast but the adapter's factors, and the model's own code computes in float32 what must be.
+    float16 keeps autocast, in which norms and sums have the range of float32.
+    """
+    training = config.training
+    if training.trains != "adapter" or training.precision != "bfloat16" or trained_embeddings(config):
+        return True
+    if not ADAPTERS[config.adapter.name].computes_in_input_dtype(config.adapter):
+        return True
+    quantized = quantized_parts(config)
+    passed = {p.name for p in (config.family.denoiser, *trained_parts(config))}
+    return any(quantized.plain_dtype(name, config.part(name).dtype) != training.precision for name in passed)
 
 
 def supports_embeddings(config: Config) -> bool:

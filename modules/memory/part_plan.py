@@ -86,7 +86,8 @@ class AdapterPlan:
 class PartPlan:
     """The dtypes, training and memory settings of a part.
 
-    `weight_bytes` and `compute_bytes` are item sizes, the latter of autocast, 0 without; `trains` selects what is
+    `weight_bytes` and `compute_bytes` are item sizes, the latter of autocast, 0 without. Unless it `autocasts`, only an
+    adapter multiplies in that size, and the part computes in its weights' own. `trains` selects what is
     trained, and `adapter` is the adapter, if it is one. Layers with a prefix in `unreached` are never trained: they get
     no gradient; a fine-tune only trains those of `layers`. `offloads` moves activations to the offload device.
     `offload_fraction` of the weights of its blocks stay there; the selection depends on the sizes: the layers with a
@@ -110,6 +111,12 @@ class PartPlan:
     quantized: ChosenFormat | None = None
     has_words: bool = False
     checkpointed_blocks: frozenset[str] = frozenset()
+    autocasts: bool = True
+
+    @property
+    def autocast_bytes(self) -> int:
+        """The item size of autocast's results in the part itself, 0 without."""
+        return self.compute_bytes if self.autocasts else 0
 
     @property
     def has_gradient(self) -> bool:

@@ -175,7 +175,7 @@ class Replay:
 
     def _target_bytes(self, kind: str, taken: Sequence[Array], *, has_weights: bool) -> int:
         """Return the bytes of an element of an operation's results."""
-        compute, weight = self.plan.compute_bytes, self.plan.weight_bytes
+        compute, weight = self.plan.autocast_bytes, self.plan.weight_bytes
         if kind in ("float32", "complex") or (kind == "single" and compute):
             return FLOAT32_BYTES
         if kind == "weights":
@@ -189,7 +189,7 @@ class Replay:
 
     def _cast(self, kind: str, x: Array, part: int) -> Array:
         """Return an operand as autocast casts it; `part` is the count of its elements that are read, -1 for all."""
-        if not x.is_float or not self.plan.compute_bytes:
+        if not x.is_float or not self.plan.autocast_bytes:
             return x
         item_bytes = self.plan.compute_bytes if kind in _HALF else FLOAT32_BYTES if kind == "single" else x.item_bytes
         if item_bytes != x.item_bytes and part >= 0:

@@ -203,6 +203,8 @@ def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             _state.counts.num_waits += 1
         result = func(*plain_args, **plain_kwargs)
     else:
+        if func is _ATEN.mm.dtype:  # only GPUs return another dtype than that of the operands
+            func, plain_args = _ATEN.mm.default, tuple(t.to(plain_args[2]) for t in plain_args[:2])
         _check_generator(func, args, kwargs, device)
         result = _drawn(func, plain_args, plain_kwargs, device)
     if device == _CUDA:

@@ -440,16 +440,28 @@ def passed(module: Any, run: Callable[[], torch.Tensor], *, is_mixed: bool) -> t
 @pytest.mark.parametrize("mode", ["off", "block"])
 @pytest.mark.parametrize("part", ["text_encoder", "text_encoder_2"])
 def test_a_trained_text_encoder_needs_the_estimated_memory(part: str, mode: str) -> None:
+    assert_encoder_memory(part, mode, has_autocast=True)
+
+
+@pytest.mark.parametrize("mode", ["off", pytest.param("block", marks=pytest.mark.full)])
+def test_without_autocast_it_needs_the_estimated_memory(mode: str) -> None:
+    assert_encoder_memory("text_encoder", mode, has_autocast=False)
+
+
+def assert_encoder_memory(part: str, mode: str, *, has_autocast: bool) -> None:
     encoder = meta_part("sdxl", part).train()
     names = target_layers(encoder, "text_encoder", layers=EVERYTHING, reaches=lambda name: True)
     with torch.device("meta"):
-        attach_lora(part, encoder, names, LoraShape(RANK, 1.0, 0.0, F32), seed=0)
+        adapter = attach_lora(part, encoder, names, LoraShape(RANK, 1.0, 0.0, F32), seed=0)
+    if not has_autocast:
+        adapter.compute_in_input_dtype()
     with FakeTensorMode():
         give_weights(encoder, dtype=BF16, adapter_dtype=F32, learns=lambda name: "lora_" in name)
         forward = checkpointed(encoder, "text_encoder", mode)
         ids_BL = torch.zeros(4, 77, dtype=torch.long)
-        kept, peak = passed(encoder, lambda: forward(input_ids=ids_BL).last_hidden_state, is_mixed=True)
-    plan = PartPlan(2, 2, "adapter", lora_plan(RANK, 4, ("layers.",)), checkpointing=mode)
+        kept, peak = passed(encoder, lambda: forward(input_ids=ids_BL).last_hidden_state, is_mixed=has_autocast)
+    lora = lora_plan(RANK, 4, ("layers.",))
+    plan = PartPlan(2, 2, "adapter", lora, checkpointing=mode, autocasts=has_autocast)
     estimated_kept, estimated = replayed("sdxl", part, plan, 4, 64)
     assert estimated_kept == pytest.approx(kept, rel=FACTOR)
     assert estimated == pytest.approx(peak, rel=FACTOR)

@@ -105,7 +105,7 @@ class ImageSampler:
         inputs = self._inputs(prompts, [generator for _, generator in starts])
         conditionings = self.conditionings(prompts)
         active = nullcontext() if self.sampled is None else self.sampled.active()
-        with self.placement.phase(phases.SAMPLE_DENOISE), active, self.precision.autocast():
+        with self.placement.phase(phases.SAMPLE_DENOISE), active, self.precision.of_steps():
             latents = [
                 self._denoise(*of_prompt, on_step, most_steps)
                 for of_prompt in zip(prompts, conditionings, starts, inputs, strict=True)

@@ -204,13 +204,13 @@ class ValidationCallback:
         return [dataset.concepts[dataset.examples[s.example].concept].name for s in batch.sample_indices]
 
     def _measure(self, batch: Batch, timesteps: Sequence[int], losses: Losses) -> None:
-        with self._precision.autocast():
+        with self._precision.of_steps():
             conditioning = batch.conditioning_for(self._family)
         concepts = self._concepts_of(batch)
         for timestep in timesteps:
             self._meeting.check()
             timesteps_B = move(torch.full((batch.num_samples,), timestep), self._device)
-            with self._precision.autocast():
+            with self._precision.of_steps():
                 errors_BCHW = prediction_errors(
                     self._family,
                     batch.latents_BCHW,

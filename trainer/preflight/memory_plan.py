@@ -19,6 +19,7 @@ from modules.config.usage import (
     keeps_reference_copy,
     learns_from,
     method_of,
+    needs_autocast,
     rollout_of,
     scorers_of,
     trained_embeddings,
@@ -184,6 +185,7 @@ def _part_plan(
     return PartPlan(
         weight_bytes=weight_bytes,
         compute_bytes=_COMPUTE_BYTES.get(config.training.precision, 0),
+        autocasts=needs_autocast(config),
         trains=trains,
         adapter=_adapter_plan(config.adapter, part) if trains == "adapter" else None,
         unreached=_unreached_layers(config, part, configs[part.name]),

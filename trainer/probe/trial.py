@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from modules.config.schema import Config
+from modules.config.usage import needs_autocast
 from modules.data.datasets import Datasets
 from modules.settings.edit import replace_value
 from modules.settings.every import Every
@@ -95,7 +96,12 @@ def run_trial(
     config = _long_enough(config, datasets, num_steps)
     clocks, trial = Clocks(), Trial()
     log = EventLog(lambda _event: None, clocks.now)
-    machine = machine_of(config.general, config.training.precision, autocast_cache=config.training.autocast_cache)
+    machine = machine_of(
+        config.general,
+        config.training.precision,
+        autocast_cache=config.training.autocast_cache,
+        steps_autocast=needs_autocast(config),
+    )
     device = machine.train_device
     num_threads = choose_num_threads(config.general.num_threads, device_is_cpu=device.is_cpu, in_window=True)
     with ExitStack() as stack:

@@ -16,6 +16,7 @@ import torch
 
 from modules.config.schema import Config
 from modules.config.sections.general import General
+from modules.config.usage import needs_autocast
 from modules.data.datasets import Datasets
 from modules.data.hub_download import download
 from modules.rewards.user_code_file import approved_hashes
@@ -122,6 +123,7 @@ def execute(
         request.config.general,
         training.precision,
         autocast_cache=training.autocast_cache,
+        steps_autocast=needs_autocast(request.config),
         ranks=ranks,
         device_indexes=request.config.multi_gpu.device_indexes,
     )

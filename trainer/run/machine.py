@@ -48,6 +48,7 @@ def machine_of(
     precision: str,
     *,
     autocast_cache: bool = True,
+    steps_autocast: bool = True,
     ranks: Ranks = ALONE,
     device_indexes: str = "",
 ) -> Machine:
@@ -59,7 +60,7 @@ def machine_of(
     return Machine(
         train_device=device,
         temp_device=resolve_device(general.temp_device),
-        precision=Precision(precision, device, autocast_cache),
+        precision=Precision(precision, device, autocast_cache, steps_autocast),
         guard=DeviceGuard() if general.debug_checks else None,
         ranks=ranks,
     )

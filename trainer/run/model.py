@@ -9,13 +9,13 @@ from pathlib import Path
 
 import torch
 
-from modules.adapters.protocol import Adapter
+from modules.adapters.protocol import Adapter, CastingAdapter
 from modules.adapters.start import Start
 from modules.config.quantized_parts import QuantizedParts, quantized_parts
 from modules.config.schema import Config
 from modules.config.sections.model import Part as PartSettings
 from modules.config.sections.training import filtered_layers
-from modules.config.usage import rate_factor_of, trained_parts, trains_on_pixels
+from modules.config.usage import needs_autocast, rate_factor_of, trained_parts, trains_on_pixels
 from modules.families.embeddings import Word
 from modules.families.parts.attention_processor import set_attention
 from modules.families.protocol import ModelFamily, PartMemory
@@ -228,6 +228,10 @@ def _train(config: Config, family: ModelFamily, start: Start | None) -> tuple[li
         parameters = train_whole_parts(family, trained, layers)
     elif config.training.trains == "adapter":
         adapters = attach_adapters(family, config.adapter, trained, start, run_seed=config.general.seed)
+        if not needs_autocast(config):
+            for adapter in adapters:
+                assert isinstance(adapter, CastingAdapter), "the adapter's record says that it casts"
+                adapter.compute_in_input_dtype()
         parameters = {adapter.part: adapter.parameters() for adapter in adapters}
     fixed = {adapter.part: adapter.fixed for adapter in adapters}
     rate, factor = config.training.learning_rate, rate_factor_of(config)

@@ -138,7 +138,7 @@ def add_micro_batch(
     rows = (batch.first_row,) if isinstance(batch, Batch) and batch.first_row else ()
     seed = derive_seed(context.run_seed, "dropout", batch.step, batch.micro_batch, *rows)
     with seeded_global_rng(seed, context.device):
-        with precision.autocast(), references_left():
+        with precision.of_steps(), references_left():
             step_loss = method.loss(batch, context)
         stepper.begin(batch.step)
         stepper.backward(step_loss)

@@ -31,6 +31,8 @@ class Precision:
     device: Device
     autocast_cache: bool = True
     """Whether autocast keeps the 16-bit copies of float32 weights until its context ends."""
+    steps_autocast: bool = True
+    """Whether the passes of training steps run under autocast (`modules/config/usage.py:needs_autocast`)."""
 
     @property
     def compute_dtype(self) -> torch.dtype:
@@ -50,8 +52,15 @@ class Precision:
             return "all"
         return "none" if self.name == "float32" or self.device.is_cpu else "convolutions"
 
+    def of_steps(self, *, keeps_casts: bool = True) -> AbstractContextManager[object]:
+        """Return the context of the trained model's passes: autocast, unless all of it is in the precision's dtype.
+
+        `keeps_casts` is as in `autocast`.
+        """
+        return self.autocast(keeps_casts=keeps_casts) if self.steps_autocast else nullcontext()
+
     def autocast(self, *, keeps_casts: bool = True) -> AbstractContextManager[object]:
-        """Return the autocast context for every forward pass of a run.
+        """Return the autocast context of passes through parts whose weights may have any dtype.
 
         Without `keeps_casts` weights are cast anew at each use, for a pass with other values in the same weights.
         """

@@ -40,7 +40,7 @@ def prior_mode(
     afterwards, also after an exception.
     """
     with contextlib.ExitStack() as stack:
-        for context in (evaluation_mode(trained_modules), torch.no_grad(), precision.autocast(keeps_casts=False)):
+        for context in (evaluation_mode(trained_modules), torch.no_grad(), precision.of_steps(keeps_casts=False)):
             stack.enter_context(context)
         for adapter in adapters:
             stack.enter_context(adapter.disabled())
@@ -96,5 +96,5 @@ def rollout_mode(
     """
     seed = derive_seed(run_seed, "rollout mode", step)
     rng = seeded_global_rng(seed, precision.device)
-    with evaluation_mode(trained_modules), torch.no_grad(), rng, precision.autocast():
+    with evaluation_mode(trained_modules), torch.no_grad(), rng, precision.of_steps():
         yield

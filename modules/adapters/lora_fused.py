@@ -1,0 +1,135 @@
+"""The forward and the backward pass of a LoRA's layer in few operations, in the dtype of its input.
+
+It computes what peft's layer does under autocast, where the frozen weight and the input are in one 16-bit dtype and the
+factors A and B in another, usually float32: they are rounded to the input's dtype where they multiply. The scale and
+both sums are part of the products (`addmm`). The gradients of A and B have their dtype; on a GPU of NVIDIA's their
+products are summed and returned in it, without a rounding in between.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from peft.tuners.lora import LoraLayer
+from torch import nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from modules.families.parts.circular_padding import padded
+
+
+class FusedForward:
+    """The forward pass of a peft layer with a plain LoRA on a linear layer or a convolution, in place of peft's own."""
+
+    def __init__(self, layer: LoraLayer, adapter: str) -> None:
+        self.layer = layer
+        self._adapter = adapter
+
+    def __call__(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Return the output of the layer with its LoRA, in the dtype of the layer's own output."""
+        layer, name = self.layer, self._adapter
+        base = layer.get_base_layer()
+        if layer.disable_adapters:
+            plain: torch.Tensor = base(x, *args, **kwargs)
+            return plain
+        down, up, scale = layer.lora_A[name].weight, layer.lora_B[name].weight, layer.scaling[name]
+        dropout = layer.lora_dropout[name]
+        if isinstance(base, nn.Conv2d):
+            return _convolved(base, base(x), dropout(x), down, up, scale)
+        if is_plain(base) and isinstance(dropout, nn.Identity):
+            fused: torch.Tensor = _AdaptedLinear.apply(x, base.weight, base.bias, down, up, scale)  # type: ignore[no-untyped-call]
+            return fused
+        added: torch.Tensor = _AddLowRank.apply(base(x), dropout(x), down, up, scale)  # type: ignore[no-untyped-call]
+        return added
+
+
+def is_plain(layer: nn.Module) -> bool:
+    """Return whether a layer is a frozen linear layer whose forward pass nothing has changed."""
+    hooks = layer._forward_hooks or layer._forward_pre_hooks or "forward" in layer.__dict__
+    return type(layer) is nn.Linear and not hooks and not layer.weight.requires_grad
+
+
+def _convolved(
+    base: nn.Conv2d, out: torch.Tensor, x: torch.Tensor, down: torch.Tensor, up: torch.Tensor, scale: float
+) -> torch.Tensor:
+    low = functional.conv2d(padded(base, x), down.to(x.dtype), None, base.stride, base.padding, base.dilation)
+    return torch.add(out, functional.conv2d(low, up.to(x.dtype)), alpha=scale)
+
+
+class _AdaptedLinear(torch.autograd.Function):
+    """`x W^T + b + s (x A^T) B^T`, for x (..., in), a frozen W (out, in), A (rank, in) and B (out, rank)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        down: torch.Tensor,
+        up: torch.Tensor,
+        scale: float,
+    ) -> torch.Tensor:
+        """Return the output (..., out) in the dtype of x."""
+        rows, narrow_down, narrow_up = x.reshape(-1, x.shape[-1]), down.to(x.dtype), up.to(x.dtype)
+        low = rows @ narrow_down.T
+        # Not in place: selective checkpointing may have kept the product.
+        out = torch.addmm(functional.linear(rows, weight, bias), low, narrow_up.T, alpha=scale)
+        ctx.save_for_backward(x, low, narrow_down, narrow_up, weight)
+        ctx.scale, ctx.factor_dtypes = scale, (down.dtype, up.dtype)
+        return out.view(*x.shape[:-1], out.shape[-1])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """Return the gradients of x, A and B."""
+        x, low, down, up, weight = ctx.saved_tensors
+        of_out = gradient.reshape(-1, gradient.shape[-1])
+        of_low, of_down, of_up = _gradients(ctx, of_out, x, low, up, needs=ctx.needs_input_grad[3:5])
+        of_x = torch.mm(of_out, weight).addmm_(of_low, down).view(x.shape) if ctx.needs_input_grad[0] else None
+        return of_x, None, None, of_down, of_up, None
+
+
+class _AddLowRank(torch.autograd.Function):
+    """`y + s (x A^T) B^T`, for y (..., out), x (..., in), A (rank, in) and B (out, rank)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, y: torch.Tensor, x: torch.Tensor, down: torch.Tensor, up: torch.Tensor, scale: float
+    ) -> torch.Tensor:
+        """Return the sum, in the dtype of y."""
+        narrow_down, narrow_up = down.to(y.dtype), up.to(y.dtype)
+        low = x.reshape(-1, x.shape[-1]).to(y.dtype) @ narrow_down.T
+        ctx.save_for_backward(x, low, narrow_down, narrow_up)
+        ctx.scale, ctx.factor_dtypes = scale, (down.dtype, up.dtype)
+        return torch.addmm(y.reshape(-1, y.shape[-1]), low, narrow_up.T, alpha=scale).view(y.shape)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """Return the gradients of y, x, A and B."""
+        x, low, down, up = ctx.saved_tensors
+        of_out = gradient.reshape(-1, gradient.shape[-1])
+        of_low, of_down, of_up = _gradients(ctx, of_out, x, low, up, needs=ctx.needs_input_grad[2:4])
+        of_x = (of_low @ down).view(x.shape).to(x.dtype) if ctx.needs_input_grad[1] else None
+        return gradient, of_x, of_down, of_up, None
+
+
+def _gradients(
+    ctx: Any, of_out: torch.Tensor, x: torch.Tensor, low: torch.Tensor, up: torch.Tensor, *, needs: tuple[bool, bool]
+) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+    """Return the gradients of the low-rank product (tokens, rank), of A and of B."""
+    of_low = of_out @ up
+    if ctx.scale != 1:
+        of_low, low = of_low * ctx.scale, low * ctx.scale
+    rows, (down_dtype, up_dtype) = x.reshape(-1, x.shape[-1]).to(of_out.dtype), ctx.factor_dtypes
+    of_down = _product(of_low.T, rows, down_dtype) if needs[0] else None
+    return of_low, of_down, _product(of_out.T, low, up_dtype) if needs[1] else None
+
+
+def _product(left: torch.Tensor, right: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return a matrix product in a dtype; NVIDIA's kernels return float32 from 16 bits without rounding before."""
+    widens = dtype == torch.float32 and left.dtype != dtype
+    if widens and left.device.type == "cuda" and torch.version.hip is None:
+        return torch.mm(left, right, out_dtype=dtype)
+    return (left @ right).to(dtype)
