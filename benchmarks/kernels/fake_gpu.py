@@ -80,7 +80,8 @@ _ANSWERS: dict[str, Any] = {
     "get_device_capability": lambda device=None: (9, 0),
     "manual_seed": lambda seed: None,
     "manual_seed_all": lambda seed: None,
-    "Stream": lambda device=None: None,  # nothing is offloaded
+    "Stream": lambda device=None: mock.Mock(),  # nothing is computed, so nothing waits
+    "current_stream": lambda device=None: mock.Mock(),
     "get_rng_state": _state,
     "set_rng_state": lambda state, device="cuda": None,
 }

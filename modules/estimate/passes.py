@@ -294,6 +294,10 @@ class Passes:
         found: tuple[int, int, int] = self._once(key, run)
         return found
 
+    def num_operations(self, part: str) -> int:
+        """Return the number of operations of a part's passes over a batch, each of them once."""
+        return sum(_num_operations(r, r.programs[-1]) for r in self._recordings[part].values())
+
     def _peak_without_gradient(self, plan: PartPlan, part: str, name: str, size: PassSize) -> int:
         replay = self._replay(Tape(), plan, part, name, size, records=False)
         replay.run(replay.inputs())
@@ -318,6 +322,12 @@ class Passes:
         if key not in self._known:
             self._known[key] = work()
         return self._known[key]
+
+
+def _num_operations(recording: Recording, program: Program) -> int:
+    """Return the operations of a program and of its blocks, as often as they are called."""
+    inside = (_num_operations(recording, recording.programs[s.program]) for s in program.steps if isinstance(s, Call))
+    return sum(not isinstance(s, Call) for s in program.steps) + sum(inside)
 
 
 def count(shapes: Any) -> int:

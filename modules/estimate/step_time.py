@@ -8,9 +8,10 @@ are counted or assumed, as noted with each, not fitted to one card:
   (Kaplan et al. 2020, section 2.1); recomputing adds what it computes again (Chen et al. 2016).
 - Weights and activations that are offloaded cross the bus at 12 GB/s (PCIe 4.0 with 16 lanes and pinned memory)
   during the computation; the longer of both decides.
-- Unpacking quantized weights reads and writes each weight once a pass, at 1 TB/s on such a card; on a CPU
+- Unpacking quantized weights moves the bytes that were counted, in each pass, at 1 TB/s on such a card; on a CPU
   docs/quantization.md has the measured speeds.
-- Starting kernels takes the host a time for each micro-batch, whatever its size: small images want large batches.
+- Starting kernels takes the host a time for each micro-batch, whatever its size: small images want large batches. Their
+  number follows from the operations of the model's recorded pass (`kernels_of`).
 """
 
 from __future__ import annotations
@@ -32,13 +33,20 @@ _HOST_MEMORY = 20e9 * _UNIT_SECONDS
 _RECOMPUTED: dict[CheckpointMode, float] = {
     "off": 0.0, "auto": 0.5, "selective": 0.15, "transformer": 0.7, "block": 1.0, "whole": 1.0,
 }  # fmt: skip
-# What each micro-batch costs the host: some 5,000 kernels of 4 microseconds; "selective" asks Python at each operation.
-_LAUNCHES = {True: 0.25, False: 0.02}
+_LAUNCH_SECONDS = 14e-6  # that PyTorch needs for a kernel: 230 ms for the 16,304 of a step of an SDXL LoRA
+# Kernels for each operation of the forward pass, and for each factor of an adapter, forward and back: counted for SDXL
+# (`python -m benchmarks kernels`), within 1 %; of Z-Image's step that finds 4 % too few. A gradient of the weights
+# needs a product and a sum or a cast of its own.
+_BACKWARD, _BACKWARD_OF_WEIGHTS = 1.06, 1.6
+_OF_FACTOR, _OF_FACTOR_IN_AUTOCAST = (2.0, 2.0), (3.5, 5.2)
+_CPU_LAUNCHES = 0.02
+# Selective checkpointing asks Python at each operation.
 _SELECTIVE_HOST = {True: 1.5, False: 20.0}
 _HIDDEN = 0.9  # the share of the shorter of computation and transfer that the longer one hides
 _KEPT_PER_PASS = 0.25  # moving one image's kept activations out and in again, what of it is not hidden
 _FUSED = 1.03  # many small updates in place of a few large ones
-_FOUR_BITS = 1.5  # two values of a byte are looked up, with a scale for each 64
+# Bytes for each weight besides the packed ones: 8 bits are written in 16 bits by one kernel, 4 bits through float32.
+_WRITTEN_FROM_8_BITS, _WRITTEN_FROM_4_BITS = 2, 18
 _OPTIMIZER_BYTES = 40  # read and written for each trained weight: gradient, value, two moments
 
 
@@ -49,7 +57,9 @@ class StepFacts:
     `num_weights` counts the weights of the part that is passed through, `weight_bytes` the stored bytes of each,
     `work` the cost of a weight relative to a UNet's. `batch_size` counts images; `num_trained` the weights of the
     optimizer; `num_encoder_weights` the weights of text encoders that are offloaded like the part, in 16 bits.
-    `is_unpacked`: weights are quantized; `is_cast`: they are float32 and cast to 16 bits once a batch.
+    `num_operations` are those of the part's pass, `num_factors` the factors of its adapter (2 of a LoRA's layer), and
+    `has_autocast` whether it runs under autocast. `is_unpacked`: weights are quantized; `is_cast`: they are float32 and
+    cast to 16 bits once a batch.
     """
 
     num_weights: int
@@ -61,6 +71,9 @@ class StepFacts:
     num_encoder_weights: int
     trains_weights: bool
     checkpointing: CheckpointMode
+    num_operations: int
+    num_factors: int = 0
+    has_autocast: bool = True
     offloads_activations: bool = False
     offload_fraction: float = 0.0
     is_unpacked: bool = False
@@ -77,14 +90,13 @@ def step_time(facts: StepFacts) -> float:
     recomputed = _RECOMPUTED[facts.checkpointing]
     computing = forward * (2 + facts.trains_weights + recomputed)
     computing *= _FUSED if facts.is_fused else 1.0
-    computing += _LAUNCHES[facts.on_gpu]
     if facts.checkpointing == "selective":
         computing += _SELECTIVE_HOST[facts.on_gpu] * min(1.0, facts.num_weights / _WEIGHTS + 0.3)
     passes = 2 + (recomputed >= 1)
     stored = facts.num_weights * facts.weight_bytes
     if facts.is_unpacked:
-        unpacked = stored + 4 * facts.num_weights  # read packed, written and read in 16 bits
-        computing += passes * unpacked / _CARD_MEMORY * (_FOUR_BITS if facts.weight_bytes < 1 else 1.0)
+        written = _WRITTEN_FROM_4_BITS if facts.weight_bytes < 1 else _WRITTEN_FROM_8_BITS
+        computing += passes * (stored + written * facts.num_weights) / _CARD_MEMORY
     if facts.is_cast:
         computing += (stored + 2 * facts.num_weights) / _CARD_MEMORY
     if facts.offloads_activations:
@@ -93,8 +105,20 @@ def step_time(facts: StepFacts) -> float:
         facts.offload_fraction * (stored + 2 * facts.num_encoder_weights) * (passes + facts.trains_weights)
     )  # with the gradients
     transfer = moved / _BUS
-    micro_batch = max(computing, transfer) + (1 - _HIDDEN) * min(computing, transfer)
+    host = kernels_of(facts) * _LAUNCH_SECONDS / _UNIT_SECONDS if facts.on_gpu else _CPU_LAUNCHES
+    micro_batch = max(computing, transfer, host) + (1 - _HIDDEN) * (
+        computing + transfer + host - max(computing, transfer, host)
+    )
     return facts.accumulation_steps * micro_batch + _updating(facts)
+
+
+def kernels_of(facts: StepFacts) -> float:
+    """Return the number of kernels of a micro-batch, without those of unpacking and of the optimizer."""
+    of_factor = _OF_FACTOR_IN_AUTOCAST if facts.has_autocast else _OF_FACTOR
+    forward = facts.num_operations + of_factor[0] * facts.num_factors
+    per_operation = _BACKWARD_OF_WEIGHTS if facts.trains_weights else _BACKWARD
+    backward = per_operation * facts.num_operations + of_factor[1] * facts.num_factors
+    return forward * (1 + _RECOMPUTED[facts.checkpointing]) + backward
 
 
 def _updating(facts: StepFacts) -> float:

@@ -20,6 +20,7 @@ from typing import TypeVar
 
 from modules.config.rules import problems_of
 from modules.config.schema import Config
+from modules.config.usage import needs_autocast
 from modules.estimate.passes import count
 from modules.estimate.step_time import StepFacts, step_time
 from modules.families.spec import PartSpec
@@ -179,6 +180,7 @@ class StepTimes:
         self._num_encoder_weights = sum(self._count(p) for p in reached_encoders(budget))
         trained = ((n, p) for n, p in run.plans.items() if p.trains != "nothing")
         self._num_trained = sum(count(weights(n, p).trained(p)) for n, p in trained)
+        self._num_factors = len(weights(self._part.name, run.plans[self._part.name]).adapter)
         self._pixels = max((width * height for width, height in run.sizes), default=0)
 
     def of(self, config: Config) -> float:
@@ -196,6 +198,9 @@ class StepTimes:
             num_encoder_weights=self._num_encoder_weights,
             trains_weights=run.plans[part.name].trains == "full",
             checkpointing=settings.checkpointing,
+            num_operations=self._budget.passes.num_operations(part.name),
+            num_factors=self._num_factors,
+            has_autocast=training.precision in ("bfloat16", "float16") and needs_autocast(config),
             offloads_activations=settings.offload_activations and settings.checkpointing not in ("off", "selective"),
             offload_fraction=settings.offload_fraction,
             is_unpacked=dtype in FORMATS,

@@ -230,7 +230,7 @@ def _train(config: Config, family: ModelFamily, start: Start | None) -> tuple[li
         adapters = attach_adapters(family, config.adapter, trained, start, run_seed=config.general.seed)
         if not needs_autocast(config):
             for adapter in adapters:
-                assert isinstance(adapter, CastingAdapter), "the adapter's record says that it casts"
+                assert isinstance(adapter, CastingAdapter), "its record states it"
                 adapter.compute_in_input_dtype()
         parameters = {adapter.part: adapter.parameters() for adapter in adapters}
     fixed = {adapter.part: adapter.fixed for adapter in adapters}

@@ -13,7 +13,7 @@ from modules.config.codec import load_file, save_file
 from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.data.buckets import Size
-from modules.estimate.step_time import StepFacts, step_time
+from modules.estimate.step_time import StepFacts, kernels_of, step_time
 from modules.settings.edit import get_path
 from modules.system.errors import DarkroomError
 from tests.unit.preflight.setups import changed
@@ -98,7 +98,10 @@ def test_the_proposal_is_the_fastest_that_fits_on_every_card(family: str, trains
 
 
 def test_sdxl_fits_a_small_card_and_says_what_it_costs() -> None:
-    found = check_cell(budget("sdxl", "adapter", batch_size=1), 8)
+    single = budget("sdxl", "adapter", batch_size=1)
+    base = single.with_config(single.config.model_copy(update={"parts": parts(BF16)}))
+    assert base is not None
+    found = check_cell(base, 8)
     assert found.fits
     assert found.time_factor > 1
     assert "A step takes about" in describe_fit(found)
@@ -196,7 +199,7 @@ def facts(**changes: Any) -> StepFacts:
     values: dict[str, Any] = {
         "num_weights": 2_570_000_000, "weight_bytes": 2.0, "pixels": 1024 * 1024, "batch_size": 4,
         "accumulation_steps": 1, "num_trained": 23_000_000, "num_encoder_weights": 0, "trains_weights": False,
-        "checkpointing": "off",
+        "checkpointing": "off", "num_operations": 1843,
     }  # fmt: skip
     return StepFacts(**{**values, **changes})
 
@@ -226,6 +229,20 @@ def test_selective_checkpointing_pays_only_for_large_batches_on_a_gpu() -> None:
     assert gain(batch_size=8) > 0
     assert gain(batch_size=1) < 0
     assert gain(batch_size=8, on_gpu=False) < 0
+
+
+@pytest.mark.parametrize(
+    ("has_autocast", "checkpointing", "counted"),
+    [(True, "off", 16_304), (True, "block", 23_328), (False, "off", 9_581)],
+)
+def test_the_kernels_of_an_sdxl_lora_are_those_that_are_counted(
+    has_autocast: bool, checkpointing: str, counted: int
+) -> None:
+    """1,843 operations in the recorded pass and 722 layers, as `python -m benchmarks kernels` counts them."""
+    passes = budget("sdxl", "adapter").passes
+    assert passes.num_operations("unet") == 1843
+    given = facts(num_factors=2 * 722, has_autocast=has_autocast, checkpointing=checkpointing)
+    assert kernels_of(given) == pytest.approx(counted, rel=0.01)
 
 
 @pytest.mark.parametrize(("text", "size"), [("8GB", 8 * GB), ("8", 8 * GB), ("7.5 gb", 7.5 * GB), ("8GiB", 8 << 30)])
