@@ -25,6 +25,7 @@ DENOISE = MethodSpec(
     has_denoising_loss=lambda settings: True,
     trains_embeddings=True,
     is_shareable=lambda settings: True,
+    is_recordable=True,
 )
 
 

@@ -102,7 +102,8 @@ class MethodSpec:
     loader in several micro-batches, so that gradients are always accumulated. `repeats_forward`: it compares its
     predictions with the ones that it sampled with, so that they must not differ by dropout. `trains_embeddings`: it can
     train embeddings. `is_shareable(settings)`: several processes can share its steps, because it trains on each image
-    (or pair) of the loader by itself, or shares out its own micro-batches (`splits_batches`).
+    (or pair) of the loader by itself, or shares out its own micro-batches (`splits_batches`). `is_recordable`: its loss
+    can be recorded as a CUDA graph (`RecordableMethod`).
     """
 
     name: str
@@ -127,6 +128,7 @@ class MethodSpec:
     repeats_forward: bool = False
     trains_embeddings: bool = False
     is_shareable: Callable[[Any], bool] = lambda settings: False
+    is_recordable: bool = False
     ddpm_only: Callable[[Any], str] = lambda settings: ""
     problems: Callable[[Any], Iterable[Problem]] = lambda settings: ()
     guide: MethodGuide = MethodGuide()

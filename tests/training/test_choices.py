@@ -139,6 +139,7 @@ ELSEWHERE: set[str | tuple[str, str]] = {  # fields, and single choices
     "multi_gpu.sharding",
     "multi_gpu.reduce_precision",
     ("model.channels_last", "auto"),  # on some GPUs only: see test_layout_choice
+    "training.cuda_graphs",  # only GPUs have graphs, and the results are the same: see test_graphs
     "model.compile",  # compiling takes long, and measuring it needs a GPU: see test_compile
     "training.method.sampler",  # of online DPO: each samples in test_rollout, two in runs of test_online_dpo
 }

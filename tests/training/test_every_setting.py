@@ -65,6 +65,7 @@ WITHOUT_RESULT = {
     "general.only_cache": "fills the caches and trains nothing: test_one_scan",
     "general.debug_checks": "looks for values that are not finite: test_run",
     "model.compile": "speed: test_compile",
+    "training.cuda_graphs": "speed, on GPUs: test_graphs",
     "model.offline": "all is here already: test_loading",
     "model.hub_cache_dir": "where downloads lie: test_hub_datasets",
     "parts.unet.offload_activations": "memory: test_checkpointing",

@@ -86,6 +86,31 @@ class StepLoss:
     metrics: Mapping[str, float | torch.Tensor] = field(default_factory=dict)
     num_images: int | None = None
 
+    @property
+    def share(self) -> float:
+        """Its share of the samples of the optimizer step."""
+        return self.num_samples / self.group_samples
+
+
+class RecordableMethod(Protocol):
+    """A method whose loss can be recorded as a CUDA graph (`trainer/step/graphs.py`), divided into two halves."""
+
+    def draw(self, batch: Any, context: StepContext) -> Any | None:
+        """Return all that the loss of a batch is computed from: tensors on the device, random numbers among them.
+
+        They may be in dataclasses, mappings and tuples, with other values that can be hashed. None if the loss of this
+        batch cannot be computed from such values alone.
+        """
+        ...
+
+    def loss_of(self, drawn: Any, context: StepContext) -> torch.Tensor:
+        """Return the loss, of shape (), computed on the device alone: nothing is read from it or copied to it."""
+        ...
+
+    def as_step_loss(self, loss: torch.Tensor, batch: Any) -> StepLoss:
+        """Return a loss of a batch with what `loss` returns besides."""
+        ...
+
 
 class TrainingMethod(Protocol):
     """A training method. Policy methods roll out in `batches`, reward-gradient methods sample inside `loss`.

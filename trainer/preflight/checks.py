@@ -26,6 +26,7 @@ from trainer.preflight.devices import problems_of_devices
 from trainer.preflight.distilled import problems_of_distilled
 from trainer.preflight.embeddings import problems_of_words
 from trainer.preflight.estimates import problems_of_estimates, sizes_of
+from trainer.preflight.graphs import problems_of_graphs
 from trainer.preflight.images import problems_of_concept_folders, problems_of_images
 from trainer.preflight.length import problems_of_length, problems_of_validation
 from trainer.preflight.missing_captions import problems_of_captions_files, problems_of_missing_captions
@@ -78,6 +79,7 @@ def check(
     problems += problems_of_devices(config)
     problems += problems_of_packages(config)
     problems += problems_of_ranks(config)
+    problems += problems_of_graphs(config)
     problems += problems_of_speed(config)
     is_new = resume_from is None and run_dir is None
     run_dir = run_dir if resume_from is None else _run_dir(resume_from)

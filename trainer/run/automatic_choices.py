@@ -21,6 +21,7 @@ from modules.system.problem import count
 from trainer import phases
 from trainer.machine_events import SettingChosen
 from trainer.preflight.estimates import sizes_of
+from trainer.preflight.graphs import records_steps
 from trainer.preflight.ranks import sharded_parts
 from trainer.preflight.room import Blocks, automatic_parts, blocks_to_checkpoint
 from trainer.run.machine import Machine
@@ -136,6 +137,7 @@ def measures_compiled_blocks(config: Config, device: Device, world_size: int) ->
         and world_size == 1
         and not method_of(config).samples_images
         and importlib.util.find_spec("triton") is not None
+        and not records_steps(config, device.type, world_size)
     )
 
 

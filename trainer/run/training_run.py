@@ -33,6 +33,7 @@ from trainer.run.checkpoint import restore
 from trainer.run.data import Loaders, plan_fingerprint
 from trainer.run.embeddings import kept_norms
 from trainer.run.finish import PreparedRun, end, end_stopped, rescue
+from trainer.run.graphs import step_graphs
 from trainer.run.loading import load_perceptual_of, load_reward_models_of, load_run
 from trainer.run.model import LoadedModel
 from trainer.run.open_folder import remove_unfinished_files
@@ -286,6 +287,7 @@ def _training(
         quiet_points=QuietPoints(setup.clocks.seconds),
         position=counters,
         ranks=ranks,
+        graphs=step_graphs(config, setup.machine, model, setup.log.emit),
     )
 
 

@@ -20,6 +20,7 @@ from trainer.run_folder.event_log import EventLog
 from trainer.step.callback import Callback, Reporter, StepView
 from trainer.step.counters import Counters
 from trainer.step.freezing import training_parts
+from trainer.step.graphs import StepGraphs, recorded_loss
 from trainer.step.outcome import PendingOutcome
 from trainer.step.pauses import Pauses
 from trainer.step.precision import Precision
@@ -69,6 +70,7 @@ class Training:
     quiet_points: QuietPoints
     position: Counters
     ranks: Ranks = ALONE
+    graphs: StepGraphs | None = None
     is_in_step: bool = False
     """Whether this process computes a step, for which others may wait: not while the callbacks run."""
     unread: _UnreadStep | None = None
@@ -115,7 +117,9 @@ def train_epoch(training: Training) -> None:
     training.pauses.take_seconds()
     for batch in step_batches(training.method, loaded, training.context, first_step=step, end_step=end_step):
         training.pauses.check()
-        step_loss = add_micro_batch(batch, training.method, stepper, training.context, training.precision)
+        step_loss = add_micro_batch(
+            batch, training.method, stepper, training.context, training.precision, training.graphs
+        )
         if not step_loss.is_last_micro_batch:
             continue
         finish_step(training, epoch_steps, started + training.pauses.take_seconds())
@@ -130,14 +134,25 @@ def train_epoch(training: Training) -> None:
 
 
 def add_micro_batch(
-    batch: StepBatch, method: TrainingMethod, stepper: Stepper, context: StepContext, precision: Precision
+    batch: StepBatch,
+    method: TrainingMethod,
+    stepper: Stepper,
+    context: StepContext,
+    precision: Precision,
+    graphs: StepGraphs | None = None,
 ) -> StepLoss:
-    """Add the gradient of a method's loss for a batch to a stepper, and return the loss."""
+    """Add the gradient of a method's loss for a batch to a stepper, and return the loss.
+
+    With `graphs` the forward and backward pass are recorded and replayed, where the batch can be.
+    """
     # Dropout inside the model uses the global generator, so it is seeded for each micro-batch.
     # Processes that share one must not drop the same places.
     rows = (batch.first_row,) if isinstance(batch, Batch) and batch.first_row else ()
     seed = derive_seed(context.run_seed, "dropout", batch.step, batch.micro_batch, *rows)
     with seeded_global_rng(seed, context.device):
+        if graphs is not None and (recorded := recorded_loss(graphs, batch, method, context, precision)) is not None:
+            stepper.add(recorded)
+            return recorded
         with precision.of_steps(), references_left():
             step_loss = method.loss(batch, context)
         stepper.begin(batch.step)

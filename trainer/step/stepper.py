@@ -89,13 +89,21 @@ class Stepper:
         ReferenceOpenError while a reference model is active.
         """
         require_no_reference()
-        loss = step_loss.loss * (step_loss.num_samples / step_loss.group_samples)
+        loss = step_loss.loss * step_loss.share
         if self._fused is not None:
             self._move_backward(self._fused, loss, is_whole=step_loss.is_last_micro_batch and not self._losses)
         elif loss.requires_grad:
             if self._sums is not None and step_loss.is_last_micro_batch:
                 self._sums.open(self._step)
             self.scaler.scale(loss).backward()
+        self._count(step_loss, loss)
+
+    def add(self, step_loss: StepLoss) -> None:
+        """Add a micro-batch whose gradients are in the parameters already: a recorded one."""
+        require_no_reference()
+        self._count(step_loss, step_loss.loss * step_loss.share)
+
+    def _count(self, step_loss: StepLoss, loss: torch.Tensor) -> None:
         self._losses.append(loss.detach())
         self._num_images += step_loss.num_samples if step_loss.num_images is None else step_loss.num_images
         self._metrics += [(name, value, step_loss.num_samples) for name, value in step_loss.metrics.items()]

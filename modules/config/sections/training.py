@@ -267,6 +267,19 @@ class Training(Section):
             applies_when=When("precision", ("bfloat16", "float16")),
         ),
     ] = True
+    cuda_graphs: Annotated[
+        Literal["off", "on", "auto"],
+        Setting(
+            "CUDA graphs",
+            "Records the forward and backward pass once for each size of images and then enqueues it at once, for "
+            "small models and fast GPUs, which wait for the computer between their many small operations. Where a run "
+            "cannot be recorded, it runs without. Automatic is off: no GPU has passed the check of the results yet.",
+            group="Precision and attention",
+            level="advanced",
+            changeable_on_resume=True,
+            choice_labels={"off": "Off", "on": "On", "auto": "Automatic"},
+        ),
+    ] = "auto"
     attention: Annotated[
         str,
         *one_of(attention_labels),

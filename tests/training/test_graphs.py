@@ -1,0 +1,284 @@
+"""Recorded steps: the losses and weights of a run without, through everything that changes between replays.
+
+On a double of CUDA graphs that runs on a CPU (`tests/builders/recorded_operations.py`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from modules.config.schema import Config
+from tests.builders.configs import laid_over, small_config
+from tests.builders.images import draw_folder
+from tests.builders.recorded_operations import NotRecordableError, RecordedOperations
+from tests.builders.runs import Ran, assert_equal_tensors, run, steps_of
+from trainer.events import WarningRaised
+from trainer.machine_events import SettingChosen
+from trainer.preflight import graphs as preflight_graphs
+from trainer.preflight.graphs import PASSED_ON, problems_of_graphs, records_steps, why_not_recorded
+from trainer.run import graphs as run_graphs
+from trainer.step.graphs import StepGraphs, shapes_of, tensors_in, with_tensors
+
+
+@pytest.fixture(scope="module")
+def two_sizes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return draw_folder(tmp_path_factory.mktemp("two-sizes"), sizes=[(64, 64), (64, 64), (96, 64), (96, 64)])
+
+
+@pytest.fixture
+def config(tiny_sd: Path, two_sizes: Path, tmp_path: Path) -> Config:
+    unet_only = {"unet": {"checkpointing": "block"}, "text_encoder": {"train": False}}
+    changes = {"training": {"epochs": 3, "batch_size": 1}, "parts": unet_only}
+    return laid_over(small_config(tmp_path, model=tiny_sd, images=two_sizes), changes)
+
+
+def recorded(config: Config, monkeypatch: pytest.MonkeyPatch, **more: Any) -> tuple[Ran, RecordedOperations]:
+    recorder = RecordedOperations()
+    with monkeypatch.context() as patched:
+        patched.setattr(run_graphs, "records_steps", lambda *_: True)
+        patched.setattr(run_graphs, "recorder_of", lambda _: recorder)
+        return run(config, **more), recorder
+
+
+SAMPLE = {"prompt": "a disc", "width_px": 64, "height_px": 64}
+CASES: dict[str, dict[str, Any]] = {
+    "LoRA, two sizes": {},
+    "accumulation": {"training": {"accumulation_steps": 2, "clip_grad_norm": 0.1}},
+    "samples, validation and EMA": {
+        "training": {"ema": {"mode": "train_device", "decay": 0.5}},
+        "sampling": {"every": {"n": 4, "unit": "step"}, "prompts": [{**SAMPLE, "steps": 2}]},
+    },
+    "bfloat16": {"training": {"precision": "bfloat16"}},
+}
+
+
+FULL: dict[str, dict[str, Any]] = {
+    "fine-tune": {"training": {"trains": "full"}},
+    "fine-tune of 16-bit weights": {"training": {"trains": "full"}, "parts": {"unet": {"dtype": "bfloat16"}}},
+    "min-SNR, no checkpointing": {
+        "training": {"loss": {"weighting": "min_snr"}},
+        "parts": {"unet": {"checkpointing": "off"}},
+    },
+    "selective": {"parts": {"unet": {"checkpointing": "selective"}}},
+    "int8": {"parts": {"unet": {"dtype": "int8"}}, "training": {"precision": "bfloat16"}},
+}
+
+
+@pytest.mark.parametrize("case", [*CASES, *(pytest.param(name, marks=pytest.mark.full) for name in FULL)])
+def test_a_recorded_run_is_the_run_without(config: Config, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+    config = laid_over(config, (CASES | FULL)[case])
+    plain = run(config)
+    ran, recorder = recorded(config, monkeypatch)
+    assert recorder.num_operations
+    assert not [w for w in ran.of(WarningRaised) if "graphs" in w.message]
+    assert steps_of(ran) == steps_of(plain)
+    assert_equal_tensors(ran.weights, plain.weights)
+    replays = [number for kind, number in recorder.events if kind == "replay"]
+    assert set(replays) == {0, 1}  # one graph for each size
+    assert len(replays) == 12 - 2  # each size once without
+    assert [e.path for e in ran.of(SettingChosen)] == ["training.cuda_graphs"]
+
+
+def test_a_resumed_run_records_again_and_ends_the_same(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, _ = recorded(config, monkeypatch)
+    half, _ = recorded(laid_over(config, {"training": {"epochs": 2}}), monkeypatch)
+    resumed, recorder = recorded(config, monkeypatch, resume_from=Path(half.finished.backup_path))
+    assert steps_of(half) + steps_of(resumed) == steps_of(whole)
+    assert_equal_tensors(resumed.weights, whole.weights)
+    assert [kind for kind, _ in recorder.events].count("record") == 2
+
+
+def test_what_cannot_be_recorded_runs_as_it_is(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dropout of the adapter, which preflight refuses, too."""
+    config = laid_over(config, {"adapter": {"dropout": 0.5}})
+    plain = run(config)
+    ran, recorder = recorded(config, monkeypatch)
+    [warning] = [w for w in ran.of(WarningRaised) if "graphs" in w.message]
+    assert "could not be recorded as CUDA graphs: the model has layers with dropout" in warning.message
+    assert not recorder.events
+    assert steps_of(ran) == steps_of(plain)
+    assert_equal_tensors(ran.weights, plain.weights)
+
+
+class Two(torch.nn.Module):
+    """Two layers, of which one may be frozen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.one, self.two, self.unused = torch.nn.Linear(3, 4), torch.nn.Linear(4, 2), torch.nn.Linear(2, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.two(self.one(x).sin())
+
+
+def losses_and_gradients(graphs: StepGraphs, model: Two, numbers: list[int]) -> list[tuple[torch.Tensor, ...]]:
+    found: list[tuple[torch.Tensor, ...]] = []
+    for number in numbers:
+        model.zero_grad()
+        expected = Two()
+        expected.load_state_dict(model.state_dict())
+        expected.one.requires_grad_(model.one.weight.requires_grad)
+        x = torch.full((2 + number % 2, 3), float(number))
+        loss = graphs.add_gradients((x,), 0.5, lambda given: model(given[0]).square().mean())
+        plain = expected(x).square().mean()
+        (plain * 0.5).backward()
+        assert torch.equal(loss, plain)
+        for ours, exact in zip(model.parameters(), expected.parameters(), strict=True):
+            assert (ours.grad is None) == (exact.grad is None)
+            assert exact.grad is None or torch.equal(ours.grad, exact.grad)  # type: ignore[arg-type]
+        found.append((loss, x))
+    return found
+
+
+def test_graphs_are_dropped_when_a_weight_moves_or_is_frozen() -> None:
+    recorder, model = RecordedOperations(), Two()
+    graphs = StepGraphs(recorder, [model])
+    losses_and_gradients(graphs, model, [2, 4, 6, 3, 5])
+    assert recorder.events == [("record", 0), ("replay", 0), ("replay", 0), ("record", 1), ("replay", 1)]
+    model.two.weight.data = model.two.weight.data.clone()  # as a sample does that moves a part and back
+    losses_and_gradients(graphs, model, [2])
+    assert graphs.num_graphs == 0
+    losses_and_gradients(graphs, model, [4, 6])
+    assert recorder.events[-2:] == [("replay", 2), ("replay", 2)]
+    model.one.requires_grad_(False)
+    losses_and_gradients(graphs, model, [2, 4, 6])
+    assert recorder.events[-3:] == [("record", 3), ("replay", 3), ("replay", 3)]
+
+
+def test_a_loss_stays_when_the_next_replay_overwrites_its_memory() -> None:
+    recorder, model = RecordedOperations(), Two()
+    (_, _), (first, x), (second, _) = losses_and_gradients(StepGraphs(recorder, [model]), model, [2, 4, 6])
+    assert torch.equal(first, model(x).square().mean())
+    assert not torch.equal(first, second)
+
+
+def test_gradients_of_recorded_and_other_micro_batches_are_added() -> None:
+    model = Two()
+    graphs = StepGraphs(RecordedOperations(), [model])
+    losses_and_gradients(graphs, model, [2, 4])
+    model.zero_grad()
+    for x in (torch.ones(2, 3), torch.ones(5, 3), torch.ones(2, 3) * 2):  # recorded, new, recorded
+        graphs.add_gradients((x,), 0.5, lambda given: model(given[0]).square().mean())
+    found = [p.grad for p in model.parameters()]
+    model.zero_grad(set_to_none=True)
+    for x in (torch.ones(2, 3), torch.ones(5, 3), torch.ones(2, 3) * 2):
+        (model(x).square().mean() * 0.5).backward()
+    for ours, parameter in zip(found, model.parameters(), strict=True):
+        assert (ours is None) == (parameter.grad is None)
+        assert ours is None or torch.equal(ours, parameter.grad)  # type: ignore[arg-type]
+
+
+def test_a_number_of_the_host_is_that_of_the_recording() -> None:
+    """Why learning rates must not be recorded, and what the double is for."""
+    model, factor = Two(), [1.0]
+    graphs = StepGraphs(RecordedOperations(), [model])
+    x = torch.ones(2, 3)
+    losses = []
+    for number in (1.0, 2.0, 3.0):
+        factor[0] = number
+        losses.append(graphs.add_gradients((x,), 1.0, lambda given: model(given[0]).square().mean() * factor[0]))
+    assert torch.equal(losses[1], losses[0] * 2)
+    assert torch.equal(losses[2], losses[1])
+
+
+def test_a_failed_recording_leaves_the_gradients_of_a_plain_run() -> None:
+    model, reports = Two(), list[str]()
+    graphs = StepGraphs(RecordedOperations(), [model], report=lambda graphs: reports.append(graphs.failure))
+
+    def reads(given: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        loss = model(given[0]).square().mean()
+        return loss if loss.item() > 0 else loss * 2
+
+    for number in (1.0, 2.0, 3.0):
+        model.zero_grad()
+        x = torch.full((2, 3), number)
+        loss = graphs.add_gradients((x,), 1.0, reads)
+        found = model.one.weight.grad
+        model.zero_grad()
+        plain = model(x).square().mean()
+        plain.backward()
+        assert torch.equal(loss, plain)
+        assert torch.equal(found, model.one.weight.grad)  # type: ignore[arg-type]
+    [failure] = reports
+    assert failure.startswith("NotRecordableError: aten._local_scalar_dense")
+
+
+def test_the_double_refuses_what_a_graph_refuses() -> None:
+    x = torch.ones(3)
+    for work in (lambda: x.sum().item(), lambda: torch.rand(3), lambda: x.nonzero(), lambda: torch.get_rng_state()):
+        with pytest.raises(NotRecordableError):
+            RecordedOperations().record(work)  # type: ignore[arg-type]
+    replay = RecordedOperations().record(lambda: x.add_(1))  # type: ignore[arg-type, return-value]
+    assert torch.equal(x, torch.ones(3))
+    replay()
+    assert torch.equal(x, torch.full((3,), 2.0))
+
+
+def test_values_of_dataclasses_and_mappings_are_put_into_slots() -> None:
+    tensors = [torch.tensor([float(n)]) for n in range(4)]
+    value = (tensors[0], {"b": tensors[2], "a": (tensors[1], "text")}, [None, tensors[3]], 5)
+    assert [float(t) for t in tensors_in(value)] == [0.0, 1.0, 2.0, 3.0]
+    changed = with_tensors(value, iter([t + 10 for t in tensors]))
+    assert [float(t) for t in tensors_in(changed)] == [10.0, 11.0, 12.0, 13.0]
+    assert shapes_of(changed) == shapes_of(value)
+    assert shapes_of((*value[:3], 6)) != shapes_of(value)
+    assert shapes_of((torch.ones(2), *value[1:])) != shapes_of(value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "device", "world_size", "because"),
+    [
+        ({}, "cuda", 1, ""),
+        ({}, "cpu", 1, "only GPUs"),
+        ({}, "cuda", 2, "several processes"),
+        ({"training": {"precision": "float16"}}, "cuda", 1, "float16"),
+        ({"training": {"loss": {"learned_weighting": True}}}, "cuda", 1, "learned"),
+        ({"training": {"method": {"name": "dpo"}}}, "cuda", 1, "method"),
+        ({"training": {"trains": "vae"}}, "cuda", 1, "method"),
+        ({"parts": {"text_encoder": {"train": True}}}, "cuda", 1, "captions"),
+        ({"data": {"text_cache": False}}, "cuda", 1, "captions"),
+        ({"data": {"latent_cache": False}}, "cuda", 1, "latent cache"),
+        ({"parts": {"unet": {"offload_fraction": 0.5}}}, "cuda", 1, "offloaded"),
+        ({"parts": {"unet": {"offload_activations": True}}}, "cuda", 1, "offloaded"),
+        ({"adapter": {"dropout": 0.1}}, "cuda", 1, "dropout"),
+        ({"adapter": {"module_dropout": 0.1}}, "cuda", 1, "dropout"),
+        (
+            {"training": {"trains": "full", "optimizer": {"name": "adamw", "fused_back_pass": True}}},
+            "cuda",
+            1,
+            "backward pass",
+        ),
+        ({"model": {"compile": "on"}}, "cuda", 1, "compiled"),
+        ({"general": {"debug_checks": True}}, "cuda", 1, "debug checks"),
+    ],
+)
+def test_what_cannot_be_recorded_is_named(
+    config: Config, changes: dict[str, Any], device: str, world_size: int, because: str
+) -> None:
+    on = laid_over(config, {"training": {"cuda_graphs": "on"}})
+    changed = laid_over(on, changes)
+    found = why_not_recorded(changed, device, world_size)
+    assert because in found
+    assert bool(found) is bool(because)
+    assert records_steps(changed, device, world_size) is not bool(because)
+
+
+def test_the_automatic_choice_is_off_until_a_gpu_has_passed(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    automatic = laid_over(config, {"training": {"cuda_graphs": "auto"}})
+    assert not PASSED_ON
+    assert not records_steps(automatic, "cuda", 1)
+    monkeypatch.setattr(preflight_graphs, "PASSED_ON", ("a GPU",))
+    assert records_steps(automatic, "cuda", 1)
+    assert not records_steps(laid_over(config, {"training": {"cuda_graphs": "off"}}), "cuda", 1)
+
+
+def test_a_run_on_a_cpu_says_that_it_records_nothing(config: Config) -> None:
+    assert not list(problems_of_graphs(config))
+    [problem] = problems_of_graphs(laid_over(config, {"training": {"cuda_graphs": "on"}}))
+    assert (problem.path, problem.severity) == ("training.cuda_graphs", "warning")
+    assert "because only GPUs have graphs" in problem.message

@@ -1,0 +1,250 @@
+"""CUDA graphs: the forward and backward pass of a micro-batch is recorded once for its shapes, then replayed.
+
+A step enqueues thousands of kernels, and a fast GPU waits for the host that enqueues them. A graph is enqueued by one
+call (PyTorch, "CUDA semantics", section CUDA graphs). It reads its inputs from fixed slots and adds to fixed gradients,
+so clipping, the optimizer, accumulation and the check for values that are not finite see what they always see.
+
+What is drawn at random, and what the host computes from a batch, is an input: the method draws it before
+(`RecordableMethod`). A micro-batch whose shapes are new runs as it is, which is also the warm-up that recording needs;
+the next one of these shapes is recorded. A graph holds while all weights stay where they are and the same ones are
+trained: sampling that moves a part, or a part that is frozen, drops all graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from itertools import chain
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch import nn
+
+from modules.system.devices import Device
+from trainer.methods.protocol import StepBatch, StepContext, StepLoss
+from trainer.step.precision import Precision
+from trainer.step.prediction_modes import references_left
+
+T = TypeVar("T")
+
+_MOST_GRAPHS = 64
+"""Each graph has a node of some kilobytes on the host for every kernel. Further shapes run as they are."""
+
+
+class Recorder(Protocol):
+    """Records what a function enqueues on the device."""
+
+    def record(self, run: Callable[[], None]) -> Callable[[], None]:
+        """Return a function that computes what `run` enqueues, which is not computed now.
+
+        Raises RuntimeError if something in it cannot be recorded.
+        """
+        ...
+
+
+class CudaRecorder:
+    """Records with CUDA graphs. All graphs share their memory, which is possible because they never run at once.
+
+    Nothing may be read from that memory after the next replay but what was copied out of it.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream(device.torch)  # one for all: torch shares memory within a stream only
+
+    def record(self, run: Callable[[], None]) -> Callable[[], None]:
+        """Capture what `run` enqueues into a graph, and return its replay."""
+        graph = torch.cuda.CUDAGraph()
+        # Threads of the loader copy to the device meanwhile, which must not end the capture.
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
+            run()
+        replay: Callable[[], None] = graph.replay
+        return replay
+
+
+_NO_LOSS = torch.zeros(())
+
+
+@dataclass(frozen=True, eq=False)
+class _Graph:
+    """A recorded pass: its inputs' slots, its result, and the parameters that it reaches."""
+
+    slots: Sequence[torch.Tensor]
+    loss: torch.Tensor
+    reached: Sequence[nn.Parameter]
+    replay: Callable[[], None]
+
+
+class StepGraphs:
+    """The graphs of a run: one for each shape of a micro-batch's inputs.
+
+    `failure` is why recording failed; then every micro-batch runs as it is.
+    """
+
+    def __init__(
+        self, recorder: Recorder, modules: Sequence[nn.Module], *, report: Callable[[StepGraphs], None] = lambda _: None
+    ) -> None:
+        """`modules` contain all weights that a pass reads. `report` is called after each recording, and a failure."""
+        self.failure = ""
+        self._recorder = recorder
+        self._modules = modules
+        self._report = report
+        self._graphs: dict[object, _Graph] = {}
+        self._reached: dict[object, list[nn.Parameter]] = {}
+        self._gradients: dict[nn.Parameter, torch.Tensor] = {}
+        self._tensors: list[torch.Tensor] = []
+        self._state: list[tuple[int, bool]] = []
+
+    @property
+    def num_graphs(self) -> int:
+        """The number of graphs that can be replayed."""
+        return len(self._graphs)
+
+    def add_gradients(self, inputs: T, share: float, loss_of: Callable[[T], torch.Tensor]) -> torch.Tensor:
+        """Add `share` times the gradients of `loss_of(inputs)` to the parameters, and return the loss, detached.
+
+        `inputs` are tensors on the device, in dataclasses, mappings and tuples, with values that can be hashed: those
+        are part of a graph. `loss_of` must compute on the device alone, and draw no random numbers.
+        """
+        self._drop_outdated()
+        key = (share, shapes_of(inputs))
+        graph = self._graphs.get(key)
+        if graph is None and key in self._reached and len(self._graphs) < _MOST_GRAPHS and not self.failure:
+            graph = self._record(key, inputs, share, loss_of)
+        if graph is None:
+            return self._run(key, inputs, share, loss_of)
+        self._attach(graph.reached)
+        torch._foreach_copy_(list(graph.slots), list(tensors_in(inputs)))
+        graph.replay()
+        return graph.loss.clone()  # the next replay of any graph may overwrite it
+
+    def _run(self, key: object, inputs: T, share: float, loss_of: Callable[[T], torch.Tensor]) -> torch.Tensor:
+        """Run a micro-batch as it is, and note which parameters it reaches."""
+        earlier = {} if key in self._reached else {p: p.grad for p in self._trained() if p.grad is not None}
+        for parameter in earlier:
+            parameter.grad = None
+        loss = loss_of(inputs)
+        (loss * share).backward()
+        if key not in self._reached:
+            self._reached[key] = [p for p in self._trained() if p.grad is not None]
+        for parameter, gradient in earlier.items():
+            parameter.grad = gradient if parameter.grad is None else gradient.add_(parameter.grad)
+        return loss.detach()
+
+    def _record(self, key: object, inputs: T, share: float, loss_of: Callable[[T], torch.Tensor]) -> _Graph | None:
+        slots = [tensor.clone() for tensor in tensors_in(inputs)]
+        in_slots, reached = with_tensors(inputs, iter(slots)), self._reached[key]
+        losses: list[torch.Tensor] = []
+
+        def run() -> None:
+            loss = loss_of(in_slots)
+            (loss * share).backward()
+            losses.append(loss.detach())
+
+        self._attach(reached)  # the graph adds to these tensors
+        try:
+            replay = self._recorder.record(run)
+        except RuntimeError as error:
+            self.failure = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200] if str(error) else ''}"
+            self._drop()
+            self._report(self)
+            return None
+        graph = self._graphs[key] = _Graph(slots, losses[0], reached, replay)
+        self._report(self)
+        return graph
+
+    def _attach(self, reached: Sequence[nn.Parameter]) -> None:
+        """Give parameters their fixed gradients, with the values of those that they have, or zeros."""
+        empty = []
+        for parameter in reached:
+            fixed = self._gradients.get(parameter)
+            if fixed is None:
+                fixed = self._gradients[parameter] = torch.zeros_like(parameter)
+            if parameter.grad is None:
+                empty.append(fixed)
+            elif parameter.grad is not fixed:
+                fixed.copy_(parameter.grad)
+            parameter.grad = fixed
+        if empty:
+            torch._foreach_zero_(empty)
+
+    def _trained(self) -> list[nn.Parameter]:
+        return [t for t in self._tensors if isinstance(t, nn.Parameter) and t.requires_grad]
+
+    def _drop_outdated(self) -> None:
+        """Drop all graphs if a weight has moved, or others are trained."""
+        if not self._tensors:
+            found = chain.from_iterable(chain(m.parameters(), m.buffers()) for m in self._modules)
+            self._tensors = list(dict.fromkeys(found))
+        state = [(t.data_ptr(), t.requires_grad) for t in self._tensors]
+        if state != self._state:
+            self._drop()
+            self._state = state
+
+    def _drop(self) -> None:
+        self._graphs.clear()
+        self._reached.clear()
+        self._gradients.clear()
+
+
+def recorded_loss(
+    graphs: StepGraphs, batch: StepBatch, method: Any, context: StepContext, precision: Precision
+) -> StepLoss | None:
+    """Return the loss of a batch whose gradients a graph has added; None, and no gradients, if it cannot be recorded.
+
+    `method` is a `RecordableMethod`. Autocast is entered inside of what is recorded: it keeps casts until it is left.
+    """
+    if graphs.failure:
+        return None
+    with precision.of_steps():
+        drawn = method.draw(batch, context)
+    if drawn is None:
+        return None
+
+    def loss_of(inputs: Any) -> torch.Tensor:
+        with precision.of_steps(), references_left():
+            loss: torch.Tensor = method.loss_of(inputs, context)
+        return loss
+
+    without: StepLoss = method.as_step_loss(_NO_LOSS, batch)
+    return replace(without, loss=graphs.add_gradients(drawn, without.share, loss_of))
+
+
+def tensors_in(value: object) -> Iterator[torch.Tensor]:
+    """Yield the tensors in a value of dataclasses, mappings, tuples and lists, in a fixed order."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif is_dataclass(value):
+        yield from chain.from_iterable(tensors_in(getattr(value, f.name)) for f in fields(value))
+    elif isinstance(value, Mapping):
+        yield from chain.from_iterable(tensors_in(value[name]) for name in sorted(value))
+    elif isinstance(value, tuple | list):
+        yield from chain.from_iterable(map(tensors_in, value))
+
+
+def shapes_of(value: object) -> object:
+    """Return a hashable value that is equal for values with the same structure, shapes, dtypes and other contents."""
+    if isinstance(value, torch.Tensor):
+        return (tuple(value.shape), value.stride(), value.dtype, value.requires_grad)
+    if is_dataclass(value):
+        return (type(value), *(shapes_of(getattr(value, f.name)) for f in fields(value)))
+    if isinstance(value, Mapping):
+        return tuple((name, shapes_of(value[name])) for name in sorted(value))
+    if isinstance(value, tuple | list):
+        return (type(value), *map(shapes_of, value))
+    return value
+
+
+def with_tensors(value: T, tensors: Iterator[torch.Tensor]) -> T:
+    """Return a value with other tensors in place of those that `tensors_in` yields."""
+    found: Any = value
+    if isinstance(value, torch.Tensor):
+        found = next(tensors)
+    elif is_dataclass(value) and not isinstance(value, type):
+        found = replace(value, **{f.name: with_tensors(getattr(value, f.name), tensors) for f in fields(value)})
+    elif isinstance(value, Mapping):
+        found = {name: with_tensors(value[name], tensors) for name in sorted(value)}
+    elif isinstance(value, tuple | list):
+        found = type(value)(with_tensors(item, tensors) for item in value)
+    result: T = found
+    return result
