@@ -70,11 +70,13 @@ def round_tokens(tokens: torch.Tensor, rows: Rows) -> tuple[torch.Tensor, torch.
         return rows.round(tokens.float())
     largest = torch.linalg.vector_norm(tokens, float("inf"), dim=-1, keepdim=True, dtype=torch.float32)
     scales = rows.scales(largest)
+    # Row after row, in whatever order the tokens are in memory.
+    dtype = rows.dtype if rows.dtype.is_floating_point else torch.float32
+    out = torch.empty(tokens.shape, dtype=dtype, device=tokens.device)
     if rows.dtype.is_floating_point:
-        out = torch.empty(tokens.shape, dtype=rows.dtype, device=tokens.device)
         return torch.div(tokens, scales, out=out), scales
     start = torch.full((1,), _INTEGERS, device=tokens.device)
-    return torch.addcdiv(start, tokens, scales).view(torch.int8)[:, ::4].contiguous(), scales
+    return torch.addcdiv(start, tokens, scales, out=out).view(torch.int8)[:, ::4].contiguous(), scales
 
 
 def computes_in_8_bits(packed: torch.Tensor) -> bool:
