@@ -140,6 +140,16 @@ def test_a_run_stopped_before_the_choice_measures_again(tmp_path: Path) -> None:
     assert len(said) == 1
 
 
+def test_a_run_that_ended_while_it_was_measured_compiled_is_resumed_without(tmp_path: Path) -> None:
+    """Compiled steps may be what it ended with: out of memory, for example."""
+    ran, said, _ = trained(tmp_path / "a.json", 0.8, stop=13)
+    assert ran[-1]
+    assert not said
+    ran, said, _ = trained(tmp_path / "a.json", 0.8, first=10)
+    assert not any(ran)
+    assert not said
+
+
 def test_a_short_run_never_compiles(tmp_path: Path) -> None:
     """Two sizes of an assumed minute each: 120 s, with at most a quarter of 1.5 s saved in each step."""
     ran, said, _ = trained(tmp_path / "a.json", 0.1, total=300)

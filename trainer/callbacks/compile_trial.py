@@ -95,7 +95,11 @@ def sizes_of_steps(plans: EpochPlans, buckets: Sequence[Sequence[Size]], epoch: 
 
 
 class CompileTrial:
-    """Measures steps, chooses once, and stores the choice. A run that is resumed without a choice measures again."""
+    """Measures steps, chooses once, and stores the choice.
+
+    Before the first compiled step it stores that nothing is compiled, until it has chosen: a run that ends there, for
+    example because memory does not suffice, can be resumed. One that ends earlier measures again.
+    """
 
     def __init__(
         self,
@@ -130,6 +134,8 @@ class CompileTrial:
         if self._choice is None:
             self._measure(view)
             self._choose(view.now, view.before.epoch)
+            if self._choice is None and view.now.step == self._compiled_from:
+                self._store(CompileChoice(view.now.step, view.now.step, False))
         self._switch(view.now.step)
 
     def dry_run_checks(self, state: DryRunState) -> tuple[DryRunCheck, ...]:
@@ -193,9 +199,12 @@ class CompileTrial:
     def _decide(self, step: int, is_compiled: bool, why: str) -> None:
         is_tried = self._compilation.counts.num_graphs > 0 or bool(self._compilation.failure)
         self._choice = CompileChoice(self._compiled_from if is_tried else step, step, is_compiled)
-        write_text(self._path, json.dumps(_as_json(self._choice), indent=2) + "\n")
+        self._store(self._choice)
         words = "The denoiser's blocks are compiled" if is_compiled else "The denoiser's blocks are not compiled"
         self._emit(SettingChosen(_SETTING, f"{words}: {why}."))
+
+    def _store(self, choice: CompileChoice) -> None:
+        write_text(self._path, json.dumps(_as_json(choice), indent=2) + "\n")
 
 
 def _as_json(choice: CompileChoice) -> dict[str, int | bool]:
