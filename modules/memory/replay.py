@@ -23,7 +23,8 @@ from modules.memory.recording import Call, Operation, PassSize, Program, Recordi
 from modules.quantization.registry import QuantizedFormat
 from modules.settings.shared_types import LEAST_KEPT_LENGTH
 
-_HALF = frozenset({"linear", "conv", "attention", "half"})
+_WITH_WEIGHT = frozenset({"linear", "conv"})
+_HALF = _WITH_WEIGHT | {"attention", "half"}
 
 
 class Replay:
@@ -188,9 +189,15 @@ class Replay:
         return max([*floats, *([weight] if has_weights or not floats else [])])
 
     def _cast(self, kind: str, x: Array, part: int) -> Array:
-        """Return an operand as autocast casts it; `part` is the count of its elements that are read, -1 for all."""
-        if not x.is_float or not self.plan.autocast_bytes:
+        """Return an operand as autocast casts it; `part` is the count of its elements that are read, -1 for all.
+
+        Without autocast the model itself casts what it multiplies with a weight: a norm of 16-bit weights, for example,
+        computes in float32 and returns 16 bits, which a recording of float32 weights does not show.
+        """
+        if not x.is_float:
             return x
+        if not self.plan.autocast_bytes:
+            return self.to(x, self.plan.weight_bytes) if kind in _WITH_WEIGHT else x
         item_bytes = self.plan.compute_bytes if kind in _HALF else FLOAT32_BYTES if kind == "single" else x.item_bytes
         if item_bytes != x.item_bytes and part >= 0:
             x = replace(x, numel=self._counts[part])

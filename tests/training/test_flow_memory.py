@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -26,7 +26,7 @@ from modules.memory.replay import Replay
 from modules.system.devices import CPU
 from modules.system.factories import load_factory
 from tests.builders.adapter_plans import LORA_MEMORY
-from tests.builders.flow_models import WITH_VARIANTS, flow_model
+from tests.builders.flow_models import FLOW_MODELS, WITH_VARIANTS, flow_model
 from tests.builders.live_bytes import LiveBytes, cuda_autocast, give_weights, is_adapter
 
 RANK = 8
@@ -43,14 +43,30 @@ def test_a_training_pass_needs_the_estimated_memory(name: str, trains: str, mode
     assert replayed(name, trains, mode) == pytest.approx(measured(name, trains, mode), rel=0.15)
 
 
-def replayed(name: str, trains: Any, mode: Any) -> int:
+@pytest.mark.full
+@pytest.mark.parametrize("mode", ["block", "off"])
+@pytest.mark.parametrize("name", WITH_VARIANTS)
+def test_a_pass_without_autocast_needs_the_estimated_memory(name: str, mode: Any) -> None:
+    """A LoRA on the default layers of a model in bfloat16: the norms of some compute in float32."""
+    found = measured(name, "adapter", mode, autocasts=False)
+    assert replayed(name, "adapter", mode, autocasts=False) == pytest.approx(found, rel=0.15)
+
+
+@pytest.mark.parametrize("name", FLOW_MODELS)
+def test_a_pass_without_autocast_needs_no_more_memory(name: str) -> None:
+    assert replayed(name, "adapter", "block", autocasts=False) <= replayed(name, "adapter", "block")
+
+
+def replayed(name: str, trains: Any, mode: Any, *, autocasts: bool = True) -> int:
     """The peak of the replay of the denoiser's pass."""
     spec = flow_model(name).spec
     configs = shipped_configs(files_of(spec.name).models[0].name)
     recording = recordings_of(spec, configs)[spec.denoiser.name]["forward"]
     layers = spec.denoiser.model.layers["attention_mlp"]
     adapter = AdapterPlan(Lora(rank=RANK), LORA_MEMORY, 4, layers) if trains == "adapter" else None
-    plan = PartPlan(weight_bytes=2, compute_bytes=2, trains=trains, adapter=adapter, checkpointing=mode)
+    plan = PartPlan(
+        weight_bytes=2, compute_bytes=2, trains=trains, adapter=adapter, checkpointing=mode, autocasts=autocasts
+    )
     tape = Tape()
     replay = Replay(tape, plan, recording, SIZE, records=True)
     results = replay.run(replay.inputs())
@@ -60,7 +76,7 @@ def replayed(name: str, trains: Any, mode: Any) -> int:
     return max(forward, sum(tape.backward_peak("new")))
 
 
-def measured(name: str, trains: str, mode: Any) -> int:
+def measured(name: str, trains: str, mode: Any, *, autocasts: bool = True) -> int:
     """The most that is in use in a training pass, gradients among it, weights left out."""
     spec = flow_model(name).spec
     model, config = spec.denoiser.model, shipped_configs(files_of(spec.name).models[0].name)[spec.denoiser.name]
@@ -68,7 +84,9 @@ def measured(name: str, trains: str, mode: Any) -> int:
     if trains == "adapter":
         layers = target_layers(module, "denoiser", layers=model.layers["attention_mlp"], reaches=lambda path: True)
         with torch.device("meta"):
-            attach_lora(spec.denoiser.name, module, layers, LoraShape(RANK, 8.0, 0.0, torch.float32), seed=0)
+            lora = attach_lora(spec.denoiser.name, module, layers, LoraShape(RANK, 8.0, 0.0, torch.float32), seed=0)
+        if not autocasts:
+            lora.compute_in_input_dtype()
     with FakeTensorMode():
         give_weights(
             module, dtype=BF16, adapter_dtype=torch.float32, learns=lambda n: trains == "full" or is_adapter(n)
@@ -84,7 +102,7 @@ def measured(name: str, trains: str, mode: Any) -> int:
         )
         with default_dtype(BF16):
             inputs = traced.inputs(SIZE)
-        with LiveBytes() as live, cuda_autocast(BF16) as end_forward:
+        with LiveBytes() as live, cuda_autocast(BF16) if autocasts else nullcontext(lambda: None) as end_forward:
             loss = first_tensor(forward(**inputs, return_dict=False)).float().mean()
             end_forward()
             loss.backward()

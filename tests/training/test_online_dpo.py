@@ -450,7 +450,9 @@ def test_planted_faults_end_the_dry_run(
         monkeypatch.setattr(
             checkpointing,
             "checkpoint",
-            lambda run, *args, use_reentrant, **options: reentrant(functools.partial(run, **options), *args),
+            lambda run, *args, use_reentrant, preserve_rng_state, **options: reentrant(
+                functools.partial(run, **options), *args
+            ),
         )
     changes = {"parts": {"unet": {"checkpointing": "whole"}}}
     ran = run(config_of(tmp_path, tiny_sd, two_images, changes, steps=5, pairs=pairs))

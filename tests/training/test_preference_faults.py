@@ -92,8 +92,12 @@ def test_reentrant_checkpointing(
     """It gives an adapter no gradient where no input requires one; torch only warns."""
     plain = checkpointing.checkpoint
 
-    def reentrant(function: Callable[..., Any], *args: Any, use_reentrant: bool, **kwargs: Any) -> Any:
-        return plain(lambda *a: function(*a, **kwargs), *args, use_reentrant=True)
+    def reentrant(
+        function: Callable[..., Any], *args: Any, use_reentrant: bool, preserve_rng_state: bool, **kwargs: Any
+    ) -> Any:
+        return plain(
+            lambda *a: function(*a, **kwargs), *args, use_reentrant=True, preserve_rng_state=preserve_rng_state
+        )
 
     monkeypatch.setattr(checkpointing, "checkpoint", reentrant)
     monkeypatch.setattr(watchdog, "FIRST_STEPS", 2)

@@ -137,7 +137,7 @@ def test_presets_of_flow_families_are_estimated_at_512_and_1024_px(file: Path) -
     encoding = next(phase for phase in large.phases if phase.phase == "encoding captions")
     training = next(phase for phase in large.phases if phase.phase == "training")
     smaller = next(phase for phase in small.phases if phase.phase == "training")
-    assert training.bytes_of("activations") > 2 * smaller.bytes_of("activations")
+    assert training.bytes_of("activations") > 1.5 * smaller.bytes_of("activations")
     assert encoding.bytes_of("weights") + training.bytes_of("weights") > large.peak.bytes_of("weights")
 
 
