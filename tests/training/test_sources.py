@@ -106,8 +106,9 @@ def test_the_colour_behind_transparency_is_trained(tiny_sd: Path, folder: Path) 
 def test_a_run_leaves_an_index_of_its_images(tiny_sd: Path, folder: Path) -> None:
     run(config_of(tiny_sd, folder, [{"path": str(folder)}]))
     with closing(sqlite3.connect(folder.parent / "cache" / "images.sqlite")) as database:
-        rows = database.execute("SELECT path, facts FROM images ORDER BY path").fetchall()
-    assert rows == [(str(folder / f"{i:03d}.png"), f"{w} {h} 0") for i, (w, h) in enumerate(SIZES)]
+        select = "SELECT path, name, facts FROM files JOIN folders ON folders.id = folder ORDER BY name"
+        rows = [row for row in database.execute(select).fetchall() if row[1].endswith(".png")]
+    assert rows == [(str(folder), f"{i:03d}.png", f"{w} {h} 0") for i, (w, h) in enumerate(SIZES)]
 
 
 # -- a long scan

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 from modules.config.schema import Config
 from modules.data.plans import EpochPlans
+from modules.data.samples import AccumulationGroups
 from modules.diffusion.weightings import min_snr_weights
 from modules.formats.safetensors_io import read_safetensors
 from modules.objectives.denoise import timestep_weights
@@ -111,6 +112,15 @@ def test_training_with_validation_ends_bit_equal(any_model: Path, images: Path, 
     assert_equal_tensors(load_file(without.finished.model_path), load_file(beside.finished.model_path))
 
 
+class Backwards(AccumulationGroups):
+    """Groups in the opposite order."""
+
+    def __init__(self, groups: AccumulationGroups) -> None:
+        super().__init__(
+            groups._samples, groups._starts_B[::-1], groups._ends_B[::-1], accumulation_steps=groups._accumulation_steps
+        )
+
+
 def measured(result: ValidationFinished) -> tuple[object, ...]:
     return result.loss, result.weighted_loss, dict(result.by_concept), dict(result.by_timestep)
 
@@ -130,14 +140,10 @@ def test_caches_and_the_order_of_batches_change_no_number(
     assert [measured(r) for r in cached] == [measured(r) for r in fresh]
     plain = EpochPlans.accumulation_groups
 
-    def backwards(self: EpochPlans, epoch: int) -> Any:
-        accumulation_groups = plain(self, epoch)
+    def backwards(self: EpochPlans, epoch: int) -> AccumulationGroups:
+        groups = plain(self, epoch)
         is_validation = any(c.name == "heavy" for c in self._dataset.concepts)
-        return (
-            tuple(tuple(m for m in w[::-1]) for w in accumulation_groups[::-1])
-            if is_validation
-            else accumulation_groups
-        )
+        return Backwards(groups) if is_validation else groups
 
     monkeypatch.setattr(EpochPlans, "accumulation_groups", backwards)
     turned = run(validated(config, held_out, "w4")).of(ValidationFinished)
