@@ -158,6 +158,7 @@ def test_what_saves_memory_is_measured_against_nothing_saved(
     assert f"{savings[waiting].peak_bytes / plain:.2f} of the memory" in row.value
 
 
+@pytest.mark.full
 def test_a_step_s_time_memory_and_flops_are_reported_beside_the_estimate(tiny_sdxl: Path, tmp_path: Path) -> None:
     base = small_config(tmp_path, model=tiny_sdxl, images=tmp_path, general={"temp_device": "cpu:1"})
     base = demo_config(base, tmp_path, repeats=1, epochs=1000)
@@ -238,6 +239,7 @@ def test_preference_methods_are_measured_on_prompts_that_they_do_not_train_on() 
     assert {case.name for case in preference_cases.CASES} == {n for n in METHODS if n != "denoise"}
 
 
+@pytest.mark.full
 def test_preference_methods_train_as_runs_do_and_their_unet_calls_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -151,6 +151,7 @@ def test_a_caption_is_written(folder: Path, tmp_path: Path, monkeypatch: pytest.
     assert len(list(folder.glob("*.txt"))) == 1
 
 
+@pytest.mark.full
 def test_a_mask_is_written(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = MASKERS["clipseg"].files
     assert files is not None

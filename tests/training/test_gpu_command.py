@@ -282,6 +282,7 @@ def test_the_command_measures_the_cpu(tmp_path: Path) -> None:
     assert "| starting kernels | every kernel ran | 4000 | 4000 | passed |" in text
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("one_thread")
 def test_what_a_device_computes_is_compared_with_the_cpu(tmp_path: Path) -> None:
     lines: list[dict[str, Any]] = []

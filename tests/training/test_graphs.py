@@ -48,15 +48,15 @@ SAMPLE = {"prompt": "a disc", "width_px": 64, "height_px": 64}
 CASES: dict[str, dict[str, Any]] = {
     "LoRA, two sizes": {},
     "accumulation": {"training": {"accumulation_steps": 2, "clip_grad_norm": 0.1}},
+}
+
+
+FULL: dict[str, dict[str, Any]] = {
     "samples, validation and EMA": {
         "training": {"ema": {"mode": "train_device", "decay": 0.5}},
         "sampling": {"every": {"n": 4, "unit": "step"}, "prompts": [{**SAMPLE, "steps": 2}]},
     },
     "bfloat16": {"training": {"precision": "bfloat16"}},
-}
-
-
-FULL: dict[str, dict[str, Any]] = {
     "fine-tune": {"training": {"trains": "full"}},
     "fine-tune of 16-bit weights": {"training": {"trains": "full"}, "parts": {"unet": {"dtype": "bfloat16"}}},
     "min-SNR, no checkpointing": {

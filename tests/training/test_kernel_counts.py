@@ -40,6 +40,7 @@ def test_operations_count_as_the_kernels_of_a_gpu() -> None:
     assert counts.traffic_bytes == (4 * 8 + 8 * 8) * (4 + 2) + 2 * 4 * 8 * 2
 
 
+@pytest.mark.full
 def test_a_step_is_counted_and_recomputing_adds_kernels(tiny_sdxl: Path) -> None:
     plain, checkpointed = counted(tiny_sdxl), counted(tiny_sdxl, checkpointing="block")
     assert plain.kernels > plain.products > 100

@@ -111,7 +111,7 @@ def test_weights_of_a_folder_are_counted_from_its_configs(name: str, request: py
         assert count(found.values()) == sum(p.numel() for p in part.module.parameters()), part_name
 
 
-@pytest.mark.parametrize("model", ["sd1", "sd2_v", "sdxl"])
+@pytest.mark.parametrize("model", ["sd1", *(pytest.param(m, marks=pytest.mark.full) for m in ("sd2_v", "sdxl"))])
 def test_weights_of_a_single_file_are_counted_from_its_header(model: str, tmp_path: Path) -> None:
     parts = write_tiny(tmp_path / "model.safetensors", model)
     family = "sdxl" if model == "sdxl" else "sd"
