@@ -80,7 +80,7 @@ SECOND = ("second encoder, MLP", "attention of the encoders")
 CASES = [("sd1", name) for name in UNUSUAL if name not in SECOND] + [("sdxl", name) for name in SECOND]
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(("model", "unusual"), CASES)
 def test_a_wrong_strength_of_some_layers_is_said(model: str, unusual: str, tmp_path: Path) -> None:
     keys, alphas = kohya_lora(model, UNUSUAL[unusual])

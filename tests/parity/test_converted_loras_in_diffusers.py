@@ -55,7 +55,7 @@ def several_strengths(model: str, configs: dict[str, Any], *, alphas: tuple[floa
     return [AdapterLayer(x.part, x.path, x.factors, alphas[index % len(alphas)]) for index, x in enumerate(layers)]
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("source", ["kohya, diffusers names", "kohya, SGM names", "ComfyUI", "OneTrainer's raw"])
 @pytest.mark.parametrize("form", ["peft", "kohya"])
 @pytest.mark.parametrize("model", ["sd1", "sdxl"])

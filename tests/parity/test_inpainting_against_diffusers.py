@@ -38,7 +38,7 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
     return tmp_path / "base.png", tmp_path / "mask.png"
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("sampler", ["ddim", "euler_a"])
 def test_the_samples_are_those_of_diffusers(inpainting_model: Path, files: tuple[Path, Path], sampler: str) -> None:
     base, mask = files

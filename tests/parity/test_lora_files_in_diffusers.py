@@ -74,7 +74,7 @@ def weights(adapters: list[LoraAdapter]) -> dict[str, torch.Tensor]:
     return {k: v.detach() for a in adapters for k, v in a.parameters().items()}
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("form", ["kohya", "diffusers"])
 def test_stock_diffusers_samples_the_trainers_image(trained: Trained, tmp_path: Path, form: str) -> None:
     folder, family, adapters = trained

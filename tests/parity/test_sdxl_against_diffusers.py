@@ -133,7 +133,7 @@ def test_the_sampling_trajectory_is_the_pipelines(model: str, request: pytest.Fi
         torch.testing.assert_close(mine, other, rtol=0, atol=1e-5)
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("sampler", ["euler", "euler_a", "dpmpp_karras", "unipc"])
 @pytest.mark.parametrize("model", ["tiny_sdxl", "tiny_sdxl_v"])
 def test_a_sample_is_the_pipelines(model: str, sampler: str, request: pytest.FixtureRequest) -> None:

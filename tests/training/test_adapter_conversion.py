@@ -115,7 +115,7 @@ def test_peft_to_kohya_and_back_is_bit_equal(alpha: int | None, dtype: torch.dty
     assert metadata_of(tmp_path / "k.safetensors")["ss_network_alpha"] == str(alpha or 2)
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("form", sorted(FORMS))
 def test_every_form_becomes_kohyas(form: str, tmp_path: Path) -> None:
     model = "sdxl" if "text_encoder_2" in FORMS[form].holds else "sd1"

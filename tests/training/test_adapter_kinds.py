@@ -109,7 +109,7 @@ def test_a_file_of_another_kind_is_refused_before_the_run(trained: tuple[Config,
     assert (error.path, "is not a LoRA, the adapter type of this run" in error.message) == ("adapter.start_from", True)
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 def test_the_factors_of_the_file_decide(trained: tuple[Config, Ran], tmp_path: Path) -> None:
     config, ran = trained
     before = load_file(ran.finished.model_path)

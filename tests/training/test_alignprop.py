@@ -198,7 +198,7 @@ def test_stopped_between_denoising_steps_and_resumed_ends_bit_equal(
 # ---- gradients and memory
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("model", "precision", "is_cached"),
     matrix(["tiny_sd", "tiny_sd2", "tiny_sdxl"], ["float32", "bfloat16"], [True, False]),

@@ -65,7 +65,7 @@ def test_a_second_time_nothing_is_built(config: Config) -> None:
     assert built(config) == NONE
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
@@ -92,7 +92,7 @@ def test_a_setting_rebuilds_what_hangs_on_it(config: Config, change: dict[str, A
     assert built(config) == NONE, "what was there before is still there"
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
@@ -120,7 +120,7 @@ def test_a_setting_rebuilds_what_hangs_on_it_in_sdxl(
     assert built(config) == NONE, "what was there before is still there"
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("change", "expected"),
     [

@@ -107,7 +107,7 @@ def test_a_backup_is_exported(trained: Trained, tmp_path: Path) -> None:
     assert _keys(out) == _keys(trained.lora)
 
 
-@pytest.mark.daily(2)  # all start in the same way, and what each does is tested in this process
+@pytest.mark.daily(1)  # all start in the same way, and what each does is tested in this process
 @pytest.mark.parametrize("name", FILE_JOBS)
 def test_a_tool_writes_its_result(name: str, trained: Trained, tiny_sd: Path, tmp_path: Path) -> None:
     out = tmp_path / ("model" if name == "lora-merge" else "out.safetensors")

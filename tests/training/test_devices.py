@@ -95,7 +95,7 @@ def assert_all_went_well(ran: Ran) -> None:
     assert not [w.message for w in ran.of(WarningRaised) if "could not" in w.message]
 
 
-@pytest.mark.daily(3)
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(
     ("model", "latent_cache", "text_cache", "text_is_trained", "temp_device", "form", "offloaded_layers"),
     matrix(
@@ -154,7 +154,7 @@ def test_the_guard_changes_nothing(tiny_sd: Path, images: Path, tmp_path: Path) 
     assert_equal_tensors(weights[0], weights[1])
 
 
-@pytest.mark.daily(3)
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(
     ("model", "text_cache", "precision"),
     matrix(MODELS, [True, False], ["float32", "bfloat16"]),

@@ -205,7 +205,7 @@ MEMORY: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("memory", MEMORY)
 def test_it_works_with_what_saves_memory(
     memory: str, config: Config, plain: Ran, with_adapter: Ran, adapter: Path

@@ -80,7 +80,7 @@ def losses(ran: Ran) -> list[float | None]:
 # ---- the first step
 
 
-@pytest.mark.daily(3)
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("trains", ["adapter", "full"])
 def test_the_first_loss_is_ln_2(

@@ -284,7 +284,7 @@ def raising(error: Exception) -> Callable[..., Any]:
     return fail
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("what", "place", "name"),
     [
@@ -363,7 +363,7 @@ def reported(event: object, what: str) -> bool:
     return isinstance(event, PhaseChanged) and event.detail == what
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("what", TRIED)
 def test_a_stop_takes_effect_between_two_branches(config: Config, what: str) -> None:
     ran = run(config, on_event=lambda e, send: send(Stop()) if reported(e, what) else None)
@@ -376,7 +376,7 @@ def test_a_stop_takes_effect_between_two_branches(config: Config, what: str) -> 
     }
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("what", "place", "name", "advice"),
     [

@@ -134,7 +134,7 @@ def result_of(config: Config) -> Path:
     return Path(run(config, clocks=Clocks(now=lambda: STARTED)).finished.model_path)
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     "changes",
     [

@@ -42,6 +42,8 @@ from trainer.step.evaluation import optimizer_in_evaluation
 from trainer.step.freezing import freeze_finished_units
 from trainer.step.stepper import Stepper
 
+pytestmark = pytest.mark.daily(16)  # of the rows of each test: all of them in the full suite
+
 SHAPES = {
     "a": {"matrix": (40, 12), "kernel": (4, 3, 3, 3), "bias": (12,)},
     "b": {"matrix": (6, 5), "bias": (5,)},

@@ -99,7 +99,7 @@ def test_the_seed_of_a_concept_decides_its_draws(config: Config) -> None:
 # -- the run
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("latent_cache", [True, False])
 @pytest.mark.parametrize(
     ("concept", "data"),

@@ -268,7 +268,7 @@ def test_only_base_models_become_inpainting_models(
     assert not (tmp_path / "again").exists()
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("model", ["sd1", "sd2", "sdxl"])
 def test_there_and_back_is_the_same(model: str, tmp_path: Path) -> None:
     """A single file, as a folder that diffusers loads, and as a file again."""

@@ -207,7 +207,7 @@ MEMORY = {
 }
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("saving", MEMORY)
 @pytest.mark.parametrize("is_guarded", [False, True])
 def test_gradients_stay_bit_equal_whatever_saves_memory(any_model: Path, saving: str, is_guarded: bool) -> None:

@@ -296,7 +296,7 @@ OF_ADAPTERS = [
 CASES = [*DAILY, *(pytest.param(c, marks=pytest.mark.full) for c in [*OF_ADAPTERS, *REST] if c not in DAILY)]
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_training_pass_needs_the_estimated_memory(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     if case.quantized and case.is_mixed:  # the autocast here is emulated
@@ -436,7 +436,7 @@ def passed(module: Any, run: Callable[[], torch.Tensor], *, is_mixed: bool) -> t
     return num_kept, live.peak
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("mode", ["off", "block"])
 @pytest.mark.parametrize("part", ["text_encoder", "text_encoder_2"])
 def test_a_trained_text_encoder_needs_the_estimated_memory(part: str, mode: str) -> None:
@@ -499,7 +499,7 @@ def test_decoding_with_a_reward_gradient_needs_the_estimated_memory(model: str, 
     assert found == pytest.approx(live.peak, rel=FACTOR)
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(("decoder_only", "mode"), [(True, "off"), (True, "block"), (False, "block")])
 @pytest.mark.parametrize("is_mixed", [False, True], ids=["float32", "bfloat16"])
 def test_training_the_vae_needs_the_estimated_memory(decoder_only: bool, mode: str, is_mixed: bool) -> None:

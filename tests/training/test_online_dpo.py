@@ -83,7 +83,7 @@ def families(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 # ---- the first loss, and what moves
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("model", "trains", "reference", "precision"),
     matrix(

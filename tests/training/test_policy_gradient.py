@@ -77,7 +77,7 @@ def families(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 # ---- on policy before the first update; what moves
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("model", "trains", "checkpointing", "method", "precision"),
     matrix(

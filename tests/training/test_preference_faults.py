@@ -70,7 +70,7 @@ def prepared_with(monkeypatch: pytest.MonkeyPatch, change: Callable[[PreparedRun
     monkeypatch.setattr(training_run, "prepare", prepare)
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("method", PLAIN_NAMES)
 @pytest.mark.parametrize(
     ("mode", "layers", "message"),
@@ -152,7 +152,7 @@ def test_a_frozen_adapter(method: str, ending_of: Callable[..., str], monkeypatc
     assert NOTHING in ending_of(method)
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("method", PLAIN_NAMES)
 def test_the_frozen_adapter_of_a_single_layer(
     method: str, ending_of: Callable[..., str], monkeypatch: pytest.MonkeyPatch

@@ -153,7 +153,7 @@ def bits(weight: torch.Tensor) -> torch.Tensor:
     return weight.reshape(-1).view(torch.uint8)
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("method", "model", "trains", "memory"),
     [

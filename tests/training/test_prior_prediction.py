@@ -83,7 +83,7 @@ def split(trained: Losses) -> tuple[list[float], list[float]]:
     return [x for b, x in trained if not b.prior_samples], [x for b, x in trained if b.prior_samples]
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     "changes",
     [

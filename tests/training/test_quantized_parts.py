@@ -148,7 +148,7 @@ def with_lora(model: Path, name: str) -> tuple[ModelFamily, list[Adapter], dict[
     return family, adapters, gradients(family, adapters)
 
 
-@pytest.mark.daily(3)
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("kind", SETTINGS)
 def test_every_adapter_trains_as_beside_plain_layers_with_the_same_weights(tiny_sd: Path, kind: str) -> None:
     family, plain = quantized(tiny_sd, "nfloat4"), unquantized(quantized(tiny_sd, "nfloat4"))

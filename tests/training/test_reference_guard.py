@@ -93,7 +93,7 @@ def test_an_exception_inside_leaves_it(trains: str) -> None:
     assert model.module[0](INPUTS).requires_grad
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("trains", ["adapter", "full"])
 @pytest.mark.parametrize("fault", ["left open", "left open, then an exception"])
 def test_a_run_with_a_method_that_leaves_it_open_fails_and_keeps_its_training(

@@ -108,7 +108,7 @@ def test_a_part_whose_layers_are_all_of_another_kind_is_named(config: Config, an
     assert run(laid_over(start, {"adapter": {"other_layers": "leave_out"}})).finished.outcome == "finished"
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("any_model", ["tiny_sd"], indirect=True)
 @pytest.mark.parametrize(
     ("kept", "lacks", "is_alone"),
@@ -141,7 +141,7 @@ def test_an_incomplete_file_is_named(
     assert advice == error.advice == "Download it again."
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("any_model", ["tiny_sd"], indirect=True)
 @pytest.mark.parametrize("has_alpha", [False, True])
 @pytest.mark.parametrize(

@@ -146,7 +146,7 @@ def files_held(*folders: Path) -> set[str]:
     return {path for path in held if any(Path(path).is_relative_to(folder) for folder in folders)}
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("model", "trains", "ending"), matrix(["tiny_sd", "tiny_sdxl"], ["adapter", "full"], ENDINGS)
 )  # fmt: skip

@@ -149,7 +149,7 @@ def test_steps_without_gradients_do_not_block_later_gradients_under_autocast(
     assert [name for name, parameter in parameters.items() if parameter.grad is None] == []
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(("model", "kind", "gradient_steps"), matrix(MODELS, ["lora", "full"], [1, 2, 3]))
 def test_gradients_are_those_of_a_full_graph(
     request: pytest.FixtureRequest, model: str, kind: str, gradient_steps: int

@@ -55,7 +55,7 @@ def steps_of(ran: Ran) -> list[Any]:
     return [(s.step, s.loss, s.gradient_norm, s.metrics) for s in ran.of(StepFinished)]
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("method", METHODS)
 def test_sdxl_gets_the_size_of_the_samples_while_sampling_in_the_loss_and_in_the_reference(
     tiny_sdxl: Path, two_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str

@@ -429,7 +429,7 @@ def ran_losses(ran: Ran) -> list[float | None]:
     return [s.loss for s in ran.of(StepFinished)]
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("model", "precision"),
     [("tiny_sd", "bfloat16"), ("tiny_sd", "float16"), ("tiny_sd", "tfloat32"), ("tiny_sdxl", "bfloat16"),

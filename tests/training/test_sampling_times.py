@@ -35,7 +35,7 @@ def sampled(folder: Path, model: Path, *, tensorboard: bool = False, **sampling:
     return run(config)
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("skip_first", "steps"),
     [

@@ -37,7 +37,7 @@ def config(any_model: Path, images: Path, tmp_path: Path) -> Config:
     return config_of_start(any_model, images, tmp_path)
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("other_layers", ["keep", "leave_out"])
 def test_a_file_whose_only_extra_is_an_embedding_has_one_note(
     config: Config, any_model: Path, tmp_path: Path, other_layers: str

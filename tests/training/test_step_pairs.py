@@ -38,7 +38,7 @@ __all__ = ["batches", "families", "hard_images", "two_images"]  # fixtures
 STEPS: dict[str, Any] = {"pairs": "steps", "steps": 5, "candidates": 3, "timestep_share": 1.0}
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("model", "trains", "reference", "precision"),
     matrix(

@@ -170,7 +170,7 @@ def test_null_is_accepted_everywhere_alone(place: tuple[Any, ...]) -> None:
 
 
 @GROUPED
-@pytest.mark.daily(3)
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("value", [10**400, -(10**400), float("nan"), float("inf"), "9" * 5000, [[]], {"a": {}}, True])
 def test_odd_numbers_at_every_place(value: Any, grouped: Grouping) -> None:
     for places in grouped(PLACES):

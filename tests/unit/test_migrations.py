@@ -141,7 +141,7 @@ def test_any_value_may_be_nonsense(data: st.DataObject, version: int) -> None:
 
 
 @GROUPED
-@pytest.mark.daily(3)
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(
     "value",
     [

@@ -451,7 +451,7 @@ def assert_same(first: Tree, second: Tree) -> None:
     assert repr(first) == repr(second)
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @every_step
 @given(data=st.data(), name=st.sampled_from(sorted(FILES)))
 def test_a_step_accepts_any_json(step: Step, data: st.DataObject, name: str) -> None:

@@ -17,7 +17,7 @@ from tests.builders.runs import errors_of
 from trainer.preflight import check
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 def test_captions_beyond_the_tokens_that_are_read_are_reported(
     config: Config, images: Path, tiny: FlowModel, tmp_path: Path
 ) -> None:
@@ -66,7 +66,7 @@ def test_a_lora_of_another_family_is_refused(config: Config, tmp_path: Path) -> 
     assert "Stable Diffusion" in message
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 def test_a_text_encoder_of_another_size_is_refused(
     config: Config, model: Path, tiny: FlowModel, tmp_path: Path
 ) -> None:

@@ -73,7 +73,7 @@ def test_a_resumed_run_ends_the_same(ran: Ran, watched: Config) -> None:
     assert losses(ran)[-len(losses(resumed)) :] == losses(resumed)
 
 
-@pytest.mark.daily(3)
+@pytest.mark.daily(2)
 def test_cached_latents_and_text_train_as_fresh_ones(ran: Ran, watched: Config) -> None:
     fresh = run(laid_over(watched, {"data": {"latent_cache": False, "text_cache": False}}))
     assert losses(fresh) == losses(ran)
@@ -92,7 +92,7 @@ def test_a_config_without_any_of_its_keys_loads(watched: Config) -> None:
 # -- its LoRA
 
 
-@pytest.mark.daily(3)
+@pytest.mark.daily(2)
 def test_a_lokr_trains_and_a_lora_of_any_form_continues(
     config: Config, ran: Ran, tiny: FlowModel, tmp_path: Path
 ) -> None:

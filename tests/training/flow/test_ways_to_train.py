@@ -23,7 +23,7 @@ from trainer.events import RewardMeasured
 from trainer.preflight import check
 
 
-@pytest.mark.daily(3)
+@pytest.mark.daily(2)
 def test_a_fine_tune_is_a_folder_that_loads_again(config: Config, model: Path, tiny: FlowModel, tmp_path: Path) -> None:
     tuned = {
         "training": {"trains": "full", "learning_rate": 1e-3, "epochs": 1},
@@ -99,7 +99,7 @@ def test_prior_prediction_keeps_what_the_model_predicts(config: Config, images: 
     assert mixed == pytest.approx(learned / 2, rel=0.2)
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("dtype", ["int8", "nfloat4", "float8"])
 def test_it_trains_on_quantized_weights(config: Config, tiny: FlowModel, dtype: str) -> None:
     spec = tiny.spec
