@@ -18,6 +18,8 @@ from modules.system.paths import PROGRAM_ROOT
 TOOL_SECONDS = 20.0
 TORCH_SECONDS = 60.0
 _DRIVER = Path("/proc/driver/nvidia/version")
+# Of the driver, of the Jetson boards' drivers, and of Windows' driver as its subsystem for Linux offers it.
+_GPU_DEVICES = tuple(map(Path, ("/dev/nvidiactl", "/dev/nvhost-gpu", "/dev/nvgpu", "/dev/dxg")))
 _IN_A_CHILD = (
     "import json, sys, torch; from modules.system.gpu_tools import read_cards; "
     "print(json.dumps(read_cards(torch, int(sys.argv[1]))))"
@@ -73,6 +75,11 @@ def why_no_answer(command: Sequence[str], error: Exception) -> str:
 def has_nvidia_driver() -> bool:
     """Return whether an NVIDIA driver is surely loaded; only Linux shows it."""
     return _DRIVER.is_file()
+
+
+def has_no_driver() -> bool:
+    """Return whether it is certain that no NVIDIA driver is loaded; only Linux shows it."""
+    return sys.platform == "linux" and not any(path.exists() for path in (_DRIVER, *_GPU_DEVICES))
 
 
 def cards_of_torch(number: int = -1, *, seconds: float = TORCH_SECONDS) -> tuple[Card, ...] | None:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from modules.system.gpu_tools import cards_of_torch, has_nvidia_driver, run_tool, why_no_answer
+from modules.system.gpu_tools import cards_of_torch, has_no_driver, has_nvidia_driver, run_tool, why_no_answer
 
 _QUERY = ("nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader")
 
@@ -22,12 +22,14 @@ class Hardware:
 
     `capabilities` are the compute capabilities of its GPUs in torch's order, 0 for one of AMD; None where neither the
     driver's tool nor torch answers, which proves nothing. `why_unknown` then states why, if there should be a GPU.
+    `has_no_driver`: torch was built for GPUs of NVIDIA, and no driver of theirs is loaded.
     """
 
     torch_build: str
     is_mac: bool
     capabilities: tuple[float, ...] | None
     why_unknown: str = ""
+    has_no_driver: bool = False
 
     @property
     def is_rocm(self) -> bool:
@@ -42,7 +44,7 @@ class Hardware:
     @property
     def lacks_cuda(self) -> bool:
         """Whether it is certain that no run can use a GPU as "cuda"."""
-        return self.is_mac or self.torch_build == "cpu"
+        return self.is_mac or self.torch_build == "cpu" or self.has_no_driver
 
     def kind_of(self, device: str) -> str:
         """Return the type of device that a config's name means here ("cpu", "cuda", "mps"), "auto" resolved.
@@ -70,8 +72,12 @@ def here() -> Hardware:
     """Return the hardware of this machine; detected once per process. That may take a while: see `gpu_tools`."""
     build = torch_build()
     is_mac = sys.platform == "darwin"
-    capabilities, why_unknown = (None, "") if is_mac or build == "cpu" else _ask(is_rocm=build.startswith("rocm"))
-    return Hardware(build, is_mac, capabilities, why_unknown)
+    if is_mac or build == "cpu":
+        return Hardware(build, is_mac, None)
+    is_rocm = build.startswith("rocm")
+    capabilities, why_unknown = _ask(is_rocm=is_rocm)
+    is_unknown = capabilities is None and not why_unknown
+    return Hardware(build, is_mac, capabilities, why_unknown, is_unknown and not is_rocm and has_no_driver())
 
 
 def free_memory() -> int:

@@ -130,8 +130,17 @@ def test_a_machine_without_a_driver_is_silent(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setenv("PATH", str(tmp_path))
     asked = torch_reports(monkeypatch)
     monkeypatch.setattr(gpu_tools, "_DRIVER", tmp_path / "none")
-    assert here() == Hardware("cu130", False, None)
+    monkeypatch.setattr(gpu_tools, "_GPU_DEVICES", ())
+    assert here() == Hardware("cu130", False, None, has_no_driver=sys.platform == "linux")
+    assert (here().kind_of("auto") == "cpu") == (sys.platform == "linux")
     assert list(problems_of_devices(Config())) == []
+    if sys.platform == "linux":
+        [problem] = problems_of_devices(replace_value(Config(), "general.train_device", "cuda"))
+        assert problem.message == "cuda cannot be used: no NVIDIA driver is loaded."
+    here.cache_clear()
+    monkeypatch.setattr(gpu_tools, "_GPU_DEVICES", (tmp_path,))  # the tool may lie where PATH does not lead
+    assert here() == Hardware("cu130", False, None)
+    assert here().kind_of("auto") == ""
     here.cache_clear()
     monkeypatch.setattr(gpu_tools, "_DRIVER", tmp_path)
     monkeypatch.setattr(hardware, "has_nvidia_driver", lambda: True)  # in a container without the tool

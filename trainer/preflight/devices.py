@@ -42,9 +42,14 @@ def _device(path: str, name: str) -> Iterator[Problem]:
         return
     here, index = hardware.here(), int(match[2] or 0)
     if match[1] == "cuda" and here.lacks_cuda:
-        why = "a Mac has no NVIDIA GPU" if here.is_mac else "the installed torch is the CPU-only build"
-        advice = "Set it to auto, or install the torch build for your GPU."
-        yield Problem(path, f"{name} cannot be used: {why}.", advice=advice)
+        why, missing = "the installed torch is the CPU-only build", "torch build"
+        if here.is_mac:
+            why = "a Mac has no NVIDIA GPU"
+        elif here.has_no_driver:
+            why, missing = "no NVIDIA driver is loaded", "driver"
+        yield Problem(
+            path, f"{name} cannot be used: {why}.", advice=f"Set it to auto, or install the {missing} for your GPU."
+        )
     elif match[1] == "cuda" and here.capabilities is not None and index >= len(here.capabilities):
         num_gpus = len(here.capabilities)
         message = f"{name} does not exist: this machine has {count(num_gpus, here.gpu_name)}"
