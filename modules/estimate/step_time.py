@@ -45,8 +45,6 @@ _SELECTIVE_HOST = {True: 1.5, False: 20.0}
 _HIDDEN = 0.9  # the share of the shorter of computation and transfer that the longer one hides
 _KEPT_PER_PASS = 0.25  # moving one image's kept activations out and in again, what of it is not hidden
 _FUSED = 1.03  # many small updates in place of a few large ones
-# Bytes for each weight besides the packed ones: 8 bits are written in 16 bits by one kernel, 4 bits through float32.
-_WRITTEN_FROM_8_BITS, _WRITTEN_FROM_4_BITS = 2, 18
 _OPTIMIZER_BYTES = 40  # read and written for each trained weight: gradient, value, two moments
 
 
@@ -58,8 +56,8 @@ class StepFacts:
     `work` the cost of a weight relative to a UNet's. `batch_size` counts images; `num_trained` the weights of the
     optimizer; `num_encoder_weights` the weights of text encoders that are offloaded like the part, in 16 bits.
     `num_operations` are those of the part's pass, `num_factors` the factors of its adapter (2 of a LoRA's layer), and
-    `has_autocast` whether it runs under autocast. `is_unpacked`: weights are quantized; `is_cast`: they are float32 and
-    cast to 16 bits once a batch.
+    `has_autocast` whether it runs under autocast. `unpacking_bytes` are moved for each quantized weight in a pass;
+    `is_cast`: weights are float32 and cast to 16 bits once a batch.
     """
 
     num_weights: int
@@ -76,7 +74,7 @@ class StepFacts:
     has_autocast: bool = True
     offloads_activations: bool = False
     offload_fraction: float = 0.0
-    is_unpacked: bool = False
+    unpacking_bytes: float = 0.0
     is_cast: bool = False
     is_fused: bool = False
     moves_average: bool = False
@@ -94,9 +92,7 @@ def step_time(facts: StepFacts) -> float:
         computing += _SELECTIVE_HOST[facts.on_gpu] * min(1.0, facts.num_weights / _WEIGHTS + 0.3)
     passes = 2 + (recomputed >= 1)
     stored = facts.num_weights * facts.weight_bytes
-    if facts.is_unpacked:
-        written = _WRITTEN_FROM_4_BITS if facts.weight_bytes < 1 else _WRITTEN_FROM_8_BITS
-        computing += passes * (stored + written * facts.num_weights) / _CARD_MEMORY
+    computing += passes * facts.unpacking_bytes * facts.num_weights / _CARD_MEMORY
     if facts.is_cast:
         computing += (stored + 2 * facts.num_weights) / _CARD_MEMORY
     if facts.offloads_activations:

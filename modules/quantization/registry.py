@@ -46,6 +46,11 @@ class LayerCost:
     kernels: int
     moved_mb: int
 
+    @property
+    def moved_bytes_per_weight(self) -> float:
+        """Bytes moved for each weight in a pass, forward or back, with those of the packed weight."""
+        return self.moved_mb * 1e6 / (1280 * 1280) / 2
+
 
 PLAIN_COST = LayerCost(kernels=2, moved_mb=0)
 """Of a layer that is not quantized: a product forward, and one back."""

@@ -26,7 +26,7 @@ from modules.estimate.step_time import StepFacts, step_time
 from modules.families.spec import PartSpec
 from modules.memory.part_plan import PartPlan
 from modules.optim.spec import is_fused
-from modules.quantization.registry import FORMATS
+from modules.quantization.registry import FORMATS, PLAIN_COST
 from trainer.preflight.memory_plan import ITEM_BYTES
 from trainer.preflight.moves import Move, choices, is_possible, reached_encoders, sacrifices, slowest_part
 from trainer.preflight.run_budget import Budget
@@ -203,7 +203,7 @@ class StepTimes:
             has_autocast=training.precision in ("bfloat16", "float16") and needs_autocast(config),
             offloads_activations=settings.offload_activations and settings.checkpointing not in ("off", "selective"),
             offload_fraction=settings.offload_fraction,
-            is_unpacked=dtype in FORMATS,
+            unpacking_bytes=_unpacking_bytes(dtype),
             is_cast=dtype == "float32" and training.precision in ("bfloat16", "float16"),
             is_fused=is_fused(training.optimizer),
             moves_average=training.ema.mode == "temp_device",
@@ -286,3 +286,10 @@ def _stored_bytes(dtype: str) -> float:
         return ITEM_BYTES[dtype]
     chosen = FORMATS[dtype]
     return 1.0 if chosen.is_stored else chosen.stored_bytes(_TYPICAL) / math.prod(_TYPICAL)
+
+
+def _unpacking_bytes(dtype: str) -> float:
+    """Return the bytes that a pass moves for each quantized weight; of GGUF's types, about as many as of nf4."""
+    if dtype not in FORMATS:
+        return 0.0
+    return (FORMATS[dtype].cost or FORMATS["nf4"].cost or PLAIN_COST).moved_bytes_per_weight

@@ -211,7 +211,7 @@ def facts(**changes: Any) -> StepFacts:
         {"checkpointing": "block"},
         {"checkpointing": "block", "offloads_activations": True},
         {"offload_fraction": 0.5},
-        {"is_unpacked": True, "weight_bytes": 1.05},
+        {"unpacking_bytes": 3.0, "weight_bytes": 1.05},
         {"batch_size": 1, "accumulation_steps": 4},
         {"moves_average": True},
         {"is_fused": True},
