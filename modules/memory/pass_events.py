@@ -12,6 +12,9 @@ from fractions import Fraction
 from itertools import combinations
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from modules.memory.recording import (
     MONOMIALS,
     SIZES,
@@ -27,6 +30,7 @@ from modules.memory.recording import (
 )
 
 _MOST_TERMS = 4
+_CLOSE = 1e-9  # of the length of the numbers: far above rounding; what passes is solved exactly
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +224,7 @@ class _Counts:
         self._points = points
         self._monomials = range(len(SIZES), len(MONOMIALS)) if is_per_image else range(len(MONOMIALS))
         self._known: dict[tuple[int, ...], int] = {}
+        self._spans = [self._spans_of(num_terms) for num_terms in range(1, _MOST_TERMS + 1)]
         self.fitted: list[Count] = []
 
     def index_of(self, numbers: tuple[int, ...]) -> int:
@@ -230,14 +235,31 @@ class _Counts:
         return self._known[numbers]
 
     def _fit(self, numbers: tuple[int, ...]) -> Count:
-        for num_terms in range(1, _MOST_TERMS + 1):
-            for chosen in combinations(self._monomials, num_terms):
-                rows = [[Fraction(point[index]) for index in chosen] for point in self._points]
-                factors = _solved([[*row, Fraction(n)] for row, n in zip(rows, numbers, strict=True)])
-                if factors is not None:
-                    terms = zip(chosen, factors, strict=True)
-                    return Count(tuple((index, f.numerator, f.denominator) for index, f in terms if f))
+        for chosen in self._near(numbers):
+            rows = [[Fraction(point[index]) for index in chosen] for point in self._points]
+            factors = _solved([[*row, Fraction(n)] for row, n in zip(rows, numbers, strict=True)])
+            if factors is not None:
+                terms = zip(chosen, factors, strict=True)
+                return Count(tuple((index, f.numerator, f.denominator) for index, f in terms if f))
         raise ValueError(f"The size of a tensor is not a sum of monomials: {numbers}.")
+
+    def _spans_of(self, num_terms: int) -> tuple[list[tuple[int, ...]], NDArray[np.float64]]:
+        """Return each choice of so many monomials, and orthonormal vectors (choices, sizes, terms) that span it."""
+        choices = list(combinations(self._monomials, num_terms))
+        points_PM = np.array(self._points, dtype=np.float64)
+        return choices, np.linalg.qr(points_PM[:, np.array(choices)].swapaxes(0, 1)).Q
+
+    def _near(self, numbers: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        """Yield, fewest terms first, the monomials whose sums come close to the numbers; to solve all exactly is slow.
+
+        Where a sum is exact, its distance from the span is the rounding of float64, so none is missed.
+        """
+        numbers_P = np.array(numbers, dtype=np.float64)
+        for choices, spans_CPT in self._spans:
+            within_CP = np.einsum("cpt,ct->cp", spans_CPT, np.einsum("cpt,p->ct", spans_CPT, numbers_P))
+            distances_C = np.linalg.norm(numbers_P - within_CP, axis=1)
+            for index in np.flatnonzero(distances_C <= _CLOSE * np.linalg.norm(numbers_P)):
+                yield choices[index]
 
 
 def _solved(rows: list[list[Fraction]]) -> list[Fraction] | None:
