@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections import Counter
 from collections.abc import Iterator
@@ -10,6 +12,7 @@ from functools import cached_property
 from modules.data.buckets import Size
 from modules.data.captions.drawing import CaptionDropout, CaptionUse, DrawnCaption, draw_caption
 from modules.data.dataset import Dataset, concept_repeats_of
+from modules.data.example import Example
 from modules.data.order import (
     PartialBatches,
     generator_of_epoch,
@@ -72,6 +75,15 @@ class EpochPlans:
     def sizes(self) -> SizeTable:
         """The sizes of the examples by resolution."""
         return SizeTable(self._dataset.buckets)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of the images, their sizes and captions, on which the order of an epoch depends."""
+        digest = hashlib.blake2b(b"[", digest_size=12)
+        for number, example in enumerate(self._dataset.examples):
+            digest.update((", " if number else "").encode() + json.dumps(_facts_of(example)).encode())
+        digest.update(b"]")
+        return digest.hexdigest()
 
     def uses_before(self, example: int, epoch: int) -> int:
         """Return how often an example is used in the epochs before one."""
@@ -180,6 +192,13 @@ class EpochPlans:
         return sample_indices_of_epoch(
             self._concept_repeats, num_resolutions=self._dataset.num_resolutions, epoch=epoch
         )
+
+
+def _facts_of(example: Example) -> list[object]:
+    image, rejected = example.image, example.image.rejected
+    sizes = [str(crop.bucket) for crop in example.resize_crops]
+    of_rejected = [str(rejected.path), rejected.size_bytes] if rejected is not None else []
+    return [str(image.path), image.size_bytes, list(image.captions), sizes, *of_rejected]
 
 
 # The caption of each use of an image in a run: drawn from the counters of its sample.

@@ -44,9 +44,8 @@ def test_other_settings_are_named() -> None:
         processes.require_equal_settings(WithAnother((config, "1.0")), config)
 
 
-def test_other_images_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    loader: Any = SimpleNamespace(dataset=SimpleNamespace(examples=(1, 2)))
-    monkeypatch.setattr(processes, "plan_fingerprint", lambda loader: "same")
+def test_other_images_are_an_error() -> None:
+    loader: Any = SimpleNamespace(dataset=SimpleNamespace(examples=(1, 2)), plans=SimpleNamespace(fingerprint="same"))
     processes.require_equal_images(WithAnother((2, "same", "same")), loader, loader)
     with pytest.raises(DarkroomError, match=r"finds other images .*\(3 images to train on, the first one 2\)"):
         processes.require_equal_images(WithAnother((3, "other", "same")), loader, loader)

@@ -34,7 +34,7 @@ from trainer.export.metadata import thumbnail_of
 from trainer.export.model import AutoencoderExporter, ModelExporter
 from trainer.methods.measured_prompts import measured_prompts
 from trainer.methods.reward_models import RewardModels
-from trainer.run.data import Loaders, plan_fingerprint
+from trainer.run.data import Loaders
 from trainer.run.model import LoadedModel
 from trainer.run.processes import WholeValues
 from trainer.run.setup import RunSetup
@@ -123,7 +123,7 @@ def build_callbacks(
             precision=machine.precision,
             device=device,
             run_seed=config.general.seed,
-            images=plan_fingerprint(loaders.validation),
+            images=loaders.validation.plans.fingerprint,
             keep=lambda counters: saving.save_best(counters, "validation"),
             desk=desk,
             emit=log.emit,

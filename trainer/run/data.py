@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
-import json
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
@@ -96,21 +94,6 @@ def build_loaders(
         *common, *rest, is_validation=True, caption_dropout=CaptionDropout(), rank=ONLY_RANK, in_step=False
     )
     return Loaders(training, validation)
-
-
-def plan_fingerprint(loader: Loader) -> str:
-    """Return a hash of the images of a run, their sizes and captions, on which the order of an epoch depends."""
-    facts = [
-        [
-            str(e.image.path),
-            e.image.size_bytes,
-            list(e.image.captions),
-            [str(p.bucket) for p in e.resize_crops],
-            *([str(e.image.rejected.path), e.image.rejected.size_bytes] if e.image.rejected is not None else []),
-        ]
-        for e in loader.dataset.examples
-    ]
-    return hashlib.blake2b(json.dumps(facts).encode(), digest_size=12).hexdigest()
 
 
 def _loader(

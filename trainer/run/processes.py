@@ -16,7 +16,6 @@ from modules.system.devices import Device
 from modules.system.errors import DarkroomError
 from trainer.data.loader import Loader
 from trainer.ranks import Ranks
-from trainer.run.data import plan_fingerprint
 from trainer.run.model import LoadedModel
 from trainer.step.evaluation import Evaluation
 from trainer.step.meeting import Meeting
@@ -51,7 +50,7 @@ def require_equal_images(ranks: Ranks, training: Loader, validation: Loader) -> 
     if ranks.rank.is_alone:
         return
     facts_of_all = ranks.gather(
-        (len(training.dataset.examples), plan_fingerprint(training), plan_fingerprint(validation))
+        (len(training.dataset.examples), training.plans.fingerprint, validation.plans.fingerprint)
     )
     for number, facts in enumerate(facts_of_all[1:], start=2):
         if facts != facts_of_all[0]:

@@ -30,7 +30,7 @@ from trainer.ranks import ALONE, Ranks
 from trainer.run.backups import Backups, split_state_of_rewards
 from trainer.run.callbacks import RunCallbacks, build_callbacks, compilation_callbacks
 from trainer.run.checkpoint import restore
-from trainer.run.data import Loaders, plan_fingerprint
+from trainer.run.data import Loaders
 from trainer.run.embeddings import kept_norms
 from trainer.run.finish import PreparedRun, end, end_stopped, rescue
 from trainer.run.graphs import step_graphs
@@ -133,7 +133,7 @@ def prepare(setup: RunSetup) -> PreparedRun:
     stepper = _stepper(setup, model.groups, total_steps, adapters=model.adapters, max_norm=limit, norms=norms)
     meeting = Meeting(setup.machine.ranks, desk=setup.desk, emit=setup.log.emit)
     callbacks = build_callbacks(setup, model, loaders, stepper, total_steps, reward_models, perceptual, meeting)
-    backups = Backups(setup, model, stepper, method, plan_fingerprint(loaders.training), callbacks, meeting)
+    backups = Backups(setup, model, stepper, method, loaders.training.plans.fingerprint, callbacks, meeting)
     training = _training(setup, model, loaders, stepper, method, callbacks, backups, meeting)
     backups.offer_step(training)
     if not model.sharded:  # a pause of a run that shards its model keeps the memory
@@ -321,7 +321,7 @@ def _in_order(
 
 def _fit_counters(setup: RunSetup, counters: Counters, loader: Loader, plan: str) -> Counters:
     """Return counters that fit the current images, which may have changed since the backup."""
-    if plan == plan_fingerprint(loader):
+    if plan == loader.plans.fingerprint:
         return counters
     setup.log.emit(
         WarningRaised(
