@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 
-from modules.data.buckets import BucketRules, Size
+from modules.data.buckets import BucketRules, ResizeCrop, Size
 from modules.data.cache.image_index import ImageIndex
 from modules.data.captions.drawing import cached_texts
 from modules.data.captions.operations import NO_CHANGES, CaptionRules
@@ -23,6 +23,7 @@ from modules.data.order import ConceptRepeats
 from modules.data.pairs import fingerprint_of_source, scan_source
 from modules.data.prompts import scan_prompts
 from modules.data.scan import Scan, Watch, ignore_progress
+from modules.data.stored_examples import StoredExamples
 from modules.system.seeds import derive_seed
 
 
@@ -56,11 +57,11 @@ _MATCHED = ("training", "prompts")  # the kinds whose samples regularization con
 class Dataset:
     """All examples of one concept type. The examples of a concept are contiguous."""
 
-    examples: tuple[Example, ...]
+    examples: Sequence[Example]
     concepts: tuple[ConceptFacts, ...]
     num_resolutions: int
     skipped: tuple[SkippedEntry, ...] = ()
-    buckets: tuple[tuple[Size, ...], ...] = ()
+    buckets: Sequence[tuple[Size, ...]] = ()
     wrong_settings: tuple[tuple[int, SkippedEntry], ...] = ()
     """Those of `skipped` that a setting of their concept causes, with the number of the concept."""
 
@@ -87,6 +88,10 @@ class Dataset:
         """Yield the texts of an example as long as they get: one variation of each caption, without tag dropout."""
         rules = replace(self.concepts[example.concept].captions, drop_probability=None, variations=1)
         yield from cached_texts(example.image.captions, rules, name=example.image.file_name, run_seed=run_seed)
+
+    def with_stored(self, examples: StoredExamples) -> Dataset:
+        """Return the dataset with its examples in a mapped file."""
+        return replace(self, examples=examples, buckets=_buckets_of(examples.resize_crops))
 
     def without(self, broken: frozenset[int]) -> Dataset:
         """Return the dataset without the examples at these indices, renumbered."""
@@ -198,13 +203,15 @@ def _assemble(
     for index, fact in enumerate(facts):
         numbered.append(replace(fact, first_example=first, num_examples=counts[index]))
         first += counts[index]
-    of_crops: dict[int, tuple[Size, ...]] = {}  # the examples hold the crops, which are shared
-    buckets = tuple(
-        of_crops.get(id(e.resize_crops))
-        or of_crops.setdefault(id(e.resize_crops), tuple(p.bucket for p in e.resize_crops))
-        for e in examples
+    return Dataset(
+        tuple(examples), tuple(numbered), num_resolutions, skipped, _buckets_of(e.resize_crops for e in examples)
     )
-    return Dataset(tuple(examples), tuple(numbered), num_resolutions, skipped, buckets)
+
+
+def _buckets_of(crops: Iterable[tuple[ResizeCrop, ...]]) -> tuple[tuple[Size, ...], ...]:
+    """Return the sizes of examples from their crops. Examples hold these, and most share them."""
+    known: dict[int, tuple[Size, ...]] = {}
+    return tuple(known.get(id(c)) or known.setdefault(id(c), tuple(p.bucket for p in c)) for c in crops)
 
 
 def concept_repeats_of(concepts: Sequence[ConceptFacts], *, run_seed: int) -> list[ConceptRepeats]:

@@ -102,7 +102,8 @@ class ImageVersions:
 
     def no_keys(self) -> VersionKeys:
         """Return the keys of all these versions before any is set."""
-        counts = [self._num_variations[example.concept] for example in self.dataset.examples]
+        of_concepts = zip(self.dataset.concepts, self._num_variations, strict=True)
+        counts = [count for concept, count in of_concepts for _ in range(concept.num_examples)]
         return VersionKeys(counts, num_resolutions=self.dataset.num_resolutions)
 
     def first_versions(self) -> Iterator[ImageVersion]:

@@ -5,7 +5,7 @@ Everything is computed by the functions that the run itself uses, from the same 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -95,7 +95,7 @@ class ConceptPreview:
         self._dropout = CaptionDropout() if is_validation else caption_dropout_of(config.data, config.family.name)
 
     @cached_property
-    def examples(self) -> tuple[Example, ...]:
+    def examples(self) -> Sequence[Example]:
         """The images of the concept that a run uses."""
         first = self._facts.first_example
         return self.dataset.examples[first : first + self._facts.num_examples]
