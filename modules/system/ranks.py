@@ -20,18 +20,24 @@ _FIRST_PORT, _NUM_PORTS, _PORTS_APART = 20_000, 12_000, 101  # below the ports t
 class Rank:
     """The number of a process among several, counted from 0, and how many there are.
 
-    `local_index` and `num_local` count the processes of this machine.
+    `local_index` and `num_local` count the processes of this machine, whose number is `machine`.
     """
 
     index: int
     world_size: int
     local_index: int = 0
     num_local: int = 1
+    machine: int = 0
 
     @property
     def is_main(self) -> bool:
         """Whether it is the process that writes: the first."""
         return self.index == 0
+
+    @property
+    def is_first_here(self) -> bool:
+        """Whether it is the first process of its machine."""
+        return self.local_index == 0
 
     @property
     def is_alone(self) -> bool:
@@ -57,14 +63,15 @@ def current_rank(environment: Mapping[str, str] | None = None) -> Rank:
         index, world_size = int(given["RANK"]), int(given["WORLD_SIZE"])
         local_index = int(given.get("LOCAL_RANK", index))
         num_local = int(given.get("LOCAL_WORLD_SIZE", world_size))
+        machine = int(given.get("GROUP_RANK", index - local_index))
     except ValueError:
-        index, world_size, local_index, num_local = -1, 0, 0, 0
+        index, world_size, local_index, num_local, machine = -1, 0, 0, 0, 0
     if not 0 <= index < world_size:
         raise DarkroomError(
             f"The environment names no valid process: RANK={given['RANK']}, WORLD_SIZE={given['WORLD_SIZE']}.",
             advice="Start the processes with torchrun or srun, or unset both variables.",
         )
-    return ONLY_RANK if world_size == 1 else Rank(index, world_size, local_index, max(1, num_local))
+    return ONLY_RANK if world_size == 1 else Rank(index, world_size, local_index, max(1, num_local), machine)
 
 
 def meeting_place(environment: Mapping[str, str] | None = None) -> tuple[str, int]:
@@ -82,5 +89,6 @@ def _from_slurm(environment: dict[str, str]) -> dict[str, str]:
     if "RANK" in environment or not all(name in environment for name in _SLURM.values()):
         return environment
     here = environment.get("SLURM_STEP_TASKS_PER_NODE", "").partition("(")[0]
-    local = {"LOCAL_WORLD_SIZE": here} if here.isdecimal() else {}
+    known = {"LOCAL_WORLD_SIZE": here, "GROUP_RANK": environment.get("SLURM_NODEID", "")}
+    local = {name: value for name, value in known.items() if value.isdecimal()}
     return {**environment, **{name: environment[of_slurm] for name, of_slurm in _SLURM.items()}, **local}

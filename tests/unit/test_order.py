@@ -235,14 +235,15 @@ def test_the_shares_of_all_ranks_are_disjoint_and_complete(
 
 
 def test_the_rank_is_that_of_torchrun_or_of_slurm() -> None:
-    torchrun = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+    torchrun = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1"}
     step = {
         "SLURM_PROCID": "3",
         "SLURM_STEP_NUM_TASKS": "4",
         "SLURM_LOCALID": "1",
         "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
+        "SLURM_NODEID": "1",
     }
-    assert current_rank(torchrun) == current_rank(step) == Rank(3, 4, 1, 2)
+    assert current_rank(torchrun) == current_rank(step) == Rank(3, 4, 1, 2, machine=1)
     assert current_rank({}) is current_rank({"RANK": "0", "WORLD_SIZE": "1"}) is ONLY_RANK
     assert current_rank({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0"}) is ONLY_RANK  # without srun
     assert meeting_place({**step, "SLURM_JOB_ID": "7", "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1"}) == ("10.0.0.1", 20_007)
