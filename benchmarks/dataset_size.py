@@ -23,16 +23,21 @@ from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
+import psutil
+
 from modules.config.codec import decode
 from modules.config.migrations.chain import NEWEST_DARKROOM
 from modules.config.schema import Config
+from modules.data.dataset import ConceptFacts, Dataset
+from modules.data.stored_examples import map_examples, write_examples
 from modules.system.paths import PROGRAM_ROOT, from_caller
 from trainer.events import Event, PhaseChanged, RunFailed, StepFinished
 
+_EXAMPLES = "examples.safetensors"
 _IN_A_FOLDER = 2_000
 _WORDS = ("a photo of", "portrait", "castle", "river", "autumn light", "film grain", "two people", "blue", "at night")
 _SIDES_PX = (512, 640, 768, 896, 1024, 1152, 1280, 1536, 1920, 2048)
-STAGES = ("first scan", "second scan", "caching", "start")
+STAGES = ("first scan", "second scan", "another process", "caching", "start")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -47,7 +52,10 @@ def main(arguments: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="darkroom-benchmark-") as name:
         folder = Path(from_caller(options.folder)) if options.folder else Path(name)
         for stage in measured(folder, options.images, options.stages):
-            sys.stdout.write(f"{stage.name}: {options.images:,} images, at most {stage.peak_bytes / 1e6:,.0f} MB\n")
+            grown = f", {stage.grown_bytes / 1e6:,.1f} MB of them for the images" if stage.grown_bytes else ""
+            sys.stdout.write(
+                f"{stage.name}: {options.images:,} images, at most {stage.peak_bytes / 1e6:,.0f} MB{grown}\n"
+            )
             for part, (seconds, cpu_seconds) in stage.seconds.items():
                 sys.stdout.write(f"  {part:24} {seconds:8.1f} s  {cpu_seconds:8.1f} s of CPU time\n")
             sys.stdout.flush()
@@ -56,11 +64,15 @@ def main(arguments: Sequence[str]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What one process took: its seconds and seconds of CPU time by part, and its highest memory."""
+    """What one process took: its seconds and seconds of CPU time by part, and its highest memory.
+
+    `grown_bytes` is what its own memory has grown by, without what it shares with others; 0 where it is not measured.
+    """
 
     name: str
     seconds: dict[str, tuple[float, float]]
     peak_bytes: int
+    grown_bytes: int = 0
 
 
 def write_images(folder: Path, num_images: int) -> None:
@@ -98,7 +110,8 @@ def measured(folder: Path, num_images: int, stages: Sequence[str] = STAGES) -> I
         command = [sys.executable, "-m", "benchmarks.dataset_size", name, str(folder)]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=PROGRAM_ROOT)
         found = json.loads(done.stdout)
-        yield Stage(name, {part: tuple(both) for part, both in found["seconds"].items()}, found["peak_bytes"])
+        seconds = {part: tuple(both) for part, both in found["seconds"].items()}
+        yield Stage(name, seconds, found["peak_bytes"], found["grown_bytes"])
 
 
 def _config(folder: Path) -> Config:
@@ -121,6 +134,7 @@ class _Laps:
 
     def __init__(self) -> None:
         self.seconds: dict[str, tuple[float, float]] = {}
+        self.grown_bytes = 0
         self._since = time.monotonic(), time.process_time()
 
     def lap(self, part: str) -> None:
@@ -144,6 +158,31 @@ def _scan(folder: Path, laps: _Laps, *, is_first: bool) -> None:
     laps.lap("compare")
     datasets.plans.accumulation_groups(0)
     laps.lap("plan of an epoch")
+    write_examples(folder / _EXAMPLES, {"training": datasets.training.examples})
+    laps.lap("write for others")
+
+
+def _map(folder: Path, laps: _Laps) -> None:
+    """Map the images that another process has scanned, and plan an epoch, as the second process of a run does."""
+    from trainer.data.datasets import dataset_settings
+
+    settings = dataset_settings(_config(folder))
+    before = _own_bytes()
+    examples = map_examples(folder / _EXAMPLES)["training"]
+    facts = ConceptFacts("", 1.0, 1.0, 0, len(examples))
+    dataset = Dataset((), (facts,), 1).with_stored(examples)
+    laps.lap("map")
+    assert all(example.image.captions for example in examples)
+    laps.grown_bytes = _own_bytes() - before
+    laps.lap("take each image")
+    settings.plans_of(dataset).accumulation_groups(0)
+    laps.lap("plan of an epoch")
+
+
+def _own_bytes() -> int:
+    """Return the memory of this process, without the pages of files, which it may share with others."""
+    memory = psutil.Process().memory_info()
+    return int(memory.rss - memory.shared)
 
 
 def _fill(folder: Path, laps: _Laps) -> None:
@@ -209,6 +248,7 @@ def _by_phase(event: Event, laps: _Laps) -> None:
 _RUNS: dict[str, Callable[[Path, _Laps], None]] = {
     "first scan": partial(_scan, is_first=True),
     "second scan": partial(_scan, is_first=False),
+    "another process": _map,
     "caching": _fill,
     "start": _start,
 }
@@ -219,7 +259,7 @@ def _run(name: str, folder: Path) -> None:
     laps = _Laps()
     _RUNS[name](folder, laps)
     peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    sys.stdout.write(json.dumps({"seconds": laps.seconds, "peak_bytes": peak_bytes}))
+    sys.stdout.write(json.dumps({"seconds": laps.seconds, "peak_bytes": peak_bytes, "grown_bytes": laps.grown_bytes}))
 
 
 if __name__ == "__main__":

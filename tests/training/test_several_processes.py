@@ -27,7 +27,7 @@ from tests.builders.pairs import draw_pairs
 from tests.builders.ranks import OtherProcess, run_on_two
 from tests.builders.runs import Ran, run
 from trainer.child.run import launch_as_set
-from trainer.commands import Command, CommandDesk, Pause, Resume, Stop
+from trainer.commands import Command, CommandDesk, Pause, Resume, Stop, StopRequested
 from trainer.events import (
     Event,
     PhaseChanged,
@@ -249,6 +249,25 @@ def test_a_process_that_fails_ends_the_run_with_its_words(other: OtherProcess, c
         "The process 2 of 2 failed: An unexpected error occurred: ValueError: a planted fault."
     )
     assert ending["event"] == "RunFailed"
+
+
+@pytest.mark.parametrize(("raised", "last"), [(StopRequested(), "RunFinished"), (ValueError("a fault"), "RunFailed")])
+def test_the_other_process_ends_with_the_scan_of_the_main_one(
+    other: OtherProcess,
+    config: Config,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    raised: Exception,
+    last: str,
+) -> None:
+    def scan(*arguments: object) -> None:
+        raise raised
+
+    monkeypatch.setattr("trainer.preflight.checks.datasets_of", scan)
+    ran, ending = run_on_two(other, in_folder(config, tmp_path))
+    assert (type(ran.ending).__name__, ending["event"]) == (last, last)
+    if last == "RunFailed":
+        assert ending["message"] == "The process 1 of 2 failed: a fault"
 
 
 def full(checkpointing: str = "block", **training: Any) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 from modules.config.schema import Config
 from modules.config.usage import inpaints, inputs_of, learns_from, steps_per_group, trains_on_pixels
@@ -62,9 +63,13 @@ def datasets_of(config: Config, watch: Watch = ignore_progress) -> Datasets:
 
     `watch` is called during each scan. Raises OSError for a folder that does not exist.
     """
+    return build_datasets(dataset_settings(config), image_index(cache_folder(config)), watch)
+
+
+def cache_folder(config: Config) -> Path | None:
+    """Return the folder of a config's caches; None for one that keeps nothing on disk."""
     in_memory = config.data.cache_location == "memory" or not config.general.cache_dir.strip()
-    index = image_index(None if in_memory else from_root(config.general.cache_dir))
-    return build_datasets(dataset_settings(config), index, watch)
+    return None if in_memory else from_root(config.general.cache_dir)
 
 
 def scan_watch(emit: Callable[[Event], None], check: Callable[[], None]) -> Watch:
@@ -88,7 +93,7 @@ def still_valid(datasets: Datasets | None, config: Config, emit: Callable[[Event
     """
     if datasets is None or datasets.settings != dataset_settings(config):
         return None
-    return datasets if _is_current(datasets, emit) else None
+    return datasets if is_current(datasets, emit) else None
 
 
 def up_to_date(datasets: Datasets, emit: Callable[[Event], None], check: Callable[[], None] = lambda: None) -> Datasets:
@@ -96,12 +101,13 @@ def up_to_date(datasets: Datasets, emit: Callable[[Event], None], check: Callabl
 
     `check` is called during the scan and may raise to stop it. Raises OSError for a folder that no longer exists.
     """
-    if _is_current(datasets, emit):
+    if is_current(datasets, emit):
         return datasets
     return build_datasets(datasets.settings, datasets.index, scan_watch(emit, check))
 
 
-def _is_current(datasets: Datasets, emit: Callable[[Event], None]) -> bool:
+def is_current(datasets: Datasets, emit: Callable[[Event], None]) -> bool:
+    """Return whether no file of datasets has changed since their scan, and emit a warning if one has."""
     is_current = datasets.is_current()
     if not is_current:
         emit(WarningRaised("Images or captions have changed since they were checked. They are scanned again."))

@@ -27,6 +27,7 @@ def check(
     run_dir: Path | None = None,
     is_fork: bool = False,
     replaces: bool = False,
+    reads_images: bool = True,
     progress: Progress = no_progress,
 ) -> Report:
     """Return the report of `trainer.preflight.checks.check`: everything that can be found without loading a model."""
@@ -40,5 +41,6 @@ def check(
         run_dir=run_dir,
         is_fork=is_fork,
         replaces=replaces,
+        reads_images=reads_images,
         progress=progress,
     )

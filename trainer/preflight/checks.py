@@ -61,6 +61,7 @@ def check(
     run_dir: Path | None = None,
     is_fork: bool = False,
     replaces: bool = False,
+    reads_images: bool = True,
     progress: Progress = no_progress,
 ) -> Report:
     """Return everything that can be found without loading a model. Only headers, file lists and captions are read.
@@ -70,7 +71,8 @@ def check(
     `datasets` are the datasets of this config if they are already scanned; otherwise they are scanned here. The report
     contains them. `run_dir` is the folder of a run that is being resumed, for a caller that has already found its
     backup. With `is_fork` a new run continues from there, so the result of the other run stays. With `replaces` the
-    user agreed to replace what is at the destination of the result.
+    user agreed to replace what is at the destination of the result. Without `reads_images` nothing in the folders of
+    images is looked at.
     `progress` is called during the scans, and while the passes of a model of a new shape are traced.
     """
     model = found_model(config)
@@ -109,7 +111,8 @@ def check(
     config = with_local_folders(config)
     concept_problems = dict(problems_of_concept_folders(config))
     problems += concept_problems.values()
-    if any(p.severity == "info" for p in concept_problems.values()):  # to be downloaded
+    is_downloaded = all(p.severity != "info" for p in concept_problems.values())
+    if not reads_images or not is_downloaded:
         return Report(tuple(problems), None)
     readable = _without(config, concept_problems.keys())  # the other concepts are still checked: all problems at once
     try:

@@ -29,14 +29,15 @@ from modules.system.secrets import hub_access
 from modules.system.secrets_file import load_secrets
 from trainer import preflight
 from trainer.commands import CommandDesk, StopRequested
-from trainer.data.datasets import scan_watch, still_valid, up_to_date
+from trainer.data.datasets import scan_watch, still_valid
 from trainer.data.hub_datasets import hub_cache_dir, hub_datasets, with_local_folders
+from trainer.data.shared_datasets import share_datasets, up_to_date_in_all
 from trainer.events import Event, PhaseChanged, RunFinished, WarningRaised
 from trainer.launch import RunRequest
 from trainer.phases import phase_facts
 from trainer.preflight.model import found_model, without_lacking_parts
 from trainer.preflight.passes import ESTIMATING
-from trainer.preflight.report import Progress
+from trainer.preflight.report import Progress, Report
 from trainer.ranks import ALONE, LostProcessError, Ranks, connect
 from trainer.run.data import build_loaders, caches_of
 from trainer.run.failure import failure_of, not_enough_memory
@@ -115,9 +116,8 @@ def execute(
     ranks.from_main(None)  # the others use what it has downloaded
     asked = request.config.output.destination
     request = _with_destination(request, backup, ranks, log)
-    datasets = _check(
-        request, approved_code, log, desk, run_dir=backup.run_dir if backup else None, is_reported=is_main
-    )
+    run_dir = backup.run_dir if backup else None
+    datasets = _check(request, approved_code, log, desk, run_dir=run_dir, ranks=ranks)
     training = request.config.training
     machine = machine_of(
         request.config.general,
@@ -270,30 +270,43 @@ def _check(
     desk: CommandDesk,
     *,
     run_dir: Path | None,
-    is_reported: bool,
+    ranks: Ranks,
 ) -> Datasets:
-    """Check the config once more, report its warnings and return its datasets, scanned unless the request has them.
+    """Check the config once more and return its datasets. Only the main process scans images and reports warnings.
 
     A resumed run that has a copy of the adapter file that it started from no longer needs that file. Raises
     DarkroomError with all errors of the config, StopRequested if it is stopped meanwhile.
     """
-    datasets = still_valid(request.datasets, request.config, log.emit)
-    report = preflight.check(
-        request.config,
-        approved_code=approved_code,
-        datasets=datasets,
-        run_dir=run_dir,
-        is_fork=request.kind in ("fork", "fork_weights"),
-        replaces=request.replaces,
-        progress=_check_progress(log.emit, desk.check),
-    )
-    if report.errors or report.datasets is None:
-        advice = " ".join(dict.fromkeys(e.advice for e in report.errors if e.advice))
-        raise DarkroomError(" ".join(e.message for e in report.errors), advice=advice)
-    for problem in report.problems:
-        if is_reported and problem.severity == "warning":
-            log.emit(WarningRaised(problem.message, problem.advice))
-    return report.datasets
+
+    def report(*, reads_images: bool) -> Report:
+        return preflight.check(
+            request.config,
+            approved_code=approved_code,
+            datasets=still_valid(request.datasets, request.config, log.emit) if reads_images else None,
+            run_dir=run_dir,
+            is_fork=request.kind in ("fork", "fork_weights"),
+            replaces=request.replaces,
+            reads_images=reads_images,
+            progress=_check_progress(log.emit, desk.check),
+        )
+
+    def scan() -> Datasets:
+        found = report(reads_images=True)
+        if found.errors or found.datasets is None:
+            raise _error_of(found)
+        for problem in found.problems:
+            if problem.severity == "warning":
+                log.emit(WarningRaised(problem.message, problem.advice))
+        return found.datasets
+
+    if not ranks.rank.is_main and (of_machine := report(reads_images=False)).errors:
+        raise _error_of(of_machine)
+    return share_datasets(ranks, request.config, scan)
+
+
+def _error_of(report: Report) -> DarkroomError:
+    advice = " ".join(dict.fromkeys(e.advice for e in report.errors if e.advice))
+    return DarkroomError(" ".join(e.message for e in report.errors), advice=advice)
 
 
 def _check_progress(emit: Callable[[Event], None], check: Callable[[], None]) -> Progress:
@@ -322,7 +335,7 @@ def _only_cache(
     log.emit(PhaseChanged("loading", config.model.base_model))
     model = load_model(config, machine, DownloadMeter(emit=log.emit, desk=desk, clock=clocks.seconds))
     caches = caches_of(config.data, config.general.cache_dir, model, machine, desk, log.emit)
-    current = up_to_date(datasets, log.emit, desk.check)
+    current = up_to_date_in_all(datasets, machine.ranks, config, log.emit, desk.check)
     build_loaders(config.data, config.masks, current, model, machine, caches)
     unused = unused_entries(from_root(config.general.cache_dir), caches.used, kinds_in_use(phase_facts(config)))
     message = f"The caches in {config.general.cache_dir} are complete: {unused.used_summary}."

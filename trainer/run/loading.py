@@ -22,7 +22,7 @@ from modules.system.ranks import ONLY_RANK
 from trainer import phases
 from trainer.callbacks.image_sampler import ImageSampler
 from trainer.callbacks.sampling import expanded
-from trainer.data.datasets import up_to_date
+from trainer.data.shared_datasets import up_to_date_in_all
 from trainer.events import PhaseChanged, WarningRaised
 from trainer.methods.build import load_perceptual
 from trainer.methods.measured_prompts import measured_prompts
@@ -111,7 +111,9 @@ class _Filling:
         setup.desk.check()
         data = data_in_use(config)
         caches = caches_of(data, config.general.cache_dir, model, machine, setup.desk, log.emit)
-        datasets = up_to_date(setup.datasets, log.emit, setup.desk.check)  # loading a model can take long
+        datasets = up_to_date_in_all(  # loading a model can take long
+            setup.datasets, ranks, config, log.emit, setup.desk.check
+        )
         in_step = bool(sharded_parts(config, ranks.rank.world_size))
         # A method that splits batches shares out its own micro-batches.
         rank = ONLY_RANK if method_of(config).splits_batches else ranks.rank
