@@ -15,7 +15,8 @@ from modules.config.codec import export_file
 from modules.config.schema import Config
 from modules.data.buckets import Size, resize_crop_for
 from modules.data.cache.build import EncodingJob, ImageFile, batches_by_bucket, build_images
-from modules.data.cache.store import BrokenEntryError, CacheStore, MemoryStore
+from modules.data.cache.memory import MemoryStore
+from modules.data.cache.store import BrokenEntryError, CacheStore
 from modules.data.transforms.recipe import plain_recipe
 from modules.families.parts import vae
 from modules.memory.placement import Placement

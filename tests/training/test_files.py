@@ -13,7 +13,8 @@ from safetensors.torch import load_file
 
 from modules.data.buckets import Size, resize_crop_for
 from modules.data.cache.build import EncodingJob, ImageFile, build_captions, build_images, missing_images, to_tensor
-from modules.data.cache.store import BrokenEntryError, CacheStore, RememberingStore, weights_fingerprint
+from modules.data.cache.memory import RememberingStore
+from modules.data.cache.store import BrokenEntryError, CacheStore, weights_fingerprint
 from modules.data.transforms.recipe import plain_recipe
 from modules.formats.safetensors_io import payload_sha256, read_safetensors, write_safetensors
 from modules.system.errors import DarkroomError

@@ -15,7 +15,8 @@ from modules.data.cache.build import EncodingJob, EntryResult, build_captions, b
 from modules.data.cache.digests import DigestIndex
 from modules.data.cache.key import caption_key
 from modules.data.cache.masks import MaskFile, build_masks
-from modules.data.cache.store import CacheStore, EntryStore, MemoryStore, RememberingStore
+from modules.data.cache.memory import MemoryStore, RememberingStore
+from modules.data.cache.store import ENTRIES_PER_SHARD, CacheStore, EntryStore
 from modules.data.inputs import ModelInput
 from modules.data.versions import ImageVersions, RejectedVersions
 from modules.memory.placement import Placement
@@ -67,10 +68,14 @@ class Stores:
         """Return the stores in a cache folder, or in memory without one; entries are kept in `dtype`, if given."""
         if cache_dir is None:
             return cls(MemoryStore(dtype), MemoryStore(dtype), MemoryStore(None), DigestIndex(None))
+        latents, text, masks = (
+            CacheStore(cache_dir / kind, kept_in, entries_per_shard=ENTRIES_PER_SHARD)
+            for kind, kept_in in (("latents", dtype), ("text", dtype), ("masks", None))
+        )
         return cls(
-            RememberingStore(CacheStore(cache_dir / "latents", dtype), most_bytes=_MOST_REMEMBERED_BYTES),
-            RememberingStore(CacheStore(cache_dir / "text", dtype), most_bytes=_MOST_REMEMBERED_BYTES),
-            CacheStore(cache_dir / "masks"),
+            RememberingStore(latents, most_bytes=_MOST_REMEMBERED_BYTES),
+            RememberingStore(text, most_bytes=_MOST_REMEMBERED_BYTES),
+            masks,
             DigestIndex(cache_dir),
             is_on_disk=True,
         )

@@ -12,7 +12,7 @@ from modules.config.schema import Config
 from modules.config.usage import trained_embeddings
 from modules.data.cache.digests import DigestIndex
 from modules.data.cache.key import caption_key
-from modules.data.cache.store import CacheStore, StoredEntry
+from modules.data.cache.store import CacheStore, StoredEntry, remove_entries
 from modules.data.datasets import Datasets
 from modules.data.example import WantedCompanions
 from modules.data.versions import ImageVersions, RejectedVersions
@@ -56,8 +56,7 @@ class UnusedEntries:
 
     def remove(self) -> int:
         """Remove the entries and return their number; those that another program removed count, too."""
-        for _, entry in self.entries:
-            entry.path.unlink(missing_ok=True)
+        remove_entries(entry for _, entry in self.entries)
         return len(self.entries)
 
 
@@ -68,15 +67,17 @@ def kinds_in_use(facts: PhaseFacts) -> frozenset[str]:
 
 
 def unused_entries(cache_dir: Path, used: Collection[str], kinds: Collection[str]) -> UnusedEntries:
-    """Return the entries of a cache folder whose keys are not in `used`.
+    """Return the entries of a cache folder whose keys are not in `used`, and second copies of those that are.
 
     Of a kind that is not among `kinds` nothing is known, so its entries count as neither.
     """
     unused: list[tuple[str, StoredEntry]] = []
     num_used = used_bytes = 0
     for kind in sorted(kinds):
+        seen = set[str]()
         for entry in CacheStore(cache_dir / kind).entries():
-            if entry.key in used:
+            if entry.key in used and entry.key not in seen:
+                seen.add(entry.key)
                 num_used, used_bytes = num_used + 1, used_bytes + entry.num_bytes
             else:
                 unused.append((kind if entry.key else "", entry))

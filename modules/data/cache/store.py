@@ -1,27 +1,46 @@
 """Cache entries: tensors by key, on disk or in memory.
 
-On disk they are safetensors files in fan-out folders, each with a checksum, written atomically: several runs may share
-a cache folder, and a run that is killed leaves no partial entry.
+On disk each is written as a safetensors file in a fan-out folder, with a checksum, atomically: several runs may share a
+cache folder, and a run that is killed leaves no partial entry. Thousands of them are then joined to a shard.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
+import logging
 import os
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 from uuid import uuid4
 
+import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 
+from modules.data.cache.shards import (
+    BrokenShardError,
+    Keys,
+    Numbers,
+    ShardIndex,
+    entries_of_shard,
+    is_shardable,
+    remove_from_shard,
+    write_shard,
+)
 from modules.system.atomic import remove_quietly
 from modules.system.file_errors import name_destination
 
+logger = logging.getLogger("darkroom.cache")
+
+ENTRIES_PER_SHARD = 4096
+_SHARDS = "shards"  # the folder of shards
+_MOST_SHARD_BYTES = 256 * 2**20
 _LEFTOVER_AFTER_SECONDS = 3600  # no entry takes that long to write
 
 
@@ -31,7 +50,10 @@ class BrokenEntryError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class StoredEntry:
-    """A file of a cache folder: its key (empty for the temporary file of a killed run), path and size."""
+    """An entry of a cache folder: its key, the path of its file or of its shard, and its size.
+
+    The key is empty for the temporary file of a killed run, and for a damaged shard.
+    """
 
     key: str
     path: Path
@@ -49,6 +71,10 @@ class EntryStore(Protocol):
         """Return the size of an entry; 0 for a missing one."""
         ...
 
+    def sizes(self, keys_NK: Keys) -> Numbers:
+        """Return what `num_bytes` returns for many keys of 20 bytes, (N, 20), in a fraction of the time."""
+        ...
+
     def write(self, key: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Store an entry and return its tensors as they are kept: on the CPU, in the store's dtype."""
         ...
@@ -63,18 +89,25 @@ class EntryStore(Protocol):
 
 
 class CacheStore:
-    """Entries under one folder: `<folder>/<first two digits>/<key>.safetensors`.
+    """Entries under one folder: `<folder>/<first two digits>/<key>.safetensors`, or in `<folder>/shards`.
 
-    With a `dtype`, tensors of larger floating-point types are kept in it.
+    With a `dtype`, tensors of larger floating-point types are kept in it. Each `entries_per_shard` entries that this
+    store has written are joined to a shard, or fewer if they are large; with 0 they stay files of their own. Threads
+    may share it, and several processes may use a folder at once.
     """
 
-    def __init__(self, folder: Path, dtype: torch.dtype | None = None) -> None:
+    def __init__(self, folder: Path, dtype: torch.dtype | None = None, *, entries_per_shard: int = 0) -> None:
         self.folder = folder
         self._prefix = str(folder)
         self._dtype = dtype
+        self._shards = ShardIndex(folder / _SHARDS)
+        self._entries_per_shard = entries_per_shard
+        self._lock = threading.Lock()
+        self._to_join: set[str] = set()
+        self._bytes_to_join = 0
 
     def path(self, key: str) -> Path:
-        """Return the path of the entry with that key, whether or not it exists."""
+        """Return the path of the file of an entry outside of shards, whether or not it exists."""
         return self.folder / key[:2] / f"{key}.safetensors"
 
     def _name(self, key: str) -> str:
@@ -86,7 +119,23 @@ class CacheStore:
         return self.num_bytes(key) > 0
 
     def num_bytes(self, key: str) -> int:
-        """Return the size of an entry's file; 0 for a missing one."""
+        """Return the size of an entry; 0 for a missing one."""
+        found = self._shards.find(key)
+        if found is None and (num_bytes := self._file_bytes(key)):
+            return num_bytes
+        if found is None and self._shards.refresh():  # after that: a file is removed once its shard is there
+            found = self._shards.find(key)
+        return found[0].num_bytes(found[1]) if found is not None else 0
+
+    def sizes(self, keys_NK: Keys) -> Numbers:
+        """Return what `num_bytes` returns for many keys of 20 bytes, (N, 20), in a fraction of the time."""
+        self._shards.refresh()
+        sizes = self._shards.sizes(keys_NK)
+        for row in np.flatnonzero(sizes == 0).tolist():
+            sizes[row] = self.num_bytes(bytes(keys_NK[row]).hex())
+        return sizes
+
+    def _file_bytes(self, key: str) -> int:
         try:
             return os.stat(self._name(key)).st_size  # noqa: PTH116 - a path takes longer to make than to look up
         except OSError:
@@ -100,38 +149,86 @@ class CacheStore:
         path = self.path(key)
         path.parent.mkdir(parents=True, exist_ok=True)
         kept = convert_for_cache(tensors, self._dtype)
+        content = save(kept, metadata={"checksum": _checksum(kept)})
         temporary = path.with_name(f".{key}.{uuid4().hex[:8]}")
         try:
-            temporary.write_bytes(save(kept, metadata={"checksum": _checksum(kept)}))
+            temporary.write_bytes(content)
             try:
                 temporary.replace(path)
             except PermissionError:  # on Windows: another run has written the entry and is reading it
                 if not path.is_file():
                     raise
         except OSError as error:
-            raise name_destination(error, path, temporary) from error.__cause__
-        finally:
             remove_quietly(temporary)
+            raise name_destination(error, path, temporary) from error.__cause__
+        self._join_later(key, len(content))
         return kept
 
-    def read(self, key: str) -> dict[str, torch.Tensor]:
-        """Return an entry's tensors, memory-mapped. Raises BrokenEntryError where it is missing or damaged."""
+    def _join_later(self, key: str, num_bytes: int) -> None:
+        """Join the entries that were written since the last shard, if there are enough of them."""
+        if not self._entries_per_shard or not is_shardable(key):
+            return
+        with self._lock:
+            self._to_join.add(key)
+            self._bytes_to_join += num_bytes
+            if len(self._to_join) >= self._entries_per_shard or self._bytes_to_join >= _MOST_SHARD_BYTES:
+                self._join(self._to_join)
+                self._to_join, self._bytes_to_join = set(), 0
+
+    def _join(self, keys: Collection[str]) -> None:
+        """Write a shard of entries, then remove their files. What prevents that is logged, and the files stay."""
         try:
-            with safe_open(self.path(key), framework="pt") as file:
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
-                checksum = (file.metadata() or {}).get("checksum")
-        except (OSError, SafetensorError) as error:
-            raise BrokenEntryError(f"{self.path(key)}: {error}") from error
-        if checksum != _checksum(tensors):
-            raise BrokenEntryError(f"{self.path(key)}: its content does not match its checksum")
-        return tensors
+            write_shard(self._shards.folder, keys, self._content_of_file)
+        except OSError as error:
+            logger.warning("The entries of %s stay in files of their own: %s", self.folder, error)
+            return
+        self._shards.refresh()
+        for key in keys:
+            if self._shards.find(key) is not None:
+                remove_quietly(self.path(key))
+
+    def _content_of_file(self, key: str) -> bytes | None:
+        """Return the bytes of an entry's file, or None if another process has joined it to a shard."""
+        try:
+            return self.path(key).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def read(self, key: str) -> dict[str, torch.Tensor]:
+        """Return an entry's tensors. Raises BrokenEntryError where it is missing or damaged."""
+        problems = list[Exception]()
+        for content_of in (self._content_in_shard, self._content_of_file, self._content_in_new_shard):
+            try:
+                content = content_of(key)
+                if content is not None:
+                    return _tensors_of(content)
+            except (OSError, SafetensorError, BrokenShardError, BrokenEntryError) as error:
+                problems.append(error)
+        raise BrokenEntryError(f"{self.path(key)}: {problems[0] if problems else 'there is no such entry'}")
+
+    def _content_in_shard(self, key: str) -> bytes | None:
+        found = self._shards.find(key)
+        if found is None:
+            return None
+        try:
+            return found[0].read(found[1])
+        except BrokenShardError:
+            self._shards.drop(found[0])  # another process may have replaced it
+            raise
+
+    def _content_in_new_shard(self, key: str) -> bytes | None:
+        return self._content_in_shard(key) if self._shards.refresh() else None
 
     def remove(self, key: str) -> None:
-        """Remove an entry, if it is there."""
+        """Remove an entry, if it is there. What is in a shard stays there, but is no longer found by this store.
+
+        It is for damaged entries: their new files are read where the copies in shards are damaged.
+        """
+        self._shards.forget(key)
         self.path(key).unlink(missing_ok=True)
 
     def entries(self) -> Iterator[StoredEntry]:
-        """Yield every entry of the folder, and the temporary files that killed runs left in it, by name."""
+        """Yield every entry of the folder, and what killed runs left in it, by name; then those in shards."""
         for path in sorted(self.folder.glob("??/*")):
             try:
                 status = path.stat()
@@ -141,83 +238,23 @@ class CacheStore:
                 yield StoredEntry(path.stem, path, status.st_size)
             elif path.name.startswith(".") and time.time() - status.st_mtime > _LEFTOVER_AFTER_SECONDS:
                 yield StoredEntry("", path, status.st_size)
+        for path in sorted(self._shards.folder.glob("*.safetensors")):
+            try:
+                yield from (StoredEntry(key, path, num_bytes) for key, num_bytes in entries_of_shard(path))
+            except BrokenShardError:
+                yield StoredEntry("", path, path.stat().st_size)
 
 
-class RememberingStore:
-    """Entries of another store. The ones that are read first are kept in memory, up to `most_bytes` of them.
-
-    A small dataset is read from disk once, not in each epoch. Threads may share it.
-    """
-
-    def __init__(self, store: EntryStore, *, most_bytes: int) -> None:
-        self._store = store
-        self._most_bytes = most_bytes
-        self._num_bytes = 0
-        self._entries: dict[str, dict[str, torch.Tensor]] = {}
-
-    def has(self, key: str) -> bool:
-        """Return whether there is an entry."""
-        return self._store.has(key)
-
-    def num_bytes(self, key: str) -> int:
-        """Return the size of an entry; 0 for a missing one."""
-        return self._store.num_bytes(key)
-
-    def write(self, key: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Store an entry and return its tensors as they are kept."""
-        self._forget(key)
-        return self._store.write(key, tensors)
-
-    def read(self, key: str) -> dict[str, torch.Tensor]:
-        """Return an entry's tensors. Raises BrokenEntryError where it is missing or damaged."""
-        known = self._entries.get(key)
-        if known is not None:
-            return dict(known)
-        tensors = self._store.read(key)
-        if self._num_bytes + _num_bytes(tensors) <= self._most_bytes:
-            self._num_bytes += _num_bytes(tensors)
-            self._entries[key] = {name: t.clone() for name, t in tensors.items()}  # not the mapped file
-        return tensors
-
-    def remove(self, key: str) -> None:
-        """Remove an entry, if it is there."""
-        self._forget(key)
-        self._store.remove(key)
-
-    def _forget(self, key: str) -> None:
-        self._num_bytes -= _num_bytes(self._entries.pop(key, {}))
-
-
-class MemoryStore:
-    """Entries in memory, for one run; nothing is written. `dtype` is as in `CacheStore`. Threads may share it."""
-
-    def __init__(self, dtype: torch.dtype | None = None) -> None:
-        self._dtype = dtype
-        self._entries: dict[str, dict[str, torch.Tensor]] = {}
-
-    def has(self, key: str) -> bool:
-        """Return whether there is an entry."""
-        return key in self._entries
-
-    def num_bytes(self, key: str) -> int:
-        """Return the size of an entry's tensors; 0 for a missing one."""
-        return _num_bytes(self._entries.get(key, {}))
-
-    def write(self, key: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Keep copies of an entry's tensors and return them."""
-        self._entries[key] = {name: t.clone() for name, t in convert_for_cache(tensors, self._dtype).items()}
-        return dict(self._entries[key])
-
-    def read(self, key: str) -> dict[str, torch.Tensor]:
-        """Return an entry's tensors. Raises BrokenEntryError where it is missing."""
-        try:
-            return dict(self._entries[key])
-        except KeyError as error:
-            raise BrokenEntryError(f"{key} is not in memory") from error
-
-    def remove(self, key: str) -> None:
-        """Remove an entry, if it is there."""
-        self._entries.pop(key, None)
+def remove_entries(entries: Iterable[StoredEntry]) -> None:
+    """Remove entries that `CacheStore.entries` has listed. The others in their shards are written to new shards."""
+    in_shards: dict[Path, set[str]] = {}
+    for entry in entries:
+        if entry.key and entry.path.parent.name == _SHARDS:
+            in_shards.setdefault(entry.path, set()).add(entry.key)
+        else:
+            entry.path.unlink(missing_ok=True)
+    for path, keys in in_shards.items():
+        remove_from_shard(path, keys)
 
 
 def convert_for_cache(tensors: Mapping[str, torch.Tensor], dtype: torch.dtype | None) -> dict[str, torch.Tensor]:
@@ -236,6 +273,15 @@ def _smaller(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         return tensor
     converted = tensor.to(dtype)
     return converted if bool(converted.isfinite().all()) else tensor
+
+
+def _tensors_of(content: bytes) -> dict[str, torch.Tensor]:
+    """Return the tensors of an entry from its bytes. Raises SafetensorError, BrokenEntryError for damaged ones."""
+    tensors = load(content)
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    if header.get("__metadata__", {}).get("checksum") != _checksum(tensors):
+        raise BrokenEntryError("its content does not match its checksum")
+    return tensors
 
 
 def _checksum(tensors: Mapping[str, torch.Tensor]) -> str:
@@ -257,7 +303,3 @@ def weights_fingerprint(module: torch.nn.Module) -> str:
 
 def _raw_bytes(tensor: torch.Tensor) -> memoryview:
     return tensor.reshape(-1).view(torch.uint8).numpy().data
-
-
-def _num_bytes(tensors: Mapping[str, torch.Tensor]) -> int:
-    return sum(t.nbytes for t in tensors.values())

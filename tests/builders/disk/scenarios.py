@@ -13,12 +13,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from safetensors.numpy import load_file as load_tensors
 from safetensors.numpy import save as bytes_of
 
 from modules.config.codec import decode, load_file, save_file
 from modules.config.presets import Preset, delete_preset, describe_preset, duplicate_preset, rename_preset, save_preset
+from modules.data.cache.store import BrokenEntryError, CacheStore, remove_entries
 from modules.data.doctor.fixes import Step, apply
 from modules.rewards.user_code_file import approve, approved_hashes
 from modules.system.atomic import make_folder
@@ -334,6 +336,31 @@ def _observe_choice(root: Path) -> Observed:
     }
 
 
+# -- a cache whose entries are joined to shards
+
+
+def _fill_cache(root: Path) -> None:
+    store = CacheStore(root / "cache", entries_per_shard=2)
+    for number in range(5):
+        store.write(f"{number:040x}", {"latents": torch.full((3,), float(number))})
+
+
+def _prune_cache(root: Path) -> None:
+    store = CacheStore(root / "cache")
+    remove_entries([e for e in store.entries() if e.key == f"{1:040x}"])
+
+
+def _observe_cache(root: Path) -> Observed:
+    """What each entry holds; one that is missing or damaged is encoded again."""
+    store, found = CacheStore(root / "cache"), dict[str, object]()
+    for number in range(5):
+        try:
+            found[f"entry {number}"] = store.read(f"{number:040x}")["latents"].tolist()
+        except BrokenEntryError:
+            found[f"entry {number}"] = None
+    return found
+
+
 SCENARIOS = (
     Scenario(
         "config",
@@ -374,5 +401,7 @@ SCENARIOS = (
     Scenario("fork", _prepare_run, _fork, _observe_fork),
     Scenario("deleted run", _prepare_run, _delete, _observe_deleted),
     Scenario("best model as result", _prepare_results, _use_best, _observe_results),
+    Scenario("cache", lambda root: None, _fill_cache, _observe_cache),
+    Scenario("pruned cache", _fill_cache, _prune_cache, _observe_cache),
     Scenario("images to choose from", lambda root: None, _choose, _observe_choice),
 )
