@@ -14,12 +14,15 @@ import resource
 import struct
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from unittest.mock import patch
 
@@ -47,11 +50,18 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--stages", nargs="+", choices=STAGES, default=list(STAGES), help="measure only these, in order"
     )
+    parser.add_argument(
+        "--in",
+        dest="kind",
+        choices=("folders", "tar", "parquet"),
+        default="folders",
+        help="what holds the images (default: folders)",
+    )
     parser.add_argument("--folder", help="keep images and caches here, for the next call (default: a temporary folder)")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="darkroom-benchmark-") as name:
         folder = Path(from_caller(options.folder)) if options.folder else Path(name)
-        for stage in measured(folder, options.images, options.stages):
+        for stage in measured(folder, options.images, options.stages, kind=options.kind):
             grown = f", {stage.grown_bytes / 1e6:,.1f} MB of them for the images" if stage.grown_bytes else ""
             sys.stdout.write(
                 f"{stage.name}: {options.images:,} images, at most {stage.peak_bytes / 1e6:,.0f} MB{grown}\n"
@@ -77,15 +87,12 @@ class Stage:
 
 def write_images(folder: Path, num_images: int) -> None:
     """Write PNG files of many sizes, of which only the header is real, with captions, 2,000 to a folder."""
-    draw = random.Random(1)
-    for number in range(num_images):
+    for number, (name, content, text) in enumerate(_drawn(num_images)):
         here = folder / f"{number // _IN_A_FOLDER:04d}"
         if number % _IN_A_FOLDER == 0:
             here.mkdir(parents=True)
-        width_px, height_px = draw.choice(_SIDES_PX), draw.choice(_SIDES_PX)
-        (here / f"image_{number:07d}.png").write_bytes(_header(width_px, height_px, number))
-        words = ", ".join(draw.sample(_WORDS, 4))
-        (here / f"image_{number:07d}.txt").write_text(f"{words}, number {number}\n", encoding="utf-8")
+        (here / f"{name}.png").write_bytes(content)
+        (here / f"{name}.txt").write_text(text, encoding="utf-8")
 
 
 def _header(width_px: int, height_px: int, number: int) -> bytes:
@@ -102,10 +109,48 @@ def _header(width_px: int, height_px: int, number: int) -> bytes:
     return file.getvalue()
 
 
-def measured(folder: Path, num_images: int, stages: Sequence[str] = STAGES) -> Iterator[Stage]:
+def _drawn(num_images: int) -> Iterator[tuple[str, bytes, str]]:
+    """Yield the name, the content and the caption of each image."""
+    draw = random.Random(1)
+    for number in range(num_images):
+        content = _header(draw.choice(_SIDES_PX), draw.choice(_SIDES_PX), number)
+        words = ", ".join(draw.sample(_WORDS, 4))
+        yield f"image_{number:07d}", content, f"{words}, number {number}\n"
+
+
+def _write_shards(folder: Path, num_images: int) -> None:
+    """Write the images in tar shards of 2,000."""
+    folder.mkdir(parents=True)
+    images = _drawn(num_images)
+    for number in range(-(-num_images // _IN_A_FOLDER)):
+        with tarfile.open(folder / f"{number:04d}.tar", "w") as shard:
+            for name, content, text in islice(images, _IN_A_FOLDER):
+                for suffix, field in ((".png", content), (".txt", text.encode())):
+                    member = tarfile.TarInfo(name + suffix)
+                    member.size = len(field)
+                    shard.addfile(member, io.BytesIO(field))
+
+
+def _write_tables(folder: Path, num_images: int) -> None:
+    """Write the images in Parquet files of 2,000."""
+    pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
+    folder.mkdir(parents=True)
+    images = _drawn(num_images)
+    for number in range(-(-num_images // _IN_A_FOLDER)):
+        rows = [{"image": {"bytes": c, "path": None}, "text": text} for _, c, text in islice(images, _IN_A_FOLDER)]
+        table = pyarrow.Table.from_pylist(rows)
+        parquet.write_table(table, folder / f"{number:04d}.parquet", row_group_size=500)
+
+
+_WRITERS = {"folders": write_images, "tar": _write_shards, "parquet": _write_tables}
+
+
+def measured(
+    folder: Path, num_images: int, stages: Sequence[str] = STAGES, *, kind: str = "folders"
+) -> Iterator[Stage]:
     """Yield stages of starts with that many images, written below a folder unless they are there already."""
     if not (folder / "images").exists():
-        write_images(folder / "images", num_images)
+        _WRITERS[kind](folder / "images", num_images)
     for name in stages:
         command = [sys.executable, "-m", "benchmarks.dataset_size", name, str(folder)]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=PROGRAM_ROOT)

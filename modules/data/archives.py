@@ -9,16 +9,12 @@ from __future__ import annotations
 
 import errno
 import io
-import os
-import tarfile
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from modules.data.shard_index import shard_index
 from modules.data.tables import ROW_SUFFIX, TABLE_SUFFIXES, read_row_image, row_and_column
-from modules.system.problem import count
 from modules.system.regular_files import FileTooLargeError, open_regular
 
 SHARD_SUFFIXES = frozenset({".tar"})
@@ -34,14 +30,6 @@ class FileStatus:
 
     size_bytes: int
     mtime_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class ShardIndex:
-    """The files of a tar shard by name, each with its place and size in bytes, and what is wrong with the shard."""
-
-    members: Mapping[str, tuple[int, int]]
-    problem: str = ""
 
 
 def archive_of(path: Path) -> Path | None:
@@ -83,12 +71,6 @@ def status_of(path: Path) -> FileStatus:
     status = archive.stat()
     is_row = archive.suffix.lower() in TABLE_SUFFIXES and _row(archive, path)[0] >= 0
     return FileStatus(status.st_size if is_row else _place(archive, path)[1], status.st_mtime_ns)
-
-
-def shard_index(archive: Path) -> ShardIndex:
-    """Return the index of a tar shard, made once for as long as the file is the same. Raises OSError."""
-    status = archive.stat()
-    return _shard_index(os.fspath(archive), status.st_size, status.st_mtime_ns)
 
 
 class _Part(io.RawIOBase):
@@ -141,29 +123,3 @@ def _place(archive: Path, path: Path) -> tuple[int, int]:
         return shard_index(archive).members[name]
     except KeyError:
         raise FileNotFoundError(errno.ENOENT, f"not in {archive.name}", str(path)) from None
-
-
-@lru_cache(maxsize=4096)
-def _shard_index(archive: str, size_bytes: int, mtime_ns: int) -> ShardIndex:
-    """Read the headers of a tar file, skipping over the contents. The arguments after the path identify its version."""
-    members: dict[str, tuple[int, int]] = {}
-    num_doubled = 0
-    problem = ""
-    try:
-        with tarfile.open(archive, "r:") as tar:
-            for member in tar:
-                if not member.isreg() or member.issparse():
-                    continue
-                if member.offset_data + member.size > size_bytes:
-                    problem = f"cut off in the middle of {member.name}"
-                    break
-                name = Path(member.name).as_posix().lstrip("/")
-                num_doubled += name in members
-                members[name] = (member.offset_data, member.size)
-    except (tarfile.TarError, EOFError, ValueError) as error:
-        problem = (
-            f"not a readable tar file ({error})" if not members else f"damaged after {count(len(members), 'file')}"
-        )
-    if num_doubled and not problem:
-        problem = f"{num_doubled:,} of its files have the name of an earlier one and replace it"
-    return ShardIndex(members, problem)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +21,7 @@ from modules.data.captions.sources import (
 from modules.data.folder_files import FolderFiles, stem_of
 from modules.data.images import BrokenImageError, open_image, upright_size
 from modules.data.inputs import companion_suffixes
-from modules.data.listing import SkippedEntry, is_left_out
+from modules.data.listing import SkippedEntry, is_left_out, sample_name
 from modules.data.source_image import SourceImage, too_long
 
 WATCHED_EVERY = 100  # images
@@ -34,10 +34,14 @@ _Header = tuple[int, int, bool]
 
 @dataclass(frozen=True, slots=True)
 class ImageFiles:
-    """Some files of one folder, and the places of the images among them."""
+    """Some files of one folder, and the places of the images among them.
+
+    `of_samples`: they are the fields of samples in a shard, where the caption of 0001.large.jpg may be 0001.txt.
+    """
 
     files: FolderFiles
     images: array[int]
+    of_samples: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +62,14 @@ class _Unknown(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What is known of images by their places: their headers, or why they cannot be used, and their captions."""
+    """What is known of images by their places: their headers, or why they cannot be used, and their captions.
+
+    `of_samples` are the files of captions that are named after samples instead of images.
+    """
 
     headers: dict[int, _Header | str] = field(default_factory=dict)
     texts: dict[int, tuple[CaptionFault, str]] = field(default_factory=dict)
+    of_samples: dict[int, Path] = field(default_factory=dict)
     unknown: dict[int, _Unknown] = field(default_factory=dict)
 
 
@@ -85,16 +93,16 @@ class FolderScan:
     skipped: list[SkippedEntry]
     _headers: dict[str, _Header] = field(default_factory=dict)
 
-    def images(self, found: list[ImageFiles], watch: Callable[[int, int], None]) -> Iterator[SourceImage]:
-        """Yield the images that can be used; the others are added to `skipped`. Takes the files out of `found`."""
-        done, total = 0, sum(len(part.images) for part in found)
+    def images(
+        self, found: Iterable[ImageFiles], num_images: int, watch: Callable[[int, int], None]
+    ) -> Iterator[SourceImage]:
+        """Yield the images that can be used; the others are added to `skipped`. `num_images` are in all of `found`."""
+        done = 0
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="darkroom-scan") as pool:
-            found.reverse()
-            while found:
-                part = found.pop()
+            for part in found:
                 known = self._known(part)
                 for first in range(0, len(part.images), WATCHED_EVERY):
-                    watch(done + first, total)
+                    watch(done + first, num_images)
                     yield from self._usable(part.files, part.images[first : first + WATCHED_EVERY], known, pool)
                 done += len(part.images)
 
@@ -112,7 +120,7 @@ class FolderScan:
                 continue
             captions: tuple[tuple[str, ...], CaptionFault, Path | str | None]
             if (read := found.texts.get(place)) is not None:
-                captions = (*captions_of_text(*read), self.origin.extension)
+                captions = (*captions_of_text(*read), found.of_samples.get(place, self.origin.extension))
             else:
                 others = self.captions(files.folder / name)
                 captions = others.texts, others.fault, others.file
@@ -143,7 +151,9 @@ class FolderScan:
             row = rows.get(names[place], _UNKNOWN)
             header = row[3] if row[1] == sizes[place] and row[2] == mtimes[place] and row[1] >= 0 else None
             text, caption = None, -1
-            if has_text_files and (caption := place_of.get(stem_of(names[place]) + self.origin.extension, -1)) >= 0:
+            if has_text_files:
+                caption = self._caption_place(place, part, place_of, found)
+            if caption >= 0:
                 row = rows.get(names[caption], _UNKNOWN)
                 text = row[3] if row[1] == sizes[caption] and row[2] == mtimes[caption] and row[1] >= 0 else None
             if header is not None:
@@ -154,6 +164,16 @@ class FolderScan:
             if header is None or (caption >= 0 and text is None):
                 found.unknown[place] = _Unknown(place, header is None, caption if text is None else -1)
         return found
+
+    def _caption_place(self, image: int, part: ImageFiles, place_of: dict[str, int], found: _Found) -> int:
+        """Return the place of an image's caption, or -1 without one."""
+        name = part.files.names[image]
+        caption = place_of.get(stem_of(name) + self.origin.extension, -1)
+        if caption < 0 and part.of_samples:
+            caption = place_of.get(sample_name(name) + self.origin.extension, -1)
+            if caption >= 0:
+                found.of_samples[image] = part.files.folder / part.files.names[caption]
+        return caption
 
     def _read(self, unknown: Sequence[_Unknown], found: _Found, files: FolderFiles, pool: ThreadPoolExecutor) -> None:
         """Read the headers and captions of new and changed files, and add them to the index."""

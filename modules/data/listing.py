@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from modules.data.archives import ARCHIVE_SUFFIXES, SHARD_SUFFIXES, shard_index
+from modules.data.archives import ARCHIVE_SUFFIXES, SHARD_SUFFIXES
 from modules.data.folder_files import LeftOut, list_files, stem_of, suffix_of
 from modules.data.inputs import companion_suffixes
 from modules.data.links import LEADS_OUT
+from modules.data.shard_index import shard_index
 from modules.data.tables import (
     ARROW_SUFFIX,
     SPLITS_FILE,
@@ -79,16 +80,21 @@ def list_images(source: Path, *, include_subfolders: bool, within: Path | None =
     images = [
         p for p in files if p.suffix.lower() in SUFFIXES and not is_left_out(p.parent, p.name, companions, skipped)
     ]
-    archives = [p for p in files if is_archive(p.name)]
     if images:
-        skipped += archives_beside(archives)
+        skipped += archives_beside(files)
     else:
-        images = [image for archive in of_data_sets(archives, skipped) for image in _inside(archive, skipped)]
-        skipped += [SkippedEntry(p, _UNPACK) for p in files if p.name.lower().endswith(_COMPRESSED)]
-        if not archives and (splits := split_names(source)):
-            reason = f"a data set with the splits {', '.join(splits)}: choose the folder of one, or include subfolders"
-            skipped.append(SkippedEntry(source / SPLITS_FILE, reason))
+        images = [i for archive in archives_among(source, files, skipped) for i in _inside(archive, skipped)]
     return Listing(tuple(images), tuple(sorted(skipped, key=lambda s: s.path)))
+
+
+def archives_among(source: Path, files: Sequence[Path], skipped: list[SkippedEntry]) -> list[Path]:
+    """Return the archives with images among the files of a folder without image files; `skipped` gets others."""
+    archives = [p for p in files if is_archive(p.name)]
+    skipped += [SkippedEntry(p, _UNPACK) for p in files if p.name.lower().endswith(_COMPRESSED)]
+    if not archives and (splits := split_names(source)):
+        reason = f"a data set with the splits {', '.join(splits)}: choose the folder of one, or include subfolders"
+        skipped.append(SkippedEntry(source / SPLITS_FILE, reason))
+    return list(of_data_sets(archives, skipped))
 
 
 def walk(
@@ -159,46 +165,75 @@ def of_data_sets(archives: list[Path], skipped: list[SkippedEntry]) -> Iterator[
             yield archive
 
 
+def is_hidden_archive(archive: Path, skipped: list[SkippedEntry]) -> bool:
+    """Return whether an archive is a hidden file, which is added to `skipped`."""
+    if not archive.name.startswith("."):
+        return False
+    skipped.append(SkippedEntry(archive, _HIDDEN))
+    return True
+
+
 def _inside(archive: Path, skipped: list[SkippedEntry]) -> Iterator[Path]:
     """Yield the images in an archive; what is wrong with it is added to `skipped`."""
-    if archive.name.startswith("."):
-        skipped.append(SkippedEntry(archive, _HIDDEN))
+    if is_hidden_archive(archive, skipped):
         return
     try:
         if archive.suffix.lower() in TABLE_SUFFIXES:
-            yield from _rows(archive, skipped)
+            yield from (archive / row_name(row) for row in range(num_rows_of(archive, skipped)))
         elif archive.suffix.lower() in SHARD_SUFFIXES:
-            yield from _members(archive, skipped)
+            index = shard_index(archive)
+            if index.problem:
+                skipped.append(SkippedEntry(archive, index.problem))
+            names = list(index.members)
+            yield from (archive / names[place] for place in images_in_shard(archive, names, skipped))
     except OSError as error:
         skipped.append(SkippedEntry(archive, error.strerror or str(error)))
 
 
-def _rows(table: Path, skipped: list[SkippedEntry]) -> Iterator[Path]:
+def num_rows_of(table: Path, skipped: list[SkippedEntry]) -> int:
+    """Return the number of rows with images; 0 for a table without images, which is added to `skipped`.
+
+    Raises OSError.
+    """
     facts = table_facts(table)
     if not facts.image_column:
         skipped.append(SkippedEntry(table, f"has no column of images; its columns are {', '.join(facts.columns)}"))
-        return
-    for row in range(facts.num_rows):
-        yield table / row_name(row)
+    return facts.num_rows if facts.image_column else 0
 
 
-def _members(shard: Path, skipped: list[SkippedEntry]) -> Iterator[Path]:
-    index = shard_index(shard)
-    if index.problem:
-        skipped.append(SkippedEntry(shard, index.problem))
-    images = [shard / name for name in sorted(index.members) if Path(name).suffix.lower() in SUFFIXES]
+def images_in_shard(shard: Path, names: Sequence[str], skipped: list[SkippedEntry]) -> list[int]:
+    """Return the places of the images among the members of a shard; hidden ones are added to `skipped`.
+
+    0001.seg.png next to 0001.jpg is another field of the same sample; so is 0001.mask.png next to 0001.large.jpg.
+    """
+    images = [
+        (place, sample_name(name), *_parted(name))
+        for place, name in enumerate(names)
+        if suffix_of(name.rpartition("/")[2]).lower() in SUFFIXES
+    ]
     companions = companion_suffixes()
-    plain = {sample_of(p) for p in images if "." not in p.stem}
-    others = {sample_of(p) for p in images if not p.name.endswith(MASK_FIELD)}
-    for image in images:
-        # 0001.seg.png next to 0001.jpg is another field of the same sample; so is 0001.mask.png next to 0001.large.jpg.
-        of_another = others if image.name.endswith(MASK_FIELD) else plain
-        if "." in image.stem and sample_of(image) in of_another:
-            continue
-        if not is_left_out(image.parent, image.name, companions, skipped):
-            yield image
+    plain = {sample for _, sample, _, name in images if "." not in stem_of(name)}
+    others = {sample for _, sample, _, name in images if not name.endswith(MASK_FIELD)}
+    found = []
+    for place, sample, folder, name in images:
+        is_field = "." in stem_of(name) and sample in (others if name.endswith(MASK_FIELD) else plain)
+        if not is_field and not is_left_out(shard / folder, name, companions, skipped):
+            found.append(place)
+    return found
+
+
+def _parted(member: str) -> tuple[str, str]:
+    """Return the folder of a member of a shard, and its name there."""
+    folder, _, name = member.rpartition("/")
+    return folder, name
+
+
+def sample_name(member: str) -> str:
+    """Return the sample of a shard of a member, its `__key__`: its path up to the first dot of its name."""
+    folder, slash, name = member.rpartition("/")
+    return folder + slash + (name.partition(".")[0] or name)
 
 
 def sample_of(member: Path) -> Path:
-    """Return the sample of a shard that one of its files belongs to: its path up to the first dot of its name."""
-    return member.with_name(member.name.partition(".")[0] or member.name)
+    """Return the path of the sample of a shard that one of its files belongs to."""
+    return member.with_name(sample_name(member.name))

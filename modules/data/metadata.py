@@ -17,7 +17,7 @@ from typing import Any, Literal
 from modules.data.archives import archive_of, read_bytes
 from modules.data.captions.sources import decode_text, text_lines
 from modules.data.links import LEADS_OUT, leads_out
-from modules.data.listing import SkippedEntry, is_metadata
+from modules.data.listing import SkippedEntry, is_metadata, sample_of
 from modules.data.tables import ROW_SUFFIX, TABLE_SUFFIXES, read_texts, row_name, table_facts
 from modules.system.problem import shown
 
@@ -90,10 +90,13 @@ class MetadataCaptions:
         self._file = file
         self._columns = tuple(columns)
         self._read: dict[Path, Metadata] = {}
+        self._problems: dict[Path, tuple[MetadataProblem, ...]] = {}
+        self._table: Path | None = None
 
     def texts_of(self, image: Path) -> tuple[str, ...]:
         """Return the captions of an image; empty if no metadata file names it."""
         if image.suffix == ROW_SUFFIX and (archive := archive_of(image)) is not None:
+            self._leave_table(archive)
             return self._metadata(archive).texts.get(image.name, ())
         for file, folder in self._files_for(image):
             texts = self._metadata(file).texts
@@ -106,8 +109,8 @@ class MetadataCaptions:
         """Return the problems of the files read so far, with the images they name that are not among `images`."""
         skipped: list[SkippedEntry] = []
         there = {os.fspath(p) for p in images} | {os.fspath(p.with_suffix("")) for p in images}
+        skipped += [SkippedEntry(file, p.reason, p.setting) for file, found in self._problems.items() for p in found]
         for file, metadata in self._read.items():
-            skipped += [SkippedEntry(file, p.reason, p.setting) for p in metadata.problems]
             has_images_inside = file.suffix.lower() in TABLE_SUFFIXES and not is_metadata(file) and file != self._file
             if has_images_inside or self.source in images:
                 continue
@@ -117,6 +120,12 @@ class MetadataCaptions:
                 others = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
                 skipped.append(SkippedEntry(file, f"names images that are not there: {shown(missing[0])}{others}"))
         return skipped
+
+    def _leave_table(self, table: Path) -> None:
+        """Forget the texts of the last table whose rows were looked up, once those of another one are."""
+        if self._table is not None and self._table != table:
+            self._read.pop(self._table, None)
+        self._table = table
 
     def _files_for(self, image: Path) -> Iterator[tuple[Path, Path]]:
         """Yield the metadata files that may name an image, the nearest first, with the folder their names start at."""
@@ -139,15 +148,19 @@ class MetadataCaptions:
             is_link = file != self._file and leads_out(file, self.source)
             link = Metadata({}, (MetadataProblem(LEADS_OUT, "metadata_file"),))
             self._read[file] = link if is_link else read_metadata(file, self._columns)
+            self._problems[file] = self._read[file].problems
         return self._read[file]
 
     def _of_own_file(self, image: Path) -> tuple[str, ...]:
         """Return the captions in a JSON file of the image's own name, as in shards and from some downloaders."""
-        file = image.with_suffix(".json")
+        file, row = image.with_suffix(".json"), None
         if leads_out(file, self.source):
             return ()
         try:
             row = json.loads(decode_text(read_bytes(file, _MAX_ROW_BYTES))[0])
+        except FileNotFoundError:
+            if archive_of(image) is not None and file.stem != (sample := sample_of(image)).name:
+                return self._of_own_file(sample.with_name(f"{sample.name}{image.suffix}"))  # 0001.json of 0001.b.jpg
         except (OSError, ValueError, RecursionError):
             return ()
         return texts_of_row(row, self._columns or usual_columns(row)) if isinstance(row, dict) else ()

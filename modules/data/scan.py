@@ -11,18 +11,20 @@ from functools import partial
 from itertools import compress
 from pathlib import Path
 
+from modules.data.archive_files import files_of_archive
 from modules.data.archives import ARCHIVE_SUFFIXES, FileStatus, status_of
 from modules.data.cache.image_index import ImageIndex
 from modules.data.captions.sources import CaptionFault, CaptionOrigin, CaptionTexts, read_captions
 from modules.data.folder_files import FolderFiles, list_files
-from modules.data.folder_scan import WATCHED_EVERY, FolderScan, ImageFiles, images_among, shared_captions
+from modules.data.folder_scan import FolderScan, ImageFiles, images_among, shared_captions
 from modules.data.images import BrokenImageError, open_image, upright_size
 from modules.data.links import LEADS_OUT, leads_out
 from modules.data.listing import (
     SUFFIXES,
     SkippedEntry,
+    archives_among,
     archives_beside,
-    list_images,
+    is_metadata,
     skipping,
 )
 from modules.data.metadata import METADATA_SUFFIXES, MetadataCaptions
@@ -74,31 +76,44 @@ def scan_folder(
     an unreadable source.
     """
     metadata = MetadataCaptions(folder, file=captions.file, columns=captions.columns)
+    skipped: list[SkippedEntry] = []
     if folder.is_file():
         fingerprint = fingerprint_of_folder(folder, include_subfolders=False)
+        if folder.suffix.lower() not in ARCHIVE_SUFFIXES:
+            seen = inspect_image(folder, partial(captions_of, folder, captions, metadata), index, within=folder)
+            images = (seen,) if isinstance(seen, SourceImage) else ()
+            skipped += [seen] if isinstance(seen, SkippedEntry) else metadata.problems([folder])
+            return Scan(images, tuple(sorted(skipped, key=lambda s: s.path)), fingerprint)
+        archives = [folder]
     else:
-        skipped: list[SkippedEntry] = []
         listed = list(list_files(folder, include_subfolders=include_subfolders, leave_out=skipping(skipped)))
         fingerprint = _fingerprint(listed, ())
         found = [images_among(files, SUFFIXES, skipped) for files in listed]
-        del listed
         if any(part.images for part in found):
-            return _of_image_files(folder, found, captions, metadata, index, watch, skipped, fingerprint)
-    listing = list_images(folder, include_subfolders=include_subfolders)
-    images: list[SourceImage] = []
-    skipped = list(listing.skipped)
-    for number, path in enumerate(listing.images):
-        if number % WATCHED_EVERY == 0:
-            watch(number, len(listing.images))
-        seen = inspect_image(path, partial(captions_of, path, captions, metadata), index, within=folder)
-        (images if isinstance(seen, SourceImage) else skipped).append(seen)  # type: ignore[arg-type]
-    skipped += metadata.problems(listing.images)
-    return Scan(tuple(images), tuple(sorted(skipped, key=lambda s: s.path)), fingerprint)
+            del listed
+            for part in found:
+                skipped += archives_beside(_archives_in(part.files))
+            num_images = sum(len(part.images) for part in found)
+            found.reverse()
+            parts = (found.pop() for _ in range(len(found)))  # each is left to its scan
+            return _scan_files(folder, parts, num_images, captions, metadata, index, watch, skipped, fingerprint)
+        files = [part.folder / name for part in listed for name in part.names]
+        archives = archives_among(folder, files, skipped)
+    inside = [a for archive in archives if (a := files_of_archive(archive, index, skipped)) is not None]
+    parts = (part for archive in inside for part in archive.parts())
+    num_images = sum(archive.num_images for archive in inside)
+    return _scan_files(folder, parts, num_images, captions, metadata, index, watch, skipped, fingerprint)
 
 
-def _of_image_files(
+def _archives_in(files: FolderFiles) -> Iterator[Path]:
+    are_archives = (suffix in ARCHIVE_SUFFIXES for suffix in files.suffixes)
+    return (files.folder / name for name in compress(files.names, are_archives))
+
+
+def _scan_files(
     folder: Path,
-    found: list[ImageFiles],
+    found: Iterable[ImageFiles],
+    num_images: int,
     captions: CaptionOrigin,
     metadata: MetadataCaptions,
     index: ImageIndex | None,
@@ -106,21 +121,23 @@ def _of_image_files(
     skipped: list[SkippedEntry],
     fingerprint: str,
 ) -> Scan:
-    """Return the scan of a folder of image files."""
+    """Return the scan of a folder of image files, or of archives."""
     shared = shared_captions(captions, folder)
+    names_images = captions.source == "metadata" or is_metadata(folder)
+    paths: list[Path] = []  # only where a file may name images that are not there
 
     def captions_beside(path: Path) -> CaptionTexts:
         return captions_of(path, captions, metadata) if shared is None else shared
 
-    paths: list[Path] = []
-    for part in found:
-        archives = (suffix in ARCHIVE_SUFFIXES for suffix in part.files.suffixes)
-        skipped += archives_beside(part.files.folder / name for name in compress(part.files.names, archives))
-        if captions.source == "metadata":
-            paths += [part.files.folder / part.files.names[place] for place in part.images]
+    def noted() -> Iterator[ImageFiles]:
+        for part in found:
+            if names_images:
+                paths.extend(part.files.folder / part.files.names[place] for place in part.images)
+            yield part
+
     scan = FolderScan(captions, folder, captions_beside, index, skipped)
-    images = tuple(scan.images(found, watch))
-    skipped += metadata.problems(paths) if paths else []
+    images = tuple(scan.images(noted(), num_images, watch))
+    skipped += metadata.problems(paths)
     return Scan(images, tuple(sorted(skipped, key=lambda s: s.path)), fingerprint)
 
 

@@ -19,9 +19,10 @@ import json
 import mmap
 import os
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, overload
@@ -29,18 +30,21 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from modules.data.archives import SHARD_SUFFIXES, archive_of
 from modules.data.buckets import ResizeCrop, Size
 from modules.data.captions.sources import CaptionFault
 from modules.data.companions import Companion
 from modules.data.decode import Rgb
 from modules.data.example import Example
 from modules.data.inputs import NO_INPUTS
+from modules.data.shard_index import columns_of_shards, remember_columns
 from modules.data.source_image import SourceImage
 from modules.data.transforms.geometry import Box
 from modules.formats.headers import read_header
 
 _AT_ONCE = 4096
 _SEPARATOR = "\0"
+_SHARDS = "shards of datasets"
 _DTYPES: Mapping[str, np.dtype[Any]] = {"I64": np.dtype("<i8"), "I32": np.dtype("<i4"), "U8": np.dtype("u1")}
 _CODES = {dtype: code for code, dtype in _DTYPES.items()}
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -49,8 +53,13 @@ Crops = tuple[ResizeCrop, ...]
 
 
 def write_examples(file: Path, datasets: Mapping[str, Sequence[Example]]) -> None:
-    """Write the examples of several datasets, each under a name, to a safetensors file. Raises OSError."""
-    tensors = {f"{name}.{key}": c for name, examples in datasets.items() for key, c in _columns(examples).items()}
+    """Write the examples of several datasets, each under a name, to a safetensors file. Raises OSError.
+
+    With them the indexes of their tar shards are written, so that other processes need not read all headers again.
+    """
+    parts = {name: _columns(examples) for name, examples in datasets.items()}
+    parts[_SHARDS] = columns_of_shards(_shards_of(chain.from_iterable(datasets.values())))
+    tensors = {f"{name}.{key}": column for name, columns in parts.items() for key, column in columns.items()}
     ordered = sorted(tensors, key=lambda name: -tensors[name].dtype.itemsize)  # so that all of them are aligned
     header, start = dict[str, Any](), 0
     for name in ordered:
@@ -69,6 +78,8 @@ def write_examples(file: Path, datasets: Mapping[str, Sequence[Example]]) -> Non
 def map_examples(file: Path) -> dict[str, StoredExamples]:
     """Return the examples of the datasets in a file, by name. Its pages are read when they are needed.
 
+    Their tar shards are known to this process from then on.
+
     The file may be removed while it is mapped, except on Windows. Raises OSError and UnreadableFileError.
     """
     header = read_header(file)
@@ -80,7 +91,15 @@ def map_examples(file: Path) -> dict[str, StoredExamples]:
         dtype = _DTYPES[entry.dtype]
         values = np.frombuffer(content, dtype, (entry.end - entry.start) // dtype.itemsize, entry.start)
         datasets.setdefault(name, {})[column] = values.reshape(entry.shape)
+    remember_columns(datasets.pop(_SHARDS))
     return {name: StoredExamples(columns) for name, columns in datasets.items()}
+
+
+def _shards_of(examples: Iterable[Example]) -> list[Path]:
+    """Return the tar shards with images of examples."""
+    folders = dict.fromkeys(example.image.folder for example in examples)
+    archives = dict.fromkeys(archive_of(folder / "any") for folder in folders)
+    return [path for path in archives if path is not None and path.suffix.lower() in SHARD_SUFFIXES]
 
 
 class StoredExamples(Sequence[Example]):

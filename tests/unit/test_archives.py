@@ -13,14 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from modules.data import archives, listing, tables
+from modules.data import archive_files, archives, folder_scan, listing, tables
 from modules.data import images as images_module
-from modules.data.archives import open_file, read_bytes, shard_index, status_of
+from modules.data import shard_index as module_of_shards
+from modules.data.archives import open_file, read_bytes, status_of
 from modules.data.cache.digests import DigestIndex
 from modules.data.captions.sources import CaptionOrigin
 from modules.data.companions import find_mask
 from modules.data.images import BrokenImageError, open_image, upright
 from modules.data.scan import Scan, fingerprint_of_folder, image_index, scan_folder
+from modules.data.shard_index import ShardIndex, shard_index
 from tests.builders.images import draw_folder, draw_image
 from tests.builders.shards import draw_shard, image_bytes, write_shard
 
@@ -131,6 +133,67 @@ def test_a_shard_is_indexed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     scan(shard)
     monkeypatch.setattr(tarfile, "open", None)
     assert len(scan(shard).images) == 5
+
+
+def test_a_later_scan_reads_no_headers_of_a_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shard = draw_shard(tmp_path / "a.tar", sizes=[(8, 8)] * 5)
+    index = image_index(tmp_path / "cache")
+    first = scan(shard, index=index)
+    index.save()
+    monkeypatch.setattr(module_of_shards, "_known", {})  # as in another process
+    monkeypatch.setattr(tarfile, "open", None)
+    monkeypatch.setattr(folder_scan, "open_image", None)
+    monkeypatch.setattr(folder_scan, "read_text", None)
+    assert scan(shard, index=image_index(tmp_path / "cache")) == first
+
+
+def test_the_members_of_a_shard_are_found_by_name(tmp_path: Path) -> None:
+    names = ["b.txt", "a/b.png", "a.png", "ä.png", "a\udcff", "\U0001f600.txt", "a", "b"]
+    content = {name: name.encode(errors="surrogatepass") for name in names}
+    shard = tmp_path / "a.tar"
+    with tarfile.open(shard, "w", encoding="utf-8", errors="surrogatepass") as tar:
+        for name, text in content.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(text)
+            tar.addfile(member, io.BytesIO(text))
+    index = shard_index(shard)
+    assert len(index.members) == len(names)
+    assert list(index.members) == sorted(index.members)
+    for name in index.members:
+        offset, size_bytes = index.members[name]
+        assert shard.read_bytes()[offset : offset + size_bytes].decode(errors="surrogatepass")[0] == name[0]
+    assert "c" not in index.members
+    assert "" not in index.members
+    again = ShardIndex.from_text(index.to_text())
+    assert dict(again.members) == dict(index.members)
+
+
+def test_images_in_folders_of_a_shard_come_in_the_order_of_their_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive_files, "_AT_ONCE", 3)
+    paths = [f"{folder}{number}" for folder in ("", "b/", "a/c/", "a/") for number in range(4)]
+    members = {
+        f"{p}.{kind}": image_bytes(8, 8, 0) if kind == "png" else p.encode() for p in paths for kind in ("txt", "png")
+    }
+    shard = write_shard(tmp_path / "a.tar", members)
+    result = scan(shard)
+    assert names(result, shard) == sorted(f"{path}.png" for path in paths)
+    assert [image.captions for image in result.images] == [(path,) for path in sorted(paths)]
+    assert result.images[0].file_name == "0.png"
+
+
+@pytest.mark.parametrize("captions", [BESIDE, JSON])
+def test_a_caption_may_have_the_name_of_its_sample(tmp_path: Path, captions: CaptionOrigin) -> None:
+    """Of 0001.large.png the key is 0001, and the fields of the sample are large.png, txt and json."""
+    caption = {"0001.txt": b"a disc", "0001.json": b'{"caption": "a disc"}'}
+    shard = write_shard(tmp_path / "a.tar", {"0001.large.png": image_bytes(8, 8, 0), **caption})
+    (image,) = scan(shard, captions).images
+    assert (image.captions, image.caption_fault) == (("a disc",), "")
+    assert image.caption_file in (None, shard / "0001.txt")
+    of_image = {"0001.large.txt": b"its own", "0001.large.json": b'{"caption": "its own"}'}
+    write_shard(shard, {"0001.large.png": image_bytes(8, 8, 0), **caption, **of_image})
+    assert scan(shard, captions).images[0].captions == ("its own",)
 
 
 def test_other_fields_of_a_sample_are_no_images_of_their_own(tmp_path: Path) -> None:

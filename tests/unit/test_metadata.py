@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modules.data.captions.sources import CaptionOrigin
-from modules.data.metadata import read_metadata
+from modules.data.metadata import MetadataCaptions, read_metadata
 from modules.data.scan import Scan, fingerprint_of_folder, scan_folder
+from modules.data.tables import row_name
 from tests.builders.images import draw_image
 
 
@@ -177,6 +178,20 @@ def test_a_chosen_file_that_is_not_there_or_no_json(folder: Path, tmp_path: Path
     assert reason.startswith("not valid JSON")
     (tmp_path / "bad.json").write_text("5")
     assert "neither a list nor an object" in reasons(scan(folder, tmp_path / "bad.json"))[0][1]
+
+
+def test_only_the_texts_of_one_table_with_images_are_in_memory(tmp_path: Path) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    for name in ("a", "b"):
+        rows = [{"image": {"bytes": b"x", "path": None}, "text": f"{name} {number}"} for number in range(3)]
+        parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / f"{name}.parquet")
+    metadata = MetadataCaptions(tmp_path, file=None, columns=())
+    for name in ("a", "b", "a"):  # also once more, after another one
+        for number in range(3):
+            assert metadata.texts_of(tmp_path / f"{name}.parquet" / row_name(number)) == (f"{name} {number}",)
+        assert list(metadata._read) == [tmp_path / f"{name}.parquet"]
 
 
 def test_a_parquet_file_without_its_package(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

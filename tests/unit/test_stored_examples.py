@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import tarfile
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from modules.data import shard_index
+from modules.data.archives import open_file
 from modules.data.buckets import BucketRules, Size
 from modules.data.companions import Companion
 from modules.data.concept import Concept
@@ -15,6 +20,7 @@ from modules.data.stored_examples import StoredExamples, map_examples, write_exa
 from modules.data.transforms.geometry import Box
 from tests.builders.images import draw_folder
 from tests.builders.pairs import draw_pairs
+from tests.builders.shards import draw_shard
 
 RULES = BucketRules((64, 96), step_px=16, max_aspect_ratio=2.0, is_bucketing=True)
 
@@ -70,3 +76,16 @@ def test_examples_in_a_file_are_planned_alike(tmp_path: Path) -> None:
         assert one.concepts == other.concepts
         assert of_mapped.accumulation_groups(0) == plans.accumulation_groups(0)
         assert of_mapped.fingerprint == plans.fingerprint
+
+
+def test_another_process_reads_shards_without_their_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b"):
+        draw_shard(tmp_path / "shards" / f"{name}.tar", sizes=[(64, 64)] * 3)
+    dataset = build_dataset([(Concept(), tmp_path / "shards")], "training", RULES)
+    write_examples(tmp_path / "examples", {"training": dataset.examples})
+    expected = [open_file(example.image.path).read() for example in dataset.examples]
+    monkeypatch.setattr(shard_index, "_known", {})  # as in another process
+    monkeypatch.setattr(tarfile, "open", None)
+    examples = map_examples(tmp_path / "examples")["training"]
+    assert tuple(examples) == dataset.examples
+    assert [open_file(example.image.path).read() for example in examples] == expected
