@@ -90,6 +90,8 @@ class KernelCounter(TorchDispatchMode):
         made = list(_on_gpu(result))
         if func.overloadpacket.__name__ not in _NO_KERNELS and not func.is_view and (given or made):
             changed = [t for t, before in zip(given, versions, strict=True) if t._version != before]
+            if not (made or changed) and args and isinstance(args[0], list | tuple):
+                changed = list(_on_gpu(args[0]))  # an operation on a list, in place
             read = [t for t in given if t is not (kwargs or {}).get("out")]
             self._note(func.overloadpacket.__name__, func, read, made, changed)
         return result

@@ -1,13 +1,14 @@
 """The forward and the backward pass of a LoRA's layer in few operations, in the dtype of its input.
 
 It computes what peft's layer does under autocast, where the frozen weight and the input are in one 16-bit dtype and the
-factors A and B in another, usually float32: they are rounded to the input's dtype where they multiply. The scale and
-both sums are part of the products (`addmm`). The gradients of A and B have their dtype; on a GPU of NVIDIA's their
-products are summed and returned in it, without a rounding in between.
+factors A and B in another, usually float32: they multiply rounded to the input's dtype, all rounded at once when a pass
+begins (`modules/memory/pass_copies.py`). The scale and both sums are part of the products (`addmm`). The gradients of A
+and B have their dtype; on a GPU of NVIDIA's their products are summed and returned in it, without a rounding before.
 """
 
 from __future__ import annotations
 
+from types import MethodType
 from typing import Any
 
 import torch
@@ -17,31 +18,44 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from modules.families.parts.circular_padding import padded
+from modules.memory.pass_copies import copies_of
+
+ADAPTER = "default"
+"""The name of the run's LoRA in peft's layers."""
+
+_Factors = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]  # A and B, and both as they multiply
 
 
-class FusedForward:
-    """The forward pass of a peft layer with a plain LoRA on a linear layer or a convolution, in place of peft's own."""
+def fuse_forward(layer: LoraLayer) -> None:
+    """Replace the forward pass of a peft layer with a plain LoRA on a linear layer or a convolution."""
+    # A method: torch.compile shares the code of layers whose methods are one function, but not of other callables.
+    layer.forward = MethodType(_forward, layer)
 
-    def __init__(self, layer: LoraLayer, adapter: str) -> None:
-        self.layer = layer
-        self._adapter = adapter
 
-    def __call__(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Return the output of the layer with its LoRA, in the dtype of the layer's own output."""
-        layer, name = self.layer, self._adapter
-        base = layer.get_base_layer()
-        if layer.disable_adapters:
-            plain: torch.Tensor = base(x, *args, **kwargs)
-            return plain
-        down, up, scale = layer.lora_A[name].weight, layer.lora_B[name].weight, layer.scaling[name]
-        dropout = layer.lora_dropout[name]
-        if isinstance(base, nn.Conv2d):
-            return _convolved(base, base(x), dropout(x), down, up, scale)
-        if is_plain(base) and isinstance(dropout, nn.Identity):
-            fused: torch.Tensor = _AdaptedLinear.apply(x, base.weight, base.bias, down, up, scale)  # type: ignore[no-untyped-call]
-            return fused
-        added: torch.Tensor = _AddLowRank.apply(base(x), dropout(x), down, up, scale)  # type: ignore[no-untyped-call]
-        return added
+def _forward(layer: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """Return the output of a layer with its LoRA, in the dtype of the layer's own output."""
+    base = layer.get_base_layer()
+    if layer.disable_adapters:
+        plain: torch.Tensor = base(x, *args, **kwargs)
+        return plain
+    scale, dropout = layer.scaling[ADAPTER], layer.lora_dropout[ADAPTER]
+    if isinstance(base, nn.Conv2d):
+        return _convolved(base, base(x), dropout(x), _factors(layer, x.dtype), scale)
+    if is_plain(base) and isinstance(dropout, nn.Identity):
+        factors = _factors(layer, x.dtype)
+        fused: torch.Tensor = _AdaptedLinear.apply(x, base.weight, base.bias, *factors, scale)  # type: ignore[no-untyped-call]
+        return fused
+    out = base(x)
+    added: torch.Tensor = _AddLowRank.apply(out, dropout(x), *_factors(layer, out.dtype), scale)  # type: ignore[no-untyped-call]
+    return added
+
+
+def _factors(layer: Any, dtype: torch.dtype) -> _Factors:
+    down, up = layer.lora_A[ADAPTER].weight, layer.lora_B[ADAPTER].weight
+    copies = copies_of(layer)
+    if copies is not None and copies[0].dtype == dtype:
+        return down, up, *copies
+    return down, up, down.detach().to(dtype), up.detach().to(dtype)
 
 
 def is_plain(layer: nn.Module) -> bool:
@@ -50,11 +64,26 @@ def is_plain(layer: nn.Module) -> bool:
     return type(layer) is nn.Linear and not hooks and not layer.weight.requires_grad
 
 
-def _convolved(
-    base: nn.Conv2d, out: torch.Tensor, x: torch.Tensor, down: torch.Tensor, up: torch.Tensor, scale: float
-) -> torch.Tensor:
-    low = functional.conv2d(padded(base, x), down.to(x.dtype), None, base.stride, base.padding, base.dilation)
-    return torch.add(out, functional.conv2d(low, up.to(x.dtype)), alpha=scale)
+def _convolved(base: nn.Conv2d, out: torch.Tensor, x: torch.Tensor, factors: _Factors, scale: float) -> torch.Tensor:
+    down, up = (_Rounded.apply(*pair) for pair in zip(factors[:2], factors[2:], strict=True))  # type: ignore[no-untyped-call]
+    low = functional.conv2d(padded(base, x), down, None, base.stride, base.padding, base.dilation)
+    return torch.add(out, functional.conv2d(low, up), alpha=scale)
+
+
+class _Rounded(torch.autograd.Function):
+    """A factor as it multiplies: its copy, whose gradient is the factor's."""
+
+    @staticmethod
+    def forward(ctx: Any, factor: torch.Tensor, copy: torch.Tensor) -> torch.Tensor:
+        """Return the copy."""
+        ctx.dtype = factor.dtype
+        return copy.view_as(copy)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        """Return the gradient in the factor's dtype."""
+        return gradient.to(ctx.dtype), None
 
 
 class _AdaptedLinear(torch.autograd.Function):
@@ -68,10 +97,12 @@ class _AdaptedLinear(torch.autograd.Function):
         bias: torch.Tensor | None,
         down: torch.Tensor,
         up: torch.Tensor,
+        narrow_down: torch.Tensor,
+        narrow_up: torch.Tensor,
         scale: float,
     ) -> torch.Tensor:
-        """Return the output (..., out) in the dtype of x."""
-        rows, narrow_down, narrow_up = x.reshape(-1, x.shape[-1]), down.to(x.dtype), up.to(x.dtype)
+        """Return the output (..., out) in the dtype of x, which A and B have as narrow ones."""
+        rows = x.reshape(-1, x.shape[-1])
         low = rows @ narrow_down.T
         # Not in place: selective checkpointing may have kept the product.
         out = torch.addmm(functional.linear(rows, weight, bias), low, narrow_up.T, alpha=scale)
@@ -87,7 +118,7 @@ class _AdaptedLinear(torch.autograd.Function):
         of_out = gradient.reshape(-1, gradient.shape[-1])
         of_low, of_down, of_up = _gradients(ctx, of_out, x, low, up, needs=ctx.needs_input_grad[3:5])
         of_x = torch.mm(of_out, weight).addmm_(of_low, down).view(x.shape) if ctx.needs_input_grad[0] else None
-        return of_x, None, None, of_down, of_up, None
+        return of_x, None, None, of_down, of_up, None, None, None
 
 
 class _AddLowRank(torch.autograd.Function):
@@ -95,10 +126,16 @@ class _AddLowRank(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, y: torch.Tensor, x: torch.Tensor, down: torch.Tensor, up: torch.Tensor, scale: float
+        ctx: Any,
+        y: torch.Tensor,
+        x: torch.Tensor,
+        down: torch.Tensor,
+        up: torch.Tensor,
+        narrow_down: torch.Tensor,
+        narrow_up: torch.Tensor,
+        scale: float,
     ) -> torch.Tensor:
-        """Return the sum, in the dtype of y."""
-        narrow_down, narrow_up = down.to(y.dtype), up.to(y.dtype)
+        """Return the sum, in the dtype of y, which A and B have as narrow ones."""
         low = x.reshape(-1, x.shape[-1]).to(y.dtype) @ narrow_down.T
         ctx.save_for_backward(x, low, narrow_down, narrow_up)
         ctx.scale, ctx.factor_dtypes = scale, (down.dtype, up.dtype)
@@ -112,7 +149,7 @@ class _AddLowRank(torch.autograd.Function):
         of_out = gradient.reshape(-1, gradient.shape[-1])
         of_low, of_down, of_up = _gradients(ctx, of_out, x, low, up, needs=ctx.needs_input_grad[2:4])
         of_x = (of_low @ down).view(x.shape).to(x.dtype) if ctx.needs_input_grad[1] else None
-        return gradient, of_x, of_down, of_up, None
+        return gradient, of_x, of_down, of_up, None, None, None
 
 
 def _gradients(

@@ -23,7 +23,7 @@ from modules.adapters.decomposition import Decomposition, attach_decomposition, 
 from modules.adapters.delta_adapter import layer_input, strength_ratio
 from modules.adapters.layer_dropout import attach_module_dropout
 from modules.adapters.lora import Lora
-from modules.adapters.lora_fused import FusedForward
+from modules.adapters.lora_fused import ADAPTER, fuse_forward
 from modules.adapters.lora_product import Product, begin_as_principal_part, initial_product
 from modules.adapters.protocol import LowRankProduct
 from modules.adapters.ranks import is_convolution, ranks_of
@@ -35,11 +35,10 @@ from modules.formats.adapter_names import DOWN, UP
 from modules.formats.adapter_types import DORA_SCALE
 from modules.formats.lora_files import to_kohya, to_peft, with_one_alpha
 from modules.formats.safetensors_io import Writable
+from modules.memory.pass_copies import PassCopies
 from modules.quantization.linear import weights_without_values
 from modules.system.devices import CPU, dtype_of, seeded_global_rng
 from modules.system.errors import DarkroomError
-
-ADAPTER = "default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,13 +135,18 @@ class LoraAdapter:
                 magnitudes=magnitudes.get(path),
             )
 
-    def compute_in_input_dtype(self) -> None:
+    def compute_in_input_dtype(self, dtype: torch.dtype) -> None:
         """Compute each layer in the dtype of its input, in few operations, for a run without autocast.
 
-        Only for adapters whose settings `computes_in_input_dtype` (`modules/adapters/lora.py`) accepts.
+        `dtype` is that of the inputs: a pass of the part begins with copies of all factors in it. Only for adapters
+        whose settings `computes_in_input_dtype` (`modules/adapters/lora.py`) accepts.
         """
-        for _, layer in self.layers():
-            layer.forward = FusedForward(layer, ADAPTER)
+        layers = [layer for _, layer in self.layers()]
+        for layer in layers:
+            fuse_forward(layer)
+        if self.shape.dtype != dtype:
+            factors = {layer: (layer.lora_A[ADAPTER], layer.lora_B[ADAPTER]) for layer in layers}
+            PassCopies(self.module, factors, dtype, is_used=lambda: not layers[0].disable_adapters)
 
     def _magnitudes(self, path: str) -> str:
         """Return the full name of DoRA's magnitudes of a layer."""

@@ -91,8 +91,8 @@ class LowRankAdapter(Protocol):
 class CastingAdapter(Protocol):
     """An adapter that can multiply in the dtype of its layers' inputs (`AdapterSpec.computes_in_input_dtype`)."""
 
-    def compute_in_input_dtype(self) -> None:
-        """Multiply in the dtype of the input from now on, for a run without autocast."""
+    def compute_in_input_dtype(self, dtype: torch.dtype) -> None:
+        """Multiply in the dtype of the input from now on, usually `dtype`, for a run without autocast."""
         ...
 
 

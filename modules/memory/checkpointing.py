@@ -20,6 +20,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 from modules.memory.activations import offloaded_activations
 from modules.memory.compiled_blocks import Compilation, CompiledForward
 from modules.memory.offload import OffloadedForward, offload_layers
+from modules.memory.pass_copies import copies_of, given_copies, layers_with_copies
 from modules.memory.transfers import Transfers
 from modules.settings.shared_types import LEAST_KEPT_LENGTH, CheckpointMode
 from modules.system.devices import Device
@@ -111,14 +112,16 @@ def offloaded_weights(module: nn.Module) -> list[nn.Parameter]:
 class _CheckpointedForward:
     """A forward pass that is recomputed in the backward pass instead of being saved.
 
-    The state of the generators is only kept for the second pass if something in the module draws from them: keeping and
-    restoring it takes the host about as long as starting ten kernels, for each block.
+    The second pass uses the copies of weights that the first one had (`modules/memory/pass_copies.py`). The state of
+    the generators is only kept for it if something in the module draws from them: keeping and restoring it takes the
+    host about as long as starting ten kernels, for each block.
     """
 
     def __init__(self, module: nn.Module, plain: Forward, *, keeps_products: bool = False) -> None:
         self.plain = plain
         self._module = module
         self._with_dropout: list[nn.Module] | None = None
+        self._with_copies: list[nn.Module] | None = None
         self._run = _without_autocast_cache(plain) if keeps_products else plain
         self._options: dict[str, Any] = {"use_reentrant": False}
         if keeps_products:
@@ -128,11 +131,12 @@ class _CheckpointedForward:
         if not torch.is_grad_enabled():
             return self.plain(*args, **kwargs)
         options = {**self._options, "preserve_rng_state": self._draws()}
+        run = self._with_present_copies()
         if any(isinstance(value, torch.Tensor) for value in args):
-            return checkpoint(self._run, *args, **options, **kwargs)
+            return checkpoint(run, *args, **options, **kwargs)
         # Torch finds the devices whose random state it must restore from the positional arguments only: an encoder
         # called with keyword arguments alone would get a different dropout mask on a GPU.
-        return checkpoint(self._named, kwargs, *args, **options)
+        return checkpoint(partial(_named, run), kwargs, *args, **options)
 
     def _draws(self) -> bool:
         """Return whether a pass draws random numbers: whether any dropout in the module is on."""
@@ -140,8 +144,24 @@ class _CheckpointedForward:
             self._with_dropout = [m for m in self._module.modules() if _has_dropout(m)]
         return any(m.training for m in self._with_dropout)
 
-    def _named(self, kwargs: dict[str, Any], *args: Any) -> Any:
-        return self._run(*args, **kwargs)
+    def _with_present_copies(self) -> Forward:
+        """Return the pass with the copies of weights that there are now, whenever it runs."""
+        if self._with_copies is None:
+            self._with_copies = layers_with_copies(self._module)
+        layers = self._with_copies
+        copies = [copies_of(layer) for layer in layers]
+        if not any(copies):
+            return self._run
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with given_copies(layers, copies):
+                return self._run(*args, **kwargs)
+
+        return run
+
+
+def _named(run: Forward, kwargs: dict[str, Any], *args: Any) -> Any:
+    return run(*args, **kwargs)
 
 
 def _has_dropout(module: nn.Module) -> bool:

@@ -87,11 +87,11 @@ def assert_close(ours: Mapping[str, torch.Tensor], others: Mapping[str, torch.Te
 def test_the_fused_lora_is_the_plain_formula(settings: dict[str, Any]) -> None:
     module, adapter = adapted(SINGLE, **settings)
     plain = results(module, SINGLE)
-    adapter.compute_in_input_dtype()
+    adapter.compute_in_input_dtype(BF16)
     assert_close(results(module, SINGLE), plain, rel=1e-5)
     module, adapter = adapted(BF16, **settings)
     autocast = results(module, BF16, autocast=True)
-    adapter.compute_in_input_dtype()
+    adapter.compute_in_input_dtype(BF16)
     ours = results(module, BF16)
     assert_close(ours, autocast, rel=0.03)
     assert {p.grad.dtype for p in adapter.parameters().values() if p.grad is not None} == {adapter.shape.dtype}
@@ -111,7 +111,7 @@ def test_the_fused_lora_is_the_plain_formula(settings: dict[str, Any]) -> None:
 def test_the_fused_lora_on_quantized_layers(quantizes: str) -> None:
     module, adapter = adapted(BF16, quantizes)
     autocast = results(module, BF16, autocast=True)
-    adapter.compute_in_input_dtype()
+    adapter.compute_in_input_dtype(BF16)
     assert_close(results(module, BF16), autocast, rel=0.03)
 
 
@@ -121,7 +121,7 @@ def test_layers_that_something_changes_are_called() -> None:
     base = module.first.get_base_layer()  # type: ignore[operator]
     base.register_forward_hook(lambda layer, inputs, output: output * 3)
     plain = results(module, SINGLE)
-    adapter.compute_in_input_dtype()
+    adapter.compute_in_input_dtype(BF16)
     assert_close(results(module, SINGLE), plain, rel=1e-5)
 
 
@@ -159,7 +159,7 @@ def test_a_model_in_bfloat16_is_nearly_the_one_under_autocast(
         return {"output": output.detach().float(), "gradients": gradients.clone()}
 
     autocast = found(torch.autocast("cpu", BF16))
-    adapter.compute_in_input_dtype()
+    adapter.compute_in_input_dtype(BF16)
     ours = found(nullcontext())
     assert_close(ours, autocast, rel=0.1)
     again = found(nullcontext(), "block")

@@ -86,7 +86,7 @@ def measured(name: str, trains: str, mode: Any, *, autocasts: bool = True) -> in
         with torch.device("meta"):
             lora = attach_lora(spec.denoiser.name, module, layers, LoraShape(RANK, 8.0, 0.0, torch.float32), seed=0)
         if not autocasts:
-            lora.compute_in_input_dtype()
+            lora.compute_in_input_dtype(BF16)
     with FakeTensorMode():
         give_weights(
             module, dtype=BF16, adapter_dtype=torch.float32, learns=lambda n: trains == "full" or is_adapter(n)

@@ -454,7 +454,7 @@ def assert_encoder_memory(part: str, mode: str, *, has_autocast: bool) -> None:
     with torch.device("meta"):
         adapter = attach_lora(part, encoder, names, LoraShape(RANK, 1.0, 0.0, F32), seed=0)
     if not has_autocast:
-        adapter.compute_in_input_dtype()
+        adapter.compute_in_input_dtype(BF16)
     with FakeTensorMode():
         give_weights(encoder, dtype=BF16, adapter_dtype=F32, learns=lambda name: "lora_" in name)
         forward = checkpointed(encoder, "text_encoder", mode)

@@ -24,6 +24,7 @@ from modules.memory.compiled_blocks import Compilation
 from modules.memory.placement import Placement
 from modules.memory.sharding import ShardedModule
 from modules.optim.param_groups import TrainGroup
+from modules.system.devices import dtype_of
 from trainer import phases
 from trainer.callbacks.image_sampler import EncodedPrompts, SampledModel
 from trainer.data.caching import EncoderIdentities
@@ -231,7 +232,7 @@ def _train(config: Config, family: ModelFamily, start: Start | None) -> tuple[li
         if not needs_autocast(config):
             for adapter in adapters:
                 assert isinstance(adapter, CastingAdapter), "its record states it"
-                adapter.compute_in_input_dtype()
+                adapter.compute_in_input_dtype(dtype_of(config.training.precision))
         parameters = {adapter.part: adapter.parameters() for adapter in adapters}
     fixed = {adapter.part: adapter.fixed for adapter in adapters}
     rate, factor = config.training.learning_rate, rate_factor_of(config)
