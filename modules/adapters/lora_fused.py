@@ -1,76 +1,23 @@
 """The forward and the backward pass of a LoRA's layer in few operations, in the dtype of its input.
 
 It computes what peft's layer does under autocast, where the frozen weight and the input are in one 16-bit dtype and the
-factors A and B in another, usually float32: they multiply rounded to the input's dtype, all rounded at once when a pass
-begins (`modules/memory/pass_copies.py`). The scale and both sums are part of the products (`addmm`). The gradients of A
-and B have their dtype; on a GPU of NVIDIA's their products are summed and returned in it, without a rounding before.
+factors A and B in another, usually float32: they multiply rounded to the input's dtype. The scale and all sums are part
+of the products (`addmm`). The gradients of A and B have their dtype; on a GPU of NVIDIA's their products are summed and
+returned in it, without a rounding in between.
 """
 
 from __future__ import annotations
 
-from types import MethodType
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
-from peft.tuners.lora import LoraLayer
-from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from modules.families.parts.circular_padding import padded
-from modules.memory.pass_copies import copies_of
 
-ADAPTER = "default"
-"""The name of the run's LoRA in peft's layers."""
-
-_Factors = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]  # A and B, and both as they multiply
-
-
-def fuse_forward(layer: LoraLayer) -> None:
-    """Replace the forward pass of a peft layer with a plain LoRA on a linear layer or a convolution."""
-    # A method: torch.compile shares the code of layers whose methods are one function, but not of other callables.
-    layer.forward = MethodType(_forward, layer)
-
-
-def _forward(layer: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """Return the output of a layer with its LoRA, in the dtype of the layer's own output."""
-    base = layer.get_base_layer()
-    if layer.disable_adapters:
-        plain: torch.Tensor = base(x, *args, **kwargs)
-        return plain
-    scale, dropout = layer.scaling[ADAPTER], layer.lora_dropout[ADAPTER]
-    if isinstance(base, nn.Conv2d):
-        return _convolved(base, base(x), dropout(x), _factors(layer, x.dtype), scale)
-    if is_plain(base) and isinstance(dropout, nn.Identity):
-        factors = _factors(layer, x.dtype)
-        fused: torch.Tensor = _AdaptedLinear.apply(x, base.weight, base.bias, *factors, scale)  # type: ignore[no-untyped-call]
-        return fused
-    out = base(x)
-    added: torch.Tensor = _AddLowRank.apply(out, dropout(x), *_factors(layer, out.dtype), scale)  # type: ignore[no-untyped-call]
-    return added
-
-
-def _factors(layer: Any, dtype: torch.dtype) -> _Factors:
-    down, up = layer.lora_A[ADAPTER].weight, layer.lora_B[ADAPTER].weight
-    copies = copies_of(layer)
-    if copies is not None and copies[0].dtype == dtype:
-        return down, up, *copies
-    return down, up, down.detach().to(dtype), up.detach().to(dtype)
-
-
-def is_plain(layer: nn.Module) -> bool:
-    """Return whether a layer is a frozen linear layer whose forward pass nothing has changed."""
-    hooks = layer._forward_hooks or layer._forward_pre_hooks or "forward" in layer.__dict__
-    return type(layer) is nn.Linear and not hooks and not layer.weight.requires_grad
-
-
-def _convolved(base: nn.Conv2d, out: torch.Tensor, x: torch.Tensor, factors: _Factors, scale: float) -> torch.Tensor:
-    down, up = (_Rounded.apply(*pair) for pair in zip(factors[:2], factors[2:], strict=True))  # type: ignore[no-untyped-call]
-    low = functional.conv2d(padded(base, x), down, None, base.stride, base.padding, base.dilation)
-    return torch.add(out, functional.conv2d(low, up), alpha=scale)
-
-
-class _Rounded(torch.autograd.Function):
+class Rounded(torch.autograd.Function):
     """A factor as it multiplies: its copy, whose gradient is the factor's."""
 
     @staticmethod
@@ -86,7 +33,7 @@ class _Rounded(torch.autograd.Function):
         return gradient.to(ctx.dtype), None
 
 
-class _AdaptedLinear(torch.autograd.Function):
+class AdaptedLinear(torch.autograd.Function):
     """`x W^T + b + s (x A^T) B^T`, for x (..., in), a frozen W (out, in), A (rank, in) and B (out, rank)."""
 
     @staticmethod
@@ -121,7 +68,7 @@ class _AdaptedLinear(torch.autograd.Function):
         return of_x, None, None, of_down, of_up, None, None, None
 
 
-class _AddLowRank(torch.autograd.Function):
+class AddLowRank(torch.autograd.Function):
     """`y + s (x A^T) B^T`, for y (..., out), x (..., in), A (rank, in) and B (out, rank)."""
 
     @staticmethod
@@ -150,6 +97,81 @@ class _AddLowRank(torch.autograd.Function):
         of_low, of_down, of_up = _gradients(ctx, of_out, x, low, up, needs=ctx.needs_input_grad[2:4])
         of_x = (of_low @ down).view(x.shape).to(x.dtype) if ctx.needs_input_grad[1] else None
         return gradient, of_x, of_down, of_up, None, None, None
+
+
+class AdaptedSiblings(torch.autograd.Function):
+    """What `AdaptedLinear` computes, for several layers that read one x: one product with all A."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, down: torch.Tensor, scales: tuple[float, ...], *tensors: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        """Return the outputs (..., out) in the dtype of x, which all A, in one, and each B have.
+
+        `tensors` are W, b, A and B of each layer, and its B as it multiplies, one layer after the other.
+        """
+        weights, biases, factors, ups = tensors[::5], tensors[1::5], (tensors[2::5], tensors[3::5]), tensors[4::5]
+        rows = x.reshape(-1, x.shape[-1])
+        low = rows @ down.T
+        places = list(accumulate((up.shape[1] for up in ups), initial=0))
+        ctx.save_for_backward(x, low, down, *weights, *ups)
+        ctx.scales, ctx.places = scales, places
+        ctx.dtypes = [[factor.dtype for factor in of_kind] for of_kind in factors]
+        ctx.set_materialize_grads(False)
+        outputs = (
+            torch.addmm(functional.linear(rows, weight, bias), low[:, start:end], up.T, alpha=scale)
+            for weight, bias, up, scale, (start, end) in zip(
+                weights, biases, ups, scales, pairwise(places), strict=True
+            )
+        )
+        return tuple(out.view(*x.shape[:-1], out.shape[-1]) for out in outputs)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        """Return the gradients of x, and of A and B of each layer."""
+        x, low, down, *rest = ctx.saved_tensors
+        number, places = len(ctx.scales), ctx.places
+        weights, ups = rest[:number], rest[number:]
+        of_outs = [None if g is None else g.reshape(-1, g.shape[-1]) for g in gradients]
+        of_low = torch.empty_like(low)
+        for of_out, up, (start, end) in zip(of_outs, ups, pairwise(places), strict=True):
+            if of_out is None:
+                of_low[:, start:end].zero_()
+            else:
+                torch.mm(of_out, up, out=of_low[:, start:end])
+        low, of_low = _scaled(low, ctx.scales, places), _scaled(of_low, ctx.scales, places)
+        of_downs: list[torch.Tensor | None] = [None] * number
+        of_ups: list[torch.Tensor | None] = [None] * number
+        needs = ctx.needs_input_grad
+        if any(needs[5::5]):
+            joined = _product(of_low.T, x.reshape(-1, x.shape[-1]), ctx.dtypes[0][0])
+        for i, (of_out, (start, end)) in enumerate(zip(of_outs, pairwise(places), strict=True)):
+            if of_out is not None and needs[5 + 5 * i]:
+                of_downs[i] = joined[start:end]
+            if of_out is not None and needs[6 + 5 * i]:
+                of_ups[i] = _product(of_out.T, low[:, start:end], ctx.dtypes[1][i])
+        of_x = _gradient_of_input(of_outs, weights, of_low, down).view(x.shape) if needs[0] else None
+        of_tensors = [(None, None, of_downs[i], of_ups[i], None) for i in range(number)]
+        return of_x, None, None, *(gradient for of_layer in of_tensors for gradient in of_layer)
+
+
+def _gradient_of_input(
+    of_outs: Iterable[torch.Tensor | None], weights: Iterable[torch.Tensor], of_low: torch.Tensor, down: torch.Tensor
+) -> torch.Tensor:
+    total: torch.Tensor | None = None
+    for of_out, weight in zip(of_outs, weights, strict=True):
+        if of_out is not None:
+            total = torch.mm(of_out, weight) if total is None else total.addmm_(of_out, weight)
+    return of_low @ down if total is None else total.addmm_(of_low, down)
+
+
+def _scaled(low: torch.Tensor, scales: Sequence[float], places: Sequence[int]) -> torch.Tensor:
+    """Return low-rank products (n, ranks) times the scale of each layer."""
+    if len(set(scales)) == 1:
+        return low if scales[0] == 1 else low * scales[0]
+    parts = [low[:, start:end] * scale for scale, (start, end) in zip(scales, pairwise(places), strict=True)]
+    return torch.cat(parts, dim=1)
 
 
 def _gradients(

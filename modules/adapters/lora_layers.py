@@ -23,7 +23,7 @@ from modules.adapters.decomposition import Decomposition, attach_decomposition, 
 from modules.adapters.delta_adapter import layer_input, strength_ratio
 from modules.adapters.layer_dropout import attach_module_dropout
 from modules.adapters.lora import Lora
-from modules.adapters.lora_fused import ADAPTER, fuse_forward
+from modules.adapters.lora_forward import ADAPTER, fuse_forwards
 from modules.adapters.lora_product import Product, begin_as_principal_part, initial_product
 from modules.adapters.protocol import LowRankProduct
 from modules.adapters.ranks import is_convolution, ranks_of
@@ -141,12 +141,12 @@ class LoraAdapter:
         `dtype` is that of the inputs: a pass of the part begins with copies of all factors in it. Only for adapters
         whose settings `computes_in_input_dtype` (`modules/adapters/lora.py`) accepts.
         """
-        layers = [layer for _, layer in self.layers()]
-        for layer in layers:
-            fuse_forward(layer)
+        layers = dict(self.layers())
+        fuse_forwards(self.module, layers)
         if self.shape.dtype != dtype:
-            factors = {layer: (layer.lora_A[ADAPTER], layer.lora_B[ADAPTER]) for layer in layers}
-            PassCopies(self.module, factors, dtype, is_used=lambda: not layers[0].disable_adapters)
+            factors = {layer: (layer.lora_A[ADAPTER], layer.lora_B[ADAPTER]) for layer in layers.values()}
+            first = next(iter(factors))
+            PassCopies(self.module, factors, dtype, is_used=lambda: not first.disable_adapters)
 
     def _magnitudes(self, path: str) -> str:
         """Return the full name of DoRA's magnitudes of a layer."""

@@ -36,12 +36,13 @@ class PassCopies:
         *,
         is_used: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Add the hooks. A layer gets copies of the `weight` of each of its modules in `copied`.
+        """Add the hooks. A layer gets copies of the `weight` of each of its modules in `copied`, as many as the others.
 
-        While `is_used()` is false a pass has no copies.
+        The copies of all first modules lie one after the other in memory, then those of all second ones. While
+        `is_used()` is false a pass has no copies.
         """
         self._layers = list(copied)
-        self._weights = [[module._parameters for module in modules] for modules in copied.values()]
+        self._weights = [module._parameters for modules in zip(*copied.values(), strict=True) for module in modules]
         self._dtype = dtype
         self._is_used = is_used
         _give(self._layers, [None] * len(self._layers))
@@ -51,11 +52,9 @@ class PassCopies:
     def _begin(self, _part: nn.Module, _inputs: object) -> None:
         if not self._is_used():
             return
-        weights = [
-            weight for of_layer in self._weights for by_name in of_layer if (weight := by_name["weight"]) is not None
-        ]
-        copies = iter(rounded(weights, self._dtype))
-        _give(self._layers, [tuple(next(copies) for _ in of_layer) for of_layer in self._weights])
+        copies = rounded([w for named in self._weights if (w := named["weight"]) is not None], self._dtype)
+        number = len(self._layers)
+        _give(self._layers, list(zip(*(copies[i : i + number] for i in range(0, len(copies), number)), strict=True)))
 
     def _end(self, _part: nn.Module, _inputs: object, _output: object) -> None:
         _give(self._layers, [None] * len(self._layers))

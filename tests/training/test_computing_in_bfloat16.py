@@ -13,6 +13,7 @@ from torch import nn
 
 from modules.adapters.loha import Loha
 from modules.adapters.lora import Lora
+from modules.adapters.lora_forward import siblings_of
 from modules.adapters.lora_layers import LORA_KIND, LoraAdapter
 from modules.config.usage import needs_autocast
 from modules.data.buckets import Size
@@ -164,6 +165,9 @@ def test_a_model_in_bfloat16_is_nearly_the_one_under_autocast(
     assert_close(ours, autocast, rel=0.1)
     again = found(nullcontext(), "block")
     assert all(torch.equal(again[n], ours[n]) for n in ours)
+    together = {s for _, layer in adapter.layers() if (s := siblings_of(layer)) is not None}
+    assert together
+    assert all(siblings.layers and not siblings.is_waiting for siblings in together)  # they did read one input
 
 
 def test_when_autocast_is_needed(tmp_path: Path) -> None:
