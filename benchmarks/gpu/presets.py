@@ -34,7 +34,8 @@ from modules.estimate.run_plan import RUNTIME_BYTES
 from modules.families.registry import FAMILIES, files_of, published
 from modules.settings.shared_types import side_of
 from modules.system.atomic import remove_folder
-from trainer.preflight.run_budget import memory_estimate
+from trainer.preflight.room import on_card
+from trainer.preflight.run_budget import known_budget
 from trainer.run.training_run import carry_out
 from trainer.step.precision import process_settings
 
@@ -76,9 +77,10 @@ def _run(request: Request, preset: Preset, plain: Config, _seconds: float) -> It
     device, folder = device_of(request), request.folder / "presets"
     config = _config(request, plain, folder)
     side_px = side_of(config.data.resolution_px[0])
-    estimate = memory_estimate(config, {Size(side_px, side_px): _NUM_IMAGES})
-    assert estimate is not None, "every preset's model has an estimate"
     card_bytes = preset.card_gb * _GIB - RUNTIME_BYTES  # what CUDA itself takes, the allocator does not count
+    budget = known_budget(config, {Size(side_px, side_px): _NUM_IMAGES})
+    assert budget is not None, "every preset's model has an estimate"
+    estimate = (budget if device.is_cpu else on_card(budget, card_bytes)).memory()
     setup = run_setup(config)
     setup = replace(setup, machine=replace(setup.machine, assumed_free_bytes=None if device.is_cpu else card_bytes))
     settings = process_settings(num_threads=1, precision=config.training.precision, deterministic=False)

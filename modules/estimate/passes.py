@@ -133,13 +133,15 @@ class Passes:
         Those are the blocks of the parts with the checkpointing "auto" that a gradient passes through.
         """
         found: dict[tuple[str, str], int] = {}
+        has_trained_text = any(p.role == "text_encoder" and plans[p.name].has_gradient for p in self._spec.parts)
         for part in self._spec.parts:
             plan = replace(plans[part.name], checkpointed_blocks=frozenset())
             if plan.checkpointing != "auto" or (part.role == "text_encoder" and not plan.has_gradient):
                 continue
             name = "decode" if part.role == "vae" else "forward"
             replay = self._replay(Tape(), plan, part.name, name, self._size(batch, width_px, height_px), records=True)
-            replay.run(replay.inputs())
+            is_reached = part.role == "denoiser" and has_trained_text  # also where nothing of it is trained
+            replay.run(replay.inputs(need_grad=self._recordings[part.name][name].text if is_reached else ()))
             found |= {(part.name, name): size for name, size in replay.kept_of_blocks.items() if size}
         return found
 

@@ -32,16 +32,23 @@ Blocks = Mapping[str, frozenset[str]]
 
 
 def parts_that_stay(
-    config: Config, sizes: Counts, *, free_bytes: int | None, start_copy: Path | None = None
+    config: Config,
+    sizes: Counts,
+    *,
+    free_bytes: int | None,
+    blocks: Blocks | None = None,
+    start_copy: Path | None = None,
 ) -> Mapping[str, frozenset[str]]:
     """Return the parts that stay on the training device, by the phase of the run; none if the memory is not known.
 
     `free_bytes`, here and below, are free on the training device before the model is there, `sizes` the image sizes
-    with their counts.
+    with their counts. `blocks` are those that automatic checkpointing recomputes.
     """
     budget = known_budget(config, sizes, start_copy) if free_bytes is not None else None
     if free_bytes is None or budget is None:
         return {}
+    if blocks:
+        budget = with_blocks(budget, blocks)
     weights = {n: budget.passes.weights(n, plan).num_bytes(plan) for n, plan in budget.run.plans.items()}
     limit_bytes = round((1 - RESERVE_FOR_PARTS) * free_bytes)
     staying = parts_staying(budget.memory(), budget.run.on_device, weights, limit_bytes=limit_bytes)
@@ -90,6 +97,22 @@ def blocks_to_checkpoint(
     return chosen_blocks(budget, limit_bytes=round((1 - RESERVE_FOR_BLOCKS) * free_bytes))
 
 
+def on_card(budget: Budget, free_bytes: int) -> Budget:
+    """Return the budget of a run that starts with so much free memory: with the blocks that it then recomputes."""
+    if not automatic_parts(budget.config):
+        return budget
+    return with_blocks(budget, chosen_blocks(budget, limit_bytes=round((1 - RESERVE_FOR_BLOCKS) * free_bytes)))
+
+
+def with_blocks(budget: Budget, blocks: Blocks) -> Budget:
+    """Return the budget of a run whose automatic checkpointing recomputes these blocks."""
+    plans = {
+        n: replace(p, checkpointing="auto", checkpointed_blocks=blocks[n]) if n in blocks else p
+        for n, p in budget.run.plans.items()
+    }
+    return replace(budget, run=replace(budget.run, plans=plans))
+
+
 def chosen_blocks(budget: Budget, *, limit_bytes: int) -> Blocks:
     """Return the fewest blocks, those that keep most first, with which training fits; all where nothing fits."""
     blocks = fewest(_largest_first(budget), lambda tried: _training_bytes(budget, tried) <= limit_bytes)
@@ -108,12 +131,7 @@ def _largest_first(budget: Budget) -> list[Block]:
 
 def _training_bytes(budget: Budget, blocks: Collection[Block]) -> int:
     """Return the peak of training with these blocks recomputed."""
-    by_part = _by_part(budget, blocks)
-    plans = {
-        n: replace(p, checkpointing="auto", checkpointed_blocks=by_part[n]) if n in by_part else p
-        for n, p in budget.run.plans.items()
-    }
-    training = replace(budget, run=replace(budget.run, plans=plans)).memory().phase("training")
+    training = with_blocks(budget, _by_part(budget, blocks)).memory().phase("training")
     assert training is not None, "every run trains"
     return training.total_bytes
 

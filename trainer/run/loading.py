@@ -57,6 +57,7 @@ def load_run(setup: RunSetup) -> tuple[LoadedModel, Loaders]:
         config,
         sizes_of(setup.datasets.training, setup.datasets.validation),
         free_bytes=machine.free_device_bytes,
+        blocks=blocks,
         start_copy=start_copy,
     )
     filling = _Filling(setup, is_local=is_local)

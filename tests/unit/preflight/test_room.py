@@ -13,8 +13,10 @@ from trainer.preflight.room import (
     RESERVE_FOR_PARTS,
     blocks_to_checkpoint,
     chosen_blocks,
+    on_card,
     parts_staying,
     parts_that_stay,
+    with_blocks,
 )
 from trainer.preflight.run_budget import Budget, budget_of, on_a_gpu
 
@@ -87,6 +89,50 @@ def test_fewer_blocks_are_computed_again_on_a_larger_card(automatic: Budget) -> 
     assert chosen[7] > chosen[11] > chosen[80]
     everything = {n.rpartition(".")[0] for n in automatic.passes.weights("unet", automatic.run.plans["unet"]).own}
     assert all(any(name.startswith(block) for name in everything) for block in chosen[7])
+
+
+@pytest.mark.parametrize("free_gb", [pytest.param(8, marks=pytest.mark.full), 12])
+def test_what_stays_fits_beside_what_automatic_checkpointing_keeps(free_gb: int) -> None:
+    """Each by itself would fit: the encoders beside a run that recomputes everything, and what the blocks keep."""
+    config, free_bytes = config_of("auto"), free_gb * GB
+    blocks = blocks_to_checkpoint(config, SIZES, free_bytes=free_bytes)
+    assert blocks is not None
+    staying = parts_that_stay(config, SIZES, free_bytes=free_bytes, blocks=blocks)
+    budget = budget_of(config, SIZES)
+    assert budget is not None
+    training = with_blocks(budget, blocks).memory().phase("training")
+    assert training is not None
+    plans = budget.run.plans
+    beside = sum(budget.passes.weights(n, plans[n]).num_bytes(plans[n]) for n in staying["train"])
+    assert training.total_bytes + beside < free_bytes
+    assert training.total_bytes > 0.8 * free_bytes or not blocks["unet"]
+
+
+def test_a_budget_on_a_card_has_the_blocks_that_the_run_recomputes(automatic: Budget) -> None:
+    peaks = [on_card(automatic, gb * GB).peak_bytes for gb in (6, 10, 80)]
+    assert peaks == sorted(peaks)
+    assert peaks[0] == pytest.approx(automatic.peak_bytes, rel=0.01), "all of them"
+    assert 0.8 * 10 * GB < peaks[1] <= 0.9 * 10 * GB
+    fixed = budget_of(config_of("block"), SIZES)
+    assert fixed is not None
+    assert on_card(fixed, 80 * GB) is fixed
+
+
+@pytest.mark.parametrize(
+    "training", [{"trains": "embedding"}, {"trains": "adapter"}], ids=["embedding", "adapters of the encoders"]
+)
+def test_blocks_that_train_nothing_count_where_a_gradient_passes_through_them(training: dict[str, str]) -> None:
+    """The gradient of what the prompts train passes through the whole denoiser, though nothing of it is trained."""
+    parts = {n: {"dtype": "bfloat16", "train": n != "unet", "checkpointing": "auto"} for n in SDXL["parts"]}
+    words = {"words": [{"placeholder": "<x>", "token_count": 1}]}
+    config = Config.model_validate(
+        {**SDXL, "parts": parts, "embeddings": words, "training": {**SDXL["training"], **training}}
+    )
+    budget = budget_of(config, SIZES)
+    assert budget is not None
+    least = on_card(budget, 6 * GB)
+    assert least.run.plans["unet"].checkpointed_blocks
+    assert least.peak_bytes < 1.01 * budget.peak_bytes
 
 
 def test_only_what_a_gradient_passes_through_counts() -> None:
