@@ -90,7 +90,7 @@ def step_time(facts: StepFacts) -> float:
     computing *= _FUSED if facts.is_fused else 1.0
     if facts.checkpointing == "selective":
         computing += _SELECTIVE_HOST[facts.on_gpu] * min(1.0, facts.num_weights / _WEIGHTS + 0.3)
-    passes = 2 + (recomputed >= 1)
+    passes = 2 + (0 if facts.checkpointing == "selective" else recomputed)  # selective keeps what weights are for
     stored = facts.num_weights * facts.weight_bytes
     computing += passes * facts.unpacking_bytes * facts.num_weights / _CARD_MEMORY
     if facts.is_cast:

@@ -27,6 +27,7 @@ from modules.families.spec import PartSpec
 from modules.memory.part_plan import PartPlan
 from modules.optim.spec import is_fused
 from modules.quantization.registry import FORMATS, PLAIN_COST
+from modules.settings.shared_types import CheckpointMode
 from trainer.preflight.memory_plan import ITEM_BYTES
 from trainer.preflight.moves import Move, choices, is_possible, reached_encoders, sacrifices, slowest_part
 from trainer.preflight.run_budget import Budget
@@ -197,7 +198,7 @@ class StepTimes:
             num_trained=self._num_trained,
             num_encoder_weights=self._num_encoder_weights,
             trains_weights=run.plans[part.name].trains == "full",
-            checkpointing=settings.checkpointing,
+            checkpointing=_mode_of(part, settings.checkpointing),
             num_operations=self._budget.passes.num_operations(part.name),
             num_factors=self._num_factors,
             has_autocast=training.precision in ("bfloat16", "float16") and needs_autocast(config),
@@ -218,6 +219,11 @@ class StepTimes:
     def _narrows_vae(self, config: Config) -> bool:
         names = config.family.names_of("vae")
         return any(config.part(n).dtype != self._budget.config.part(n).dtype for n in names)
+
+
+def _mode_of(part: PartSpec, mode: CheckpointMode) -> CheckpointMode:
+    """Return what a mode does: of a transformer, all of whose blocks are transformer blocks, it recomputes them all."""
+    return "block" if mode == "transformer" and not part.model.other_blocks else mode
 
 
 def _with_moves(config: Config, moves: Iterable[Move]) -> Config:

@@ -14,7 +14,7 @@ from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.estimate.step_time import StepFacts, kernels_of, step_time
-from modules.settings.edit import get_path
+from modules.settings.edit import get_path, replace_value
 from modules.system.errors import DarkroomError
 from tests.unit.preflight.setups import changed
 from trainer.__main__ import main
@@ -243,6 +243,20 @@ def test_the_kernels_of_an_sdxl_lora_are_those_that_are_counted(
     assert passes.num_operations("unet") == 1843
     given = facts(num_factors=2 * 722, has_autocast=has_autocast, checkpointing=checkpointing)
     assert kernels_of(given) == pytest.approx(counted, rel=0.01)
+
+
+def test_the_transformer_blocks_of_a_transformer_are_all_its_blocks() -> None:
+    """Recomputing them takes as long as recomputing every block; of a UNet's blocks they are a part."""
+    z_image = Config.model_validate({"model": {"family": "z_image", "base_model": "Tongyi-MAI/Z-Image"}})
+    of_z_image = budget_of(z_image, {Size(512, 512): 20})
+    assert of_z_image is not None
+    times = {}
+    for part, base in (("unet", budget("sdxl", "adapter")), ("transformer", of_z_image)):
+        configs = [replace_value(base.config, f"parts.{part}.checkpointing", m) for m in ("transformer", "block")]
+        some, every = map(StepTimes(on_a_gpu(base)).of, configs)
+        times[part] = some / every
+    assert times["transformer"] == 1
+    assert times["unet"] < 0.95
 
 
 @pytest.mark.parametrize(("text", "size"), [("8GB", 8 * GB), ("8", 8 * GB), ("7.5 gb", 7.5 * GB), ("8GiB", 8 << 30)])
