@@ -12,7 +12,7 @@ import pytest
 
 from modules.config.schema import Config
 from modules.data.buckets import Size
-from modules.estimate.run import PhaseMemory, optimizer_bytes
+from modules.estimate.run import PhaseMemory, in_gb, optimizer_bytes
 from modules.optim.optimizers.adam import AdamW
 from modules.optim.optimizers.factored import Adafactor
 from modules.optim.optimizers.sums import Sgd
@@ -31,6 +31,7 @@ from trainer.preflight.budget import (
     memory_problems,
 )
 from trainer.preflight.estimates import cached_sizes_of
+from trainer.preflight.room import chosen_blocks, with_blocks
 from trainer.preflight.run_budget import known_budget, memory_estimate
 
 GB = 1_000_000_000
@@ -84,6 +85,20 @@ def test_the_estimate_names_the_peak_phase_and_its_parts() -> None:
     assert "while training" in line
     assert "activations" in line
     assert "published model" in line
+
+
+def test_the_line_says_what_automatic_checkpointing_does_with_the_free_memory() -> None:
+    """As the run does at its start; without a known memory it is the least that the run needs."""
+    budget = budget_of_run(config(parts=with_part("unet", checkpointing="auto", train=True)), SIZES)
+    least = describe_memory(budget)
+    assert least.startswith(f"About {in_gb(budget.peak_bytes)} while training")
+    assert "uses more where more is free" in least
+    on_card = describe_memory(budget, free_bytes=12 * GB)
+    blocks = chosen_blocks(budget, limit_bytes=round(0.9 * 12 * GB))
+    assert f"recomputes {len(blocks['unet'])} blocks in the memory that is free now" in on_card
+    assert f"needs at least {in_gb(budget.peak_bytes)}." in on_card
+    assert f"About {in_gb(with_blocks(budget, blocks).peak_bytes)} while training" in on_card
+    assert "checkpointing" not in describe_memory(budget_of_run(config(), SIZES), free_bytes=12 * GB)
 
 
 def several(num_gpus: int, **multi_gpu: Any) -> dict[str, Any]:

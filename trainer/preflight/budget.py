@@ -30,9 +30,10 @@ from modules.system import hardware
 from modules.system.errors import DarkroomError
 from modules.system.hardware import GpuMemory, free_memory, gpu_memory
 from modules.system.paths import from_root
-from modules.system.problem import Problem
+from modules.system.problem import Problem, count
 from trainer.preflight.host_memory import describe_reading
 from trainer.preflight.memory_plan import ITEM_BYTES
+from trainer.preflight.room import automatic_parts, on_card
 from trainer.preflight.run_budget import TIGHT, Budget, Counts
 from trainer.preflight.search import Worth, advice, peak_with
 from trainer.preflight.start_from import notes_on_start, trained_layers
@@ -82,11 +83,31 @@ def trained_parts(budget: Budget) -> tuple[TrainedPart, ...]:
     return tuple(parts_trained(budget.config, budget.passes, budget.run.plans))
 
 
-def describe_memory(budget: Budget) -> str:
-    """Return the estimate as a line for the preview."""
-    estimate = budget.memory()
+def describe_memory(budget: Budget, *, free_bytes: int | None = None) -> str:
+    """Return the estimate as a line for the preview.
+
+    `free_bytes` are those of the training device, which automatic checkpointing uses; None if they are not known.
+    """
+    placed = budget if free_bytes is None else on_card(budget, free_bytes)
+    estimate = placed.memory()
     note = "Estimated for the published model, because yours is not downloaded yet." if estimate.is_published else ""
-    return " ".join(filter(None, (str(estimate), describe_reading(budget), note)))
+    return " ".join(filter(None, (str(estimate), _describe_blocks(budget, placed), describe_reading(budget), note)))
+
+
+def _describe_blocks(least: Budget, placed: Budget) -> str:
+    """Return what automatic checkpointing does, as a sentence; empty without it.
+
+    `least` is the budget in which it recomputes everything, `placed` that of the free memory, the same if not known.
+    """
+    if not automatic_parts(least.config):
+        return ""
+    if placed is least:
+        return "Automatic gradient checkpointing uses more where more is free, and recomputes less."
+    num_blocks = sum(len(p.checkpointed_blocks) for p in placed.run.plans.values())
+    return (
+        f"Automatic gradient checkpointing recomputes {count(num_blocks, 'block')} in the memory that is free now; the "
+        f"run needs at least {in_gb(least.peak_bytes)}."
+    )
 
 
 def memory_problems(budget: Budget, *, memory_of: Callable[[str], GpuMemory | None] = gpu_memory) -> Iterator[Problem]:

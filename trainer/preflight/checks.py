@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from modules.config.rules import problems_of
@@ -16,6 +16,7 @@ from modules.data.plans import EpochPlans
 from modules.families.kinds.file_kind import FileKind
 from modules.rewards.user_code_file import approved_hashes
 from modules.system.errors import DarkroomError
+from modules.system.hardware import gpu_memory
 from modules.system.problem import Problem, count
 from trainer.data.datasets import datasets_of
 from trainer.data.hub_datasets import with_local_folders
@@ -26,6 +27,7 @@ from trainer.preflight.devices import problems_of_devices
 from trainer.preflight.distilled import problems_of_distilled
 from trainer.preflight.embeddings import problems_of_words
 from trainer.preflight.estimates import problems_of_estimates, sizes_of
+from trainer.preflight.fit import free_here
 from trainer.preflight.graphs import problems_of_graphs
 from trainer.preflight.images import problems_of_concept_folders, problems_of_images
 from trainer.preflight.length import problems_of_length, problems_of_validation
@@ -40,6 +42,7 @@ from trainer.preflight.report import Preview, Progress, Report, no_progress
 from trainer.preflight.requirements import problems_of_packages, problems_of_speed
 from trainer.preflight.resume import problems_of_other_runs, problems_of_resume
 from trainer.preflight.reward_models import problems_of_measuring, problems_of_perceptual, problems_of_reward_models
+from trainer.preflight.room import automatic_parts
 from trainer.preflight.run_budget import Budget, known_budget
 from trainer.preflight.sample_images import problems_of_sample_images
 from trainer.preflight.sampling_model import problems_of_sampling_model
@@ -136,11 +139,16 @@ def check(
     problems += problems_of_validation(config, total_steps=total_steps)
     problems += problems_of_measuring(readable, validation, training, total_steps=total_steps)
     budget = known_budget(readable, sizes_of(training, validation), start_copy)
+    memory_of = cache(gpu_memory)  # the driver may take its time
     if budget is not None:
-        problems += problems_of_estimates(budget, training, validation, total_steps=total_steps, is_new=is_new)
+        problems += problems_of_estimates(
+            budget, training, validation, total_steps=total_steps, is_new=is_new, memory_of=memory_of
+        )
     if concept_problems:
         return Report(tuple(problems), None)
-    preview = _preview(config, model, training, validation, plans, budget)
+    free_bytes = free_here(config, memory_of=memory_of) if automatic_parts(config) else None
+    memory = describe_memory(budget, free_bytes=free_bytes) if budget else ""
+    preview = _preview(config, model, training, validation, plans, budget, memory)
     reward_models = tuple(
         p.message for p in of_reward_models if p.severity == "info" and p.path.startswith(_REWARD_MODELS)
     )
@@ -167,6 +175,7 @@ def _preview(
     validation: Dataset,
     plans: EpochPlans,
     budget: Budget | None,
+    memory: str,
 ) -> Preview:
     return Preview(
         num_images=sum(e.image.has_image for e in training.examples),
@@ -181,7 +190,7 @@ def _preview(
         model=model.sentence if model is not None and model.is_model else "",
         passes=" ".join(filter(None, (describe_passes(config), describe_choices(config, plans)))),
         trained=trained_parts(budget) if budget else (),
-        memory=describe_memory(budget) if budget else "",
+        memory=memory,
     )
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from modules.config.usage import learns_from
 from modules.data.buckets import Size
 from modules.data.dataset import Dataset
 from modules.data.versions import num_variations
+from modules.system.hardware import GpuMemory, gpu_memory
 from modules.system.problem import Problem
 from trainer.preflight.budget import (
     cache_memory_problems,
@@ -23,17 +24,24 @@ from trainer.preflight.sampling_model import memory_problems_of_sampling_model
 
 
 def problems_of_estimates(
-    budget: Budget, training: Dataset, validation: Dataset, *, total_steps: int, is_new: bool = True
+    budget: Budget,
+    training: Dataset,
+    validation: Dataset,
+    *,
+    total_steps: int,
+    is_new: bool = True,
+    memory_of: Callable[[str], GpuMemory | None] = gpu_memory,
 ) -> Iterator[Problem]:
     """Yield problems of layer names, memory and disk space.
 
-    For a new run also which layers of the adapter file that it starts from it trains.
+    For a new run also which layers of the adapter file that it starts from it trains. `memory_of(device)` returns the
+    GPU's memory.
     """
     config = budget.config
     yield from layer_problems(budget)
     if is_new:
         yield from start_problems(budget)
-    yield from memory_problems(budget)
+    yield from memory_problems(budget, memory_of=memory_of)
     yield from problems_of_reading(budget)
     yield from memory_problems_of_sampling_model(budget)
     seed = config.general.seed

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.estimate.run import in_gb
 from modules.system import hardware
-from modules.system.hardware import free_memory, gpu_memory
+from modules.system.hardware import GpuMemory, free_memory, gpu_memory
 from trainer.preflight.moves import sacrifices
 from trainer.preflight.run_budget import TIGHT, Budget, known_budget, on_a_gpu
 from trainer.preflight.search import SLOW, Search, StepTimes, Worth, is_noteworthy, worth_alone, worth_in_turn
@@ -127,12 +127,12 @@ def size_of(text: str) -> int | None:
     return round(size) or None
 
 
-def free_here(config: Config) -> int | None:
+def free_here(config: Config, *, memory_of: Callable[[str], GpuMemory | None] = gpu_memory) -> int | None:
     """Return the free bytes of the device that a config trains on: its GPU, or the computer's memory on a CPU.
 
-    None for a GPU whose memory no tool reports.
+    None for a GPU whose memory no tool reports. `memory_of(device)` returns the GPU's memory.
     """
-    gpu = gpu_memory(config.general.train_device)
+    gpu = memory_of(config.general.train_device)
     if gpu is not None:
         return gpu.free_bytes
     is_shared = hardware.here().kind_of(config.general.train_device) in ("cpu", "mps")
