@@ -19,14 +19,15 @@ from modules.config.usage import learns_from
 from modules.data.buckets import Size
 from modules.families.registry import FAMILIES
 from modules.objectives.registry import METHODS
-from modules.settings.edit import get_path, set_path
+from modules.settings.edit import get_path, replace_value, set_path
 from modules.settings.walk import live_records
 from modules.system.errors import DarkroomError
 from modules.system.paths import user_presets_dir
 from tests.builders.images import draw_folder
 from tests.unit.test_codec import places
 from trainer.preflight import check
-from trainer.preflight.run_budget import memory_estimate
+from trainer.preflight.room import on_card
+from trainer.preflight.run_budget import Budget, known_budget, memory_estimate
 
 BUILT_IN = sorted(BUILT_IN_DIR.glob("*/#*.json"))
 
@@ -102,9 +103,11 @@ def test_a_built_in_preset_passes_the_check_with_images(
     assert report.preview.total_steps > 0
 
 
-@pytest.mark.parametrize("file", [f for f in BUILT_IN if not f.stem.startswith("#demo")], ids=lambda f: f.stem)
-def test_a_preset_fits_the_card_it_names(file: Path) -> None:
-    """With a tenth of the card left for the system, while the preset's own sizes are trained and sampled."""
+OF_CARDS = [f for f in BUILT_IN if not f.stem.startswith("#demo")]
+
+
+def on_named_card(file: Path) -> tuple[Budget, int]:
+    """The least that a preset needs while its own sizes are trained and sampled, and the bytes of its card."""
     config = Preset(file.stem, file.parent.name, file).load().config
     card_gb = int(re.search(r"GPU with (\d+) GB", config.general.notes)[1])  # type: ignore[index]
     side_px = config.data.resolution_px[0]
@@ -113,11 +116,38 @@ def test_a_preset_fits_the_card_it_names(file: Path) -> None:
     assert not problems
     config, problems = set_path(config, "general.train_device", "cuda")
     assert not problems
-    estimate = memory_estimate(config, {Size(side_px, side_px): 50})
-    assert estimate is not None
-    assert estimate.peak.total_bytes < 0.9 * card_gb * 1e9
+    budget = known_budget(config, {Size(side_px, side_px): 50})
+    assert budget is not None
     if (named := re.search(r"(\d+) GB$", file.stem)) is not None:
         assert int(named[1]) == card_gb
+    return budget, card_gb * 10**9
+
+
+@pytest.mark.parametrize("file", OF_CARDS, ids=lambda f: f.stem)
+def test_a_preset_fits_the_card_it_names(file: Path) -> None:
+    """With a tenth of the card left for the system. It recomputes no more than its card needs, and offloads no more."""
+    budget, card_bytes = on_named_card(file)
+    assert budget.peak_bytes < 0.9 * card_bytes
+    name = "vae" if budget.run.reconstructs else budget.config.family.denoiser.name
+    settings, method = budget.config.part(name), budget.config.training.method.name
+    if not settings.offload_fraction:
+        assert settings.checkpointing == ("whole" if method == "alignprop" else "auto")
+        return
+    path = f"parts.{name}.offload_fraction"
+    less = budget.with_config(replace_value(budget.config, path, max(0.0, settings.offload_fraction - 0.1)))
+    assert less is not None
+    assert less.peak_bytes > 0.9 * card_bytes
+
+
+@pytest.mark.daily(4)
+@pytest.mark.parametrize("file", OF_CARDS, ids=lambda f: f.stem)
+def test_a_preset_uses_the_card_it_names(file: Path) -> None:
+    """Seven tenths at least, unless each block keeps so much that none more fits."""
+    budget, card_bytes = on_named_card(file)
+    placed = on_card(budget, card_bytes)
+    assert placed.peak_bytes < 0.9 * card_bytes
+    every, some = (sum(len(p.checkpointed_blocks) for p in b.run.plans.values()) for b in (on_card(budget, 0), placed))
+    assert placed.peak_bytes > 0.7 * card_bytes or every == some > 0
 
 
 FLOW = [f for f in BUILT_IN if FAMILIES[f.parent.name].process.flow is not None]
