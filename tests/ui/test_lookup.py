@@ -21,6 +21,10 @@ ACTIONS = Index(
     Config(),
     actions=[
         Action("load", "Load…", print, help="Load a config"),
+        Action("export", "Export as one file…", print, help="Write the model as one file"),
+        Action("appearance_dark", "Dark", print, help="Show the window in dark colors"),
+        Action("appearance_light", "Light", print, help="Show the window in light colors"),
+        Action("page_tools", "Tools", print),
         Action("fit", "Fit to my card…", print, help="Find the fastest settings whose memory fits the card"),
         Action("probe", "Probe…", print, help="Measure the batch size and the learning rate on a few real steps"),
         Action("captions", "Captions and masks…", print, help="Edit captions and masks"),
@@ -83,10 +87,16 @@ def test_the_main_setting_comes_before_those_of_the_parts() -> None:
         ("xformers", "training.attention"),
         ("repeats", "concepts.0.repeats"),
         ("sampler", "sampling.prompts.0.sampler"),
+        ("num repeats", "concepts.0.repeats"),
+        ("flux", "model.family"),
+        ("fp8", "output.dtype"),
+        ("train text encoder", "parts.text_encoder.train"),
+        ("shuffle caption", "concepts.0.text.shuffle_tags"),
     ],
 )
 def test_fields_of_entries_options_and_usual_words_are_found(text: str, path: str) -> None:
-    assert Index(Config()).find(text).matches[0].path == path
+    for names in ({}, other_names()):
+        assert Index(Config(), names).find(text).matches[0].path == path
 
 
 @pytest.mark.parametrize(
@@ -128,7 +138,7 @@ def test_the_nearest_is_found_and_no_hit_finds_nothing() -> None:
     assert near.is_nearest
     assert near.matches[0].path == "training.optimizer"
     assert index.find("no such thing at all").matches
-    for text in ("zzzz", "?!?! xqzjv"):
+    for text in ("zzzz", "?!?! xqzjv", "blorgh"):
         assert index.find(text) == SearchResult((), is_nearest=True), text
 
 
@@ -144,6 +154,11 @@ def test_the_nearest_is_found_and_no_hit_finds_nothing() -> None:
         ("queue", "page_queue"),
         ("runs", "page_runs"),
         ("shortcuts", "keys"),
+        ("low vram", "fit"),
+        ("dark mode", "appearance_dark"),
+        ("theme", "appearance_dark"),
+        ("appearance", "appearance_dark"),
+        ("convert model", "page_tools"),
     ],
 )
 def test_commands_and_pages_are_found_by_their_names_and_usual_words(text: str, action: str) -> None:

@@ -228,6 +228,15 @@ def add_tool_actions(
         Action("bundle", "Debug bundle…", opener_of("about.window:BundleWindow", log_file), help=_BUNDLE_HELP),
         Action("manage_presets", "Manage presets…", opener_of("presets.window:Presets"), help=_PRESETS_HELP),
         Action("keys", "Keys…", opener_of("about.window:Keys"), "F1", help="List every key"),
+        *(
+            Action(
+                f"appearance_{mode}",
+                mode.capitalize(),
+                lambda mode=mode: context.preferences.change(appearance=mode),  # type: ignore[misc]
+                help=f"Show the window in {mode} colors",
+            )
+            for mode in ("dark", "light")
+        ),
         Action("about", "About Darkroom…", opener_of("about.window:About"), help="Version, licence and folders"),
     )
 

@@ -88,11 +88,9 @@ class SideBar(Panel):
         """Return the menu: dark or light, the scale, and the card of a first start."""
         context, now = self._context, self._context.preferences.now
         menu = make_menu(self, context.theme)
-        for mode, label in (("dark", "Dark"), ("light", "Light")):
-            menu.add_command(
-                label=_with_tick(label, now.appearance == mode),
-                command=lambda mode=mode: context.preferences.change(appearance=mode),  # type: ignore[misc]
-            )
+        for mode in ("dark", "light"):
+            action = context.actions[f"appearance_{mode}"]
+            menu.add_command(label=_with_tick(action.label, now.appearance == mode), command=action.run)
         menu.add_separator()
         for percent in SCALES:
             label = f"Scale {percent} %" if percent else "Scale as the screen"

@@ -30,6 +30,7 @@ _OTHER_VARIANT = 3.0
 _NO_EFFECT = 20.0  # a setting of another program that does nothing here comes last
 _ALIAS = 0.3
 _EXACT_NAME = -4.0
+_SIMILAR = 0.75  # of two words: a letter or two mistyped
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +126,7 @@ class Index:
     def _nearest(self, words: Sequence[str], text: str) -> tuple[Match, ...]:
         """Return the matches of the most similar known words; without any, of as many of the words as possible."""
         vocabulary = sorted({w for e in self._entries for w in e.words} | SYNONYMS.keys())
-        similar = [next(iter(difflib.get_close_matches(w, vocabulary, n=1, cutoff=0.6)), w) for w in words]
+        similar = [next(iter(difflib.get_close_matches(w, vocabulary, n=1, cutoff=_SIMILAR)), w) for w in words]
         if similar != list(words) and (matches := self._rank_matches(similar, text)):
             return matches[:_NEAREST]
         partly: dict[Match, float] = {}
@@ -163,10 +164,10 @@ def _cost_of(entry: _Entry, phrase: str) -> float | None:
         return _WITHIN_LABEL
     if f" {phrase}" in f" {entry.alias}":
         return _ALIAS
-    if phrase in entry.key_text:
-        return _IN_NAME
     if f" {phrase}" in f" {entry.place}":
         return _IN_PLACE
+    if phrase in entry.key_text:
+        return _IN_NAME
     return _IN_HELP if f" {phrase}" in f" {entry.help}" else None
 
 
