@@ -7,6 +7,11 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 Point = tuple[float, float]
 
@@ -49,6 +54,14 @@ class Series:
         longer._append(step, value)
         longer._length = kept + 1
         return longer
+
+    def finite_points(self) -> NDArray[np.float64]:
+        """Return the steps that have a value, and their values: (N, 2)."""
+        import numpy as np
+
+        columns = self._steps[: self._length], self._values[: self._length]
+        points: NDArray[np.float64] = np.column_stack(columns)
+        return points[np.isfinite(points[:, 1])]
 
     @property
     def extent(self) -> tuple[float, float] | None:

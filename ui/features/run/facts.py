@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from modules.families.registry import FAMILIES
+from modules.objectives.registry import METHODS
 from modules.system.problem import count, describe_data
 from trainer.machine_events import MemoryMeasured
 from trainer.rollout_events import RolloutSampled, SampledImage
@@ -49,6 +50,19 @@ def run_lines(state: RunState, *, is_active: bool) -> list[str]:
         lines += memory_lines(state.memory)
     data = describe_data(started.num_images, started.num_prompts, started.num_pairs)
     return [*lines, f"{data} on {started.device}, run {Path(started.run_dir).name}"]
+
+
+def verdict_line(state: RunState) -> str:
+    """Return what the losses of a run show; empty for a method whose loss does not compare predictions to targets."""
+    from modules.objectives.loss_verdict import read_losses  # NumPy, which the window does not need to open
+
+    method = METHODS.get(state.started.method) if state.started is not None else None
+    losses = state.series.get("loss")
+    if method is None or losses is None or method.rollout is not None:
+        return ""
+    if not method.has_denoising_loss(method.settings()):
+        return ""
+    return read_losses(losses.finite_points(), [(v.step, v.loss) for v in state.validations]).sentence
 
 
 def _step_lines(state: RunState, labels: Mapping[str, str]) -> list[str]:

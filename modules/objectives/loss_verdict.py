@@ -1,0 +1,108 @@
+"""A sentence about the losses of a run: learning, flat, overfitting since a step, or diverging, with its reason.
+
+The loss of a step varies with its timesteps far more than training changes it, so means of parts of the run are
+compared, with the standard errors of both. A validation has the same timesteps and noise each time, so its values are
+compared directly, and where there are enough of them they decide: a training loss that falls does not show overfitting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Finding = Literal["unknown", "learning", "flat", "overfitting", "diverging"]
+
+_NUM_PARTS, _LEAST_STEPS = 8, 48  # parts of a run, each of at least six steps: a mean of fewer is little but noise
+_ERRORS = 4.0  # standard errors; a smaller difference is taken for chance
+_MUCH = 0.25  # of the lowest mean: more than the share of hard images or a new part of the schedule changes
+_LEAST_VALIDATIONS = 3  # after the lowest one, for a rise that lasts
+_NOTICED = 0.01  # of a validation loss: less than this is neither a gain nor a loss that a sample shows
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The finding, and the sentence for it; `since_step` is the step from which the losses rise, else None."""
+
+    finding: Finding
+    sentence: str
+    since_step: int | None = None
+
+
+def read_losses(points_N2: NDArray[np.float64], validations: Sequence[tuple[int, float]] = ()) -> Verdict:
+    """Return the verdict on the losses of a run: of its steps (N, 2: step, loss), and of its validations (step, loss).
+
+    All values must be finite. Only for losses that compare a prediction to a target: the loss of a policy gradient or
+    of a preference does not.
+    """
+    of_steps = _read_steps(points_N2)
+    if of_steps.finding == "diverging":
+        return of_steps
+    return _read_validations(validations) or of_steps
+
+
+def _read_steps(points_N2: NDArray[np.float64]) -> Verdict:
+    if len(points_N2) < _LEAST_STEPS:
+        return Verdict("unknown", f"Too early to say: {len(points_N2):,} of {_LEAST_STEPS} steps.")
+    parts = np.array_split(points_N2, _NUM_PARTS)
+    means = np.array([part[:, 1].mean() for part in parts])
+    errors = np.array([part[:, 1].std(ddof=1) / np.sqrt(len(part)) for part in parts])
+    first, last, lowest = 0, _NUM_PARTS - 1, int(means.argmin())
+
+    def is_sure(low: int, high: int) -> bool:
+        return bool(means[high] - means[low] > _ERRORS * np.hypot(errors[low], errors[high]))
+
+    if is_sure(lowest, last) and means[last] > (1 + _MUCH) * means[lowest]:
+        step = int(parts[lowest][-1, 0])
+        return Verdict(
+            "diverging",
+            f"Diverging: the training loss rose from {means[lowest]:.4f} to {means[last]:.4f} since step {step:,}. "
+            "A lower learning rate may help.",
+            step,
+        )
+    if is_sure(last, first):
+        return Verdict(
+            "learning",
+            f"Learning: the training loss fell from {means[first]:.4f} to {means[last]:.4f}. "
+            "Only a validation shows whether it overfits.",
+        )
+    return Verdict(
+        "flat",
+        f"Flat: over {len(points_N2):,} steps the training loss changed by less than its own noise, "
+        f"{means[first]:.4f} to {means[last]:.4f}. Look at the samples, or validate, to see whether it learns.",
+    )
+
+
+def _read_validations(validations: Sequence[tuple[int, float]]) -> Verdict | None:
+    """Return the verdict on validations; None if there are too few."""
+    if len(validations) < _LEAST_VALIDATIONS:
+        return None
+    lowest = min(range(len(validations)), key=lambda i: validations[i][1])
+    (_, first), (step, least), (_, last) = validations[0], validations[lowest], validations[-1]
+    after = [value for _, value in validations[lowest + 1 :]]
+    noticed = (1 + _NOTICED) * least
+    if lowest == 0 and min(value for _, value in validations[1:]) > (1 + _MUCH) * least:
+        return Verdict(
+            "diverging",
+            f"Diverging: the validation loss rose from {least:.4f} at step {step:,} to {last:.4f} and was never as low "
+            "again. A lower learning rate may help.",
+            step,
+        )
+    if len(after) >= _LEAST_VALIDATIONS and min(after[-_LEAST_VALIDATIONS:]) > noticed:
+        return Verdict(
+            "overfitting",
+            f"Overfitting since step {step:,}: the validation loss was lowest there, {least:.4f}, and the last "
+            f"{_LEAST_VALIDATIONS} are higher, now {last:.4f}. The model of that step may be the better one.",
+            step,
+        )
+    earlier = [value for _, value in validations[:-_LEAST_VALIDATIONS]] or [first]
+    if min(value for _, value in validations[-_LEAST_VALIDATIONS:]) < (1 - _NOTICED) * min(earlier):
+        return Verdict("learning", f"Learning: the validation loss is still falling, {first:.4f} to {least:.4f}.")
+    return Verdict(
+        "flat",
+        f"Flat: the last {_LEAST_VALIDATIONS} validations are neither clearly lower nor all higher than the lowest "
+        f"loss before, {min(earlier):.4f}.",
+    )

@@ -1,0 +1,79 @@
+"""The verdict on losses, on curves of real runs of the demo and on drawn ones.
+
+`loss_curves.json` has the losses of each step and the validations (step, loss) of four runs of `#demo` on a CPU:
+"learning" as it is; "flat" with a learning rate of 1e-9; "diverging" with one of 0.2; "overfitting" with 0.004 and rank
+64 on each image once an epoch, of which the first 900 steps are kept.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from modules.objectives.loss_verdict import read_losses
+
+CURVES: dict[str, Any] = json.loads(Path(__file__).with_name("loss_curves.json").read_text(encoding="utf-8"))
+
+
+def curve(name: str, *, until: int) -> tuple[NDArray[np.float64], list[tuple[int, float]]]:
+    """Return the losses and validations of a recorded run as they were at a step."""
+    losses = CURVES[name]["losses"][:until]
+    points = np.column_stack((np.arange(1, len(losses) + 1), losses))
+    return points, [(step, loss) for step, loss in CURVES[name]["validations"] if step <= until]
+
+
+@pytest.mark.parametrize(
+    ("name", "until", "finding", "since"),
+    [
+        ("learning", 40, "unknown", None),
+        ("learning", 210, "learning", None),
+        ("learning", 300, "learning", None),
+        ("learning", 420, "overfitting", 210),  # and so it does: the demo's best model is that of step 210
+        ("flat", 420, "flat", None),
+        ("diverging", 420, "diverging", 0),
+        ("overfitting", 350, "learning", None),
+        ("overfitting", 900, "overfitting", 350),
+    ],
+)
+def test_recorded_runs(name: str, until: int, finding: str, since: int | None) -> None:
+    verdict = read_losses(*curve(name, until=until))
+    assert (verdict.finding, verdict.since_step) == (finding, since)
+
+
+def test_without_validations_only_the_training_loss_decides() -> None:
+    losses, _ = curve("learning", until=420)
+    assert read_losses(losses).sentence.startswith("Learning: the training loss fell from 0.0506 to 0.0270.")
+    assert read_losses(curve("flat", until=420)[0]).finding == "flat"
+
+
+def drawn(mean_of: Any, *, steps: int, seed: int) -> NDArray[np.float64]:
+    """Return losses that vary as those of a batch of one do, about a mean at each share of the run."""
+    draw = random.Random(seed)
+    return np.array([(n, mean_of(n / steps) * draw.lognormvariate(-0.5, 1)) for n in range(1, steps + 1)])
+
+
+def test_the_noise_of_steps_is_not_taken_for_a_change() -> None:
+    """A verdict that errs with chance: of fifty runs without any change none is called learning or diverging."""
+    findings = [read_losses(drawn(lambda t: 0.1, steps=400, seed=seed)).finding for seed in range(50)]
+    assert set(findings) == {"flat"}
+
+
+def test_a_run_that_breaks_in_the_middle_diverges_since_then() -> None:
+    verdict = read_losses(drawn(lambda t: 0.1 if t < 0.6 else 0.5, steps=800, seed=1))
+    assert verdict.finding == "diverging"
+    assert verdict.since_step is not None
+    assert verdict.since_step <= 500
+    assert "A lower learning rate may help." in verdict.sentence
+
+
+def test_validations_of_a_diverged_run_do_not_call_it_overfitting() -> None:
+    losses = drawn(lambda t: 0.1, steps=100, seed=2)
+    assert read_losses(losses, [(0, 0.1), (25, 1.0), (50, 1.0), (75, 1.0)]).finding == "diverging"
+    assert read_losses(losses, [(0, 0.1), (25, 0.08), (50, 0.0805), (75, 0.0803)]).finding == "learning"
+    assert read_losses(losses, [(0, 0.1), (25, 0.08), (50, 0.0805), (75, 0.0803), (100, 0.0805)]).finding == "flat"
