@@ -4,6 +4,7 @@
     python -m trainer train CONFIG --family FAMILY    train its images on another model family
     python -m trainer resume RUN            RUN is a run's folder, one of its backups, or a workspace
     python -m trainer fork RUN              start a new run from a backup of RUN, with other settings
+    python -m trainer report RUN            compare the losses of its images: which do not fit the others
     python -m trainer check CONFIG          list the errors and warnings of a config, and what the run would do
     python -m trainer doctor CONFIG         find images and captions that are probably wrong
     python -m trainer sample CONFIG         generate its samples, with a LoRA if one is given
@@ -70,6 +71,7 @@ def _verbs() -> Mapping[str, Verb]:
         "train": runs.TRAIN,
         "resume": runs.RESUME,
         "fork": runs.FORK,
+        "report": runs.REPORT,
         "cache": runs.CACHE,
         "queue": queue.QUEUE,
         **{name: verb_of(spec) for name, spec in JOBS.items()},

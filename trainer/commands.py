@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
+from typing import get_args
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +58,15 @@ class ProfileNow:
     """Profile the next steps, and write where their time goes."""
 
 
-Command = Stop | Pause | Resume | SampleNow | ValidateNow | BackupNow | SaveNow | ProfileNow
-StepCommand = SampleNow | ValidateNow | BackupNow | SaveNow | ProfileNow
+@dataclass(frozen=True, slots=True)
+class ReportNow:
+    """Measure the loss of every image after the current step, and write a report."""
 
-COMMAND_TYPES: Mapping[str, type[Command]] = {
-    kind.__name__: kind for kind in (Stop, Pause, Resume, SampleNow, ValidateNow, BackupNow, SaveNow, ProfileNow)
-}
+
+StepCommand = SampleNow | ValidateNow | BackupNow | SaveNow | ProfileNow | ReportNow
+Command = Stop | Pause | Resume | StepCommand
+
+COMMAND_TYPES: Mapping[str, type[Command]] = {kind.__name__: kind for kind in get_args(Command)}
 
 
 class StopRequested(Exception):  # noqa: N818 - not an error: the user requested it

@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 
 from modules.objectives.metrics import METRICS
 from modules.system.problem import count
-from trainer.machine_events import BlocksCompiled, MemoryMeasured, ProfileWritten, SettingChosen
+from trainer.machine_events import BlocksCompiled, ImagesReported, MemoryMeasured, ProfileWritten, SettingChosen
 from trainer.rollout_events import ChoicesWanted, RolloutSampled
 
 Phase = Literal[
@@ -32,7 +32,7 @@ Phase = Literal[
     "paused",
     "stopping",
 ]
-Outcome = Literal["finished", "stopped", "stopped_early", "nothing_left", "already_complete", "cached"]
+Outcome = Literal["finished", "stopped", "stopped_early", "nothing_left", "already_complete", "cached", "reported"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,6 +357,7 @@ Event = (
     | BlocksCompiled
     | SettingChosen
     | ProfileWritten
+    | ImagesReported
     | StepFinished
     | MemoryMeasured
     | ValidationFinished

@@ -32,7 +32,7 @@ from trainer.events import Event, PhaseChanged
 if TYPE_CHECKING:
     from modules.data.datasets import Datasets
 
-RequestKind = Literal["train", "resume", "cache", "fork", "fork_weights"]
+RequestKind = Literal["train", "resume", "cache", "fork", "fork_weights", "report"]
 
 _ENGINE = "trainer.run.execute"
 _IMPORTS = "trainer.run.imports"
@@ -40,7 +40,7 @@ _IMPORTS = "trainer.run.imports"
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """A request: a new run of a config, a run resumed from a backup, or only the caches.
+    """A request: a new run of a config, a run resumed from a backup, only the caches, or a report on a run's images.
 
     A fork is a new run that continues from a backup of another run, or starts from its weights only. `resume_from` is
     a backup, a run's folder or a workspace. With `in_window` one CPU core is left to the window.

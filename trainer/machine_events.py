@@ -44,6 +44,23 @@ class SettingChosen:
 
 
 @dataclass(frozen=True, slots=True)
+class ImagesReported:
+    """The losses of a run's images were compared after a step; the summary is a sentence.
+
+    `path` is the page, empty if it could not be written. `outliers` are the paths of the images that stand out, with
+    how many times the usual loss each has.
+    """
+
+    may_coalesce: ClassVar[bool] = False
+
+    step: int
+    num_images: int
+    summary: str
+    path: str
+    outliers: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class ProfileWritten:
     """Steps were profiled up to `step`: `path` is the folder of the trace and the tables.
 

@@ -93,6 +93,11 @@ class Dataset:
         """Return the dataset with its examples in a mapped file."""
         return replace(self, examples=examples, buckets=_buckets_of(examples.resize_crops))
 
+    def each_once(self) -> Dataset:
+        """Return the dataset with epochs that use each example once."""
+        concepts = tuple(replace(c, repeats=1.0, samples_per_epoch=None) for c in self.concepts)
+        return replace(self, concepts=concepts)
+
     def without(self, broken: frozenset[int]) -> Dataset:
         """Return the dataset without the examples at these indices, renumbered."""
         kept = [e for i, e in enumerate(self.examples) if i not in broken]

@@ -37,6 +37,11 @@ class DatasetSettings:
     reads_images: bool = True
     reads_pixels: bool = False
 
+    @property
+    def has_latents(self) -> bool:
+        """Whether training images are read, as latents."""
+        return self.reads_images and not self.reads_pixels
+
     def plans_of(self, dataset: Dataset, *, is_validation: bool = False) -> EpochPlans:
         """Return the plan of every epoch over a dataset; one for validation always keeps partial batches."""
         return EpochPlans(

@@ -14,7 +14,7 @@ from modules.config.schema import Config
 from tests.builders.configs import laid_over
 from trainer.commands import Command, CommandDesk, Stop
 from trainer.events import Event, RunFailed, RunFinished, StepFinished
-from trainer.launch import RunRequest
+from trainer.launch import RequestKind, RunRequest
 from trainer.preflight import check
 from trainer.run.execute import execute_guarded
 from trainer.run.setup import Clocks
@@ -58,8 +58,12 @@ def run(
     resume_from: Path | None = None,
     on_event: Callable[[Event, Callable[[Command], None]], None] | None = None,
     clocks: Clocks | None = None,
+    kind: RequestKind | None = None,
 ) -> Ran:
-    """Execute a run in this thread. `on_event(event, send)` may send commands during the run."""
+    """Execute a run in this thread. `on_event(event, send)` may send commands during the run.
+
+    Its kind is "train", or "resume" from a backup, unless another is given.
+    """
     ran, desk = Ran(), CommandDesk()
 
     def emit(event: Event) -> None:
@@ -67,7 +71,7 @@ def run(
         if on_event is not None:
             on_event(event, desk.put)
 
-    kind = "train" if resume_from is None else "resume"
+    kind = kind or ("train" if resume_from is None else "resume")
     execute_guarded(RunRequest(config, kind, resume_from, in_window=False), emit=emit, desk=desk, clocks=clocks)
     return ran
 

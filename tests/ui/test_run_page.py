@@ -14,18 +14,18 @@ from tests.ui.conftest import Window
 from tests.ui.fake_child import Spawner
 from tests.ui.fake_engine import FakeRun, started, step
 from tests.ui.test_run_window import end, press_start
-from trainer.commands import SaveNow
+from trainer.commands import ReportNow, SaveNow
 from trainer.event_lines import to_line
 from trainer.events import ModelSaved, PhaseChanged, RunFinished, SampleReady, ValidationFinished, WarningRaised
 from trainer.job_events import JobProgress, JobStopped
 from trainer.jobs.registry import JOBS
 from trainer.jobs.spec import request_in
-from trainer.machine_events import MemoryMeasured
+from trainer.machine_events import ImagesReported, MemoryMeasured
 from trainer.run_folder.backup import write_backup
 from ui.features.config_views.differences import RUN, Differences
 from ui.features.run import step_model
 from ui.features.run.best_offer import best_offer
-from ui.features.run.facts import describe_edits
+from ui.features.run.facts import describe_edits, verdict_line
 from ui.features.run.samples import STARS_FILE, read_stars
 from ui.features.run.step_model import NO_MODEL
 from ui.forms.changes import changes
@@ -74,6 +74,7 @@ def play(window: Window, run_dir: Path) -> FakeRun:
 def check_curves(window: Window, page: Any) -> None:
     """Hover, zoom by wheel and drag, choose curves, log scale, and overlay an earlier run."""
     chart = page.chart
+    assert page.curves.verdict.cget("text") == verdict_line(page.curves._state) != ""
     chart.event_generate("<Motion>", x=round(chart.x(30)), y=80)
     texts = [chart.itemcget(i, "text") for i in chart.find_withtag("pointer") if chart.type(i) == "text"]
     assert texts[:4] == ["Step 30", "curve", "loss", "smoothed"]
@@ -106,6 +107,24 @@ def check_curves(window: Window, page: Any) -> None:
     window.wait_until(lambda: page.curves.past, "the earlier run")
     assert chart.lines[-1].label == "2026-01-01_10-00-00"
     assert len(chart.lines[-1].series) == 29
+
+
+def check_image_report(window: Window, page: Any, run: FakeRun, run_dir: Path) -> None:
+    """Ask for a report on the images; its notice opens the page and can be closed."""
+    window.app.context.actions.run("report_images")
+    assert run.desk.take(ReportNow)
+    report = run_dir / "report" / "images.html"
+    run.emit(ImagesReported(60, 20, "1 of 20 images stands out: dog.png.", str(report), {"/dog.png": 2.5}))
+    notice = page.notices.images
+    window.wait_until(notice.winfo_ismapped, "the report")
+    assert notice.text.cget("text") == "1 of 20 images stands out: dog.png."
+    notice.buttons["Show images"].invoke()
+    assert window.asked.calls[-1] == ("open_path", (report,))
+    notice.buttons["Close"].invoke()
+    assert not notice.winfo_manager()
+    run.emit(step(NUM_STEPS))
+    window.settle()
+    assert not notice.winfo_manager(), "it does not come back"
 
 
 def check_log(window: Window, page: Any) -> None:
@@ -220,6 +239,7 @@ def test_the_run_page_live(ready: Window, run_dir: Path) -> None:
     assert [change.path for change in window.changes] == ["training.epochs"]
     window.close()
 
+    check_image_report(ready, page, run, run_dir)
     bar.make_pause_menu().invoke(1)
     ready.settle()
     assert run.desk._frees_memory

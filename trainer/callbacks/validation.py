@@ -7,15 +7,9 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-import torch
-
 from modules.config.sections.evaluation import Validation
 from modules.data.batch import Batch
-from modules.diffusion.noise import fixed_timesteps, generator_for
-from modules.families.protocol import ModelFamily
 from modules.memory.placement import Placement
-from modules.objectives.denoise import prediction_errors, sample_losses, weighted_by_area
-from modules.system.devices import Device, move
 from modules.system.problem import count
 from trainer import phases
 from trainer.callbacks.best import Best, Search
@@ -27,8 +21,8 @@ from trainer.events import Event, PhaseChanged, ValidationFinished
 from trainer.step.callback import DryRunCheck, DryRunState, StepView
 from trainer.step.counters import Counters
 from trainer.step.evaluation import Evaluation
+from trainer.step.fixed_losses import FixedLosses
 from trainer.step.meeting import Meeting, alone
-from trainer.step.precision import Precision
 
 Losses = dict[tuple[str, int], list[tuple[float, float]]]  # by concept and timestep: each plain and weighted
 Metrics = dict[str, list[float]]  # by name
@@ -48,13 +42,9 @@ class ValidationCallback:
         settings: Validation,
         *,
         loader: Loader,
-        family: ModelFamily,
+        losses: FixedLosses,
         placement: Placement,
         evaluation: Evaluation,
-        weights_at: Callable[[torch.Tensor], torch.Tensor | None],
-        precision: Precision,
-        device: Device,
-        run_seed: int,
         images: str,
         keep: Callable[[Counters], object],
         desk: CommandDesk,
@@ -63,21 +53,16 @@ class ValidationCallback:
         reconstruction: ReconstructionMeasure | None = None,
         meeting: Meeting | None = None,
     ) -> None:
-        """`weights_at(timesteps)` returns the weights of the training loss, or None if all are equal.
+        """`images` identifies the validation images; `keep` saves the model if it is the best and should be kept.
 
-        `images` identifies the validation images; `keep` saves the model if it is the best and should be kept.
-        `reconstruction` measures the images of a run of the VAE, in place of the denoising loss. The processes of a
-        `meeting` share the batches.
+        `reconstruction` measures the images of a run of the VAE, in place of the denoising `losses`. The processes of
+        a `meeting` share the batches.
         """
         self._settings = settings
         self._loader = loader
-        self._family = family
+        self._losses = losses
         self._placement = placement
         self._evaluation = evaluation
-        self._weights_at = weights_at
-        self._precision = precision
-        self._device = device
-        self._run_seed = run_seed
         self._keep = keep
         self._desk = desk
         self._emit = emit
@@ -152,7 +137,7 @@ class ValidationCallback:
             for batch in self._loader.batches(0, first_epoch_step=0, step=0, dealt_to=self._meeting.rank):
                 self._meeting.check()
                 if self._reconstruction is None:
-                    self._measure(batch, self._timesteps(), losses)
+                    self._measure(batch, losses)
                 else:
                     self._reconstruct(self._reconstruction, batch, losses)
         return losses, self._metrics
@@ -188,10 +173,7 @@ class ValidationCallback:
             if batch is not None and self._reconstruction is not None:
                 self._reconstruct(self._reconstruction, batch, defaultdict(list))
             elif batch is not None:
-                self._measure(batch, self._timesteps()[:1], defaultdict(list))
-
-    def _timesteps(self) -> Sequence[int]:
-        return fixed_timesteps(self._settings.num_timesteps, num_timesteps=self._family.process.num_timesteps)
+                self._measure(batch, defaultdict(list), self._losses.timesteps[:1])
 
     def _reconstruct(self, reconstruction: ReconstructionMeasure, batch: Batch, losses: Losses) -> None:
         for concept, measured in zip(self._concepts_of(batch), reconstruction.measure(batch), strict=True):
@@ -203,36 +185,11 @@ class ValidationCallback:
         dataset = self._loader.dataset
         return [dataset.concepts[dataset.examples[s.example].concept].name for s in batch.sample_indices]
 
-    def _measure(self, batch: Batch, timesteps: Sequence[int], losses: Losses) -> None:
-        with self._precision.of_steps():
-            conditioning = batch.conditioning_for(self._family)
+    def _measure(self, batch: Batch, losses: Losses, timesteps: Sequence[int] | None = None) -> None:
         concepts = self._concepts_of(batch)
-        for timestep in timesteps:
-            self._meeting.check()
-            timesteps_B = move(torch.full((batch.num_samples,), timestep), self._device)
-            with self._precision.of_steps():
-                errors_BCHW = prediction_errors(
-                    self._family,
-                    batch.latents_BCHW,
-                    conditioning,
-                    timesteps_B=timesteps_B,
-                    noise_BCHW=self._noise(batch, timestep),
-                    inputs=batch.inputs,
-                )
-            plain_B = sample_losses(errors_BCHW)
-            by_area_BCHW = weighted_by_area(errors_BCHW, batch.area_weights_B1HW)
-            weighted_B = sample_losses(by_area_BCHW, self._weights_at(timesteps_B), batch.loss_weights_B)
-            for concept, *both in zip(concepts, plain_B.tolist(), weighted_B.tolist(), strict=True):
-                losses[concept, timestep].append((both[0], both[1]))
-
-    def _noise(self, batch: Batch, timestep: int) -> torch.Tensor:
-        """Return the noise of each image at a timestep: the same in every validation of the run."""
-        shape = batch.latents_BCHW.shape[1:]
-        noise = [
-            torch.randn(shape, generator=generator_for(self._run_seed, "validation", s.example, timestep))
-            for s in batch.sample_indices
-        ]
-        return move(torch.stack(noise), self._device)
+        for at in self._losses.of(batch, timesteps):
+            for concept, *both in zip(concepts, at.plain, at.weighted, strict=True):
+                losses[concept, at.timestep].append((both[0], both[1]))
 
 
 def summarise(losses: Losses, step: int, best: Best, *, counts: bool) -> ValidationFinished:

@@ -33,7 +33,7 @@ from trainer.events import (
     ValidationFinished,
     WarningRaised,
 )
-from trainer.machine_events import BlocksCompiled, ProfileWritten, SettingChosen
+from trainer.machine_events import BlocksCompiled, ImagesReported, ProfileWritten, SettingChosen
 from trainer.rollout_events import ChoicesWanted
 
 _SECONDS_BETWEEN_LINES = 10.0
@@ -193,6 +193,7 @@ def words(event: Event) -> str:
             | BlocksCompiled()
             | SettingChosen()
             | ProfileWritten()
+            | ImagesReported()
             | ValidationFinished()
             | RewardMeasured()
         ):
@@ -237,6 +238,7 @@ _Measured = (
     | BlocksCompiled
     | SettingChosen
     | ProfileWritten
+    | ImagesReported
 )
 
 
@@ -246,7 +248,7 @@ def _measured_words(event: _Measured) -> str:
             return _validation_words(event)
         case RewardMeasured():
             return _reward_words(event)
-        case CacheFilled() | ImagesDropped() | BlocksCompiled() | SettingChosen() | ProfileWritten():
+        case CacheFilled() | ImagesDropped() | BlocksCompiled() | SettingChosen() | ProfileWritten() | ImagesReported():
             return event.summary
         case ChoicesWanted():
             return f"{count(event.num_open, 'choice')} to make in {event.path}" if event.num_open else ""

@@ -17,6 +17,7 @@ from modules.config.codec import load_file
 from modules.config.schema import Config
 from modules.config.usage import data_in_use
 from modules.rewards.user_code_file import approved_hashes
+from modules.settings.edit import replace_value
 from modules.settings.field import Section, Setting
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
@@ -50,6 +51,20 @@ _LAUNCHER = "TORCHELASTIC_RUN_ID"
 STOPPED_UNDER_LAUNCHER = 0  # torchrun takes anything else for a failure, and would start the run again
 
 
+RunPath = Annotated[
+    str,
+    Setting("Run", "A run's folder, one of its backups, or a workspace.", path_kind="folder"),
+    positional("RUN"),
+]
+JsonLinesOption = Annotated[
+    bool,
+    Setting(
+        "JSON lines",
+        "For programs: print events as JSON lines to standard output, read commands from standard input.",
+    ),
+]
+
+
 class RunSettings(Section):
     """The settings that all verbs of runs share."""
 
@@ -66,13 +81,7 @@ class RunSettings(Section):
     profile: Annotated[
         bool, Setting("Profile", "Profile ten steps after the first; writes to the run's profile folder.")
     ] = False
-    json_lines: Annotated[
-        bool,
-        Setting(
-            "JSON lines",
-            "For programs: print events as JSON lines to standard output, read commands from standard input.",
-        ),
-    ] = False
+    json_lines: JsonLinesOption = False
 
 
 class TrainSettings(FitSettings, RunSettings, ConfigSettings):
@@ -97,11 +106,7 @@ class CacheSettings(RunSettings, ConfigSettings):
 class ResumeSettings(RunSettings):
     """The run to resume."""
 
-    run_path: Annotated[
-        str,
-        Setting("Run", "A run's folder, one of its backups, or a workspace.", path_kind="folder"),
-        positional("RUN"),
-    ] = ""
+    run_path: RunPath = ""
     config: Annotated[
         str, Setting("Config", "A config file instead of the run's settings."), Argument(metavar="CONFIG")
     ] = ""
@@ -119,6 +124,15 @@ class ForkSettings(ResumeSettings):
             "settings may then change.",
         ),
     ] = False
+
+
+class ReportSettings(Section):
+    """The run whose images are compared."""
+
+    run_path: RunPath = ""
+    allow_code: AllowCode = False
+    allow_code_hash: AllowCodeHash = ()
+    json_lines: JsonLinesOption = False
 
 
 def _train(settings: TrainSettings) -> int:
@@ -183,12 +197,19 @@ def _from_backup(settings: ResumeSettings, kind: Literal["resume", "fork", "fork
     return RunRequest(config, kind, backup.path, in_window=False, allowed_code=allowed, replaces=settings.overwrite)
 
 
-def _run(request: RunRequest, settings: RunSettings) -> int:
+def _report_images(settings: ReportSettings) -> int:
+    backup = find_backup(from_root(settings.run_path))
+    config = replace_value(load_file(backup.path / "config.json").config, "general.tensorboard", False)
+    allowed = allowed_code(config, settings)
+    return _run(RunRequest(config, "report", backup.path, in_window=False, allowed_code=allowed), settings)
+
+
+def _run(request: RunRequest, settings: RunSettings | ReportSettings) -> int:
     """Run in this thread; the first signal to end stops cleanly, the second immediately."""
     if current_rank().is_alone and _LAUNCHER not in os.environ and num_processes(request.config) > 1:
         return _run_on_several(request)
     desk = commands.CommandDesk()
-    if settings.profile:
+    if isinstance(settings, RunSettings) and settings.profile:
         desk.put(commands.ProfileNow())
     ending: list[Event] = []
     rank = current_rank()
@@ -302,4 +323,7 @@ def _confirm() -> bool:
 TRAIN = settings_verb("train a config", TrainSettings, _train)
 RESUME = settings_verb("resume a run from its newest backup", ResumeSettings, _resume)
 FORK = settings_verb("start a new run from a backup of another run, which stays as it is", ForkSettings, _fork)
+REPORT = settings_verb(
+    "compare the losses of a run's images, and list those that stand out", ReportSettings, _report_images
+)
 CACHE = settings_verb("fill the caches of a config and stop", CacheSettings, _cache)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from modules.objectives.perceptual import PerceptualDistance
 from modules.system.paths import from_root
 from trainer.callbacks.compile_trial import CompileTrial, sizes_of_steps
 from trainer.callbacks.guards import Guards
+from trainer.callbacks.image_report import ImageReportCallback
 from trainer.callbacks.image_sampler import ImageSampler
 from trainer.callbacks.profiling import Profiling
 from trainer.callbacks.reconstruction import ReconstructionMeasure, ReconstructionSamples
@@ -35,6 +37,7 @@ from trainer.export.model import AutoencoderExporter, ModelExporter
 from trainer.methods.measured_prompts import measured_prompts
 from trainer.methods.reward_models import RewardModels
 from trainer.run.data import Loaders
+from trainer.run.machine import Machine
 from trainer.run.model import LoadedModel
 from trainer.run.processes import WholeValues
 from trainer.run.setup import RunSetup
@@ -44,6 +47,7 @@ from trainer.run_folder.run_dir import started_at
 from trainer.step.callback import Callback
 from trainer.step.counters import Counters
 from trainer.step.evaluation import Evaluation
+from trainer.step.fixed_losses import FixedLosses
 from trainer.step.meeting import Meeting
 from trainer.step.stepper import Stepper
 
@@ -55,6 +59,7 @@ class RunCallbacks:
     metrics: Metrics
     dropped: DroppedImages
     validation: ValidationCallback
+    image_report: ImageReportCallback
     sampling: SamplingCallback | ReconstructionSamples
     saving: SavingCallback
     rewards: RewardCallback | None
@@ -95,7 +100,8 @@ def build_callbacks(
     )
     sampling = _sampling(setup, model, loaders, evaluation, tensorboard, meeting)
     saving = _saving(setup, model, loaders, WholeValues(evaluation, model.sharded, meeting), total_steps)
-    loss, guards = config.training.loss, Guards(config.reward)
+    guards = Guards(config.reward)
+    losses = _fixed_losses(config, model, machine, check=meeting.check)
     return RunCallbacks(
         metrics=Metrics(
             emit=log.emit,
@@ -114,15 +120,9 @@ def build_callbacks(
         validation=ValidationCallback(
             config.validation,
             loader=loaders.validation,
-            family=model.family,
+            losses=losses,
             placement=model.placement,
             evaluation=evaluation,
-            weights_at=functools.partial(
-                timestep_weights, model.family.process, weighting=loss.weighting, gamma=loss.gamma
-            ),
-            precision=machine.precision,
-            device=device,
-            run_seed=config.general.seed,
             images=loaders.validation.plans.fingerprint,
             keep=lambda counters: saving.save_best(counters, "validation"),
             desk=desk,
@@ -131,6 +131,19 @@ def build_callbacks(
             reconstruction=ReconstructionMeasure(model.family, config.training.vae, perceptual)
             if trains_on_pixels(config)
             else None,
+            meeting=meeting,
+        ),
+        image_report=ImageReportCallback(
+            losses if setup.datasets.settings.has_latents else None,
+            training=loaders.training,
+            validation=loaders.validation,
+            plans_once=setup.datasets.settings.plans_of(loaders.training.dataset.each_once(), is_validation=True),
+            placement=model.placement,
+            evaluation=evaluation,
+            run_dir=setup.run_dir,
+            clock=setup.clocks.seconds,
+            desk=desk,
+            emit=log.emit,
             meeting=meeting,
         ),
         sampling=sampling,
@@ -153,6 +166,19 @@ def build_callbacks(
         guards=guards,
         tensorboard=tensorboard,
         profiling=Profiling(setup.run_dir, desk, log.emit),
+    )
+
+
+def _fixed_losses(config: Config, model: LoadedModel, machine: Machine, *, check: Callable[[], None]) -> FixedLosses:
+    loss = config.training.loss
+    return FixedLosses(
+        model.family,
+        machine.precision,
+        machine.train_device,
+        config.general.seed,
+        config.validation.num_timesteps,
+        functools.partial(timestep_weights, model.family.process, weighting=loss.weighting, gamma=loss.gamma),
+        check,
     )
 
 

@@ -39,6 +39,7 @@ from trainer.preflight.model import found_model, without_lacking_parts
 from trainer.preflight.passes import ESTIMATING
 from trainer.preflight.report import Progress, Report
 from trainer.ranks import ALONE, LostProcessError, Ranks, connect
+from trainer.run.checkpoint import SavedState
 from trainer.run.data import build_loaders, caches_of
 from trainer.run.failure import failure_of, not_enough_memory
 from trainer.run.machine import Machine, machine_of, name_of, no_spill
@@ -49,7 +50,7 @@ from trainer.run.processes import require_equal_settings
 from trainer.run.prune import kinds_in_use, unused_entries
 from trainer.run.setup import Clocks, RunSetup
 from trainer.run.threads import choose_num_threads
-from trainer.run.training_run import carry_out
+from trainer.run.training_run import carry_out, report_images
 from trainer.run_folder.backup import BackupInfo, find_backup
 from trainer.run_folder.destination import PATH, chosen_destination, note_destination, resolved_destination, taken_by
 from trainer.run_folder.event_log import EventLog
@@ -134,12 +135,9 @@ def execute(
         check_weights(request.config, start_weights)
         backup = None
     saved = check_resume(request.config, backup) if backup else None
-    if backup and saved:
-        is_fork = request.kind == "fork"
-        ending = ending_if_complete(request.config, backup, saved, is_fork=is_fork) if is_main else None
-        if (ending := ranks.from_main(ending)) is not None:
-            log.emit(ending)
-            return
+    if backup and saved and (ending := _ending(request, backup, saved, ranks)) is not None:
+        log.emit(ending)
+        return
     num_threads = ranks.from_main(
         choose_num_threads(
             # Another number of processes shares the machine in another way.
@@ -164,12 +162,7 @@ def execute(
         if request.kind == "cache" or (request.kind == "train" and request.config.general.only_cache):
             _only_cache(request.config, datasets, machine, desk, log, clocks)
             return
-        workspace = from_root(request.config.general.workspace_dir)
-        opened = open_folder(request, backup, start_weights, workspace, log, clocks) if is_main else None
-        if opened is not None:
-            note_destination(opened[0], asked=asked, chosen=request.config.output.destination)
-        run_dir, backup_path = ranks.from_main(opened) or (workspace, None)
-        backup = find_backup(backup_path) if backup_path is not None else None
+        run_dir, backup = _open(request, backup, start_weights, log, clocks, ranks, asked=asked)
         setup = RunSetup(
             request.config,
             datasets,
@@ -185,11 +178,45 @@ def execute(
             start_weights,
         )
         try:
-            carry_out(setup)
+            carry = report_images if request.kind == "report" else carry_out
+            carry(setup)
         except Exception as error:
             if is_out_of_memory(error) or is_out_of_memory(error.__cause__):
                 raise not_enough_memory(error, setup) from (error.__cause__ or error)
             raise
+
+
+def _ending(request: RunRequest, backup: BackupInfo, saved: SavedState, ranks: Ranks) -> RunFinished | None:
+    """Return the ending of a run that has nothing left to do; None for all others, and for a report on its images."""
+    if request.kind == "report":
+        return None
+    is_fork = request.kind == "fork"
+    ending = ending_if_complete(request.config, backup, saved, is_fork=is_fork) if ranks.rank.is_main else None
+    return ranks.from_main(ending)
+
+
+def _open(
+    request: RunRequest,
+    backup: BackupInfo | None,
+    start_weights: BackupInfo | None,
+    log: EventLog,
+    clocks: Clocks,
+    ranks: Ranks,
+    *,
+    asked: str,
+) -> tuple[Path, BackupInfo | None]:
+    """Return the folder of the run and the backup to restore; the main process opens it for writing.
+
+    For a report the folder is left as it is. `asked` is the destination in the config.
+    """
+    if request.kind == "report" and backup is not None:
+        return backup.run_dir, backup
+    workspace = from_root(request.config.general.workspace_dir)
+    opened = open_folder(request, backup, start_weights, workspace, log, clocks) if ranks.rank.is_main else None
+    if opened is not None:
+        note_destination(opened[0], asked=asked, chosen=request.config.output.destination)
+    run_dir, path = ranks.from_main(opened) or (workspace, None)
+    return run_dir, find_backup(path) if path is not None else None
 
 
 def _report_uneven_devices(machine: Machine, log: EventLog) -> None:
@@ -225,7 +252,7 @@ def _with_destination(request: RunRequest, backup: BackupInfo | None, ranks: Ran
     A fork is a new run: the result of the run it comes from stays.
     """
     config, resolved = request.config, request.config
-    if ranks.rank.is_main and request.kind != "cache" and not config.general.only_cache:
+    if ranks.rank.is_main and request.kind not in ("cache", "report") and not config.general.only_cache:
         own_run = backup.run_dir if backup is not None and request.kind == "resume" else None
         if own_run is not None:
             config = resolved = chosen_destination(config, own_run)

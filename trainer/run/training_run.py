@@ -104,6 +104,26 @@ def carry_out(setup: RunSetup) -> None:
         run.close()
 
 
+def report_images(setup: RunSetup) -> None:
+    """Restore a backup and report on the images of its run; nothing is trained. Raises DarkroomError, StopRequested."""
+    run = prepare(setup)
+    counters, message, path = run.training.counters, "The images were compared.", ""
+    try:
+        if setup.machine.ranks.rank.is_main:
+            written = run.callbacks.image_report.report(counters)
+            run.meeting.release()
+            if written is not None:
+                message, path = written.summary, written.path
+        else:
+            run.meeting.serve()
+    except StopRequested as stop:
+        run.meeting.stop_others(stop)
+        raise
+    finally:
+        run.close()
+    setup.log.emit(RunFinished("reported", counters.step, message, path))
+
+
 def _at_start(run: PreparedRun) -> None:
     """Sample, validate and measure rewards before the first step, as set."""
     counters, callbacks = run.training.counters, run.callbacks
@@ -312,6 +332,7 @@ def _in_order(
     return (
         *compilation_callbacks(setup, model.compilation, loader, counters),
         callbacks.validation,
+        callbacks.image_report,
         *rewards,
         callbacks.sampling,
         callbacks.saving,

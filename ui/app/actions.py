@@ -225,6 +225,13 @@ def add_tool_actions(
             is_enabled=lambda: session.stage == "running",
             help=_PROFILE_HELP,
         ),
+        Action(
+            "report_images",
+            "Compare images",
+            lambda: context.session.send(load_factory("trainer.commands:ReportNow")()),
+            is_enabled=lambda: session.stage == "running",
+            help=_REPORT_HELP,
+        ),
         Action("bundle", "Debug bundle…", opener_of("about.window:BundleWindow", log_file), help=_BUNDLE_HELP),
         Action("manage_presets", "Manage presets…", opener_of("presets.window:Presets"), help=_PRESETS_HELP),
         Action("keys", "Keys…", opener_of("about.window:Keys"), "F1", help="List every key"),
@@ -243,6 +250,7 @@ def add_tool_actions(
 
 _TENSORBOARD_HELP = "Serve the runs of the workspace on this machine and open them in the browser"
 _PROFILE_HELP = "Measure where the time of the next steps goes; writes a trace and tables to the run's profile folder"
+_REPORT_HELP = "Measure the loss of every image after the current step, and show which do not fit the others"
 _PRESETS_HELP = "List, describe, rename, duplicate, compare and delete presets"
 _BUNDLE_HELP = "Collect settings, versions and logs for a bug report, without secrets"
 

@@ -25,7 +25,7 @@ from trainer.events import (
     ValidationFinished,
     WarningRaised,
 )
-from trainer.machine_events import BlocksCompiled, MemoryMeasured, ProfileWritten, SettingChosen
+from trainer.machine_events import BlocksCompiled, ImagesReported, MemoryMeasured, ProfileWritten, SettingChosen
 from trainer.rollout_events import ChoicesWanted, RolloutSampled
 from trainer.run_folder.event_log import outlasts
 from ui.loop.log_lines import line_of
@@ -79,6 +79,8 @@ def _fold_event(state: RunState, event: Event) -> RunState:  # noqa: C901 - one 
             return replace(state, sampling=event)
         case SampleReady():
             return replace(state, samples=(*state.samples, event))
+        case ImagesReported():
+            return replace(state, image_report=event)
         case BackupSaved():
             return replace(state, backup=event)
         case ModelSaved():

@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # the window needs these classes when a run has begun
         StepFinished,
         ValidationFinished,
     )
-    from trainer.machine_events import MemoryMeasured
+    from trainer.machine_events import ImagesReported, MemoryMeasured
     from trainer.rollout_events import ChoicesWanted, RolloutSampled
     from ui.loop.log_lines import LogLine
 
@@ -89,6 +89,7 @@ class RunState:
     sampling: SampleProgress | None = None
     memory: MemoryMeasured | None = None
     timing: Timing = field(default_factory=Timing)
+    image_report: ImagesReported | None = None
     backup: BackupSaved | None = None
     saves: tuple[ModelSaved, ...] = ()
     log: tuple[LogLine, ...] = ()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import tkinter as tk
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
+from trainer.machine_events import ImagesReported
 from ui.features.run.best_offer import BestOffer, UsedModel, best_offer, undo, use
 from ui.features.run.facts import describe_edits
 from ui.forms.changes import Change, changes
@@ -62,6 +64,8 @@ class RunNotices(Panel):
         self._dismissed: BestOffer | None = None
         self._is_busy = False
         self.best, self.edited = Notice(self, context, "good"), Notice(self, context, "info")
+        self.images = Notice(self, context, "info")
+        self._seen_report: ImagesReported | None = None
         self.edited.set_buttons(("Show", "plain", context.links.show_run_changes))
         # An empty frame keeps the height of its last child; this one makes it zero.
         Panel(self, context.theme, height=1, width=1).pack(side="bottom")
@@ -79,14 +83,27 @@ class RunNotices(Panel):
         self.edited.show_text(describe_edits(self.edits))
 
     def follow(self) -> None:
-        """Offer the best model once the run has ended."""
+        """Show a report on the images, and offer the best model once the run has ended."""
         session = self._context.session
+        self._show_report(session.state.image_report)
         is_over = not session.is_active and session.config is not None
         offer = best_offer(session.state, session.config) if is_over and session.config is not None else None
         if offer == self._offer or self._is_busy:
             return
         self._offer = offer
         self._show_offer(offer)
+
+    def _show_report(self, report: ImagesReported | None) -> None:
+        if report == self._seen_report:
+            return
+        self._seen_report = report
+        open_page = partial(self._context.interaction.open_path, Path(report.path) if report else Path())
+        close: tuple[str, ButtonStyle, Callable[[], object]] = ("Close", "plain", partial(self.images.show_text, ""))
+        if report is not None and report.path:
+            self.images.set_buttons(("Show images", "primary", open_page), close)
+        else:
+            self.images.set_buttons(close)
+        self.images.show_text(report.summary if report is not None else "")
 
     def _show_offer(self, offer: BestOffer | None) -> None:
         if offer is None or offer == self._dismissed:

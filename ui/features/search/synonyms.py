@@ -91,6 +91,7 @@ ACTION_WORDS: Mapping[str, str] = {
     "page_tools": "convert model lora file merge extract resize inspect",
     "probe": "learning rate finder lr range test batch size find measure",
     "profile": "speed trace slow",
+    "report_images": "bad images outliers wrong captions loss of each image per-image",
     "resume": "continue backup crash",
     "start": "train run",
     "stop": "cancel abort",

@@ -1,0 +1,103 @@
+"""The report on the images of a run: in mid-run and of a backup, without an effect on either."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from modules.config.codec import load_file
+from modules.config.schema import Config
+from tests.builders.configs import laid_over, small_config
+from tests.builders.runs import Ran, run
+from trainer.commands import ReportNow, Stop
+from trainer.events import PhaseChanged, StepFinished, WarningRaised
+from trainer.machine_events import ImagesReported
+from trainer.run_folder.image_report import DATA_FILE, newest_report
+
+
+def config_of(folder: Path, model: Path, images: Path) -> Config:
+    """Return the config of a run that uses each image twice an epoch, flips some and drops captions and a batch."""
+    changes = {
+        "concepts": [
+            {"path": str(images), "repeats": 2.0, "image": {"flip": "random"}},
+            {"path": str(images), "kind": "validation"},
+        ],
+        "data": {"caption_dropout": 0.5, "partial_batches": "drop"},
+        "training": {"epochs": 2, "ema": {"mode": "train_device", "decay": 0.9}},
+        "validation": {"every": {"unit": "never"}},
+    }
+    return laid_over(small_config(folder, model=model, images=images), changes)
+
+
+def run_with_report(config: Config, *, step: int) -> Ran:
+    """Run, and ask for a report after a step."""
+    return run(
+        config,
+        on_event=lambda e, send: send(ReportNow()) if isinstance(e, StepFinished) and e.step == step else None,
+    )
+
+
+def files_of(folder: Path) -> dict[str, str]:
+    """Return the digests of the files in a run's folder, without its reports."""
+    files = (f for f in folder.rglob("*") if f.is_file() and "report" not in f.relative_to(folder).parts)
+    return {str(f): hashlib.sha256(f.read_bytes()).hexdigest() for f in files}
+
+
+def test_a_report_measures_each_image_once_and_changes_nothing(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
+    """Neither the losses that follow nor, when it is made again from the backup, the folder of the run."""
+    config = config_of(tmp_path, tiny_sd, images)
+    plain = run(laid_over(config, {"general": {"workspace_dir": str(tmp_path / "plain")}}))
+    ran = run_with_report(config, step=6)
+    assert [s.loss for s in ran.of(StepFinished)] == [s.loss for s in plain.of(StepFinished)]
+    [reported] = ran.of(ImagesReported)
+    page = Path(reported.path)
+    assert (reported.num_images, reported.step, page.parent.name) == (10, 6, "step-00000006")
+    run_dir = page.parents[2]
+    report = newest_report(run_dir)
+    assert report is not None
+    assert report.timesteps == (125, 375, 625, 875)
+    assert sorted((i.kind, Path(i.path).name) for i in report.images) == [
+        (kind, f"{n:03}.png") for kind in ("training", "validation") for n in range(5)
+    ]
+    assert {i.kind: i.uses for i in report.images} == {"training": 2, "validation": 0}
+    assert all(i.caption for i in report.images)
+    assert page.read_text(encoding="utf-8").count("data:image/jpeg") == 10
+
+    before = files_of(run_dir)
+    again = run(load_file(run_dir / "config.json").config, resume_from=run_dir, kind="report")
+    assert (again.finished.outcome, again.finished.step) == ("reported", ran.finished.step)
+    assert files_of(run_dir) == before
+    newest = newest_report(run_dir)
+    assert newest is not None
+    assert {i.uses for i in newest.images if i.kind == "training"} == {4}
+    assert [i.losses for i in newest.images] != [i.losses for i in report.images]
+    once_more = run(load_file(run_dir / "config.json").config, resume_from=run_dir, kind="report")
+    assert once_more.finished.message == again.finished.message
+    assert newest_report(run_dir) == newest, "the same weights, the same losses"
+
+
+def test_a_stopped_report_leaves_no_files(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
+    config = laid_over(config_of(tmp_path, tiny_sd, images), {"training": {"epochs": 1}})
+    run_dir = Path(run(config).finished.backup_path).parents[1]
+
+    def stop(event: object, send: object) -> None:
+        if isinstance(event, PhaseChanged) and event.detail.startswith("the loss of"):
+            send(Stop())  # type: ignore[operator]
+
+    stopped = run(config, resume_from=run_dir, kind="report", on_event=stop)
+    assert stopped.finished.outcome == "stopped"
+    assert list(run_dir.rglob(DATA_FILE)) == []
+
+
+def test_a_run_without_losses_of_images_says_so(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
+    method = {"name": "alignprop", "steps": 4, "backprop_steps": 2, "guidance": 2.0}
+    changes = {
+        "concepts": [{"path": str(images)}],
+        "training": {"epochs": 1, "method": method},
+        "reward": {"models": [{"kind": "brightness"}]},
+        "parts": {"text_encoder": {"train": False}},
+    }
+    ran = run_with_report(laid_over(small_config(tmp_path, model=tiny_sd, images=images), changes), step=1)
+    assert ran.finished.outcome == "finished"
+    assert ran.of(ImagesReported) == []
+    assert len([w for w in ran.of(WarningRaised) if "no denoising losses of images" in w.message]) == 1

@@ -1,0 +1,162 @@
+"""Measures the loss of every image of a run, so that those that do not fit the others are found."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+from modules.data.captions.drawing import CaptionDropout
+from modules.data.decode import flatten
+from modules.data.images import BrokenImageError, open_image, upright
+from modules.data.plans import EpochPlans
+from modules.memory.placement import Placement
+from modules.system.problem import count
+from modules.system.ranks import ONLY_RANK
+from trainer import phases
+from trainer.callbacks.side_output import SideOutput
+from trainer.commands import CommandDesk, ReportNow
+from trainer.data.loader import Loader
+from trainer.events import Event, PhaseChanged, WarningRaised
+from trainer.machine_events import ImagesReported
+from trainer.run_folder.image_report import ImageLoss, compare_images, thumbnail_of, write_report
+from trainer.step.callback import DryRunCheck, DryRunState, StepView
+from trainer.step.counters import Counters
+from trainer.step.evaluation import Evaluation
+from trainer.step.fixed_losses import FixedLosses
+from trainer.step.meeting import Meeting
+
+_TASK = "image losses"
+_REPORTED_EVERY_SECONDS = 5.0
+_DRAWS, _FEW = 4, 500  # of noise for each image and timestep, where the images are so few; else one
+
+Measured = tuple[bool, int, tuple[float, ...]]  # whether it is a validation image, its example, its losses
+
+
+class ImageReportCallback:
+    """Takes `ReportNow` after a step: measures all images at fixed timesteps, as they are in the first epoch.
+
+    The report goes into the run's folder. Training is unaffected. `losses` is None for a run whose images have no
+    denoising loss: its method learns from prompts, or it trains the VAE.
+    """
+
+    def __init__(
+        self,
+        losses: FixedLosses | None,
+        *,
+        training: Loader,
+        validation: Loader,
+        plans_once: EpochPlans,
+        placement: Placement,
+        evaluation: Evaluation,
+        run_dir: Path,
+        clock: Callable[[], float],
+        desk: CommandDesk,
+        emit: Callable[[Event], None],
+        meeting: Meeting,
+    ) -> None:
+        """`plans_once` uses each training image once. The processes of the `meeting` share the batches."""
+        self._losses = losses
+        once = replace(training, plans=plans_once, caption_dropout=CaptionDropout(), rank=ONLY_RANK, in_step=False)
+        self._loaders = {False: once, True: validation}
+        self._num_images = len(training.dataset.examples) + len(validation.dataset.examples)
+        self._num_draws = _DRAWS if self._num_images <= _FEW else 1
+        self._uses_before = training.plans.uses_before
+        self._placement = placement
+        self._evaluation = evaluation
+        self._run_dir = run_dir
+        self._clock = clock
+        self._desk = desk
+        self._emit = emit
+        self._meeting = meeting
+        meeting.offer(_TASK, self._measure_share)
+
+    def is_due(self, before: Counters, now: Counters) -> bool:
+        """Return whether it is requested."""
+        return self._desk.has(ReportNow)
+
+    def after_step(self, view: StepView) -> None:
+        """Report if it is requested."""
+        if self._desk.take(ReportNow):
+            self.report(view.now)
+
+    def report(self, counters: Counters) -> ImagesReported | None:
+        """Measure all images and write the report; return None, with a warning, where images have no loss."""
+        if self._losses is None:
+            message = "This run has no denoising losses of images, so there is nothing to report on them."
+            self._emit(WarningRaised(message, "Only runs that learn from images have them."))
+            return None
+        self._emit(PhaseChanged("validating", f"the loss of {count(self._num_images, 'image')}"))
+        measured = [one for share in self._meeting.share(_TASK) for one in share]
+        images = [self._image(*one, epoch=counters.epoch) for one in sorted(measured)]
+        report = compare_images(counters.step, self._losses.timesteps, images)
+        path = ""
+        with SideOutput("The report on the images", self._run_dir, self._emit).warn_on_failure():
+            path = str(write_report(self._run_dir, report, _thumbnail))
+        worst = {image.path: image.times for image in report.outliers}
+        written = ImagesReported(counters.step, len(images), report.summary, path, worst)
+        self._emit(written)
+        return written
+
+    def _image(self, is_validation: bool, number: int, losses: tuple[float, ...], *, epoch: int) -> ImageLoss:
+        dataset = self._loaders[is_validation].dataset
+        example = dataset.examples[number]
+        concept = dataset.concepts[example.concept]
+        return ImageLoss(
+            str(example.image.path),
+            concept.name,
+            concept.kind,
+            next(iter(example.image.captions), ""),
+            0 if is_validation else self._uses_before(number, epoch),
+            losses,
+        )
+
+    def _measure_share(self, _given: None) -> list[Measured]:
+        """Measure this process's share: whole batches, so that each loss is bit-equal to a single process's."""
+        measured: list[Measured] = []
+        started = reported = self._clock()
+        with self._evaluation.active(), self._placement.phase(phases.VALIDATE):
+            for is_validation in self._loaders:
+                for of_batch in self._measure(is_validation=is_validation):
+                    measured += of_batch
+                    if (now := self._clock()) - reported >= _REPORTED_EVERY_SECONDS:
+                        reported = now
+                        self._show_progress(len(measured) * self._meeting.rank.world_size, now - started)
+        return measured
+
+    def _show_progress(self, done: int, seconds: float) -> None:
+        left = max(0, self._num_images - done) / done * seconds
+        detail = f"the loss of {done:,} of {count(self._num_images, 'image')}, {timedelta(seconds=round(left))} left"
+        self._emit(PhaseChanged("validating", detail))
+
+    def _measure(self, *, is_validation: bool) -> Iterator[list[Measured]]:
+        """Yield the images of each batch."""
+        assert self._losses is not None
+        loader = self._loaders[is_validation]
+        if not loader.dataset.examples:
+            return
+        for batch in loader.batches(0, first_epoch_step=0, step=0, dealt_to=self._meeting.rank):
+            self._meeting.check()
+            drawn: defaultdict[int, list[list[float]]] = defaultdict(list)
+            for at in self._losses.of(batch, num_draws=self._num_draws):
+                drawn[at.timestep].append(at.plain)
+            means = [[math.fsum(draws) / len(draws) for draws in zip(*drawn[t], strict=True)] for t in drawn]
+            numbers = (sample.example for sample in batch.sample_indices)
+            yield [(is_validation, n, losses) for n, losses in zip(numbers, zip(*means, strict=True), strict=True)]
+
+    def dry_run_checks(self, state: DryRunState) -> Sequence[DryRunCheck]:
+        """Return no check: it is only done on request, and as a validation is."""
+        return ()
+
+
+def _thumbnail(path: str) -> bytes:
+    """Return a small JPEG of an image file; empty if it cannot be read any more."""
+    try:
+        with open_image(Path(path)) as image:
+            image.draft("RGB", (224, 224))
+            return thumbnail_of(flatten(upright(image)))
+    except BrokenImageError:
+        return b""

@@ -1,0 +1,187 @@
+"""The report on the images of a run: how far the loss of each is from that of the others, as JSON and as a page."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+import json
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modules.system.atomic import write_text
+from modules.system.problem import count
+
+Verdict = Literal["", "high", "low"]
+
+FOLDER, DATA_FILE, PAGE_FILE = "report", "images.json", "images.html"
+_FEWEST = 8  # images of a kind; among fewer nothing stands out
+_OUTLIER = 3.5  # robust standard deviations, the limit of Iglewicz and Hoaglin (1993)
+_LEAST_DEVIATION = 0.02  # of logarithms; smaller where a few images happen to have nearly the same loss
+_TIMES = 1.3  # times the typical loss: less is not worth looking at, however equal the others are
+_MOST_THUMBNAILS = 400  # on the page, about 4 kB each
+_MOST_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class ImageLoss:
+    """An image: `losses` are plain ones by timestep, `times` is their typical ratio to those of the other images.
+
+    `uses` counts those in full epochs. `verdict`: "high" for a loss far above those of the others, "low" for one far
+    below them.
+    """
+
+    path: str
+    concept: str
+    kind: str
+    caption: str
+    uses: int
+    losses: tuple[float, ...]
+    times: float = 1.0
+    verdict: Verdict = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageReport:
+    """The images of a run after a step, those with the highest losses first; `timesteps` are those of their losses."""
+
+    step: int
+    timesteps: tuple[int, ...]
+    images: tuple[ImageLoss, ...]
+
+    @property
+    def outliers(self) -> list[ImageLoss]:
+        """The images that stand out, those that do most first."""
+        return sorted((i for i in self.images if i.verdict), key=lambda i: -abs(math.log(i.times)))
+
+    @property
+    def summary(self) -> str:
+        """The report as a sentence."""
+        found, total = self.outliers, count(len(self.images), "image")
+        if not found:
+            return f"The losses of {total} after step {self.step:,}: none stands out."
+        named = ", ".join(f"{Path(i.path).name} ({i.times:.2g} times the usual loss)" for i in found[:_MOST_NAMED])
+        more = f" and {len(found) - _MOST_NAMED:,} more" if len(found) > _MOST_NAMED else ""
+        verb = "stands" if len(found) == 1 else "stand"
+        return f"{len(found):,} of {total} {verb} out after step {self.step:,}: {named}{more}."
+
+
+def compare_images(step: int, timesteps: Sequence[int], images: Sequence[ImageLoss]) -> ImageReport:
+    """Return the report: each image compared to those of its concept; small concepts of a kind are taken together.
+
+    A loss depends more on its timestep than on its image, so its logarithm is compared to the median of its timestep.
+    The mean of an image's distances counts a timestep the less, the more its losses vary: by their squared median
+    deviation. An image far from the others, by the median deviation of these means, stands out. Losses must be
+    positive.
+    """
+    large = {name for name, number in Counter((i.kind, i.concept) for i in images).items() if number >= _FEWEST}
+    groups: defaultdict[tuple[str, str], list[ImageLoss]] = defaultdict(list)
+    for image in images:
+        place = (image.kind, image.concept)
+        groups[place if place in large else (image.kind, "")].append(image)
+    rated = [image for group in groups.values() for image in _rate(group)]
+    return ImageReport(step, tuple(timesteps), tuple(sorted(rated, key=lambda i: (-i.times, i.path))))
+
+
+def _rate(images: Sequence[ImageLoss]) -> list[ImageLoss]:
+    logarithms_NT = np.log([image.losses for image in images])
+    distances_NT = logarithms_NT - np.median(logarithms_NT, axis=0)
+    weights_T = 1 / np.maximum(_deviation(distances_NT), _LEAST_DEVIATION) ** 2
+    distances_N = distances_NT @ weights_T / weights_T.sum()
+    distances_N -= np.median(distances_N)
+    limit = max(_OUTLIER * float(_deviation(distances_N)), math.log(_TIMES))
+    stands_out_N = (np.abs(distances_N) > limit) & (len(images) >= _FEWEST)
+    return [
+        replace(image, times=math.exp(distance), verdict=("high" if distance > 0 else "low") if stands_out else "")
+        for image, distance, stands_out in zip(images, distances_N.tolist(), stands_out_N.tolist(), strict=True)
+    ]
+
+
+def _deviation(distances: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the median deviation from 0 over the first axis, scaled to the standard deviation of a normal one."""
+    deviation: NDArray[np.float64] = np.median(np.abs(distances), axis=0) / 0.6745
+    return deviation
+
+
+def write_report(run_dir: Path, report: ImageReport, thumbnail: Callable[[str], bytes]) -> Path:
+    """Write a report into the folder of a run, and return the path of its page.
+
+    `thumbnail(path)` returns a JPEG of an image, empty if it cannot be read. Raises OSError.
+    """
+    folder = run_dir / FOLDER / f"step-{report.step:08d}"
+    write_text(folder / DATA_FILE, json.dumps({**asdict(report), "summary": report.summary}, indent=1))
+    write_text(folder / PAGE_FILE, page_of(report, thumbnail))
+    return folder / PAGE_FILE
+
+
+def newest_report(run_dir: Path) -> ImageReport | None:
+    """Return the report of a run's latest step; None if there is none that can be read."""
+    for file in sorted((run_dir / FOLDER).glob(f"step-*/{DATA_FILE}"), reverse=True):
+        try:
+            data = json.loads(file.read_text(encoding="utf-8"))
+            return ImageReport(int(data["step"]), tuple(data["timesteps"]), tuple(map(_image, data["images"])))
+        except (OSError, ValueError, TypeError, KeyError):
+            continue
+    return None
+
+
+def _image(data: dict[str, Any]) -> ImageLoss:
+    verdict: Verdict = data["verdict"] if data["verdict"] in ("high", "low") else ""
+    path, concept, kind, caption = (str(data[name]) for name in ("path", "concept", "kind", "caption"))
+    losses = tuple(float(loss) for loss in data["losses"])
+    return ImageLoss(path, concept, kind, caption, int(data["uses"]), losses, float(data["times"]), verdict)
+
+
+def thumbnail_of(image: Any, side_px: int = 112) -> bytes:
+    """Return a PIL image as a small JPEG; `image` is changed."""
+    image.thumbnail((side_px, side_px))
+    buffer = io.BytesIO()
+    image.convert("RGB").save(buffer, "JPEG", quality=75)
+    return buffer.getvalue()
+
+
+_ADVICE = (
+    "A loss far above that of the others: a wrong caption, an image of something else, a broken file, text or borders. "
+    "Far below: a nearly empty image, or one that is seen so often that the model knows it by heart. Losses differ for "
+    "good reasons, too: detailed images have higher ones."
+)
+_STYLE = (
+    "body{font:15px/1.45 system-ui,sans-serif;margin:2em auto;max-width:70em;padding:0 1em;background:Canvas;"
+    "color:CanvasText}:root{color-scheme:light dark}table{border-collapse:collapse;width:100%}"
+    "td,th{padding:.35em .7em;text-align:left;vertical-align:top;border-top:1px solid #8884}"
+    "td.n{text-align:right;font-variant-numeric:tabular-nums}.high{background:#d9480f33}.low{background:#1971c233}"
+    "img{display:block;max-width:112px;max-height:112px}small{opacity:.75;overflow-wrap:anywhere}"
+)
+
+
+def page_of(report: ImageReport, thumbnail: Callable[[str], bytes]) -> str:
+    """Return a report as a page of HTML that needs no other file; `thumbnail` is that of `write_report`."""
+    heads = "".join(f"<th>at {t}</th>" for t in report.timesteps)
+    rows = "\n".join(
+        _row(image, thumbnail(image.path) if number < _MOST_THUMBNAILS else b"")
+        for number, image in enumerate(report.images)
+    )
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Images after step {report.step:,}</title>'
+        f"<style>{_STYLE}</style><h1>Losses of the images after step {report.step:,}</h1>"
+        f"<p>{html.escape(report.summary)}</p><p>{_ADVICE}</p>"
+        f"<table><tr><th><th>image<th>times the usual loss<th>uses{heads}</tr>\n{rows}\n</table></html>\n"
+    )
+
+
+def _row(image: ImageLoss, thumbnail: bytes) -> str:
+    shown = f'<img alt="" src="data:image/jpeg;base64,{base64.b64encode(thumbnail).decode()}">' if thumbnail else ""
+    losses = "".join(f'<td class="n">{loss:.4f}' for loss in image.losses)
+    text = "<br>".join(html.escape(t) for t in (f"{image.concept} ({image.kind})", image.caption, image.path) if t)
+    name = html.escape(Path(image.path).name)
+    return (
+        f'<tr class="{image.verdict}"><td>{shown}<td><b>{name}</b><br><small>{text}</small>'
+        f'<td class="n">{image.times:.2f}<td class="n">{image.uses:,}{losses}</tr>'
+    )
