@@ -76,7 +76,10 @@ class Dataset:
 
         An example counts once at a size that it has at several resolutions.
         """
-        counts = Counter(size for sizes in self.buckets for size in dict.fromkeys(sizes))
+        shared = {id(sizes): sizes for sizes in self.buckets}  # a few, which most examples share
+        counts = Counter[Size]()
+        for number, num_examples in Counter(map(id, self.buckets)).items():
+            counts.update(dict.fromkeys(shared[number], num_examples))
         return dict(counts.most_common())
 
     def texts(self, example: Example, *, run_seed: int) -> Iterator[str]:
@@ -86,7 +89,9 @@ class Dataset:
 
     def longest_texts(self, example: Example, *, run_seed: int) -> Iterator[str]:
         """Yield the texts of an example as long as they get: one variation of each caption, without tag dropout."""
-        rules = replace(self.concepts[example.concept].captions, drop_probability=None, variations=1)
+        rules = self.concepts[example.concept].captions
+        if rules.drop_probability is not None or rules.variations != 1:
+            rules = replace(rules, drop_probability=None, variations=1)
         yield from cached_texts(example.image.captions, rules, name=example.image.file_name, run_seed=run_seed)
 
     def with_stored(self, examples: StoredExamples) -> Dataset:

@@ -88,7 +88,7 @@ def _row(dataset: Dataset, version: ImageVersion, samples_per_epoch: float, samp
     left, top, right, bottom = (round(side, 2) for side in geometry.crop_box(size))
     return PlanRow(
         dataset.concepts[example.concept].name,
-        str(example.image.path),
+        example.image.path_text,
         str(size),
         str(version.recipe.bucket),
         round(geometry.scale(size), 5),

@@ -12,7 +12,6 @@ from functools import cached_property
 from modules.data.buckets import Size
 from modules.data.captions.drawing import CaptionDropout, CaptionUse, DrawnCaption, draw_caption
 from modules.data.dataset import Dataset, concept_repeats_of
-from modules.data.example import Example
 from modules.data.order import (
     PartialBatches,
     generator_of_epoch,
@@ -80,8 +79,9 @@ class EpochPlans:
     def fingerprint(self) -> str:
         """A hash of the images, their sizes and captions, on which the order of an epoch depends."""
         digest = hashlib.blake2b(b"[", digest_size=12)
-        for number, example in enumerate(self._dataset.examples):
-            digest.update((", " if number else "").encode() + json.dumps(_facts_of(example)).encode())
+        texts = _texts_of(self._dataset)
+        for number, text in enumerate(texts):
+            digest.update((", " if number else "").encode() + text.encode())
         digest.update(b"]")
         return digest.hexdigest()
 
@@ -194,11 +194,16 @@ class EpochPlans:
         )
 
 
-def _facts_of(example: Example) -> list[object]:
-    image, rejected = example.image, example.image.rejected
-    sizes = [str(crop.bucket) for crop in example.resize_crops]
-    of_rejected = [str(rejected.path), rejected.size_bytes] if rejected is not None else []
-    return [str(image.path), image.size_bytes, list(image.captions), sizes, *of_rejected]
+def _texts_of(dataset: Dataset) -> Iterator[str]:
+    """Yield for each example, as JSON, a list of its path, bytes, captions, sizes, and those of its rejected image."""
+    of_sizes: dict[int, str] = {}  # the text of each tuple of sizes, which many examples share
+    for example, sizes in zip(dataset.examples, dataset.buckets, strict=True):
+        image, rejected = example.image, example.image.rejected
+        if id(sizes) not in of_sizes:
+            of_sizes[id(sizes)] = json.dumps([str(size) for size in sizes])
+        path, captions = json.dumps(image.path_text), json.dumps(image.captions)
+        of_rejected = "" if rejected is None else f", {json.dumps(rejected.path_text)}, {rejected.size_bytes}"
+        yield f"[{path}, {image.size_bytes}, {captions}, {of_sizes[id(sizes)]}{of_rejected}]"
 
 
 # The caption of each use of an image in a run: drawn from the counters of its sample.

@@ -10,6 +10,7 @@ from modules.data.buckets import Size
 from modules.data.cache.version_keys import VersionKeys
 from modules.data.conditioning import SizeConditioning
 from modules.data.dataset import ConceptFacts, Dataset, concept_repeats_of
+from modules.data.example import Example
 from modules.data.image_settings import is_random
 from modules.data.order import ConceptRepeats, uses_of_size_before
 from modules.data.samples import SampleIndex
@@ -100,6 +101,14 @@ class ImageVersions:
             for variation in range(self._num_variations[example.concept]):
                 yield self._version(number, resolution, variation, 0)
 
+    def are_alike(self, example: Example) -> bool:
+        """Return whether the recipes of an example are those of any with its concept, size and transparency."""
+        return self._are_alike[example.concept] and example.mask_box is None
+
+    @cached_property
+    def _are_alike(self) -> list[bool]:
+        return [not is_random(concept.image) for concept in self.dataset.concepts]
+
     def no_keys(self) -> VersionKeys:
         """Return the keys of all these versions before any is set."""
         of_concepts = zip(self.dataset.concepts, self._num_variations, strict=True)
@@ -173,6 +182,10 @@ class RejectedVersions:
     def versions_of(self, number: int) -> Iterator[ImageVersion]:
         """Yield every version of an example that a cached run can use, by resolution and variation."""
         return map(self.of, self.versions.versions_of(number))
+
+    def are_alike(self, example: Example) -> bool:
+        """Return False: the recipe of a rejected image also depends on its chosen image."""
+        return False
 
     def no_keys(self) -> VersionKeys:
         """Return the keys of all these versions before any is set."""

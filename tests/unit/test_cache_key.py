@@ -62,6 +62,12 @@ def test_each_ingredient_of_an_image_changes_its_key(change: dict[str, Any]) -> 
     assert image_key(**{**IMAGE, **change}) != image_key(**IMAGE)
 
 
+def test_keys_are_those_of_earlier_versions() -> None:
+    """Otherwise all entries of everybody would be encoded again."""
+    assert image_key(**IMAGE) == "e9756a61d9b923dbd78251394c061b1c530a7cbc"
+    assert caption_key(caption='a "cat" é\n', encoder="clip") == "44bcad3a99bd1b352b998b37673b16e54cc2d741"
+
+
 def test_swapped_sides_are_another_image() -> None:
     swapped = {**IMAGE, "width_px": IMAGE["height_px"], "height_px": IMAGE["width_px"]}
     assert image_key(**swapped) != image_key(**IMAGE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from modules.data.cache.version_keys import VersionKeys
+from modules.data.cache.version_keys import VersionKeys, distinct, numbers_of
 
 COUNTS = (1, 3, 2)
 PLACES = [(n, r, v) for n, count in enumerate(COUNTS) for r in range(2) for v in range(count)]
@@ -24,6 +24,22 @@ def test_they_are_a_mapping(keys: VersionKeys) -> None:
     assert len(keys) == len(PLACES)
     for place in ((0, 0, 1), (0, 2, 0), (3, 0, 0), (1, 0, -1), (-1, 0, 0)):
         assert place not in keys
+
+
+def test_the_keys_of_an_example_are_set_and_read_together(keys: VersionKeys) -> None:
+    again = VersionKeys(COUNTS, num_resolutions=2)
+    for number in (0, 2):
+        of_example = [key for place, key in KEYS.items() if place[0] == number]
+        again.set_all(number, bytes.fromhex("".join(of_example)))
+    assert dict(again) == {place: key for place, key in KEYS.items() if place[0] != 1}
+    rows, counts = again.of_examples(1, 3)
+    assert counts == [6, 4]
+    assert not rows[:6].any()
+    assert [row.tobytes().hex() for row in rows[6:]] == [key for place, key in KEYS.items() if place[0] == 2]
+    assert sorted(row.tobytes().hex() for row in distinct(numbers_of([*KEYS.values(), *KEYS.values()]))) == sorted(
+        KEYS.values()
+    )
+    assert len(again.all_set) == 6
 
 
 def test_a_place_without_a_key_has_none() -> None:

@@ -8,15 +8,19 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
+from typing import TypeVar
 
+import numpy as np
 import torch
 
 from modules.data.cache.build import EncodingJob, EntryResult, build_captions, build_images, missing_images
 from modules.data.cache.digests import DigestIndex
-from modules.data.cache.key import caption_key
+from modules.data.cache.key import caption_key, caption_keys
 from modules.data.cache.masks import MaskFile, build_masks
 from modules.data.cache.memory import MemoryStore, RememberingStore
+from modules.data.cache.shards import KEY_BYTES, Keys
 from modules.data.cache.store import ENTRIES_PER_SHARD, CacheStore, EntryStore
+from modules.data.cache.version_keys import distinct, numbers_of
 from modules.data.inputs import ModelInput
 from modules.data.versions import ImageVersions, RejectedVersions
 from modules.memory.placement import Placement
@@ -27,10 +31,11 @@ from modules.system.ranks import ONLY_RANK
 from trainer import phases
 from trainer.commands import CommandDesk, StopAgreed, StopRequested
 from trainer.data.encoders import Encoders
-from trainer.data.image_keys import Entries, ImageKeys, MissingImages
+from trainer.data.image_keys import ImageKeys, MissingImages
 from trainer.events import CacheFilled, CacheProgress, Event, PhaseChanged, WarningRaised
 from trainer.ranks import ALONE, Ranks
 
+T = TypeVar("T")
 Emit = Callable[[Event], None]
 _MAX_NAMED = 5
 _MAX_FILES = 20
@@ -83,7 +88,7 @@ class Stores:
 
 @dataclass(frozen=True, eq=False)
 class Caches:
-    """The latent cache and the text cache of a run, and how to fill them. `used` are the keys that the run uses.
+    """The latent cache and the text cache of a run, and how to fill them. `used` has the keys that the run uses.
 
     Of several processes each fills its share of the caches on disk; in memory each has caches of its own.
     """
@@ -94,7 +99,7 @@ class Caches:
     placement: Placement
     desk: CommandDesk
     emit: Emit
-    used: set[str] = field(default_factory=set)
+    used: list[Keys] = field(default_factory=list)
     ranks: Ranks = ALONE
 
     def image_keys(self, versions: ImageVersions | RejectedVersions, *, verify: bool) -> ImageKeys:
@@ -107,21 +112,19 @@ class Caches:
         Files are read for their digest ahead of the encoder, so a stop keeps what was read and encoded until then.
         Returns the numbers of examples that cannot be used, and warns about them.
         """
-        store, entries = self.stores.latents, Entries()
-        found = [side.find_missing(store, entries) for side in sides]
+        store, taken = self.stores.latents, set[bytes]()
+        found = [side.find_missing(store, taken) for side in sides]
+        del taken
         found = self.ranks.from_main(found) if self._is_shared else found
         built, num_built = list[EntryResult](), 0
         if any(side.numbers for side in found):
             rank = self.ranks.rank if self._is_shared else ONLY_RANK
             shares = [todo.share(rank.index, rank.world_size) for todo in found]
-            missing = MissingImages(sides, shares, store, entries, threads)
+            missing = MissingImages(sides, shares, store, threads)
             built = self._drive(self._encoded(missing, "images", threads=threads), "images", lambda: missing.total)
             num_built = self._merge(missing, sides) if self._is_shared else missing.num_found
         self._report(built)
-        self.used.update(entries.there, entries.absent)
-        num_bytes = entries.num_bytes + sum(map(store.num_bytes, entries.absent))
-        if num_entries := len(entries.there) + len(entries.absent):
-            self.emit(CacheFilled("images", num_entries, num_entries - num_built, num_bytes))
+        self._report_entries("images", np.concatenate([side.keys.all_set for side in sides]), num_built, store)
         broken = {b.key for b in built if b.problem}
         return frozenset().union(*(side.keys.examples_with(broken) for side in sides))
 
@@ -131,12 +134,11 @@ class Caches:
         for rank, (digests, _) in enumerate(gathered):
             if rank != self.ranks.rank.index:
                 for side, of_side in zip(sides, digests, strict=True):
-                    missing.entries.absent.update(side.set_read(of_side) - missing.entries.there)
+                    side.set_read(of_side)
         return sum(num_found for _, num_found in gathered)
 
     def build_input(self, record: ModelInput, jobs: Collection[EncodingJob], *, threads: int) -> None:
         """Encode the missing images of an input of the model. Raises DarkroomError for one that cannot be used."""
-        self.used.update(job.key for job in jobs)
         label = record.label.lower()
         self._encode(jobs, f"{label}s", threads=threads, needed_label=label)
 
@@ -159,7 +161,7 @@ class Caches:
                 f"The {needed_label} {problem}.", advice="Repair the file, or remove it together with its image."
             )
         self._report(built)
-        self._report_size(what, {job.key for job in jobs}, len(todo), store)
+        self._report_entries(what, numbers_of(job.key for job in jobs), len(todo), store)
         return built
 
     def _encoded(self, jobs: Iterable[EncodingJob], what: str, *, threads: int) -> Generator[EntryResult, None, None]:
@@ -181,7 +183,7 @@ class Caches:
     def build_masks(self, files: Mapping[str, MaskFile], *, threads: int) -> None:
         """Store the missing masks, by key. Raises DarkroomError for one that cannot be decoded."""
         store = self.stores.masks
-        self.used.update(files)
+        self.used.append(numbers_of(files))
         todo, share = self._share_of([key for key in files if not store.has(key)])
         if not todo:
             return
@@ -195,18 +197,17 @@ class Caches:
 
     def build_text(self, captions: set[str]) -> None:
         """Encode the missing captions. Equal captions share one entry."""
-        store = self.stores.text
-        by_key = {self.caption_key(c): c for c in sorted(captions)}
-        self.used.update(by_key)
-        sizes = {key: store.num_bytes(key) for key in by_key}
-        todo, share = self._share_of([key for key, num_bytes in sizes.items() if not num_bytes])
+        store, ordered = self.stores.text, sorted(captions)
+        keys = b"".join(caption_keys(ordered, encoder=self.identities.captions))
+        keys_NK = np.frombuffer(keys, np.uint8).reshape(-1, KEY_BYTES)
+        todo, share = self._share_of(np.flatnonzero(store.sizes(keys_NK) == 0).tolist())
         if todo:
             self.emit(PhaseChanged("caching", "encoding captions"))
             with self.placement.phase(phases.CACHE_CAPTIONS):
-                build = build_captions({key: by_key[key] for key in share}, store, self._caption_tensors)
+                missing = {keys_NK[row].tobytes().hex(): ordered[row] for row in share}
+                build = build_captions(missing, store, self._caption_tensors)
                 self._drive(build, "captions", lambda: len(share))
-        sizes |= {key: store.num_bytes(key) for key in todo}
-        self.emit(CacheFilled("captions", len(sizes), len(sizes) - len(todo), sum(sizes.values())))
+        self._report_entries("captions", keys_NK, len(todo), store)
 
     def caption_key(self, caption: str) -> str:
         """Return the key of a caption's entry."""
@@ -239,8 +240,8 @@ class Caches:
     def _is_shared(self) -> bool:
         return self.stores.is_on_disk and not self.ranks.rank.is_alone
 
-    def _share_of(self, missing: list[str]) -> tuple[list[str], list[str]]:
-        """Return the keys of all missing entries and those that this process builds.
+    def _share_of(self, missing: list[T]) -> tuple[list[T], list[T]]:
+        """Return all missing entries, by their keys or numbers, and those that this process builds.
 
         The main process decides which are missing: another one may look when the first entries are already written.
         """
@@ -299,10 +300,13 @@ class Caches:
         if overflowed:
             self.emit(overflow_warning(overflowed))
 
-    def _report_size(self, what: str, keys: Iterable[str], num_built: int, store: EntryStore) -> None:
-        sizes = [store.num_bytes(key) for key in keys]
-        if sizes:
-            self.emit(CacheFilled(what, len(sizes), len(sizes) - num_built, sum(sizes)))
+    def _report_entries(self, what: str, keys_NK: Keys, num_built: int, store: EntryStore) -> None:
+        """Report the entries with these keys, of which some may occur several times, as those that the run uses."""
+        used_NK = distinct(keys_NK)
+        self.used.append(used_NK)
+        if len(used_NK):
+            num_bytes = int(store.sizes(used_NK).sum())
+            self.emit(CacheFilled(what, len(used_NK), len(used_NK) - num_built, num_bytes))
 
 
 def overflow_warning(files: list[str]) -> WarningRaised:

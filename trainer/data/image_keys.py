@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
+
+import numpy as np
 
 from modules.data.cache.build import EncodingJob, ImageFile
 from modules.data.cache.digests import DigestIndex
-from modules.data.cache.key import image_key
+from modules.data.cache.key import keys_of_size
 from modules.data.cache.store import EntryStore
 from modules.data.cache.version_keys import VersionKeys
+from modules.data.example import Example
 from modules.data.versions import ImageVersion, ImageVersions, RejectedVersions
 
-_AT_ONCE = 500  # images
+_AT_ONCE = 5000  # images
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,27 +44,6 @@ class ToEncode:
 
 
 @dataclass(eq=False)
-class Entries:
-    """The keys of the entries that a run uses: those that were there, with their bytes, and those that were not."""
-
-    there: set[str] = field(default_factory=set)
-    absent: set[str] = field(default_factory=set)
-    num_bytes: int = 0
-
-    def add(self, keys: Iterable[str], store: EntryStore) -> int:
-        """Add keys and return the number of new ones without an entry."""
-        num_absent = 0
-        for key in keys:
-            if key in self.there or key in self.absent:
-                continue
-            num_bytes = store.num_bytes(key)
-            self.num_bytes += num_bytes
-            (self.there if num_bytes else self.absent).add(key)
-            num_absent += not num_bytes
-        return num_absent
-
-
-@dataclass(eq=False)
 class ImageKeys:
     """The keys of all versions of a dataset's images; new and changed files are read for their digest.
 
@@ -72,18 +57,21 @@ class ImageKeys:
     verify: bool
     check: Callable[[], None]
     keys: VersionKeys = field(init=False)
+    _keys_of_size: dict[tuple[int, int, int, bool], list[Callable[[str], bytes]]] = field(init=False)
 
     def __post_init__(self) -> None:
         self.keys = self.versions.no_keys()
+        self._keys_of_size = {}
 
     def job_of(self, version: ImageVersion) -> EncodingJob:
         """Return the encoding job of a version whose key is known."""
         return EncodingJob(self.keys[version.place], self._image(version))
 
-    def find_missing(self, store: EntryStore, entries: Entries) -> ToEncode:
-        """Set the keys of all images whose digest is known, without reading a file, and add them to `entries`.
+    def find_missing(self, store: EntryStore, taken: set[bytes]) -> ToEncode:
+        """Set the keys of all images whose digest is known, without reading a file.
 
-        Returns the examples that must be looked at again.
+        Returns the examples that must be looked at again. The keys of missing entries are added to `taken`; entries
+        that are in it already do not count.
         """
         numbers, counts = array("q"), array("q")
         examples = self.versions.dataset.examples
@@ -91,14 +79,19 @@ class ImageKeys:
             self.check()
             some = examples[first : first + _AT_ONCE]
             known = [None] * len(some) if self.verify else self.digests.known([e.image for e in some])
-            for number, digest in enumerate(known, start=first):
-                if digest is None:
-                    missing = len(list(self.versions.versions_of(number)))
-                else:
-                    missing = entries.add(self._set(number, digest), store)
-                if missing:
-                    numbers.append(number)
-                    counts.append(missing)
+            for number, (example, digest) in enumerate(zip(some, known, strict=True), start=first):
+                if digest is not None:
+                    self.keys.set_all(number, self._keys_of(number, example, digest))
+            keys_NK, num_keys = self.keys.of_examples(first, first + len(some))
+            rows = np.flatnonzero(store.sizes(keys_NK) == 0).tolist()
+            ends, missing = list(accumulate(num_keys)), Counter[int]()
+            for row in rows:
+                key, place = keys_NK[row].tobytes(), bisect_right(ends, row)
+                if known[place] is None or key not in taken:
+                    missing[first + place] += 1
+                    taken.add(key)
+            numbers.extend(missing)
+            counts.extend(missing.values())
         return ToEncode(numbers, counts)
 
     def read(self, numbers: Iterable[int], *, threads: int) -> Iterator[tuple[int, str]]:
@@ -111,12 +104,10 @@ class ImageKeys:
                 self._set(number, digest)
                 yield number, digest
 
-    def set_read(self, digests: Mapping[int, str]) -> set[str]:
-        """Set and return the keys of examples whose files another process has read; it saves their digests."""
-        keys: set[str] = set()
+    def set_read(self, digests: Mapping[int, str]) -> None:
+        """Set the keys of examples whose files another process has read; it saves their digests."""
         for number, digest in digests.items():
-            keys.update(self._set(number, digest))
-        return keys
+            self._set(number, digest)
 
     def read_all(self, *, threads: int = 1) -> VersionKeys:
         """Set and return the keys of all images."""
@@ -135,20 +126,25 @@ class ImageKeys:
         """Yield the encoding jobs of an example whose keys are known."""
         return map(self.job_of, self.versions.versions_of(number))
 
-    def _set(self, number: int, digest: str) -> list[str]:
-        image = self.versions.dataset.examples[number].image
-        keys = []
-        for version in self.versions.versions_of(number):
-            key = image_key(
-                digest=digest,
-                width_px=image.width_px,
-                height_px=image.height_px,
-                recipe=version.recipe,
-                encoder=self.encoder,
-            )
-            self.keys.set(version.place, key)
-            keys.append(key)
-        return keys
+    def _set(self, number: int, digest: str) -> None:
+        self.keys.set_all(number, self._keys_of(number, self.versions.dataset.examples[number], digest))
+
+    def _keys_of(self, number: int, example: Example, digest: str) -> bytes:
+        """Return the keys of all versions of an example, one after the other."""
+        if not self.versions.are_alike(example):
+            return b"".join(make(digest) for make in self._key_makers(number, example))
+        image = example.image
+        alike = (example.concept, image.width_px, image.height_px, example.background is not None)
+        makers = self._keys_of_size.get(alike)
+        if makers is None:
+            makers = self._keys_of_size[alike] = self._key_makers(number, example)
+        return makers[0](digest) if len(makers) == 1 else b"".join(make(digest) for make in makers)
+
+    def _key_makers(self, number: int, example: Example) -> list[Callable[[str], bytes]]:
+        """Return a function from the digest to the key for each version of an example."""
+        size = {"width_px": example.image.width_px, "height_px": example.image.height_px}
+        versions = self.versions.versions_of(number)
+        return [keys_of_size(**size, recipe=version.recipe, encoder=self.encoder) for version in versions]
 
     def _image(self, version: ImageVersion) -> ImageFile:
         return ImageFile(self.versions.dataset.examples[version.example].image.path, version.recipe)
@@ -165,7 +161,6 @@ class MissingImages:
     sides: Sequence[ImageKeys]
     shares: Sequence[ToEncode]
     store: EntryStore
-    entries: Entries
     threads: int
     total: int = field(init=False)
     num_found: int = 0
@@ -182,8 +177,7 @@ class MissingImages:
             for number, digest in side.read(share.numbers, threads=self.threads):
                 digests[number] = digest
                 jobs = {job.key: job for job in side.jobs_of(number) if job.key not in taken}
-                self.entries.add(jobs, self.store)
-                missing = [job for key, job in jobs.items() if key in self.entries.absent]
+                missing = [job for key, job in jobs.items() if not self.store.has(key)]
                 taken.update(job.key for job in missing)
                 self.total += len(missing) - expected[number]
                 self.num_found += len(missing)

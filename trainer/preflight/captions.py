@@ -69,11 +69,17 @@ def report_on_captions(config: Config, training: Dataset, validation: Dataset) -
         else:
             problems += _uncounted(texts, tokens_read(config)) if tokenizer is None else ()
         if tokenizer is not None:
-            lengths = {text: tokenizer.count(text) for text in sorted(texts)}
             chunk_tokens, truncates = tokens_read(config), config.family.text.truncates
+            lengths = {text: _num_tokens(text, tokenizer, chunk_tokens) for text in sorted(texts)}
             problems += _long_ones(list(lengths.values()), tokenizer, list(lengths), chunk_tokens, truncates=truncates)
             findings += _cut_texts(texts, lengths, tokenizer, chunk_tokens)
     return CaptionsReport(tuple(problems), tuple(findings))
+
+
+def _num_tokens(text: str, tokenizer: Any, chunk_tokens: int) -> int:
+    """Return the number of tokens of a text; of one that cannot fill a chunk, only an upper limit."""
+    is_short = text.isascii() and len(text) < chunk_tokens  # a token has a character, and T5 begins with another one
+    return len(text) if is_short else int(tokenizer.count(text))
 
 
 def _uncounted(texts: Collection[str], num_tokens: int) -> Iterator[Problem]:

@@ -230,7 +230,7 @@ def _shared_images(trained: Sequence[SourceImage], validated: Sequence[SourceIma
     Only files of the same size and shape are read.
     """
     by_facts: dict[tuple[int, int, int], list[Path]] = defaultdict(list)
-    for image in trained:
+    for image in trained if validated else ():
         by_facts[_facts(image)].append(image.path)
     digests: dict[Path, bytes] = {}
     found = []

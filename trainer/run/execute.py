@@ -364,7 +364,8 @@ def _only_cache(
     caches = caches_of(config.data, config.general.cache_dir, model, machine, desk, log.emit)
     current = up_to_date_in_all(datasets, machine.ranks, config, log.emit, desk.check)
     build_loaders(config.data, config.masks, current, model, machine, caches)
-    unused = unused_entries(from_root(config.general.cache_dir), caches.used, kinds_in_use(phase_facts(config)))
+    used = {key.tobytes().hex() for keys_NK in caches.used for key in keys_NK}
+    unused = unused_entries(from_root(config.general.cache_dir), used, kinds_in_use(phase_facts(config)))
     message = f"The caches in {config.general.cache_dir} are complete: {unused.used_summary}."
     if not current.settings.reads_images:
         message += " Training images are not read and have no latents: the method only uses their captions and sizes."

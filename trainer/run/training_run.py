@@ -52,6 +52,8 @@ from trainer.step.precision import timed_kernels
 from trainer.step.prediction_modes import prior_mode, rollout_mode
 from trainer.step.stepper import Stepper
 
+_MOST_IN_PLAN = 200_000  # images; the rows of more would take a minute and gigabytes
+
 
 def carry_out(setup: RunSetup) -> None:
     """Carry out a complete training run. Raises DarkroomError for errors the user can fix."""
@@ -139,7 +141,7 @@ def prepare(setup: RunSetup) -> PreparedRun:
     model, loaders = load_run(setup)
     training_loader = loaders.training
     epochs = setup.config.training.epochs
-    if setup.machine.ranks.rank.is_main:
+    if setup.machine.ranks.rank.is_main and len(training_loader.dataset.examples) <= _MOST_IN_PLAN:
         rows = plan_rows(training_loader.dataset, training_loader.plans, training_loader.versions, epochs=epochs)
         place = setup.run_dir / "plan.csv"
         with SideOutput("The plan of the steps", place, setup.log.emit).warn_on_failure():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable, Iterable, Iterator
 
 from modules.data.buckets import Size
 from modules.data.tiles import VAE_TILES
@@ -25,8 +26,16 @@ def image_key(*, digest: str, width_px: int, height_px: int, recipe: Recipe, enc
 
     All of the recipe that affects the image is in it, and no setting that it was drawn from.
     """
+    return keys_of_size(width_px=width_px, height_px=height_px, recipe=recipe, encoder=encoder)(digest).hex()
+
+
+def keys_of_size(*, width_px: int, height_px: int, recipe: Recipe, encoder: str) -> Callable[[str], bytes]:
+    """Return the function from the digests of images to the bytes of their keys (`image_key`).
+
+    For many images of one size and recipe it takes a fraction of the time: all but the digest is written once.
+    """
     ingredients = {
-        "digest": digest,
+        "digest": _DIGEST,
         "encoder": encoder,
         "background": recipe.background,
         **_of_geometry(recipe.geometry, width_px, height_px),
@@ -41,7 +50,7 @@ def image_key(*, digest: str, width_px: int, height_px: int, recipe: Recipe, enc
             colour.saturation,
             colour.hue_degrees,
         ]
-    return _hash("latents", ingredients)
+    return _keys_of(_text("latents", ingredients), _DIGEST)
 
 
 def mask_key(*, digest: str, width_px: int, height_px: int, is_alpha: bool, recipe: Recipe, latent_factor: int) -> str:
@@ -113,9 +122,34 @@ def _of_geometry(geometry: Geometry, width_px: int, height_px: int) -> dict[str,
 
 def caption_key(*, caption: str, encoder: str) -> str:
     """Return the key of a caption's text embeddings. `encoder` identifies weights, dtypes, tokenizer and clip skip."""
-    return _hash("text", {"caption": caption, "encoder": encoder})
+    return next(caption_keys([caption], encoder=encoder)).hex()
+
+
+def caption_keys(captions: Iterable[str], *, encoder: str) -> Iterator[bytes]:
+    """Yield the bytes of the keys of captions (`caption_key`), for many of them in a fraction of the time."""
+    key_of = _keys_of(_text("text", {"caption": _DIGEST, "encoder": encoder}), _DIGEST)
+    return (key_of(json.dumps(caption)[1:-1]) for caption in captions)
+
+
+_DIGEST = "the digest"  # in the text of keys, in place of what differs between them
+
+
+def _keys_of(text: str, place: str) -> Callable[[str], bytes]:
+    """Return the function from what stands in a text in place of `place` to the hash of the text, 20 bytes."""
+    before, _, after = text.partition(f'"{place}"')
+    start, end = hashlib.blake2b(f'{before}"'.encode(), digest_size=20), f'"{after}'.encode()
+
+    def key_of(given: str) -> bytes:
+        digest = start.copy()
+        digest.update(given.encode() + end)
+        return digest.digest()
+
+    return key_of
 
 
 def _hash(kind: str, ingredients: dict[str, object]) -> str:
-    text = json.dumps([CACHE_FORMAT, kind, ingredients], sort_keys=True, ensure_ascii=True)
-    return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
+    return hashlib.blake2b(_text(kind, ingredients).encode(), digest_size=20).hexdigest()
+
+
+def _text(kind: str, ingredients: dict[str, object]) -> str:
+    return json.dumps([CACHE_FORMAT, kind, ingredients], sort_keys=True, ensure_ascii=True)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
+
+from modules.data.cache.shards import KEY_BYTES, Keys
 
 Place = tuple[int, int, int]
 """The example, the resolution and the variation of a version."""
-_KEY_BYTES = 20
 
 
 class VersionKeys(Mapping[Place, str]):
@@ -21,11 +21,28 @@ class VersionKeys(Mapping[Place, str]):
         self._num_resolutions = num_resolutions
         self._first = np.zeros(len(self._num_variations) + 1, np.int64)
         np.cumsum(self._num_variations.astype(np.int64) * num_resolutions, out=self._first[1:])
-        self._keys: NDArray[np.uint8] = np.zeros((int(self._first[-1]), _KEY_BYTES), np.uint8)
+        self._keys: Keys = np.zeros((int(self._first[-1]), KEY_BYTES), np.uint8)
 
     def set(self, place: Place, key: str) -> None:
         """Set the key of a version."""
         self._keys[self._row(place)] = np.frombuffer(bytes.fromhex(key), np.uint8)
+
+    def set_all(self, number: int, keys: bytes) -> None:
+        """Set the keys of all versions of an example, one after the other by resolution and variation."""
+        self._keys[self._first[number] : self._first[number + 1]] = np.frombuffer(keys, np.uint8).reshape(-1, KEY_BYTES)
+
+    def of_examples(self, first: int, end: int) -> tuple[Keys, list[int]]:
+        """Return the keys of all versions of some examples, (N, 20), zeros for those without one.
+
+        Also returns how many of them belong to each example.
+        """
+        return self._keys[self._first[first] : self._first[end]], np.diff(self._first[first : end + 1]).tolist()
+
+    @property
+    def all_set(self) -> Keys:
+        """All keys that are set, (N, 20)."""
+        known: Keys = self._keys[self._keys.any(axis=1)]
+        return known
 
     def __getitem__(self, place: Place) -> str:
         try:
@@ -68,3 +85,14 @@ class VersionKeys(Mapping[Place, str]):
         if number < 0 or not 0 <= resolution < self._num_resolutions or not 0 <= variation < count:
             raise KeyError(place)
         return int(self._first[number]) + resolution * count + variation
+
+
+def numbers_of(keys: Iterable[str]) -> Keys:
+    """Return keys in hexadecimal digits as numbers, (N, 20)."""
+    return np.frombuffer(bytes.fromhex("".join(keys)), np.uint8).reshape(-1, KEY_BYTES)
+
+
+def distinct(keys_NK: Keys) -> Keys:
+    """Return keys without those that occur again, in an order of their own."""
+    found: Keys = np.unique(np.ascontiguousarray(keys_NK).view(f"V{KEY_BYTES}").reshape(-1)).view(np.uint8)
+    return found.reshape(-1, KEY_BYTES)

@@ -70,6 +70,9 @@ def draw_caption(
 
 def cached_texts(texts: tuple[str, ...], rules: CaptionRules, *, name: str, run_seed: int) -> Iterator[str]:
     """Yield every text that `draw_caption` may return without `draws_anew` and caption dropout."""
+    if rules.is_plain:
+        yield from (texts[line] for line in lines_in_use(len(texts), rules.choice)) if texts else ("",)
+        return
     for line in lines_in_use(len(texts), rules.choice) if texts else (0,):
         is_random = bool(texts) and rules.is_random(texts[line])
         for variation in range(rules.variations if is_random else 1):

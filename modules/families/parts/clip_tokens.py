@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from modules.system.errors import DarkroomError
 
 OPEN_CLIP_PAD = "!"  # id 0: OpenCLIP pads with zeros
 _MAX_TOKEN_CHARS = 100
+_MOST_COUNTED_WORDS = 100_000
 
 
 Token = tuple[int, float]
@@ -69,7 +70,21 @@ class ClipTokenizer:
 
     def count(self, prompt: str) -> int:
         """Return the number of tokens of a prompt, without start, end and padding."""
-        return len(self.ids(prompt))
+        if self.words or not (prompt.isascii() and prompt.isprintable()):
+            return len(self.ids(prompt))
+        return sum(map(self._count_of_word, prompt.split()))  # no token continues after a space
+
+    def _count_of_word(self, word: str) -> int:
+        count = self._counts_of_words.get(word)
+        if count is None:
+            count = len(self.ids(word))
+            if len(self._counts_of_words) < _MOST_COUNTED_WORDS:
+                self._counts_of_words[word] = count
+        return count
+
+    @cached_property
+    def _counts_of_words(self) -> dict[str, int]:
+        return {}
 
     def beyond(self, prompt: str, num_tokens: int) -> str:
         """Return the rest of a prompt after its first `num_tokens` tokens, as it is written."""
