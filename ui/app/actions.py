@@ -202,7 +202,7 @@ def _open_run_folder(context: Context) -> None:
         context.interaction.open_path(Path(started.run_dir))
 
 
-WINDOW_MENU = ("keys", "about", "bundle")
+WINDOW_MENU = ("keys", "about", "bundle", "profile")
 
 
 def add_tool_actions(

@@ -23,7 +23,6 @@ PAGES: tuple[PageSpec, ...] = (
             "open_run_folder",
             "tensorboard",
             "report_images",
-            "profile",
         ),
     ),
     PageSpec("runs", "Run history", "All runs so far, and what each has left."),

@@ -100,8 +100,12 @@ class SideBar(Panel):
             )
         menu.add_separator()
         for name in ("first_steps", *WINDOW_MENU):
-            label = _with_tick(context.actions[name].label, is_ticked=False)
-            menu.add_command(label=label, command=lambda name=name: context.actions.run(name))  # type: ignore[misc]
+            action = context.actions[name]
+            menu.add_command(
+                label=_with_tick(action.label, is_ticked=False),
+                command=action.run,
+                state="normal" if action.is_enabled() else "disabled",
+            )
         return menu
 
     def _follow_preferences(self) -> None:

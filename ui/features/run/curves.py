@@ -28,7 +28,7 @@ from ui.loop.series import PastRun, Series
 from ui.widgets.controls import Button, Switch
 from ui.widgets.fitted_text import FittedTexts
 from ui.widgets.menu import make_menu, open_at
-from ui.widgets.panel import Panel, Text
+from ui.widgets.panel import Panel, WrappedText
 from ui.widgets.plot import Plot
 from ui.widgets.plot_axes import Axis, Zoom, padded_axis
 from ui.widgets.plot_model import SMALL, Figure, Line
@@ -67,7 +67,7 @@ class RunCurves(Panel):
         self._add_tools()
         self.chart = Plot(self, context.theme, zooms=True, on_zoom=self._follow_zoom)
         self.chart.show(run_figure(()))
-        self.verdict = Text(self, context.theme, role="small", colour="label", on="card", wrap_px=300)
+        self.verdict = WrappedText(self, context.theme, role="small", colour="label", on="card")
         self.verdict.pack(side="bottom", fill="x", padx=(context.theme.px(8), 0))
         self.chart.pack(fill="both", expand=True)
         self.chart.set_log(is_log=choices.is_log)
