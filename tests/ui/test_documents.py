@@ -12,6 +12,7 @@ from modules.config.presets import Preset, list_presets, save_preset
 from modules.config.schema import Config
 from modules.config.sections.evaluation import SamplePrompt
 from modules.data.concept import Concept
+from modules.settings.edit import get_path
 from modules.system.paths import PROGRAM_ROOT, as_config_path
 from modules.system.problem import Problem
 from tests.ui.recorder import Recorder
@@ -167,7 +168,35 @@ def test_a_preset_without_concepts_keeps_the_users(desk: Desk, tmp_path: Path) -
     assert [c.path for c in desk.form.config.concepts] == ["cats"]
     assert [p.prompt for p in desk.form.config.sampling.prompts] == ["a cat"]
     assert desk.form.config.training.epochs == 77
-    assert "Your concepts and sample prompts are kept" in desk.messages[-1]
+    assert desk.messages[-1] == "Loaded #one. Kept from before: concepts, sample prompts."
+
+
+def test_what_is_the_users_stays_through_any_number_of_presets(desk: Desk, tmp_path: Path) -> None:
+    """Who corrects "24 GB" to "8 GB" used to begin again: the second preset dropped what the first one had kept."""
+    desk.documents.open_preset(built_in(tmp_path, "#24 GB", output={"destination": "models/sdxl-lora.safetensors"}))
+    items.add(desk.form, "concepts", [Concept(path="cats")])
+    items.add(desk.form, "sampling.prompts", [SamplePrompt(prompt="a cat")])
+    mine = {
+        "output.destination": "models/my-cat.safetensors",
+        "general.workspace_dir": "/cats",
+        "general.cache_dir": "/cats/cache",
+    }
+    for path, text in mine.items():
+        desk.form.edit_text(path, text)
+    for number in (8, 12):
+        other = built_in(tmp_path, f"#{number} GB", output={"destination": "models/other.safetensors"})
+        desk.documents.open_preset(other)
+        assert {path: get_path(desk.form.config, path) for path in mine} == mine
+        assert [c.path for c in desk.form.config.concepts] == ["cats"]
+        assert [p.prompt for p in desk.form.config.sampling.prompts] == ["a cat"]
+        assert desk.messages[-1] == (
+            f"Loaded #{number} GB. Kept from before: concepts, sample prompts, output destination, workspace folder, "
+            "cache folder."
+        )
+        assert desk.notices.items == (), "nothing was replaced"
+    desk.form.edit_text("output.destination", "models/other.safetensors")
+    desk.documents.open_preset(built_in(tmp_path, "#6 GB", output={"destination": "models/six.safetensors"}))
+    assert desk.form.config.output.destination == "models/six.safetensors", "the preset's own is not the user's"
 
 
 def test_the_concepts_of_a_preset_are_replaced_with_it(desk: Desk, tmp_path: Path) -> None:

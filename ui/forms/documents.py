@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from modules.config.codec import Loaded, export_file, lists_to_confirm, save_file
@@ -10,6 +11,7 @@ from modules.config.imports.any_file import CONFIG_SUFFIXES, load_any, load_any_
 from modules.config.list_files import LISTS
 from modules.config.presets import BUILT_IN_DIR, DEMO, Preset, import_presets, list_presets, save_preset
 from modules.config.schema import Config
+from modules.settings.edit import get_path, replace_value
 from modules.system.errors import DarkroomError
 from modules.system.paths import safe_name, user_presets_dir
 from modules.system.problem import Problem, count
@@ -27,6 +29,15 @@ LOADED_KINDS: tuple[FileKind, ...] = (
 )
 NOTHING_IMPORTED = "Nothing was imported"
 _UNDO_NOTICE = "replaced"  # the key of the notice of a load over unsaved changes
+_KEPT_LISTS = ("concepts", "sampling.prompts")
+_KEPT: Mapping[str, str] = {
+    "concepts": "concepts",
+    "sampling.prompts": "sample prompts",
+    "output.destination": "output destination",
+    "output.trigger_words": "trigger words",
+    "general.workspace_dir": "workspace folder",
+    "general.cache_dir": "cache folder",
+}
 Notify = Callable[[str], None]
 
 
@@ -57,20 +68,18 @@ class Documents:
         return list_presets()
 
     def open_preset(self, preset: Preset) -> None:
-        """Load a preset. The user's concepts and sample prompts stay if the preset has none."""
+        """Load a preset. The user's concepts and sample prompts stay if the preset has none.
+
+        So do the edited folders and the edited name of the result, if it is a built-in one.
+        """
         loaded = preset.load()
         if self._is_refused(loaded, preset.name):
             return
-        kept = self._lists_to_keep(loaded.config)
-        config = loaded.config.model_copy(update={name: value for name, value in kept.items() if name != "prompts"})
-        if "prompts" in kept:
-            sampling = config.sampling.model_copy(update={"prompts": kept["prompts"]})
-            config = config.model_copy(update={"sampling": sampling})
+        kept = [*self._lists_to_keep(loaded.config), *(self._edits_to_keep() if preset.is_built_in else ())]
         source = Source(preset.name, preset.path, "built_in" if preset.is_built_in else "preset")
-        self._load(Loaded(config, loaded.problems, loaded.was_migrated), source)
-        self._notify(
-            f"Loaded {preset.name}. Your {_join_list_names(kept)} are kept." if kept else f"Loaded {preset.name}."
-        )
+        self._load(loaded, source, kept)
+        note = f" Kept from before: {', '.join(_KEPT[path] for path in kept)}." if kept else ""
+        self._notify(f"Loaded {preset.name}.{note}")
 
     def open_demo(self) -> None:
         """Load the preset of the demo, if it is shipped."""
@@ -268,10 +277,13 @@ class Documents:
             self._findings.show(f"{name} could not be loaded", loaded.problems, self._form.config)
         return is_refused
 
-    def _load(self, loaded: Loaded, source: Source) -> None:
-        """Load a config in place of the current one. If that has unsaved changes, say so and offer to undo it."""
-        replaced = self._unsaved_words()
-        self._form.load(loaded.config, source)
+    def _load(self, loaded: Loaded, source: Source, kept: Sequence[str] = ()) -> None:
+        """Load a config in place of the current one, of which the values at some paths are kept, as unsaved changes.
+
+        If there were other unsaved changes, say so and offer to undo it.
+        """
+        before, replaced = self._form.config, self._unsaved_words(kept)
+        self._form.load(_with_values_of(before, loaded.config, kept), source, baseline=loaded.config)
         self._findings.show(f"Loaded {source.name}", loaded.problems, self._form.config)
         self._offer_undo(f"Loaded {source.name}.", replaced)
 
@@ -299,21 +311,23 @@ class Documents:
         self._findings.show("", (), self._form.config)
         self._notify(f"{self._form.source.name} is back, with its unsaved changes.")
 
-    def _unsaved_words(self) -> str:
-        """Return the work that a load would replace: "#demo with 2 unsaved changes"; empty if everything is saved."""
-        return describe_unsaved(self._form.document, self._form.drafts) if self._form.is_changed else ""
+    def _unsaved_words(self, kept: Sequence[str] = ()) -> str:
+        """Return the work that a load would replace: "#demo with 2 unsaved changes"; empty if all is saved or kept."""
+        document = self._form.document
+        document = replace(document, baseline=_with_values_of(document.config, document.baseline, kept))
+        is_changed = document.is_changed or bool(self._form.drafts)
+        return describe_unsaved(document, self._form.drafts) if is_changed else ""
 
-    def _lists_to_keep(self, incoming: Config) -> dict[str, tuple[object, ...]]:
-        """Return the user's concepts and sample prompts that a preset without any must not remove."""
-        now, was = self._form.config, self._form.baseline
-        is_from_built_in = self._form.source.kind == "built_in"
-        kept: dict[str, tuple[object, ...]] = {}
-        if now.concepts and not incoming.concepts and not (is_from_built_in and now.concepts == was.concepts):
-            kept["concepts"] = now.concepts
-        prompts, old_prompts = now.sampling.prompts, was.sampling.prompts
-        if prompts and not incoming.sampling.prompts and not (is_from_built_in and prompts == old_prompts):
-            kept["prompts"] = prompts
-        return kept
+    def _lists_to_keep(self, incoming: Config) -> Iterator[str]:
+        """Yield the paths of the user's concepts and sample prompts, which a preset without any must not remove."""
+        for path in _KEPT_LISTS:
+            is_of_preset = self._form.source.kind == "built_in" and not self._form.differs(path)
+            if self._form.value(path) and not get_path(incoming, path) and not is_of_preset:
+                yield path
+
+    def _edits_to_keep(self) -> Iterator[str]:
+        """Yield the paths of what the user has chosen for this data, whatever the preset."""
+        yield from (path for path in _KEPT if path not in _KEPT_LISTS and self._form.differs(path))
 
     def _show_failure(self, title: str, error: Exception) -> None:
         self._interaction.show_failure(failure_of(title, error, "Choose another location."))
@@ -346,6 +360,8 @@ def _demo_preset() -> Preset | None:
     return next((p for p in list_presets() if p.name == DEMO), None)
 
 
-def _join_list_names(kept: dict[str, tuple[object, ...]]) -> str:
-    labels = {"concepts": "concepts", "prompts": "sample prompts"}
-    return " and ".join(labels[name] for name in kept)
+def _with_values_of(config: Config, changed: Config, paths: Iterable[str]) -> Config:
+    """Return the second config with the values that the first one has at some paths."""
+    for path in paths:
+        changed = replace_value(changed, path, get_path(config, path))
+    return changed

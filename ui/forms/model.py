@@ -203,11 +203,11 @@ class FormModel:
         elif record is not None:
             self.edit(path, record.default)
 
-    def load(self, config: Config, source: Source) -> None:
-        """Load another config. This can be undone like any edit."""
+    def load(self, config: Config, source: Source, *, baseline: Config | None = None) -> None:
+        """Load another config; what differs from `baseline`, if given, is unsaved. This can be undone like any edit."""
         touched = set(self._drafts)
         self._drafts.clear()
-        self._replace(Document(config, config, source), touched)
+        self._replace(Document(config, baseline or config, source), touched)
         self.loaded()
 
     def restore(self, document: Document, drafts: Mapping[str, Draft]) -> None:
