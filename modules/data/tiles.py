@@ -3,13 +3,15 @@
 A VAE needs memory in proportion to an image's pixels: one with the channels of Stable Diffusion's and FLUX.1's, in
 float32, 2.7 GB to encode 1024 x 1024 px and 3.2 GB to decode them (the estimate of its traced passes), so that these
 fit a card with 6 GB as a whole. In tiles the results differ a little, since its normalizations see one tile at a time.
-So the size alone decides, never the memory that happens to be free: latents are the same on every machine, and the
-keys of cached ones contain the tiles.
+So of all that a run learns from or is measured on as a whole, the size alone decides, never the memory that happens to
+be free: latents are the same on every machine, and the keys of cached ones contain the tiles. Samples are only looked
+at: they are decoded as a whole, or in the largest tiles that fit the memory that is free (`tiles_that_fit`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,4 +45,17 @@ class Tiling:
 
 
 VAE_TILES = Tiling(most_pixels=1536 * 1024, side_px=1024, overlap_px=192)
-"""The tiles of a VAE."""
+"""The tiles of a VAE by the size of an image alone."""
+WHOLE = replace(VAE_TILES, most_pixels=1 << 62)
+"""No tiles, whatever the size."""
+_SAMPLE_TILES = tuple(replace(VAE_TILES, most_pixels=side_px**2, side_px=side_px) for side_px in (1024, 768, 512))
+LEAST_TILES = _SAMPLE_TILES[-1]
+"""The tiles of samples that need least memory."""
+
+
+def tiles_that_fit(fits: Callable[[Tiling], bool]) -> Tiling:
+    """Return no tiles if an image fits as a whole, or else the largest that fit; those of the least memory if none do.
+
+    `fits(tiling)` returns whether the memory is enough for them.
+    """
+    return next((tiling for tiling in (WHOLE, *_SAMPLE_TILES) if fits(tiling)), LEAST_TILES)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from modules.data.tiles import VAE_TILES
+from modules.data.tiles import VAE_TILES, Tiling
 from modules.estimate.recordings import PassesOfPart, perceptual_recording
 from modules.families.spec import FamilySpec, Role
 from modules.memory.arrays import Array, Gradients, Tape
@@ -172,12 +172,14 @@ class Passes:
         peak: int = self._once(("inference", part, plan, batch, width_px, height_px), run)
         return peak
 
-    def vae_half(self, plan: PartPlan, *, encodes: bool, width_px: int, height_px: int) -> int:
+    def vae_half(
+        self, plan: PartPlan, *, encodes: bool, width_px: int, height_px: int, tiling: Tiling = VAE_TILES
+    ) -> int:
         """Return the peak bytes of encoding or decoding one image with the VAE, not counting weights.
 
         Of an image in tiles that is one tile's, besides the whole image and the sum of its tiles.
         """
-        is_tiled, side_px = VAE_TILES.applies(width_px, height_px), VAE_TILES.side_px
+        is_tiled, side_px = tiling.applies(width_px, height_px), tiling.side_px
         whole_bytes = 2 * _IMAGE_BYTES * width_px * height_px if is_tiled else 0
         width_px, height_px = (min(side_px, px) if is_tiled else px for px in (width_px, height_px))
 

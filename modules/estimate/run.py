@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from modules.data.tiles import VAE_TILES
+from modules.data.tiles import Tiling
 from modules.estimate.passes import Passes, Plans, count
 from modules.estimate.run_plan import Phase, RunPlan
 from modules.families.spec import Role
@@ -125,7 +125,7 @@ class _Run:
                 return parts | self._kept() | {"activations": peak, "weights swapped out for EMA": self._swapped()}
             case "decoding samples":
                 sizes_px = tuple((s.width_px, s.height_px) for s in run.samples)
-                decoding = self._vae(encodes=False, sizes=sizes_px)
+                decoding = self._vae(encodes=False, sizes=sizes_px, tiles=run.sample_tiles)
                 return parts | self._kept() | {"activations": decoding, "weights swapped out for EMA": self._swapped()}
 
     def _of_samples(self, phase: Phase) -> dict[str, int]:
@@ -313,16 +313,18 @@ class _Run:
             default=0,
         )
 
-    def _vae(self, *, encodes: bool, sizes: tuple[tuple[int, int], ...]) -> int:
-        vae = self._vae_name()
+    def _vae(self, *, encodes: bool, sizes: tuple[tuple[int, int], ...], tiles: Tiling | None = None) -> int:
+        vae, tiling = self._vae_name(), tiles or self.run.tiles
         if vae is None:  # a pixel-space model has none
             return 0
         # The largest image in tiles needs less than the largest one without.
-        tiled = [size for size in sizes if VAE_TILES.applies(*size)]
+        tiled = [size for size in sizes if tiling.applies(*size)]
         groups = (tiled, [size for size in sizes if size not in tiled])
         largest = [max(group, key=lambda s: s[0] * s[1]) for group in groups if group]
         plan = self.run.plans[vae]
-        halves = (self.passes.vae_half(plan, encodes=encodes, width_px=w, height_px=h) for w, h in largest)
+        halves = (
+            self.passes.vae_half(plan, encodes=encodes, width_px=w, height_px=h, tiling=tiling) for w, h in largest
+        )
         return max(halves, default=0)
 
     def _vae_name(self) -> str | None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from modules.data.tiles import LEAST_TILES, VAE_TILES, Tiling
 from modules.estimate.passes import Plans
 from modules.optim.spec import OptimizerSettings
 
@@ -62,6 +63,7 @@ class RunPlan:
     no denoiser runs; `is_perceptual`: with LPIPS in the loss.
     `training_adapter_bytes` are on the device while images are sampled. `keeps_other_denoiser`: the denoiser of a
     sampling model stays on the device, because nothing is offloaded.
+    The VAE encodes and decodes in `tiles`, samples in no smaller ones than `sample_tiles`.
     """
 
     plans: Plans
@@ -89,6 +91,8 @@ class RunPlan:
     sums_in_float32: bool = True
     training_adapter_bytes: int = 0
     keeps_other_denoiser: bool = False
+    tiles: Tiling = VAE_TILES
+    sample_tiles: Tiling = LEAST_TILES
 
     @property
     def batch_of_step(self) -> int:

@@ -19,6 +19,7 @@ from torch import nn
 
 from modules.data.conditioning import Conditioning, SizeConditioning
 from modules.data.inputs import NO_INPUTS
+from modules.data.tiles import VAE_TILES, Tiling
 from modules.diffusion.latents import LatentNorm
 from modules.diffusion.process import NoiseProcess
 from modules.families.settings import FamilySettings
@@ -167,8 +168,8 @@ class ModelFamily(Protocol):
         """Return the distribution of the latents of images in [-1, 1], with gradients."""
         ...
 
-    def decode(self, latents_BCHW: torch.Tensor) -> torch.Tensor:
-        """Return the images of latents, float32 in [-1, 1], (B, 3, P, P)."""
+    def decode(self, latents_BCHW: torch.Tensor, tiling: Tiling = VAE_TILES) -> torch.Tensor:
+        """Return the images of latents, float32 in [-1, 1], (B, 3, P, P). With gradients there are no tiles."""
         ...
 
     def encode_prompts(self, prompts: Sequence[str], padded_like: Sequence[str] = ()) -> Conditioning:

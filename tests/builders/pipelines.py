@@ -86,15 +86,16 @@ def sample_in_diffusers(pipe: Any, prompt: SamplePrompt, **images: Any) -> np.nd
     return np.asarray(image, dtype=int)
 
 
-def sample_with_ours(family: ModelFamily, prompt: SamplePrompt) -> np.ndarray:
-    """Our sampler's image."""
+def sample_with_ours(family: ModelFamily, prompt: SamplePrompt, **settings: Any) -> np.ndarray:
+    """Our sampler's image; `settings` are further ones of the sampler."""
     placement = Placement(
         {n: p.module for n, p in family.parts.items()},
         train_device=CPU,
         temp_device=CPU,
         needed_in=lambda phase: frozenset(family.parts),
     )
-    [image] = ImageSampler(family, placement, CPU, Precision("float32", CPU)).sample([prompt], on_step=lambda: None)
+    sampler = ImageSampler(family, placement, CPU, Precision("float32", CPU), **settings)
+    [image] = sampler.sample([prompt], on_step=lambda: None)
     placement.close()
     return np.asarray(image, dtype=int)
 

@@ -15,6 +15,7 @@ from modules.data.buckets import Size
 from modules.data.conditioning import Conditioning, SizeConditioning
 from modules.data.depth import latent_depth, load_sample_depth
 from modules.data.inputs import inputs_named
+from modules.data.tiles import VAE_TILES, Tiling
 from modules.families.protocol import ModelFamily
 from modules.memory.placement import Placement
 from modules.sampling.denoising_loop import guide, initial_noise, run_denoising_loop, scheduler_for
@@ -58,6 +59,10 @@ class EncodedPrompts:
         self._conditionings[_encoded_of(prompt)] = conditioning.to(CPU)
 
 
+def _by_size(_width_px: int, _height_px: int) -> Tiling:
+    return VAE_TILES
+
+
 def _encoded_of(prompt: SamplePrompt) -> tuple[object, ...]:
     """Return all of a prompt that its conditioning depends on."""
     return prompt.prompt, prompt.negative_prompt, prompt.guidance, prompt.width_px, prompt.height_px
@@ -68,7 +73,8 @@ class ImageSampler:
     """Samples one image per prompt. It draws only from its own generators, and does not change the model.
 
     `sampled` is the model as samples see it; None if it is the one in training. `encoded` keeps the conditioning of
-    prompts; None where the text encoders change.
+    prompts; None where the text encoders change. `tiles_of(width_px, height_px)` returns the tiles in which the VAE
+    decodes an image, when it is on the device.
     """
 
     family: ModelFamily
@@ -77,6 +83,7 @@ class ImageSampler:
     precision: Precision
     sampled: SampledModel | None = None
     encoded: EncodedPrompts | None = None
+    tiles_of: Callable[[int, int], Tiling] = _by_size
 
     @torch.no_grad()
     def conditionings(self, prompts: Sequence[SamplePrompt]) -> list[Conditioning]:
@@ -111,7 +118,10 @@ class ImageSampler:
                 for of_prompt in zip(prompts, conditionings, starts, inputs, strict=True)
             ]
         with self.placement.phase(phases.SAMPLE_DECODE):
-            return [to_image(self.family.decode(z)) for z in latents]
+            return [
+                to_image(self.family.decode(z, self.tiles_of(p.width_px, p.height_px)))
+                for p, z in zip(prompts, latents, strict=True)
+            ]
 
     def _encode(self, prompt: SamplePrompt) -> Conditioning:
         is_doubled = self.family.spec.doubles_batch(prompt.guidance)

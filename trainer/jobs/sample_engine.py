@@ -41,6 +41,7 @@ from trainer.jobs.sample_images import compose_grid, image_name, settings_of, wr
 from trainer.jobs.sample_sources import Cell, Weights, with_model
 from trainer.launch import import_engine
 from trainer.preflight.model import found_model, without_lacking_parts
+from trainer.preflight.sample_tiles import SampleTiles
 from trainer.run.checkpoint import restore_fixed
 from trainer.run.embeddings import attach_embeddings
 from trainer.run.machine import Machine, machine_of
@@ -193,7 +194,9 @@ def _load(config: Config, backup: str, key: str) -> _LoadedModel:
     for part in family.parts.values():
         part.module.eval().requires_grad_(False)
     stack = AdapterStack({name: part.module for name, part in family.parts.items()}, family.lora_naming)
-    sampler = ImageSampler(family, placement, machine.train_device, machine.precision, sampled)
+    tiles = SampleTiles(config, machine.free_now)
+    device, precision = machine.train_device, machine.precision
+    sampler = ImageSampler(family, placement, device, precision, sampled, tiles_of=tiles.of)
     return _LoadedModel(key, family, sampler, stack)
 
 

@@ -32,6 +32,7 @@ from modules.config.usage import (
 )
 from modules.data.buckets import Size
 from modules.data.shares import shares_of_step
+from modules.data.tiles import LEAST_TILES, VAE_TILES, WHOLE, Tiling
 from modules.estimate.architecture import Architecture
 from modules.estimate.run_plan import RUNTIME_BYTES, Average, Phase, RunPlan, Sample, Sampled
 from modules.families.spec import PartSpec
@@ -114,8 +115,20 @@ def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) 
         sums_in_float32=config.multi_gpu.reduce_precision.startswith("float32"),
         training_adapter_bytes=training_adapter_bytes(config),
         keeps_other_denoiser=bool(config.sampling.model.strip()) and uses_denoiser(config) and _never_offloads(config),
+        tiles=WHOLE if config.model.circular_padding else VAE_TILES,
+        sample_tiles=sample_tiles(config),
         runtime_bytes=0 if hardware.here().kind_of(config.general.train_device) == "cpu" else RUNTIME_BYTES,
     )
+
+
+def sample_tiles(config: Config) -> Tiling:
+    """Return the smallest tiles in which samples are decoded: no others than by their size in deterministic runs.
+
+    With circular padding there are none.
+    """
+    if config.model.circular_padding:
+        return WHOLE
+    return VAE_TILES if config.general.deterministic else LEAST_TILES
 
 
 def _summed_bytes(config: Config) -> int:

@@ -36,6 +36,7 @@ from trainer.export.metadata import thumbnail_of
 from trainer.export.model import AutoencoderExporter, ModelExporter
 from trainer.methods.measured_prompts import measured_prompts
 from trainer.methods.reward_models import RewardModels
+from trainer.preflight.sample_tiles import SampleTiles
 from trainer.run.data import Loaders
 from trainer.run.machine import Machine
 from trainer.run.model import LoadedModel
@@ -95,8 +96,9 @@ def build_callbacks(
     writes_log = config.general.tensorboard and machine.ranks.rank.is_main
     folder = setup.run_dir / "tensorboard"
     tensorboard = TensorBoardLog(folder, first_step=first_step, emit=log.emit) if writes_log else None
+    tiles = SampleTiles(config, machine.free_now)
     image_sampler = ImageSampler(
-        model.family, model.placement, device, machine.precision, model.measured, model.encoded
+        model.family, model.placement, device, machine.precision, model.measured, model.encoded, tiles.of
     )
     sampling = _sampling(setup, model, loaders, evaluation, tensorboard, meeting)
     saving = _saving(setup, model, loaders, WholeValues(evaluation, model.sharded, meeting), total_steps)
@@ -207,10 +209,13 @@ def _sampling(
             emit=setup.log.emit,
             meeting=meeting,
         )
-    device, precision = setup.machine.train_device, setup.machine.precision
+    machine, tiles = setup.machine, SampleTiles(config, setup.machine.free_now)
+    device, precision = machine.train_device, machine.precision
     return SamplingCallback(
         config.sampling,
-        image_sampler=ImageSampler(model.family, model.placement, device, precision, model.sampled, model.encoded),
+        image_sampler=ImageSampler(
+            model.family, model.placement, device, precision, model.sampled, model.encoded, tiles.of
+        ),
         adapters=model.adapters,
         evaluation=evaluation,
         files=files,

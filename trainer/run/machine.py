@@ -13,6 +13,7 @@ from modules.config.sections.general import General
 from modules.memory.guard import DeviceGuard
 from modules.system.devices import Device, free_device_bytes, resolve_device
 from modules.system.errors import DarkroomError
+from modules.system.hardware import free_memory
 from modules.system.problem import count
 from modules.system.ranks import Rank
 from trainer.ranks import ALONE, Ranks
@@ -41,6 +42,21 @@ class Machine:
         """The free memory of a GPU, or what is assumed of it; None for any other device."""
         free_bytes = free_device_bytes(self.train_device)
         return free_bytes if free_bytes is None or self.assumed_free_bytes is None else self.assumed_free_bytes
+
+    def free_now(self) -> int | None:
+        """Return the bytes of the training device that can be allocated at this moment; None if they are not known.
+
+        On a GPU they contain what torch's allocator holds and nothing uses.
+        """
+        if self.train_device.is_cpu:
+            return free_memory()
+        free_bytes = free_device_bytes(self.train_device)
+        if free_bytes is None:
+            return None
+        used = torch.cuda.memory_allocated(self.train_device.torch)
+        if self.assumed_free_bytes is not None:
+            return max(0, self.assumed_free_bytes - used)
+        return free_bytes + torch.cuda.memory_reserved(self.train_device.torch) - used
 
 
 def machine_of(

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import nn
 
+from modules.data.tiles import VAE_TILES, Tiling
 from modules.diffusion.process import NoiseProcess
 from modules.families.parts import vae
 from modules.families.parts.circular_padding import is_circular
@@ -72,17 +73,17 @@ class LatentModel(ABC, Generic[Process]):
     def encode_images(self, images_B3PP: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
         """Return the normalised latents (B, C, H, W) of images in [-1, 1]: the mean, or drawn from a generator."""
         if generator is not None:
-            return vae.encode_drawn(self.vae, images_B3PP, generator)
+            return vae.encode_drawn(self.vae, images_B3PP, generator, factor=self.spec.latents.factor)
         return vae.encode_mean(self.vae, images_B3PP, factor=self.spec.latents.factor)
 
     def posterior(self, images_B3PP: torch.Tensor) -> Posterior:
         """Return the distribution of the latents of images in [-1, 1], with gradients."""
         return vae.encode_posterior(self.vae, images_B3PP)
 
-    def decode(self, latents_BCHW: torch.Tensor) -> torch.Tensor:
+    def decode(self, latents_BCHW: torch.Tensor, tiling: Tiling = VAE_TILES) -> torch.Tensor:
         """Return the images (B, 3, P, P) of normalised latents, float32 in [-1, 1]."""
         decode, factor = self._forwards.of("vae", self.vae.decode), self.spec.latents.factor
-        return vae.decode_latents(decode, self.vae, latents_BCHW, factor=factor)
+        return vae.decode_latents(decode, self.vae, latents_BCHW, factor=factor, tiling=tiling)
 
     def scheduler_config(self) -> Mapping[str, Any]:
         """Return the scheduler's config from the model's files."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from diffusers.models.autoencoders.vae import DiagonalGaussianDistribution
 
 from modules.data.tiles import VAE_TILES, Tiling
 from modules.diffusion.latents import LatentNorm, PatchNorm, PerChannel, Scale, ShiftAndScale
@@ -53,10 +54,25 @@ def encode_posterior(vae: Any, images_B3PP: torch.Tensor) -> Posterior:
     return Posterior(distribution.mean.float(), distribution.logvar.float(), norm_of(vae))
 
 
-def encode_drawn(vae: Any, images_B3PP: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Return normalised latents (B, C, H, W) of images in [-1, 1], drawn from the VAE's distribution."""
+def encode_drawn(
+    vae: Any, images_B3PP: torch.Tensor, generator: torch.Generator, *, factor: int, tiling: Tiling = VAE_TILES
+) -> torch.Tensor:
+    """Return normalised latents (B, C, H, W) of images in [-1, 1], drawn from the VAE's distribution.
+
+    The distribution of large images is computed in tiles.
+    """
     first = next(vae.parameters())
-    latents: torch.Tensor = vae.encode(images_B3PP.to(first.dtype)).latent_dist.sample(generator)
+
+    def encode(image_B3PP: torch.Tensor) -> torch.Tensor:
+        moments: torch.Tensor = vae.encode(image_B3PP.to(first.dtype)).latent_dist.parameters
+        return moments
+
+    if not _is_tiled(vae, images_B3PP, 1, tiling):
+        moments_BMHW = encode(images_B3PP)
+    else:
+        moments = [run_in_tiles(encode, image[None], tiling, px_in=1, px_out=factor) for image in images_B3PP]
+        moments_BMHW = torch.cat(moments).to(first.dtype)
+    latents: torch.Tensor = DiagonalGaussianDistribution(moments_BMHW).sample(generator)
     return norm_of(vae).normalize(latents)
 
 

@@ -11,6 +11,7 @@ import torch
 
 from modules.data.conditioning import SizeConditioning
 from modules.data.inputs import NO_INPUTS
+from modules.data.tiles import VAE_TILES, Tiling
 from modules.diffusion.latents import Scale
 from modules.diffusion.process import NoiseProcess
 from modules.families.parts.clip_text import TextTower
@@ -57,7 +58,7 @@ class ToyPixel:
     def posterior(self, images_B3PP: torch.Tensor) -> Posterior:
         return Posterior(images_B3PP.float(), torch.full_like(images_B3PP, -30.0), Scale(1.0))
 
-    def decode(self, latents_BCHW: torch.Tensor) -> torch.Tensor:
+    def decode(self, latents_BCHW: torch.Tensor, tiling: Tiling = VAE_TILES) -> torch.Tensor:
         return latents_BCHW.float()
 
     def encode_prompts(self, prompts: Sequence[str], padded_like: Sequence[str] = ()) -> TextConditioning:
