@@ -249,16 +249,16 @@ def _fill(folder: Path, laps: _Laps) -> None:
 
     known: list[Conditioning] = []
 
-    def one_caption(encoders: Encoders, _caption: str) -> Conditioning:
+    def no_states(encoders: Encoders, captions: Sequence[str]) -> list[Conditioning]:
         if not known:
             with torch.no_grad():
                 known.append(encoders.family.encode_prompts([""]))
-        return known[0]
+        return known * len(captions)
 
     with (
         patch.object(ImageFile, "load_tensor", no_pixels),
         patch.object(Encoders, "latents", no_latents),
-        patch.object(Encoders, "caption", one_caption),
+        patch.object(Encoders, "captions", no_states),
     ):
         request = RunRequest(_config(folder), kind="cache", in_window=False)
         execute_guarded(request, emit=lambda event: _by_phase(event, laps), desk=CommandDesk())

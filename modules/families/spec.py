@@ -99,6 +99,9 @@ class TextSpec:
     tokens; `is_lower_case`: all text is read in lower case, so that capitals of captions change nothing.
     `ships_vocabulary`: the program contains one for models without a tokenizer; without it the model must have its own.
 
+    `prompts_at_once` is the number of prompts of one chunk that a GPU encodes together: always as many, so that the
+    states of a prompt depend on no other prompt. Families that encode each prompt by itself have 1.
+
     `usual_tokens` is the number of tokens that the memory estimate assumes, if it is lower than the most that are read.
 
     `widths` are the keys of configs that must agree, by text encoder: the one in its own config that holds the width of
@@ -119,6 +122,7 @@ class TextSpec:
     states_read: int = 1
     counted_by: str = ""
     embedding_tensors: Mapping[str, str] = field(default_factory=dict, hash=False)
+    prompts_at_once: int = 1
 
 
 @dataclass(frozen=True, slots=True)

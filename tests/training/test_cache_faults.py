@@ -331,10 +331,10 @@ def test_encoders_are_on_the_device_only_while_they_fill_the_caches(
 
     monkeypatch.setattr(Placement, "__init__", init)
     watch("latents")
-    watch("caption")
+    watch("captions")
     prepared = prepare(run_setup(laid_over(config, {"general": {"temp_device": "cpu:1"}})))
     try:
-        assert there == {"latents": {("vae",)}, "caption": {("text_encoder",)}}
+        assert there == {"latents": {("vae",)}, "captions": {("text_encoder",)}}
         assert on_device(prepared.model.placement) == ("unet",)
     finally:
         prepared.close()

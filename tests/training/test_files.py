@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -221,14 +222,32 @@ def test_latents_that_are_no_numbers_are_reported_and_not_kept(tmp_path: Path) -
 def test_captions_are_built_once_each(tmp_path: Path) -> None:
     store, asked = CacheStore(tmp_path), []
 
-    def encode(caption: str) -> dict[str, torch.Tensor]:
-        asked.append(caption)
-        return {"states": torch.ones(1)}
+    def encode(captions: Sequence[str]) -> list[dict[str, torch.Tensor]]:
+        asked.append("".join(captions))
+        return [{"states": torch.ones(1)} for _ in captions]
 
     captions = {"k1": "a", "k2": "b"}
     assert len(list(build_captions(captions, store, encode))) == 2
-    assert len(list(build_captions(captions | {"k3": "c"}, store, encode))) == 3
+    assert len(list(build_captions(captions | {"k3": "c"}, store, encode))) == 1
     assert asked == ["a", "b", "c"]
+
+
+def test_a_stop_among_captions_keeps_the_batches_before_it(tmp_path: Path) -> None:
+    captions, asked = {f"k{n}": str(n) for n in range(7)}, list[Sequence[str]]()
+
+    def encode(some: Sequence[str]) -> list[dict[str, torch.Tensor]]:
+        asked.append(some)
+        return [{"states": torch.tensor([float(c)])} for c in some]
+
+    store = CacheStore(tmp_path)
+    build = build_captions(captions, store, encode, batch_size=3)
+    for _ in range(4):
+        next(build)
+    build.close()
+    assert [store.has(key) for key in captions] == [True] * 6 + [False]
+    assert len(list(build_captions(captions, store, encode, batch_size=3))) == 1
+    assert [list(some) for some in asked] == [["0", "1", "2"], ["3", "4", "5"], ["6"]]
+    assert [store.read(key)["states"].item() for key in captions] == list(range(7))
 
 
 def test_pixels_become_minus_one_to_one() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,13 @@ from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.pipelines import load_tiny
 from tests.builders.runs import Ran, run
+from trainer.commands import CommandDesk, Stop
+from trainer.data.encoders import Encoders
 from trainer.data.sources import ConditioningByCaption, EncodedConditioning
-from trainer.events import StepFinished
+from trainer.events import CacheProgress, Event, StepFinished
+from trainer.launch import RunRequest
 from trainer.run import data
+from trainer.run.execute import execute_guarded
 
 LONG = "a disc on a gradient, " * 20  # more than one chunk of 75 tokens
 CAPTIONS = ["a disc", "<new> a disc", LONG, f"<new> {LONG}", "another disc"]
@@ -77,10 +82,51 @@ def test_a_batch_of_both_kinds_trains_like_an_uncached_run(
     assert len(entries(all_cached)) == 1 + len(CAPTIONS)
 
 
+def in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Encode captions in batches, as on a GPU."""
+    monkeypatch.setattr(Encoders, "captions_at_once", 4)
+
+
+def test_states_of_a_caption_depend_on_no_other_one(any_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is encoded with it, and in which place: so a cache has the same bits wherever its build was stopped."""
+    in_batches(monkeypatch)
+    family = load_tiny(any_model)
+    captions = [f"a disc, {'red ' * number}" for number in range(9)] + [LONG]
+    expected = dict(zip(captions, Encoders(family, CPU, nullcontext).captions(captions), strict=True))
+    for some in (captions[::-1], captions[2:5], captions[7:], captions[3:4]):
+        for caption, found in zip(some, Encoders(family, CPU, nullcontext).captions(some), strict=True):
+            with torch.no_grad():
+                alone = family.encode_prompts([caption]).tensors()
+            for name, tensor in found.tensors().items():
+                assert torch.equal(tensor, expected[caption].tensors()[name])
+                torch.testing.assert_close(tensor, alone[name], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("after", [2, *(pytest.param(n, marks=pytest.mark.full) for n in (1, 3, 4, 5, 6))])
+def test_a_cache_is_the_same_after_a_stop(
+    config: Config, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, after: int
+) -> None:
+    in_batches(monkeypatch)
+    whole = laid_over(config, {"general": {"cache_dir": str(tmp_path / "whole")}})
+    desk = CommandDesk()
+
+    def stop_in_time(event: Event) -> None:
+        if isinstance(event, CacheProgress) and event.what == "captions" and event.done == after:
+            desk.put(Stop())
+
+    execute_guarded(RunRequest(config, kind="cache", in_window=False), emit=stop_in_time, desk=desk)
+    num_kept = len(entries(config))
+    for each in (config, whole):
+        execute_guarded(RunRequest(each, kind="cache", in_window=False), emit=lambda _: None, desk=CommandDesk())
+    assert num_kept >= after
+    assert entries(config) == entries(whole)
+    assert len(entries(whole)) == 1 + len(CAPTIONS)
+
+
 @pytest.mark.parametrize("is_cacheable", [lambda _: True, lambda _: False, rule])
 def test_each_caption_keeps_its_place(any_model: Path, is_cacheable: Callable[[str], bool]) -> None:
     family = load_tiny(any_model)
-    fixed = EncodedConditioning(family, lambda c: family.encode_prompts([c]), CPU, torch.float32)
+    fixed = EncodedConditioning(family, lambda some: [family.encode_prompts([c]) for c in some], CPU, torch.float32)
     delivered = ConditioningByCaption(is_cacheable, fixed).deliver(CAPTIONS)
     with torch.no_grad():
         expected = family.encode_prompts(CAPTIONS).tensors()

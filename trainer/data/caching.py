@@ -205,7 +205,8 @@ class Caches:
             self.emit(PhaseChanged("caching", "encoding captions"))
             with self.placement.phase(phases.CACHE_CAPTIONS):
                 missing = {keys_NK[row].tobytes().hex(): ordered[row] for row in share}
-                build = build_captions(missing, store, self._caption_tensors)
+                at_once = self.encoders.captions_at_once
+                build = build_captions(missing, store, self._tensors_of_captions, batch_size=at_once)
                 self._drive(build, "captions", lambda: len(share))
         self._report_entries("captions", keys_NK, len(todo), store)
 
@@ -230,11 +231,12 @@ class Caches:
         key = self.caption_key(caption)
         self.stores.text.remove(key)
         with self.placement.phase(phases.CACHE_CAPTIONS):
-            tensors = self._caption_tensors(caption)
+            [tensors] = self._tensors_of_captions([caption])
         return self.stores.text.write(key, tensors)
 
-    def _caption_tensors(self, caption: str) -> dict[str, torch.Tensor]:
-        return {n: move(t, CPU) for n, t in self.encoders.caption(caption).tensors().items()}
+    def _tensors_of_captions(self, captions: Sequence[str]) -> list[dict[str, torch.Tensor]]:
+        encoded = self.encoders.captions(captions)
+        return [{n: move(t, CPU) for n, t in conditioning.tensors().items()} for conditioning in encoded]
 
     @property
     def _is_shared(self) -> bool:

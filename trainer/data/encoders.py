@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from torch import nn
@@ -18,9 +19,11 @@ _GPU_BATCH_SIZE = 8  # images that are moved and written together; their latents
 
 @dataclass(frozen=True, eq=False)
 class Encoders:
-    """The encoders of a run. Captions are encoded one at a time, under the run's `autocast()`.
+    """The encoders of a run; captions are encoded under its `autocast()`.
 
-    The last bits of an image's latents would depend on the batch, so the family encodes each image of one alone.
+    The last bits of an image's latents would depend on the batch, so the family encodes each image of one alone. Those
+    of a caption's states depend on the size of the batch, but not on what else is in it: so all batches of captions
+    have the same size, whatever is missing from the cache.
     """
 
     family: ModelFamily
@@ -50,10 +53,36 @@ class Encoders:
         with in_float32([p.module for p in self.family.parts.values() if p.spec.role == "vae"]):
             return self.latents(images_B3PP)
 
-    def caption(self, caption: str) -> Conditioning:
-        """Return the conditioning of one caption, on the training device."""
+    @property
+    def captions_at_once(self) -> int:
+        """The number of captions of one chunk that are encoded together; one on a CPU, to stop early."""
+        return 1 if self.device.is_cpu else self.family.spec.text.prompts_at_once
+
+    def captions(self, captions: Sequence[str]) -> list[Conditioning]:
+        """Return the conditioning of each of some captions, on the training device.
+
+        Those of one chunk are encoded in batches of `captions_at_once`, filled up with the empty prompt, longer ones
+        alone. So the states of a caption are the same with any others.
+        """
+        at_once, found = self.captions_at_once, dict[str, Conditioning]()
         with torch.no_grad(), self.autocast():
-            return self.family.encode_prompts([caption])
+            for batch in _batched(filter(self._has_one_chunk, dict.fromkeys(captions)), at_once):
+                encoded = self.family.encode_prompts([*batch, *[""] * (at_once - len(batch))])
+                found |= {caption: encoded.select([row]) for row, caption in enumerate(batch)}
+            for caption in captions:
+                if caption not in found:
+                    found[caption] = self.family.encode_prompts([caption])
+        return [found[caption] for caption in captions]
+
+    def _has_one_chunk(self, caption: str) -> bool:
+        limit = self.family.spec.text.chunk_tokens
+        return self.captions_at_once > 1 and self.family.count_tokens(caption) <= limit
+
+
+def _batched(captions: Iterable[str], size: int) -> Iterator[list[str]]:
+    source = iter(captions)
+    while batch := list(islice(source, size)):
+        yield batch
 
 
 @contextmanager

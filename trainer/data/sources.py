@@ -217,10 +217,10 @@ class CachedConditioning:
 
 @dataclass(frozen=True, eq=False)
 class EncodedConditioning:
-    """Text embeddings of encoders that are not trained, encoded at each use; one caption at a time, like the cache."""
+    """Text embeddings of encoders that are not trained, encoded at each use, each caption like for the cache."""
 
     family: ModelFamily
-    encode: Callable[[str], Conditioning]
+    encode: Callable[[Sequence[str]], Sequence[Conditioning]]
     device: Device
     dtype: torch.dtype
 
@@ -229,7 +229,8 @@ class EncodedConditioning:
 
     def deliver(self, captions: Sequence[str], prepared: PreparedTexts = None) -> Conditioning:
         """Encode the captions."""
-        joined = self.family.join([self.encode(c) for c in captions], self.encode(""))
+        *encoded, empty = self.encode([*captions, ""])
+        joined = self.family.join(encoded, empty)
         return joined.to(self.device, self.dtype)
 
 

@@ -264,7 +264,7 @@ def _conditioning_source(
     trained_tokens = model.trained_placeholders
     is_cacheable = _is_cacheable(model.trains_text_encoder, trained_tokens)
     if not data.text_cache:
-        encoded = EncodedConditioning(model.family, caches.encoders.caption, device, dtype)
+        encoded = EncodedConditioning(model.family, caches.encoders.captions, device, dtype)
         return ConditioningByCaption(is_cacheable, encoded)
     texts = texts_to_cache(
         dataset, text_encoder_trains=model.trains_text_encoder, trained_tokens=trained_tokens, run_seed=run_seed

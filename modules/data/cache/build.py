@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
@@ -191,13 +192,18 @@ def _written(batch: Sequence[_EncodedImage], store: EntryStore) -> list[EntryRes
 
 
 def build_captions(
-    captions: Mapping[str, str], store: EntryStore, encode: Callable[[str], dict[str, torch.Tensor]]
+    captions: Mapping[str, str],
+    store: EntryStore,
+    encode: Callable[[Sequence[str]], Sequence[Mapping[str, torch.Tensor]]],
+    *,
+    batch_size: int = 1,
 ) -> Generator[EntryResult, None, None]:
-    """Encode captions (by key) that have no entry yet, one at a time, yielding after each."""
-    for key, caption in captions.items():
-        if not store.has(key):
-            store.write(key, encode(caption))
-        yield EntryResult(key)
+    """Encode captions (by key) that have no entry yet, yielding after each, of which the batch is stored already."""
+    missing = (key for key in captions if not store.has(key))
+    while batch := list(islice(missing, batch_size)):
+        for key, tensors in zip(batch, encode([captions[key] for key in batch]), strict=True):
+            store.write(key, tensors)
+        yield from map(EntryResult, batch)
 
 
 def to_tensor(pixels_PP3: Pixels) -> torch.Tensor:

@@ -121,10 +121,19 @@ CLIP_CHUNK_TOKENS = 75
 """The tokens of a prompt that CLIP's text encoders read at once, between a start and an end token."""
 
 
+_CLIP_PROMPTS_AT_ONCE = 16
+
+
 def clip_prompts(**embedding_tensors: str) -> TextSpec:
     """Return how families with CLIP text encoders read prompts; `embedding_tensors` are the family's."""
     tokenizer = "modules.families.parts.clip_tokens:load_clip_tokenizer"
-    return TextSpec(CLIP_CHUNK_TOKENS, tokenizer, is_lower_case=True, embedding_tensors=embedding_tensors)
+    return TextSpec(
+        CLIP_CHUNK_TOKENS,
+        tokenizer,
+        is_lower_case=True,
+        embedding_tensors=embedding_tensors,
+        prompts_at_once=_CLIP_PROMPTS_AT_ONCE,
+    )
 
 
 def t5_prompts(max_tokens: int, *, encoder: str = "", **embedding_tensors: str) -> TextSpec:
