@@ -92,7 +92,7 @@ class KernelCounter(TorchDispatchMode):
             changed = [t for t, before in zip(given, versions, strict=True) if t._version != before]
             if not (made or changed) and args and isinstance(args[0], list | tuple):
                 changed = list(_on_gpu(args[0]))  # an operation on a list, in place
-            read = [t for t in given if t is not (kwargs or {}).get("out")]
+            read = list(_on_gpu((args, {name: value for name, value in (kwargs or {}).items() if name != "out"})))
             self._note(func.overloadpacket.__name__, func, read, made, changed)
         return result
 

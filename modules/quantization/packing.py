@@ -123,11 +123,18 @@ def scaled(values: torch.Tensor, scales: torch.Tensor, dtype: torch.dtype) -> to
     and a cast, and a compiler makes one kernel of both.
     """
     is_float8 = values.dtype.is_floating_point and values.itemsize == 1  # which torch multiplies with nothing
-    if not values.is_cuda or torch.compiler.is_compiling():
+    if not is_eager_gpu(values):
         return ((values.float() if is_float8 else values) * scales).to(dtype)
     if is_float8:
-        values = values.to(dtype)  # exact
-    return torch.mul(values, scales, out=torch.empty(values.shape, dtype=dtype, device=values.device))
+        values = out = values.to(dtype)  # exact
+    else:
+        out = torch.empty(values.shape, dtype=dtype, device=values.device)
+    return torch.mul(values, scales, out=out)
+
+
+def is_eager_gpu(tensor: torch.Tensor) -> bool:
+    """Return whether each operation is a kernel that converts what it reads and writes, and none is fused."""
+    return tensor.is_cuda and not torch.compiler.is_compiling()
 
 
 def _nearest_codes(values: torch.Tensor, lowest: torch.Tensor, middles: torch.Tensor) -> torch.Tensor:

@@ -15,7 +15,7 @@ import torch
 from torch.nn import functional
 
 from modules.quantization.known_once import known_once
-from modules.quantization.packing import ROWS, PackedData, Rows, scaled
+from modules.quantization.packing import ROWS, PackedData, Rows, is_eager_gpu, scaled
 from modules.quantization.registry import PRODUCT_CAPABILITY, Rounding
 
 _LEAST_TOKENS = 32  # torch._int_mm on CUDA: "self.size(0) needs to be greater than 16"
@@ -66,7 +66,7 @@ def round_tokens(tokens: torch.Tensor, rows: Rows) -> tuple[torch.Tensor, torch.
 
     The bits are the same. On a GPU none of the tokens' values is written in float32 but those of int8, once.
     """
-    if not _is_eager_gpu(tokens):
+    if not is_eager_gpu(tokens):
         return rows.round(tokens.float())
     largest = torch.linalg.vector_norm(tokens, float("inf"), dim=-1, keepdim=True, dtype=torch.float32)
     scales = rows.scales(largest)
@@ -172,15 +172,10 @@ def _rescaled(
         return scaled(product, token_scales, dtype)
     if bias is None:
         return scaled(product * token_scales, scales, dtype)
-    if not _is_eager_gpu(product):
+    if not is_eager_gpu(product):
         return (product * token_scales * scales + bias).to(dtype)
     out = torch.empty(product.shape, dtype=dtype, device=product.device)
     return torch.addcmul(bias, product * token_scales, scales, out=out)
-
-
-def _is_eager_gpu(tensor: torch.Tensor) -> bool:
-    """Return whether each operation is a kernel that converts what it reads and writes, and none is fused."""
-    return tensor.is_cuda and not torch.compiler.is_compiling()
 
 
 def _rounding_of(packed: torch.Tensor) -> Rounding:

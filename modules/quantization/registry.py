@@ -63,12 +63,12 @@ class QuantizedFormat:
     `packing` names the object that packs and unpacks a weight (`packing.Packing`), as "module:name". `stored_bytes`
     returns the bytes of a weight of a shape (out, in), with its scales. `rounds_inputs`: the inputs of a layer are
     rounded as well, and the products are computed in that format if the device can. `working_bytes` is the number of
-    bytes per element that unpacking a weight to float32 needs at its peak. `is_stored`: the weights are packed in the
-    file of the model, so `packing` is empty, and their bytes are in the file's header, if they are kept as they are
-    there: inputs rounded to 8 bits are multiplied with rows of 8 bits, which are made when the file is read. `cost` is
-    None where it depends on the type of the stored weights. `takes_scaled_float8`: weights in float8 with scales, as
-    files have them, are in the format already. `devices` are the kinds of devices it runs on, and `backends` describes
-    how, for the documents.
+    bytes per element that unpacking a weight to 16 bits needs at its peak on a GPU, with the result; 0 if that is all.
+    `is_stored`: the weights are packed in the file of the model, so `packing` is empty, and their bytes are in the
+    file's header, if they are kept as they are there: inputs rounded to 8 bits are multiplied with rows of 8 bits,
+    which are made when the file is read. `cost` is None where it depends on the type of the stored weights.
+    `takes_scaled_float8`: weights in float8 with scales, as files have them, are in the format already. `devices` are
+    the kinds of devices it runs on, and `backends` describes how, for the documents.
     """
 
     name: str
@@ -91,8 +91,8 @@ class QuantizedFormat:
         return self.stored_bytes(shape) / math.prod(shape)
 
     def unpacking_bytes(self, item_bytes: int) -> int:
-        """Return the peak of unpacking a weight to a dtype, per element: its float32 values exist at the same time."""
-        return max(self.working_bytes, FLOAT32_BYTES + item_bytes if item_bytes < FLOAT32_BYTES else FLOAT32_BYTES)
+        """Return the peak of unpacking a weight to a dtype on a GPU, per element, with the result."""
+        return max(self.working_bytes, item_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ INT8 = QuantizedFormat(
     help="8-bit integers with a scale for each output.",
     packing="modules.quantization.packing:INT8_ROWS",
     stored_bytes=row_bytes,
-    working_bytes=4,
+    working_bytes=0,
     devices=frozenset({"cpu", "cuda", "mps"}),
     backends="all devices",
     cost=LayerCost(kernels=4, moved_mb=10),
@@ -158,7 +158,7 @@ FLOAT8 = QuantizedFormat(
     help="8-bit floating point numbers (e4m3) with a scale for each output.",
     packing="modules.quantization.packing:FLOAT8_ROWS",
     stored_bytes=row_bytes,
-    working_bytes=4,
+    working_bytes=0,
     devices=frozenset({"cpu", "cuda"}),
     backends="CUDA, CPU",
     cost=LayerCost(kernels=6, moved_mb=23),
@@ -196,7 +196,7 @@ FLOAT8_W8A8 = QuantizedFormat(
     help="float8 weights, and inputs rounded to float8, so that the product is computed in float8.",
     packing="modules.quantization.packing:FLOAT8_ROWS",
     stored_bytes=row_bytes,
-    working_bytes=4,
+    working_bytes=0,
     devices=frozenset({"cpu", "cuda"}),
     backends="in float8 on CUDA (compute capability 8.9); "
     "on a CPU and older GPUs the same rounding, computed in 16 or 32 bits",
@@ -214,7 +214,7 @@ INT8_W8A8 = QuantizedFormat(
     help="int8 weights, and inputs rounded to int8, so that the product is computed in integers.",
     packing="modules.quantization.packing:INT8_ROWS",
     stored_bytes=row_bytes,
-    working_bytes=4,
+    working_bytes=0,
     devices=frozenset({"cpu", "cuda", "mps"}),
     backends="in int8 on CUDA (compute capability 7.5) and CPU; elsewhere the same rounding, computed in 16 or 32 bits",
     rounds_inputs="int8",
@@ -247,7 +247,7 @@ GGUF_A8_FLOAT = QuantizedFormat(
     "product is computed in float8. A weight needs a byte, whatever the file has.",
     packing="",
     stored_bytes=row_bytes,
-    working_bytes=4,
+    working_bytes=0,
     devices=frozenset({"cpu", "cuda"}),
     backends="in float8 on CUDA (compute capability 8.9); "
     "on a CPU and older GPUs the same rounding, computed in 16 or 32 bits",
@@ -262,7 +262,7 @@ GGUF_A8_INT = QuantizedFormat(
     "product is computed in integers. A weight needs a byte, whatever the file has.",
     packing="",
     stored_bytes=row_bytes,
-    working_bytes=4,
+    working_bytes=0,
     devices=frozenset({"cpu", "cuda", "mps"}),
     backends="in int8 on CUDA (compute capability 7.5) and CPU; elsewhere the same rounding, computed in 16 or 32 bits",
     rounds_inputs="int8",

@@ -44,7 +44,7 @@ from modules.memory.replay import Replay
 from modules.objectives.perceptual import PerceptualDistance, image_scaling
 from modules.objectives.perceptual_files import STAGES, WIDTHS, perceptual_bytes
 from modules.optim.optimizers.factored import Adafactor
-from modules.quantization import linear
+from modules.quantization import linear, packing
 from modules.quantization.linear import QuantizedLinear, quantize_layers
 from modules.quantization.packing import ROWS, GgufBlocks, PackedWeight
 from modules.quantization.registry import FORMATS, ChosenFormat, Residual
@@ -299,6 +299,8 @@ CASES = [*DAILY, *(pytest.param(c, marks=pytest.mark.full) for c in [*OF_ADAPTER
 @pytest.mark.daily(1)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_training_pass_needs_the_estimated_memory(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    if case.quantized:  # as on a GPU
+        monkeypatch.setattr(packing, "is_eager_gpu", lambda tensor: True)
     if case.quantized and case.is_mixed:  # the autocast here is emulated
         monkeypatch.setattr(linear, "_compute_dtype", lambda x: BF16)
     kept, peak = measured(case)
