@@ -18,6 +18,7 @@ from trainer.callbacks.compile_trial import CompileTrial, sizes_of_steps
 from trainer.callbacks.guards import Guards
 from trainer.callbacks.image_report import ImageReportCallback
 from trainer.callbacks.image_sampler import ImageSampler
+from trainer.callbacks.pace import MachineCauses, PaceWatch
 from trainer.callbacks.profiling import Profiling
 from trainer.callbacks.reconstruction import ReconstructionMeasure, ReconstructionSamples
 from trainer.callbacks.reports import CompileReport, DroppedImages, Metrics
@@ -59,6 +60,7 @@ class RunCallbacks:
 
     metrics: Metrics
     dropped: DroppedImages
+    pace: PaceWatch
     validation: ValidationCallback
     image_report: ImageReportCallback
     sampling: SamplingCallback | ReconstructionSamples
@@ -119,6 +121,7 @@ def build_callbacks(
             run_dir=setup.run_dir,
             emit=log.emit,
         ),
+        pace=PaceWatch(log.emit, MachineCauses(device)),
         validation=ValidationCallback(
             config.validation,
             loader=loaders.validation,

@@ -292,7 +292,7 @@ def _training(
         precision=setup.machine.precision,
         stepper=stepper,
         groups=model.groups,
-        reporters=(callbacks.metrics, callbacks.dropped) if ranks.rank.is_main else (),
+        reporters=(callbacks.metrics, callbacks.dropped, callbacks.pace) if ranks.rank.is_main else (),
         callbacks=_in_order(setup, model, loaders.training, callbacks, backup_callback, counters)
         if ranks.rank.is_main
         else (),

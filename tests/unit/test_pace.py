@@ -1,0 +1,52 @@
+"""The warning about steps that become slower."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from trainer.callbacks.pace import PaceWatch
+from trainer.events import Event, WarningRaised
+from trainer.step.callback import StepView
+from trainer.step.counters import Counters
+from trainer.step.outcome import StepOutcome
+
+
+def warnings_after(seconds: Iterable[float], causes: Sequence[str] = ()) -> list[str]:
+    """Return the warnings of a run whose steps take these times."""
+    events: list[Event] = []
+
+    def found() -> Iterator[str]:
+        yield from causes
+
+    watch = PaceWatch(events.append, found)
+    outcome = StepOutcome(0.1, 1.0, 1, was_skipped=False, learning_rates={})
+    for number, step_seconds in enumerate(seconds):
+        before, now = Counters(step=number), Counters(step=number + 1)
+        watch.after_step(StepView(before, now, outcome, step_seconds, 1000, ("unet",)))
+    assert all(isinstance(event, WarningRaised) for event in events)
+    return [event.message for event in events if isinstance(event, WarningRaised)]
+
+
+def test_a_run_that_becomes_slower_is_reported_once_with_the_cause() -> None:
+    [message] = warnings_after([0.2] * 200 + [0.5] * 400, ["the computer has swapped 3.0 GB"])
+    assert message == (
+        "Steps have become slower: 0.5 s each up to step 310, 2.5 times the 0.2 s of before. "
+        "Likely: the computer has swapped 3.0 GB."
+    )
+    [unexplained] = warnings_after([0.2] * 200 + [0.5] * 400)
+    assert unexplained.endswith("No cause was found in memory, swap and load.")
+
+
+def test_a_slow_start_other_sizes_and_single_slow_steps_are_not_reported() -> None:
+    assert warnings_after([30.0] * 10 + [0.2] * 400) == []
+    assert warnings_after([0.2, 0.8] * 300) == []
+    assert warnings_after(([0.2] * 49 + [20.0]) * 12) == []
+    assert warnings_after([0.2] * 200 + [0.5] * 60 + [0.2] * 200) == [], "one slow window"
+    assert warnings_after([0.02] * 200 + [0.1] * 400) == [], "less than a tenth of a second"
+
+
+def test_slow_steps_are_noticed_in_minutes_and_again_after_a_recovery() -> None:
+    assert len(warnings_after([20.0] * 30 + [40.0] * 10)) == 1
+    once = [0.2] * 100 + [0.6] * 200
+    assert len(warnings_after(once * 2)) == 2
+    assert len(warnings_after(once * 6)) == 3
