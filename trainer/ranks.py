@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import torch
 
 from modules.system.errors import DarkroomError
+from modules.system.network import gloo_interface
 from modules.system.ranks import ONLY_RANK, Rank, meeting_place
 
 if TYPE_CHECKING:
@@ -325,14 +326,15 @@ def connect(rank: Rank, *, device_type: str) -> Ranks:
         meeting = rendezvous(f"{place}?rank={rank.index}&world_size={rank.world_size}", timeout=_MEETING)
         # It also outlives a restart of all of them, and still has the addresses of those that ended.
         store = PrefixStore(f"darkroom/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", next(meeting)[0])
-        distributed.init_process_group(
-            "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo",
-            store=store,
-            rank=rank.index,
-            world_size=rank.world_size,
-            timeout=_WORK,
-        )
-        control = distributed.new_group(backend="gloo", timeout=_WAITING)
+        with gloo_interface(host) if rank.num_local < rank.world_size else contextlib.nullcontext():
+            distributed.init_process_group(
+                "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo",
+                store=store,
+                rank=rank.index,
+                world_size=rank.world_size,
+                timeout=_WORK,
+            )
+            control = distributed.new_group(backend="gloo", timeout=_WAITING)
     except (RuntimeError, ValueError, OSError) as error:
         if distributed.is_initialized():
             distributed.destroy_process_group()

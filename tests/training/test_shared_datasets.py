@@ -18,7 +18,7 @@ from modules.data.datasets import Datasets
 from modules.data.stored_examples import StoredExamples
 from modules.system.errors import DarkroomError
 from modules.system.ranks import Rank
-from tests.builders.configs import small_config
+from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
 from trainer.commands import StopAgreed, StopRequested
 from trainer.data.datasets import datasets_of
@@ -71,8 +71,10 @@ class OneOfThreads(OneProcess):
             tensor.copy_(self.meeting.exchange(self.rank.index, tensor)[0])
 
 
-def share(config: Config, ranks: Sequence[Rank], scan: Callable[[], Datasets]) -> list[Any]:
-    """Return the datasets of all processes, or what they raise."""
+def share(
+    config: Config, ranks: Sequence[Rank], scan: Callable[[], Datasets], *, of_others: Config | None = None
+) -> list[Any]:
+    """Return the datasets of all processes, or what they raise. `of_others` is the config of other machines."""
     meeting = Meeting(len(ranks))
 
     def work(rank: Rank) -> Any:
@@ -81,7 +83,9 @@ def share(config: Config, ranks: Sequence[Rank], scan: Callable[[], Datasets]) -
             return scan()
 
         try:
-            return share_datasets(OneOfThreads(meeting, rank), config, scan_here)
+            return share_datasets(
+                OneOfThreads(meeting, rank), (of_others if rank.machine else None) or config, scan_here
+            )
         except (DarkroomError, StopRequested, OSError) as error:
             meeting.leave()
             return error
@@ -124,10 +128,20 @@ def test_a_machine_without_the_images_is_named(config: Config) -> None:
     image = scanned.training.examples[3].image.path
     image.unlink()
     found = share(config, ON_TWO, lambda: scanned)
-    assert found[2].message == f"The process 3 of 3 finds no image {image}, which the first one uses."
+    assert found[2].message == f"Machine 2 has no image {image}, on which the run trains."
     image.write_bytes(b"another")
     found = share(config, ON_TWO, lambda: scanned)
-    assert found[2].message == f"The process 3 of 3 finds another image {image}, which the first one uses."
+    assert found[2].message == f"Machine 2 has another image {image}, on which the run trains."
+
+
+def test_a_machine_with_caches_of_its_own_is_named(config: Config, tmp_path: Path) -> None:
+    scanned = datasets_of(config)
+    others = laid_over(config, {"general": {"cache_dir": str(tmp_path / "own")}})
+    found = share(config, ON_TWO, lambda: scanned, of_others=others)
+    assert found[2].message == f"Machine 2 does not share the cache folder {tmp_path / 'own'} with the first one."
+    uncached = {"data": {"latent_cache": False, "text_cache": False}}
+    found = share(laid_over(config, uncached), ON_TWO, lambda: scanned, of_others=laid_over(others, uncached))
+    assert all(isinstance(datasets, Datasets) for datasets in found)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from modules.config.schema import Config
+from modules.config.usage import data_in_use
 from modules.data.archives import status_of
 from modules.data.cache.image_index import ImageIndex
 from modules.data.dataset import Dataset
@@ -75,8 +76,11 @@ def share_datasets(ranks: Ranks, config: Config, scan: Callable[[], Datasets]) -
         outline = _outline_of_main(ranks, found.outline if found is not None else None)
         if ranks.rank.num_local < ranks.rank.world_size:
             _send_to_machines(ranks, file, outline.num_bytes)
-        datasets = _map(_file_here(ranks, file), ranks.rank, config, outline)
+        files = ranks.gather((ranks.rank.machine, file))
+        here = next(path for machine, path in files if path is not None and machine == ranks.rank.machine)
+        datasets = _map(here, ranks.rank, config, outline)
         if ranks.rank.is_first_here and not ranks.rank.is_main:
+            _require_caches(config, files[0][1], ranks.rank)
             _require_images(datasets, ranks.rank)
         ranks.gather(None)  # the file is removed once all of them have mapped it
     return datasets if found is None else replace(datasets, index=found.index)
@@ -159,12 +163,6 @@ def _send_to_machines(ranks: Ranks, file: Path | None, num_bytes: int) -> None:
                 content.write(part.numpy().tobytes())
 
 
-def _file_here(ranks: Ranks, file: Path | None) -> Path:
-    """Return the file that the first process of this machine has written."""
-    places = {machine: place for machine, place in ranks.gather((ranks.rank.machine, file)) if place is not None}
-    return places[ranks.rank.machine]
-
-
 def _map(file: Path, rank: Rank, config: Config, outline: _Outline) -> Datasets:
     try:
         examples = map_examples(file)
@@ -179,6 +177,19 @@ def _map(file: Path, rank: Rank, config: Config, outline: _Outline) -> Datasets:
     return Datasets(settings, outline.fingerprint, training, validation, settings.plans_of(training))
 
 
+def _require_caches(config: Config, file_of_main: Path | None, rank: Rank) -> None:
+    """Raise DarkroomError if this machine has not the caches of the first one, of which each fills a share."""
+    data, folder = data_in_use(config), cache_folder(config)
+    if folder is None or file_of_main is None or not (data.latent_cache or data.text_cache):
+        return
+    if (folder / file_of_main.name).exists():
+        return
+    raise DarkroomError(
+        f"Machine {rank.machine + 1} does not share the cache folder {folder} with the first one.",
+        advice="Choose a folder that all machines share at the same path, or caches in memory.",
+    )
+
+
 def _require_images(datasets: Datasets, rank: Rank) -> None:
     """Raise DarkroomError if some of the images are not on this machine, or have another size there."""
     for examples in (datasets.training.examples, datasets.validation.examples):
@@ -190,7 +201,7 @@ def _require_images(datasets: Datasets, rank: Rank) -> None:
             if num_bytes != image.size_bytes:
                 found = "no" if num_bytes < 0 else "another"
                 raise DarkroomError(
-                    f"The {rank} finds {found} image {image.path}, which the first one uses.",
+                    f"Machine {rank.machine + 1} has {found} image {image.path}, on which the run trains.",
                     advice="All machines need the same files at the same paths. Copy the folders of the concepts "
                     "again, or use a folder that all of them share.",
                 )
