@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import torch
 
 from modules.system.errors import DarkroomError
-from modules.system.network import gloo_interface
+from modules.system.network import network_of_machines
 from modules.system.ranks import ONLY_RANK, Rank, meeting_place
 
 if TYPE_CHECKING:
@@ -326,7 +326,7 @@ def connect(rank: Rank, *, device_type: str) -> Ranks:
         meeting = rendezvous(f"{place}?rank={rank.index}&world_size={rank.world_size}", timeout=_MEETING)
         # It also outlives a restart of all of them, and still has the addresses of those that ended.
         store = PrefixStore(f"darkroom/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", next(meeting)[0])
-        with gloo_interface(host) if rank.num_local < rank.world_size else contextlib.nullcontext():
+        with network_of_machines(rank, store, host):
             distributed.init_process_group(
                 "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo",
                 store=store,

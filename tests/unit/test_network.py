@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from modules.system import network
-from modules.system.network import gloo_interface, interface_to
+from modules.system.errors import DarkroomError
+from modules.system.network import gloo_interface, interface_to, require_reachable
+from modules.system.ranks import Rank
 
 
 @pytest.fixture(autouse=True)
@@ -47,3 +51,50 @@ def test_the_own_address_is_that_of_the_route(monkeypatch: pytest.MonkeyPatch) -
         listening.bind(("127.0.0.1", 0))
         assert network._own_address_to("127.0.0.1") == "127.0.0.1"
     assert network._own_address_to("no.such.host.invalid") == ""
+
+
+class Store:
+    """What processes leave for each other, here of threads."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, str] = {}
+        self._has_changed = threading.Condition()
+
+    def set(self, key: str, value: str) -> None:
+        with self._has_changed:
+            self._values[key] = value
+            self._has_changed.notify_all()
+
+    def get(self, key: str) -> bytes:
+        with self._has_changed:
+            assert self._has_changed.wait_for(lambda: key in self._values, timeout=30)
+            return self._values[key].encode()
+
+
+class StoreOfAnUnreachableProcess(Store):
+    """A store in which the second process has the address of a closed port."""
+
+    def set(self, key: str, value: str) -> None:
+        with socket.socket() as closed:
+            closed.bind(("127.0.0.1", 0))
+            super().set(key, f"127.0.0.1 {closed.getsockname()[1]}" if key == "address/1" else value)
+
+
+@pytest.mark.parametrize("store", [Store(), StoreOfAnUnreachableProcess()])
+def test_a_process_that_cannot_be_reached_is_named_in_all(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network, "_reachable_address", lambda host: "127.0.0.1")
+
+    def problem_of(rank: Rank) -> str:
+        try:
+            require_reachable(rank, store, "first")
+        except DarkroomError as error:
+            return error.message
+        return ""
+
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(problem_of, [Rank(0, 2, 0, 1, 0), Rank(1, 2, 0, 1, 1)]))
+    if type(store) is Store:
+        assert found == ["", ""]
+    else:
+        reason = "The process 1 of 2, on machine 1, cannot reach process 2 at 127.0.0.1: Connection refused."
+        assert found == [reason, reason]
