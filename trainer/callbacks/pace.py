@@ -76,8 +76,8 @@ class PaceWatch:
             WarningRaised(
                 f"Steps have become slower: {seconds:.3g} s each up to step {step:,}, "
                 f"{seconds / self._usual_seconds:.1f} times the {self._usual_seconds:.3g} s of before. {reason}",
-                "Close what else uses the card or the memory. If it stays slow, stop, lower the memory (Fit to my card) and "
-                "resume.",
+                "Close what else uses the card or the memory. If it stays slow, stop, lower the memory (Fit to my "
+                "card) and resume.",
             )
         )
 
