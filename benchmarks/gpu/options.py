@@ -1,11 +1,11 @@
-"""Stage 5: the options that change how fast a step is, and every preset in the memory of its card."""
+"""Stage 5: the options and ways that change how fast a step is, and every preset in the memory of its card."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from benchmarks.gpu import presets
+from benchmarks.gpu import presets, ways
 from benchmarks.gpu.full_size import measured_step
 from benchmarks.gpu.models import small_run, subjects, trained
 from benchmarks.gpu.stage import Case, Found, Request
@@ -16,12 +16,13 @@ _NUM_TINY = 2  # on a CPU all of them are tested elsewhere
 
 
 def cases(request: Request) -> Sequence[Case]:
-    """Return a case for each option, beside the defaults, and for each preset."""
+    """Return a case for each option, beside the defaults, for each way to compute a step, and for each preset."""
     options: dict[str, Changes] = {"defaults": {}}
     options |= single_changes(small_run(request, precision="bfloat16"))
     names = list(options)[: _NUM_TINY if request.is_tiny else None]
     return (
         *(Case(f"option: {name}", partial(_with_option, request, options[name])) for name in names),
+        *ways.cases(request),
         *presets.cases(request),
     )
 

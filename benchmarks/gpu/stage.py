@@ -84,7 +84,7 @@ STAGES: tuple[Stage, ...] = (
     Stage(2, "tests", 5, 0, "benchmarks.gpu.suite:cases"),
     Stage(3, "numerics", 3, 1.5, "benchmarks.gpu.numerics:cases"),
     Stage(4, "full size", 9.5, 5.5, "benchmarks.gpu.full_size:cases"),
-    Stage(5, "options and presets", 9.5, 0, "benchmarks.gpu.options:cases"),
+    Stage(5, "options and presets", 10, 0, "benchmarks.gpu.options:cases"),
     Stage(6, "offloading", 3, 0, "benchmarks.gpu.offload:cases"),
     Stage(7, "quantized formats", 5, 0, "benchmarks.gpu.formats:cases"),
     Stage(8, "resuming", 1.5, 0, "benchmarks.gpu.resume:cases"),

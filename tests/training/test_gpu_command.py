@@ -17,13 +17,14 @@ from PIL import Image
 
 from benchmarks import full_size
 from benchmarks.copies import Copies, copies_of
-from benchmarks.gpu import child, command, models, presets
+from benchmarks.gpu import child, command, models, presets, ways
 from benchmarks.gpu.chart import bars_of, write_chart
 from benchmarks.gpu.markdown import as_markdown
 from benchmarks.gpu.results import CaseResult, Report, read_report, write_json
 from benchmarks.gpu.runner import Call, run_stages
 from benchmarks.gpu.stage import STAGES, Case, Check, Found, Request, Stage, at_most, stages_of, within
 from benchmarks.gpu.suite import results_of
+from benchmarks.gpu.trained_steps import TrainedSteps, compared
 from benchmarks.rows import Row
 from modules.config.presets import list_presets
 from modules.families.parts.folder_model import folder_configs
@@ -292,6 +293,32 @@ def test_what_a_device_computes_is_compared_with_the_cpu(tmp_path: Path) -> None
     assert lines[-1] == {"kind": "left", "names": []}
     skipped = next(line for line in lines if line.get("name") == "steps skipped")
     assert skipped["got"] == "3 of 3"
+
+
+def test_losses_of_two_ways_are_compared_to_the_bit_or_nearly() -> None:
+    ours, other = TrainedSteps((1.0, 0.5), 0.1), TrainedSteps((1.0, 0.5 + 1e-6), 0.2)
+    row, check = compared("a way", ours, other, allowed=0.0)
+    assert isinstance(row, Row)
+    assert row.value == "0.100 s per step, 0.200 s without it"
+    assert isinstance(check, Check)
+    assert (check.name, check.passed) == ("difference of 2 losses: a way", False)
+    for others, passed in ((other.losses, True), ((1.0, None), False), ((1.0, float("nan")), False)):
+        _, check = compared("a way", ours, TrainedSteps(others, 0.2), allowed=0.01)
+        assert isinstance(check, Check)
+        assert check.passed is passed
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("one_thread")
+def test_the_ways_to_compute_a_step_run_on_a_cpu_and_say_what_it_lacks(tmp_path: Path) -> None:
+    request = Request(5, "cpu", is_tiny=True, work=str(tmp_path), seconds=600.0)
+    found = {case.name: list(case.run(60.0)) for case in ways.cases(request)}
+    checks = [check for of_case in found.values() for check in of_case if isinstance(check, Check)]
+    assert [check for check in checks if not check.passed] == []
+    assert sum(check.got == "1 graphs" for check in checks) == 4
+    absent = [name for name, of_case in found.items() if any(f.name == "not on this device" for f in of_case)]
+    assert absent == ["CUDA graphs", "compiling by measurement", "expandable segments"]
+    assert not [name for name, of_case in found.items() if name not in absent and len(of_case) < 2]
 
 
 @pytest.mark.full

@@ -1,0 +1,135 @@
+"""Some steps of a run: their losses, their time and memory, and what the run chose; and two such runs compared."""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from statistics import median
+
+import torch
+
+from benchmarks.gpu.stage import Found, at_most
+from benchmarks.loop_speed import run_setup
+from benchmarks.measure import wait_for
+from benchmarks.rows import Row
+from modules.config.schema import Config
+from modules.system.devices import Device
+from trainer.machine_events import SettingChosen
+from trainer.run.finish import PreparedRun
+from trainer.run.training_run import prepare
+from trainer.run_folder.event_log import read_events
+from trainer.step.callback import StepView
+from trainer.step.loop import train_epoch
+from trainer.step.precision import process_settings
+
+_WARMUP_EPOCHS = 2
+_TINY_LOSS = 1e-12
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedSteps:
+    """The losses of steps, the seconds of a later one (median of the epochs), and the peak bytes of a GPU (else 0).
+
+    `num_graphs` CUDA graphs were recorded, unless there is a `graphs_failure`. `chosen` is what the run reported of
+    its settings, by their paths.
+    """
+
+    losses: tuple[float | None, ...]
+    seconds: float
+    peak_bytes: int = 0
+    reserved_bytes: int = 0
+    num_graphs: int = 0
+    graphs_failure: str = ""
+    chosen: dict[str, str] = field(default_factory=dict)
+
+
+class _Losses:
+    """Keeps the losses of a run (`Reporter`)."""
+
+    def __init__(self) -> None:
+        self.losses: list[float | None] = []
+
+    def after_step(self, view: StepView) -> None:
+        """Keep the loss of a step."""
+        self.losses.append(view.outcome.loss)
+
+
+def trained_steps(
+    config: Config,
+    device: Device,
+    *,
+    num_epochs: int,
+    way: AbstractContextManager[object] | None = None,
+    until_chosen: str = "",
+) -> TrainedSteps:
+    """Train some epochs, after two that are not timed, with the program changed by `way`.
+
+    With `until_chosen` the run ends once it has reported its choice for that setting.
+    """
+    gc.collect()  # frees the model of the run before
+    is_deterministic = config.general.deterministic
+    with (
+        way or nullcontext(),
+        process_settings(num_threads=1, precision=config.training.precision, deterministic=is_deterministic),
+    ):
+        run = prepare(run_setup(config))
+        try:
+            return _measured(run, device, num_epochs, until_chosen)
+        finally:
+            run.close()
+
+
+def _measured(run: PreparedRun, device: Device, num_epochs: int, until_chosen: str) -> TrainedSteps:
+    kept, training, seconds = _Losses(), run.training, list[float]()
+    training.reporters = (*training.reporters, kept)
+    for epoch in range(_WARMUP_EPOCHS + num_epochs):
+        if epoch == _WARMUP_EPOCHS and device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device.torch)
+        first, start = training.position.step, time.perf_counter()
+        train_epoch(training)
+        wait_for(device)
+        if epoch >= _WARMUP_EPOCHS:
+            seconds.append((time.perf_counter() - start) / (training.position.step - first))
+        if until_chosen and until_chosen in _choices(run):
+            break
+    assert training.counters.step == len(kept.losses), "reading the counters reads the last loss"
+    graphs, is_gpu = training.graphs, device.type == "cuda"
+    return TrainedSteps(
+        tuple(kept.losses),
+        median(seconds) if seconds else math.nan,
+        torch.cuda.max_memory_allocated(device.torch) if is_gpu else 0,
+        torch.cuda.max_memory_reserved(device.torch) if is_gpu else 0,
+        graphs.num_graphs if graphs is not None else 0,
+        graphs.failure if graphs is not None else "",
+        _choices(run),
+    )
+
+
+def _choices(run: PreparedRun) -> dict[str, str]:
+    return {e.path: e.summary for e in read_events(run.setup.run_dir) if isinstance(e, SettingChosen)}
+
+
+def compared(name: str, ours: TrainedSteps, other: TrainedSteps, *, allowed: float) -> Iterator[Found]:
+    """Yield the row of a way to compute steps beside those without it, and the check that their losses are close.
+
+    `allowed` is the largest relative difference of a loss; with 0 all bits must be equal.
+    """
+    words = f"{ours.seconds:.3f} s per step, {other.seconds:.3f} s without it"
+    if ours.peak_bytes:
+        words += (
+            f"; peak {ours.peak_bytes / 2**30:.3f} and {other.peak_bytes / 2**30:.3f} GiB, reserved "
+            f"{ours.reserved_bytes / 2**30:.3f} and {other.reserved_bytes / 2**30:.3f} GiB"
+        )
+    yield Row(name, words, numbers={"seconds": ours.seconds, "seconds_without": other.seconds})
+    pairs = list(zip(ours.losses, other.losses, strict=True))
+    yield at_most(f"difference of {len(pairs)} losses: {name}", max(_difference(*pair) for pair in pairs), allowed)
+
+
+def _difference(ours: float | None, other: float | None) -> float:
+    if ours is None or other is None or not math.isfinite(ours - other):
+        return math.inf
+    return abs(ours - other) / max(abs(other), _TINY_LOSS)
