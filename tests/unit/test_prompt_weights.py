@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from modules.families.parts.clip_tokens import load_clip_tokenizer
@@ -48,3 +48,13 @@ def test_tokens_have_the_weight_of_their_piece() -> None:
     assert first[1] == [1.0] * 71 + [1.5] * 5 + [1.0]
     assert second[1] == [1.0, 1.5] + [1.0] * 75
     assert tokenizer.weighted_chunks("") == [(tokenizer.chunks("")[0], [1.0] * 77)]
+
+
+@given(st.text(st.one_of(st.characters(max_codepoint=127), st.sampled_from("é 　ｆ<|>'s12")), max_size=60))
+@example("<|endoftext|> it's 12,  don't")
+def test_tokens_counted_word_by_word_are_those_of_the_text(text: str) -> None:
+    """A check counts a million captions so, many of which have the same words."""
+    tokenizer = load_clip_tokenizer(None)
+    assert tokenizer.count(text) == len(tokenizer.ids(text))
+    if text.isascii():
+        assert tokenizer.count(text) <= len(text), "so short captions need not be counted"

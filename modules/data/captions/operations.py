@@ -122,9 +122,9 @@ class CaptionRules:
     @property
     def is_plain(self) -> bool:
         """Whether no operation is on, so that every caption stays as it is."""
-        added = (self.trigger_word, self.prefix, self.suffix)
-        marks = (self.separator, self.group_separator, self.replacements)
-        return not (self.wildcards or self.changes_tags or any(added) or any(marks))
+        is_marked = self.separator or self.group_separator or self.replacements
+        is_longer = self.trigger_word or self.prefix or self.suffix
+        return not (self.wildcards or is_marked or is_longer or self.changes_tags)
 
     def is_random(self, text: str) -> bool:
         """Return whether the final text of a caption depends on the generator."""
