@@ -29,6 +29,11 @@ class Companion:
     mtime_ns: int
     is_alpha: bool = False
 
+    @property
+    def path_text(self) -> str:
+        """The path as text."""
+        return str(self.path)
+
 
 def mask_path_of(image: Path) -> Path:
     """Return the path at which an image has its mask, if it lies next to it."""

@@ -201,9 +201,9 @@ def _texts_of(dataset: Dataset) -> Iterator[str]:
         image, rejected = example.image, example.image.rejected
         if id(sizes) not in of_sizes:
             of_sizes[id(sizes)] = json.dumps([str(size) for size in sizes])
-        path, captions = json.dumps(image.path_text), json.dumps(image.captions)
+        path, captions = json.dumps(image.path_text), ", ".join(map(json.dumps, image.captions))
         of_rejected = "" if rejected is None else f", {json.dumps(rejected.path_text)}, {rejected.size_bytes}"
-        yield f"[{path}, {image.size_bytes}, {captions}, {of_sizes[id(sizes)]}{of_rejected}]"
+        yield f"[{path}, {image.size_bytes}, [{captions}], {of_sizes[id(sizes)]}{of_rejected}]"
 
 
 # The caption of each use of an image in a run: drawn from the counters of its sample.
