@@ -47,7 +47,10 @@ def backup_of(ran: Ran, step: int) -> Path:
     return next(Path(b.path) for b in ran.of(BackupSaved) if b.step == step)
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(
+    scope="module",
+    params=["lokr", "oft v2", *(pytest.param(name, marks=pytest.mark.full) for name in ("loha", "oft"))],
+)
 def trained(
     tiny_sdxl: Path, images: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> tuple[Config, Ran]:

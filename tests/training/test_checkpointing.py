@@ -253,7 +253,7 @@ def takes_embeddings(model: str) -> bool:
     return bool(flow_model(model).spec.text.embedding_tensors)
 
 
-@pytest.mark.daily(14)
+@pytest.mark.daily(8)
 @pytest.mark.parametrize(
     ("model", "kind", "mode", "saves"),
     matrix(
@@ -287,7 +287,7 @@ def test_gradients_of_a_truncated_denoising_chain_are_the_plain_ones(
 in_bfloat16 = functools.partial(predicted, dtype=torch.bfloat16)
 
 
-@pytest.mark.daily(13)
+@pytest.mark.daily(7)
 @pytest.mark.parametrize(("model", "kind", "mode", "saves"), matrix(MODELS, ["full", "lora"], MODES, SAVES))
 def test_gradients_inside_autocast_are_the_plain_ones(
     request: pytest.FixtureRequest, model: str, kind: str, mode: str, saves: str
@@ -377,7 +377,7 @@ def preferred(family: ModelFamily) -> torch.Tensor:
     return with_a_reference(family, lora_adapters(family))
 
 
-@pytest.mark.daily(13)
+@pytest.mark.daily(7)
 @pytest.mark.parametrize(("model", "mode", "saves"), matrix(MODELS, MODES, SAVES))
 def test_online_preference_training_gives_every_lora_parameter_its_gradient(
     request: pytest.FixtureRequest, model: str, mode: str, saves: str

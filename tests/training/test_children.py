@@ -93,6 +93,7 @@ def _is_end(event: JobEvent | JobEnded) -> bool:
     return isinstance(event, JobFinished | JobFailed | JobEnded)
 
 
+@pytest.mark.full
 def test_a_probe_measures(trained: Trained, tmp_path: Path) -> None:
     save_file(trained.config, tmp_path / "config.json")
     out = str(tmp_path / "probe")
@@ -100,6 +101,7 @@ def test_a_probe_measures(trained: Trained, tmp_path: Path) -> None:
     assert (tmp_path / "probe" / "points.json").is_file()
 
 
+@pytest.mark.full
 def test_a_backup_is_exported(trained: Trained, tmp_path: Path) -> None:
     """Save the model of a step, on the Run page."""
     out = tmp_path / "step.safetensors"
@@ -142,6 +144,7 @@ def _as_downloaded(cache: Path, repo: str) -> Path:
     return place / "snapshots" / ("0" * 40)
 
 
+@pytest.mark.full
 def test_a_caption_is_written(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = CAPTIONERS["blip_base"].files
     assert files is not None

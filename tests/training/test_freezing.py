@@ -144,7 +144,7 @@ def parts_of(names: Any) -> set[str]:
     return {name.partition(".")[0] for name in names}
 
 
-@pytest.mark.daily(8)
+@pytest.mark.daily(5)
 @pytest.mark.parametrize(
     ("model", "trains", "memory", "stopping", "unit", "start"),
     matrix(

@@ -73,6 +73,7 @@ def test_a_built_in_preset_states_only_what_differs_from_the_defaults(file: Path
     assert same == []
 
 
+@pytest.mark.daily(20)
 @pytest.mark.parametrize("file", BUILT_IN, ids=lambda f: f.stem)
 def test_a_built_in_preset_passes_the_check_with_images(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -123,6 +124,7 @@ def on_named_card(file: Path) -> tuple[Budget, int]:
     return budget, card_gb * 10**9
 
 
+@pytest.mark.daily(16)
 @pytest.mark.parametrize("file", OF_CARDS, ids=lambda f: f.stem)
 def test_a_preset_fits_the_card_it_names(file: Path) -> None:
     """With a tenth of the card left for the system. It recomputes no more than its card needs, and offloads no more."""

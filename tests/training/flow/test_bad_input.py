@@ -31,6 +31,7 @@ def test_captions_beyond_the_tokens_that_are_read_are_reported(
     assert long.message.startswith("1 of")
 
 
+@pytest.mark.daily(2)
 def test_a_model_without_its_tokenizers_is_refused(config: Config, model: Path, tmp_path: Path) -> None:
     copy = tmp_path / "model"
     shutil.copytree(model, copy, ignore=shutil.ignore_patterns("tokenizer*", "*_tokenizer"))
