@@ -7,9 +7,10 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import psutil
@@ -331,17 +332,21 @@ BRIGHTER: dict[str, Any] = {
 }
 
 
-def policy(**method: Any) -> dict[str, Any]:
+# A step of GRPO may have gradients of the size of rounding, which Adam would otherwise divide by their size.
+DAMPED: dict[str, Any] = {"optimizer": {"eps": 1e-3}}
+
+
+def policy(optimizer: Mapping[str, Any] = MappingProxyType({}), **method: Any) -> dict[str, Any]:
     """Changes for policy gradients on rollouts of three denoising steps."""
     settings = {"steps": 3, "guidance": 1.0, "inner_epochs": 2, **method}
     settings = {name: value for name, value in settings.items() if value is not None}
-    training = {"method": settings, "accumulation_steps": 2}
+    training = {"method": settings, "accumulation_steps": 2, **optimizer}
     return {"training": training, "reward": BRIGHTER, "parts": {"text_encoder": {"train": False}}}
 
 
 METHODS: dict[str, dict[str, Any]] = {
     "ddpo": policy(name="ddpo", samples_per_prompt=3, tracker_min_count=2),
-    "grpo": policy(name="grpo", group_size=3, kl_weight=0.1, steps=4),
+    "grpo": policy(name="grpo", group_size=3, kl_weight=0.1, steps=4, optimizer=DAMPED),
     "online dpo": policy(name="online_dpo", inner_epochs=None, candidates=3, updates_per_rollout=2, beta=20.0),
     "online dpo of steps": policy(name="online_dpo", inner_epochs=None, pairs="steps", candidates=3, steps=4),
     "dpo": {"training": {"method": {"name": "dpo", "beta": 20.0}}},  # a larger one multiplies rounding, too
