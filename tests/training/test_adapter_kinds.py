@@ -131,6 +131,7 @@ def test_the_diffusers_form_is_refused(trained: tuple[Config, Ran]) -> None:
     assert [p.path for p in problems_of(config) if p.severity == "error"] == ["output.format"]
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize(
     "adapter",
     [{"name": "lora"}, {"name": "lora", "decompose": True}, {"name": "loha"}, {"name": "lokr"}, {"name": "oft"}],

@@ -267,6 +267,7 @@ def test_selective_checkpointing_recomputes_casts_that_autocast_would_keep(
     assert run(config).finished.outcome == "finished"
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("model", "latent_cache", "text_cache"),
     matrix(["tiny_sd", "tiny_sdxl"], [True, False], [True, False], most_daily=2),

@@ -172,6 +172,7 @@ def test_sample_generates_with_and_without_a_lora(
     assert images[0] != images[1]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("is_kept_by_nohup", [pytest.param(False, marks=pytest.mark.full), True])
 def test_a_closed_terminal_stops_a_run_cleanly(config_file: Path, tmp_path: Path, is_kept_by_nohup: bool) -> None:
     """It used to end the process at once, and all since the last backup was lost. Then nothing can be printed."""

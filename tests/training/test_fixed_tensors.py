@@ -72,6 +72,7 @@ def with_seed(config: Config, seed: int, folder: Path) -> Config:
     return laid_over(config, own)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("is_old", [False, True], ids=["today", "backup of an older version"])
 def test_a_fork_with_another_seed_keeps_the_function(
     tiny_sd: Path, images: Path, tmp_path: Path, wide: None, is_old: bool

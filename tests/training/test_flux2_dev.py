@@ -128,6 +128,7 @@ def ran(config: Config) -> Ran:
     return run(config)
 
 
+@pytest.mark.full
 @torch.no_grad()
 def test_a_lora_is_trained_sampled_and_loaded_by_diffusers(
     ran: Ran, family: Flux2Dev, pipe: Any, tiny_flux2_dev: Path, tmp_path: Path

@@ -92,6 +92,7 @@ def losses(ran: Ran) -> list[float | None]:
     return [s.loss for s in ran.of(StepFinished)]
 
 
+@pytest.mark.full
 def test_a_part_stops_during_the_run_and_a_resumed_run_ends_the_same(
     tiny_sd: Path, images: Path, tmp_path: Path
 ) -> None:

@@ -189,6 +189,7 @@ def test_a_unet_of_safetensors_replaces_the_models_own(tiny_sd: Path, tmp_path: 
     assert "is not a GGUF file" in errors(laid_over(config, {"parts": {"unet": {"dtype": "gguf"}}}))["parts.unet.dtype"]
 
 
+@pytest.mark.full
 def test_a_whole_model_in_a_gguf_file_is_a_base_model(tmp_path: Path) -> None:
     """stable-diffusion.cpp writes such files."""
     write_tiny(tmp_path / "model.safetensors", "sd1")

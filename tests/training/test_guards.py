@@ -272,6 +272,7 @@ def kls(ran: Ran) -> list[float]:
     return [s.metrics["kl"] for s in ran.of(StepFinished)]
 
 
+@pytest.mark.full
 def test_a_run_that_moves_away_from_the_reference_is_stopped(toy: None, tiny_sd: Path, tmp_path: Path) -> None:
     unguarded = run(policy_config(tmp_path / "unguarded", tiny_sd))
     moved = kls(unguarded)

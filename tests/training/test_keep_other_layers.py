@@ -59,7 +59,7 @@ def test_a_run_of_the_unet_keeps_the_text_layers(config: Config, any_model: Path
     assert "They are kept: they act in the run" in note
 
 
-@pytest.mark.daily(1)
+@pytest.mark.full
 def test_the_last_text_layer_and_the_projection_are_kept(config: Config, any_model: Path, tmp_path: Path) -> None:
     file = whole_lora(any_model, tmp_path / "whole.safetensors", dtype=torch.bfloat16)
     # The layers that clip skip, or SDXL's first encoder, leaves out; the projection has no name that all programs know.

@@ -269,6 +269,7 @@ def of_all_kinds(folder: Path, *, model: Path, images: Path, **adapter: Any) -> 
     return changed
 
 
+@pytest.mark.full
 def test_a_run_with_all_of_it_resumes_bit_equal(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
     config = of_all_kinds(tmp_path, model=tiny_sd, images=images)
     assert not check(config).errors

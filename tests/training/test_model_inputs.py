@@ -87,6 +87,7 @@ def delivered(config: Config, epoch: int = 0, **changes: Any) -> list[Batch]:
         run.close()
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("latent_cache", [True, False])
 def test_it_arrives_in_predict_by_its_name(config: Config, monkeypatch: pytest.MonkeyPatch, latent_cache: bool) -> None:
     """Each row is the reference of its image, with the same flip; an image without one gets mid-gray."""

@@ -272,6 +272,7 @@ def test_in_16_bits_or_on_a_gpu_a_ratio_outside_of_the_clip_range_is_a_warning(
         assert (found.finish(context, clip_range=clip_range) is not None) == is_outside
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(("method", "clip_range"), [("ddpo", 1e-6), ("grpo", 1e-6), ("ddpo", 0.5)])
 def test_a_step_whose_ratios_are_all_clipped_is_a_warning(
     tiny_sd: Path, two_images: Path, tmp_path: Path, method: str, clip_range: float

@@ -53,6 +53,7 @@ def test_a_profile_is_written_and_changes_nothing(config: Config, monkeypatch: p
     assert plain.of(ProfileWritten) == []
 
 
+@pytest.mark.full
 def test_the_benchmark_profiles_as_many_steps_as_wanted(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

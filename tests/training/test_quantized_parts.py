@@ -172,6 +172,7 @@ def test_checkpointed_gradients_are_the_same_bits(tiny_sdxl: Path, name: str, mo
     family.set_memory({}, train_device=CPU, temp_device=TEMP)
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("kind", SETTINGS)
 @pytest.mark.parametrize("name", daily(f"nfloat4{RESIDUAL}"))
 def test_products_that_selective_checkpointing_keeps_are_not_changed(

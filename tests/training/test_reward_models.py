@@ -316,6 +316,7 @@ def test_a_failing_reward_ends_the_run_and_nothing_is_lost(tiny_sd: Path, images
 # ---- OneTrainer
 
 
+@pytest.mark.full
 def test_an_onetrainer_config_with_a_reward_trains(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
     """OneTrainer died here after 31 steps on a missing argument (OneTrainer#467)."""
     data = {

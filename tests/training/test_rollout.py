@@ -166,6 +166,7 @@ def test_gradients_are_those_of_a_full_graph(
         assert torch.equal(ours[name], theirs[name]), name
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize(("kind", "mode"), matrix(["lora", "full"], ["whole", "block"]))
 def test_checkpointing_changes_no_bit(any_model: Path, kind: str, mode: str) -> None:
     family, parameters = learning(any_model, kind)

@@ -235,6 +235,7 @@ def test_margins_of_steps_and_their_clipping() -> None:
 # ---- resuming
 
 
+@pytest.mark.full
 def test_a_stopped_run_resumes_bit_equal(tiny_sd: Path, hard_images: Path, tmp_path: Path) -> None:
     """Within the second rollout, with a refreshed reference."""
     method = {**STEPS, "reference": "refreshed", "refresh_every": 3, "timestep_share": 0.5, "pairs_per_update": 3}

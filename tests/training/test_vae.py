@@ -209,6 +209,7 @@ def test_no_other_part_is_read(tiny_sd: Path, pixels: Path, tmp_path: Path, monk
     assert {n for n, p in seen[0].parts.items() if next(p.module.parameters()).is_meta} == {"unet", "text_encoder"}
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("dtype", "precision", "decoder_only"),
     [

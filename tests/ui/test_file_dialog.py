@@ -101,6 +101,7 @@ def load_by_hand(window: Window, name: str) -> None:
     window.settle()
 
 
+@pytest.mark.daily(1)
 def test_every_widget_shows_what_was_loaded_by_the_dialog(screen: None, loading: Window) -> None:
     for name, config in CONFIGS.items():
         load_by_hand(loading, name)

@@ -19,6 +19,7 @@ from tests.builders.runs import losses, run
 ROWS = [(name, config) for name in FLOW_MODELS for config in flow_model(name).onetrainer]
 
 
+@pytest.mark.daily(6)
 @pytest.mark.parametrize(("tiny_name", "config_name"), ROWS)
 def test_a_config_of_onetrainer_runs(
     tiny_name: str, config_name: str, request: pytest.FixtureRequest, images: Path, tmp_path: Path
