@@ -74,6 +74,7 @@ def done_by(name: str, **values: Any) -> JobFinished:
     return end_of(send_job(request_line(JOBS[name], validate_settings(JOBS[name].settings, values))))
 
 
+@pytest.mark.full
 def test_an_image_is_generated_with_the_lora_of_a_run(trained: Trained, tmp_path: Path) -> None:
     """Generate on the Sample page: the worker hid a package from libraries that had found it before."""
     request = SampleRequest(

@@ -112,6 +112,7 @@ def shown(ran: Ran, index: int, step: int) -> np.ndarray:
         return np.asarray(image.convert("RGB"))
 
 
+@pytest.mark.full
 def test_stock_diffusers_samples_zogs_and_all_else_as_before(ran: Ran, config: Config) -> None:
     """Right zogs of 24, of which the untrained model samples none; least of three seeds on six kinds of processor.
 

@@ -467,7 +467,7 @@ def named(before: Config, changed: Config, record: FieldRecord) -> bool:
     return any(p.severity == "error" or p.path == record.path or record.label in p.message for p in new)
 
 
-@pytest.mark.daily(6)
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("key", [key for key, (_, r) in FIELDS.items() if r.path not in WITHOUT_RESULT])
 def test_every_setting_does_something_or_is_named(base: Config, places: dict[str, str], key: str) -> None:
     seen_in, record = fields_of(base)[key]

@@ -239,6 +239,7 @@ def num_tensors() -> int:
     return sum(isinstance(thing, torch.Tensor) for thing in gc.get_objects())
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("preset", [p for p in list_presets() if p.name == DEMO], ids=lambda p: p.name)

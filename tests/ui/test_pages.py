@@ -91,7 +91,7 @@ def is_shown_on_every_page_saved_and_loaded(window: Window, folder: Path, preset
     assert load_file(folder / "copy.json").config == config
 
 
-@pytest.mark.daily(6)
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("key", FORM_PAGES)
 def test_every_field_shows_its_value_and_accepts_an_edit(advanced: Window, key: str) -> None:
     form, view = advanced.app.form, form_of(advanced, key)
