@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+import math
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from modules.config.codec import load_file
 from modules.config.schema import Config
+from modules.data.batch import Batch
 from tests.builders.configs import laid_over, small_config
 from tests.builders.runs import Ran, run
 from trainer.commands import ReportNow, Stop
 from trainer.events import PhaseChanged, StepFinished, WarningRaised
 from trainer.machine_events import ImagesReported
 from trainer.run_folder.image_report import DATA_FILE, newest_report
+from trainer.step.fixed_losses import FixedLosses, LossesAtTimestep
 
 
 def config_of(folder: Path, model: Path, images: Path) -> Config:
@@ -24,7 +32,7 @@ def config_of(folder: Path, model: Path, images: Path) -> Config:
         ],
         "data": {"caption_dropout": 0.5, "partial_batches": "drop"},
         "training": {"epochs": 2, "ema": {"mode": "train_device", "decay": 0.9}},
-        "validation": {"every": {"unit": "never"}},
+        "validation": {"every": {"n": 1, "unit": "epoch"}},
     }
     return laid_over(small_config(folder, model=model, images=images), changes)
 
@@ -63,6 +71,8 @@ def test_a_report_measures_each_image_once_and_changes_nothing(tiny_sd: Path, im
     assert all(i.caption for i in report.images)
     assert page.read_text(encoding="utf-8").count("data:image/jpeg") == 10
 
+    for file in (run_dir / "plan.csv", *(run_dir / "save").iterdir()):
+        file.unlink()  # a run that is resumed writes both again
     before = files_of(run_dir)
     again = run(load_file(run_dir / "config.json").config, resume_from=run_dir, kind="report")
     assert (again.finished.outcome, again.finished.step) == ("reported", ran.finished.step)
@@ -87,6 +97,27 @@ def test_a_stopped_report_leaves_no_files(tiny_sd: Path, images: Path, tmp_path:
     stopped = run(config, resume_from=run_dir, kind="report", on_event=stop)
     assert stopped.finished.outcome == "stopped"
     assert list(run_dir.rglob(DATA_FILE)) == []
+
+
+def test_images_whose_losses_are_not_finite_are_left_out_by_name(
+    tiny_sd: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In half precision a model can overflow for one image; the medians of all would be NaN."""
+    plain = FixedLosses.of
+
+    def overflowing(self: FixedLosses, batch: Batch, *args: Any, **kwargs: Any) -> Iterator[LossesAtTimestep]:
+        for at in plain(self, batch, *args, **kwargs):
+            of_first = [s.example == 0 for s in batch.sample_indices]
+            losses = [math.nan if is_first else loss for is_first, loss in zip(of_first, at.plain, strict=True)]
+            yield replace(at, plain=losses)
+
+    monkeypatch.setattr(FixedLosses, "of", overflowing)
+    ran = run_with_report(small_config(tmp_path, model=tiny_sd, images=images), step=2)
+    [reported] = ran.of(ImagesReported)
+    assert reported.num_images == 4
+    assert [w.message for w in ran.of(WarningRaised) if "finite" in w.message] == [
+        "The losses of 1 image are not finite, so these are left out: 000.png."
+    ]
 
 
 def test_a_run_without_losses_of_images_says_so(tiny_sd: Path, images: Path, tmp_path: Path) -> None:

@@ -68,6 +68,11 @@ def test_a_few_images_of_a_concept_are_compared_to_all_and_very_few_not_at_all()
     assert outliers(compared(image("a"), image("b"), image("c", 9))) == {}
 
 
+def test_a_loss_of_exactly_zero_is_far_below_the_others() -> None:
+    black = ImageLoss("/images/black.png", "cat", "training", "", 4, (0.0, 0.0, 0.0))
+    assert outliers(compared(*(image(f"cat {n}") for n in range(20)), black)) == {"black": "low"}
+
+
 def test_a_report_is_written_and_read_again(tmp_path: Path) -> None:
     report = compared(*(image(f"cat {n}") for n in range(9)), image("<b>&", 3))
     page = write_report(tmp_path, report, lambda path: b"jpeg")

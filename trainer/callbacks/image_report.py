@@ -31,6 +31,7 @@ from trainer.step.meeting import Meeting
 
 _TASK = "image losses"
 _REPORTED_EVERY_SECONDS = 5.0
+_MOST_NAMED = 10
 _DRAWS, _FEW = 4, 500  # of noise for each image and timestep, where the images are so few; else one
 
 Measured = tuple[bool, int, tuple[float, ...]]  # whether it is a validation image, its example, its losses
@@ -92,6 +93,10 @@ class ImageReportCallback:
         self._emit(PhaseChanged("validating", f"the loss of {count(self._num_images, 'image')}"))
         measured = [one for share in self._meeting.share(_TASK) for one in share]
         images = [self._image(*one, epoch=counters.epoch) for one in sorted(measured)]
+        if broken := [Path(image.path).name for image in images if not all(map(math.isfinite, image.losses))]:
+            message = f"The losses of {count(len(broken), 'image')} are not finite, so these are left out: "
+            self._emit(WarningRaised(f"{message}{', '.join(broken[:_MOST_NAMED])}.", "Look at the precision first."))
+            images = [image for image in images if all(map(math.isfinite, image.losses))]
         report = compare_images(counters.step, self._losses.timesteps, images)
         path = ""
         with SideOutput("The report on the images", self._run_dir, self._emit).warn_on_failure():

@@ -65,6 +65,7 @@ def carry_out(setup: RunSetup) -> None:
     training, callbacks = run.training, run.callbacks
     is_safe = True  # nothing is trained yet that could be lost
     try:
+        _fill_folder(run)
         dry_run(run)
         is_safe = False
         if is_main:
@@ -126,6 +127,20 @@ def report_images(setup: RunSetup) -> None:
     setup.log.emit(RunFinished("reported", counters.step, message, path))
 
 
+def _fill_folder(run: PreparedRun) -> None:
+    """In the main process, write the plan of the steps and the best models of the backup into the folder of the run."""
+    setup, loader = run.setup, run.training.loader
+    if not setup.machine.ranks.rank.is_main:
+        return
+    if len(loader.dataset.examples) <= _MOST_IN_PLAN:
+        rows = plan_rows(loader.dataset, loader.plans, loader.versions, epochs=setup.config.training.epochs)
+        place = setup.run_dir / "plan.csv"
+        with SideOutput("The plan of the steps", place, setup.log.emit).warn_on_failure():
+            write_text(place, as_csv(rows))
+    if setup.backup is not None:
+        restore_best(setup, run.callbacks, setup.backup)
+
+
 def _at_start(run: PreparedRun) -> None:
     """Sample, validate and measure rewards before the first step, as set."""
     counters, callbacks = run.training.counters, run.callbacks
@@ -139,13 +154,6 @@ def _at_start(run: PreparedRun) -> None:
 def prepare(setup: RunSetup) -> PreparedRun:
     """Load the model, fill the caches, build the stepper and the callbacks, restore a backup, and announce the run."""
     model, loaders = load_run(setup)
-    training_loader = loaders.training
-    epochs = setup.config.training.epochs
-    if setup.machine.ranks.rank.is_main and len(training_loader.dataset.examples) <= _MOST_IN_PLAN:
-        rows = plan_rows(training_loader.dataset, training_loader.plans, training_loader.versions, epochs=epochs)
-        place = setup.run_dir / "plan.csv"
-        with SideOutput("The plan of the steps", place, setup.log.emit).warn_on_failure():
-            write_text(place, as_csv(rows))
     reward_models = load_reward_models_of(setup)
     perceptual = load_perceptual_of(setup)
     method = build_method(setup.config.training, reward_models.followed if reward_models else perceptual)
@@ -277,8 +285,6 @@ def _training(
             of_search, of_guards = split_state_of_rewards(setup.saved.rewards)
             callbacks.rewards.search.load_state_dict(of_search)
             callbacks.guards.load_state_dict(of_guards)
-        if ranks.rank.is_main:
-            restore_best(setup, callbacks, setup.backup)
         counters = _fit_counters(setup, counters, loaders.training, setup.saved.plan)
         _share_weights(ranks, model)
     freeze(counters, "before this point")  # the exact step is not known for a resumed run

@@ -24,6 +24,7 @@ Verdict = Literal["", "high", "low"]
 FOLDER, DATA_FILE, PAGE_FILE = "report", "images.json", "images.html"
 _FEWEST = 8  # images of a kind; among fewer nothing stands out
 _OUTLIER = 3.5  # robust standard deviations, the limit of Iglewicz and Hoaglin (1993)
+_LEAST_LOSS = 1e-12  # one of exactly 0 has no logarithm
 _LEAST_DEVIATION = 0.02  # of logarithms; smaller where a few images happen to have nearly the same loss
 _TIMES = 1.3  # times the typical loss: less is not worth looking at, however equal the others are
 _MOST_THUMBNAILS = 400  # on the page, about 4 kB each
@@ -78,8 +79,7 @@ def compare_images(step: int, timesteps: Sequence[int], images: Sequence[ImageLo
 
     A loss depends more on its timestep than on its image, so its logarithm is compared to the median of its timestep.
     The mean of an image's distances counts a timestep the less, the more its losses vary: by their squared median
-    deviation. An image far from the others, by the median deviation of these means, stands out. Losses must be
-    positive.
+    deviation. An image far from the others, by the median deviation of these means, stands out. Losses must be finite.
     """
     large = {name for name, number in Counter((i.kind, i.concept) for i in images).items() if number >= _FEWEST}
     groups: defaultdict[tuple[str, str], list[ImageLoss]] = defaultdict(list)
@@ -91,7 +91,7 @@ def compare_images(step: int, timesteps: Sequence[int], images: Sequence[ImageLo
 
 
 def _rate(images: Sequence[ImageLoss]) -> list[ImageLoss]:
-    logarithms_NT = np.log([image.losses for image in images])
+    logarithms_NT = np.log(np.maximum([image.losses for image in images], _LEAST_LOSS))
     distances_NT = logarithms_NT - np.median(logarithms_NT, axis=0)
     weights_T = 1 / np.maximum(_deviation(distances_NT), _LEAST_DEVIATION) ** 2
     distances_N = distances_NT @ weights_T / weights_T.sum()
