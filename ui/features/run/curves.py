@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tkinter as tk
 from collections.abc import Sequence
 from functools import partial
@@ -24,7 +25,7 @@ from ui.loop.metric_curves import (
 )
 from ui.loop.past_runs import list_runs_with_log, read_past_run
 from ui.loop.run_state import RunState
-from ui.loop.series import PastRun, Series
+from ui.loop.series import EMPTY, PastRun, Series
 from ui.widgets.controls import Button, Switch
 from ui.widgets.fitted_text import FittedTexts
 from ui.widgets.menu import make_menu, open_at
@@ -48,6 +49,7 @@ from ui.widgets.variables import FlagVar
 
 _MOST_RUNS = 12  # in the menu
 _MAX_COMPARED = 4
+_READ_AGAIN = 1.01  # times as many losses as when the verdict was read
 _MIN_WIDTH, _HEIGHT, _MAX_HEIGHT = 138, 46, 220  # of the plot of a metric
 _CURVES_TIP = "Choose the curves. Those with another unit have a chart of their own below the loss."
 _ZOOM_TIP = "Show the whole run again (double click).\nWheel or drag: zoom. Shift and drag: move."
@@ -63,6 +65,7 @@ class RunCurves(Panel):
         self._context = context
         self._state = RunState()
         self._menu: tk.Menu | None = None
+        self._read: tuple[object, ...] = ()  # the losses that the verdict is about
         self.is_log = FlagVar(master=self, value=choices.is_log)
         self._add_tools()
         self.chart = Plot(self, context.theme, zooms=True, on_zoom=self._follow_zoom)
@@ -76,7 +79,7 @@ class RunCurves(Panel):
     def show(self, state: RunState) -> None:
         """Draw the curves of a run, and say what its losses show."""
         self._state = state
-        self.verdict.set_text(verdict_line(state))
+        self._show_verdict(state)
         lines = lines_of(
             state.series,
             state.validations,
@@ -85,6 +88,14 @@ class RunCurves(Panel):
             unit_labels=_unit_labels(state),
         )
         self.chart.show(run_figure(shown_lines(lines, self._choices.curves), state.validations))
+
+    def _show_verdict(self, state: RunState) -> None:
+        """State what the losses show; again once there is a hundredth more of them: reading a million takes 0.1 s."""
+        losses = state.series.get("loss", EMPTY)
+        read = (state.started, state.validations, state.is_over, int(math.log(max(1, len(losses)), _READ_AGAIN)))
+        if read != self._read:
+            self._read = read
+            self.verdict.set_text(verdict_line(state))
 
     def toggle(self, curve: str) -> None:
         """Show a curve, or hide it."""
