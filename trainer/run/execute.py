@@ -39,20 +39,19 @@ from trainer.preflight.model import found_model, without_lacking_parts
 from trainer.preflight.passes import ESTIMATING
 from trainer.preflight.report import Progress, Report
 from trainer.ranks import ALONE, LostProcessError, Ranks, connect
-from trainer.run.checkpoint import SavedState
 from trainer.run.data import build_loaders, caches_of
 from trainer.run.failure import failure_of, not_enough_memory
 from trainer.run.machine import Machine, machine_of, name_of, no_spill
 from trainer.run.meters import DownloadMeter, MemoryMeter
 from trainer.run.model import load_model
-from trainer.run.open_folder import check_resume, check_weights, ending_if_complete, open_folder
+from trainer.run.open_folder import check_resume, check_weights, folder_of, known_ending
 from trainer.run.processes import require_equal_settings
 from trainer.run.prune import kinds_in_use, unused_entries
 from trainer.run.setup import Clocks, RunSetup
 from trainer.run.threads import choose_num_threads
 from trainer.run.training_run import carry_out, report_images
 from trainer.run_folder.backup import BackupInfo, find_backup
-from trainer.run_folder.destination import PATH, chosen_destination, note_destination, resolved_destination, taken_by
+from trainer.run_folder.destination import PATH, chosen_destination, resolved_destination, taken_by
 from trainer.run_folder.event_log import EventLog
 from trainer.run_folder.run_lock import interrupted_run
 from trainer.step.failures import is_out_of_memory
@@ -135,7 +134,7 @@ def execute(
         check_weights(request.config, start_weights)
         backup = None
     saved = check_resume(request.config, backup) if backup else None
-    if backup and saved and (ending := _ending(request, backup, saved, ranks)) is not None:
+    if backup and saved and (ending := known_ending(request, backup, saved, ranks)) is not None:
         log.emit(ending)
         return
     num_threads = ranks.from_main(
@@ -162,7 +161,7 @@ def execute(
         if request.kind == "cache" or (request.kind == "train" and request.config.general.only_cache):
             _only_cache(request.config, datasets, machine, desk, log, clocks)
             return
-        run_dir, backup = _open(request, backup, start_weights, log, clocks, ranks, asked=asked)
+        run_dir, backup = folder_of(request, backup, start_weights, log, clocks, ranks, asked=asked)
         setup = RunSetup(
             request.config,
             datasets,
@@ -184,39 +183,6 @@ def execute(
             if is_out_of_memory(error) or is_out_of_memory(error.__cause__):
                 raise not_enough_memory(error, setup) from (error.__cause__ or error)
             raise
-
-
-def _ending(request: RunRequest, backup: BackupInfo, saved: SavedState, ranks: Ranks) -> RunFinished | None:
-    """Return the ending of a run that has nothing left to do; None for all others, and for a report on its images."""
-    if request.kind == "report":
-        return None
-    is_fork = request.kind == "fork"
-    ending = ending_if_complete(request.config, backup, saved, is_fork=is_fork) if ranks.rank.is_main else None
-    return ranks.from_main(ending)
-
-
-def _open(
-    request: RunRequest,
-    backup: BackupInfo | None,
-    start_weights: BackupInfo | None,
-    log: EventLog,
-    clocks: Clocks,
-    ranks: Ranks,
-    *,
-    asked: str,
-) -> tuple[Path, BackupInfo | None]:
-    """Return the folder of the run and the backup to restore; the main process opens it for writing.
-
-    For a report the folder is left as it is. `asked` is the destination in the config.
-    """
-    if request.kind == "report" and backup is not None:
-        return backup.run_dir, backup
-    workspace = from_root(request.config.general.workspace_dir)
-    opened = open_folder(request, backup, start_weights, workspace, log, clocks) if ranks.rank.is_main else None
-    if opened is not None:
-        note_destination(opened[0], asked=asked, chosen=request.config.output.destination)
-    run_dir, path = ranks.from_main(opened) or (workspace, None)
-    return run_dir, find_backup(path) if path is not None else None
 
 
 def _report_uneven_devices(machine: Machine, log: EventLog) -> None:

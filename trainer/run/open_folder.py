@@ -15,9 +15,11 @@ from modules.system.problem import count
 from trainer.events import Event, PhaseChanged, RunFinished, WarningRaised
 from trainer.launch import RunRequest
 from trainer.preflight.resume import learning_changes
+from trainer.ranks import Ranks
 from trainer.run.checkpoint import SavedState, read_state
 from trainer.run.setup import Clocks
-from trainer.run_folder.backup import BackupInfo, abandoned_by, make_newest, verify
+from trainer.run_folder.backup import BackupInfo, abandoned_by, find_backup, make_newest, verify
+from trainer.run_folder.destination import note_destination
 from trainer.run_folder.event_log import EventLog, last_event
 from trainer.run_folder.fork import fork_into, fork_weights_into, weights_do_not_fit
 from trainer.run_folder.result import abandon_results, results_of
@@ -51,7 +53,16 @@ def check_weights(config: Config, backup: BackupInfo) -> None:
         )
 
 
-def ending_if_complete(config: Config, backup: BackupInfo, saved: SavedState, *, is_fork: bool) -> RunFinished | None:
+def known_ending(request: RunRequest, backup: BackupInfo, saved: SavedState, ranks: Ranks) -> RunFinished | None:
+    """Return the ending of a run that has nothing left to do; None for all others, and for a report on its images."""
+    if request.kind == "report":
+        return None
+    is_fork = request.kind == "fork"
+    ending = _ending_if_complete(request.config, backup, saved, is_fork=is_fork) if ranks.rank.is_main else None
+    return ranks.from_main(ending)
+
+
+def _ending_if_complete(config: Config, backup: BackupInfo, saved: SavedState, *, is_fork: bool) -> RunFinished | None:
     """Return the ending of a run with nothing left to do: all epochs are trained and its result is written, too.
 
     A fork of a run that has trained all its epochs has nothing to do, wherever the result is. None for other runs.
@@ -95,7 +106,31 @@ def _written_result(run_dir: Path, destination: Path, *, step: int) -> Path | No
     return next((place for place in places if last.model_path == str(place) and place.exists()), None)
 
 
-def open_folder(
+def folder_of(
+    request: RunRequest,
+    backup: BackupInfo | None,
+    start_weights: BackupInfo | None,
+    log: EventLog,
+    clocks: Clocks,
+    ranks: Ranks,
+    *,
+    asked: str,
+) -> tuple[Path, BackupInfo | None]:
+    """Return the folder of the run and the backup to restore; the main process opens it for writing.
+
+    For a report the folder is left as it is. `asked` is the destination in the config.
+    """
+    if request.kind == "report" and backup is not None:
+        return backup.run_dir, backup
+    workspace = from_root(request.config.general.workspace_dir)
+    opened = _open_folder(request, backup, start_weights, workspace, log, clocks) if ranks.rank.is_main else None
+    if opened is not None:
+        note_destination(opened[0], asked=asked, chosen=request.config.output.destination)
+    run_dir, path = ranks.from_main(opened) or (workspace, None)
+    return run_dir, find_backup(path) if path is not None else None
+
+
+def _open_folder(
     request: RunRequest,
     backup: BackupInfo | None,
     start_weights: BackupInfo | None,
