@@ -168,7 +168,7 @@ def test_a_preset_without_concepts_keeps_the_users(desk: Desk, tmp_path: Path) -
     assert [c.path for c in desk.form.config.concepts] == ["cats"]
     assert [p.prompt for p in desk.form.config.sampling.prompts] == ["a cat"]
     assert desk.form.config.training.epochs == 77
-    assert desk.messages[-1] == "Loaded #one. Kept from before: concepts, sample prompts."
+    assert desk.messages[-1] == "Loaded #one. Kept from before: Concepts, Samples."
 
 
 def test_what_is_the_users_stays_through_any_number_of_presets(desk: Desk, tmp_path: Path) -> None:
@@ -190,8 +190,7 @@ def test_what_is_the_users_stays_through_any_number_of_presets(desk: Desk, tmp_p
         assert [c.path for c in desk.form.config.concepts] == ["cats"]
         assert [p.prompt for p in desk.form.config.sampling.prompts] == ["a cat"]
         assert desk.messages[-1] == (
-            f"Loaded #{number} GB. Kept from before: concepts, sample prompts, output destination, workspace folder, "
-            "cache folder."
+            f"Loaded #{number} GB. Kept from before: Concepts, Samples, Save to, Workspace folder, Cache folder."
         )
         assert desk.notices.items == (), "nothing was replaced"
     desk.form.edit_text("output.destination", "models/other.safetensors")

@@ -30,14 +30,13 @@ LOADED_KINDS: tuple[FileKind, ...] = (
 NOTHING_IMPORTED = "Nothing was imported"
 _UNDO_NOTICE = "replaced"  # the key of the notice of a load over unsaved changes
 _KEPT_LISTS = ("concepts", "sampling.prompts")
-_KEPT: Mapping[str, str] = {
-    "concepts": "concepts",
-    "sampling.prompts": "sample prompts",
-    "output.destination": "output destination",
-    "output.trigger_words": "trigger words",
-    "general.workspace_dir": "workspace folder",
-    "general.cache_dir": "cache folder",
-}
+_KEPT = (
+    *_KEPT_LISTS,
+    "output.destination",
+    "output.trigger_words",
+    "general.workspace_dir",
+    "general.cache_dir",
+)
 Notify = Callable[[str], None]
 
 
@@ -78,7 +77,7 @@ class Documents:
         kept = [*self._lists_to_keep(loaded.config), *(self._edits_to_keep() if preset.is_built_in else ())]
         source = Source(preset.name, preset.path, "built_in" if preset.is_built_in else "preset")
         self._load(loaded, source, kept)
-        note = f" Kept from before: {', '.join(_KEPT[path] for path in kept)}." if kept else ""
+        note = f" Kept from before: {', '.join(self._label_of(path) for path in kept)}." if kept else ""
         self._notify(f"Loaded {preset.name}.{note}")
 
     def open_demo(self) -> None:
@@ -324,6 +323,10 @@ class Documents:
             is_of_preset = self._form.source.kind == "built_in" and not self._form.differs(path)
             if self._form.value(path) and not get_path(incoming, path) and not is_of_preset:
                 yield path
+
+    def _label_of(self, path: str) -> str:
+        record = self._form.record(path)
+        return record.label if record is not None else path
 
     def _edits_to_keep(self) -> Iterator[str]:
         """Yield the paths of what the user has chosen for this data, whatever the preset."""
