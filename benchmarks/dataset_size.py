@@ -74,7 +74,7 @@ def main(arguments: Sequence[str]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What one process took: its seconds and seconds of CPU time by part, and its highest memory.
+    """The seconds and the CPU time that a process took, by part, and its highest memory.
 
     `grown_bytes` is what its own memory has grown by, without what it shares with others; 0 where it is not measured.
     """

@@ -100,7 +100,7 @@ class AddLowRank(torch.autograd.Function):
 
 
 class AdaptedSiblings(torch.autograd.Function):
-    """What `AdaptedLinear` computes, for several layers that read one x: one product with all A."""
+    """Computes several layers that read one x, each as `AdaptedLinear` does, with one product for all A."""
 
     @staticmethod
     def forward(

@@ -62,7 +62,7 @@ class _Unknown(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What is known of images by their places: their headers, or why they cannot be used, and their captions.
+    """The known facts of images by their places: their headers, or why they cannot be used, and their captions.
 
     `of_samples` are the files of captions that are named after samples instead of images.
     """

@@ -1,4 +1,4 @@
-"""Cache entries in memory: those of a run that writes none, and those of a small cache, which are read repeatedly."""
+"""Cache entries in memory: of a run that writes none, or of a small cache that is read repeatedly."""
 
 from __future__ import annotations
 
