@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from itertools import islice
 
 import torch
 from torch import nn
@@ -66,7 +65,8 @@ class Encoders:
         """
         at_once, found = self.captions_at_once, dict[str, Conditioning]()
         with torch.no_grad(), self.autocast():
-            for batch in _batched(filter(self._has_one_chunk, dict.fromkeys(captions)), at_once):
+            short = list(filter(self._has_one_chunk, dict.fromkeys(captions)))
+            for batch in (short[start : start + at_once] for start in range(0, len(short), at_once)):
                 encoded = self.family.encode_prompts([*batch, *[""] * (at_once - len(batch))])
                 found |= {caption: encoded.select([row]) for row, caption in enumerate(batch)}
             for caption in captions:
@@ -77,12 +77,6 @@ class Encoders:
     def _has_one_chunk(self, caption: str) -> bool:
         limit = self.family.spec.text.chunk_tokens
         return self.captions_at_once > 1 and self.family.count_tokens(caption) <= limit
-
-
-def _batched(captions: Iterable[str], size: int) -> Iterator[list[str]]:
-    source = iter(captions)
-    while batch := list(islice(source, size)):
-        yield batch
 
 
 @contextmanager
