@@ -22,8 +22,8 @@ ACTIONS = Index(
     actions=[
         Action("load", "Load…", print, help="Load a config"),
         Action("export", "Export as one file…", print, help="Write the model as one file"),
-        Action("appearance_dark", "Dark", print, help="Show the window in dark colors"),
-        Action("appearance_light", "Light", print, help="Show the window in light colors"),
+        Action("appearance_dark", "Dark", print, help="Dark window colors"),
+        Action("appearance_light", "Light", print, help="Light window colors"),
         Action("page_tools", "Tools", print),
         Action("fit", "Fit to my card…", print, help="Find the fastest settings whose memory fits the card"),
         Action("probe", "Probe…", print, help="Measure the batch size and the learning rate on a few real steps"),

@@ -240,7 +240,7 @@ def add_tool_actions(
                 f"appearance_{mode}",
                 mode.capitalize(),
                 lambda mode=mode: context.preferences.change(appearance=mode),  # type: ignore[misc]
-                help=f"Show the window in {mode} colors",
+                help=f"{mode.capitalize()} window colors",
             )
             for mode in ("dark", "light")
         ),
