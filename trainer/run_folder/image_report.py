@@ -22,8 +22,12 @@ from modules.system.problem import count
 Verdict = Literal["", "high", "low"]
 
 FOLDER, DATA_FILE, PAGE_FILE = "report", "images.json", "images.html"
-_FEWEST = 8  # images of a kind; among fewer nothing stands out
-_OUTLIER = 3.5  # robust standard deviations, the limit of Iglewicz and Hoaglin (1993)
+_FEWEST = (
+    12  # images of a kind: the median deviation of fewer is often small by chance (two of the demo's eight stood out)
+)
+# Robust standard deviations (Iglewicz and Hoaglin 1993); more where images are few, as their median deviation is itself
+# uncertain: so one data set in 30 of 12 to 100 images has a false alarm, not one in five.
+_OUTLIER, _OF_FEW = 3.5, 8.0
 _LEAST_LOSS = 1e-12  # one of exactly 0 has no logarithm
 _LEAST_DEVIATION = 0.02  # of logarithms; smaller where a few images happen to have nearly the same loss
 _TIMES = 1.3  # times the typical loss: less is not worth looking at, however equal the others are
@@ -96,7 +100,7 @@ def _rate(images: Sequence[ImageLoss]) -> list[ImageLoss]:
     weights_T = 1 / np.maximum(_deviation(distances_NT), _LEAST_DEVIATION) ** 2
     distances_N = distances_NT @ weights_T / weights_T.sum()
     distances_N -= np.median(distances_N)
-    limit = max(_OUTLIER * float(_deviation(distances_N)), math.log(_TIMES))
+    limit = max(_OUTLIER * (1 + _OF_FEW / len(images)) * float(_deviation(distances_N)), math.log(_TIMES))
     stands_out_N = (np.abs(distances_N) > limit) & (len(images) >= _FEWEST)
     return [
         replace(image, times=math.exp(distance), verdict=("high" if distance > 0 else "low") if stands_out else "")
