@@ -55,6 +55,7 @@ PART_NAMERS = {
     "modules/formats/adapter_forms.py": "prefixes of the names in adapter files",
     "modules/formats/program_table.py": "layers of which programs lose the alpha",
     "modules/adapters/tools/blocks.py": "a group of layers in the notation of block weights",
+    "modules/model_finder/programs.py": "ComfyUI's former name of a folder, in its list of folders",
     "modules/optim/terms/muon.py": "OneTrainer's rates of its first and second text encoder",
     "ui/features/search/synonyms.py": "a word that people search for",
 }

@@ -111,8 +111,8 @@ REGISTRIES = {
     "jobs": Registry(
         "trainer.jobs.registry:JOBS",
         ("trainer/jobs/",),
-        words("check doctor sample preview probe inspect convert export diff schema caption mask bundle")
-        | words("Check Generate Probe Inspect Convert Export Extract Resize Differences"),
+        words("check doctor sample preview probe inspect convert export diff models schema caption mask bundle")
+        | words("Check Generate Probe Inspect Convert Export Extract Resize Models Differences"),
         {
             "modules/data/doctor/page.py": "the title of a page",
             "ui/app/actions.py": "entries of menus that open a window",

@@ -14,6 +14,7 @@ _RECORDS: Mapping[str, str] = {
     "preview": "preview:PREVIEW",
     "probe": "probe:PROBE",
     "inspect": "inspect:INSPECT",
+    "models": "models:MODELS",
     "convert": "files:CONVERT",
     "export": "export:EXPORT",
     "lora-merge": "files:LORA_MERGE",

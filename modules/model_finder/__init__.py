@@ -1,0 +1,1 @@
+"""Where other programs on this machine keep their models, and what these are."""
