@@ -12,11 +12,12 @@ from statistics import median
 
 import torch
 
-from benchmarks.gpu.stage import Found, at_most
+from benchmarks.gpu.stage import Check, Found, at_most
 from benchmarks.loop_speed import run_setup
 from benchmarks.measure import wait_for
 from benchmarks.rows import Row
 from modules.config.schema import Config
+from modules.optim.param_groups import kept_parameters
 from modules.system.devices import Device
 from trainer.machine_events import SettingChosen
 from trainer.run.finish import PreparedRun
@@ -34,8 +35,9 @@ _TINY_LOSS = 1e-12
 class TrainedSteps:
     """The losses of steps, the seconds of a later one (median of the epochs), and the peak bytes of a GPU (else 0).
 
-    `num_graphs` CUDA graphs were recorded, unless there is a `graphs_failure`. `chosen` is what the run reported of
-    its settings, by their paths.
+    `num_graphs` CUDA graphs were recorded, and the optimizer's step `num_updates` times, unless there is a
+    `graphs_failure`. `chosen` is what the run reported of its settings, by their paths. `weights` are the trained ones
+    in the end, by name.
     """
 
     losses: tuple[float | None, ...]
@@ -43,7 +45,9 @@ class TrainedSteps:
     peak_bytes: int = 0
     reserved_bytes: int = 0
     num_graphs: int = 0
+    num_updates: int = 0
     graphs_failure: str = ""
+    weights: dict[str, torch.Tensor] = field(default_factory=dict)
     chosen: dict[str, str] = field(default_factory=dict)
 
 
@@ -97,14 +101,16 @@ def _measured(run: PreparedRun, device: Device, num_epochs: int, until_chosen: s
         if until_chosen and until_chosen in _choices(run):
             break
     assert training.counters.step == len(kept.losses), "reading the counters reads the last loss"
-    graphs, is_gpu = training.graphs, device.type == "cuda"
+    graphs, updates, is_gpu = training.graphs, training.stepper.update_graph, device.type == "cuda"
     return TrainedSteps(
         tuple(kept.losses),
         median(seconds) if seconds else math.nan,
         torch.cuda.max_memory_allocated(device.torch) if is_gpu else 0,
         torch.cuda.max_memory_reserved(device.torch) if is_gpu else 0,
         graphs.num_graphs if graphs is not None else 0,
-        graphs.failure if graphs is not None else "",
+        updates.num_recorded if updates is not None else 0,
+        " ".join(part.failure for part in (graphs, updates) if part is not None and part.failure),
+        {name: weight.detach().cpu() for name, weight in kept_parameters(training.groups).items()},
         _choices(run),
     )
 
@@ -127,6 +133,13 @@ def compared(name: str, ours: TrainedSteps, other: TrainedSteps, *, allowed: flo
     yield Row(name, words, numbers={"seconds": ours.seconds, "seconds_without": other.seconds})
     pairs = list(zip(ours.losses, other.losses, strict=True))
     yield at_most(f"difference of {len(pairs)} losses: {name}", max(_difference(*pair) for pair in pairs), allowed)
+
+
+def compared_weights(name: str, ours: TrainedSteps, other: TrainedSteps) -> Check:
+    """Return the check that all trained weights of two runs are equal to the bit."""
+    different = [n for n, weight in other.weights.items() if not torch.equal(weight, ours.weights[n])]
+    got = f"{len(different)} of {len(other.weights)} differ"
+    return Check(f"trained weights: {name}", got, "none differ", bool(other.weights) and not different)
 
 
 def _difference(ours: float | None, other: float | None) -> float:

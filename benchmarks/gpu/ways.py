@@ -16,7 +16,7 @@ import torch
 from benchmarks import loop_speed
 from benchmarks.gpu.models import device_of, offload_name, small_run, subjects, trained
 from benchmarks.gpu.stage import Case, Check, Found, Request
-from benchmarks.gpu.trained_steps import TrainedSteps, compared, trained_steps
+from benchmarks.gpu.trained_steps import TrainedSteps, compared, compared_weights, trained_steps
 from benchmarks.rows import Row
 from modules.adapters.lora_layers import LoraAdapter
 from modules.config.schema import Config
@@ -32,6 +32,7 @@ from trainer.run.machine import name_of
 _EPOCHS, _TINY_EPOCHS = 3, 1
 _EPOCHS_UNTIL_CHOSEN = 12
 _ROUNDED = 0.02  # of losses in bfloat16 that are rounded at other places
+_EXACT_RATE = 2.0**-8  # in float32, too, in which a recorded optimizer reads it
 _ABSENT = "not on this device"
 
 Way = AbstractContextManager[object]
@@ -74,6 +75,7 @@ def _small(request: Request, checkpointing: str) -> Config:
         "parts.unet.checkpointing": checkpointing,
         "parts.text_encoder.train": False,
         "adapter.dropout": 0.0,
+        "training.learning_rate": _EXACT_RATE,
     }
     for path, value in changes.items():
         config = replace_value(config, path, value)
@@ -90,6 +92,10 @@ def _recorded(request: Request, name: str, config: Config, allowed: float) -> It
     yield from compared(name, found, plain, allowed=allowed)
     got = found.graphs_failure or f"{found.num_graphs} graphs"
     yield Check(f"recorded: {name}", got, "1 graphs or more", found.num_graphs > 0 and not found.graphs_failure)
+    got = f"{found.num_updates} times"
+    yield Check(f"optimizer recorded: {name}", got, "once or more", found.num_updates > 0)
+    if not allowed:
+        yield compared_weights(name, found, plain)
 
 
 def _on(config: Config) -> Config:

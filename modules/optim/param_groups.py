@@ -99,6 +99,25 @@ def rate_of(optimizer_group: Mapping[str, Any], learning_rate: float) -> float:
     return float((learning_rate if rate is None else rate) * optimizer_group["rate_ratio"])
 
 
+def set_learning_rates(
+    optimizer: torch.optim.Optimizer, units: Mapping[str, TrainGroup], factor: float
+) -> dict[str, float]:
+    """Set the learning rates of an optimizer's groups for a step, and return those of its units.
+
+    `factor` is that of the schedule. A rate that is a tensor, which a CUDA graph reads, stays that tensor.
+    """
+    rates = {}
+    for group in optimizer.param_groups:
+        unit = units[group["unit"]]
+        rates[unit.name] = unit.learning_rate * factor
+        rate = rate_of(group, unit.learning_rate) * factor
+        if isinstance(group["lr"], torch.Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
+    return rates
+
+
 _Division = tuple[float, float | None, tuple[tuple[str, Hashable], ...]]
 
 

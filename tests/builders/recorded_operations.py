@@ -58,21 +58,25 @@ class _Operations(TorchDispatchMode):
 
 
 class RecordedOperations:
-    """A `Recorder` that replays operations. `events` are its recordings and replays, by the number of the graph."""
+    """A `Recorder` that replays operations. `events` are its recordings and replays, by the number of the graph, and
+    `contents` the names of the operations in each graph."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, int]] = []
-        self.num_operations: list[int] = []
+        self.contents: list[list[str]] = []
 
     def record(self, run: Callable[[], None]) -> Callable[[], None]:
         """Record the operations of a function without lasting effects, and return what computes them."""
-        number = len(self.num_operations)
-        with _Operations() as operations, patch("torch.get_rng_state", _refuse), patch("torch.set_rng_state", _refuse):
-            run()
-        with torch.no_grad():
-            for tensor, value in operations.before.values():
-                tensor.copy_(value)
-        self.num_operations.append(len(operations.kept))
+        number = len(self.contents)
+        operations = _Operations()
+        try:
+            with operations, patch("torch.get_rng_state", _refuse), patch("torch.set_rng_state", _refuse):
+                run()
+        finally:
+            with torch.no_grad():
+                for tensor, value in operations.before.values():
+                    tensor.copy_(value)
+        self.contents.append([func._schema.name for func, *_ in operations.kept])
         self.events.append(("record", number))
 
         def replay() -> None:

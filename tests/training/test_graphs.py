@@ -32,7 +32,8 @@ def two_sizes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def config(tiny_sd: Path, two_sizes: Path, tmp_path: Path) -> Config:
     unet_only = {"unet": {"checkpointing": "block"}, "text_encoder": {"train": False}}
-    changes = {"training": {"epochs": 3, "batch_size": 1}, "parts": unet_only}
+    # A rate with few bits: a recorded optimizer reads it in float32.
+    changes = {"training": {"epochs": 3, "batch_size": 1, "learning_rate": 2.0**-10}, "parts": unet_only}
     return laid_over(small_config(tmp_path, model=tiny_sd, images=two_sizes), changes)
 
 
@@ -64,8 +65,15 @@ FULL: dict[str, dict[str, Any]] = {
         "parts": {"unet": {"checkpointing": "off"}},
     },
     "selective": {"parts": {"unet": {"checkpointing": "selective"}}},
+    "16-bit weights rounded at random": {
+        "training": {"trains": "full", "low_precision_updates": "stochastic"},
+        "parts": {"unet": {"dtype": "bfloat16"}},
+    },
+    "an optimizer that is not recorded": {"training": {"optimizer": {"name": "adamw", "fused": False}}},
     "int8": {"parts": {"unet": {"dtype": "int8"}}, "training": {"precision": "bfloat16"}},
 }
+
+NOT_UPDATED = ("16-bit weights rounded at random", "an optimizer that is not recorded")
 
 
 @pytest.mark.parametrize("case", [*CASES, *(pytest.param(name, marks=pytest.mark.full) for name in FULL)])
@@ -73,14 +81,21 @@ def test_a_recorded_run_is_the_run_without(config: Config, monkeypatch: pytest.M
     config = laid_over(config, (CASES | FULL)[case])
     plain = run(config)
     ran, recorder = recorded(config, monkeypatch)
-    assert recorder.num_operations
     assert not [w for w in ran.of(WarningRaised) if "graphs" in w.message]
     assert steps_of(ran) == steps_of(plain)
     assert_equal_tensors(ran.weights, plain.weights)
     replays = [number for kind, number in recorder.events if kind == "replay"]
-    assert set(replays) == {0, 1}  # one graph for each size
-    assert len(replays) == 12 - 2  # each size once without
-    assert [e.path for e in ran.of(SettingChosen)] == ["training.cuda_graphs"]
+    updates = [number for number, names in enumerate(recorder.contents) if "aten::_fused_adamw_" in names]
+    passes = [number for number in replays if number not in updates]
+    assert len(set(passes)) == 2  # one graph for each size
+    assert len(passes) == 12 - 2  # each size once without
+    assert len(updates) == (0 if case in NOT_UPDATED else 1)
+    assert sum(number in updates for number in replays) > 3 or case in NOT_UPDATED
+    [chosen] = ran.of(SettingChosen)
+    assert (chosen.path, "The optimizer is not, because" in chosen.summary) == (
+        "training.cuda_graphs",
+        case in NOT_UPDATED,
+    )
 
 
 def test_a_resumed_run_records_again_and_ends_the_same(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +104,7 @@ def test_a_resumed_run_records_again_and_ends_the_same(config: Config, monkeypat
     resumed, recorder = recorded(config, monkeypatch, resume_from=Path(half.finished.backup_path))
     assert steps_of(half) + steps_of(resumed) == steps_of(whole)
     assert_equal_tensors(resumed.weights, whole.weights)
-    assert [kind for kind, _ in recorder.events].count("record") == 2
+    assert [kind for kind, _ in recorder.events].count("record") == 3  # two sizes, and the update
 
 
 def test_what_cannot_be_recorded_runs_as_it_is(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:

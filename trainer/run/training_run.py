@@ -315,7 +315,7 @@ def _training(
         quiet_points=QuietPoints(setup.clocks.seconds),
         position=counters,
         ranks=ranks,
-        graphs=step_graphs(config, setup.machine, model, setup.log.emit),
+        graphs=step_graphs(config, setup.machine, model, stepper, setup.log.emit),
     )
 
 

@@ -2,7 +2,7 @@
 
 A step enqueues thousands of kernels, and a fast GPU waits for the host that enqueues them. A graph is enqueued by one
 call (PyTorch, "CUDA semantics", section CUDA graphs). It reads its inputs from fixed slots and adds to fixed gradients,
-so clipping, the optimizer, accumulation and the check for values that are not finite see what they always see.
+so what follows sees what it always sees: accumulation, and the update, which is recorded by itself (`update_graph.py`).
 
 What is drawn at random, and what the host computes from a batch, is an input: the method draws it before
 (`RecordableMethod`). A micro-batch whose shapes are new runs as it is, which is also the warm-up that recording needs;
@@ -12,7 +12,7 @@ trained: sampling that moves a part, or a part that is frozen, drops all graphs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import chain
 from typing import Any, Protocol, TypeVar
@@ -86,7 +86,7 @@ class StepGraphs:
     ) -> None:
         """`modules` contain all weights that a pass reads. `report` is called after each recording, and a failure."""
         self.failure = ""
-        self._recorder = recorder
+        self.recorder = recorder
         self._modules = modules
         self._report = report
         self._graphs: dict[object, _Graph] = {}
@@ -99,6 +99,10 @@ class StepGraphs:
     def num_graphs(self) -> int:
         """The number of graphs that can be replayed."""
         return len(self._graphs)
+
+    def holds_gradients(self, parameters: Iterable[nn.Parameter]) -> bool:
+        """Return whether the gradients of parameters are where the graphs add them."""
+        return all(p.grad is self._gradients.get(p) for p in parameters)
 
     def add_gradients(self, inputs: T, share: float, loss_of: Callable[[T], torch.Tensor]) -> torch.Tensor:
         """Add `share` times the gradients of `loss_of(inputs)` to the parameters, and return the loss, detached.
@@ -143,9 +147,9 @@ class StepGraphs:
 
         self._attach(reached)  # the graph adds to these tensors
         try:
-            replay = self._recorder.record(run)
+            replay = self.recorder.record(run)
         except RuntimeError as error:
-            self.failure = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200] if str(error) else ''}"
+            self.failure = reason_of(error)
             self._drop()
             self._report(self)
             return None
@@ -208,6 +212,11 @@ def recorded_loss(
 
     without: StepLoss = method.as_step_loss(_NO_LOSS, batch)
     return replace(without, loss=graphs.add_gradients(drawn, without.share, loss_of))
+
+
+def reason_of(error: RuntimeError) -> str:
+    """Return why something could not be recorded: the kind of an error and the start of its message, in one line."""
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200] if str(error) else ''}"
 
 
 def tensors_in(value: object) -> Iterator[torch.Tensor]:

@@ -12,16 +12,17 @@ import torch
 from torch import nn
 
 from modules.optim.ema import Ema
-from modules.optim.param_groups import TrainGroup, effective_rates, rate_of
+from modules.optim.param_groups import TrainGroup, effective_rates, set_learning_rates
 from modules.optim.spec import EffectiveRate
 from modules.optim.updates.fused_backward import FusedBackward
 from modules.optim.updates.master_weights import MasterWeight
-from modules.optim.updates.sliced_step import Generators, SlicedStep, holding, norm_of, slices, total_norm
+from modules.optim.updates.sliced_step import Generators, SlicedStep, holding, is_broken, norm_of, slices, total_norm
 from trainer.methods.protocol import StepLoss
 from trainer.ranks import ALONE, Ranks
 from trainer.step.gradient_sums import GradientSums, Reduction
 from trainer.step.outcome import Metric, PendingOutcome, StepNumbers, StepOutcome, means, read_metrics
 from trainer.step.prediction_modes import require_no_reference
+from trainer.step.update_graph import Norms, UpdateGraph
 from trainer.step.watchdog import Watchdog
 
 
@@ -64,7 +65,7 @@ class Stepper:
         self._rounding_generators = rounding_generators
         self.watchdog = Watchdog(groups)
         self._sliced_step = SlicedStep(groups, optimizer, self.watchdog)
-        self._after_update = after_update
+        self.after_update = after_update
         self._fused = FusedBackward(groups, self._sliced_step, clip_grad_norm=clip_grad_norm) if is_fused else None
         self._effective_rate = effective_rate
         self._ranks = ranks
@@ -75,6 +76,7 @@ class Stepper:
         self._num_images = 0
         self._metrics: list[Metric] = []
         self._newest: PendingOutcome | None = None
+        self.update_graph: UpdateGraph | None = None
         self.is_moving = False
         """Whether weights are being updated: an error in the meantime leaves a step half done."""
 
@@ -121,26 +123,25 @@ class Stepper:
         Raises DarkroomError if a unit was not trained in the first steps (see `Watchdog`).
         """
         self._read_newest()
-        learning_rates = self._set_learning_rates(step)
+        learning_rates = set_learning_rates(self.optimizer, self._groups, self._rate_factor(step))
         total_loss = self._total_loss(step)
         is_scaled = self.scaler.is_enabled() and self._has_gradients()  # a scaler raises if there are no gradients
         if is_scaled:
             self._unscale()
         if self._fused is not None:
             self._fused.move_rest(self._generators_of(step))
-        norms = {unit: n.to(total_loss.device) for unit, n in self.gradient_norms().items()}
-        norms = self._whole_norms(norms, like=total_loss)
-        norm = norm_of(list(norms.values())) if norms else torch.zeros_like(total_loss)
+        is_late = self._decides_on_device(total_loss.device)
+        replayed = self._replay(step, total_loss) if is_late else None
+        norm, norms = replayed or self._norms(total_loss)
         _, rates = effective_rates(self.optimizer.param_groups, self._effective_rate)
         numbers = StepNumbers(total_loss, norm, norms, rates, tuple(self._metrics))
-        is_late = self._decides_on_device(total_loss.device)
         more_metrics: Mapping[str, float] = {}
         if is_late or numbers.is_finite:
             self.is_moving = True
-            if self._fused is None:
-                self._move_all(step, norm, _is_broken(total_loss, norm) if is_late else None)
-            if self._after_update is not None:
-                more_metrics = self._after_update()
+            if self._fused is None and replayed is None:
+                self._move_all(step, norm, is_broken(total_loss, norm) if is_late else None)
+            if self.after_update is not None:
+                more_metrics = self.after_update()
         self.is_moving = False
         if is_scaled:
             self.scaler.update()
@@ -171,7 +172,7 @@ class Stepper:
         would have to be copied before each step. Weights on another device (offloaded) would wait for the flag, what
         changes the weights after the update does not know it, and the watchdog reads each weight anyway.
         """
-        if self._after_update is not None or self.watchdog.is_watching:
+        if self.after_update is not None or self.watchdog.is_watching:
             return False
         if self._fused is not None:
             return True  # it has decided in the backward pass
@@ -255,7 +256,7 @@ class Stepper:
         self._read_newest()  # the weights change from here on
         if not loss.requires_grad:
             return  # `update` handles a missing gradient
-        self._set_learning_rates(self._step)
+        set_learning_rates(self.optimizer, self._groups, self._rate_factor(self._step))
         self.is_moving = True
         with fused.updating(self._generators_of(self._step), loss):
             loss.backward()
@@ -292,6 +293,11 @@ class Stepper:
             reduction = replace(reduction, starts_early=False)  # torch's sums of sharded weights come in between
         return GradientSums(self._whole_parameters(), self._ranks, reduction)
 
+    def _norms(self, like: torch.Tensor) -> Norms:
+        """Return the norm of all gradients and those by unit, on the device of a tensor of shape ()."""
+        norms = self._whole_norms({unit: n.to(like.device) for unit, n in self.gradient_norms().items()}, like=like)
+        return norm_of(list(norms.values())) if norms else torch.zeros_like(like), norms
+
     def _whole_norms(self, norms: dict[str, torch.Tensor], *, like: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return the norms; norms of sharded weights are taken over all processes."""
         sharded = [name for name, g in self._groups.items() if g.is_sharded and g.is_training]
@@ -300,6 +306,17 @@ class Stepper:
         squares = torch.stack([norms[name].square() if name in norms else torch.zeros_like(like) for name in sharded])
         self._ranks.sum_tensors([squares])
         return {**norms, **dict(zip(sharded, squares.sqrt().unbind(), strict=True))}
+
+    def _replay(self, step: int, total_loss: torch.Tensor) -> Norms | None:
+        """Update the weights by a graph, unless a number is not finite, and return the norms; None if it cannot."""
+
+        def enqueue(loss: torch.Tensor) -> Norms:
+            norm, norms = self._norms(loss)
+            self._move_all(step, norm, is_broken(loss, norm))
+            return norm, norms
+
+        self.is_moving = self.update_graph is not None
+        return None if self.update_graph is None else self.update_graph.replay(total_loss, enqueue)
 
     def _move_all(self, step: int, norm: torch.Tensor, is_skipped: torch.Tensor | None) -> None:
         def clip(parameters: Sequence[nn.Parameter]) -> None:
@@ -330,17 +347,3 @@ class Stepper:
         """Return the effective rates after the update; those in tensors are `read` before it, with the loss."""
         now, _ = effective_rates(self.optimizer.param_groups, self._effective_rate)
         return {unit: rate for unit, rate in {**read, **now}.items() if math.isfinite(rate)}
-
-    def _set_learning_rates(self, step: int) -> dict[str, float]:
-        factor = self._rate_factor(step)
-        rates = {}
-        for group in self.optimizer.param_groups:
-            unit = str(group["unit"])
-            rates[unit] = self._groups[unit].learning_rate * factor
-            group["lr"] = rate_of(group, self._groups[unit].learning_rate) * factor
-        return rates
-
-
-def _is_broken(loss: torch.Tensor, norm: torch.Tensor) -> torch.Tensor:
-    """Return whether a loss or a norm is not finite, of shape (): zero times infinity is NaN, in few kernels."""
-    return torch.add(loss * 0.0, norm, alpha=0.0).isnan()

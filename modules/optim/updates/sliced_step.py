@@ -143,7 +143,7 @@ class SlicedStep:
         for unit in moved:
             self._hooks.after_move(unit)
         for name, master_weight in master_weights.items():
-            master_weight.give_value(generators(name))
+            master_weight.give_value(generators(name) if master_weight.rounding == "stochastic" else None)
             master_weight.release()
         return skipped
 
@@ -246,6 +246,11 @@ def norm_of(norms: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return the total norm of tensors with these norms (at least one), on the device of the first, shape ()."""
     norm: torch.Tensor = torch.linalg.vector_norm(torch.stack([n.to(norms[0].device) for n in norms]))
     return norm
+
+
+def is_broken(loss: torch.Tensor, norm: torch.Tensor) -> torch.Tensor:
+    """Return whether a loss or a norm is not finite, of shape (): zero times infinity is NaN, in few kernels."""
+    return torch.add(loss * 0.0, norm, alpha=0.0).isnan()
 
 
 def gradient_norm(gradient: torch.Tensor) -> torch.Tensor:
