@@ -156,6 +156,9 @@ def _pip(job: Job, arguments: list[str], pins: list[str], log: IO[str], progress
     shows_bytes = pip is not None and tuple(map(int, pip.version.split(".")[:2])) >= (24, 1)
     command = [sys.executable, "-s", "-m", "pip", "install", "--no-input", "--no-color", "--prefer-binary"]
     command += ["--disable-pip-version-check", "--progress-bar", "raw" if shows_bytes else "off"]
+    # Half of the time of an installation went into compiling modules, of which the program imports few: Python compiles
+    # them when it imports them.
+    command += ["--no-compile"]
     command += ["--constraint", str(job.constraints), *arguments]
     folder = Path(sysconfig.get_path("purelib"))
     try:
