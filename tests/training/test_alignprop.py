@@ -267,7 +267,7 @@ def test_selective_checkpointing_recomputes_casts_that_autocast_would_keep(
     assert run(config).finished.outcome == "finished"
 
 
-@pytest.mark.daily(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("model", "latent_cache", "text_cache"),
     matrix(["tiny_sd", "tiny_sdxl"], [True, False], [True, False], most_daily=2),
@@ -295,6 +295,7 @@ def test_no_part_is_offloaded_where_a_step_samples(
     assert [m.step for m in ran.of(RewardMeasured)] == [0, 2, 4]
 
 
+@pytest.mark.full
 def test_the_dry_run_uses_the_maximum_of_backprop_steps(
     tiny_sd: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -340,6 +340,7 @@ def test_a_stop_before_the_first_choice_leaves_no_model(config: Config, monkeypa
     assert (ran.finished.outcome, ran.finished.step) == ("stopped", 0)
 
 
+@pytest.mark.full
 def test_no_reward_model_is_needed_and_a_held_out_reward_is_measured(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:

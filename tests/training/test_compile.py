@@ -211,6 +211,7 @@ def test_without_gradients_blocks_run_as_they_are() -> None:
     assert torch.allclose(forward(x), block.layer(x).relu() + block.change(x))
 
 
+@pytest.mark.full
 def test_a_reference_between_predictions_is_the_plain_one(tiny_sd: Path) -> None:
     family, adapters = with_lora(tiny_sd)
     parameters = {n: p for a in adapters for n, p in a.parameters().items()}

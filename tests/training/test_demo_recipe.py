@@ -146,6 +146,7 @@ def test_reports_every_step_of_every_stage(made: tuple[Path, Watcher]) -> None:
     assert all(loss > 0 for loss in losses)
 
 
+@pytest.mark.full
 def test_same_seed_same_weights_other_seed_others(made: tuple[Path, Watcher], tmp_path: Path) -> None:
     torch.manual_seed(1234)  # the global generator must not matter
     make(tmp_path / "again")
@@ -269,6 +270,7 @@ def test_committed_model_meets_its_quality_on_a_quarter_of_the_prompts() -> None
 FLOW_FOLDER = ROOT / "demo" / "flow"
 
 
+@pytest.mark.full
 def test_a_flow_model_is_made_the_same_way(tmp_path: Path) -> None:
     watcher = make(tmp_path / "model", kind=FLOW)
     names = {entry.name for entry in (tmp_path / "model").iterdir()}

@@ -206,7 +206,7 @@ def test_diffusers_format_holds_magnitudes_of_outputs_only() -> None:
     assert not [p for p in problems_of(config) if "magnitudes" in p.message]
 
 
-@pytest.mark.daily(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     "options", [{"decompose": True, "decompose_output_axis": True}, {"rank_stabilized": True, "init": "pissa"}], ids=str
 )

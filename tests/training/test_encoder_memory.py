@@ -86,6 +86,7 @@ def test_the_denoiser_is_read_when_the_encoder_has_left(config: Config, events: 
     assert phases.SAMPLE_ENCODE not in events[late:]
 
 
+@pytest.mark.full
 def test_a_changed_prompt_has_the_encoder_read_again(
     config: Config, events: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,6 +115,7 @@ def test_a_stop_while_captions_are_encoded_reads_no_denoiser(config: Config, eve
     assert_equal_tensors(again.weights, straight.weights)
 
 
+@pytest.mark.full
 def test_alignprop_denoises_with_the_prompts_that_were_encoded_before(
     config: Config, events: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

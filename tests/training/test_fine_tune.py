@@ -214,7 +214,7 @@ def losses_of(ran: Ran) -> list[float]:
     return [s.loss for s in ran.of(StepFinished) if s.loss is not None]
 
 
-@pytest.mark.daily(1)
+@pytest.mark.full
 @pytest.mark.parametrize("low_precision_updates", ["master", "stochastic"])
 def test_bfloat16_weights_learn_about_as_well_as_float32(sd_config: Config, low_precision_updates: str) -> None:
     """A rate at which plain bfloat16 stands still: updates of 1e-5 on weights of about 0.1."""

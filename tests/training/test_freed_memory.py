@@ -36,6 +36,7 @@ SETTINGS: dict[str, Any] = {
 }
 
 
+@pytest.mark.full
 def test_a_freed_pause_changes_no_bit(
     tiny_sd: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -230,7 +230,7 @@ def test_resumed_at_the_stop_ends_bit_equal(straight_runs: StraightRuns, tiny_sd
     assert resumed.of(StepFinished)[0].training_parts == ("unet",)
 
 
-@pytest.mark.daily(1)
+@pytest.mark.full
 @pytest.mark.parametrize("trains", ["adapter", "full"])
 def test_a_part_that_stopped_has_no_dropout_any_more(
     tiny_sd: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trains: str

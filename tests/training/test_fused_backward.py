@@ -153,6 +153,7 @@ def test_the_dry_run_does_not_keep_all_gradients_either(
     assert 0 < num_fused <= num_copies < 20
 
 
+@pytest.mark.full
 def test_offloaded_layers_update_on_the_offload_device(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
     changes = {
         "training": {"trains": "full", "epochs": 1},

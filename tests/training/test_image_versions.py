@@ -201,7 +201,7 @@ def test_a_resumed_run_trains_the_same(config: Config, partial_batches: str) -> 
     assert_equal_tensors(resumed.weights, whole.weights)
 
 
-@pytest.mark.daily(1)
+@pytest.mark.full
 @pytest.mark.parametrize("latent_cache", [True, False])
 def test_a_sample_of_a_merged_batch_has_the_draws_of_its_own_epoch(
     config: Config, trained: list[Batch], latent_cache: bool

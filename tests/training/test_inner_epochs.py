@@ -130,6 +130,7 @@ def test_a_run_stopped_within_a_rollout_resumes_bit_equal(
         assert_equal_tensors(load_file(files[0]), load_file(files[1]))
 
 
+@pytest.mark.full
 def test_a_stop_takes_effect_during_a_rollout(
     config: Config, straight: Ran, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -307,6 +307,7 @@ def test_the_memory_estimate_counts_the_channels(models: dict[str, Path]) -> Non
     assert sorted(found.values()) == sorted(tuple(p.shape) for p in load_tiny(models["sd"]).unet.parameters())
 
 
+@pytest.mark.full
 def test_an_inpainting_preset_of_onetrainer_trains(tiny_sd2: Path, images: Path, tmp_path: Path) -> None:
     """Its first preset for SD 2 inpainting, with a tiny model in place of the published one."""
     model = write_inpainting_folder(tmp_path / "model", tiny_sd2)

@@ -78,6 +78,7 @@ def test_the_last_text_layer_and_the_projection_are_kept(config: Config, any_mod
     assert ran.of(ValidationFinished)[0].loss == pytest.approx(begun, rel=1e-5)
 
 
+@pytest.mark.full
 @pytest.mark.one_family
 def test_they_can_be_left_out(config: Config, any_model: Path, tmp_path: Path) -> None:
     file = whole_lora(any_model, tmp_path / "whole.safetensors")
@@ -152,7 +153,7 @@ def test_a_tucker_lora_becomes_a_plain_one(config: Config, any_model: Path, tmp_
     assert any("Tucker" in w.message for w in ran.of(WarningRaised))
 
 
-@pytest.mark.daily(1)
+@pytest.mark.full
 @pytest.mark.parametrize("choice", ["keep", "leave_out"])
 @pytest.mark.one_family
 def test_a_layer_of_another_kind_is_kept_instead_of_trained(

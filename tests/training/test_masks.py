@@ -126,6 +126,7 @@ def test_with_a_probability_of_1_masks_are_ignored(config: Config) -> None:
     assert_equal_tensors(run(always).weights, run(config).weights)
 
 
+@pytest.mark.full
 def test_each_use_of_an_image_draws_anew_whether_its_mask_is_ignored(config: Config, trained: list[Any]) -> None:
     half = {"masks": {"enabled": True, "unmasked_probability": 0.5}, "training": {"epochs": 10}}
     run(laid_over(config, half))
@@ -167,7 +168,7 @@ def test_what_a_black_mask_leaves_is_the_prior(config: Config, trained: list[Any
     assert {loss for _, loss in trained} == {0.0}
 
 
-@pytest.mark.daily(1)
+@pytest.mark.full
 @pytest.mark.parametrize("normalises", [False, True])
 def test_prior_preservation_changes_the_run(config: Config, normalises: bool) -> None:
     def weights(preservation: float) -> dict[str, torch.Tensor]:

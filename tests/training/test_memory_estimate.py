@@ -578,6 +578,7 @@ def test_consecutive_backprop_steps_need_the_estimated_memory(mode: str) -> None
     assert passes.consecutive(plans, **size, num_passes=1)[:2] == alone
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("mode", ["off", "block"])
 def test_a_frozen_unet_keeps_activations_for_a_trained_text_encoder(mode: str) -> None:
     unet = meta_part("sd1", "unet").train()

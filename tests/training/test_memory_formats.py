@@ -140,6 +140,7 @@ def test_the_memory_format_changes_neither_the_steps_nor_the_state_of_a_weight(
     torch.testing.assert_close(resumed.values(), one.values(), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "training",
     [

@@ -113,6 +113,7 @@ def test_without_guidance_half_the_activations_are_needed(tmp_path: Path) -> Non
     assert alone == pytest.approx(plain / 2, rel=0.05)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("trains", [pytest.param("adapter", marks=pytest.mark.full), "full"])
 def test_a_refreshed_reference_needs_the_estimated_memory(tmp_path: Path, trains: str) -> None:
     config = config_of(tmp_path, "online_dpo", trains=trains, training={"method": {"reference": "refreshed"}})

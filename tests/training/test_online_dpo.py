@@ -320,6 +320,7 @@ def test_every_loss_begins_as_published(
 # ---- the reference
 
 
+@pytest.mark.full
 def test_a_refresh_changes_the_loss_from_its_step_on(tiny_sd: Path, two_images: Path, tmp_path: Path) -> None:
     """After three updates the model is its own reference: the margin is 0 again. Until then nothing differs."""
     changes = {"training": {"epochs": 4, "learning_rate": 3e-3}}

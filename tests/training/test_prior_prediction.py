@@ -159,6 +159,7 @@ def test_a_fine_tune_resumes_with_the_prior_of_the_base_model(sd_config: Config)
     assert_equal_tensors(resumed.weights, whole.weights)
 
 
+@pytest.mark.full
 def test_offloaded_layers_have_the_same_prior(sd_config: Config) -> None:
     full = laid_over(laid_over(sd_config, FULL), {"parts": {"unet": {"checkpointing": "block"}}})
     assert_equal_tensors(run(laid_over(full, OFFLOADED)).weights, run(full).weights)

@@ -28,6 +28,7 @@ def profiled_run(config: Config) -> Ran:
     return run(config, on_event=lambda event, send: send(ProfileNow()) if isinstance(event, RunStarted) else None)
 
 
+@pytest.mark.full
 def test_a_profile_is_written_and_changes_nothing(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(profiling, "NUM_STEPS", 2)
     monkeypatch.setattr(profiling, "WARMUP_STEPS", 1)

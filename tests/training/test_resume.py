@@ -213,6 +213,7 @@ def test_a_finished_run_reports_it_and_resumes_with_more_epochs(tiny_sd: Path, i
     assert_equal_tensors(straight.weights, resumed.weights)
 
 
+@pytest.mark.full
 def test_a_run_resumes_with_another_rate_schedule_and_weight_decay(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
     """The optimizer's restored state used to be the only state: the options of its groups come from the settings."""
     config = laid_over(

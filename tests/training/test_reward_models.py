@@ -43,6 +43,7 @@ def reward_config(folder: Path, model: Path, images: Path, *scorers: dict[str, A
 # ---- measurements
 
 
+@pytest.mark.full
 def test_the_held_out_reward_is_logged_and_never_trained_on(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
     brightness, contrast = {"kind": "brightness"}, {"kind": "contrast", "weight": 50.0}
     alone = run(reward_config(tmp_path / "alone", tiny_sd, images, brightness))
@@ -92,6 +93,7 @@ def test_the_run_ends_once_the_held_out_reward_no_longer_rises(
     assert (again.finished.outcome, again.finished.step) == ("stopped_early", 4)
 
 
+@pytest.mark.full
 def test_other_reward_models_restart_the_search_for_the_best(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
     config = reward_config(tmp_path, tiny_sd, images, {"kind": "brightness"})
     first = run(config)

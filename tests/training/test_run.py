@@ -120,6 +120,7 @@ def test_validation_repeats_bit_for_bit_and_reports_by_timestep_and_concept(any_
     assert first.loss == first.by_concept["seen"]
 
 
+@pytest.mark.full
 def test_validation_measures_the_averaged_weights(config: Config, images: Path, tmp_path: Path) -> None:
     """With an average that hardly moves, the validation loss hardly moves, while the weights do."""
     frozen_average = {"training": {"learning_rate": 0.05, "ema": {"mode": "train_device", "decay": 0.1}}}

@@ -83,6 +83,7 @@ def test_regularization_images_are_trained_with_their_weight(tiny_sd: Path, fold
     assert losses(ran(kind="regularization", loss_weight=0.25)) != losses(regular)
 
 
+@pytest.mark.full
 def test_the_colour_behind_transparency_is_trained(tiny_sd: Path, folder: Path) -> None:
     """Only images with transparent places are encoded again for another colour."""
     from PIL import Image

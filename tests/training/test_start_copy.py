@@ -55,7 +55,7 @@ def test_a_resumed_run_needs_the_file_no_more(config: Config, any_model: Path, t
     assert not notes(resumed)
 
 
-@pytest.mark.daily(1)
+@pytest.mark.full
 @pytest.mark.parametrize("change", ["deleted", "another"])
 @pytest.mark.one_family
 def test_the_estimates_of_a_resumed_run_are_of_its_own_copy(

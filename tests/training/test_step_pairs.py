@@ -156,6 +156,7 @@ def test_without_a_step_that_can_be_compared_the_run_is_refused(
     assert ending.message.startswith("No denoising step can be compared")
 
 
+@pytest.mark.full
 def test_a_model_outside_of_the_clip_range_is_not_trained_further(
     tiny_sd: Path, two_images: Path, tmp_path: Path
 ) -> None:

@@ -150,6 +150,7 @@ def test_caches_and_the_order_of_batches_change_no_number(
     assert [measured(r) for r in cached] == [measured(r) for r in turned]
 
 
+@pytest.mark.full
 def test_two_validations_of_the_same_weights_give_the_same_numbers(config: Config, held_out: Path) -> None:
     """One after the other, and once more in a run that is resumed."""
     twice: list[ValidationFinished] = []

@@ -83,6 +83,7 @@ def test_a_fused_lora_is_merged_and_converted(
         assert_adds(merged(tiny_z_image, family, other, tmp_path / f"merged {form}"), changes)
 
 
+@pytest.mark.full
 def test_training_continues_from_a_fused_lora(
     family: ModelFamily, tiny_z_image: Path, images: Path, tmp_path: Path
 ) -> None:
