@@ -228,7 +228,7 @@ class HubAccess:
         descriptions: Mapping[HubSource, str] = {
             "environment": "the token in the environment (HF_TOKEN)",
             "store": "the token stored in Darkroom",
-            "login": "this machine's huggingface_hub login, if there is one",
+            "login": "the login that Hugging Face's own tools have stored, if there is one",
         }
         return descriptions[self.source]
 

@@ -50,7 +50,12 @@ Openers = dict[str, Callable[[], object]]
 
 @pytest.fixture
 def full_window(window: Window, tmp_path: Path) -> Window:
-    """A window with a concept, a prompt, an embedding and two runs."""
+    fill(window, tmp_path)
+    return window
+
+
+def fill(window: Window, tmp_path: Path) -> None:
+    """Give a window a concept, a prompt, an embedding and two runs."""
     folder = tmp_path / "images"
     folder.mkdir()
     for name in "abc":
@@ -69,7 +74,6 @@ def full_window(window: Window, tmp_path: Path) -> Window:
     for number in (1, 2):
         events = [(0.0, started(tmp_path)), (1.0, validated(1, 0.5, 0.5, 1))]
         write_run(tmp_path / "workspace", f"2026-03-0{number}_12-00-00", events)
-    return window
 
 
 def openers(window: Window, tmp_path: Path) -> Openers:

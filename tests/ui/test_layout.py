@@ -1,0 +1,196 @@
+"""Every page, window and dialog at the sizes that people have: nothing is cut off, covered, off the screen or raw."""
+
+from __future__ import annotations
+
+import re
+import tkinter as tk
+from collections.abc import Callable, Iterator
+from itertools import combinations
+from pathlib import Path
+
+import customtkinter as ctk
+import pytest
+
+from tests.ui.conftest import Window
+from tests.ui.driving import walk
+from tests.ui.test_labels import cut_off, text_and_room
+from tests.ui.test_open_and_close import close_windows, fill, openers
+from ui.app.catalogue import PAGES
+from ui.widgets import dialog as dialogs
+from ui.widgets.controls import Button, Choice
+from ui.widgets.entry import Entry
+from ui.widgets.panel import Text
+from ui.widgets.scroll import ScrollFrame
+from ui.widgets.theme import Mode, Theme
+
+SCREENS: tuple[tuple[str, int, Mode], ...] = (
+    ("1366x768", 100, "dark"),
+    ("1280x800", 150, "light"),
+    ("1920x1080", 100, "light"),
+)
+_ROUNDING_PX = 2
+
+
+def box_of(widget: tk.Misc) -> tuple[int, int, int, int]:
+    left, top = widget.winfo_rootx(), widget.winfo_rooty()
+    return left, top, left + widget.winfo_width(), top + widget.winfo_height()
+
+
+def covered(inside: tk.Misc) -> list[str]:
+    """Return the pairs of widgets of one parent of which one covers a part of the other.
+
+    What lies wholly inside of another is in front of it on purpose, as on a backdrop.
+    """
+    found = []
+    for parent in walk(inside):
+        if isinstance(parent, Button | Choice | Entry):
+            continue  # a canvas behind a text, each of its own size
+        shown = [w for w in parent.winfo_children() if w.winfo_ismapped() and w.winfo_manager() in ("grid", "pack")]
+        for one, other in combinations(shown, 2):
+            (left, top, right, bottom), (left2, top2, right2, bottom2) = box_of(one), box_of(other)
+            width, height = min(right, right2) - max(left, left2), min(bottom, bottom2) - max(top, top2)
+            smaller = (min(right - left, right2 - left2), min(bottom - top, bottom2 - top2))
+            if width > _ROUNDING_PX and height > _ROUNDING_PX and (width, height) != smaller:
+                found.append(f"{described(one)} and {described(other)} share {width} x {height} px")
+    return found
+
+
+def described(widget: tk.Misc) -> str:
+    texts = [str(t[0]) for t in map(text_and_room, walk(widget)) if t is not None]
+    return f"{type(widget).__name__} {' / '.join(texts)[:60]!r}"
+
+
+def outside(inside: tk.Misc) -> list[str]:
+    """Return the visible controls that reach beyond an edge of their window, where they cannot be scrolled into it."""
+    edges = box_of(inside.winfo_toplevel())
+    found = []
+    for widget in walk(inside):
+        if not isinstance(widget, Button | Choice | Entry | Text) or not widget.winfo_ismapped():
+            continue
+        left, top, right, bottom = box_of(widget)
+        beyond = max(edges[0] - left, right - edges[2])
+        if not can_be_scrolled(widget):
+            beyond = max(beyond, edges[1] - top, bottom - edges[3])
+        if beyond > _ROUNDING_PX:
+            found.append(f"{described(widget)} is {beyond} px outside of its window")
+    return found
+
+
+def can_be_scrolled(widget: tk.Misc | None) -> bool:
+    while widget is not None:
+        if isinstance(widget, ScrollFrame | tk.Canvas):
+            return True
+        widget = widget.master
+    return False
+
+
+def too_low(inside: tk.Misc) -> list[str]:
+    """Return the texts of which lines are cut off."""
+    return [
+        f"{described(w)} needs {w.winfo_reqheight()} px of height, and has {w.winfo_height()}"
+        for w in walk(inside)
+        if isinstance(w, Text) and w.winfo_ismapped() and w.winfo_reqheight() > w.winfo_height() + _ROUNDING_PX
+    ]
+
+
+_RAW = re.compile(r"(?<![\w/.\\])[a-z]+(?:_[a-z0-9]+)+(?![\w/\\]|\.\w)|[A-Z][a-z]+[A-Z]\w*(?:Error|Exception)|<\w+ ")
+_OF_OTHERS = {"scale_weight_norms"}
+"""Names by which people know what a setting does."""
+
+
+def raw_names(inside: tk.Misc) -> list[str]:
+    """Return the texts with a key of the config, the name of a class, or an object as Python prints it."""
+    texts = [str(w.cget("text")) for w in walk(inside) if isinstance(w, Text | Button) and w.winfo_ismapped()]
+    return [f"{m.group()!r} in {t!r}" for t in texts for m in _RAW.finditer(t) if m.group() not in _OF_OTHERS]
+
+
+def faults_of(inside: tk.Misc) -> list[str]:
+    return [
+        *(f"cut off: {t}" for t in cut_off(inside)),
+        *too_low(inside),
+        *outside(inside),
+        *covered(inside),
+        *raw_names(inside),
+    ]
+
+
+@pytest.fixture
+def on_screen(
+    open_window: Callable[..., Window], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[str, int, Mode], Window]]:
+    def opens(size: str, percent: int, mode: Mode) -> Window:
+        width, height = map(int, size.split("x"))
+        monkeypatch.setattr(tk.Misc, "winfo_screenwidth", lambda _widget: width)
+        monkeypatch.setattr(tk.Misc, "winfo_screenheight", lambda _widget: height)
+        monkeypatch.setattr("ui.app.window.Theme", lambda _mode: Theme(mode, scale=percent / 100))
+        ctk.set_widget_scaling(percent / 100)
+        window = open_window()
+        window.app.root.geometry(f"{width}x{height}+0+0")
+        window.app.preferences.change(show_advanced=True)
+        window.settle()
+        return window
+
+    yield opens
+    ctk.set_widget_scaling(1.0)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("size", "percent", "mode"), SCREENS)
+def test_nothing_is_cut_off_covered_or_raw(
+    on_screen: Callable[[str, int, Mode], Window],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    size: str,
+    percent: int,
+    mode: Mode,
+) -> None:
+    window = on_screen(size, percent, mode)
+    fill(window, tmp_path)
+    root, faults = window.app.root, dict[str, list[str]]()
+    width, height = map(int, size.split("x"))
+    for page in PAGES:
+        window.open_page(page.key)
+        window.settle()
+        faults[page.key] = faults_of(root)
+    close = dialogs.Window.close
+    name = ""
+
+    def looks_first(dialog: dialogs.Window) -> None:
+        dialog.update()
+        left, top, right, bottom = box_of(dialog)
+        faults[name] = faults_of(dialog)
+        if left < 0 or top < 0 or right > width or bottom > height:
+            faults[name].append(f"outside of the screen: {left}, {top} to {right}, {bottom}")
+        close(dialog)
+
+    monkeypatch.setattr(dialogs.Window, "close", looks_first)
+    for name, open_it in openers(window, tmp_path).items():  # noqa: B007 (read when the window closes)
+        open_it()
+        close_windows(window)
+    found = [f"{where}: {fault}" for where, faults_there in faults.items() for fault in dict.fromkeys(faults_there)]
+    found = [fault for fault in found if tmp_path.name not in fault]  # a path is as its folders are named
+    assert not found, "\n".join(found)
+
+
+def test_each_kind_of_fault_is_found(root: tk.Tk) -> None:
+    theme = Theme("dark")
+    root.geometry("300x200+0+0")
+    root.deiconify()
+    frame = tk.Frame(root, width=300, height=200)
+    frame.pack()
+    frame.grid_propagate(flag=False)
+    Text(frame, theme, "One text").grid(row=0, column=0, sticky="nw")
+    Text(frame, theme, "another one").grid(row=0, column=0, sticky="nw", padx=(40, 0))
+    Text(frame, theme, "training.batch_size fails with ConfigError", wrap_px=90).grid(row=1, column=0, sticky="w")
+    wide = Text(frame, theme, "far " * 40)
+    wide.grid(row=2, column=0, sticky="w")
+    low = tk.Frame(frame, height=6, width=100)
+    low.pack_propagate(flag=False)
+    low.grid(row=3, column=0, sticky="w")
+    Text(low, theme, "of which half can be seen").pack(fill="both", expand=True)
+    root.update()
+    assert [fault for fault in covered(frame) if "'another one'" in fault]
+    assert [fault for fault in outside(frame) if "far far" in fault]
+    assert [fault for fault in too_low(frame) if "of which half" in fault]
+    assert len(raw_names(frame)) == 2
+    frame.destroy()
