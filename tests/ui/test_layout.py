@@ -93,15 +93,23 @@ def too_low(inside: tk.Misc) -> list[str]:
     ]
 
 
-_RAW = re.compile(r"(?<![\w/.\\])[a-z]+(?:_[a-z0-9]+)+(?![\w/\\]|\.\w)|[A-Z][a-z]+[A-Z]\w*(?:Error|Exception)|<\w+ ")
+_RAW = re.compile(
+    r"(?<![\w/.\\])[a-z0-9]+(?:\.[a-z0-9]+)*_[a-z0-9_.]*[a-z0-9](?![\w/\\])"  # the key of a setting, and no path
+    r"|(?:[A-Z][a-z]+)+(?:Error|Exception)|<\w+ "
+)
+_FILE = re.compile(r".*\.(csv|gguf|html|json|png|safetensors|sqlite|toml|txt|yaml)")
 _OF_OTHERS = {"scale_weight_norms"}
 """Names by which people know what a setting does."""
+
+
+def is_raw(name: str) -> bool:
+    return name not in _OF_OTHERS and not _FILE.fullmatch(name)
 
 
 def raw_names(inside: tk.Misc) -> list[str]:
     """Return the texts with a key of the config, the name of a class, or an object as Python prints it."""
     texts = [str(w.cget("text")) for w in walk(inside) if isinstance(w, Text | Button) and w.winfo_ismapped()]
-    return [f"{m.group()!r} in {t!r}" for t in texts for m in _RAW.finditer(t) if m.group() not in _OF_OTHERS]
+    return [f"{m.group()!r} in {t!r}" for t in texts for m in _RAW.finditer(t) if is_raw(m.group())]
 
 
 def faults_of(inside: tk.Misc) -> list[str]:
