@@ -20,7 +20,7 @@ EVENT_TYPES: Mapping[str, type[Event]] = {kind.__name__: kind for kind in get_ar
 _JOB_EVENT_TYPES: Mapping[str, type[JobEvent]] = {kind.__name__: kind for kind in get_args(JobEvent)}
 _PLACES = frozenset({"run_dir", "path", "model_path", "backup_path", "details_path"})
 _Record = TypeVar("_Record", bound=Event | SampledImage)
-_NAMES = frozenset({"phase", "outcome", "family", "method", "trains", "format", "what", "device"})
+_NAMES = frozenset({"phase", "outcome", "family", "method", "trains", "format", "what", "device", "missing_model"})
 _ACTED_ON = _PLACES | _NAMES
 
 

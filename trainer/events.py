@@ -337,7 +337,10 @@ class RunFinished:
 
 @dataclass(frozen=True, slots=True)
 class RunFailed:
-    """The run failed: a plain sentence, an advice, and the file that holds the technical details."""
+    """The run failed: a plain sentence, an advice, and the file that holds the technical details.
+
+    `missing_model` is the name of a model that could neither be found nor downloaded.
+    """
 
     may_coalesce: ClassVar[bool] = False
 
@@ -345,6 +348,7 @@ class RunFailed:
     advice: str = ""
     details_path: str = ""
     backup_path: str = ""
+    missing_model: str = ""
 
 
 Event = (

@@ -14,21 +14,13 @@ import torch
 from transformers.utils.logging import disable_progress_bar
 
 from modules.formats.headers import UnreadableFileError, read_header
-from modules.formats.index_files import INDEX_FILES
+from modules.formats.repository import THREE_WAYS, UNWANTED, MissingModelError, refusal, wanted_files
 from modules.formats.safetensors_io import DTYPES
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from modules.system.regular_files import read_regular
-from modules.system.secrets import WHERE_TO_ENTER, HubAccess
+from modules.system.secrets import HubAccess
 
-_WANTED = (
-    *INDEX_FILES,
-    "*/config.json",
-    "*/scheduler_config.json",
-    "*/*.safetensors.index.json",
-    "*tokenizer*/*",
-)
-_UNWANTED = ("*.fp16.*", "*.non_ema.*", "*flax*", "*.onnx*", "safety_checker/*", "feature_extractor/*")
 _MAX_JSON_BYTES = 1_000_000
 
 OnBytes = Callable[[float, float], None]
@@ -47,7 +39,7 @@ def locate(
 
     A missing repository is downloaded, only the weights of `parts`. `on_bytes(done, total)` is called now and then,
     from several threads, and may raise to cancel. A later download resumes from the files that are already there. `hub`
-    holds the access token. Raises DarkroomError if there is neither a folder nor a repository, or if the token
+    holds the access token. Raises MissingModelError if there is neither a folder nor a repository, or if the token
     gives no access to it.
     """
     folder = from_root(name)
@@ -62,8 +54,8 @@ def locate(
         return Path(
             snapshot_download(
                 name,
-                allow_patterns=[*_WANTED, *(f"{part}/*.safetensors" for part in parts)],
-                ignore_patterns=list(_UNWANTED),
+                allow_patterns=wanted_files(parts),
+                ignore_patterns=list(UNWANTED),
                 local_files_only=offline,
                 cache_dir=cache_dir or None,
                 token=hub.token,
@@ -71,48 +63,14 @@ def locate(
             )
         )
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError, ValueError) as error:
-        if refusal := _refusal(name, error, hub):
-            raise refusal from error
+        if refused := refusal(name, error, hub):
+            raise refused from error
         how = "the network may not be used" if offline else "it could not be downloaded"
-        raise DarkroomError(
+        raise MissingModelError(
+            name,
             f"The base model {name!r} is not on this machine, and {how}.",
-            advice="Check the name and the connection, or choose a folder in diffusers layout.",
+            advice=f"{THREE_WAYS} Or check the connection.",
         ) from error
-
-
-def _refusal(name: str, error: Exception, hub: HubAccess) -> DarkroomError | None:
-    """Return the error for a repository that Hugging Face refuses to serve, if `error` is such a refusal.
-
-    Hugging Face answers 401 or 404 both for private and for missing repositories, to keep private names secret.
-    """
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HfHubHTTPError,
-        LocalEntryNotFoundError,
-        RepositoryNotFoundError,
-    )
-
-    if isinstance(error, LocalEntryNotFoundError) and isinstance(error.__cause__, HfHubHTTPError):
-        error = error.__cause__  # raised while looking for a local copy; the cause is the actual error
-    code = error.response.status_code if isinstance(error, HfHubHTTPError) and error.response is not None else 0
-    tried = f"The request used {hub.description}."
-    if isinstance(error, GatedRepoError):
-        return DarkroomError(
-            f"{name} is a gated model: you must accept its terms at Hugging Face and use a token. {tried}",
-            advice=f"Accept them at huggingface.co/{name}, create a token there and enter it: {WHERE_TO_ENTER}.",
-        )
-    if isinstance(error, RepositoryNotFoundError):
-        return DarkroomError(
-            f"There is no folder {name!r}, and no repository of that name at Hugging Face that you can access: either "
-            f"it does not exist, or it is private and needs a token. {tried}",
-            advice=f"Correct the name of the base model, or enter a token that can access it: {WHERE_TO_ENTER}.",
-        )
-    if code in (401, 403):
-        return DarkroomError(
-            f"Hugging Face did not accept the token for {name} ({code}). {tried}",
-            advice=f"Create a token with access to it at huggingface.co and enter it: {WHERE_TO_ENTER}.",
-        )
-    return None
 
 
 def byte_progress_bar(on_bytes: OnBytes) -> type[Any]:

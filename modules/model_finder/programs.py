@@ -233,9 +233,14 @@ def _usual_places() -> list[Path]:
     return places
 
 
+def user_settings() -> Path:
+    """Return the folder in which programs keep the user's settings."""
+    return platformdirs.user_config_path(roaming=True)
+
+
 def _setting_in(name: str, key: str) -> str:
     """Return a text in a JSON file of another program in the user's folder of settings; empty if it has none."""
-    file = platformdirs.user_config_path(roaming=True) / name
+    file = user_settings() / name
     try:
         data: Any = json.loads(read_regular(file, _MAX_SETTINGS_BYTES))
     except (OSError, ValueError, RecursionError):

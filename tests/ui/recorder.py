@@ -47,8 +47,8 @@ class Recorder:
     def confirm_start(self, warnings: Sequence[Problem], preview: Preview | None) -> StartAnswer:
         return self._answer("confirm_start", False, list(warnings), preview)
 
-    def show_failure(self, failure: Failure) -> None:
-        self._answer("show_failure", None, failure)
+    def show_failure(self, failure: Failure) -> bool:
+        return self._answer("show_failure", False, failure)
 
     def open_path(self, path: Path) -> None:
         self._answer("open_path", None, path)

@@ -6,14 +6,18 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from modules.formats.repository import RepositoryFacts, repository_facts
 from modules.model_finder import finder
 from modules.model_finder.finder import HUB_CACHE, FoundModel, ModelSearch, ranked
 from modules.model_finder.programs import BASE_MODELS, COMFYUI, find_programs, program_at
+from modules.system.errors import DarkroomError
 from modules.system.paths import PROGRAM_ROOT
-from tests.unit.test_kinds import model_shapes, write_header
+from modules.system.secrets import HubAccess
+from tests.builders.model_folders import alone_on_machine, checkpoint, comfyui, linked, webui
 from trainer.jobs.models import MODELS, ModelSettings
 from trainer.jobs.spec import validate_settings
 
@@ -32,36 +36,7 @@ def names(models: Sequence[FoundModel]) -> dict[str, str]:
 
 @pytest.fixture
 def home(home_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home folder with nothing in the other usual places."""
-    home_dir.mkdir(parents=True, exist_ok=True)
-    monkeypatch.setattr("modules.model_finder.programs._usual_places", lambda: [home_dir])
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(home_dir / "hub"))
-    monkeypatch.setattr("platformdirs.user_config_path", lambda **_: home_dir / "settings")
-    return home_dir
-
-
-def checkpoint(path: Path, model: str = "sdxl") -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return write_header(path, model_shapes(model))
-
-
-def comfyui(root: Path) -> Path:
-    for folder in ("checkpoints", "loras", "diffusion_models", "vae"):
-        (root / "models" / folder).mkdir(parents=True)
-    return root
-
-
-def webui(root: Path, *, forge: bool = False) -> Path:
-    (root / "models/Stable-diffusion").mkdir(parents=True)
-    if forge:
-        (root / "modules_forge").mkdir()
-    return root
-
-
-def linked(link: Path, target: Path) -> Path:
-    link.parent.mkdir(parents=True, exist_ok=True)
-    link.symlink_to(target, target_is_directory=target.is_dir())
-    return link
+    return alone_on_machine(home_dir, monkeypatch)
 
 
 def test_each_program_is_found_in_its_usual_place_with_its_models(home: Path) -> None:
@@ -187,6 +162,29 @@ def test_a_search_is_bounded_and_can_be_stopped(home: Path, monkeypatch: pytest.
     stopped.run(lambda _folder: stopped.stop())
     assert stopped.is_cut
     assert stopped.found == []
+
+
+def test_the_size_of_a_repository_is_that_of_the_files_that_a_run_downloads(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {
+        "model_index.json": 1,
+        "unet/config.json": 10,
+        "unet/diffusion_pytorch_model.safetensors": 1_000,
+        "unet/diffusion_pytorch_model.fp16.safetensors": 500,
+        "vae/diffusion_pytorch_model.safetensors": 100,
+        "v1-5.ckpt": 7_000,
+    }
+    siblings = [SimpleNamespace(rfilename=name, size=size) for name, size in sizes.items()]
+    info = SimpleNamespace(siblings=siblings, card_data={"license": "other", "license_name": "own-terms"}, gated="auto")
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda *_, **__: info)
+    facts = repository_facts("owner/model", parts=["unet"], hub=HubAccess())
+    assert facts == RepositoryFacts("owner/model", 1_011, "own-terms", True)
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError("no route to host")
+
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", fail)
+    with pytest.raises(DarkroomError, match="Hugging Face could not be asked about owner/model"):
+        repository_facts("owner/model", parts=["unet"], hub=HubAccess())
 
 
 def test_the_verb_lists_them_as_text_and_as_json(home: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import re
 import stat
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +21,7 @@ from modules.families.spec import BASE_VARIANT, VARIANT_LABELS, FamilySpec
 from modules.formats.float8_scales import ADVICE
 from modules.formats.headers import UnreadableFileError, read_header
 from modules.formats.index_files import INDEX, index_file
+from modules.formats.repository import THREE_WAYS
 from modules.settings.edit import replace_value
 from modules.system.paths import from_root
 from modules.system.problem import Problem, cut
@@ -58,7 +60,8 @@ def without_lacking_parts(config: Config, found: FileKind | None) -> Config:
 
 def problems_of_model(config: Config, found: FileKind | None) -> Iterator[Problem]:
     """Yield the problems of the base model and the VAE file."""
-    yield from _base_model(config, found)
+    for problem in _base_model(config, found):
+        yield replace(problem, topic="base_model") if problem.path == "model.base_model" else problem
     yield from _problems_of_text_widths(config, found)
     yield from _vae(config)
 
@@ -80,7 +83,7 @@ def _base_model(config: Config, found: FileKind | None) -> Iterator[Problem]:
         yield Problem(
             "model.base_model",
             f"The base model {cut(name, max_chars=200)} does not exist." if name else "No base model is set.",
-            advice="Choose a file or a folder, or enter a repository as owner/model.",
+            advice=THREE_WAYS,
         )
     elif (downloaded := downloaded_folder(config)) is not None:
         yield from _diffusers_folder(
@@ -91,7 +94,7 @@ def _base_model(config: Config, found: FileKind | None) -> Iterator[Problem]:
         yield Problem(
             "model.base_model",
             f"The repository {name} has not been downloaded, and offline mode is on.",
-            advice="Switch off offline mode, or choose a file or a folder.",
+            advice=f"Switch off offline mode. {THREE_WAYS}",
         )
     elif (successor := _MOVED.get(name.lower())) is not None:
         yield Problem(

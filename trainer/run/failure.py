@@ -9,6 +9,7 @@ from pathlib import Path
 
 from modules.config.schema import Config
 from modules.estimate.run import in_gb
+from modules.formats.repository import MissingModelError
 from modules.system.atomic import write_text
 from modules.system.errors import DarkroomError
 from modules.system.hardware import GpuMemory, gpu_memory
@@ -46,7 +47,8 @@ def _full_failure(error: BaseException, run_dir: Path | None) -> RunFailed:
     if isinstance(error, OSError):
         advice = f"{advice} {_way_on(run_dir, backups)}"
     if is_fixable(error):
-        return RunFailed(message, advice, backup_path=backup_path)
+        missing = error.name if isinstance(error, MissingModelError) else ""
+        return RunFailed(message, advice, backup_path=backup_path, missing_model=missing)
     details = redact("".join(traceback.format_exception(error)))
     if isinstance(error, OSError):  # its sentence is enough; where no log is open, this is printed
         logger.error("The run failed: %s", message)

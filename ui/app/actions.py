@@ -126,6 +126,12 @@ def add_actions(
             opener_of("other_family.window:open_other_family"),
             help=_OTHER_FAMILY_HELP,
         ),
+        Action(
+            "base_model",
+            "Base model…",
+            lambda: _choose_base_model(context),
+            help=_BASE_MODEL_HELP,
+        ),
         Action("fit", "Fit to my card…", opener_of("fit.window:open_fit"), help=_FIT_HELP),
         Action("probe", "Probe…", opener_of("probe.window:open_probe"), help=_PROBE_HELP),
         Action("tokens", "Tokens…", opener_of("tokens.window:open_secrets"), help=_TOKENS_HELP),
@@ -150,6 +156,7 @@ _JSON_HELP = "Show the config as JSON, copy it, or load one from the clipboard"
 _CAPTIONS_HELP = "Edit captions and masks of a concept or a folder, or write them with a model"
 _AUTO_HELP = "Let a model write the captions of a concept or a folder: WD14 tags, BLIP or Florence-2"
 _OTHER_FAMILY_HELP = "Take the concepts, prompts and length of this config to another model family, with a preset of it"
+_BASE_MODEL_HELP = "Choose a model file or folder, one that other programs on this computer have, or a download"
 _FIT_HELP = "Find the fastest settings whose memory fits the card, and what each costs"
 _PROBE_HELP = "Measure the batch size and the learning rate on a few real steps"
 _TOKENS_HELP = "Manage tokens and passwords, for example for Hugging Face"
@@ -186,6 +193,10 @@ def _page_action(context: Context, page: PageSpec) -> Action:
 
 def _show_first_steps(context: Context) -> None:
     context.preferences.change(first_steps=CHOOSING)
+
+
+def _choose_base_model(context: Context) -> None:
+    context.links.choose_base_model(context)
 
 
 def _undo(context: Context) -> None:
@@ -267,6 +278,7 @@ def _close_older(window: Window) -> None:
             old.close()
 
 
+_BASE_MODEL_MODULE = "ui.features.base_model.window"
 _CAPTIONS_MODULE, _DIFFERENCES_MODULE = "ui.features.captions.opening", "ui.features.config_views.differences"
 
 
@@ -275,6 +287,12 @@ def make_feature_links(context: Callable[[], Context], *, show_run: Callable[[Pa
     return FeatureLinks(
         edit_captions=lambda number: load_factory(f"{_CAPTIONS_MODULE}:open_caption_editor")(context(), number),
         write_captions=lambda concept: load_factory(f"{_CAPTIONS_MODULE}:open_automatic_captions")(context(), concept),
+        choose_base_model=lambda asking: load_factory(f"{_BASE_MODEL_MODULE}:open_base_model")(
+            asking, offers_family=asking.form is context().form
+        ),
+        train_on=lambda family, settings: load_factory("ui.features.other_family.window:open_other_family")(
+            context(), family, settings
+        ),
         show_run=show_run,
         show_run_changes=lambda: load_factory(f"{_DIFFERENCES_MODULE}:open_differences")(context(), "run"),
         add_presets=lambda menu, presets, choose: add_presets(menu, context(), presets, choose),

@@ -20,6 +20,10 @@ from ui.widgets.theme import GAP, PAD, is_low
 _LOW_SHARE, _SHORT_SHARE, _TALL_SHARE = 0.12, 0.18, 0.5  # of the window's height: the page keeps most of it
 _HEADER_HEIGHT = 24
 _MAX_TITLE_CHARS = 64
+_OFFERS = {  # by the topic of a problem: the label of a button, and its action
+    "memory": ("Fit to my card…", "fit"),
+    "base_model": ("Choose the base model…", "base_model"),
+}
 _INDENT = 22  # of the text behind the sign
 _SIGNS = {"error": "✖", "warning": "▲", "info": "•"}
 _TOKENS = {"error": "error", "warning": "warning", "info": "muted"}
@@ -65,10 +69,11 @@ class FindingsBar(Panel):
             return
         self.title.set_text(cut(findings.title, max_chars=_MAX_TITLE_CHARS))
         self._show_kinds()
-        if any(f.problem.topic == "memory" for f in findings.items):
-            self.fit_button.pack(side="right", padx=(0, 6))
-        else:
-            self.fit_button.pack_forget()
+        for topic, button in self.topic_buttons.items():
+            if any(f.problem.topic == topic for f in findings.items):
+                button.pack(side="right", padx=(0, 6))
+            else:
+                button.pack_forget()
         self.list.configure(state="normal")
         self.list.delete("1.0", "end")
         for index, finding in enumerate(findings.visible):
@@ -112,7 +117,10 @@ class FindingsBar(Panel):
         self.close_button = self._small_button(header, "Dismiss", context.findings.dismiss)
         self.copy_button = self._small_button(header, "Copy all", self.copy_all)
         self.height_button = self._small_button(header, "Taller", self.toggle_height)
-        self.fit_button = self._small_button(header, "Fit to my card…", lambda: context.actions.run("fit"))
+        self.topic_buttons = {
+            topic: self._small_button(header, label, partial(context.actions.run, action))
+            for topic, (label, action) in _OFFERS.items()
+        }
         self.close_button.pack(side="right")
         self.copy_button.pack(side="right", padx=(0, 6))
 

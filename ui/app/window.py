@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -399,7 +400,12 @@ class App:
         state = self.context.session.state
         if state.failed is not None:
             run_dir = state.started.run_dir if state.started is not None else ""
-            self.context.interaction.show_failure(run_failure(state.failed, run_dir))
+            config = self.context.session.config
+            is_missing = config is not None and state.failed.missing_model == config.model.base_model
+            failure = run_failure(state.failed, run_dir)
+            offer = "Choose the base model…" if is_missing else ""
+            if self.context.interaction.show_failure(replace(failure, offer=offer)):
+                self.context.actions.run("base_model")
 
     def _close_when_over(self) -> None:
         """Close once the run has ended; this is the session's last change."""

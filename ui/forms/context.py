@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -61,6 +61,8 @@ class FeatureLinks:
 
     edit_captions: Callable[[int], object]  # of the concept at this place in the config
     write_captions: Callable[[Concept | None], object]  # with a model; None: of the first concept
+    choose_base_model: Callable[[Context], object]  # of the form of a context
+    train_on: Callable[[str, Mapping[str, str]], object]  # another family, with the settings that name its base model
     show_run: Callable[[Path], object]  # on the Run history page
     show_run_changes: Callable[[], object]  # the settings that the current run does not have
     add_presets: Callable[[tk.Menu, Sequence[Preset], Callable[[Preset], object]], object]  # submenus of all presets

@@ -26,6 +26,7 @@ from ui.widgets.textarea import TextArea
 from ui.widgets.variables import FlagVar, TextVar
 
 NUMBER_WIDTH = 110
+BASE_MODEL = "model.base_model"  # which has a window of its own
 _INDENT = 14
 _LONG_MENU = 20  # more choices than this are chosen in a window
 _FLASH_MS = 1600
@@ -97,12 +98,15 @@ def _path(master: tk.Misc, context: Context, record: FieldRecord) -> Control:
     frame = Panel(master, context.theme, "card")
     variable = TextVar(master=frame)
     entry = Entry(frame, context.theme, variable, placeholder=record.setting.empty_means, shows_end=True)
-    browse = Button(frame, context.theme, "…", lambda: press(), on="card", width=36)
+    label = "Choose…" if record.path == BASE_MODEL else "…"
+    browse = Button(frame, context.theme, label, lambda: press(), on="card", width=36)
     entry.pack(side="left", fill="x", expand=True)
     browse.pack(side="left", padx=(6, 0))
 
     def press() -> None:
-        if record.setting.path_kind == "model":
+        if record.path == BASE_MODEL:
+            context.links.choose_base_model(context)
+        elif record.setting.path_kind == "model":
             open_at(browse_menu(browse, context, record), browse)
         else:
             _browse(context, record)

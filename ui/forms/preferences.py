@@ -14,6 +14,7 @@ from ui.widgets.files.places import with_recent
 
 _MAX_RECENT = 8
 _MAX_WORKSPACES = 30
+_MAX_MODEL_FOLDERS = 20
 
 
 class UiSettings(BaseModel):
@@ -31,6 +32,7 @@ class UiSettings(BaseModel):
     last_folder: str = ""
     recent_folders: tuple[str, ...] = ()  # in which a file dialog was answered, the newest first
     shows_hidden_files: bool = False
+    model_folders: tuple[str, ...] = ()  # of programs, or any other ones with models, that the user has named
     workspaces: tuple[str, ...] = ()  # of runs started so far, the newest first
     exposed_folders: tuple[str, ...] = ()  # of runs that TensorBoard may show to the network
     dismissed_run: str = ""  # a run that ended unexpectedly and is not offered again
@@ -67,6 +69,11 @@ class Preferences:
     def note_workspace(self, path: Path) -> None:
         """Remember a workspace, whose runs the Run history page lists."""
         self.change(workspaces=self.now.with_workspace(path).workspaces)
+
+    def note_model_folder(self, folder: Path) -> None:
+        """Remember a folder of a program that keeps models, or any other one with models."""
+        others = (name for name in self.now.model_folders if name != str(folder))
+        self.change(model_folders=(str(folder), *others)[:_MAX_MODEL_FOLDERS])
 
     def forget_file(self, path: Path) -> None:
         """Remove a file from the recent ones."""

@@ -51,7 +51,7 @@ class Diagnostics:
     def __init__(self, folder: Path) -> None:
         self.ring = RingHandler()
         self.log_file: Path | None = None
-        self.show: Callable[[Failure], None] | None = None
+        self.show: Callable[[Failure], object] | None = None
         # A dialog waits for its answer, so the interrupted work is finished first.
         self.defer: Callable[[Callable[[], None]], object] = lambda show: show()
         self._crash_file: IO[str] | None = None

@@ -30,13 +30,17 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An error message: a plain sentence, advice, and technical details on request."""
+    """An error message: a plain sentence, advice, and technical details on request.
+
+    `offer` is the label of a button that leads to a fix.
+    """
 
     title: str
     message: str
     advice: str = ""
     details: str = ""
     details_file: Path | None = None
+    offer: str = ""
 
 
 def failure_of(title: str, error: Exception, advice: str = "") -> Failure:
@@ -73,8 +77,8 @@ class Interaction(Protocol):
         If a warning is about memory, "fit" is offered, too.
         """
 
-    def show_failure(self, failure: Failure) -> None:
-        """Show an error."""
+    def show_failure(self, failure: Failure) -> bool:
+        """Show an error; return whether the user accepted its offer."""
 
     def open_path(self, path: Path) -> None:
         """Open a file or folder in the system's program for it."""

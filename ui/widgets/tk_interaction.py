@@ -125,9 +125,11 @@ class TkInteraction:
         answer = dialog.ask()
         return "fit" if answer == "fit" else answer == "start"
 
-    def show_failure(self, failure: Failure) -> None:
-        """Show an error: message and advice; details on request."""
-        answers = [Answer("close", "Close", is_default=True)]
+    def show_failure(self, failure: Failure) -> bool:
+        """Show an error: message and advice; details on request. Return whether its offer was accepted."""
+        answers = [Answer("close", "Close", is_default=not failure.offer)]
+        if failure.offer:
+            answers.append(Answer("offer", failure.offer, is_default=True))
         if failure.details:
             answers.insert(0, Answer("copy", "Copy details"))
         if failure.details_file is not None:
@@ -142,8 +144,8 @@ class TkInteraction:
                     self._root.clipboard_append(failure.details)
                 case "open" if failure.details_file is not None:
                     self.open_path(failure.details_file)
-                case _:
-                    return
+                case answer:
+                    return answer == "offer"
 
     def open_path(self, path: Path) -> None:
         """Open a file or folder in the system's program for it."""

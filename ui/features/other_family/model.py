@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from modules.config.codec import Loaded
 from modules.config.other_family import CarriedOver, start_of, train_on
 from modules.config.presets import Preset, families_for_card, list_presets, preset_for, readable_configs
 from modules.config.schema import Config
 from modules.families.registry import FAMILIES, newest_families
+from modules.settings.edit import set_path
 from modules.system.hardware import gpu_memory
 from modules.system.problem import count
 from ui.forms.changes import Change, changes
@@ -40,10 +41,16 @@ def read_starts() -> Starts:
 
 
 class Moving:
-    """A move to be confirmed; `changed` is emitted when the choices or the result changes."""
+    """A move to be confirmed; `changed` is emitted when the choices or the result changes.
 
-    def __init__(self, form: FormModel, background: Background) -> None:
+    It begins with a `family`, if one is given, whose base model is named by `settings`.
+    """
+
+    def __init__(
+        self, form: FormModel, background: Background, family: str = "", settings: Mapping[str, str] | None = None
+    ) -> None:
         self.family, self.preset = "", _DEFAULTS
+        self._first_choice, self._settings = family, settings or {}
         self.presets: Mapping[str, str] = {}
         self.result: CarriedOver | None = None
         self.changes: tuple[Change, ...] = ()
@@ -100,12 +107,16 @@ class Moving:
             return
         if self.family not in self.families:  # another config of the chosen family was loaded
             self.family = ""
-            self.set_family(self._first_family(self._starts))
+            is_known = self._first_choice in self.families
+            self.set_family(self._first_choice if is_known else self._first_family(self._starts))
             return
         preset = self._starts.of(self.family).get(self.preset)
         start = self._starts.configs[preset] if preset is not None else start_of(self.family)
         config = self._form.config
-        self.result = train_on(config, start)
+        result = train_on(config, start)
+        if self.family == self._first_choice:
+            result = replace(result, config=_with_settings(result.config, self._settings))
+        self.result = result
         self.changes = changes(self.result.config, config)
         self.changed()
 
@@ -129,3 +140,9 @@ class Moving:
     def _keep(self, starts: Starts) -> None:
         self._starts = starts
         self.compute()
+
+
+def _with_settings(config: Config, settings: Mapping[str, str]) -> Config:
+    for path, value in settings.items():
+        config, _problems = set_path(config, path, value)
+    return config

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ui.features.other_family.model import Moving
 from ui.forms.context import Context
 from ui.widgets.controls import Button, Choice
@@ -98,7 +100,10 @@ class OtherFamily(Window):
         self.apply_button.set_enabled(moving.result is not None)
 
 
-def open_other_family(context: Context) -> OtherFamily:
-    """Open the window; one that is already open is closed."""
+def open_other_family(context: Context, family: str = "", settings: Mapping[str, str] | None = None) -> OtherFamily:
+    """Open the window, with a family and the settings that name its base model if they are given.
+
+    One that is already open is closed.
+    """
     close_windows(context.root, OtherFamily)
-    return OtherFamily(context)
+    return OtherFamily(context, Moving(context.form, context.pump.background, family, settings))

@@ -34,7 +34,7 @@ class TensorBoardControl:
         background: Background,
         config: Callable[[], Config],
         notify: Callable[[str], None],
-        show_failure: Callable[[Failure], None],
+        show_failure: Callable[[Failure], object],
         *,
         may_expose: Callable[[Path, bool], bool],
         open_address: Callable[[str], object] = lambda address: load_factory("webbrowser:open")(address),

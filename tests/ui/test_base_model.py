@@ -1,0 +1,173 @@
+"""The window with the three ways to a base model, and the buttons that open it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from modules.config.schema import Config
+from modules.families.kinds.file_kind import FileKind
+from modules.formats.repository import RepositoryFacts
+from modules.model_finder.finder import FoundModel
+from modules.system.paths import PROGRAM_ROOT
+from tests.builders.model_folders import alone_on_machine, checkpoint, comfyui
+from tests.ui.conftest import Window
+from tests.ui.test_secrets_dialog import click
+from trainer.events import RunFailed
+from ui.features.base_model.model import choice_of
+from ui.features.base_model.window import BaseModelWindow
+from ui.features.other_family.window import OtherFamily
+
+
+@pytest.fixture
+def comfy(home_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of ComfyUI with a model of SD 1.x, one of SDXL, and a broken file."""
+    root = comfyui(alone_on_machine(home_dir, monkeypatch) / "ComfyUI")
+    folder = root / "models/checkpoints"
+    checkpoint(folder / "xl.safetensors", "sdxl")
+    checkpoint(folder / "one.safetensors", "sd1")
+    (folder / "broken.safetensors").touch()
+    return root
+
+
+def open_dialog(window: Window) -> BaseModelWindow:
+    window.app.context.actions.run("base_model")
+    (dialog,) = (w for w in window.app.root.winfo_children() if isinstance(w, BaseModelWindow))
+    window.wait_until(lambda: not dialog.found.is_searching and dialog.download.repositories, "the search")
+    window.settle()
+    return dialog
+
+
+def shown(dialog: BaseModelWindow) -> list[str]:
+    return [dialog.table.tree.item(row, "text").strip() for row in dialog.table.tree.get_children()]
+
+
+def test_a_model_that_is_found_becomes_the_base_model(window: Window, comfy: Path, tmp_path: Path) -> None:
+    context = window.app.context
+    context.form.edit("model.variant", "inpainting")
+    dialog = open_dialog(window)
+    assert shown(dialog) == ["one.safetensors", "xl.safetensors", "broken.safetensors"]
+    assert dialog.status.cget("text") == "3 models in ComfyUI."
+    dialog.table.select([2])
+    window.settle()
+    assert "broken.safetensors" in dialog.where.cget("text")
+    assert dialog.use_found.cget("state") == "disabled"
+    checkpoint(tmp_path / "mine/two.safetensors", "sd1")
+    window.asked.answers["ask_folder"] = tmp_path / "mine"
+    click(dialog.folder_button)
+    window.wait_until(lambda: "two.safetensors" in shown(dialog), "the other folder")
+    window.settle()
+    assert context.preferences.now.model_folders == (str(tmp_path / "mine"),)
+    dialog.table.select([0])
+    window.settle()
+    click(dialog.use_found)
+    window.settle()
+    assert not dialog.winfo_exists()
+    config = context.form.config
+    assert config.model.base_model == str(comfy / "models/checkpoints/one.safetensors")
+    assert config.model.variant == "text_to_image"
+    context.form.undo()
+    assert context.form.config.model.variant == "inpainting"
+
+
+def test_a_model_of_another_family_leads_to_the_move_with_it(window: Window, comfy: Path) -> None:
+    dialog = open_dialog(window)
+    dialog.table.select([1])
+    dialog.choose_found()
+    (move,) = (w for w in window.app.root.winfo_children() if isinstance(w, OtherFamily))
+    window.wait_until(lambda: move.moving.result is not None, "the presets")
+    window.settle()
+    assert move.moving.family == "sdxl"
+    click(move.apply_button)
+    window.settle()
+    config = window.app.form.config
+    assert config.family.name == "sdxl"
+    assert config.model.base_model == str(comfy / "models/checkpoints/xl.safetensors")
+
+
+def test_a_file_of_ones_own_has_to_be_a_model(window: Window, comfy: Path, tmp_path: Path) -> None:
+    dialog = open_dialog(window)
+    (tmp_path / "lora.safetensors").touch()
+    window.asked.answers["ask_file"] = tmp_path / "lora.safetensors"
+    dialog.choose_own(window.asked.ask_file, ())
+    window.wait_until(lambda: dialog.message.cget("text"), "the reason")
+    assert "lora.safetensors" in dialog.message.cget("text")
+    window.asked.answers["ask_folder"] = PROGRAM_ROOT / "demo/model"
+    dialog.choose_own(window.asked.ask_folder)
+    window.wait_until(lambda: not dialog.winfo_exists(), "the choice")
+    assert window.app.form.config.model.base_model == "demo/model"
+
+
+def test_a_denoiser_alone_becomes_the_file_of_its_part() -> None:
+    kind = FileKind("part", "A transformer.", "flux", "flux_dev")
+    choice = choice_of(FoundModel(Path("/models/dev.gguf"), "/models/dev.gguf", "ComfyUI", kind, 1))
+    assert choice.settings == {"parts.transformer.file": "/models/dev.gguf"}
+    config = choice.applied_to(Config.model_validate({"model": {"family": "flux"}}))
+    assert config.part("transformer").file == "/models/dev.gguf"
+
+
+def test_a_download_shows_its_size_its_licence_and_the_free_space(
+    window: Window, comfy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = {
+        "stable-diffusion-v1-5/stable-diffusion-v1-5": RepositoryFacts("sd", 4_300_000_000, "openrail", False),
+        "owner/large": RepositoryFacts("owner/large", 10**18, "", True),
+    }
+    asked: list[tuple[str, list[str]]] = []
+
+    def answer(name: str, *, parts: list[str], hub: object) -> RepositoryFacts:
+        asked.append((name, parts))
+        return facts[name]
+
+    monkeypatch.setattr("ui.features.base_model.download.repository_facts", answer)
+    dialog = open_dialog(window)
+    assert asked == [], "nothing is asked before a person does"
+    assert dialog.repository.get() == "stable-diffusion-v1-5/stable-diffusion-v1-5"
+    click(dialog.ask_button)
+    window.wait_until(lambda: "openrail" in dialog.facts.cget("text"), "the facts")
+    assert dialog.facts.cget("text").startswith("4.3 GB to download, ")
+    assert asked == [("stable-diffusion-v1-5/stable-diffusion-v1-5", ["unet", "text_encoder", "vae"])]
+    labels = [dialog.repository_menu().entrycget(n, "label") for n in range(2)]
+    assert all(label.startswith("Stable Diffusion 1 and 2:") for label in labels)
+    dialog.repository.set("owner/large")
+    click(dialog.ask_button)
+    window.wait_until(lambda: "not enough space" in dialog.facts.cget("text"), "the facts")
+    assert "huggingface.co/owner/large" in dialog.facts.cget("text")
+    dialog.repository.set("no name of a repository")
+    click(dialog.use_download)
+    assert "not the name of a repository" in dialog.message.cget("text")
+    dialog.repository.set("owner/large")
+    click(dialog.use_download)
+    window.settle()
+    assert window.app.form.config.model.base_model == "owner/large"
+
+
+def test_what_is_missing_has_a_button_that_opens_the_window(ready: Window, comfy: Path) -> None:
+    context = ready.app.context
+    context.form.edit("model.base_model", "gone.safetensors")
+    ready.settle()
+    bar = ready.app.shell.findings_bar
+    assert bar.topic_buttons["base_model"].winfo_manager()
+    click(bar.topic_buttons["base_model"])
+    (dialog,) = (w for w in ready.app.root.winfo_children() if isinstance(w, BaseModelWindow))
+    dialog.found.stop()
+    dialog.close()
+    context.form.edit("model.base_model", "demo/model")
+    ready.settle()
+    assert not bar.winfo_ismapped()
+
+
+@pytest.mark.parametrize("missing", ["demo/model", "a/sampling-model"])
+def test_a_download_that_fails_offers_another_base_model(ready: Window, comfy: Path, missing: str) -> None:
+    ready.app.context.form.edit("model.base_model", "demo/model")
+    ready.asked.answers |= {"confirm_start": True, "show_failure": missing == "demo/model"}
+    ready.app.context.actions.run("start")
+    ready.wait_until(lambda: ready.engine.run, "the run")
+    assert ready.engine.run is not None
+    ready.engine.run.end(RunFailed("The base model cannot be downloaded.", "Choose.", missing_model=missing))
+    ready.wait_until(lambda: ready.asked.asked("show_failure"), "the dialog")
+    ((failure,),) = ready.asked.asked("show_failure")
+    is_base_model = missing == "demo/model"
+    assert bool(failure.offer) == is_base_model
+    assert any(isinstance(w, BaseModelWindow) for w in ready.app.root.winfo_children()) == is_base_model

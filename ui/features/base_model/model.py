@@ -1,0 +1,124 @@
+"""The base models that are found on this machine, and the settings that a chosen one has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from modules.config.schema import Config
+from modules.families.registry import FAMILIES
+from modules.families.spec import BASE_VARIANT
+from modules.model_finder.finder import FoundModel, ModelSearch, ranked
+from modules.model_finder.programs import BASE_MODELS
+from modules.settings.edit import set_path
+from modules.system.errors import DarkroomError
+from modules.system.paths import as_config_path
+from modules.system.problem import count
+from trainer.data.hub_datasets import hub_cache_dir
+from ui.forms.model import FormModel
+from ui.forms.preferences import Preferences
+from ui.loop.background import Background, Job
+from ui.loop.signal import Signal
+
+PATH, VARIANT = "model.base_model", "model.variant"
+_NOTHING = "No model was found where the programs usually are. Add the folder of a program, or of your models."
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A chosen model: the settings that name it, by path; its family, empty if it is not known; a note for the user."""
+
+    settings: Mapping[str, str]
+    family: str = ""
+    note: str = ""
+
+    def applied_to(self, config: Config) -> Config:
+        """Return a config with the model; one of another family keeps the settings that it does not have."""
+        for path, value in self.settings.items():
+            config, _problems = set_path(config, path, value)
+        return config
+
+
+def choice_of(model: FoundModel) -> Choice:
+    """Return the settings of a model that was found. Raises DarkroomError if no run can start from it."""
+    kind = model.kind
+    if not model.is_base_model:
+        raise DarkroomError(kind.sentence, advice="Choose a checkpoint, a diffusers folder or a repository.")
+    name = as_config_path(model.path) if model.name == str(model.path) else model.name
+    spec = FAMILIES[kind.family]
+    if kind.is_denoiser:
+        note = f"The {spec.denoiser.label} is {model.path.name}. The other parts come from the base model."
+        return Choice({f"parts.{spec.denoiser.name}.file": name}, kind.family, note)
+    variant = kind.variant or BASE_VARIANT
+    known = {VARIANT: variant} if variant in (BASE_VARIANT, *spec.variants) else {}
+    return Choice({PATH: name, **known}, kind.family, f"The base model is {model.path.name}.")
+
+
+class FoundModels:
+    """The search on this machine; `changed` is emitted while it proceeds, ten times a second at most."""
+
+    def __init__(self, form: FormModel, preferences: Preferences, background: Background) -> None:
+        self.models: list[FoundModel] = []
+        self.is_searching = False
+        self.changed: Signal[[]] = Signal()
+        self._form = form
+        self._preferences = preferences
+        self._background = background
+        self._search = ModelSearch(BASE_MODELS)
+        self._folder = ""
+        self._job: Job | None = None
+
+    @property
+    def status(self) -> str:
+        """What the search does, or what it has found."""
+        if self.is_searching:
+            return f"Searching, {count(len(self.models), 'model')} so far: {self._folder}"
+        places = ", ".join(dict.fromkeys(m.place for m in self.models))
+        text = f"{count(len(self.models), 'model')} in {places}." if self.models else _NOTHING
+        if self._search.is_cut:
+            text += " The search ended before everything was read."
+        if self._search.unreadable:
+            text += f" Not readable: {', '.join(map(str, self._search.unreadable[:2]))}."
+        return text
+
+    def search(self) -> None:
+        """Search, again if a search is under way."""
+        self.close()
+        folders = [Path(name) for name in self._preferences.now.model_folders]
+        search = self._search = ModelSearch(BASE_MODELS, folders, [hub_cache_dir(self._form.config)])
+        self.is_searching = True
+        self._job = self._background.run_reporting(
+            lambda report: search.run(lambda folder: report(str(folder), 0, 0)),
+            lambda _done: self._finish(),
+            lambda _error: self._finish(),
+            progress=self._follow,
+        )
+        self.changed()
+
+    def stop(self) -> None:
+        """End the search; what it has found stays."""
+        self._search.stop()
+
+    def add_folder(self, folder: Path) -> None:
+        """Remember a folder of a program, or any other one with models, and search again."""
+        self._preferences.note_model_folder(folder)
+        self.search()
+
+    def close(self) -> None:
+        """End the search without its results."""
+        self.stop()
+        if self._job is not None:
+            self._job.cancel()
+
+    def _follow(self, folder: str, _number: int, _total: int) -> None:
+        self._folder = folder
+        self._rank()
+
+    def _finish(self) -> None:
+        self.is_searching = False
+        self._rank()
+
+    def _rank(self) -> None:
+        self.models = ranked(list(self._search.found), self._form.config.family.name)
+        self.changed()
