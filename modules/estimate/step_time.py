@@ -2,7 +2,7 @@
 
 Times are in forward passes of SDXL's UNet over one image of 1024 px in 16 bits: 6 TFLOP, about 0.075 s at 80 TFLOP/s,
 an assumed card of the middle class. Only the order of settings and the ratio of two times mean something. The figures
-are counted or assumed, as noted with each, not fitted to one card:
+are counted or assumed, as noted with each, not fitted to one card (`step_seconds` turns them into seconds):
 
 - A backward pass is two forward passes, or one where only an adapter is trained and the weights need no gradient
   (Kaplan et al. 2020, section 2.1); recomputing adds what it computes again (Chen et al. 2016).
@@ -23,6 +23,11 @@ from modules.settings.shared_types import CheckpointMode
 _WEIGHTS = 2.57e9  # of SDXL's UNet
 _PIXELS = 1024 * 1024
 _UNIT_SECONDS = 0.075
+_FLOP_PER_WEIGHT_AND_PIXEL = 6e12 / (_WEIGHTS * _PIXELS)
+# Times as long as this count: users name 1.2 s for a step of an SDXL LoRA on an RTX 3090, counted 0.15 s, and 0.37 s
+# for an image of one with checkpointing on an RTX 4090, counted 0.2 s (kohya_ss 1288).
+_OF_USERS = 4.0
+_CORE_FLOPS = 40e9  # of one core in float32: SD 1.5's UNet took 10.4 s for a pass at 512 px on one, and 12.6 s by this
 _BUS = 12e9 * _UNIT_SECONDS  # bytes in a unit of time
 _CARD_MEMORY = 1e12 * _UNIT_SECONDS
 _HOST_MEMORY = 20e9 * _UNIT_SECONDS
@@ -106,6 +111,20 @@ def step_time(facts: StepFacts) -> float:
         computing + transfer + host - max(computing, transfer, host)
     )
     return facts.accumulation_steps * micro_batch + _updating(facts)
+
+
+def step_seconds(facts: StepFacts, *, num_cores: int) -> float:
+    """Return about how long an optimizer step takes: on a card of the middle class, or on cores of a processor.
+
+    Cards of today differ by a factor of four, so that it may be half or twice as long. A processor computes for nearly
+    all of the time: the FLOPs of the passes, and the update of the weights.
+    """
+    if facts.on_gpu:
+        return step_time(facts) * _UNIT_SECONDS * _OF_USERS
+    forward = facts.work * facts.num_weights * facts.pixels * facts.batch_size * _FLOP_PER_WEIGHT_AND_PIXEL
+    passes = 2 + facts.trains_weights + _RECOMPUTED[facts.checkpointing]
+    computing = forward * passes / (_CORE_FLOPS * max(1, num_cores))
+    return facts.accumulation_steps * computing + _updating(facts) * _UNIT_SECONDS
 
 
 def kernels_of(facts: StepFacts) -> float:

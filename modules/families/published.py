@@ -40,7 +40,8 @@ class PublishedModel:
     where they have names. `prediction_note(program, file)` returns what the user must do so that a program uses the
     right prediction type. `programs` are the programs that support such models, `naming_rows` their answers to names of
     layers in adapter files, `extra_rows` those to what else is in such a file (`EXTRAS`), and `versions` the versions
-    that these answers are about where they are not those in `program_table.PROGRAMS`.
+    that these answers are about where they are not those in `program_table.PROGRAMS`. `weight_bytes` are those of a
+    weight in the main files of its repository, which are downloaded.
     """
 
     name: str
@@ -68,6 +69,7 @@ class PublishedModel:
     naming_rows: Mapping[str, Row] = field(default_factory=dict)
     extra_rows: Mapping[str, Answers] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
+    weight_bytes: int = 2
 
     def shipped_configs(self) -> dict[str, dict[str, Any]]:
         """Return the configs of its parts and of its scheduler, by part; none where none ship."""

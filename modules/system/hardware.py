@@ -87,6 +87,21 @@ def free_memory() -> int:
     return int(psutil.virtual_memory().available)
 
 
+def total_memory() -> int:
+    """Return the bytes of the computer's memory."""
+    import psutil
+
+    return int(psutil.virtual_memory().total)
+
+
+def num_cores() -> int:
+    """Return the number of the processor's cores that this process may use, without the second threads of cores."""
+    import psutil
+
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(psutil.cpu_count(logical=False) or usable, usable))
+
+
 def torch_build() -> str:
     """Return the platform torch was built for, if its version contains it, as in "cpu" or "cu128"."""
     try:

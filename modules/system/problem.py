@@ -52,6 +52,14 @@ def count(number: int, thing: str, plural: str = "") -> str:
     return f"{number:,} {thing}" if number == 1 else f"{number:,} {plural or f'{thing}s'}"
 
 
+def about(seconds: float) -> str:
+    """Return a rough duration in words, in one unit: 4 minutes, 2 hours, 1,200 days."""
+    for size, unit in ((86_400, "day"), (3600, "hour"), (60, "minute")):
+        if seconds >= 1.5 * size:
+            return count(round(seconds / size), unit)
+    return "a minute" if seconds >= 45 else count(round(seconds), "second") if seconds >= 1.5 else "a second"
+
+
 def with_article(thing: str, *, capital: bool = False) -> str:
     """Return the name of a thing behind "a" or "an", as it is spoken: an OFT, an SDXL LoRA, a UNet, a LoRA."""
     word = thing.partition(" ")[0].partition("-")[0]

@@ -81,6 +81,19 @@ def test_the_proposal_is_shown_and_taken_as_one_step() -> None:
     assert model.config == before
 
 
+def test_without_a_gpu_the_size_is_that_of_the_computers_memory() -> None:
+    """It was called the memory of a card."""
+    model, background = form(), AtOnce()
+    budget = budget_of(model.config, {Size(512, 512): 8})
+    measurement = FitMeasurement(budget, 6 * GB, is_processor=True)
+    fits = Fitting(model, background, measure_config=lambda _c, _report: measurement, compute_fit=compute)  # type: ignore[arg-type]
+    background.finish()
+    assert (fits.size_label, fits.card_text) == ("Computer's memory", "6.0 GB")
+    assert "No GPU was found" in fits.card_note
+    fits.set_card("8 GB")
+    assert fits.size_label == "Card memory"
+
+
 def test_another_size_is_computed_anew_and_a_wrong_one_is_said() -> None:
     model, background = form(), AtOnce()
     fits = fitting(model, background)

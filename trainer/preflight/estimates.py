@@ -19,6 +19,7 @@ from trainer.preflight.budget import (
     start_problems,
 )
 from trainer.preflight.host_memory import problems_of_reading
+from trainer.preflight.processor import problems_of_processor
 from trainer.preflight.run_budget import Budget
 from trainer.preflight.sampling_model import memory_problems_of_sampling_model
 
@@ -42,6 +43,7 @@ def problems_of_estimates(
     if is_new:
         yield from start_problems(budget)
     yield from memory_problems(budget, memory_of=memory_of)
+    yield from problems_of_processor(budget, total_steps=total_steps)
     yield from problems_of_reading(budget)
     yield from memory_problems_of_sampling_model(budget)
     seed = config.general.seed

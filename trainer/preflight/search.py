@@ -186,10 +186,15 @@ class StepTimes:
 
     def of(self, config: Config) -> float:
         """Return the time with the settings of a config."""
+        # It rounds latents: only where needed.
+        return step_time(self.facts(config)) * (1.001 if self._narrows_vae(config) else 1.0)
+
+    def facts(self, config: Config) -> StepFacts:
+        """Return the facts on which the time with the settings of a config depends."""
         part, run = self._part, self._budget.run
         settings, training = config.part(part.name), config.training
         dtype = settings.dtype
-        facts = StepFacts(
+        return StepFacts(
             num_weights=self._num_weights,
             weight_bytes=_stored_bytes(dtype),
             pixels=self._pixels,
@@ -211,7 +216,6 @@ class StepTimes:
             on_gpu=self._budget.on_gpu,
             work=_VAE_WORK if part.role == "vae" else part.model.work,
         )
-        return step_time(facts) * (1.001 if self._narrows_vae(config) else 1.0)  # rounds latents: only where needed
 
     def _count(self, part: PartSpec) -> int:
         return count(self._budget.passes.weights(part.name, PartPlan()).own.values())

@@ -86,6 +86,7 @@ _SD1 = PublishedModel(
     text_width=768,
     embedding_width=768,
     prediction_note=_note,
+    weight_bytes=4,
 )
 _SECOND = (TextPlace("text_encoder", "cond_stage_model.model.", is_open_clip=True),)
 _SD2_FILE = UnetClipFile(
@@ -120,6 +121,7 @@ _SD2 = PublishedModel(
     text_width=1024,
     embedding_width=1024,
     prediction_note=_note,
+    weight_bytes=4,
 )
 _SD2_V_FILE = UnetClipFile(text=_SECOND, markers=(), is_ambiguous=True, sidecar=_SECOND_SIDECAR, companions=_COMPANIONS)
 _SD2_V = PublishedModel(
@@ -140,6 +142,7 @@ _SD2_V = PublishedModel(
     is_v2=True,
     text_width=1024,
     prediction_note=_note,
+    weight_bytes=4,
 )
 _MODELS = ((_SD1, _SD1_FILE), (_SD2, _SD2_FILE), (_SD2_V, _SD2_V_FILE))
 

@@ -71,6 +71,7 @@ _BASE = PublishedModel(
     text_width=2048,
     embedding_tensors=("clip_l", "clip_g"),
     prediction_note=_note,
+    weight_bytes=4,
 )
 _REFINER_FILE = UnetClipFile(
     text=(TextPlace("text_encoder_2", "conditioner.embedders.0.model.", is_open_clip=True, has_projection=True),),
@@ -99,6 +100,7 @@ _REFINER = PublishedModel(
     single_file=_REFINER_FILE.single_file(),
     text_width=1280,
     prediction_note=_note,
+    weight_bytes=4,
 )
 _MODELS = ((_BASE, _BASE_FILE), (_REFINER, _REFINER_FILE))
 

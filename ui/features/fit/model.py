@@ -25,6 +25,7 @@ _NO_ESTIMATE = (
     "what is missing."
 )
 _FREE_NOW = "free on the training device now"
+_FREE_OF_COMPUTER = "free now. No GPU was found: enter the size of a card to fit the run to it."
 _UNKNOWN = "No card was found here: enter the size of yours."
 _USUAL_BYTES = 8_000_000_000  # of a card, if none is found
 
@@ -43,15 +44,20 @@ class FitRow:
 
 @dataclass(frozen=True, slots=True)
 class FitMeasurement:
-    """The result of the first look: the inputs of the estimates, and the free bytes of the training device."""
+    """The result of the first look: the inputs of the estimates, and the free bytes of the training device.
+
+    With `is_processor` these are of the computer's memory.
+    """
 
     budget: Budget | None
     free_bytes: int | None
+    is_processor: bool = False
 
 
 def measure(config: Config, report: Report) -> FitMeasurement:
     """Return the inputs of the estimates, for a background thread: scans the images, asks the driver."""
     # Imported here: the window is drawn without the estimate's code.
+    from modules.system.hardware import here
     from trainer.data.datasets import datasets_of
     from trainer.data.hub_datasets import with_local_folders
     from trainer.preflight.estimates import sizes_of
@@ -65,7 +71,7 @@ def measure(config: Config, report: Report) -> FitMeasurement:
         budget = budget_of(config, sizes_of(datasets.training, datasets.validation))
     except (*MALFORMED_CONFIG, OSError):
         budget = None
-    return FitMeasurement(budget, free_here(config))
+    return FitMeasurement(budget, free_here(config), is_processor=here().kind_of(config.general.train_device) == "cpu")
 
 
 def compute(budget: Budget, card_bytes: int, *, is_this_card: bool) -> Fit:
@@ -106,6 +112,13 @@ class Fitting:
         )
 
     @property
+    def size_label(self) -> str:
+        """What the size is of: a card's memory, or the computer's where a run would train on the processor."""
+        is_detected = bool(self._detected_text) and self.card_text == self._detected_text
+        is_processor = self._measurement is not None and self._measurement.is_processor
+        return "Computer's memory" if is_processor and is_detected else "Card memory"
+
+    @property
     def can_apply(self) -> bool:
         """Whether there are proposed settings, and the config has not changed since they were computed."""
         return self.stage == "ready" and bool(self.rows) and self._form.config == self._config
@@ -125,7 +138,7 @@ class Fitting:
         if is_this_card and self._measurement.free_bytes is not None:
             size = self._measurement.free_bytes
         self.card_note = (
-            _FREE_NOW
+            (_FREE_OF_COMPUTER if self._measurement.is_processor else _FREE_NOW)
             if is_this_card
             else f"{self._detected_text} are free here now"
             if self._detected_text

@@ -72,7 +72,8 @@ class FitWindow(Window):
         px = self.theme.px
         header = Panel(self, self.theme)
         header.pack(fill="x", padx=pad, pady=(pad, px(10)))
-        Text(header, self.theme, "Card memory", colour="label").pack(side="left", padx=(0, GAP))
+        self.size_label = Text(header, self.theme, self.fitting.size_label, colour="label")
+        self.size_label.pack(side="left", padx=(0, GAP))
         self.entry = Entry(header, self.theme, self.card, on="window", width=90)
         self.entry.pack(side="left")
         self.entry.tk_entry.bind("<Return>", lambda _e: self.compute())
@@ -99,6 +100,7 @@ class FitWindow(Window):
         if fitting.card_text and not self.card.get():
             self.card.set(fitting.card_text)
         self.card_note.set_text(fitting.card_note)
+        self.size_label.set_text(fitting.size_label)
         self.entry.mark_invalid(fitting.stage == "failed" and bool(fitting.card_text))
         fails = fitting.stage == "failed" or (fitting.fit is not None and not fitting.fit.fits)
         self.summary.recolour("warning" if fails else "muted" if fitting.stage != "ready" else "text")

@@ -1,0 +1,88 @@
+"""Subjects of a LoRA, and how long each is usually trained: a record each.
+
+Counted are image views, an image in a batch once, so that batch size and accumulation do not matter. There is no
+measured law; the figures are those that users and trainers name:
+
+- A hundred views of each image is the usual advice for a few photos of a subject ("number of images x 100" in the
+  notebooks of Dreambooth, 2022), and about 2,000 views for a subject of twenty (reference/families.md, Z-Image).
+- Faces need more than other subjects: 800 to 1,200 steps with a batch of two, 1,600 to 2,400 views ("Training Stable
+  Diffusion with Dreambooth using Diffusers", Hugging Face 2022).
+- ai-toolkit's example configs call 500 to 4,000 steps, of one image each, a good range; authors of styles for FLUX.1
+  name 3,000 to 4,000.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectSpec:
+    """A kind of subject: the views of each image, and the least and the most views of all images together."""
+
+    name: str
+    label: str
+    reason: str
+    views_per_image: int
+    least_views: int
+    most_views: int
+
+    def views(self, num_images: int) -> int:
+        """Return the usual number of views for as many images."""
+        return min(self.most_views, max(self.least_views, self.views_per_image * num_images))
+
+
+PERSON = SubjectSpec(
+    "person",
+    "Person",
+    "A face needs the most views of each image: small differences count.",
+    views_per_image=100,
+    least_views=1000,
+    most_views=3000,
+)
+_OTHERS = (
+    SubjectSpec(
+        "object",
+        "Object",
+        "A thing or an animal is learned sooner than a face.",
+        views_per_image=60,
+        least_views=500,
+        most_views=2000,
+    ),
+    SubjectSpec(
+        "style",
+        "Style",
+        "A style changes everything in an image, and is learned from many different ones.",
+        views_per_image=80,
+        least_views=1500,
+        most_views=4000,
+    ),
+    SubjectSpec(
+        "concept",
+        "Concept",
+        "A pose, a scene or an idea looks different in each image, so it takes longer than an object.",
+        views_per_image=80,
+        least_views=1000,
+        most_views=4000,
+    ),
+)
+SUBJECTS: Mapping[str, SubjectSpec] = {s.name: s for s in (PERSON, *_OTHERS)}
+
+_SHORT = 0.5  # of the least that any subject usually gets
+_LONG = 4.0  # times the views that any subject usually gets of each image
+
+
+def is_too_short(num_images: int, views: float) -> bool:
+    """Return whether hardly any subject is learned with so few views."""
+    return views < _SHORT * min(s.views(num_images) for s in SUBJECTS.values())
+
+
+def is_too_long(num_images: int, views: float) -> bool:
+    """Return whether each image is seen so often that a run learns the images by heart.
+
+    Small sets have the views of the longest usual run in any case; large ones are seen less often.
+    """
+    most_views = max(s.most_views for s in SUBJECTS.values())
+    most_of_each = _LONG * max(s.views_per_image for s in SUBJECTS.values())
+    return views > max(most_views, most_of_each * num_images)

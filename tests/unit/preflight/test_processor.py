@@ -1,0 +1,95 @@
+"""Runs on a machine without a GPU: too large, slow, and small ones; and the presets that a machine can train."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from modules.config.presets import DEMO, Preset, list_presets
+from modules.config.schema import Config
+from modules.data.buckets import Size
+from modules.system import hardware
+from modules.system.hardware import GpuMemory, Hardware
+from modules.system.problem import Problem
+from tests.builders.budgets import budget_of_run
+from trainer.preflight.machine import Machine, this_machine
+from trainer.preflight.presets_here import offers
+from trainer.preflight.processor import problems_of_processor
+
+GB = 10**9
+DESKTOP = Machine(None, 32 * GB, 500 * GB, 8, "No GPU was found.")
+PRESETS = {p.name: p for p in list_presets()}
+
+
+def preset(name: str) -> Config:
+    return PRESETS[name].load().config
+
+
+def found(config: Config, machine: Machine = DESKTOP, *, steps: int = 1000) -> list[Problem]:
+    side = config.data.resolution_px[0]
+    assert isinstance(side, int)
+    budget = budget_of_run(config, {Size(side, side): 20})
+    return list(problems_of_processor(budget, total_steps=steps, machine_of=lambda _config: machine))
+
+
+def on(config: Config, device: str) -> Config:
+    return config.model_copy(update={"general": config.general.model_copy(update={"train_device": device})})
+
+
+@pytest.mark.parametrize("name", ["#sdxl 1.0 LoRA 24 GB", "#z-image LoRA 8 GB"])
+def test_a_run_sized_for_a_gpu_is_an_error_that_names_what_runs_here(name: str) -> None:
+    [problem] = found(preset(name))
+    assert (problem.severity, problem.path) == ("error", "general.train_device")
+    assert "No GPU was found. The run is sized for a GPU. On 8 cores" in problem.message
+    assert "such as the preset #sd 1.5 LoRA, or train on a machine with a GPU" in problem.advice
+
+
+def test_one_that_needs_more_memory_than_the_computer_has_is_an_error_on_any_device() -> None:
+    for device in ("auto", "cpu"):
+        [problem] = found(on(preset("#sd 1.5 LoRA"), device), replace(DESKTOP, memory_bytes=2 * GB))
+        assert problem.severity == "error"
+        assert "and the computer has 2.0 GB" in problem.message
+
+
+def test_a_slow_one_is_a_warning_with_the_time_and_so_is_one_on_the_device_cpu() -> None:
+    [slow] = found(preset("#sd 1.5 LoRA"))
+    assert slow.severity == "warning"
+    assert "a step takes about 8 seconds, and the 1,000 steps of the run about 2 hours" in slow.message
+    [chosen] = found(on(preset("#sdxl 1.0 LoRA"), "cpu"))
+    assert chosen.severity == "warning"
+
+
+def test_small_and_short_runs_are_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert found(preset(DEMO), replace(DESKTOP, num_cores=1)) == []
+    assert found(preset("#sd 1.5 LoRA"), steps=10) == []
+    with_gpu = Hardware("cu128", is_mac=False, capabilities=(8.9,))
+    monkeypatch.setattr(hardware, "here", lambda: with_gpu)
+    assert found(preset("#sdxl 1.0 LoRA")) == []
+
+
+def test_a_gpu_that_torch_cannot_use_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert this_machine().gpu is None
+    monkeypatch.setattr(hardware, "gpu_memory", lambda _device: GpuMemory(12 << 30, 12 << 30))
+    machine = this_machine()
+    assert machine.gpu is None
+    assert machine.why_no_gpu == "The GPU of this machine is not used: the installed torch is the CPU-only build."
+
+
+def names(machine: Machine, configs: dict[Preset, Config]) -> list[str]:
+    return [offer.preset.name for offer in offers(machine, configs)]
+
+
+def test_the_presets_that_a_machine_can_train_are_offered_and_no_others() -> None:
+    wanted = ("#sd 1.5 LoRA", "#sd 1.5 fine-tune", "#sdxl 1.0 LoRA 8 GB", "#krea 2 LoRA 24 GB", "#krea 2 LoRA 8 GB")
+    configs = {PRESETS[name]: preset(name) for name in wanted}
+    card = Machine(GpuMemory(8 << 30, 8 << 30), 32 * GB, 500 * GB, 8)
+    assert names(DESKTOP, configs) == ["#sd 1.5 LoRA"]
+    assert names(replace(DESKTOP, memory_bytes=2 * GB), configs) == []
+    # Krea 2 keeps most of its layers in the computer's memory there, which is slow.
+    assert names(card, configs) == ["#sdxl 1.0 LoRA 8 GB", "#sd 1.5 LoRA", "#krea 2 LoRA 8 GB"]
+    assert names(replace(card, disk_bytes=16 * GB), configs) == ["#sdxl 1.0 LoRA 8 GB", "#sd 1.5 LoRA"]
+    assert names(replace(card, gpu=GpuMemory(4 << 30, 4 << 30)), configs) == ["#sd 1.5 LoRA"]  # by its estimate
+    sdxl, _, krea = offers(card, configs)
+    assert (round(sdxl.download_bytes / GB, 1), round(krea.download_bytes / GB, 1)) == (13.9, 33.9)
+    assert krea.seconds(20) > sdxl.seconds(20) > sdxl.seconds(10) > 0
