@@ -13,8 +13,11 @@ measured law; the figures are those that users and trainers name:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+from modules.system.problem import count
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,3 +89,41 @@ def is_too_long(num_images: int, views: float) -> bool:
     most_views = max(s.most_views for s in SUBJECTS.values())
     most_of_each = _LONG * max(s.views_per_image for s in SUBJECTS.values())
     return views > max(most_views, most_of_each * num_images)
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """The images of a run: their number, how many samples of them an epoch has, and the images of a step."""
+
+    num_images: int
+    samples_per_epoch: float
+    images_per_step: int
+
+    def steps(self, epochs: int) -> int:
+        """Return about how many steps so many epochs have."""
+        return epochs * math.ceil(self.samples_per_epoch / self.images_per_step)
+
+
+@dataclass(frozen=True, slots=True)
+class LengthChoice:
+    """The usual length of a run for a subject."""
+
+    subject: SubjectSpec
+    epochs: int
+    steps: int
+
+    @property
+    def length(self) -> str:
+        """The length in words."""
+        return f"{count(self.steps, 'step')}, {count(self.epochs, 'epoch')}"
+
+
+def length_choices(amount: Amount) -> tuple[LengthChoice, ...]:
+    """Return the usual length of a run for each subject; none without images."""
+    if not amount.num_images or amount.samples_per_epoch <= 0:
+        return ()
+    choices = []
+    for subject in SUBJECTS.values():
+        epochs = max(1, round(subject.views(amount.num_images) / amount.samples_per_epoch))
+        choices.append(LengthChoice(subject, epochs, amount.steps(epochs)))
+    return tuple(choices)

@@ -19,7 +19,7 @@ class Problem:
     message: str
     severity: Severity = "error"
     advice: str = ""
-    topic: Literal["", "memory", "destination", "base_model"] = ""
+    topic: Literal["", "memory", "destination", "base_model", "length"] = ""
 
     def to_json(self) -> dict[str, str]:
         """Return the problem as JSON-safe data."""

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from modules.config.presets import DEMO
+from modules.config.presets import DEMO, Preset
 from modules.config.schema import Config
 from modules.data.concept import Concept
-from modules.families.registry import FAMILIES, newest_families
+from modules.settings.every import Every
 from modules.system.hardware import GpuMemory
 from tests.ui.conftest import Window
 from tests.ui.driving import walk
 from trainer.launch import RunRequest
+from trainer.preflight.machine import Machine
+from trainer.preflight.presets_here import Offer, RunEstimate
 from ui.app.catalogue import PAGES
 from ui.features.captions.annotate_window import AnnotateWindow
-from ui.features.first_steps.model import WAYS, GraphicsCard, Progress, current_step, find_card
+from ui.features.first_steps import looking
+from ui.features.first_steps.here import Here
+from ui.features.first_steps.model import WAYS, Progress, current_step
 from ui.forms.model import Source
 from ui.widgets.notices import CRASHED_RUN, Notice
 from ui.widgets.panel import Text
@@ -25,7 +31,20 @@ from ui.widgets.panel import Text
 OF_DEMO = Source(DEMO, Path("demo.json"), "built_in")
 OTHER = Source("#sd 1.5 LoRA", Path("lora.json"), "built_in")
 WITH_IMAGES = Config.model_validate({"concepts": [{"path": "images"}]})
+GB = 10**9
+DESKTOP = Machine(None, 32 * GB, 500 * GB, 8, "No GPU was found.")
+CARD = Machine(GpuMemory(12 << 30, 11 << 30), 32 * GB, 500 * GB, 8)
+LARGE = RunEstimate(download_bytes=0, memory_bytes=22 * GB, step_seconds=60.0, images_per_step=1)
 WITH_PROMPT = Config.model_validate({"concepts": [{"path": "images"}], "sampling": {"prompts": [{"prompt": "a cat"}]}})
+LONGER = WITH_PROMPT.model_copy(update={"training": WITH_PROMPT.training.model_copy(update={"epochs": 50})})
+
+
+@pytest.fixture(autouse=True)
+def known_computer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every computer be the same, without estimating presets for it."""
+    monkeypatch.setattr(looking, "find_machine", lambda: DESKTOP)
+    monkeypatch.setattr(looking, "find_offers", lambda _machine, _report: ())
+    monkeypatch.setattr(looking, "find_needs", lambda _config, _machine: (None, True))
 
 
 @pytest.mark.parametrize(
@@ -45,6 +64,13 @@ WITH_PROMPT = Config.model_validate({"concepts": [{"path": "images"}], "sampling
         ("images", Progress(WITH_PROMPT, OTHER, num_images=10, num_captions=9), "Captions"),
         ("images", Progress(WITH_IMAGES, OTHER, num_images=10, num_captions=10), "Prompt"),
         ("images", Progress(WITH_IMAGES, OTHER, num_images=10, skipped=frozenset({"Captions"})), "Prompt"),
+        ("images", Progress(WITH_PROMPT, OTHER, num_images=10, num_captions=10), "Length"),
+        ("images", Progress(LONGER, OTHER, num_images=10, num_captions=10), "Start"),
+        ("images", Progress(LONGER, OTHER, num_images=10, num_captions=10, length_for=9), "Length"),
+        ("images", Progress(WITH_PROMPT, OTHER, num_images=10, num_captions=10, length_for=10), "Start"),
+        ("images", Progress(WITH_PROMPT, OTHER, here=Here(CARD, needs=LARGE, fits=False)), "Memory"),
+        ("images", Progress(WITH_PROMPT, OTHER, here=Here(DESKTOP, needs=LARGE, fits=False)), "Preset"),
+        ("images", Progress(WITH_PROMPT, OTHER, here=Here(DESKTOP, needs=LARGE)), "Start"),
         ("config", Progress(Config(), OF_DEMO), "Open"),
         ("config", Progress(Config(), Source("old", Path("old.json"), "file"), num_errors=2), "Check"),
         ("config", Progress(Config(), Source("a kohya file")), "Start"),
@@ -89,7 +115,7 @@ def test_the_card_leads_through_the_demo_and_stays_away_once_closed(
     window.settle()
     card.buttons["images"].invoke()
     window.settle()
-    assert card.buttons["go"].cget("text") == "Presets…"
+    assert card.buttons["go"].cget("text") == "All presets…"
     context.form.load(Config(), OTHER)
     window.settle()
     card.buttons["go"].invoke()
@@ -145,28 +171,72 @@ def test_a_run_takes_the_card_away_but_for_its_step_on_the_run_page(open_window:
     assert card.winfo_ismapped()
 
 
-@pytest.mark.parametrize(("mebibytes", "has_z_image"), [(8188, True), (6144, False)])
-def test_the_first_step_names_the_families_that_fit_the_card(
-    mebibytes: int, has_z_image: bool, monkeypatch: pytest.MonkeyPatch
+def preset_step(here: Here, source: Source = OF_DEMO) -> tuple[str, list[str]]:
+    """Return the instruction of the first step, and the presets that it offers."""
+    step, progress = WAYS["images"].steps[0], Progress(Config(), source, here=here)
+    return step.instruction(progress), [choice.label for choice in step.choices(progress)]
+
+
+def offer(**needs: Any) -> Offer:
+    return Offer(Preset("#small LoRA", "small", Path("small.json")), "Small", replace(LARGE, **needs))
+
+
+def test_the_first_step_states_what_the_computer_has_and_offers_what_fits() -> None:
+    text, presets = preset_step(Here(CARD, (offer(), offer())))
+    assert text.startswith(
+        "This computer: a GPU with 12 GB, 32 GB of memory, 500 GB free on the disk. These presets fit"
+    )
+    assert presets == ["#small LoRA"] * 2
+    step = WAYS["images"].steps[0]
+    first = step.choices(Progress(Config(), Source(), num_images=40, here=Here(CARD, (offer(download_bytes=2 * GB),))))
+    assert first[0].text == "Small: 2.0 GB to download, 22.0 GB of memory, about 2 days for 40 images."
+    assert preset_step(Here(CARD))[0].endswith("Looking for the presets that it can train…")
+    assert "too little memory" in preset_step(Here(CARD, ()))[0]
+
+
+def test_without_a_gpu_it_is_named_and_settings_sized_for_one_do_not_pass() -> None:
+    text, _ = preset_step(Here(DESKTOP, (offer(),)))
+    assert "no GPU, a processor with 8 cores" in text
+    assert "This preset runs on it, slowly; the others need a GPU." in text
+    here = Here(replace(DESKTOP, why_no_gpu="No driver."), (offer(),), needs=LARGE, fits=False)
+    text, _ = preset_step(here, source=OTHER)
+    assert text.startswith("These settings are sized for a GPU: without one, about 33 hours for 20 images.")
+    assert text.endswith("No driver.")
+    memory = WAYS["images"].steps[1].instruction(Progress(Config(), OTHER, here=Here(CARD, needs=LARGE, fits=False)))
+    assert memory.startswith("These settings need about 22.0 GB of memory, and the card has 12.")
+
+
+def test_the_presets_and_the_needs_of_the_settings_are_found_in_the_background(
+    open_window: Callable[..., Window], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    memory = GpuMemory(mebibytes << 20, mebibytes << 20)
-    monkeypatch.setattr("modules.system.hardware.gpu_memory", lambda device: memory)
-    card = find_card()
-    assert card is not None
-    assert FAMILIES["sdxl"].label in card.families
-    assert (FAMILIES["z_image"].label in card.families) is has_z_image
-    text = WAYS["images"].steps[0].instruction(Progress(Config(), Source(), card=card))
-    assert f"Your card has {memory.nominal_gb} GB: enough for the presets of {card.families[0]}" in text
+    monkeypatch.setattr(looking, "find_needs", lambda config, _machine: (LARGE, config.training.batch_size == 1))
+    window = open_window(first_steps="choose")
+    card, context = window.app.shell.first_steps, window.app.context
 
+    def texts() -> str:
+        return " ".join(str(w.cget("text")) for w in walk(card) if isinstance(w, Text))
 
-def test_of_many_families_the_newest_are_named_and_the_others_counted() -> None:
-    card = GraphicsCard(24, tuple(FAMILIES[name].label for name in newest_families()))
-    text = WAYS["images"].steps[0].instruction(Progress(Config(), Source(), card=card))
-    assert f"{', '.join(card.families[:4])} and {len(card.families) - 4} more." in text
-    assert card.families[-1] not in text
-
-
-def test_without_a_card_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("modules.system.hardware.gpu_memory", lambda device: None)
-    assert find_card() is None
-    assert "the memory of your card" in WAYS["images"].steps[0].instruction(Progress(Config(), Source()))
+    window.wait_until(lambda: "no GPU, a processor with 8 cores" in texts(), "the computer")
+    preset = tmp_path / "small.json"
+    found = replace(offer(), preset=Preset("#small", "s", preset))
+    preset.write_text('{"darkroom_version": 7, "training": {"batch_size": 2}}')
+    monkeypatch.setattr(looking, "find_offers", lambda _machine, _report: (found,))
+    card.buttons["images"].invoke()
+    window.wait_until(lambda: "#small" in card.buttons, "the offers")
+    card.buttons["#small"].invoke()
+    window.wait_until(lambda: "sized for a GPU" in texts(), "the needs")
+    assert context.form.source.name == "#small"
+    context.form.edit("training.batch_size", 1)
+    window.wait_until(lambda: card.buttons["go"].cget("text") == "Open Concepts", "the needs of the new settings")
+    for number in range(10):
+        (tmp_path / f"{number}.png").touch()
+        (tmp_path / f"{number}.txt").write_text("a zog")
+    context.form.replace(WITH_PROMPT)
+    context.form.edit("concepts", (Concept(path=str(tmp_path)),))
+    context.form.edit("sampling.every", Every(n=2, unit="epoch"))
+    window.wait_until(lambda: "Person" in card.buttons, "the count")
+    assert "1,000 steps, 100 epochs, about 17 hours." in texts()
+    card.buttons["Person"].invoke()
+    assert (context.form.config.training.epochs, context.form.config.sampling.every.n) == (100, 20)
+    window.settle()
+    assert card.buttons["go"].cget("text") == "Start"

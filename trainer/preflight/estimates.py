@@ -22,6 +22,7 @@ from trainer.preflight.host_memory import problems_of_reading
 from trainer.preflight.processor import problems_of_processor
 from trainer.preflight.run_budget import Budget
 from trainer.preflight.sampling_model import memory_problems_of_sampling_model
+from trainer.preflight.subject_length import problems_of_subject_length
 
 
 def problems_of_estimates(
@@ -44,6 +45,8 @@ def problems_of_estimates(
         yield from start_problems(budget)
     yield from memory_problems(budget, memory_of=memory_of)
     yield from problems_of_processor(budget, total_steps=total_steps)
+    if is_new:
+        yield from problems_of_subject_length(budget, training)
     yield from problems_of_reading(budget)
     yield from memory_problems_of_sampling_model(budget)
     seed = config.general.seed

@@ -17,6 +17,7 @@ from modules.memory.part_plan import PartPlan
 from modules.system.paths import from_root
 from trainer.preflight.machine import Machine
 from trainer.preflight.model import downloaded_folder
+from trainer.preflight.report import Progress, no_progress
 from trainer.preflight.run_budget import TIGHT, Budget, known_budget, on_a_gpu
 from trainer.preflight.search import StepTimes
 
@@ -28,25 +29,14 @@ _NEWEST = 2  # families that are offered first
 _MOST = 3
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PresetEstimate:
-    """What a preset needs on a machine: its model's download (0 if it is here), its memory, and the time of a step."""
+@dataclass(frozen=True, slots=True)
+class RunEstimate:
+    """What a run needs on a machine: its model's download (0 if it is here), its memory, and the time of a step."""
 
-    preset: Preset
-    config: Config
     download_bytes: int
     memory_bytes: int
     step_seconds: float
-
-    @property
-    def family(self) -> str:
-        """The label of its family."""
-        return FAMILIES[self.config.model.family.name].label
-
-    @property
-    def images_per_step(self) -> int:
-        """The number of images in a step."""
-        return self.config.training.batch_size * self.config.training.accumulation_steps
+    images_per_step: int
 
     @property
     def image_seconds(self) -> float:
@@ -58,45 +48,64 @@ class PresetEstimate:
         return math.ceil(PERSON.views(num_images) / self.images_per_step) * self.step_seconds
 
 
-def offers(machine: Machine, configs: Mapping[Preset, Config] | None = None) -> tuple[PresetEstimate, ...]:
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A preset that a machine can train: the label of its family, and what it needs."""
+
+    preset: Preset
+    family: str
+    needs: RunEstimate
+
+
+def offers(
+    machine: Machine, configs: Mapping[Preset, Config] | None = None, *, progress: Progress = no_progress
+) -> tuple[Offer, ...]:
     """Return up to three presets of a LoRA that a machine can train: the newest models, and the one that is fastest.
 
     Without a GPU only those whose steps a processor computes soon enough, the fastest first. For a background thread.
-    `configs` are those to choose from, by default all built-in ones.
+    `configs` are those to choose from, by default all built-in ones; `progress` is called before each.
     """
     configs = readable_configs(list_presets()) if configs is None else configs
     fast_first = families_for_card(configs, machine.card_gb)
-    families = (*fast_first, *(f for f in newest_families() if f not in fast_first))
-    presets = (preset_for(family, Config(), machine.card_gb, configs) for family in families)
-    estimates = (estimate_preset(preset, configs[preset], machine) for preset in presets if preset is not None)
-    fitting = [e for e in estimates if e is not None and fits(e, machine)]
-    by_time = sorted(fitting, key=lambda e: e.image_seconds)
+    found: list[Offer] = []
+    for family in (*fast_first, *(f for f in newest_families() if f not in fast_first)):
+        progress("estimating", len(found), 0)
+        if (preset := preset_for(family, Config(), machine.card_gb, configs)) is None:
+            continue
+        needs = estimate_run(configs[preset], machine)
+        if needs is not None and fits(needs, machine) and _has_room(needs, machine):
+            found.append(Offer(preset, FAMILIES[family].label, needs))
+    by_time = sorted(found, key=lambda offer: offer.needs.image_seconds)
     if machine.gpu is None:
         return tuple(by_time[:_MOST])
-    return tuple(dict.fromkeys((*fitting[:_NEWEST], *by_time[:1], *fitting)))[:_MOST]
+    return tuple(dict.fromkeys((*found[:_NEWEST], *by_time[:1], *found)))[:_MOST]
 
 
-def fits(estimate: PresetEstimate, machine: Machine) -> bool:
-    """Return whether a machine can train a preset: its memory, the disk for the model, and the time on a processor."""
+def fits(needs: RunEstimate, machine: Machine) -> bool:
+    """Return whether a machine can train a run: in its memory and, on a processor, soon enough."""
     memory = machine.memory_bytes if machine.gpu is None else machine.gpu.total_bytes
-    if estimate.memory_bytes > TIGHT * memory:
-        return False
-    if machine.disk_bytes is not None and estimate.download_bytes > TIGHT * machine.disk_bytes:
-        return False
-    return machine.gpu is not None or estimate.image_seconds <= MAX_IMAGE_SECONDS
+    is_fast = machine.gpu is not None or needs.image_seconds <= MAX_IMAGE_SECONDS
+    return is_fast and needs.memory_bytes <= TIGHT * memory
 
 
-def estimate_preset(preset: Preset, config: Config, machine: Machine) -> PresetEstimate | None:
-    """Return what a preset needs on a machine; None where it cannot be estimated."""
+def estimate_run(config: Config, machine: Machine) -> RunEstimate | None:
+    """Return what a run needs on a machine, with square images; None where it cannot be estimated."""
     sides = [side for side in config.data.resolution_px if isinstance(side, int)]
     side = max(sides, default=config.family.default_resolution_px)
     budget = known_budget(config, {Size(side, side): _USUAL_IMAGES})
     if budget is None:
         return None
     budget = budget if machine.gpu is None else on_a_gpu(budget)
-    facts = StepTimes(budget).facts(config)
-    seconds = step_seconds(facts, num_cores=machine.num_cores)
-    return PresetEstimate(preset, config, _download_bytes(budget), budget.peak_bytes, seconds)
+    return RunEstimate(
+        _download_bytes(budget),
+        budget.peak_bytes,
+        step_seconds(StepTimes(budget).facts(config), num_cores=machine.num_cores),
+        config.training.batch_size * config.training.accumulation_steps,
+    )
+
+
+def _has_room(needs: RunEstimate, machine: Machine) -> bool:
+    return machine.disk_bytes is None or needs.download_bytes <= TIGHT * machine.disk_bytes
 
 
 def _download_bytes(budget: Budget) -> int:

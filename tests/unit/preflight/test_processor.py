@@ -91,5 +91,5 @@ def test_the_presets_that_a_machine_can_train_are_offered_and_no_others() -> Non
     assert names(replace(card, disk_bytes=16 * GB), configs) == ["#sdxl 1.0 LoRA 8 GB", "#sd 1.5 LoRA"]
     assert names(replace(card, gpu=GpuMemory(4 << 30, 4 << 30)), configs) == ["#sd 1.5 LoRA"]  # by its estimate
     sdxl, _, krea = offers(card, configs)
-    assert (round(sdxl.download_bytes / GB, 1), round(krea.download_bytes / GB, 1)) == (13.9, 33.9)
-    assert krea.seconds(20) > sdxl.seconds(20) > sdxl.seconds(10) > 0
+    assert (round(sdxl.needs.download_bytes / GB, 1), round(krea.needs.download_bytes / GB, 1)) == (13.9, 33.9)
+    assert krea.needs.seconds(20) > sdxl.needs.seconds(20) > sdxl.needs.seconds(10) > 0

@@ -5,21 +5,20 @@ from __future__ import annotations
 import tkinter as tk
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
-from modules.data.concept import Concept
+from modules.config.presets import Preset
+from ui.features.first_steps.here import describe_machine
+from ui.features.first_steps.looking import FirstLook
 from ui.features.first_steps.model import (
     CHOOSING,
     HIDDEN,
     WAYS,
-    GraphicsCard,
+    Choice,
     Progress,
     Step,
     Way,
-    captioned_concepts,
-    count_captions,
     current_step,
-    find_card,
+    image_concepts,
 )
 from ui.forms.context import Context
 from ui.widgets.card import Card
@@ -29,11 +28,9 @@ from ui.widgets.notices import CRASHED_RUN
 from ui.widgets.panel import Panel, Text, WrappedText
 from ui.widgets.theme import CONTROL_HEIGHT, GAP, PAD, is_low
 
-if TYPE_CHECKING:
-    from ui.widgets.files.listing import Counts
-
 _DONE = "You have been through all of it. The Window menu at the bottom left brings this card back."
 _LOW_BUTTON = 24
+_LEAST_COLUMNS = 3  # of choices: a single one is no wider than one of three
 
 
 class FirstStepsBar(Panel):
@@ -45,10 +42,8 @@ class FirstStepsBar(Panel):
         self._context = context
         self._drawn_state: tuple[object, ...] = ()
         self._skipped_titles: frozenset[str] = frozenset()
-        self._counted_concepts: tuple[Concept, ...] | None = None  # whose images and captions are counted
-        self._counts: tuple[Counts, ...] = ()
-        self._gpu: GraphicsCard | None = None
-        self._is_gpu_wanted = True
+        self._look = FirstLook(context.pump.background)
+        self._length_for = 0
         for signal in (
             context.preferences.changed,
             context.form.changed,
@@ -58,6 +53,7 @@ class FirstStepsBar(Panel):
             context.notices.changed,
         ):
             signal.subscribe(lambda: context.pump.redraw_soon(self, self.refresh))
+        self._look.changed.subscribe(self._refresh_if_open)
         context.navigation.page_wanted.subscribe(lambda _page: self._count_again())
         context.captions_changed.subscribe(self._count_again)
 
@@ -70,18 +66,21 @@ class FirstStepsBar(Panel):
             self._drawn_state = ()
             self.grid_remove()
             return
+        self._look.find_machine()
         if state == "images":
-            self._count_captions()
-            self._find_card()
+            self._look.count(image_concepts(self._progress()))
+            self._look.find_presets(context.form.config)
         progress = self._progress()
         current = current_step(way, progress) if way is not None else 0
-        text = way.steps[current].instruction(progress) if way is not None and current < len(way.steps) else _DONE
+        step = way.steps[current] if way is not None and current < len(way.steps) else None
+        text = self._computer() if way is None else step.instruction(progress) if step is not None else _DONE
         low = is_low(context.root.winfo_height(), context.theme)
         can_resume = context.starter.resumable is not None
-        state_to_draw = (state, current, text, low, can_resume, context.navigation.page, *self._ways())
+        choices = step.choices(progress) if step is not None else ()
+        state_to_draw = (state, current, text, low, can_resume, context.navigation.page, choices, *self._ways())
         if state_to_draw != self._drawn_state:
             self._drawn_state = state_to_draw
-            self._draw(way, current, text, is_compact=low)
+            self._draw(way, current, text, choices, is_compact=low)
         self.grid()
 
     def _is_out_of_place(self, way: Way | None) -> bool:
@@ -100,7 +99,7 @@ class FirstStepsBar(Panel):
         """Hide the card until it is asked for."""
         self._context.preferences.change(first_steps=HIDDEN)
 
-    def _draw(self, way: Way | None, current: int, text: str, *, is_compact: bool) -> None:
+    def _draw(self, way: Way | None, current: int, text: str, choices: tuple[Choice, ...], *, is_compact: bool) -> None:
         for child in self.winfo_children():
             child.destroy()
         self.buttons = {}
@@ -108,18 +107,18 @@ class FirstStepsBar(Panel):
         if is_compact:
             line = Panel(self, self._context.theme, "card")
             line.pack(fill="x", padx=px(PAD + 4), pady=(px(4), 0))
-            self._draw_line(line, way, current, text)
+            self._draw_line(line, way, current, text, choices)
             return
         card = Card(self, self._context.theme)
         tk.Pack.pack_configure(card, fill="x", padx=px(PAD + 4), pady=(px(10), 0))
         body = Panel(card.body, self._context.theme, "card")
         body.pack(fill="x", padx=(px(12), 0))
         if way is None:
-            self._draw_ways(body)
+            self._draw_ways(body, text)
         else:
-            self._draw_steps(body, way, current, text)
+            self._draw_steps(body, way, current, text, choices)
 
-    def _draw_line(self, line: Panel, way: Way | None, current: int, text: str) -> None:
+    def _draw_line(self, line: Panel, way: Way | None, current: int, text: str, choices: tuple[Choice, ...]) -> None:
         """Draw all of it in one line, for a low window: what does not fit is in the tooltips."""
         theme, px = self._context.theme, self._context.theme.px
         buttons = Panel(line, theme, "card")
@@ -132,9 +131,13 @@ class FirstStepsBar(Panel):
             self._add_button(buttons, "close", "Not now", self.close, height=_LOW_BUTTON).pack(
                 side="left", padx=(GAP, 0)
             )
-            title, text = "How would you like to begin?", ""
+            title = "How would you like to begin?"
         else:
-            self._add_step_buttons(buttons, way, current, height=_LOW_BUTTON)
+            for choice in choices:
+                button = self._add_choice(buttons, way.steps[current], choice, height=_LOW_BUTTON)
+                button.pack(side="left", padx=(GAP, 0))
+                self._context.tips.attach(button, lambda text=choice.text: text)  # type: ignore[misc]
+            self._add_step_buttons(buttons, way, current, height=_LOW_BUTTON, is_primary=not choices)
             is_over = current >= len(way.steps)
             title = way.label if is_over else f"{current + 1} of {len(way.steps)}  {way.steps[current].title}"
         heading = Text(line, theme, title, role="strong", on="card")
@@ -143,11 +146,12 @@ class FirstStepsBar(Panel):
         label.pack(side="left", fill="x", expand=True)
         self._context.tips.attach(label, lambda: label.hidden_text)
 
-    def _draw_ways(self, body: Panel) -> None:
+    def _draw_ways(self, body: Panel, text: str) -> None:
         theme, px = self._context.theme, self._context.theme.px
         header = Panel(body, theme, "card")
         header.grid(row=0, column=0, columnspan=len(WAYS), sticky="ew", pady=(0, px(8)))
         Text(header, theme, "How would you like to begin?", role="heading", on="card").pack(side="left")
+        Text(header, theme, text, colour="muted", on="card").pack(side="left", padx=(px(PAD), 0))
         self._add_button(header, "close", "Not now", self.close).pack(side="right")
         ways = self._ways()
         for column, (name, way) in enumerate(ways.items()):
@@ -155,11 +159,11 @@ class FirstStepsBar(Panel):
             gap = (0, px(PAD) if column + 1 < len(ways) else 0)
             button = self._add_way(body, name, way, is_primary=column == 0)
             tk.Grid.grid_configure(button, row=1, column=column, sticky="ew", padx=gap)
-            text = way.text if self._is_possible(way) else "There is no run to continue yet."
-            label = WrappedText(body, theme, text, role="small", colour="muted", on="card")
+            about = way.text if self._is_possible(way) else "There is no run to continue yet."
+            label = WrappedText(body, theme, about, role="small", colour="muted", on="card")
             label.grid(row=2, column=column, sticky="new", padx=gap, pady=(px(4), 0))
 
-    def _draw_steps(self, body: Panel, way: Way, current: int, text: str) -> None:
+    def _draw_steps(self, body: Panel, way: Way, current: int, text: str, choices: tuple[Choice, ...]) -> None:
         theme, px = self._context.theme, self._context.theme.px
         body.columnconfigure(0, weight=1)
         header = Panel(body, theme, "card")
@@ -173,13 +177,31 @@ class FirstStepsBar(Panel):
         label.grid(row=1, column=0, sticky="ew", pady=(px(4), 0))
         buttons = Panel(body, theme, "card")
         buttons.grid(row=1, column=1, sticky="e", padx=(px(PAD), 0))
-        self._add_step_buttons(buttons, way, current)
+        self._add_step_buttons(buttons, way, current, is_primary=not choices)
+        if choices:
+            self._draw_choices(body, way.steps[current], choices)
 
-    def _add_step_buttons(self, box: Panel, way: Way, current: int, *, height: int = CONTROL_HEIGHT) -> None:
+    def _draw_choices(self, body: Panel, step: Step, choices: tuple[Choice, ...]) -> None:
+        """Draw the choices of a step next to each other, with what each means below its button."""
+        theme, px = self._context.theme, self._context.theme.px
+        row = Panel(body, theme, "card")
+        row.grid(row=2, column=0, columnspan=2, sticky="ew", pady=(px(8), 0))
+        for column in range(max(len(choices), _LEAST_COLUMNS)):
+            row.columnconfigure(column, weight=1, uniform="choices")
+        for column, choice in enumerate(choices):
+            gap = (0, px(PAD) if column + 1 < len(choices) else 0)
+            button = self._add_choice(row, step, choice, is_primary=column == 0 and step.title == "Preset")
+            tk.Grid.grid_configure(button, row=0, column=column, sticky="ew", padx=gap)
+            label = WrappedText(row, theme, choice.text, role="small", colour="muted", on="card")
+            label.grid(row=1, column=column, sticky="new", padx=gap, pady=(px(4), 0))
+
+    def _add_step_buttons(
+        self, box: Panel, way: Way, current: int, *, height: int = CONTROL_HEIGHT, is_primary: bool = True
+    ) -> None:
         step = way.steps[current] if current < len(way.steps) else None
         if step is not None and step.page != self._context.navigation.page:
-            go = self._add_button(box, "go", step.button, partial(self._go, step), is_primary=True, height=height)
-            go.pack(side="left")
+            go = self._add_button(box, "go", step.button, partial(self._go, step), is_primary=is_primary, height=height)
+            go.pack(side="left", padx=(GAP, 0))
         if step is not None and step.can_be_skipped:
             skip = self._add_button(box, "skip", "Skip", partial(self._skip, step), height=height)
             skip.pack(side="left", padx=(GAP, 0))
@@ -193,6 +215,12 @@ class FirstStepsBar(Panel):
         button = self._add_button(master, name, way.label, run, is_primary=is_primary, height=height)
         button.set_enabled(self._is_possible(way))
         return button
+
+    def _add_choice(
+        self, master: tk.Misc, step: Step, choice: Choice, *, is_primary: bool = False, height: int = CONTROL_HEIGHT
+    ) -> Button:
+        run = partial(self._choose_in_step, step, choice)
+        return self._add_button(master, choice.label, choice.label, run, is_primary=is_primary, height=height)
 
     def _is_possible(self, way: Way) -> bool:
         return not way.action or self._context.actions[way.action].is_enabled()
@@ -219,11 +247,23 @@ class FirstStepsBar(Panel):
 
     def _go(self, step: Step) -> None:
         if step.action == "auto_captions":
-            self._context.links.write_captions(self._without_captions())
+            self._context.links.write_captions(self._look.without_captions)
         elif step.action:
             self._context.actions.run(step.action)
         else:
             self._context.navigation.open(step.page)
+
+    def _choose_in_step(self, step: Step, choice: Choice) -> None:
+        """Load the chosen preset, or set the chosen length."""
+        if isinstance(choice.value, Preset):
+            self._context.documents.open_preset(choice.value)
+            return
+        from trainer.preflight.subject_length import with_epochs
+
+        self._length_for = self._progress().num_images
+        self._context.form.replace(with_epochs(self._context.form.config, choice.value))
+        self._context.notify(f"{choice.label}: {choice.text} Ctrl+Z undoes it.")
+        self.refresh()
 
     def _skip(self, step: Step) -> None:
         self._skipped_titles |= {step.title}
@@ -232,42 +272,18 @@ class FirstStepsBar(Panel):
     def _back(self) -> None:
         self._context.preferences.change(first_steps=CHOOSING)
 
-    def _find_card(self) -> None:
-        """Read the memory of the card in the background, once."""
-        if self._is_gpu_wanted:
-            self._is_gpu_wanted = False
-            self._context.pump.background.run(find_card, self._keep_card)
+    def _computer(self) -> str:
+        return describe_machine(self._look.here.machine) if self._look.here is not None else ""
 
-    def _keep_card(self, card: GraphicsCard | None) -> None:
-        self._gpu = card
+    def _refresh_if_open(self) -> None:
         if self.winfo_exists():
-            self.refresh()
-
-    def _count_captions(self) -> None:
-        """Count the user's images and captions in the background, if other folders were chosen."""
-        concepts = captioned_concepts(self._progress())
-        if concepts == self._counted_concepts:
-            return
-        self._counted_concepts, self._counts = concepts, ()
-        self._context.pump.background.run(
-            lambda: tuple(count_captions([concept]) for concept in concepts), partial(self._keep_counts, concepts)
-        )
-
-    def _keep_counts(self, concepts: tuple[Concept, ...], counts: tuple[Counts, ...]) -> None:
-        if concepts == self._counted_concepts and self.winfo_exists():
-            self._counts = counts
             self.refresh()
 
     def _count_again(self) -> None:
         """Count once more: captions were written, or a page was opened on which they can be."""
         if self.winfo_exists():
-            self._counted_concepts = None
+            self._look.count_again()
             self._context.pump.redraw_soon(self, self.refresh)
-
-    def _without_captions(self) -> Concept | None:
-        """Return the first of the user's concepts with an image that has no caption."""
-        counted = zip(self._counted_concepts or (), self._counts, strict=False)
-        return next((concept for concept, counts in counted if counts.captions < counts.images), None)
 
     def _progress(self) -> Progress:
         context, state = self._context, self._context.session.state
@@ -278,8 +294,10 @@ class FirstStepsBar(Panel):
             num_errors=len(context.field_problems.errors),
             has_started=context.session.is_active or state.started is not None,
             has_finished=state.finished is not None,
-            num_images=sum(counts.images for counts in self._counts),
-            num_captions=sum(counts.captions for counts in self._counts),
-            card=self._gpu,
+            num_images=self._look.num_images,
+            num_captions=self._look.num_captions,
+            here=self._look.here,
+            samples_per_epoch=self._look.samples_per_epoch,
+            length_for=self._length_for,
             skipped=self._skipped_titles,
         )

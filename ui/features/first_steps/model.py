@@ -6,34 +6,34 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from modules.config.presets import DEMO
+from modules.config.presets import DEMO, Preset
 from modules.config.schema import Config
 from modules.data.concept import Concept
+from modules.data.subjects import Amount, length_choices
 from modules.system.paths import from_root
-from modules.system.problem import count
+from modules.system.problem import about, count
+from ui.features.first_steps.here import (
+    Here,
+    describe_machine,
+    describe_misfit,
+    describe_offer,
+    describe_offers,
+)
 from ui.forms.model import Source
 
 if TYPE_CHECKING:
     from ui.widgets.files.listing import Counts
 
-_MOST_NAMED = 4  # families, so that the sentence stays on a line
 CHOOSING, HIDDEN = "choose", ""  # states in addition to the names of the ways
-
-
-@dataclass(frozen=True, slots=True)
-class GraphicsCard:
-    """The memory of this computer's card, and the labels of the families that there are presets for it of."""
-
-    gigabytes: int
-    families: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
     """The user's progress so far. `baseline` is the config as it was loaded.
 
-    The images and captions in the user's folders are 0 until they are counted; `card` is None until it is known, and
-    without one; `skipped` has the titles of steps that the user does not want.
+    The images and captions in the user's folders are 0 until they are counted; `here` is None until this computer is
+    known; `skipped` has the titles of steps that the user does not want. `samples_per_epoch` are those of the counted
+    images; `length_for` is the number of images for which the user chose the length of the run.
     """
 
     config: Config
@@ -44,13 +44,28 @@ class Progress:
     has_finished: bool = False
     num_images: int = 0
     num_captions: int = 0
-    card: GraphicsCard | None = None
+    here: Here | None = None
+    samples_per_epoch: float = 0.0
+    length_for: int = 0
     skipped: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
+class Choice:
+    """One of several things to choose in a step: its button, and what it means. `value` is what is chosen."""
+
+    label: str
+    text: str
+    value: Preset | int
+
+
+def _no_choices(_progress: Progress) -> tuple[Choice, ...]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
-    """A step: its name, what to do, and a button that runs an action or opens a page. One can be skipped."""
+    """A step: its name, what to do, a button that runs an action or opens a page, and choices. One can be skipped."""
 
     title: str
     text: str | Callable[[Progress], str]
@@ -59,6 +74,7 @@ class Step:
     action: str = ""
     page: str = ""
     can_be_skipped: bool = False
+    choices: Callable[[Progress], tuple[Choice, ...]] = _no_choices
 
     def instruction(self, progress: Progress) -> str:
         """Return the instruction of the step."""
@@ -85,9 +101,9 @@ def user_concepts(progress: Progress) -> tuple[Concept, ...]:
     return tuple(c for c in progress.config.concepts if c.enabled and c.path.strip() and c.path not in of_demo)
 
 
-def captioned_concepts(progress: Progress) -> tuple[Concept, ...]:
-    """Return the user's concepts whose captions are text files next to the images."""
-    return tuple(c for c in user_concepts(progress) if c.has_images and c.caption_source == "text_file")
+def image_concepts(progress: Progress) -> tuple[Concept, ...]:
+    """Return the user's concepts of images to train on."""
+    return tuple(c for c in user_concepts(progress) if c.kind == "training")
 
 
 def _has_user_images(progress: Progress) -> bool:
@@ -105,14 +121,53 @@ def _describe_captions(progress: Progress) -> str:
 
 
 def _describe_presets(progress: Progress) -> str:
-    card = progress.card
-    if card is None or not card.families:
+    here = progress.here
+    if here is None:
         return "Choose the preset for your model and the memory of your card. It sets everything else."
-    *others, last = card.families
-    if len(others) >= _MOST_NAMED:
-        others, last = others[:_MOST_NAMED], f"{len(card.families) - _MOST_NAMED} more"
-    families = f"{', '.join(others)} and {last}" if others else last
-    return f"Your card has {card.gigabytes} GB: enough for the presets of {families}. One sets everything else."
+    misfit = describe_misfit(here, progress.num_images) if _is_preset_loaded(progress) else ""
+    return " ".join(filter(None, (misfit or describe_machine(here.machine), describe_offers(here))))
+
+
+def _describe_memory(progress: Progress) -> str:
+    misfit = describe_misfit(progress.here, progress.num_images) if progress.here is not None else ""
+    return f"{misfit} Fit to my card finds the fastest settings that fit, and shows what they cost."
+
+
+def _fits(progress: Progress) -> bool:
+    """Return whether the settings fit this computer, or the user tries all the same; true until that is known."""
+    return progress.here is None or progress.here.fits or _MEMORY in progress.skipped
+
+
+def _preset_choices(progress: Progress) -> tuple[Choice, ...]:
+    found = progress.here.offers if progress.here is not None else ()
+    return tuple(Choice(o.preset.name, describe_offer(o, progress.num_images), o.preset) for o in found or ())
+
+
+def _length_choices(progress: Progress) -> tuple[Choice, ...]:
+    training = progress.config.training
+    amount = Amount(progress.num_images, progress.samples_per_epoch, training.batch_size * training.accumulation_steps)
+    needs = progress.here.needs if progress.here is not None else None
+    choices = []
+    for choice in length_choices(amount):
+        time = f", about {about(choice.steps * needs.step_seconds)}" if needs is not None else ""
+        text = f"{choice.length}{time}. {choice.subject.reason}"
+        choices.append(Choice(choice.subject.label, text, choice.epochs))
+    return tuple(choices)
+
+
+def _describe_length(progress: Progress) -> str:
+    epochs = count(progress.config.training.epochs, "epoch")
+    return (
+        f"What do your {count(progress.num_images, 'image')} show? That decides how long to train. Now it is {epochs}."
+    )
+
+
+def _has_length(progress: Progress) -> bool:
+    """Return whether the user chose a length for these images, or set another one; true until they are counted."""
+    is_set = progress.config.training.epochs != progress.baseline.training.epochs and progress.length_for == 0
+    return (
+        not progress.num_images or is_set or progress.length_for == progress.num_images or _LENGTH in progress.skipped
+    )
 
 
 def _has_prompts(progress: Progress) -> bool:
@@ -120,16 +175,22 @@ def _has_prompts(progress: Progress) -> bool:
     return any(p.enabled and p.prompt not in of_demo for p in progress.config.sampling.prompts)
 
 
-def _has_preset(progress: Progress) -> bool:
+def _is_preset_loaded(progress: Progress) -> bool:
     """Return whether a preset or a config is loaded. The demo's is one for those who add their images to it."""
     return _has_user_images(progress) if _is_demo(progress) else progress.source != Source()
+
+
+def _has_preset(progress: Progress) -> bool:
+    """Return whether a preset is loaded; without a GPU, one that this computer can train."""
+    needs_gpu = progress.here is not None and not progress.here.has_gpu and not progress.here.fits
+    return _is_preset_loaded(progress) and not needs_gpu
 
 
 def _has_config(progress: Progress) -> bool:
     return progress.source.kind == "file" or (progress.source.kind == "none" and progress.source != Source())
 
 
-_CAPTIONS = "Captions"
+_CAPTIONS, _MEMORY, _LENGTH = "Captions", "Memory", "Length"
 
 
 def _start(text: str) -> Step:
@@ -162,10 +223,12 @@ WAYS: Mapping[str, Way] = {
             Step(
                 "Preset",
                 _describe_presets,
-                "Presets…",
+                "All presets…",
                 _has_preset,
                 action="find_preset",
+                choices=_preset_choices,
             ),
+            Step(_MEMORY, _describe_memory, "Fit to my card…", _fits, action="fit", can_be_skipped=True),
             Step(
                 "Images",
                 "Add the folder with your images. A text file next to each image, with the same name, is its caption.",
@@ -187,6 +250,15 @@ WAYS: Mapping[str, Way] = {
                 "Open Sampling",
                 _has_prompts,
                 page="sampling",
+            ),
+            Step(
+                _LENGTH,
+                _describe_length,
+                "Open Training",
+                _has_length,
+                page="training",
+                can_be_skipped=True,
+                choices=_length_choices,
             ),
             _start("Press Start: everything is checked first, and what is missing is listed with its place."),
             _WATCH,
@@ -218,35 +290,27 @@ def current_step(way: Way, progress: Progress) -> int:
     return next((i for i, step in enumerate(way.steps) if not step.is_done(progress)), len(way.steps))
 
 
-def find_card() -> GraphicsCard | None:
-    """Return the card of this computer; None without one. For a background thread: it runs a tool of the driver."""
-    from modules.config.presets import families_for_card, list_presets, readable_configs
-    from modules.families.registry import family_labels
-    from modules.system.hardware import gpu_memory
+def count_captions(concept: Concept) -> Counts:
+    """Return how many images a folder has, and how many of them a caption file. For a background thread.
 
-    memory, labels = gpu_memory("auto"), family_labels()
-    if memory is None:
-        return None
-    families = families_for_card(readable_configs(list_presets()), memory.nominal_gb)
-    return GraphicsCard(memory.nominal_gb, tuple(labels[family] for family in families if family in labels))
-
-
-def count_captions(concepts: Iterable[Concept]) -> Counts:
-    """Return how many images the folders have, and how many of them a caption file. For a background thread.
-
-    Images in archives are left out, and so are folders that cannot be listed.
+    Images in archives are left out, and those of a folder that cannot be listed; captions that are not in a file next
+    to each image count as there.
     """
     from modules.data.archives import archive_of
     from modules.data.listing import list_images
     from ui.widgets.files.listing import Counts
 
-    num_images = num_captions = 0
-    for concept in concepts:
-        try:
-            listed = list_images(from_root(concept.path), include_subfolders=concept.include_subfolders).images
-        except OSError:
-            continue
-        images = [image for image in listed if archive_of(image) is None]
-        num_images += len(images)
-        num_captions += sum(image.with_suffix(concept.caption_extension).is_file() for image in images)
-    return Counts(num_images, num_captions)
+    try:
+        listed = list_images(from_root(concept.path), include_subfolders=concept.include_subfolders).images
+    except OSError:
+        return Counts(0, 0)
+    images = [image for image in listed if archive_of(image) is None]
+    if concept.caption_source != "text_file":
+        return Counts(len(images), len(images))
+    return Counts(len(images), sum(image.with_suffix(concept.caption_extension).is_file() for image in images))
+
+
+def samples_per_epoch(concepts: Iterable[Concept], counted: Iterable[Counts]) -> float:
+    """Return how many samples an epoch has of concepts with so many images."""
+    pairs = zip(concepts, counted, strict=False)
+    return sum(c.samples_per_epoch if c.balancing == "samples" else c.repeats * counts.images for c, counts in pairs)

@@ -1,0 +1,67 @@
+"""How long a LoRA is trained: by its subject and its number of images; and runs that are far too short or too long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from modules.config.schema import Config
+from modules.data.dataset import Dataset, concept_repeats_of
+from modules.data.subjects import Amount, is_too_long, is_too_short, length_choices
+from modules.estimate.passes import count as count_weights
+from modules.memory.part_plan import PartPlan
+from modules.settings.edit import replace_value
+from modules.system.problem import Problem, count
+from trainer.preflight.run_budget import Budget
+
+_LEAST_WEIGHTS = 100_000_000  # of a denoiser; a smaller one is a toy, whose runs are of another length
+
+
+def with_epochs(config: Config, epochs: int) -> Config:
+    """Return a config of another length with about as many samples and validations, if they count epochs."""
+    times = epochs / config.training.epochs
+    for path, every in (("sampling.every", config.sampling.every), ("validation.every", config.validation.every)):
+        if every.unit == "epoch" and not every.is_never:
+            longer = every.model_copy(update={"n": max(1, round(every.n * times))})
+            config = replace_value(config, path, longer)
+    return replace_value(config, "training.epochs", epochs)
+
+
+def amount_of(config: Config, training: Dataset) -> Amount:
+    """Return the images of the training concepts, without those that only keep the model as it was."""
+    repeats = [float(r.exact_repeats) for r in concept_repeats_of(training.concepts, run_seed=0)]
+    concepts = [e.concept for e in training.examples if e.image.has_image and _is_trained(training, e.concept)]
+    return Amount(
+        len(concepts),
+        sum(repeats[concept] for concept in concepts),
+        config.training.batch_size * config.training.accumulation_steps,
+    )
+
+
+def problems_of_subject_length(budget: Budget, training: Dataset) -> Iterator[Problem]:
+    """Yield a warning for a new LoRA that sees its images far less or far more often than is usual for any subject."""
+    config = budget.config
+    is_plain = config.training.method.name == Config().training.method.name and config.training.trains == "adapter"
+    weights = budget.passes.weights(config.family.denoiser.name, PartPlan()).own
+    if not is_plain or budget.start is not None or count_weights(weights.values()) < _LEAST_WEIGHTS:
+        return
+    amount, epochs = amount_of(config, training), config.training.epochs
+    views = amount.samples_per_epoch * epochs
+    short, long = is_too_short(amount.num_images, views), is_too_long(amount.num_images, views)
+    choices = length_choices(amount)
+    if not choices or not (short or long):
+        return
+    usual = sorted(choice.epochs for choice in choices)
+    runs = f"{count(amount.steps(epochs), 'step')} with {count(amount.num_images, 'image')}"
+    effect = "too few to learn a subject" if short else "so many that the images are learned by heart"
+    names = ", ".join(f"{c.subject.label.lower()} {c.epochs:,}" for c in choices)
+    yield Problem(
+        "training.epochs",
+        f"{runs}: each is seen {count(round(views / amount.num_images), 'time')}, probably {effect}.",
+        "warning",
+        f"Usual are {usual[0]:,} to {usual[-1]:,} epochs for so many images, by subject: {names}.",
+        "length",
+    )
+
+
+def _is_trained(training: Dataset, concept: int) -> bool:
+    return training.concepts[concept].kind == "training"

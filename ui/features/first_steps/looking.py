@@ -1,0 +1,103 @@
+"""Finds out in the background what the card of a first start shows: this computer, its presets, images, captions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from modules.config.schema import Config
+from modules.data.concept import Concept
+from ui.features.first_steps.here import Here, find_machine, find_needs, find_offers, needs_key
+from ui.features.first_steps.model import count_captions, samples_per_epoch
+from ui.loop.background import Background
+from ui.loop.signal import Signal
+
+if TYPE_CHECKING:
+    from trainer.preflight.presets_here import RunEstimate
+    from ui.widgets.files.listing import Counts
+
+
+class FirstLook:
+    """What was found so far; `changed` is emitted when there is more."""
+
+    def __init__(self, background: Background) -> None:
+        self.here: Here | None = None
+        self.changed: Signal[[]] = Signal()
+        self._background = background
+        self._is_machine_wanted, self._are_offers_wanted = True, True
+        self._needs_of: tuple[object, ...] = ()  # the settings whose needs are known, or being found
+        self._concepts: tuple[Concept, ...] | None = None  # whose images and captions are counted
+        self._is_count_old = False
+        self._counts: tuple[Counts, ...] = ()
+
+    @property
+    def num_images(self) -> int:
+        """The number of images of the concepts; 0 until they are counted."""
+        return sum(counts.images for counts in self._counts)
+
+    @property
+    def num_captions(self) -> int:
+        """How many of the images have a caption."""
+        return sum(counts.captions for counts in self._counts)
+
+    @property
+    def samples_per_epoch(self) -> float:
+        """How many samples an epoch of the images has."""
+        return samples_per_epoch(self._concepts or (), self._counts)
+
+    @property
+    def without_captions(self) -> Concept | None:
+        """The first of the concepts with an image that has no caption."""
+        counted = zip(self._concepts or (), self._counts, strict=False)
+        return next((concept for concept, counts in counted if counts.captions < counts.images), None)
+
+    def find_machine(self) -> None:
+        """Find out, once, what this computer has."""
+        if self._is_machine_wanted:
+            self._is_machine_wanted = False
+            self._background.run(find_machine, lambda machine: self._keep(Here(machine)))
+
+    def find_presets(self, config: Config) -> None:
+        """Find the presets for this computer, once, and then what a config needs on it, if that has changed."""
+        here = self.here
+        if here is not None and self._are_offers_wanted:
+            self._are_offers_wanted = False
+            self._background.run_reporting(
+                partial(find_offers, here.machine),
+                lambda offers: self._change(offers=offers),
+                progress=lambda _what, _done, _total: None,
+            )
+        elif here is not None and here.offers is not None and needs_key(config) != self._needs_of:
+            self._needs_of = key = needs_key(config)
+
+            def keep(found: tuple[RunEstimate | None, bool]) -> None:
+                if key == self._needs_of:
+                    self._change(needs=found[0], fits=found[1])
+
+            self._background.run(partial(find_needs, config, here.machine), keep)
+
+    def count(self, concepts: tuple[Concept, ...]) -> None:
+        """Count the images and captions of concepts, unless these were counted; old numbers stay until then."""
+        if concepts == self._concepts and not self._is_count_old:
+            return
+        self._counts = self._counts if concepts == self._concepts else ()
+        self._concepts, self._is_count_old = concepts, False
+        self._background.run(lambda: tuple(map(count_captions, concepts)), partial(self._keep_counts, concepts))
+
+    def count_again(self) -> None:
+        """Let the next count look at the folders again."""
+        self._is_count_old = True
+
+    def _keep_counts(self, concepts: tuple[Concept, ...], counts: tuple[Counts, ...]) -> None:
+        if concepts == self._concepts:
+            self._counts = counts
+            self.changed()
+
+    def _change(self, **changes: Any) -> None:
+        if self.here is not None:
+            self._keep(replace(self.here, **changes))
+
+    def _keep(self, here: Here) -> None:
+        self.here = here
+        self.changed()
