@@ -13,7 +13,8 @@ from modules.settings.edit import replace_value
 from modules.system.problem import Problem, count
 from trainer.preflight.run_budget import Budget
 
-_LEAST_WEIGHTS = 100_000_000  # of a denoiser; a smaller one is a toy, whose runs are of another length
+# Below these a run is a toy, of another length.
+_LEAST_WEIGHTS, _LEAST_PIXELS = 100_000_000, 256 * 256
 
 
 def with_epochs(config: Config, epochs: int) -> Config:
@@ -41,8 +42,7 @@ def problems_of_subject_length(budget: Budget, training: Dataset) -> Iterator[Pr
     """Yield a warning for a new LoRA that sees its images far less or far more often than is usual for any subject."""
     config = budget.config
     is_plain = config.training.method.name == Config().training.method.name and config.training.trains == "adapter"
-    weights = budget.passes.weights(config.family.denoiser.name, PartPlan()).own
-    if not is_plain or budget.start is not None or count_weights(weights.values()) < _LEAST_WEIGHTS:
+    if not is_plain or budget.start is not None or _is_toy(budget):
         return
     amount, epochs = amount_of(config, training), config.training.epochs
     views = amount.samples_per_epoch * epochs
@@ -61,6 +61,12 @@ def problems_of_subject_length(budget: Budget, training: Dataset) -> Iterator[Pr
         f"Usual are {usual[0]:,} to {usual[-1]:,} epochs for so many images, by subject: {names}.",
         "length",
     )
+
+
+def _is_toy(budget: Budget) -> bool:
+    weights = budget.passes.weights(budget.config.family.denoiser.name, PartPlan()).own
+    most_pixels = max((width * height for width, height in budget.run.sizes), default=0)
+    return count_weights(weights.values()) < _LEAST_WEIGHTS or most_pixels < _LEAST_PIXELS
 
 
 def _is_trained(training: Dataset, concept: int) -> bool:
