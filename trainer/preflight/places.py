@@ -88,7 +88,7 @@ def _existing(config: Config, taken: TakenDestination | None, *, replaces: bool)
 def _on_an_input(config: Config, destination: Path) -> Problem | None:
     """Return the problem of a result that would replace a file or a model which the run reads, or a part of it."""
     place = real(str(destination))
-    for record, path, value in _inputs(config):
+    for record, path, value in inputs_of_config(config):
         source = real(value)
         is_model = record.setting.path_kind == "model" and kind_of(from_root(value)) == "folder"
         if place == source or (is_model and is_in(place, source)):
@@ -100,7 +100,7 @@ def _on_an_input(config: Config, destination: Path) -> Problem | None:
     return None
 
 
-def _inputs(section: Section, prefix: str = "") -> Iterator[tuple[FieldRecord, str, str]]:
+def inputs_of_config(section: Section, prefix: str = "") -> Iterator[tuple[FieldRecord, str, str]]:
     """Yield the paths that a config names for reading: the record of the field, its dotted path and its value."""
     for record in records_of(type(section)):
         value: object = section
@@ -114,7 +114,7 @@ def _inputs(section: Section, prefix: str = "") -> Iterator[tuple[FieldRecord, s
             inner = dict(value)
         for key, item in inner.items():
             if isinstance(item, Section):
-                yield from _inputs(item, f"{path}.{key}." if key != "" else f"{path}.")
+                yield from inputs_of_config(item, f"{path}.{key}." if key != "" else f"{path}.")
             elif isinstance(item, str) and item.strip() and record.setting.path_kind not in ("", "save"):
                 yield record, path, item.strip()
 

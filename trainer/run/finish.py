@@ -7,6 +7,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from modules.data.dataset import Dataset
 from modules.system.file_errors import UnconfirmedError, describe_file_error
 from modules.system.paths import from_root
 from modules.system.problem import count
@@ -16,6 +17,7 @@ from trainer.events import PhaseChanged, RunFinished, WarningRaised
 from trainer.run.backups import Backups
 from trainer.run.callbacks import RunCallbacks
 from trainer.run.model import LoadedModel
+from trainer.run.recipe import finish_recipe
 from trainer.run.setup import RunSetup
 from trainer.run_folder.backup import BackupInfo
 from trainer.run_folder.destination import note_destination, taken_by
@@ -30,7 +32,7 @@ logger = logging.getLogger("darkroom.run")
 
 @dataclass(frozen=True, eq=False)
 class PreparedRun:
-    """A run that is ready for its first step."""
+    """A run that is ready for its first step; `validation` are its validation images."""
 
     setup: RunSetup
     model: LoadedModel
@@ -38,6 +40,7 @@ class PreparedRun:
     callbacks: RunCallbacks
     backups: Backups
     meeting: Meeting
+    validation: Dataset
 
     def close(self) -> None:
         """Remove hooks from the parts and close open logs."""
@@ -59,6 +62,7 @@ def end(run: PreparedRun, outcome: LoopOutcome) -> None:
     backup = _last_backup(run) if run.setup.config.backup.at_end else None
     best = _best_kept(run)
     result = _save_result(run.setup, run.callbacks.saving, counters, best)
+    finish_recipe(run.setup, result, step=counters.step)
     steps = count(counters.step, "step")
     message = {
         "finished": f"Finished after {steps}.",

@@ -82,7 +82,7 @@ def measure_once(most: int, measure: Callable[[], int], *, file: Path | None = N
 @functools.cache
 def machine_identity() -> str:
     """Return the facts that the choice depends on: the CPU's model, its usable cores, the system, torch's version."""
-    return f"{_cpu_model()} | {usable_cores()} cores | {sys.platform} | torch {_torch_version()}"
+    return f"{cpu_model()} | {usable_cores()} cores | {sys.platform} | torch {_torch_version()}"
 
 
 def usable_cores() -> int:
@@ -111,7 +111,8 @@ def _seconds(num_threads: int, clock: Callable[[], float]) -> float:
         torch.set_num_threads(former)
 
 
-def _cpu_model() -> str:
+def cpu_model() -> str:
+    """Return the name of the processor."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
             if line.startswith("model name"):

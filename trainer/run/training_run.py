@@ -38,6 +38,7 @@ from trainer.run.loading import load_perceptual_of, load_reward_models_of, load_
 from trainer.run.model import LoadedModel
 from trainer.run.open_folder import remove_unfinished_files
 from trainer.run.placement import freed_memory, placed_copy
+from trainer.run.recipe import start_recipe
 from trainer.run.setup import RunSetup
 from trainer.run.start import announce, original_of, restore_best, take_start_weights
 from trainer.run.stepper import build_stepper
@@ -128,10 +129,11 @@ def report_images(setup: RunSetup) -> None:
 
 
 def _fill_folder(run: PreparedRun) -> None:
-    """In the main process, write the plan of the steps and the best models of the backup into the folder of the run."""
+    """In the main process, write recipe, plan of the steps and best models of the backup into the folder of the run."""
     setup, loader = run.setup, run.training.loader
     if not setup.machine.ranks.rank.is_main:
         return
+    start_recipe(setup, (loader.dataset, run.validation))
     if len(loader.dataset.examples) <= _MOST_IN_PLAN:
         rows = plan_rows(loader.dataset, loader.plans, loader.versions, epochs=setup.config.training.epochs)
         place = setup.run_dir / "plan.csv"
@@ -176,7 +178,7 @@ def prepare(setup: RunSetup) -> PreparedRun:
             phase=lambda: setup.log.work_phase,
         )
     announce(setup, training, model, loaders, total_steps)
-    return PreparedRun(setup, model, training, callbacks, backups, meeting)
+    return PreparedRun(setup, model, training, callbacks, backups, meeting, loaders.validation.dataset)
 
 
 def dry_run(run: PreparedRun) -> None:

@@ -1,0 +1,123 @@
+"""The files besides images that a run reads and that decide its result: those of its models, adapters and code."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from modules.config.schema import Config
+from modules.config.usage import method_of
+from modules.data.cache.digests import DigestIndex
+from modules.system.paths import from_root
+from trainer.data.datasets import cache_folder
+from trainer.preflight.model import downloaded_folder, kind_of, parts_with_files
+from trainer.preflight.places import inputs_of_config
+from trainer.run_folder.recipe import ReadFile
+
+_BASE = "model.base_model"
+_NOT_IN_RESULT = ("general.", "concepts", "sampling.", "model.hub_cache_dir", "quantization.cache_dir")
+_OF_REWARDS = "reward."
+_SUFFIXES = frozenset({".safetensors", ".gguf", ".ckpt", ".pt", ".bin", ".json", ".txt", ".model"})
+_MOST_FILES = 2000  # of a folder
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A file that a run reads: its place on this machine, and its entry in a recipe."""
+
+    setting: str
+    name: str
+    path: Path
+    size_bytes: int
+    mtime_ns: int
+
+    @property
+    def path_text(self) -> str:
+        """The path as text."""
+        return str(self.path)
+
+    def as_read(self, digest: str) -> ReadFile:
+        """Return its entry in a recipe."""
+        return ReadFile(self.setting, self.name, self.size_bytes, digest)
+
+
+def files_read_by(config: Config) -> list[FoundFile]:
+    """Return the files that a run of a config reads and that decide its result, without its images.
+
+    Those of a folder are its weights, configs and tokenizers; parts that have files of their own are left out. A
+    repository is looked up among the downloads. Files that do not exist are left out.
+    """
+    found = list[FoundFile]()
+    needs_rewards = method_of(config).needs_reward_models
+    for _, setting, value in inputs_of_config(config):
+        if setting.startswith(_NOT_IN_RESULT) or (setting.startswith(_OF_REWARDS) and not needs_rewards):
+            continue
+        place = from_root(value)
+        if kind_of(place) == "" and setting == _BASE:
+            place = downloaded_folder(config) or place
+        elif ".py:" in value:  # a function of the user's code
+            place = from_root(value.rpartition(":")[0])
+        match kind_of(place):
+            case "file":
+                found += _stated(setting, place.name, place)
+            case "folder":
+                unused = {p.name for p in config.family.parts if not config.part(p.name).include}
+                without = parts_with_files(config) | unused if setting == _BASE else frozenset[str]()
+                for name, path in _in_folder(place, without):
+                    found += _stated(setting, name, path)
+    return found
+
+
+def digests_of_files(config: Config, files: list[FoundFile], *, reads: bool) -> tuple[ReadFile, ...]:
+    """Return the entries of files in a recipe; with `reads`, those whose digest is not known are read.
+
+    Digests are kept by path, size and time next to the caches, so that a base model is read once. Files that cannot be
+    read have no digest.
+    """
+    index = DigestIndex(cache_folder(config))
+    known = index.known(files)
+    if not reads:
+        return tuple(file.as_read(digest or "") for file, digest in zip(files, known, strict=True))
+    done = []
+    for file, digest in zip(files, known, strict=True):
+        try:
+            done.append(
+                file.as_read(digest or index.digest(file.path, size_bytes=file.size_bytes, mtime_ns=file.mtime_ns))
+            )
+        except OSError:
+            done.append(file.as_read(""))
+    index.save()
+    return tuple(done)
+
+
+def _stated(setting: str, name: str, path: Path) -> Iterator[FoundFile]:
+    try:
+        status = path.stat()
+    except OSError:
+        return
+    yield FoundFile(setting, name, path, status.st_size, status.st_mtime_ns)
+
+
+def _in_folder(folder: Path, without: frozenset[str]) -> Iterator[tuple[str, Path]]:
+    """Yield the files of a model's folder by their path in it: configs at its top, and what is in folders of parts."""
+    num_files = 0
+    for entry in _entries(folder):
+        if entry.is_dir() and entry.name not in without:
+            inside = [(f"{entry.name}/{file.name}", file) for file in _entries(entry) if file.is_file()]
+        else:
+            is_single = entry.suffix != ".json" and (folder / "model_index.json").is_file()
+            inside = [] if is_single or not entry.is_file() else [(entry.name, entry)]
+        for name, file in inside:
+            if file.suffix in _SUFFIXES and num_files < _MOST_FILES:
+                num_files += 1
+                yield name, file
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(Path(entry.path) for entry in entries if not entry.name.startswith("."))
+    except OSError:
+        return []

@@ -1,0 +1,117 @@
+"""Writing the recipe of a run: once it is set up, and again with its result."""
+
+from __future__ import annotations
+
+import functools
+import platform
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from modules.config.codec import encode, pack_lists
+from modules.data.dataset import Dataset
+from modules.formats.headers import UnreadableFileError
+from modules.system.gpu_tools import run_tool
+from modules.system.versions import versions_here
+from trainer.callbacks.side_output import SideOutput
+from trainer.data.concept_digests import digests_of_concepts
+from trainer.data.datasets import cache_folder
+from trainer.events import PhaseChanged
+from trainer.preflight.read_files import digests_of_files, files_read_by
+from trainer.run.machine import Machine as RunMachine
+from trainer.run.machine import name_of
+from trainer.run.setup import RunSetup
+from trainer.run.threads import cpu_model
+from trainer.run_folder.fork import COMPILE_FILE, LAYOUT_FILE, origin_of
+from trainer.run_folder.payload import payload_of
+from trainer.run_folder.recipe import RECIPE_FILE, Machine, Recipe, Result, known_recipe, write_recipe
+
+_CHOICE_FILES = {"the memory layout": LAYOUT_FILE, "compiled blocks": COMPILE_FILE}
+_MOST_CHOICE_CHARS = 10_000
+_DRIVER_QUERY = ("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+
+
+def start_recipe(setup: RunSetup, datasets: Sequence[Dataset]) -> Recipe | None:
+    """Write the recipe of a run that is set up, without its result, and return it; a warning if that fails.
+
+    Of the base model only digests that are known are in it: a new one is read at the end.
+    """
+    earlier = known_recipe(setup.run_dir) if setup.backup is not None else None
+    resumed_at = earlier.resumed_at if earlier is not None else ()
+    origin = origin_of(setup.run_dir)
+    recipe = None
+    with _output(setup).warn_on_failure():
+        recipe = Recipe(
+            config=encode(pack_lists(setup.config)),
+            versions=dict(versions_here()),
+            machine=machine_facts(setup.machine, setup.num_threads),
+            files=digests_of_files(setup.config, files_read_by(setup.config), reads=False),
+            concepts=digests_of_concepts(datasets, cache_folder(setup.config)),
+            choices=_choices(setup.run_dir, setup.machine),
+            resumed_at=(*resumed_at, setup.backup.step) if setup.backup is not None else (),
+            origin=f"{origin.run_dir.name}, step {origin.step}" if origin is not None else "",
+        )
+        write_recipe(setup.run_dir, recipe)
+    return recipe
+
+
+def finish_recipe(setup: RunSetup, result: Path, *, step: int) -> None:
+    """Add the result of a run to its recipe, and the digests of its base model; a warning if that fails.
+
+    Files that have changed while the run trained have no digest: what it read is not known.
+    """
+    recipe = known_recipe(setup.run_dir)
+    if recipe is None:
+        return
+    setup.log.emit(PhaseChanged("saving", RECIPE_FILE))
+    with _output(setup).warn_on_failure():
+        started_ns = (setup.run_dir / RECIPE_FILE).stat().st_mtime_ns
+        found = files_read_by(setup.config)
+        read = digests_of_files(setup.config, found, reads=True)
+        files = [r if f.mtime_ns <= started_ns else f.as_read("") for f, r in zip(found, read, strict=True)]
+        recipe = replace(recipe, files=tuple(files), choices=_choices(setup.run_dir, setup.machine))
+        try:
+            num_tensors, payload = payload_of(result)
+            recipe = replace(recipe, result=Result(str(result), step, num_tensors, payload))
+        except UnreadableFileError as error:
+            raise OSError(str(error)) from error
+        finally:
+            write_recipe(setup.run_dir, recipe)
+
+
+def machine_facts(machine: RunMachine, num_threads: int) -> Machine:
+    """Return what computes a run."""
+    return Machine(
+        device=name_of(machine.train_device),
+        processor=cpu_model(),
+        system=f"{platform.system()} {platform.machine()}",
+        driver=_driver() if machine.train_device.type == "cuda" and torch.version.hip is None else "",
+        num_threads=num_threads,
+        num_processes=machine.ranks.rank.world_size,
+    )
+
+
+@functools.cache
+def _driver() -> str:
+    """Return the version of NVIDIA's driver; empty if its tool does not report it."""
+    try:
+        return run_tool(_DRIVER_QUERY).strip().splitlines()[0].strip()
+    except (OSError, subprocess.SubprocessError, IndexError):
+        return ""
+
+
+def _choices(run_dir: Path, machine: RunMachine) -> Mapping[str, str]:
+    """Return what the run decided itself and that rounds otherwise: its files in the run's folder."""
+    found: dict[str, str] = {"TF32": machine.precision.tf32}
+    for name, file in _CHOICE_FILES.items():
+        if (run_dir / file).is_file():
+            text = (run_dir / file).read_text(encoding="utf-8", errors="replace")
+            found[name] = " ".join(text.split())[:_MOST_CHOICE_CHARS]
+    return found
+
+
+def _output(setup: RunSetup) -> SideOutput:
+    return SideOutput("The recipe of the run", setup.run_dir / RECIPE_FILE, setup.log.emit)
