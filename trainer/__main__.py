@@ -2,6 +2,7 @@
 
     python -m trainer train CONFIG          CONFIG is a file, or the name of a preset such as '#demo'
     python -m trainer train CONFIG --family FAMILY    train its images on another model family
+    python -m trainer train --recipe RUN    repeat a run from its recipe, and report whether the result is bit-equal
     python -m trainer resume RUN            RUN is a run's folder, one of its backups, or a workspace
     python -m trainer fork RUN              start a new run from a backup of RUN, with other settings
     python -m trainer report RUN            compare the losses of its images: which do not fit the others
@@ -27,7 +28,7 @@
 
 Any setting can be changed for one run with --set, as in --set training.epochs=20.
 Exit codes: 0 success, 1 the run failed or the doctor found an error, 2 the command or the config is invalid,
-130 stopped by the user.
+3 a repeated run has another result, 130 stopped by the user.
 """
 
 from __future__ import annotations

@@ -747,6 +747,36 @@ def _read_session(content: bytes, folder: Path) -> None:
     load_session(_write(folder, "session.json", content))
 
 
+def _recipes(folder: Path) -> list[bytes]:
+    from modules.config.codec import encode
+    from modules.config.schema import Config
+    from trainer.run_folder.recipe import ConceptImages, Machine, ReadFile, Recipe, Result, write_recipe
+
+    images = ConceptImages("zog", "training", 1, "ab", images={"a.png": "11 22"})
+    whole = Recipe(
+        encode(Config()),
+        {"torch": "2.13.0"},
+        Machine("cpu", "a processor", "Linux", num_threads=1),
+        (ReadFile("model.base_model", "unet/model.safetensors", 10, "aa"),),
+        (images,),
+        result=Result("lora.safetensors", 3, 2, "ff"),
+    )
+    write_recipe(folder, whole)
+    return [(folder / "recipe.json").read_bytes()]
+
+
+def _read_recipe(content: bytes, folder: Path) -> None:
+    from modules.system.errors import DarkroomError
+    from trainer.cli.recipes import read_repeat
+    from trainer.run_folder.differences import differences
+
+    with contextlib.suppress(DarkroomError):
+        todo = read_repeat(str(_write(folder, "recipe.json", content)), ())
+        list(differences(todo.recipe, todo.recipe))
+        if todo.config.output.destination != f"models/{Path(todo.config.output.destination).name}":
+            raise AssertionError(f"it would write to {todo.config.output.destination}")
+
+
 READERS = (
     Reader("safetensors", _safetensors, of_safetensors, _read_safetensors),
     Reader("index of shards", _indices, of_json(["../x.safetensors", "/etc/passwd", "x.bin", 3]), _read_index),
@@ -757,6 +787,7 @@ READERS = (
     Reader("sidecar", _sidecars, of_bytes([b"\n", b":", b" ", b"ztsnr: true"]), _read_sidecar),
     Reader("LoRA metadata", _lora_metadata, of_safetensors, _read_metadata),
     Reader("config", _config_files, of_json(["ADAMW", "LORA", "SAMPLE", "../x", {"__version": 3}]), _read_config),
+    Reader("recipe", _recipes, of_json(["../x", 10**400, {"x": 1}, "LORA"]), _read_recipe),
     Reader("list files", _list_files, of_json(["a.png", 3]), _read_list),
     Reader("TOML", _toml_files, of_bytes([b"[", b"]", b"=", b'"""', b"[[datasets]]\n", b"1e999", b"nan"]), _read_toml),
     Reader(

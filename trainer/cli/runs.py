@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
 import psutil
@@ -27,6 +27,7 @@ from trainer import commands
 from trainer.cli.console import Console, JsonLines, Listener, OtherProcess
 from trainer.cli.jobs import job_on_terminal
 from trainer.cli.options import settings_verb
+from trainer.cli.recipes import read_repeat, repeat
 from trainer.cli.signals import on_signal
 from trainer.events import Event, PhaseChanged, RunFailed, RunFinished
 from trainer.jobs.check import plan_lines
@@ -85,7 +86,22 @@ class RunSettings(Section):
 
 
 class TrainSettings(FitSettings, RunSettings, ConfigSettings):
-    """The config to train."""
+    """The config to train, or the recipe to repeat."""
+
+    config: Annotated[
+        str,
+        Setting("Config", "A config file, or the name of a preset such as '#demo'."),
+        Argument(metavar="CONFIG", is_positional=True),
+    ] = ""
+    recipe: Annotated[
+        str,
+        Setting(
+            "Recipe",
+            "Instead of a config: repeat the run of this recipe (recipe.json in its folder) in a new folder, and "
+            "report whether the result is bit-equal. Exit code 0 if it is, 3 if not.",
+        ),
+        Argument(metavar="FILE"),
+    ] = ""
 
 
 class CacheSettings(RunSettings, ConfigSettings):
@@ -136,6 +152,12 @@ class ReportSettings(Section):
 
 
 def _train(settings: TrainSettings) -> int:
+    if settings.recipe:
+        return _repeat(settings)
+    if not settings.config:
+        raise DarkroomError(
+            "There is no config to train.", advice="Give a config file, a preset such as '#demo', or --recipe FILE."
+        )
     loaded = settings.load()
     _report(loaded.problems)
     allowed = allowed_code(loaded.config, settings)
@@ -146,6 +168,28 @@ def _train(settings: TrainSettings) -> int:
         sys.stderr.write(f"{save_changed(config, settings)}\n")
     request = RunRequest(config, in_window=False, allowed_code=allowed, replaces=settings.overwrite)
     return _run(request, settings)
+
+
+def _repeat(settings: TrainSettings) -> int:
+    """Repeat a recipe. What would make another run of it, or replace a result, is refused."""
+    others = {
+        "a config": settings.config,
+        "--preset": settings.preset,
+        "--family": settings.family,
+        "--fit": settings.fit,
+        "--save": settings.save,
+        "--overwrite": settings.overwrite,
+    }
+    if given := [name for name, value in others.items() if value]:
+        raise DarkroomError(
+            f"--recipe cannot be used with {', '.join(given)}.",
+            advice="A recipe has all settings; change single ones with --set. No result is ever replaced.",
+        )
+    todo = read_repeat(settings.recipe, settings.changes)
+    _report(todo.problems)
+    allowed = allowed_code(todo.config, settings)
+    stream = sys.stderr if settings.json_lines else sys.stdout
+    return repeat(todo, lambda request, watch: _run(request, settings, watch), allowed=allowed, prints=stream.write)
 
 
 def _fit_to_card(config: Config, settings: TrainSettings) -> Config:
@@ -204,8 +248,10 @@ def _report_images(settings: ReportSettings) -> int:
     return _run(RunRequest(config, "report", backup.path, in_window=False, allowed_code=allowed), settings)
 
 
-def _run(request: RunRequest, settings: RunSettings | ReportSettings) -> int:
-    """Run in this thread; the first signal to end stops cleanly, the second immediately."""
+def _run(
+    request: RunRequest, settings: RunSettings | ReportSettings, watch: Callable[[Event], None] = lambda event: None
+) -> int:
+    """Run in this thread; the first signal to end stops cleanly, the second immediately. `watch` gets the events."""
     if current_rank().is_alone and _LAUNCHER not in os.environ and num_processes(request.config) > 1:
         return _run_on_several(request)
     desk = commands.CommandDesk()
@@ -219,6 +265,7 @@ def _run(request: RunRequest, settings: RunSettings | ReportSettings) -> int:
 
     def emit(event: Event) -> None:
         listener.show(event)
+        watch(event)
         if isinstance(event, RunFinished | RunFailed):
             ending.append(event)
 

@@ -1,0 +1,117 @@
+"""A run repeated from its recipe: bit-equal, or with everything named that differs."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from modules.config.schema import Config
+from tests.builders.configs import laid_over, small_config
+from tests.builders.images import draw_image
+from tests.builders.runs import run, stop_at
+from trainer.__main__ import main
+from trainer.run_folder.payload import payload_of
+from trainer.run_folder.recipe import Recipe, read_recipe
+
+
+@pytest.fixture(autouse=True)
+def signals_as_before() -> Iterator[None]:
+    """Undo what a run in this process sets for Ctrl-C."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def config_of(folder: Path, model: Path, images: Path) -> Config:
+    shutil.copytree(images, folder / "images")
+    shutil.copytree(model, folder / "model")
+    changes = {"training": {"epochs": 1}, "backup": {"at_end": False}, "concepts": [{"path": str(folder / "images")}]}
+    return laid_over(small_config(folder, model=folder / "model", images=folder / "images"), changes)
+
+
+def recipe_of(config: Config) -> tuple[Path, Recipe]:
+    """Return the folder and the recipe of the newest run of a config."""
+    run_dir = sorted((Path(config.general.workspace_dir) / "runs").iterdir())[-1]
+    return run_dir, read_recipe(run_dir)
+
+
+def repeat(recipe: Path, folder: Path, *changes: str) -> int:
+    """Repeat a recipe with its cache and its result in a folder."""
+    places = (f"general.cache_dir={folder}/cache2", f"output.destination={folder}/again/lora.safetensors")
+    return main(["train", "--recipe", str(recipe), *(f"--set={change}" for change in (*places, *changes))])
+
+
+def test_a_recipe_repeats_its_run_or_names_what_differs(
+    tiny_sd: Path, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = config_of(tmp_path, tiny_sd, images)
+    run(config)
+    run_dir, recipe = recipe_of(config)
+    first = Path(config.output.destination)
+    assert recipe.result is not None
+    assert (Path(recipe.result.path), recipe.result.step) == (first, 3)
+    assert payload_of(first) == (recipe.result.num_tensors, recipe.result.payload)
+    assert all(file.digest for file in recipe.files)
+    assert {file.name.partition("/")[0] for file in recipe.files} >= {"unet", "vae", "text_encoder", "model_index.json"}
+    content = first.read_bytes()
+
+    assert repeat(run_dir, tmp_path) == 0
+    again, out = recipe_of(config)[1], capsys.readouterr().out
+    assert "The result is bit-equal to that of the recipe" in out
+    assert again.result is not None
+    assert (again.result.payload, Path(again.result.path).parent.name) == (recipe.result.payload, "again")
+    assert first.read_bytes() == content
+
+    draw_image(64, 64, 77).save(tmp_path / "images" / "000.png")
+    (tmp_path / "images" / "001.txt").write_text("another caption")
+    weights = tmp_path / "model" / "unet" / "diffusion_pytorch_model.safetensors"
+    last = weights.read_bytes()
+    weights.write_bytes(last[:-1] + bytes([last[-1] ^ 1]))
+    assert repeat(run_dir, tmp_path, "training.learning_rate=0.1") == 3
+    shown = capsys.readouterr()
+    assert "tensors differ, by" in shown.out
+    for sentence in (
+        "1 image of images is changed (000.png).",
+        "1 caption of images is changed (001.png).",
+        "Unet/diffusion_pytorch_model.safetensors (model.base_model) has another content.",
+        "Learning rate is 0.1 (was 0.001).",
+    ):
+        assert f"warning: {sentence}" in shown.err
+        assert sentence in shown.out
+
+
+def test_a_recipe_is_not_repeated_without_its_images_or_its_model(
+    tiny_sd: Path, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And that of a stopped run has nothing to compare."""
+    config = config_of(tmp_path, tiny_sd, images)
+    run(config, on_event=stop_at(1))
+    run_dir, recipe = recipe_of(config)
+    assert recipe.result is None
+    assert repeat(run_dir, tmp_path) == 0
+    assert "there is nothing to compare" in capsys.readouterr().out
+
+    num_runs = len(list(run_dir.parent.iterdir()))
+    (tmp_path / "images" / "002.png").rename(tmp_path / "002.png")
+    assert repeat(run_dir, tmp_path) == 2
+    assert "images of the recipe are missing: 1 image of images (002.png)." in capsys.readouterr().err
+    (tmp_path / "model").rename(tmp_path / "moved")
+    assert repeat(run_dir, tmp_path) == 2
+    assert "is not on this machine.\nGive the place of the model with --set, such as --set model.base_model=PATH." in (
+        capsys.readouterr().err
+    )
+    (tmp_path / "002.png").rename(tmp_path / "images" / "002.png")
+    (tmp_path / "images").rename(tmp_path / "photos")
+    places = (f"model.base_model={tmp_path}/moved", f"concepts.0.path={tmp_path}/photos")
+    assert repeat(run_dir, tmp_path, places[0]) == 2
+    assert "--set concepts.0.path=FOLDER" in capsys.readouterr().err
+    assert len(list(run_dir.parent.iterdir())) == num_runs
+    assert main(["train", "--recipe", str(run_dir), "--overwrite", "--fit", "8GB"]) == 2
+    assert "--recipe cannot be used with --fit, --overwrite." in capsys.readouterr().err
+    assert repeat(run_dir, tmp_path, *places) == 0
+    assert [f.setting for f in recipe_of(config)[1].files] == [f.setting for f in recipe.files]

@@ -1,0 +1,238 @@
+"""How what decided two runs differs, as parts of sentences: versions, machine, files, images, settings, own choices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from modules.config.codec import decode, encode
+from modules.config.records import record_at
+from modules.config.schema import Config
+from modules.system.problem import count, cut, shown
+from trainer.run_folder.recipe import ConceptImages, Recipe
+
+Topic = Literal["version", "machine", "model", "images", "setting", "choice"]
+
+PLACES = (
+    "general.workspace_dir",
+    "general.cache_dir",
+    "model.hub_cache_dir",
+    "quantization.cache_dir",
+    "output.destination",
+)
+"""The settings that name where a run writes: they do not decide its result."""
+_WITHOUT_EFFECT = (
+    *PLACES,
+    "general.notes",
+    "general.tensorboard",
+    "general.num_threads",  # the number that it gives is compared
+    "output.thumbnail",
+    "output.never_replace",
+    "output.embed_",
+    "output.trigger_words",
+    "backup.",
+    "concepts_file",
+    "sampling.prompts_file",
+    "remembered",
+    "unknown",
+)
+_MOST_NAMED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One difference, as a part of a sentence: "torch is 2.14.0 (was 2.13.0)". `path` is that of a setting."""
+
+    topic: Topic
+    text: str
+    path: str = ""
+
+
+def differences(before: Recipe, now: Recipe) -> tuple[Difference, ...]:
+    """Return how a run differs from an earlier one in what decides its result, apart from its folders."""
+    return (
+        *version_differences(before, now.versions),
+        *_machine_differences(before, now),
+        *file_differences(before, now),
+        *image_differences(before.concepts, now.concepts),
+        *setting_differences(before, now),
+        *(
+            Difference("choice", f"the run's own choice of {name} is {after} (was {was})")
+            for name, was, after in _changes(before.choices, now.choices)
+        ),
+    )
+
+
+def version_differences(before: Recipe, versions: Mapping[str, str]) -> Iterator[Difference]:
+    """Yield the versions that differ from those of a run."""
+    for name, was, now in _changes(before.versions, versions):
+        yield Difference("version", f"{name} is {now[:12] if 'commit' in name else now} (was {was[:12]})")
+
+
+def _machine_differences(before: Recipe, now: Recipe) -> Iterator[Difference]:
+    labels = {
+        "device": "the device",
+        "processor": "the processor",
+        "system": "the system",
+        "driver": "the driver",
+        "num_threads": "the number of CPU threads",
+        "num_processes": "the number of processes",
+    }
+    for name, label in labels.items():
+        was, after = getattr(before.machine, name), getattr(now.machine, name)
+        if was != after:
+            yield Difference("machine", f"{label} is {after or 'unknown'} (was {was or 'unknown'})")
+
+
+def file_differences(before: Recipe, now: Recipe) -> Iterator[Difference]:
+    """Yield the files of models that are missing, new or changed; one without a digest counts by its size."""
+    was, after = ({(f.setting, f.name): f for f in recipe.files} for recipe in (before, now))
+    for setting in {s for s, _ in was}:
+        names = [[key for key in files if key[0] == setting] for files in (was, after)]
+        if list(map(len, names)) == [1, 1]:  # one file under another name: its content counts
+            after[names[0][0]] = after.pop(names[1][0])
+    for key in sorted(was.keys() | after.keys()):
+        name = f"{key[1]} ({key[0]})"
+        if key not in after:
+            yield Difference("model", f"{name} is missing", key[0])
+        elif key not in was:
+            yield Difference("model", f"{name} is new", key[0])
+        else:
+            one, other = was[key], after[key]
+            is_known = one.digest and other.digest
+            if (one.digest != other.digest) if is_known else (one.num_bytes != other.num_bytes):
+                yield Difference("model", f"{name} has another content", key[0])
+
+
+def image_differences(before: Sequence[ConceptImages], now: Sequence[ConceptImages]) -> Iterator[Difference]:
+    """Yield how the images and captions of concepts differ."""
+    for was, after in _pairs(before, now):
+        if was is not None and after is None:
+            yield Difference("images", f"the concept {was.name} ({was.kind}) is missing")
+        elif was is None and after is not None:
+            yield Difference("images", f"the concept {after.name} ({after.kind}) is new")
+        elif was is not None and after is not None and was.digest != after.digest:
+            yield from (Difference("images", text) for text in _of_images(was, after))
+
+
+def missing_images(before: Sequence[ConceptImages], now: Sequence[ConceptImages]) -> dict[str, list[str]]:
+    """Return the names of images that are not there any more, by their concept; none where they are not known."""
+    found = dict[str, list[str]]()
+    for was, after in _pairs(before, now):
+        if was is None:
+            continue
+        if after is not None and was.images and after.images:
+            gone = sorted(was.images.keys() - after.images.keys())
+        else:
+            gone = []
+        if gone or after is None or after.num_images < was.num_images:
+            found[was.name] = gone
+    return found
+
+
+def setting_differences(before: Recipe, now: Recipe) -> Iterator[Difference]:
+    """Yield the settings that differ and that have an effect on the result or on the time of a step."""
+    config = decode(now.config).config
+    was, after = (dict(_leaves(_comparable(recipe.config), "")) for recipe in (before, now))
+    by_content = {f.setting for f in before.files} & {f.setting for f in now.files}
+    for path in sorted((was.keys() | after.keys()) - by_content):
+        if was.get(path) != after.get(path) and not path.startswith(_WITHOUT_EFFECT):
+            values = (_text(after.get(path)), _text(was.get(path)))
+            yield Difference("setting", f"{_label(config, path)} is {values[0]} (was {values[1]})", path)
+
+
+def listed(found: Iterable[Difference], most: int = _MOST_NAMED) -> str:
+    """Return differences as one part of a sentence, the rest counted."""
+    texts = [difference.text for difference in found]
+    more = f"; and {len(texts) - most:,} more" if len(texts) > most else ""
+    return f"{'; '.join(texts[:most])}{more}"
+
+
+def names_of(names: Sequence[str], most: int = _MOST_NAMED) -> str:
+    """Return names, the first of them if there are many."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return f"{', '.join(cut(name, max_chars=80) for name in names[:most])}{more}"
+
+
+def _of_images(was: ConceptImages, now: ConceptImages) -> Iterator[str]:
+    """Yield what differs in the images of a concept: image by image, if both recipes list them."""
+    name = now.name
+    if not (was.images and now.images):
+        yield f"the images or captions of {name} differ ({now.num_images:,}, was {was.num_images:,})"
+        return
+    both = sorted(was.images.keys() & now.images.keys())
+    of_was, of_now = ({n: r.images[n].partition(" ") for n in both} for r in (was, now))
+    kinds = (
+        ("image", "missing", sorted(was.images.keys() - now.images.keys())),
+        ("image", "new", sorted(now.images.keys() - was.images.keys())),
+        ("image", "changed", [n for n in both if of_was[n][0] != of_now[n][0]]),
+        ("caption", "changed", [n for n in both if of_was[n][2] != of_now[n][2]]),
+    )
+    for what, kind, names in kinds:
+        if names:
+            verb = "is" if len(names) == 1 else "are"
+            yield f"{count(len(names), what)} of {name} {verb} {kind} ({names_of(names)})"
+    if not any(names for *_, names in kinds):
+        yield f"the images of {name} are in another order"
+
+
+def _pairs(
+    before: Sequence[ConceptImages], now: Sequence[ConceptImages]
+) -> list[tuple[ConceptImages | None, ConceptImages | None]]:
+    """Return the concepts of two runs in pairs: by position, or by name and kind if there are others.
+
+    A concept without a name has the name of its folder, which may have moved.
+    """
+    if [c.kind for c in before] == [c.kind for c in now]:
+        return list(zip(before, now, strict=True))
+    was, after = ({(c.name, c.kind): c for c in concepts} for concepts in (before, now))
+    return [(was.get(key), after.get(key)) for key in dict.fromkeys([*was, *after])]
+
+
+def _changes(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    for name in dict.fromkeys([*before, *now]):
+        was, after = before.get(name, "absent"), now.get(name, "absent")
+        if was != after:
+            yield name, was, after
+
+
+def _comparable(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with defaults for those that are missing, and concepts without their folders."""
+    config = decode(dict(tree)).config
+    encoded = encode(config)
+    for concept in encoded["concepts"]:
+        for name in ("name", "path", "captions_file", "metadata_file"):  # their content counts
+            concept.pop(name, None)
+    return encoded
+
+
+def _leaves(tree: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(tree, Mapping) and tree:
+        for key, value in tree.items():
+            yield from _leaves(value, f"{path}.{key}" if path else str(key))
+    elif isinstance(tree, list) and tree and all(isinstance(item, Mapping) for item in tree):
+        for number, item in enumerate(tree):
+            yield from _leaves(item, f"{path}.{number}")
+    else:
+        yield path, tree
+
+
+def _label(config: Config, path: str) -> str:
+    """Return the label of a setting, behind the name of its part or concept, if it belongs to one."""
+    record = record_at(config, path)
+    label = record.label if record is not None else path
+    owner, number, *_ = [*path.split("."), ""]
+    if owner == "concepts" and number.isdecimal() and int(number) < len(config.concepts):
+        return f"{config.concepts[int(number)].name or f'concept {int(number) + 1}'}: {label}"
+    return f"{number}: {label}" if owner == "parts" else label
+
+
+def _text(value: Any) -> str:
+    return (
+        "not set"
+        if value is None
+        else shown(value)
+        if not isinstance(value, str)
+        else cut(value or "empty", max_chars=60)
+    )
