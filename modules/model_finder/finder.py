@@ -16,10 +16,11 @@ from pathlib import Path
 
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.identify import identify
+from modules.families.kinds.record import ModelType
 from modules.families.kinds.registry import FILE_KINDS, serves_as
 from modules.families.registry import FAMILIES, published
 from modules.formats.index_files import index_file
-from modules.model_finder.programs import ModelType, find_programs, identity_of, program_at
+from modules.model_finder.programs import find_programs, identity_of, program_at
 
 SUFFIXES = (".safetensors", ".sft", ".ckpt", ".gguf")
 HUB_CACHE = "Hugging Face"

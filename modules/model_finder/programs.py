@@ -13,16 +13,14 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import platformdirs
 
 from modules.config.imports.yaml_text import MAX_BYTES, UnreadableYamlError, read_yaml
+from modules.families.kinds.record import ModelType
 from modules.system.paths import PROGRAM_ROOT
 from modules.system.regular_files import read_regular
-
-ModelType = Literal["checkpoints", "diffusion_models", "vae", "text_encoders", "loras", "embeddings"]
-"""The sorts of files that the programs keep apart, by ComfyUI's names of the folders."""
 
 BASE_MODELS: tuple[ModelType, ...] = ("checkpoints", "diffusion_models")
 """The sorts among which base models are."""

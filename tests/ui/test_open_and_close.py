@@ -24,6 +24,7 @@ from tests.ui.driving import walk
 from tests.unit.test_run_records import started, validated, write_run
 from trainer.events import SampleReady
 from trainer.run_folder.records import read_record
+from ui.features.base_model.window import open_base_model
 from ui.features.captions.opening import open_automatic_captions, open_caption_editor
 from ui.features.config_views.differences import open_differences
 from ui.features.config_views.json_window import open_json_view
@@ -142,6 +143,7 @@ def openers(window: Window, tmp_path: Path) -> Openers:
     return {
         "finder": lambda: open_finder(context),
         "presets": lambda: open_preset_list(context, print),
+        "base model": lambda: open_base_model(context, offers_family=True),
         "captions of the card": lambda: open_automatic_captions(context),
         "differences": lambda: open_differences(context),
         "JSON": lambda: open_json_view(context),

@@ -280,3 +280,13 @@ def test_another_method_is_one_change_with_both_names() -> None:
     assert changes == "Top bar › Method (Denoising, now Online DPO)"
     now, _ = set_path(now, "training.batch_size", 7)
     assert _describe_changes(before, now, fixed_on_resume(before, now)).startswith("Training › Batch size; Top bar")
+
+
+def test_a_finished_run_is_trained_longer_from_its_backup(bench: Bench) -> None:
+    backup = bench.backup(5)
+    save_file(Config.model_validate({"training": {"epochs": 10}}), backup.path / "config.json")
+    bench.starter.train_longer(backup, 4)
+    bench.wait_until(lambda: bench.engine.requests)
+    request = bench.engine.requests[0]
+    assert (request.kind, request.resume_from) == ("resume", backup.path)
+    assert (request.config.training.epochs, bench.form.source.name) == (14, backup.run_dir.name)

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Annotated, get_args
 
+from modules.families.kinds.record import ModelType
 from modules.families.registry import family_labels
 from modules.model_finder.finder import FoundModel, ModelSearch, ranked
-from modules.model_finder.programs import BASE_MODELS, ModelType
+from modules.model_finder.programs import BASE_MODELS
 from modules.settings.field import Section, Setting, one_of
 from modules.system.paths import from_root
 from modules.system.problem import count

@@ -282,7 +282,9 @@ _BASE_MODEL_MODULE = "ui.features.base_model.window"
 _CAPTIONS_MODULE, _DIFFERENCES_MODULE = "ui.features.captions.opening", "ui.features.config_views.differences"
 
 
-def make_feature_links(context: Callable[[], Context], *, show_run: Callable[[Path], None]) -> FeatureLinks:
+def make_feature_links(
+    context: Callable[[], Context], *, show_run: Callable[[Path], None], try_result: Callable[[Any], None]
+) -> FeatureLinks:
     """Return the links; `context()` is the window's, which has them."""
     return FeatureLinks(
         edit_captions=lambda number: load_factory(f"{_CAPTIONS_MODULE}:open_caption_editor")(context(), number),
@@ -293,6 +295,7 @@ def make_feature_links(context: Callable[[], Context], *, show_run: Callable[[Pa
         train_on=lambda family, settings: load_factory("ui.features.other_family.window:open_other_family")(
             context(), family, settings
         ),
+        try_result=try_result,
         show_run=show_run,
         show_run_changes=lambda: load_factory(f"{_DIFFERENCES_MODULE}:open_differences")(context(), "run"),
         add_presets=lambda menu, presets, choose: add_presets(menu, context(), presets, choose),

@@ -55,6 +55,7 @@ from ui.widgets.window import (
 
 if TYPE_CHECKING:  # the window needs these when a run begins
     from trainer.launch import LaunchedRun, RunRequest
+    from ui.loop.past_runs import Result
 
 _SCALE_NOTICE = "scale"  # the key of the notice about a scale that has not been applied yet
 
@@ -234,7 +235,7 @@ class App:
             tips=tips,
             buttons=ActionButtons(actions, self.theme, tips),
             notify=self._notify,
-            links=make_feature_links(lambda: self.context, show_run=self._show_run),
+            links=make_feature_links(lambda: self.context, show_run=self._show_run, try_result=self._try_result),
             models=Models(self.starter, self.queue),
             view_state=ViewState(),
         )
@@ -312,6 +313,11 @@ class App:
         self.context.navigation.open("runs")
         page: Any = self.shell.page("runs")
         page.show_run(run_dir)
+
+    def _try_result(self, result: Result) -> None:
+        self.context.navigation.open("sample")
+        page: Any = self.shell.page("sample")
+        page.sources.use_result(result, with_prompt=True)
 
     def _first_page(self, config_path: Path | None) -> None:
         if self._last.problems:

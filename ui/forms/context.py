@@ -6,7 +6,7 @@ import tkinter as tk
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from modules.config.presets import Preset
 from modules.config.schema import Config
@@ -28,6 +28,9 @@ from ui.widgets.actions import ActionTable
 from ui.widgets.notices import Notices
 from ui.widgets.theme import Theme
 from ui.widgets.tooltip import Tooltips
+
+if TYPE_CHECKING:
+    from ui.loop.past_runs import Result
 
 M = TypeVar("M")
 
@@ -63,6 +66,7 @@ class FeatureLinks:
     write_captions: Callable[[Concept | None], object]  # with a model; None: of the first concept
     choose_base_model: Callable[[Context], object]  # of the form of a context
     train_on: Callable[[str, Mapping[str, str]], object]  # another family, with the settings that name its base model
+    try_result: Callable[[Result], object]  # on the Generate page
     show_run: Callable[[Path], object]  # on the Run history page
     show_run_changes: Callable[[], object]  # the settings that the current run does not have
     add_presets: Callable[[tk.Menu, Sequence[Preset], Callable[[Preset], object]], object]  # submenus of all presets

@@ -112,7 +112,7 @@ def newest_results(workspaces: Iterable[Path], most: int = 6) -> tuple[Result, .
     folders = sorted(chain.from_iterable(map(run_dirs, dict.fromkeys(workspaces))), key=lambda f: f.name, reverse=True)
     results: dict[Path, Result] = {}
     for run_dir in folders[:_MAX_RUNS_READ]:
-        result = _result_of(run_dir)
+        result = result_of(run_dir)
         if result is not None:
             results.setdefault(result.path, result)
         if len(results) == most:
@@ -120,7 +120,8 @@ def newest_results(workspaces: Iterable[Path], most: int = 6) -> tuple[Result, .
     return tuple(results.values())
 
 
-def _result_of(run_dir: Path) -> Result | None:
+def result_of(run_dir: Path) -> Result | None:
+    """Return the newest model of a run that still exists; None without one, or if it cannot be sampled."""
     record = read_record(run_dir)
     path = next((path for path in reversed(record.outputs) if path.exists()), None)
     config = config_of(run_dir) if path is not None else None

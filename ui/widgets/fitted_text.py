@@ -77,6 +77,13 @@ class FittedText(Text):
         """The whole sentence if it is cut; else empty."""
         return self._whole if self.cget("text") != self._whole else ""
 
+    def show(self, text: str) -> None:
+        """Show another sentence."""
+        if text != self._whole:
+            self._whole = text
+            self.set_text(text)
+            self._fit()
+
     def set_one_line(self, is_one_line: bool) -> None:
         """Cut the sentence to a line, or wrap it."""
         if is_one_line != self._is_one_line:

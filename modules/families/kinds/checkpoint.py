@@ -74,4 +74,5 @@ CHECKPOINT = FileKindSpec(
     writer="modules.families.kinds.conversion:write_model",
     notes="modules.families.kinds.conversion:notes",
     loads=_loads,
+    kept_as="checkpoints",
 )

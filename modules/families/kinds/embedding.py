@@ -136,4 +136,5 @@ EMBEDDING = FileKindSpec(
     help="A textual-inversion embedding: trained vectors for a placeholder word.",
     detect=embedding_kind,
     loads=_loads,
+    kept_as="embeddings",
 )

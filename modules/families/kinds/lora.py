@@ -134,4 +134,5 @@ LORA = FileKindSpec(
     writer="modules.families.kinds.lora_conversion:write_lora",
     notes="modules.families.kinds.lora_conversion:notes",
     loads=adapter_loads,
+    kept_as="loras",
 )

@@ -12,6 +12,8 @@ from modules.formats.program_table import Word
 
 Use = Literal["base model", "denoiser", "VAE", "start of an adapter"]
 Form = Literal["single", "folder", "kohya", "comfyui", "peft"]
+ModelType = Literal["checkpoints", "diffusion_models", "vae", "text_encoders", "loras", "embeddings"]
+"""The sorts of files that programs keep apart, by ComfyUI's names of the folders."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,8 @@ class FileKindSpec:
     `detect(header)` returns the kind of a matching file, else None; a kind of folder has no `detect`. `uses` are its
     uses in a run; `forms` are the forms that it can be converted into, by `opener` and `writer` ("module:function",
     which import torch); `notes` names the function that returns the losses of a conversion as sentences. `loads(header,
-    kind)` returns which programs load it; `header` is None for a folder.
+    kind)` returns which programs load it; `header` is None for a folder. `kept_as` is the sort as which programs keep
+    such files.
     """
 
     name: str
@@ -84,3 +87,4 @@ class FileKindSpec:
     writer: str = ""
     notes: str = ""
     loads: Callable[[CheckpointHeader | None, FileKind], tuple[Loads, ...]] = nobody_known
+    kept_as: ModelType | None = None

@@ -10,7 +10,7 @@ from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.folder import DIFFUSERS_FOLDER
 from modules.families.kinds.lora import LORA
 from modules.families.kinds.other_files import BROKEN, OTHER_MODEL, PART, UNKNOWN
-from modules.families.kinds.record import FileKindSpec, Use
+from modules.families.kinds.record import FileKindSpec, ModelType, Use
 from modules.families.kinds.vae import VAE
 
 # The order matters: an adapter's names contain the names of its model, which contain the names of its parts.
@@ -30,3 +30,8 @@ FILE_KINDS: Mapping[str, FileKindSpec] = {
 def serves_as(kind: FileKind, use: Use) -> bool:
     """Return whether a run can use a file as its base model, its VAE or the start of its adapter."""
     return use in FILE_KINDS[kind.kind].uses
+
+
+def kept_as(kind: FileKind) -> ModelType | None:
+    """Return the sort as which programs keep a file; None for a folder, and for a file that none of them keeps."""
+    return "diffusion_models" if kind.is_denoiser else FILE_KINDS[kind.kind].kept_as

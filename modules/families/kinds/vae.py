@@ -94,4 +94,5 @@ VAE = FileKindSpec(
     detect=vae_kind,
     uses=frozenset({"VAE"}),
     loads=_loads,
+    kept_as="vae",
 )

@@ -104,6 +104,11 @@ class Starter:
         if not self._is_refused():
             self._load_config_of(backup, partial(self._resume_as_it_was, backup))
 
+    def train_longer(self, backup: BackupInfo, more_epochs: int) -> None:
+        """Resume a run that has finished from its last backup, for more epochs than it had."""
+        if not self._is_refused():
+            self._load_config_of(backup, partial(self._resume_as_it_was, backup, more_epochs=more_epochs))
+
     def prepare_fork(self, backup: BackupInfo, prepared: Callable[[], object] = lambda: None) -> None:
         """Ask for the name of a new run and load the settings of a backup.
 
@@ -162,11 +167,13 @@ class Starter:
         file = backup.path / "config.json"
         self._pump.lasting.run(lambda: load_file(file) if file.is_file() else None, done)
 
-    def _resume_as_it_was(self, backup: BackupInfo, loaded: Loaded | None) -> None:
+    def _resume_as_it_was(self, backup: BackupInfo, loaded: Loaded | None, *, more_epochs: int = 0) -> None:
         if self._is_refused():
             return
         if loaded is not None:
             self._form.load(loaded.config, Source(backup.run_dir.name))
+        if more_epochs:
+            self._form.edit("training.epochs", self._form.config.training.epochs + more_epochs)
         self._check_then("resume", backup)
 
     def _load_fork(self, backup: BackupInfo, prepared: Callable[[], object], loaded: Loaded | None) -> None:

@@ -14,6 +14,7 @@ from ui.features.run.facts import describe_edits
 from ui.forms.changes import Change, changes
 from ui.forms.context import Context
 from ui.loop.interaction import Failure
+from ui.loop.run_state import RunState
 from ui.widgets.controls import Button, ButtonStyle
 from ui.widgets.panel import Panel, WrappedText
 from ui.widgets.theme import GAP
@@ -63,6 +64,7 @@ class RunNotices(Panel):
         self._offer: BestOffer | None = None
         self._dismissed: BestOffer | None = None
         self._is_busy = False
+        self.used: UsedModel | None = None  # the best model that has become the result
         self.best, self.edited = Notice(self, context, "good"), Notice(self, context, "info")
         self.images = Notice(self, context, "info")
         self._seen_report: ImagesReported | None = None
@@ -81,6 +83,12 @@ class RunNotices(Panel):
     def follow_settings(self) -> None:
         """Show which settings the run does not have."""
         self.edited.show_text(describe_edits(self.edits))
+
+    def used_step(self, state: RunState) -> int | None:
+        """Return the step of the best model that has become the result of a run; None if none has."""
+        if self.used is None or state.started is None or self.used.offer.run_dir != Path(state.started.run_dir):
+            return None
+        return self.used.offer.step
 
     def follow(self) -> None:
         """Show a report on the images, and offer the best model once the run has ended."""
@@ -124,6 +132,7 @@ class RunNotices(Panel):
         self._work(partial(use, offer), self._show_used)
 
     def _show_used(self, used: UsedModel) -> None:
+        self.used = used
         buttons: list[tuple[str, ButtonStyle, Callable[[], object]]] = [
             ("Close", "plain", partial(self._dismiss, used.offer))
         ]
@@ -133,7 +142,11 @@ class RunNotices(Panel):
         self.best.show_text(used.text)
 
     def _undo(self, used: UsedModel) -> None:
-        self._work(partial(undo, used), self._show_offer)
+        self._work(partial(undo, used), self._show_undone)
+
+    def _show_undone(self, offer: BestOffer) -> None:
+        self.used = None
+        self._show_offer(offer)
 
     def _work(self, work: Callable[[], T], done: Callable[[T], None]) -> None:
         """Copy in the background, with the buttons disabled until then."""

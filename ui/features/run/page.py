@@ -11,6 +11,7 @@ from modules.system.paths import from_root
 from modules.system.problem import count
 from trainer.rollout_events import Mark, RolloutSampled, SampledImage
 from ui.features.run.curves import MetricGrid, RunCurves
+from ui.features.run.end_card import EndCard
 from ui.features.run.facts import describe_image, rollout_line, run_lines
 from ui.features.run.model import Starter
 from ui.features.run.notices import RunNotices
@@ -63,6 +64,10 @@ class RunPage:
         px = context.theme.px
         outer = Panel(self.frame, context.theme)
         outer.grid(row=1, column=0, sticky="nsew", padx=px(PAD + 4), pady=(0, px(PAD)))
+        top = Panel(outer, context.theme)
+        top.pack(fill="x")
+        Panel(top, context.theme, height=1, width=1).pack(side="bottom")  # an empty frame would keep its last height
+        self.end_card = EndCard(top, context, open_sample=self._open_sample, read=self._soon)
         self.notices = RunNotices(outer, context)
         self.notices.pack(fill="x")
         body = Panel(outer, context.theme)
@@ -259,6 +264,8 @@ class RunPage:
         self._drawn_state = state
         self._show_facts(self._context.session.state)
         self.notices.follow()
+        used_step = self.notices.used_step(state)
+        self.end_card.follow(state, is_active=self._context.session.is_active, result_step=used_step)
         if self._was_active != (is_active := self._context.session.is_active):
             self._was_active = is_active
             self.notices.follow_settings()
@@ -303,6 +310,13 @@ class RunPage:
             if self._last_run is not None and self._last_run.started is not None:
                 lines += ["", f"Shown here: the last run, {Path(self._last_run.started.run_dir).name}."]
             self.facts.set_text("\n".join(lines))
+
+    def _open_sample(self, path: Path) -> None:
+        """Show a sample large."""
+        table = self.samples.table
+        found = next((sample for sample in table.samples if Path(sample.path) == path), None)
+        if found is not None:
+            self.samples.open(table.place_of(found))
 
     def _open_rollout(self, index: int) -> None:
         """Show an image of the newest rollout large, with all of its scores."""

@@ -1,0 +1,284 @@
+"""The card at the end of a run: samples of the result next to the first ones, and what comes next."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from modules.model_finder.programs import COMFYUI, ProgramFolder, find_programs, program_at
+from modules.system.problem import count
+from ui.features.run.ending import MAX_PAIRS, EndFacts, Pair, RunEnd, end_of, look_at, pairs_of
+from ui.features.run.model import Starter
+from ui.features.run.program_copy import ProgramCopy, copy_into
+from ui.forms.context import Context
+from ui.loop.interaction import REPLACE_FILE, Answer, failure_of
+from ui.loop.run_state import RunState
+from ui.widgets.card import Card
+from ui.widgets.controls import Button
+from ui.widgets.fitted_text import FittedText, shorten
+from ui.widgets.panel import Panel, Text
+from ui.widgets.photos import Photos
+from ui.widgets.theme import GAP, PAD, is_low
+
+_SIDE_PX = 92
+_NOT_COPIED = "The model was not copied"
+
+
+class EndCard(Card):
+    """Call `follow` after a change of the run; the card shows itself for one that has finished with a result.
+
+    It calls `read` once it has read what the disk has of it: then follow again. A low window shows it without the
+    samples.
+    """
+
+    def __init__(
+        self,
+        master: tk.Misc,
+        context: Context,
+        *,
+        open_sample: Callable[[Path], object],
+        read: Callable[[], object],
+    ) -> None:
+        super().__init__(master, context.theme)
+        self.end: RunEnd | None = None
+        self.facts: EndFacts | None = None
+        self.pairs: list[Pair] = []
+        self.buttons: dict[str, Button] = {}
+        self._context = context
+        self._open_sample, self._read = open_sample, read
+        self._dismissed: RunEnd | None = None
+        self._samples: Sequence[object] = ()
+        self._copied = ""  # where the result was copied, as a sentence
+        self._photos = Photos(self, context.pump, self._draw_photos, most=2 * MAX_PAIRS)
+        self._images: dict[Path, Text] = {}
+        self._add_header()
+        self.strip = Panel(self.body, context.theme, "card")
+        self.bind("<Destroy>", lambda event: self._photos.close() if event.widget is self else None, add="+")
+
+    def follow(self, state: RunState, *, is_active: bool, result_step: int | None = None) -> None:
+        """Show the end of a run, or hide the card. `result_step` is the step of a later choice of the result."""
+        end = None if is_active else end_of(state)
+        if end is not None and result_step is not None:
+            end = replace(end, step=result_step)
+        if end != self.end:
+            self.end, self.facts, self._copied = end, None, ""
+            if end is not None and end != self._dismissed:
+                self._context.pump.background.run(partial(look_at, end), partial(self._keep, end))
+        if end is None or self.facts is None or end == self._dismissed:
+            self.pack_forget()
+            return
+        self.title.set_text(f"{end.result.name} is ready")
+        self.text.show(f"{end.message} {self.facts.text}{self._copied}")
+        if state.samples is not self._samples:
+            self._samples = state.samples
+            self.pairs = pairs_of(state.samples, end, self.facts.starred)
+            self._show_pairs()
+        self._fit()
+        if not self.winfo_manager():
+            tk.Pack.pack_configure(self, fill="x", pady=(0, self._px(PAD)))
+
+    # -- what comes next
+
+    def try_it(self) -> None:
+        """Open the Generate page with the result."""
+        if self.facts is not None and self.facts.sampled is not None:
+            self._context.links.try_result(self.facts.sampled)
+
+    def show_file(self) -> None:
+        """Open the folder of the result."""
+        if self.end is not None:
+            self._context.interaction.open_path(self.end.result.parent)
+
+    def copy(self) -> None:
+        """Copy the result into ComfyUI, whose folder is found, or else asked for and remembered."""
+        if self.end is None or not self._may_copy(self.end):
+            return
+        named = [Path(name) for name in self._context.preferences.now.model_folders]
+        self._work(partial(_find_comfyui, named), self._copy_into)
+
+    def train_longer(self) -> None:
+        """Ask for a number of epochs, and resume the run from its last backup."""
+        end, facts = self.end, self.facts
+        if end is None or facts is None or facts.backup is None:
+            return
+        question = (
+            f"How many more epochs? The run had {count(end.epochs, 'epoch')}. It continues from its backup of step "
+            f"{facts.backup.step:,}, and replaces {end.result.name} when it finishes again."
+        )
+        answer = self._context.interaction.ask_text("Train longer", question, str(max(1, end.epochs // 2)))
+        if answer is None:
+            return
+        if not answer.strip().isdecimal() or not int(answer):
+            self._context.notify(f"{shorten(answer, 20) or 'Nothing'} is not a number of epochs.")
+            return
+        self._context.models.of(Starter).train_longer(facts.backup, int(answer))
+
+    def dismiss(self) -> None:
+        """Hide the card for this run."""
+        self._dismissed = self.end
+        self.pack_forget()
+
+    def _may_copy(self, end: RunEnd) -> bool:
+        """Ask about a result that ComfyUI does not load completely."""
+        reason = dict(end.doubts).get(COMFYUI.label)
+        if reason is None:
+            return True
+        message = f"ComfyUI does not load all of {end.result.name}{f': {reason}' if reason else ''}."
+        answers = (Answer("cancel", "Cancel", is_default=True), Answer("copy", "Copy it all the same"))
+        return self._context.interaction.choose("Copy it all the same?", message, answers, "warning") == "copy"
+
+    def _copy_into(self, found: ProgramFolder | None) -> None:
+        program = found or self._ask_for_comfyui()
+        if self.end is None or self.facts is None or program is None:
+            return
+        result, kind = self.end.result, self.facts.kind
+
+        def plan() -> tuple[ProgramCopy, bool, tuple[Path, ...]]:
+            planned = copy_into(program, result, kind)
+            return planned, planned.is_there, planned.taken
+
+        self._work(plan, self._copy_unless_taken)
+
+    def _ask_for_comfyui(self) -> ProgramFolder | None:
+        """Ask for the folder of ComfyUI and remember it; None if the user cancels, or if it is of something else."""
+        folder = self._context.interaction.ask_folder("The folder of ComfyUI", Path.home())
+        found = program_at(folder) if folder is not None else None
+        if folder is not None and (found is None or found.program is not COMFYUI):
+            missing = " and ".join(COMFYUI.marks)
+            self._context.notify(f"{folder} is not the folder of ComfyUI: {missing} are not in it.")
+            return None
+        if folder is not None:
+            self._context.preferences.note_model_folder(folder)
+        return found
+
+    def _copy_unless_taken(self, planned: tuple[ProgramCopy, bool, tuple[Path, ...]]) -> None:
+        copy, is_there, taken = planned
+        if is_there:
+            self._copied = f" {COMFYUI.label} has it already, as {copy.destination.name}."
+            self._read()
+            return
+        if taken:
+            message = f"{taken[0]} is another file."
+            answers = (
+                Answer("cancel", "Cancel"),
+                Answer("replace", "Replace it"),
+                Answer("keep", "Keep both", is_default=True),
+            )
+            answer = self._context.interaction.choose(REPLACE_FILE, message, answers)
+            if answer not in ("replace", "keep"):
+                return
+            copy = copy.with_free_names() if answer == "keep" else copy
+        self._work(copy.write, lambda _done: self._show_copied(copy))
+
+    def _show_copied(self, copy: ProgramCopy) -> None:
+        self._copied = f" Copied to {COMFYUI.label}: {copy.destination.parent.name}/{copy.destination.name}."
+        self._read()
+
+    def _work(self, work: Callable[[], object], done: Callable[..., object]) -> None:
+        """Work in the background, with the button disabled until then."""
+        button = self.buttons["copy"]
+        button.set_enabled(False)
+
+        def finish(result: object) -> None:
+            if self.winfo_exists():
+                button.set_enabled(True)
+                done(result)
+
+        def fail(error: Exception) -> None:
+            if self.winfo_exists():
+                button.set_enabled(True)
+            self._context.interaction.show_failure(failure_of(_NOT_COPIED, error, "Nothing was replaced."))
+
+        self._context.pump.background.run(work, finish, fail)
+
+    # -- drawing
+
+    def _px(self, size: int) -> int:
+        return self._context.theme.px(size)
+
+    def _add_header(self) -> None:
+        context = self._context
+        header = Panel(self.body, context.theme, "card")
+        header.pack(fill="x", padx=(self._px(12), 0))
+        row = Panel(header, context.theme, "card")
+        row.pack(side="right")
+        for name, label, press, tip in (
+            ("try", "Try it", self.try_it, "Sample it on the Generate page"),
+            ("copy", "Copy to ComfyUI", self.copy, "Copy it into the folder of ComfyUI for such files"),
+            ("show", "Show file", self.show_file, "Open the folder that it is in"),
+            ("longer", "Train longer…", self.train_longer, "Continue this run for more epochs, from its last backup"),
+            ("close", "Close", self.dismiss, "Hide this card"),
+        ):
+            style = "primary" if name == "try" else "ghost" if name == "close" else "plain"
+            button = Button(row, context.theme, label, press, style=style, on="card")  # type: ignore[arg-type]
+            button.pack(side="left", padx=(GAP, 0))
+            context.tips.attach(button, partial(self._tip_of, name, tip))
+            self.buttons[name] = button
+        self.title = Text(header, context.theme, role="heading", on="card")
+        self.title.pack(side="left")
+        self.text = FittedText(header, context.theme, "", on="card", colour="muted")
+        self.text.pack(side="left", fill="x", expand=True, padx=(self._px(12), 0))
+        context.tips.attach(self.text, lambda: self.text.hidden_text)
+
+    def _tip_of(self, name: str, tip: str) -> str:
+        if name == "longer" and self.facts is not None and self.facts.backup is None:
+            return "This run has no backup to continue from."
+        return tip
+
+    def _keep(self, end: RunEnd, facts: EndFacts | None) -> None:
+        if end != self.end or not self.winfo_exists():
+            return
+        self.facts, self._samples = facts, ()
+        self.buttons["try"].set_enabled(facts is not None and facts.sampled is not None)
+        self.buttons["longer"].set_enabled(facts is not None and facts.backup is not None)
+        self._read()
+
+    def _show_pairs(self) -> None:
+        theme, side = self._context.theme, self._px(_SIDE_PX)
+        for old in self.strip.winfo_children():
+            old.destroy()
+        self._images = {}
+        for pair in self.pairs:
+            box = Panel(self.strip, theme, "card")
+            box.pack(side="left", padx=(0, self._px(PAD + 4)))
+            samples = [s for s in (pair.before, pair.after) if s is not None]
+            for column, sample in enumerate(samples):
+                path = Path(sample.path)
+                star = "★ " if pair.is_starred and sample is pair.after else ""
+                frame = Panel(box, theme, "field", width=side, height=side)  # until the image is loaded
+                frame.pack_propagate(flag=False)
+                frame.grid(row=0, column=column, padx=(0, self._px(4)))
+                image = Text(frame, theme, on="field", anchor="center")
+                image.pack(fill="both", expand=True)
+                image.configure(cursor="hand2")
+                image.bind("<Button-1>", lambda _e, path=path: self._open_sample(path))  # type: ignore[misc]
+                label = Text(box, theme, f"{star}Step {sample.step:,}", role="small", colour="muted", on="card")
+                label.grid(row=1, column=column, sticky="w")
+                self._images[path] = image
+            self._context.tips.attach(box, lambda pair=pair: pair.after.prompt)  # type: ignore[misc]
+        self._draw_photos()
+
+    def _draw_photos(self) -> None:
+        side = self._px(_SIDE_PX)
+        for path, label in self._images.items():
+            key = (path, side)
+            photo = self._photos.get(key)
+            if photo is None:
+                self._photos.load(key)
+            elif label.winfo_exists():
+                label.configure(image=photo)
+
+    def _fit(self) -> None:
+        """Show the samples where there is room for them."""
+        has_room = bool(self.pairs) and not is_low(self._context.root.winfo_height(), self._context.theme)
+        if has_room and not self.strip.winfo_manager():
+            self.strip.pack(fill="x", padx=(self._px(12), 0), pady=(self._px(10), 0))
+        elif not has_room:
+            self.strip.pack_forget()
+
+
+def _find_comfyui(named: Sequence[Path]) -> ProgramFolder | None:
+    return next((found for found in find_programs(named) if found.program is COMFYUI), None)
