@@ -21,7 +21,9 @@ from modules.families.registry import FAMILIES
 from modules.objectives.registry import METHODS
 from modules.settings.edit import get_path, replace_value, set_path
 from modules.settings.walk import live_records
+from modules.system import hardware
 from modules.system.errors import DarkroomError
+from modules.system.hardware import Hardware
 from modules.system.paths import user_presets_dir
 from tests.builders.images import draw_folder
 from tests.unit.test_codec import places
@@ -78,7 +80,11 @@ def test_a_built_in_preset_states_only_what_differs_from_the_defaults(file: Path
 def test_a_built_in_preset_passes_the_check_with_images(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The model is missing, which is not an error: it is a repository that is downloaded at the start."""
+    """The model is missing, which is not an error: it is a repository that is downloaded at the start.
+
+    The presets are for GPUs: without one, most are an error.
+    """
+    monkeypatch.setattr(hardware, "here", lambda: Hardware("cu128", is_mac=False, capabilities=(8.9,)))
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     config = Preset(file.stem, file.parent.name, file).load().config
     tree = encode(config)
