@@ -10,7 +10,7 @@ from modules.config.presets import Preset, list_presets, save_preset
 from modules.config.schema import Config
 from modules.families.registry import FAMILIES, newest_families
 from tests.ui.conftest import Window
-from ui.features.presets.model import difference_rows, find_presets, for_card, needs_larger_card, preset_rows
+from ui.features.presets.model import by_model, difference_rows, find_presets, for_card, needs_larger_card, preset_rows
 from ui.features.presets.window import PresetComparison, Presets
 from ui.forms.model import Source
 
@@ -83,6 +83,19 @@ def test_presets_for_the_card_come_first_and_those_for_a_larger_one_last() -> No
     larger = {"#z-image LoRA 24 GB", "#sdxl 1.0 fine-tune 24 GB", "#sd 1.5 fine-tune", "#anima fine-tune 24 GB"}
     assert set(names[-len(larger) :]) == larger
     assert {row.preset.name for row in sorted_rows if needs_larger_card(row, 16)} == larger
+
+
+def test_presets_of_a_model_are_next_to_each_other_the_users_first() -> None:
+    presets = [p for p in list_presets() if p.group in ("sd", "sdxl", "krea2")]
+    rows = by_model(for_card(preset_rows([*presets, Preset("mine", "yours", presets[0].path)]), 12))
+    groups = [row.group for row in rows]
+    titles = list(dict.fromkeys(groups))
+    assert groups == [title for title in titles for _ in range(groups.count(title))]
+    assert titles[0] == "Your presets"
+    assert {"Demo", "Krea 2", "Stable Diffusion XL"} < set(titles)
+    assert next(row.preset.name for row in rows if row.group == "Krea 2") == "#krea 2 LoRA 12 GB"  # the card's
+    assert {row.card for row in rows if row.group == "Demo"} == {"none needed"}
+    assert all(row.card for row in rows if row.preset.is_built_in)  # each states the card that it is for
 
 
 def test_a_plain_lora_for_the_card_comes_before_other_methods_and_targets() -> None:

@@ -116,6 +116,16 @@ def test_the_list_of_presets_is_searched_and_chosen_from_by_keys(window: Window)
     found = next(w for w in window.app.root.winfo_children() if isinstance(w, PresetList))
     window.wait_until(lambda: found.rows[0].config is not None, "what the presets are for")
     assert found.matches[0].preset.name == "#demo"
+    tree = found.table.tree
+    cells = [
+        (tree.item(row, "text"), tree.set(row, "about"), found.matches[int(row)].notes) for row in tree.get_children()
+    ]
+    assert [title for title, _, _ in cells].count(" Stable Diffusion XL") == 1  # above its presets
+    for _, about, notes in cells:
+        text = about.removesuffix("…")
+        assert notes.startswith(text)
+        assert not notes[len(text) :][:1].isalnum()  # cut after a word
+    window.wait_until(lambda: "No GPU was found. This computer can train the demo" in found.foot.cget("text"), "these")
     found.text.set("lora 8 gb xl")
     assert found.matches[0].preset.name == "#sdxl 1.0 LoRA 8 GB"
     assert found.matches[0].trains == "LoRA"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 
 from modules.config.presets import Preset, families_for_card, list_presets, preset_for, readable_configs
 from modules.config.schema import Config
@@ -79,6 +80,16 @@ def offers(
     if machine.gpu is None:
         return tuple(by_time[:_MOST])
     return tuple(dict.fromkeys((*found[:_NEWEST], *by_time[:1], *found)))[:_MOST]
+
+
+def names_on_processor(machine: Machine) -> tuple[str, ...]:
+    """Return the names of the presets that the processor of a machine can train, the fastest first."""
+    return _names_on_processor(replace(machine, gpu=None, disk_bytes=None, why_no_gpu=""))
+
+
+@cache
+def _names_on_processor(machine: Machine) -> tuple[str, ...]:
+    return tuple(offer.preset.name for offer in offers(machine))
 
 
 def fits(needs: RunEstimate, machine: Machine) -> bool:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from functools import cache
 
 from modules.config.schema import Config
 from modules.estimate.run import in_gb
@@ -12,7 +10,7 @@ from modules.estimate.step_time import step_seconds
 from modules.system import hardware
 from modules.system.problem import Problem, about, count
 from trainer.preflight.machine import Machine, this_machine
-from trainer.preflight.presets_here import MAX_IMAGE_SECONDS, offers
+from trainer.preflight.presets_here import MAX_IMAGE_SECONDS, names_on_processor
 from trainer.preflight.run_budget import TIGHT, Budget
 from trainer.preflight.search import StepTimes
 
@@ -60,11 +58,6 @@ def problems_of_processor(
 
 def _other_ways(machine: Machine) -> str:
     """Return what to do instead: presets that the processor can train, or another machine."""
-    names = _names_here(replace(machine, disk_bytes=None))
+    names = " or ".join(names_on_processor(machine))
     smaller = f"Choose a smaller model, such as the preset {names}" if names else "Choose a smaller model"
     return f"{smaller}, or train on a machine with a GPU (python -m trainer train CONFIG)."
-
-
-@cache
-def _names_here(machine: Machine) -> str:
-    return " or ".join(offer.preset.name for offer in offers(machine))

@@ -23,14 +23,14 @@ class FittedTexts:
 
     def __init__(self, owner: tk.Misc, theme: Theme) -> None:
         self._owner, self._theme = owner, theme
-        self._cut: dict[tuple[str, str, int, bool], str] = {}
+        self._cut: dict[tuple[str, str, int, bool, bool], str] = {}
 
-    def fit(self, text: str, role: str, room: int, *, keeps_end: bool = False) -> str:
+    def fit(self, text: str, role: str, room: int, *, keeps_end: bool = False, keeps_words: bool = False) -> str:
         """Return a text in the font of a role, cut if it is wider than the room in pixels.
 
-        With `keeps_end` it is cut at the start, as a path.
+        With `keeps_end` it is cut at the start, as a path; with `keeps_words` after a word, if one has room.
         """
-        key = (text, role, room, keeps_end)
+        key = (text, role, room, keeps_end, keeps_words)
         if key not in self._cut:
             if len(self._cut) > _MAX_KEPT:
                 self._cut.clear()
@@ -38,10 +38,13 @@ class FittedTexts:
             if self.width(plain, role) > room:
 
                 def cut(number: int) -> str:
-                    return "…" + plain[len(plain) - number :] if keeps_end else plain[:number].rstrip() + "…"
+                    return "…" + plain[len(plain) - number :] if keeps_end else plain[:number].rstrip(" ,;:(") + "…"
 
                 fitting = bisect_right(range(len(plain)), room, key=lambda n: self.width(cut(n), role))
-                plain = cut(max(0, fitting - 1))
+                number = max(0, fitting - 1)
+                if keeps_words and not plain[number : number + 1].isspace():
+                    number = plain.rfind(" ", 0, number) if " " in plain[:number] else number
+                plain = cut(number)
             self._cut[key] = plain
         return self._cut[key]
 

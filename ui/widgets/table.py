@@ -11,19 +11,22 @@ from typing import Any
 from PIL import Image, ImageDraw, ImageTk
 
 from ui.widgets.auto_bar import AutoBar
+from ui.widgets.fitted_text import FittedTexts
 from ui.widgets.focus import focused_widget
 from ui.widgets.panel import Panel
 from ui.widgets.theme import Theme
 from ui.widgets.window import style_ttk
 
 _MIN_WIDTH = 60
+_CELL_PADDING_PX = 12  # between the text of a cell and its edges
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
     """A column of a table: its name in code, heading, width and alignment.
 
-    A stretched one takes the rest of the width; an optional one is hidden where the others would be clipped.
+    A stretched one takes the rest of the width; an optional one is hidden where the others would be clipped; the texts
+    of a fitted one are cut after a word where they are wider than it.
     """
 
     name: str
@@ -32,6 +35,7 @@ class Column:
     anchor: str = "w"
     is_stretched: bool = False
     is_optional: bool = False
+    is_fitted: bool = False
 
 
 def fitting_columns(columns: Sequence[Column], width_px: float) -> tuple[Column, ...]:
@@ -73,6 +77,11 @@ class Table(Panel):
         self._columns = tuple(columns)
         if any(column.is_optional for column in columns):
             self.tree.bind("<Configure>", lambda event: self._fit(event.width), add="+")
+        self._fitted = [n for n, column in enumerate(others) if column.is_fitted]
+        self._texts = FittedTexts(self, theme)
+        self._rows: list[tuple[str, Sequence[str], str]] = []  # with whole texts, of a table with fitted columns
+        if self._fitted:
+            self.tree.bind("<Configure>", lambda _e: self.after_idle(self._refit), add="+")
         self._images: dict[int, Any] = {}
         bar = AutoBar(self, theme, self.tree.yview, on=on)
         self.tree.configure(yscrollcommand=bar.set)
@@ -102,8 +111,9 @@ class Table(Panel):
         Existing rows are changed in place, so that the selection stays.
         """
         present = len(self.tree.get_children())
+        self._rows = list(rows) if self._fitted else []
         for index, (text, values, tag) in enumerate(rows):
-            options: dict[str, Any] = {"text": text, "values": list(values), "tags": (tag,) if tag else ()}
+            options: dict[str, Any] = {"text": text, "values": self._fit_texts(values), "tags": (tag,) if tag else ()}
             if index < present:
                 self.tree.item(str(index), **options)
             else:
@@ -170,6 +180,19 @@ class Table(Panel):
             anchor=anchor,
             stretch=column.is_stretched,
         )
+
+    def _fit_texts(self, values: Sequence[str]) -> list[str]:
+        """Return the texts of a row, those of fitted columns cut after a word."""
+        texts = list(values)
+        for number in self._fitted:
+            room = int(self.tree.column(str(self.tree["columns"][number]), "width")) - self.theme.px(_CELL_PADDING_PX)
+            texts[number] = self._texts.fit(texts[number], "body", room, keeps_words=True)
+        return texts
+
+    def _refit(self) -> None:
+        """Cut the texts of fitted columns anew: the table has another width."""
+        for index, (_, values, _) in enumerate(self._rows):
+            self.tree.item(str(index), values=self._fit_texts(values))
 
     def _fit(self, width: int) -> None:
         """Show the columns that fit; the stretched one gets the rest. Tk would clip the last ones instead."""

@@ -84,6 +84,18 @@ class PresetRow:
     problem: str = ""
 
     @property
+    def group(self) -> str:
+        """The title that it is listed under: its family, the demo, or the user's presets."""
+        if not self.preset.is_built_in:
+            return _USER_TITLE
+        return _DEMO_TITLE if self.preset.is_demo else self.family
+
+    @property
+    def card(self) -> str:
+        """The card that it is for, as it is listed."""
+        return self.memory or ("none needed" if self.preset.is_demo else "")
+
+    @property
     def kind(self) -> tuple[str, str]:
         """Its family, and its training target or that it uses another method than the default one."""
         return self.family, _kind_of(self.config) if self.config is not None else _KINDS[0]
@@ -92,7 +104,7 @@ class PresetRow:
     def cells(self) -> tuple[str, ...]:
         """The columns after the name."""
         kind = "Built-in" if self.preset.is_built_in else USER_KIND
-        return kind, self.family, self.trains, self.memory, self.problem or first_line(self.notes)
+        return kind, self.family, self.trains, self.card, self.problem or first_line(self.notes)
 
 
 def preset_rows(presets: Sequence[Preset]) -> list[PresetRow]:
@@ -132,6 +144,13 @@ def for_card(rows: Sequence[PresetRow], card_gb: int) -> list[PresetRow]:
         return 2 if needs_larger_card(row, card_gb) else 1, 0, 0
 
     return sorted(rows, key=rank) if card_gb else list(rows)
+
+
+def by_model(rows: Sequence[PresetRow]) -> list[PresetRow]:
+    """Return rows with those of a family next to each other, and otherwise in their order; the user's come first."""
+    groups = list(dict.fromkeys(row.group for row in rows))
+    own_first = sorted(groups, key=lambda group: group != _USER_TITLE)
+    return [row for group in own_first for row in rows if row.group == group]
 
 
 def needs_larger_card(row: PresetRow, card_gb: int) -> bool:

@@ -19,6 +19,7 @@ from modules.system.errors import DarkroomError
 from modules.system.problem import count
 from ui.features.presets.model import (
     PresetRow,
+    by_model,
     difference_rows,
     find_presets,
     first_line,
@@ -33,21 +34,20 @@ from ui.loop.interaction import failure_of
 from ui.widgets.controls import Button
 from ui.widgets.dialog import Window, close_windows
 from ui.widgets.entry import Entry
-from ui.widgets.fitted_text import FittedTexts
 from ui.widgets.panel import Panel, Text, WrappedText
 from ui.widgets.search_window import Rows, SearchWindow
 from ui.widgets.table import Column, Table
 from ui.widgets.theme import GAP, PAD
 from ui.widgets.variables import TextVar
 
-_SIZE = (980, 560)
+_SIZE = (1100, 600)
 _COLUMNS = (
     Column("#0", "Preset", 230),
     Column("kind", "Kind", 70),
     Column("family", "Family", 176),
     Column("trains", "Trains", 84),
-    Column("memory", "For a card of", 90),
-    Column("notes", "Description", 240, is_stretched=True),
+    Column("memory", "For a card of", 96),
+    Column("notes", "Description", 300, is_stretched=True, is_fitted=True),
 )
 _COMPARISON_COLUMNS = (
     Column("#0", "Setting", 290, is_stretched=True),
@@ -186,7 +186,7 @@ class Presets(Window):
 
     def _show_matches(self) -> None:
         path = self._path_to_select or next((r.preset.path for r in self._selected_rows()), None)
-        self.visible = find_presets(self._all, self.find.get())
+        self.visible = by_model(find_presets(self._all, self.find.get()))
         self.table.set_rows([(f"  {r.preset.name}", r.cells, "error" if r.problem else "") for r in self.visible])
         index = next((i for i, r in enumerate(self.visible) if r.preset.path == path), 0)
         if self.visible:
@@ -275,29 +275,28 @@ class PresetComparison(Window):
         self.table.tree.focus_set()
 
 
-_LIST_SIZE = (940, 560)
-_CELL_PADDING = 28  # in design pixels, with the bar at the side
+_LIST_SIZE = (1100, 600)
 _LIST_COLUMNS = (
-    Column("#0", "Preset", 260),
-    Column("trains", "Trains", 100),
-    Column("memory", "Card", 70),
-    Column("about", "About", 480, is_stretched=True),
+    Column("#0", "Model", 186),
+    Column("preset", "Preset", 230),
+    Column("trains", "Trains", 88),
+    Column("memory", "For a card of", 100),
+    Column("about", "About", 400, is_stretched=True, is_fitted=True),
 )
 
 
 class PresetList(SearchWindow):
-    """All presets with what they are for; a click or Return chooses one.
+    """All presets by model, with what they are for; a click or Return chooses one.
 
-    Those for the memory of this computer's card come first, those for a larger card last and in gray.
+    Those of a model for the memory of this computer's card come first, those for a larger card last and in gray.
     """
 
     def __init__(self, context: Context, choose: Callable[[Preset], object]) -> None:
         self.card_gb = 0  # unknown at first
         self._context = context
         groups = preset_groups(context.documents.presets())
-        self.rows = [PresetRow(preset, None) for group in groups for preset in group.presets]
+        self.rows = [PresetRow(preset, None, group.title) for group in groups for preset in group.presets]
         self.matches: list[PresetRow] = []
-        self._texts = FittedTexts(context.root, context.theme)
         super().__init__(
             context.root,
             context.theme,
@@ -324,10 +323,18 @@ class PresetList(SearchWindow):
             self.rows, card = found
             if card is not None:
                 self.card_gb = card.nominal_gb
-                self.foot.set_text(f"The card of this computer has {self.card_gb} GB. Presets for it come first.")
+                about = f"The card of this computer has {self.card_gb} GB."
+                self.foot.set_text(f"{about} Of each model, the presets for it come first.")
+            else:
+                self._context.pump.background.run(_names_without_gpu, self._show_light)
             selection = self.table.selected
             self.look()
             self.table.select(selection)
+
+    def _show_light(self, names: Sequence[str]) -> None:
+        if self.winfo_exists():
+            others = f" and {' and '.join(names)}" if names else ""
+            self.foot.set_text(f"No GPU was found. This computer can train the demo{others}; the others need a GPU.")
 
     def _show_notes(self) -> None:
         """Show the whole description of the selected preset."""
@@ -335,26 +342,31 @@ class PresetList(SearchWindow):
         row = self.matches[selected[0]] if selected and selected[0] < len(self.matches) else None
         self.notes.set_text(row.problem or row.notes if row is not None else "")
 
-    def _about(self, row: PresetRow) -> str:
-        """Return the beginning of a preset's description that fits into its column."""
-        room = self._context.theme.px(_LIST_COLUMNS[-1].width_px - _CELL_PADDING)
-        return self._texts.fit(row.problem or first_line(row.notes), "body", room)
-
     def _find(self, text: str) -> Rows:
         terms = text.casefold().split()
         matches = find_presets(self.rows, text)
-        self.matches = sorted(
+        ranked = sorted(
             for_card(matches, self.card_gb),
             key=lambda r: not all(w in f"{r.preset.name} {r.trains}".casefold() for w in terms),
         )
+        self.matches = by_model(ranked)
+        groups = ("", *(row.group for row in self.matches))
         return [
             (
-                f" {r.preset.name}",
-                (r.trains, r.memory, self._about(r)),
-                "muted" if needs_larger_card(r, self.card_gb) else "",
+                f" {row.group}" if row.group != above else "",
+                (row.preset.name, row.trains, row.card, row.problem or first_line(row.notes)),
+                "muted" if needs_larger_card(row, self.card_gb) else "",
             )
-            for r in self.matches
+            for row, above in zip(self.matches, groups, strict=False)
         ]
+
+
+def _names_without_gpu() -> tuple[str, ...]:
+    """Return the names of the presets that this computer can train without a GPU. For a background thread."""
+    from trainer.preflight.machine import this_machine
+    from trainer.preflight.presets_here import names_on_processor
+
+    return names_on_processor(this_machine())
 
 
 def open_preset_list(context: Context, choose: Callable[[Preset], object]) -> PresetList:
