@@ -194,6 +194,9 @@ def _start_of(pid: int) -> float:
 
 def _start_in_proc(pid: int) -> float:
     """Return the same start time as psutil, from proc(5): starttime and btime. Raises OSError without the process."""
-    ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]  # the name may hold spaces
+    state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()  # the name may hold spaces
+    if state == "Z":  # it has ended, and its parent has not noticed
+        return -float("inf")
+    ticks = fields[18]
     booted = Path("/proc/stat").read_text().partition("\nbtime ")[2].split()[0]
     return float(booted) + int(ticks) / os.sysconf("SC_CLK_TCK")

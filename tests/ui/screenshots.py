@@ -160,7 +160,11 @@ def windows(camera: Camera, run_dir: Path) -> Iterator[tuple[str, Callable[[], A
     ask.serve_files(FileServices(context.pump, context.preferences, app._places))
     optimizer = record_at(app.form.config, "training.optimizer")
     assert optimizer is not None
-    answers = (Answer("keep", "Keep training", is_default=True), Answer("stop", "Stop and close"))
+    answers = (
+        Answer("keep", "Keep the window", is_default=True),
+        Answer("stop", "Stop and close"),
+        Answer("leave", "Close, keep training"),
+    )
     warnings = [Problem("training.learning_rate", "The learning rate 0.01 is high.", "warning", "Typical: 1e-4.")]
     failure = Failure("The run failed", "There was not enough memory.", "Lower the batch size.", "details", run_dir)
     samples = sorted(run_dir.glob("samples/**/*.png"))

@@ -134,7 +134,7 @@ def test_closing_while_the_engine_trains_stops_it_and_then_closes(real: Window) 
     real.app.shell.bottom_bar.start.invoke()
     wait(real, lambda: session.state.step is not None, "the first step")
     real.asked.answers["choose"] = "stop"
-    real.app.ask_to_close()
+    real.app.closing.ask()
     wait(real, lambda: real.app._is_closed, "the close")
     assert session.state.finished is not None
     assert session.state.finished.outcome == "stopped"

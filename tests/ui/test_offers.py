@@ -54,6 +54,7 @@ class Desk(Bench):
             self.preferences,
             self.pump.background,
             show_run=self.shown.append,
+            watch_run=self.shown.append,
             show_queue=lambda: self.shown.append("queue"),
             save_edited=lambda: self.queue.save_edited(self.form.config),
         )

@@ -430,9 +430,9 @@ def test_an_earlier_run_is_offered_and_resumed(ready: Window) -> None:
 
 def test_closing_while_training_asks(ready: Window) -> None:
     run = press_start(ready)
-    ready.app.ask_to_close()
+    ready.app.closing.ask()
     (asked,) = ready.asked.asked("choose")
-    assert asked[2] == ["keep", "stop"]
+    assert asked[2] == ["keep", "stop", "leave"]
     assert not run.desk.is_stop_requested
     assert not ready.app._is_closed
     end(ready, run)
@@ -441,11 +441,11 @@ def test_closing_while_training_asks(ready: Window) -> None:
 def test_stop_and_close_closes_after_the_end(ready: Window) -> None:
     run = press_start(ready)
     ready.asked.answers["choose"] = "stop"
-    ready.app.ask_to_close()
+    ready.app.closing.ask()
     ready.settle()
     assert run.desk.is_stop_requested
     assert not ready.app._is_closed
-    ready.app.ask_to_close()  # impatience
+    ready.app.closing.ask()  # impatience
     assert len(ready.asked.asked("choose")) == 1
     run.end(RunFinished("stopped", 3, "Stopped."))
     ready.wait_until(lambda: ready.app._is_closed)

@@ -71,6 +71,21 @@ def spawn_python(arguments: Sequence[str], errors: IO[bytes] | int) -> subproces
     )
 
 
+def detached_python(arguments: Sequence[str], errors: IO[bytes]) -> int:
+    """Start Python with these arguments, without pipes: it outlives this process. Return its id. Raises OSError."""
+    process = subprocess.Popen(
+        [sys.executable, "-s", *arguments],
+        cwd=PROGRAM_ROOT,
+        env={k: v for k, v in os.environ.items() if k != "DARKROOM_CALLER_DIR"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=errors,
+        **_own_group(),
+    )
+    process.returncode = 0  # no wait for it, about which Python would warn
+    return process.pid
+
+
 class ChildProcess(Generic[_EventT]):
     """A running child: its events to drain, its input for commands."""
 

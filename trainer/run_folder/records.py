@@ -194,9 +194,14 @@ def size_of(folder: Path) -> int:
     return total
 
 
-def timed_events(run_dir: Path) -> Iterator[tuple[float, Event]]:
-    """Yield the events of a run with their time in seconds since 1970; 0 where the log has none."""
+def timed_events(run_dir: Path, num_bytes: int | None = None) -> Iterator[tuple[float, Event]]:
+    """Yield the events of a run with their time in seconds since 1970; 0 where the log has none.
+
+    With `num_bytes` only those of so many bytes at the beginning of its log.
+    """
     for line in _lines(run_dir):
+        if num_bytes is not None and (num_bytes := num_bytes - len(line)) < 0:
+            return
         event = from_line(line.decode(errors="replace"))
         if event is not None:
             yield _time_of(line) or 0.0, event

@@ -34,6 +34,7 @@ class Offers:
         background: Background,
         *,
         show_run: Callable[[Path], None],
+        watch_run: Callable[[Path], None],
         show_queue: Callable[[], None],
         save_edited: Callable[[], None],
     ) -> None:
@@ -43,15 +44,19 @@ class Offers:
         self._preferences = preferences
         self._background = background
         self._show_run = show_run
+        self._watch_run = watch_run
         self._show_queue = show_queue
         self._save_edited = save_edited
         starter.changed.subscribe(self._follow_fork)
         queue.changed.subscribe(self._follow_queue)
 
-    def look(self, workspaces: tuple[Path, ...]) -> None:
-        """Offer to resume what ended unexpectedly, and report a run elsewhere: once, when the window opens."""
+    def look(self, workspaces: tuple[Path, ...], *, followed: Path | None = None) -> None:
+        """Offer to resume what ended unexpectedly, and report a run elsewhere: once, when the window opens.
+
+        `followed` is the run of another process that the window follows.
+        """
         self._queue.refresh(done=lambda: self._look_for_run(workspaces))
-        self._background.run(lambda: runs_elsewhere(workspaces), self._report_runs)
+        self._background.run(lambda: runs_elsewhere(workspaces, without=followed), self._report_runs)
 
     def _look_for_run(self, workspaces: tuple[Path, ...]) -> None:
         from trainer.run_folder.records import newest_unfinished
@@ -88,8 +93,11 @@ class Offers:
             f"When this window opened, another process ({holder.pid}) was training: {run_dir.name}. "
             "A second run would share the memory and the speed of the machine with it."
         )
-        reply = Reply("Show run", partial(self._show_run, run_dir), stays=True)
-        self._notices.show(Notice(ELSEWHERE, text, (reply,), until_start=True))
+        replies = (
+            Reply("Watch it", partial(self._watch_run, run_dir)),
+            Reply("Show run", partial(self._show_run, run_dir), stays=True),
+        )
+        self._notices.show(Notice(ELSEWHERE, text, replies, until_start=True))
 
     def _offer_queue(self, name: str, *, num_open: int) -> None:
         text = f"The queue was interrupted while it trained {name}. It resumes from the newest backup of that run"
@@ -132,12 +140,12 @@ class Offers:
         )
 
 
-def runs_elsewhere(workspaces: Iterable[Path]) -> tuple[tuple[Path, Holder], ...]:
+def runs_elsewhere(workspaces: Iterable[Path], *, without: Path | None = None) -> tuple[tuple[Path, Holder], ...]:
     """Return the runs that other processes train at the moment, with their processes."""
     from trainer.run_folder.records import running_in
 
     runs = (run for workspace in dict.fromkeys(workspaces) for run in running_in(workspace))
-    return tuple((run_dir, holder) for run_dir, holder in runs if not holder.is_this_process)
+    return tuple((run_dir, holder) for run_dir, holder in runs if not holder.is_this_process and run_dir != without)
 
 
 def describe_crash(record: RunRecord) -> str:

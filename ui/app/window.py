@@ -14,6 +14,7 @@ from modules.system.paths import PROGRAM_ROOT, from_root, log_dir, queue_file, s
 from trainer.run_queue.file import QueueFile
 from ui.app.actions import add_actions, add_tool_actions, make_feature_links
 from ui.app.catalogue import PAGES
+from ui.app.closing import Closing
 from ui.app.offers import Offers
 from ui.app.session_files import take_session
 from ui.app.session_saving import SessionOffers, SessionSaver
@@ -28,7 +29,7 @@ from ui.forms.findings import Findings
 from ui.forms.navigation import Navigation
 from ui.forms.preferences import Preferences, UiSettings
 from ui.loop.diagnostics import Diagnostics
-from ui.loop.interaction import Answer, Interaction
+from ui.loop.interaction import Interaction
 from ui.loop.pump import Pump
 from ui.loop.run_session import Launch, RunSession, launch_as_set
 from ui.widgets.action_button import ActionButtons
@@ -86,7 +87,6 @@ class App:
         self._scale_percent = self.preferences.now.scale_percent
         self.theme = Theme(self.preferences.now.appearance)
         self._owns_root = root is None
-        self._is_closing = False  # as soon as the run has ended
         self._is_closed = False
         self.root = root or create_root(self.theme, scale_percent=self.preferences.now.scale_percent)
         self.root.report_callback_exception = self.diagnostics.on_exception
@@ -104,6 +104,7 @@ class App:
             self.context.interaction.show_failure,
             may_expose=partial(may_expose, self.context.preferences, self.context.interaction),
         )
+        self.closing = Closing(self.context, self.queue, close=self.close)
         self.session_saver = SessionSaver(self._session.file, self.form, self.context.pump, self._settings_now)
         self._add_actions()
         self._connect()
@@ -128,7 +129,7 @@ class App:
         self.context.pump.background.run(self.diagnostics.log_system_facts, lambda _: None)
         self.starter.look_for_backup()
         self.tensorboard.follow_setting()
-        self.offers.look(self.context.workspaces())
+        self.offers.look(self.context.workspaces(), followed=self.closing.look())
         self.session_offers.look(session_file(), self.form.document)
         import_pages(self.context.pump)
 
@@ -157,31 +158,12 @@ class App:
         updates = {"geometry": self.root.geometry(), "page": self.context.navigation.page}
         return self.preferences.now.model_copy(update=updates)
 
-    def ask_to_close(self) -> None:
-        """Close; ask first while a run is active."""
-        session = self.context.session
-        if not session.is_active:
-            self.close()
-            return
-        if self._is_closing:
-            return  # it will, as soon as the run has ended
-        answers = (
-            Answer("keep", "Keep training", is_default=True),
-            Answer("stop", "Stop and close"),
-        )
-        message = "Stop writes a backup from which the run can resume. The window closes when the run has ended."
-        if self.context.interaction.choose("Training is running", message, answers, "warning") == "stop":
-            self._is_closing = True
-            self.queue.leave()
-            session.changed.subscribe(self._close_when_over)
-            session.stop()
-            self._close_when_over()
-
     def close(self) -> None:
         """Save the session and end the program."""
         if self._is_closed:
             return
         self._is_closed = True
+        self.context.session.leave()
         self.save_session()
         self._session.release()
         self.context.pump.stop()
@@ -245,7 +227,7 @@ class App:
             self.context,
             open_save_menu=lambda: self.shell.top_bar.open_save_menu(),
             open_preset_menu=lambda: self.shell.top_bar.open_menu(),
-            close=self.ask_to_close,
+            close=self.closing.ask,
         )
         add_tool_actions(
             self.context, open_tensorboard=self.tensorboard.open, log_file=lambda: self.diagnostics.log_file
@@ -276,7 +258,7 @@ class App:
                 self.root.bind_all(sequence, partial(self._run_shortcut, action.name))
         bind_wheel(self.root)
         bind_clicks(self.root)
-        self.root.protocol("WM_DELETE_WINDOW", self.ask_to_close)
+        self.root.protocol("WM_DELETE_WINDOW", self.closing.ask)
         context.preferences.changed.subscribe(self._apply_appearance)
         self.session_saver.follow_edits()
         context.form.changed.subscribe(self._refresh_soon)
@@ -295,6 +277,7 @@ class App:
             context.preferences,
             context.pump.lasting,
             show_run=self._show_run,
+            watch_run=self.closing.follow,
             show_queue=partial(context.navigation.open, "queue"),
             save_edited=lambda: self.queue.save_edited(context.form.config),
         )
@@ -397,7 +380,8 @@ class App:
         is_active = self.context.session.is_active
         if self._was_active and not is_active:
             self.starter.look_for_backup()
-            is_unwatched = self._is_closing or self.queue.owns_run  # the queue continues, and its page shows it
+            is_closing = self.closing.is_closing and not self.closing.hands_over
+            is_unwatched = is_closing or self.queue.owns_run  # the queue continues, and its page shows it
             if self.context.session.state.failed is not None and not is_unwatched:
                 self.root.after_idle(self._show_run_failure)
         self._was_active = is_active
@@ -412,8 +396,3 @@ class App:
             offer = "Choose the base model…" if is_missing else ""
             if self.context.interaction.show_failure(replace(failure, offer=offer)):
                 self.context.actions.run("base_model")
-
-    def _close_when_over(self) -> None:
-        """Close once the run has ended; this is the session's last change."""
-        if not self.context.session.is_active:
-            self.root.after_idle(self.close)

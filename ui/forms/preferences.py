@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,6 +16,16 @@ from ui.widgets.files.places import with_recent
 _MAX_RECENT = 8
 _MAX_WORKSPACES = 30
 _MAX_MODEL_FOLDERS = 20
+
+
+@dataclass(frozen=True)
+class LeftRun:
+    """A run that the window has left to a process of its own: its folder, the process, and what it writes to."""
+
+    run_dir: str
+    pid: int
+    started: float
+    log: str
 
 
 class UiSettings(BaseModel):
@@ -35,6 +46,7 @@ class UiSettings(BaseModel):
     model_folders: tuple[str, ...] = ()  # of programs, or any other ones with models, that the user has named
     workspaces: tuple[str, ...] = ()  # of runs started so far, the newest first
     exposed_folders: tuple[str, ...] = ()  # of runs that TensorBoard may show to the network
+    left_run: LeftRun | None = None  # continues while the window is closed
     dismissed_run: str = ""  # a run that ended unexpectedly and is not offered again
 
     def with_recent(self, path: Path) -> UiSettings:

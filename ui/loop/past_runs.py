@@ -13,6 +13,7 @@ from typing import Any, Literal
 from modules.config.schema import Config
 from trainer.events import RunStarted, StepFinished
 from trainer.run_folder.event_log import EVENTS_FILE
+from trainer.run_folder.inbox import new_lines
 from trainer.run_folder.records import config_of, read_record, run_dirs, timed_events
 from ui.loop.folding import fold, history_before
 from ui.loop.run_state import RunState
@@ -26,7 +27,17 @@ def read_past_state(run_dir: Path) -> RunState:
 
     Reads the whole log: for a background thread.
     """
-    timed = list(timed_events(run_dir))
+    return replace(_read_state(run_dir), phase="", detail="", choices=None)
+
+
+def read_state_so_far(run_dir: Path) -> tuple[RunState, int]:
+    """Return the state of a run that is not over, and how many bytes of its log this is. For a background thread."""
+    _, num_bytes = new_lines(run_dir / EVENTS_FILE, 0)
+    return replace(_read_state(run_dir, num_bytes), finished=None, failed=None), num_bytes
+
+
+def _read_state(run_dir: Path, num_bytes: int | None = None) -> RunState:
+    timed = list(timed_events(run_dir, num_bytes))
     history = history_before((event for _, event in timed), until_step=sys.maxsize)
     state = RunState()
     for at_seconds, event in timed:
@@ -36,8 +47,6 @@ def read_past_state(run_dir: Path) -> RunState:
             state = fold(state, event, at_seconds)
     return replace(
         state,
-        phase="",
-        detail="",
         step=history.step,
         series=history.series,
         metrics=history.metrics,
@@ -45,7 +54,6 @@ def read_past_state(run_dir: Path) -> RunState:
         rewards=history.rewards,
         samples=history.samples,
         rollout=history.rollout,
-        choices=None,
     )
 
 

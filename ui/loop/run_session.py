@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from trainer.commands import Command
     from trainer.events import Event, RunFailed, RunFinished
     from trainer.launch import LaunchedRun, RunRequest
+    from trainer.run_folder.attached import AttachedRun
 
 MAX_BACKLOG = 200
 _LONG_CHECK_SECONDS = 1.0  # then a check can be stopped, and not by the second click of a double click on Start
@@ -73,6 +74,7 @@ class RunSession:
         self.request: RunRequest | None = None  # of the current run, or of the last one
         self.is_reserved = False  # the queue begins the next run
         self._handle: LaunchedRun | None = None
+        self._attached: AttachedRun | None = None  # the same one, if it is the run of another process
         self._stage: Stage = "idle"
         self._state = RunState()
         self._history_job: Job | None = None
@@ -98,6 +100,11 @@ class RunSession:
     def can_stop(self) -> bool:
         """Whether there is a run to stop, or a check that takes long."""
         return self._stage in ("running", "paused") or bool(self.work_of_check)
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether the run is that of another process, which continues without this one."""
+        return self._attached is not None
 
     @property
     def is_active(self) -> bool:
@@ -168,6 +175,21 @@ class RunSession:
             work = partial(_read_history, request.resume_from)
             self._history_job = self._background.run(work, self._prepend_history)
         self._enter("running")
+
+    def attach(self, run: AttachedRun, state: RunState, config: Config | None) -> None:
+        """Follow a run that another process has begun, from the state that it has reached."""
+        assert self._stage == "idle", self._stage
+        if self._history_job is not None:
+            self._history_job.cancel()
+        self._handle = self._attached = run
+        self.request, self.config = None, config
+        self._state = state
+        self._enter("paused" if state.phase == "paused" else "running")
+
+    def leave(self) -> None:
+        """Follow the run of another process no longer; it continues."""
+        if self._attached is not None:
+            self._attached.leave()
 
     def show_past(self, state: RunState, config: Config | None = None) -> None:
         """Show the state of an earlier run and its config, while none is active."""
@@ -268,7 +290,7 @@ class RunSession:
             from trainer.events import RunFailed
 
             self._fold(RunFailed("Training ended unexpectedly.", _advise(self._find_newest_backup())))
-        self._handle = None
+        self._handle = self._attached = None
         self._enter("idle")
 
     def _send(self, command: Command) -> bool:
