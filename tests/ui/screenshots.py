@@ -192,7 +192,7 @@ def windows(camera: Camera, run_dir: Path) -> Iterator[tuple[str, Callable[[], A
 
         yield name, beside
     yield "probe", lambda: probed(context)
-    for action in ("fit", "bundle", "manage_presets", "keys", "about"):
+    for action in ("fit", "length", "bundle", "manage_presets", "keys", "about"):
 
         def act(action: str = action) -> Any:
             before = set(camera.root.winfo_children())

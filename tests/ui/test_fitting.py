@@ -167,7 +167,7 @@ def test_the_window_opens_from_the_findings_and_applies(ready: Window, tmp_path:
     assert context.form.config != before
     context.form.undo()
     assert context.form.config == before
-    ready.app.starter.fit_wanted()  # as the start dialog does
+    ready.app.starter.offer_wanted("fit")  # as the start dialog does
     ready.settle()
     (window,) = (w for w in ready.app.root.winfo_children() if isinstance(w, FitWindow))
     window.close()

@@ -29,6 +29,7 @@ from ui.features.captions.opening import open_automatic_captions, open_caption_e
 from ui.features.config_views.differences import open_differences
 from ui.features.config_views.json_window import open_json_view
 from ui.features.generate.page import IdleSampleViewer
+from ui.features.length.window import open_length
 from ui.features.presets.window import open_preset_list
 from ui.features.run.sample_grid import SampleTable
 from ui.features.run.sample_viewer import SampleViewer
@@ -143,6 +144,7 @@ def openers(window: Window, tmp_path: Path) -> Openers:
     return {
         "finder": lambda: open_finder(context),
         "presets": lambda: open_preset_list(context, print),
+        "length": lambda: open_length(context),
         "base model": lambda: open_base_model(context, offers_family=True),
         "captions of the card": lambda: open_automatic_captions(context),
         "differences": lambda: open_differences(context),

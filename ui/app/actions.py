@@ -133,6 +133,7 @@ def add_actions(
             help=_BASE_MODEL_HELP,
         ),
         Action("fit", "Fit to my card…", opener_of("fit.window:open_fit"), help=_FIT_HELP),
+        Action("length", "How long to train…", opener_of("length.window:open_length"), help=_LENGTH_HELP),
         Action("probe", "Probe…", opener_of("probe.window:open_probe"), help=_PROBE_HELP),
         Action("tokens", "Tokens…", opener_of("tokens.window:open_secrets"), help=_TOKENS_HELP),
         Action("quit", "Quit", close, "Ctrl+Q"),
@@ -146,7 +147,7 @@ def add_actions(
         *(_command_action(context, *row) for row in _RUN_COMMANDS),
         *(_page_action(context, page) for page in PAGES),
     )
-    starter.fit_wanted.subscribe(lambda: context.actions.run("fit"))
+    starter.offer_wanted.subscribe(context.actions.run)
 
 
 _LOAD_HELP = "Load a config (Darkroom, OneTrainer, kohya or ai-toolkit), or the settings in a LoRA file"
@@ -158,6 +159,7 @@ _AUTO_HELP = "Let a model write the captions of a concept or a folder: WD14 tags
 _OTHER_FAMILY_HELP = "Take the concepts, prompts and length of this config to another model family, with a preset of it"
 _BASE_MODEL_HELP = "Choose a model file or folder, one that other programs on this computer have, or a download"
 _FIT_HELP = "Find the fastest settings whose memory fits the card, and what each costs"
+_LENGTH_HELP = "Set the epochs from the number of images and from what they show"
 _PROBE_HELP = "Measure the batch size and the learning rate on a few real steps"
 _TOKENS_HELP = "Manage tokens and passwords, for example for Hugging Face"
 _FREE_HELP = "Pause training and free the card's memory for other programs; Continue brings it back, bit for bit"

@@ -10,6 +10,7 @@ from typing import Any
 from modules.system.problem import Severity, cut
 from ui.forms.context import Context
 from ui.forms.findings import SEVERITIES, Finding, count_of_severity
+from ui.loop.interaction import OFFERS
 from ui.widgets.auto_bar import AutoBar
 from ui.widgets.controls import Button
 from ui.widgets.fitted_text import FittedText
@@ -20,10 +21,6 @@ from ui.widgets.theme import GAP, PAD, is_low
 _LOW_SHARE, _SHORT_SHARE, _TALL_SHARE = 0.12, 0.18, 0.5  # of the window's height: the page keeps most of it
 _HEADER_HEIGHT = 24
 _MAX_TITLE_CHARS = 64
-_OFFERS = {  # by the topic of a problem: the label of a button, and its action
-    "memory": ("Fit to my card…", "fit"),
-    "base_model": ("Choose the base model…", "base_model"),
-}
 _INDENT = 22  # of the text behind the sign
 _SIGNS = {"error": "✖", "warning": "▲", "info": "•"}
 _TOKENS = {"error": "error", "warning": "warning", "info": "muted"}
@@ -119,7 +116,7 @@ class FindingsBar(Panel):
         self.height_button = self._small_button(header, "Taller", self.toggle_height)
         self.topic_buttons = {
             topic: self._small_button(header, label, partial(context.actions.run, action))
-            for topic, (label, action) in _OFFERS.items()
+            for topic, (label, action) in OFFERS.items()
         }
         self.close_button.pack(side="right")
         self.copy_button.pack(side="right", padx=(0, 6))

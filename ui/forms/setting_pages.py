@@ -61,7 +61,11 @@ SETTING_PAGES: tuple[PageSpec, ...] = (
         ("captions",),
     ),
     PageSpec(
-        "training", "Training", "Length, learning rate, optimizer, noise and loss.", ("training",), ("fit", "probe")
+        "training",
+        "Training",
+        "Length, learning rate, optimizer, noise and loss.",
+        ("training",),
+        ("length", "fit", "probe"),
     ),
     PageSpec(
         "adapter",

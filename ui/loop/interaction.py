@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
@@ -13,7 +13,13 @@ from trainer.preflight import Preview
 
 FileKind = tuple[str, str]  # its name and a pattern: ("Config", "*.json")
 Severity = Literal["plain", "warning", "error"]
-StartAnswer = bool | Literal["fit"]  # whether to start; "fit": lower the memory first
+StartAnswer = bool | str  # whether to start; or the action of an offer to take first
+OFFERS: Mapping[str, tuple[str, str]] = {
+    "memory": ("Fit to my card…", "fit"),
+    "base_model": ("Choose the base model…", "base_model"),
+    "length": ("How long to train…", "length"),
+}
+"""What is offered against a problem, by its topic: the label of a button, and its action."""
 
 
 BEFORE_START, REPLACE_FILE = "Before you start", "Replace the file?"  # titles
@@ -74,7 +80,7 @@ class Interaction(Protocol):
     def confirm_start(self, warnings: Sequence[Problem], preview: Preview | None) -> StartAnswer:
         """Show the warnings of the check and the preview of the run; return whether to start.
 
-        If a warning is about memory, "fit" is offered, too.
+        What helps against the warnings is offered, too (`OFFERS`): its action is returned.
         """
 
     def show_failure(self, failure: Failure) -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from modules.system.problem import Problem
 from trainer.preflight import Preview
-from ui.loop.interaction import BEFORE_START, Answer, Failure, FileKind, Severity, StartAnswer
+from ui.loop.interaction import BEFORE_START, OFFERS, Answer, Failure, FileKind, Severity, StartAnswer
 from ui.loop.pump import Pump
 from ui.loop.wording import preview_lines
 from ui.widgets.dialog import Dialog
@@ -108,9 +108,10 @@ class TkInteraction:
         return Dialog(self._root, self._theme, title, message, answers, severity=severity).ask()
 
     def confirm_start(self, warnings: Sequence[Problem], preview: Preview | None) -> StartAnswer:
-        """Show the warnings of the check and the preview of the run; return whether to start, or to fit it first."""
-        fits = (Answer("fit", "Fit to my card…"),) if any(p.topic == "memory" for p in warnings) else ()
-        answers = (*fits, Answer("back", "Back"), Answer("start", "Start", is_default=True))
+        """Show the warnings of the check and the preview of the run; return whether to start, or an offer to take."""
+        topics = {problem.topic for problem in warnings}
+        offers = [Answer(action, label) for topic, (label, action) in OFFERS.items() if topic in topics]
+        answers = (*offers, Answer("back", "Back"), Answer("start", "Start", is_default=True))
         dialog = Dialog(self._root, self._theme, BEFORE_START, "", answers, severity="warning")
         theme, px = self._theme, self._theme.px
         for problem in warnings[:_MAX_WARNINGS]:
@@ -123,7 +124,7 @@ class TkInteraction:
             lines = "\n".join(preview_lines(preview))
             Text(dialog.content, theme, lines, colour="muted", wrap_px=460).pack(anchor="w", pady=(px(14), 0))
         answer = dialog.ask()
-        return "fit" if answer == "fit" else answer == "start"
+        return answer if answer is not None and answer in {offer.name for offer in offers} else answer == "start"
 
     def show_failure(self, failure: Failure) -> bool:
         """Show an error: message and advice; details on request. Return whether its offer was accepted."""

@@ -62,7 +62,7 @@ class Starter:
         self._findings = findings
         self._before_start = before_start
         self.changed: Signal[[]] = Signal()  # the report, or the backup to resume
-        self.fit_wanted: Signal[[]] = Signal()  # the user wants to lower the memory instead of starting
+        self.offer_wanted: Signal[[str]] = Signal()  # the user took an offer instead of starting: its action
         self._checked_config: Config | None = None
         self._preview_job: Job | None = None
         self._backup_job: Job | None = None
@@ -289,8 +289,8 @@ class Starter:
         answer = self._interaction.confirm_start(warnings, report.preview) if warnings else True
         if answer is not True:
             self._findings.show(BEFORE_START, problems, self._form.config)
-            if answer == "fit":
-                self.fit_wanted()
+            if isinstance(answer, str):
+                self.offer_wanted(answer)
             return
         choice = "keep" if existing is None else self._keep_or_replace(existing)
         if choice is None:

@@ -81,6 +81,7 @@ ACTION_WORDS: Mapping[str, str] = {
     "import_presets": "onetrainer",
     "json": "paste copy text",
     "keys": "shortcuts hotkeys",
+    "length": "how many steps epochs long enough number of steps subject person style object",
     "load": "open import onetrainer kohya ai-toolkit",
     "other_family": "move switch migrate convert config change model family base architecture sdxl flux",
     "page_concepts": "images dataset datasets folders captions",
