@@ -59,7 +59,8 @@ class CaptionerSpec:
 
     `factory` names the function that builds it, as "module:function", called with the folder of its files (or its only
     file, of a model at an address), the `CaptionSettings` and the name of a device; it returns a `Captioner`.
-    `settings` are the settings that it uses.
+    `settings` are the settings that it uses. `is_for_drawings`: it was trained on drawings, and names in photographs
+    what is not there.
     """
 
     name: str
@@ -70,6 +71,7 @@ class CaptionerSpec:
     licence: str
     settings: frozenset[CaptionSetting]
     packages: tuple[Package, ...] = ()
+    is_for_drawings: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,7 @@ def _wd_tagger(name: str, label: str, text: str, repository: str, revision: str,
         "Apache-2.0",
         frozenset({"threshold", "character_threshold", "exclude_tags", "keep_underscores"}),
         packages=(ONNX,),
+        is_for_drawings=True,
     )
 
 
@@ -311,5 +314,12 @@ CAPTIONERS: Mapping[str, CaptionerSpec] = {
         BLIP_LARGE,
     )
 }
+
+
+def captioner_for_photographs() -> CaptionerSpec:
+    """Return the first captioner that is not for drawings, one whose packages are installed if there is one."""
+    others = [spec for spec in CAPTIONERS.values() if not spec.is_for_drawings]
+    return next((s for s in others if all(p.is_installed for p in s.packages)), others[0])
+
 
 MASKERS: Mapping[str, MaskerSpec] = {spec.name: spec for spec in (U2NET, U2NET_HUMAN, ISNET, CLIPSEG, COLOUR)}

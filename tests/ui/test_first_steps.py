@@ -23,11 +23,12 @@ from ui.app.catalogue import PAGES
 from ui.features.captions.annotate_window import AnnotateWindow
 from ui.features.first_steps import looking
 from ui.features.first_steps.here import Here
-from ui.features.first_steps.model import WAYS, Progress, current_step
+from ui.features.first_steps.model import WAYS, Progress, current_step, with_one_sentence
 from ui.forms.model import Source
 from ui.widgets.notices import CRASHED_RUN, Notice
 from ui.widgets.panel import Text
 
+WRITE, SENTENCE = "Write them for me…", "One sentence for all…"
 OF_DEMO = Source(DEMO, Path("demo.json"), "built_in")
 OTHER = Source("#sd 1.5 LoRA", Path("lora.json"), "built_in")
 WITH_IMAGES = Config.model_validate({"concepts": [{"path": "images"}]})
@@ -130,9 +131,9 @@ def test_the_card_leads_through_the_demo_and_stays_away_once_closed(
     window.open_page("general")
     context.form.edit("concepts", (Concept(path=str(tmp_path)),))
     window.settle()
-    window.wait_until(lambda: card.buttons["go"].cget("text") == "Write captions…", "the count")
+    window.wait_until(lambda: WRITE in card.buttons, "the count")
     assert any("3 images, 1 caption." in str(w.cget("text")) for w in walk(card) if isinstance(w, Text))
-    card.buttons["go"].invoke()
+    card.buttons[WRITE].invoke()
     window.settle()
     [captions] = [w for w in window.app.root.winfo_children() if isinstance(w, AnnotateWindow)]
     assert captions.source.folder == tmp_path
@@ -169,6 +170,30 @@ def test_a_run_takes_the_card_away_but_for_its_step_on_the_run_page(open_window:
     assert not card.winfo_ismapped()
     window.open_page("run")
     assert card.winfo_ismapped()
+
+
+def test_one_sentence_is_the_caption_of_all_images_without_one(
+    open_window: Callable[..., Window], tmp_path: Path
+) -> None:
+    window = open_window(first_steps="images")
+    card, context, answers = window.app.shell.first_steps, window.app.context, window.asked.answers
+    (tmp_path / "with").mkdir()
+    for name in ("1.png", "with/1.png", "with/1.txt"):
+        (tmp_path / name).write_bytes(b"a zog")
+    concepts = (Concept(path=str(tmp_path)), Concept(path=str(tmp_path / "with")))
+    context.form.load(Config(concepts=concepts), OTHER)
+    window.wait_until(lambda: SENTENCE in card.buttons, "the count")
+    answers["ask_text"] = " "
+    card.buttons[SENTENCE].invoke()
+    assert context.form.config.concepts == concepts
+    answers["ask_text"] = "ohwx "
+    card.buttons[SENTENCE].invoke()
+    first, second = context.form.config.concepts
+    assert (first.caption_source, first.fixed_caption) == ("fixed_text", "a photo of ohwx")
+    assert second == concepts[1]
+    assert context.form.config.output.trigger_words == "ohwx"
+    window.wait_until(lambda: SENTENCE not in card.buttons, "the next step")
+    assert with_one_sentence(Config(concepts=concepts), concepts[:1], "two ohwx cats")[1] == "two ohwx cats"
 
 
 def preset_step(here: Here, source: Source = OF_DEMO) -> tuple[str, list[str]]:

@@ -39,6 +39,7 @@ class UiSettings(BaseModel):
     appearance: Literal["dark", "light"] = "dark"
     first_steps: str = "choose"  # what the card of a first start shows; empty once it is closed
     scale_percent: Annotated[int, Ge(0), Le(400)] = 0  # 0: as measured on the screen
+    captioner: str = ""  # with which captions were written last
     recent: tuple[str, ...] = ()
     last_folder: str = ""
     recent_folders: tuple[str, ...] = ()  # in which a file dialog was answered, the newest first

@@ -7,7 +7,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from modules.annotators.registry import CAPTIONERS, MASKERS, CaptionerSpec, MaskerSpec, find_place
+from modules.annotators.registry import (
+    CAPTIONERS,
+    MASKERS,
+    CaptionerSpec,
+    MaskerSpec,
+    captioner_for_photographs,
+    find_place,
+)
 from modules.settings.field import Section
 from modules.system.errors import DarkroomError
 from trainer.jobs.registry import JOBS
@@ -99,7 +106,9 @@ class AnnotateWindow(Window):
         source = self.source
         values: dict[str, Any] = {"folder": str(source.folder), "include_subfolders": source.include_subfolders}
         if self.what == "captions":
+            last = self._context.preferences.now.captioner
             values["extension"] = source.extension
+            values["model"] = last if last in CAPTIONERS else captioner_for_photographs().name
         elif source.masks_folder is not None:
             values["masks_folder"] = str(source.masks_folder)
         return validate_settings(self.job.settings, values)
@@ -112,6 +121,8 @@ class AnnotateWindow(Window):
     def _show_model(self) -> None:
         """Show what the model is for, and where its files are."""
         spec = self.spec
+        if not self.runner.state.is_active:
+            self._show_status("", "label")  # it was about the model before
         missing = [p for p in spec.packages if not p.is_installed]
         lines = [spec.help]
         if spec.files is not None:
@@ -138,6 +149,8 @@ class AnnotateWindow(Window):
         if missing:
             self._show_status(f"{missing[0].install}, or choose another model.", "error")
             return
+        if self.what == "captions":
+            self._context.preferences.change(captioner=self.spec.name)
         self.start_button.set_enabled(False)
         files = self.spec.files
         if files is None:
@@ -159,6 +172,7 @@ class AnnotateWindow(Window):
         self._context.pump.forget(self)
         self.runner.close()
         super().destroy()
+        self._context.captions_changed()
 
     def _choose_download(self, settings: Section, place: Path | None) -> None:
         if not self.winfo_exists():

@@ -19,6 +19,7 @@ from ui.features.first_steps.model import (
     Way,
     current_step,
     image_concepts,
+    with_one_sentence,
 )
 from ui.forms.context import Context
 from ui.widgets.card import Card
@@ -29,6 +30,10 @@ from ui.widgets.panel import Panel, Text, WrappedText
 from ui.widgets.theme import CONTROL_HEIGHT, GAP, PAD, is_low
 
 _DONE = "You have been through all of it. The Window menu at the bottom left brings this card back."
+_ASK_SENTENCE = (
+    "Type the word that your LoRA should learn, one that means nothing yet, such as zog. Each image gets the caption "
+    '"a photo of zog". Or type a whole sentence.'
+)
 _LOW_BUTTON = 24
 _LEAST_COLUMNS = 3  # of choices: a single one is no wider than one of three
 
@@ -246,17 +251,21 @@ class FirstStepsBar(Panel):
         return button
 
     def _go(self, step: Step) -> None:
-        if step.action == "auto_captions":
-            self._context.links.write_captions(self._look.without_captions)
-        elif step.action:
+        if step.action:
             self._context.actions.run(step.action)
         else:
             self._context.navigation.open(step.page)
 
     def _choose_in_step(self, step: Step, choice: Choice) -> None:
-        """Load the chosen preset, or set the chosen length."""
+        """Load the chosen preset, write captions in the chosen way, or set the chosen length."""
         if isinstance(choice.value, Preset):
             self._context.documents.open_preset(choice.value)
+            return
+        if choice.value == "write":
+            self._context.links.write_captions(next(iter(self._look.without_captions), None))
+            return
+        if choice.value == "sentence":
+            self._write_one_sentence()
             return
         from trainer.preflight.subject_length import with_epochs
 
@@ -264,6 +273,16 @@ class FirstStepsBar(Panel):
         self._context.form.replace(with_epochs(self._context.form.config, choice.value))
         self._context.notify(f"{choice.label}: {choice.text} Ctrl+Z undoes it.")
         self.refresh()
+
+    def _write_one_sentence(self) -> None:
+        """Ask for the word or the sentence, and make it the caption of the images without one."""
+        context = self._context
+        text = context.interaction.ask_text("One sentence for all", _ASK_SENTENCE, "")
+        if text is None or not text.strip():
+            return
+        config, caption = with_one_sentence(context.form.config, self._look.without_captions, text)
+        context.form.replace(config)
+        context.notify(f"The caption of your images: {caption}. Ctrl+Z undoes it.")
 
     def _skip(self, step: Step) -> None:
         self._skipped_titles |= {step.title}

@@ -47,10 +47,10 @@ class FirstLook:
         return samples_per_epoch(self._concepts or (), self._counts)
 
     @property
-    def without_captions(self) -> Concept | None:
-        """The first of the concepts with an image that has no caption."""
+    def without_captions(self) -> tuple[Concept, ...]:
+        """The concepts with an image that has no caption."""
         counted = zip(self._concepts or (), self._counts, strict=False)
-        return next((concept for concept, counts in counted if counts.captions < counts.images), None)
+        return tuple(concept for concept, counts in counted if counts.captions < counts.images)
 
     def find_machine(self) -> None:
         """Find out, once, what this computer has."""

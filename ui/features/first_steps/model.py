@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from modules.config.presets import DEMO, Preset
 from modules.config.schema import Config
 from modules.data.concept import Concept
 from modules.data.subjects import Amount, length_choices
+from modules.settings.edit import replace_value
 from modules.system.paths import from_root
 from modules.system.problem import about, count
 from ui.features.first_steps.here import (
@@ -56,7 +57,7 @@ class Choice:
 
     label: str
     text: str
-    value: Preset | int
+    value: Preset | int | Literal["write", "sentence"]
 
 
 def _no_choices(_progress: Progress) -> tuple[Choice, ...]:
@@ -117,7 +118,36 @@ def _has_captions(progress: Progress) -> bool:
 
 def _describe_captions(progress: Progress) -> str:
     images, captions = count(progress.num_images, "image"), count(progress.num_captions, "caption")
-    return f"{images}, {captions}. A model can write them; then add the word that your LoRA should learn."
+    return f"{images}, {captions}. Captions name what the images show; what they do not name belongs to your subject."
+
+
+def _caption_choices(_progress: Progress) -> tuple[Choice, ...]:
+    about_sentence = (
+        "The same for each image, with the word that your LoRA should learn. Quick, for a person or an object."
+    )
+    about_model = "A model describes each image; then add your word. Better for a style, and for varied images."
+    return (
+        Choice("One sentence for all…", about_sentence, "sentence"),
+        Choice("Write them for me…", about_model, "write"),
+    )
+
+
+def with_one_sentence(config: Config, changed: Collection[Concept], text: str) -> tuple[Config, str]:
+    """Return the config with one caption for all images of some concepts, and the caption.
+
+    A single word becomes "a photo of" it, and the trigger word of the result if there is none.
+    """
+    word = text.strip()
+    is_word = len(word.split()) == 1
+    caption = f"a photo of {word}" if is_word else word
+    concepts = [
+        c.model_copy(update={"caption_source": "fixed_text", "fixed_caption": caption}) if c in changed else c
+        for c in config.concepts
+    ]
+    config = replace_value(config, "concepts", tuple(concepts))
+    if is_word and not config.output.trigger_words.strip():
+        config = replace_value(config, "output.trigger_words", word)
+    return config, caption
 
 
 def _describe_presets(progress: Progress) -> str:
@@ -239,10 +269,11 @@ WAYS: Mapping[str, Way] = {
             Step(
                 _CAPTIONS,
                 _describe_captions,
-                "Write captions…",
+                "Open Concepts",
                 _has_captions,
-                action="auto_captions",
+                page="concepts",
                 can_be_skipped=True,
+                choices=_caption_choices,
             ),
             Step(
                 "Prompt",

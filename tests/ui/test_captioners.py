@@ -1,0 +1,45 @@
+"""The window of automatic captions: the captioner that it proposes, and its messages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from modules.annotators import registry
+from modules.annotators.registry import CAPTIONERS, captioner_for_photographs
+from modules.system.factories import Package
+from tests.ui.conftest import Window
+from ui.features.captions.annotate_window import AnnotateWindow
+from ui.features.captions.image_set import Source
+
+TAGGER = "wd_vit_v3"
+
+
+def opened(window: Window, folder: Path) -> AnnotateWindow:
+    context = window.app.context
+    return AnnotateWindow(context.root, context, Source(folder, "images"), is_for_masks=False)
+
+
+def test_one_for_photographs_is_proposed_and_then_the_last_choice(
+    window: Window, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tagger for anime was proposed for photos, with a red line about its package that stayed."""
+    monkeypatch.setattr(Package, "is_installed", property(lambda package: package.name != registry.ONNX.name))
+    captions = opened(window, tmp_path)
+    assert captions.spec == captioner_for_photographs()
+    assert not captions.spec.is_for_drawings
+    captions.form.set("model", TAGGER)
+    captions.start()
+    assert "onnxruntime" in captions.status.cget("text")
+    captions.form.set("model", "blip_base")
+    assert captions.status.cget("text") == ""
+    assert not captions.missing.winfo_manager()
+    monkeypatch.setattr(Package, "is_installed", property(lambda _package: True))
+    window.asked.answers["choose"] = None
+    captions.form.set("model", TAGGER)
+    captions.start()
+    captions.close()
+    again = opened(window, tmp_path)
+    assert again.spec == CAPTIONERS[TAGGER]
+    again.close()
