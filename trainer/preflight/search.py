@@ -299,7 +299,10 @@ def _stored_bytes(dtype: str) -> float:
 
 
 def _unpacking_bytes(dtype: str) -> float:
-    """Return the bytes that a pass moves for each quantized weight; of GGUF's types, about as many as of nf4."""
+    """Return the bytes that a pass moves for each quantized weight; of GGUF's types, about as many as of 4 bits."""
     if dtype not in FORMATS:
         return 0.0
-    return (FORMATS[dtype].cost or FORMATS["nf4"].cost or PLAIN_COST).moved_bytes_per_weight
+    if (own := FORMATS[dtype].cost) is not None:
+        return own.moved_bytes_per_weight
+    measured = (f for f in FORMATS.values() if f.cost is not None and not f.is_stored)
+    return (min(measured, key=lambda f: f.bytes_per_weight).cost or PLAIN_COST).moved_bytes_per_weight
