@@ -17,10 +17,10 @@ from pathlib import Path
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.identify import identify
 from modules.families.kinds.record import ModelType
-from modules.families.kinds.registry import FILE_KINDS, serves_as
+from modules.families.kinds.registry import FILE_KINDS, kept_as, serves_as
 from modules.families.registry import FAMILIES, published
 from modules.formats.index_files import index_file
-from modules.model_finder.programs import find_programs, identity_of, program_at
+from modules.model_finder.programs import BASE_MODELS, find_programs, identity_of, program_at
 
 SUFFIXES = (".safetensors", ".sft", ".ckpt", ".gguf")
 HUB_CACHE = "Hugging Face"
@@ -50,6 +50,12 @@ class FoundModel:
         return is_readable and (self.kind.is_denoiser or (self.kind.is_model and serves_as(self.kind, "base model")))
 
     @property
+    def is_part(self) -> bool:
+        """Whether it is a VAE, a text encoder, an adapter or an embedding, and so not a model by itself."""
+        is_of_model = kept_as(self.kind) not in (None, *BASE_MODELS) or serves_as(self.kind, "denoiser")
+        return is_of_model and not self.is_base_model and not self.kind.is_whole
+
+    @property
     def label(self) -> str:
         """The model's label, such as "Stable Diffusion XL"; empty for a model that is not known."""
         if self.kind.model:
@@ -74,17 +80,17 @@ class FoundModel:
 class ModelSearch:
     """A search, which a thread runs and another one can follow and stop.
 
-    `folders` are those that the user has named, of programs or any others. `hub_caches` are caches of huggingface_hub
-    besides the usual one.
+    `folders` are those that the user has named, of programs or any others. `hub_cache` is the cache of huggingface_hub
+    that runs use, if it is not the usual one: its models have the names of their repositories.
     """
 
-    def __init__(self, types: Collection[ModelType], folders: Sequence[Path] = (), hub_caches: Sequence[Path] = ()):
+    def __init__(self, types: Collection[ModelType], folders: Sequence[Path] = (), hub_cache: Path | None = None):
         self.found: list[FoundModel] = []
         self.unreadable: list[Path] = []
         self.is_cut = False  # by a stop, or by the bounds
         self._types = types
         self._folders = folders
-        self._hub_caches = hub_caches
+        self._hub_cache = hub_cache
         self._is_stopped = False
         self._visited: set[tuple[int, int]] = set()
         self._num_entries = 0
@@ -103,9 +109,11 @@ class ModelSearch:
         # Imported here: the import takes a third of a second.
         from huggingface_hub import constants
 
-        for cache in dict.fromkeys((Path(constants.HF_HUB_CACHE), *self._hub_caches)):
+        usual = Path(constants.HF_HUB_CACHE)
+        used = self._hub_cache or usual
+        for cache in dict.fromkeys((used, usual)):
             on_folder(cache)
-            self._search_cache(cache)
+            self._search_cache(cache, is_used=cache == used)
 
     def _places(self) -> Iterator[tuple[str, Path]]:
         """Yield the folders to read: those of programs, and the user's other ones."""
@@ -161,7 +169,7 @@ class ModelSearch:
             return None
         return FoundModel(path, str(path), place, identify(path), path.stat().st_size)
 
-    def _search_cache(self, cache: Path) -> None:
+    def _search_cache(self, cache: Path, *, is_used: bool) -> None:
         from huggingface_hub import scan_cache_dir
         from huggingface_hub.errors import CacheNotFound
 
@@ -178,7 +186,8 @@ class ModelSearch:
                 self.is_cut = True
                 return
             if index_file(newest.snapshot_path) is not None:
-                name = repository.repo_id if "main" in newest.refs else str(newest.snapshot_path)
+                has_name = is_used and "main" in newest.refs
+                name = repository.repo_id if has_name else str(newest.snapshot_path)
                 kind = identify(newest.snapshot_path)
                 self._add(FoundModel(newest.snapshot_path, name, HUB_CACHE, kind, newest.size_on_disk))
             else:

@@ -18,6 +18,7 @@ from trainer.events import RunFailed
 from ui.features.base_model.model import choice_of
 from ui.features.base_model.window import BaseModelWindow
 from ui.features.other_family.window import OtherFamily
+from ui.forms.model import Source
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def test_a_model_that_is_found_becomes_the_base_model(window: Window, comfy: Pat
     context.form.edit("model.variant", "inpainting")
     dialog = open_dialog(window)
     assert shown(dialog) == ["one.safetensors", "xl.safetensors", "broken.safetensors"]
-    assert dialog.status.cget("text") == "3 models in ComfyUI."
+    assert dialog.status.cget("text") == "2 models in ComfyUI. 1 file cannot be used."
     dialog.table.select([2])
     window.settle()
     assert "broken.safetensors" in dialog.where.cget("text")
@@ -99,12 +100,47 @@ def test_a_file_of_ones_own_has_to_be_a_model(window: Window, comfy: Path, tmp_p
     assert window.app.form.config.model.base_model == "demo/model"
 
 
-def test_a_denoiser_alone_becomes_the_file_of_its_part() -> None:
-    kind = FileKind("part", "A transformer.", "flux", "flux_dev")
-    choice = choice_of(FoundModel(Path("/models/dev.gguf"), "/models/dev.gguf", "ComfyUI", kind, 1))
-    assert choice.settings == {"parts.transformer.file": "/models/dev.gguf"}
-    config = choice.applied_to(Config.model_validate({"model": {"family": "flux"}}))
-    assert config.part("transformer").file == "/models/dev.gguf"
+DENOISER = FoundModel(
+    Path("/models/dev.gguf"), "/models/dev.gguf", "ComfyUI", FileKind("part", "A transformer.", "flux", "flux_dev"), 1
+)
+
+
+@pytest.mark.parametrize("answer", ["files", "base", None])
+def test_a_denoiser_alone_comes_with_files_of_the_other_parts_or_is_one_part(
+    window: Window, comfy: Path, monkeypatch: pytest.MonkeyPatch, answer: str | None
+) -> None:
+    parts = {name: Path(f"/models/{name}.safetensors") for name in ("text_encoder", "text_encoder_2", "vae")}
+    monkeypatch.setattr("ui.features.base_model.window.find_parts", lambda *_: parts)
+    flux = Config.model_validate({"model": {"family": "flux", "base_model": "owner/flux"}})
+    window.app.form.load(flux, Source("flux"))
+    dialog = open_dialog(window)
+    window.asked.answers["choose"] = answer
+    dialog._use_model(DENOISER)
+    window.wait_until(lambda: window.asked.asked("choose"), "the question")
+    window.settle()
+    assert "VAE: vae.safetensors" in window.asked.asked("choose")[0][1]
+    assert bool(dialog.winfo_exists()) == (answer is None)
+    config = window.app.form.config
+    files = {part.name: config.part(part.name).file for part in config.family.parts}
+    nothing = dict.fromkeys(files, "")
+    expected = {
+        "files": {**nothing, **{name: str(path) for name, path in parts.items()}},
+        "base": {**nothing, "transformer": "/models/dev.gguf"},
+    }
+    assert files == expected.get(str(answer), nothing)
+    assert config.model.base_model == ("/models/dev.gguf" if answer == "files" else "owner/flux")
+
+
+def test_without_files_for_all_parts_a_denoiser_is_one_part(window: Window, comfy: Path) -> None:
+    assert choice_of(DENOISER).settings == {"parts.transformer.file": "/models/dev.gguf"}
+    dialog = open_dialog(window)
+    dialog._use_model(DENOISER)
+    window.wait_until(lambda: not dialog.winfo_exists(), "the choice")
+    assert window.asked.asked("choose") == []
+    (move,) = (w for w in window.app.root.winfo_children() if isinstance(w, OtherFamily))
+    window.wait_until(lambda: move.moving.result is not None, "the presets")
+    assert move.moving.result is not None
+    assert move.moving.result.config.part("transformer").file == "/models/dev.gguf"
 
 
 def test_a_download_shows_its_size_its_licence_and_the_free_space(
@@ -171,3 +207,16 @@ def test_a_download_that_fails_offers_another_base_model(ready: Window, comfy: P
     is_base_model = missing == "demo/model"
     assert bool(failure.offer) == is_base_model
     assert any(isinstance(w, BaseModelWindow) for w in ready.app.root.winfo_children()) == is_base_model
+
+
+def test_the_generate_page_follows_a_model_of_another_family_at_once(window: Window, comfy: Path) -> None:
+    page = window.open_page("sample")
+    context = page.page_context  # type: ignore[attr-defined]
+    context.links.choose_base_model(context)
+    (dialog,) = (w for w in window.app.root.winfo_children() if isinstance(w, BaseModelWindow))
+    window.wait_until(lambda: len(shown(dialog)) == 3, "the search")
+    dialog.table.select([shown(dialog).index("xl.safetensors")])
+    dialog.choose_found()
+    window.wait_until(lambda: context.form.config.family.name == "sdxl", "the family of the file")
+    assert window.app.form.config.family.name == "sd"
+    assert not any(isinstance(w, OtherFamily) for w in window.app.root.winfo_children())

@@ -24,8 +24,8 @@ from trainer.jobs.spec import validate_settings
 SD1, Z_IMAGE = PROGRAM_ROOT / "demo/model", PROGRAM_ROOT / "demo/flow/model"
 
 
-def search(folders: Sequence[Path] = (), caches: Sequence[Path] = ()) -> ModelSearch:
-    result = ModelSearch(BASE_MODELS, folders, caches)
+def search(folders: Sequence[Path] = (), cache: Path | None = None) -> ModelSearch:
+    result = ModelSearch(BASE_MODELS, folders, cache)
     result.run()
     return result
 
@@ -97,7 +97,9 @@ def test_further_folders_and_the_folder_itself_are_read_from_the_settings_of_pro
     assert [p.program for p in find_programs()] == [COMFYUI]
 
 
-def test_the_cache_of_hugging_face_gives_the_names_of_repositories(home: Path, tmp_path: Path) -> None:
+def test_the_cache_of_hugging_face_gives_the_names_of_repositories(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cache = tmp_path / "hub"
     whole = cache / "models--owner--zog"
     snapshot = whole / "snapshots/0123"
@@ -109,13 +111,16 @@ def test_the_cache_of_hugging_face_gives_the_names_of_repositories(home: Path, t
     checkpoint(cache / "models--owner--files/snapshots/4567/xl.safetensors")
     (cache / "models--broken").mkdir()
     (cache / "notes.txt").write_text("x")
-    folder, file = search(caches=[cache, tmp_path / "nothing here"]).found[::-1]
+    folder, file = search(cache=cache).found[::-1]
     assert (folder.name, folder.place, folder.label) == ("owner/zog", HUB_CACHE, "Stable Diffusion 1.x")
     assert folder.is_base_model
     assert folder.size_bytes > 7_000_000
     assert (file.path.name, file.name) == ("xl.safetensors", str(file.path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))
+    elsewhere = search(cache=tmp_path / "nothing here").found[-1]
+    assert elsewhere.name == str(elsewhere.path), "runs would download it again by its name"
     (snapshot / "unet/diffusion_pytorch_model.safetensors").unlink()
-    again = search(caches=[cache]).found[-1]
+    again = search(cache=cache).found[-1]
     assert not again.is_base_model, "its weights have not been downloaded"
 
 

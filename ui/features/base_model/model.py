@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from modules.config.schema import Config
+from modules.config.usage import with_kind
+from modules.families.kinds.record import ModelType
 from modules.families.registry import FAMILIES
 from modules.families.spec import BASE_VARIANT
 from modules.model_finder.finder import FoundModel, ModelSearch, ranked
@@ -16,12 +18,14 @@ from modules.system.errors import DarkroomError
 from modules.system.paths import as_config_path
 from modules.system.problem import count
 from trainer.data.hub_datasets import hub_cache_dir
+from trainer.preflight.found_parts import fitting_files
 from ui.forms.model import FormModel
 from ui.forms.preferences import Preferences
 from ui.loop.background import Background, Job
 from ui.loop.signal import Signal
 
 PATH, VARIANT = "model.base_model", "model.variant"
+_SEARCHED: tuple[ModelType, ...] = (*BASE_MODELS, "vae", "text_encoders")
 _NOTHING = "No model was found where the programs usually are. Add the folder of a program, or of your models."
 
 
@@ -47,12 +51,38 @@ def choice_of(model: FoundModel) -> Choice:
         raise DarkroomError(kind.sentence, advice="Choose a checkpoint, a diffusers folder or a repository.")
     name = as_config_path(model.path) if model.name == str(model.path) else model.name
     spec = FAMILIES[kind.family]
+    own_file = f"parts.{spec.denoiser.name}.file"
     if kind.is_denoiser:
         note = f"The {spec.denoiser.label} is {model.path.name}. The other parts come from the base model."
-        return Choice({f"parts.{spec.denoiser.name}.file": name}, kind.family, note)
-    variant = kind.variant or BASE_VARIANT
-    known = {VARIANT: variant} if variant in (BASE_VARIANT, *spec.variants) else {}
-    return Choice({PATH: name, **known}, kind.family, f"The base model is {model.path.name}.")
+        return Choice({own_file: name}, kind.family, note)
+    settings = {PATH: name, own_file: "", **_variant_of(model)}
+    return Choice(settings, kind.family, f"The base model is {model.path.name}.")
+
+
+def choice_with_parts(model: FoundModel, files: Mapping[str, Path]) -> Choice:
+    """Return the settings of a denoiser alone as the base model, with the files of its other parts."""
+    spec = FAMILIES[model.kind.family]
+    parts = {f"parts.{name}.file": as_config_path(file) for name, file in files.items()}
+    settings = {PATH: as_config_path(model.path), f"parts.{spec.denoiser.name}.file": "", **parts, **_variant_of(model)}
+    return Choice(settings, spec.name, f"The base model is {model.path.name}, with {count(len(files), 'more file')}.")
+
+
+def find_parts(config: Config, model: FoundModel, files: Sequence[Path]) -> dict[str, Path]:
+    """Return the first of the files that fits each part which a denoiser alone lacks; empty if one has none.
+
+    The files' headers are read: for a background thread.
+    """
+    kind = model.kind
+    config = with_kind(config, kind.family, _variant_of(model).get(VARIANT, BASE_VARIANT))
+    config, _problems = set_path(config, PATH, as_config_path(model.path))
+    fitting = fitting_files(config, files)
+    return {name: found[0] for name, found in fitting.items()} if all(fitting.values()) else {}
+
+
+def _variant_of(model: FoundModel) -> dict[str, str]:
+    """Return the setting of the model's variant; empty for one that the family does not have."""
+    variant = model.kind.variant or BASE_VARIANT
+    return {VARIANT: variant} if variant in (BASE_VARIANT, *FAMILIES[model.kind.family].variants) else {}
 
 
 class FoundModels:
@@ -60,12 +90,13 @@ class FoundModels:
 
     def __init__(self, form: FormModel, preferences: Preferences, background: Background) -> None:
         self.models: list[FoundModel] = []
+        self.part_files: list[Path] = []  # of VAEs and text encoders, the largest first: the most precise
         self.is_searching = False
         self.changed: Signal[[]] = Signal()
         self._form = form
         self._preferences = preferences
         self._background = background
-        self._search = ModelSearch(BASE_MODELS)
+        self._search = ModelSearch(_SEARCHED)
         self._folder = ""
         self._job: Job | None = None
 
@@ -74,8 +105,11 @@ class FoundModels:
         """What the search does, or what it has found."""
         if self.is_searching:
             return f"Searching, {count(len(self.models), 'model')} so far: {self._folder}"
-        places = ", ".join(dict.fromkeys(m.place for m in self.models))
-        text = f"{count(len(self.models), 'model')} in {places}." if self.models else _NOTHING
+        usable = [m for m in self.models if m.is_base_model]
+        places = ", ".join(dict.fromkeys(m.place for m in usable))
+        text = f"{count(len(usable), 'model')} in {places}." if usable else _NOTHING
+        if num_others := len(self.models) - len(usable):
+            text += f" {count(num_others, 'file')} cannot be used."
         if self._search.is_cut:
             text += " The search ended before everything was read."
         if self._search.unreadable:
@@ -86,7 +120,7 @@ class FoundModels:
         """Search, again if a search is under way."""
         self.close()
         folders = [Path(name) for name in self._preferences.now.model_folders]
-        search = self._search = ModelSearch(BASE_MODELS, folders, [hub_cache_dir(self._form.config)])
+        search = self._search = ModelSearch(_SEARCHED, folders, hub_cache_dir(self._form.config))
         self.is_searching = True
         self._job = self._background.run_reporting(
             lambda report: search.run(lambda folder: report(str(folder), 0, 0)),
@@ -120,5 +154,8 @@ class FoundModels:
         self._rank()
 
     def _rank(self) -> None:
-        self.models = ranked(list(self._search.found), self._form.config.family.name)
+        found = list(self._search.found)
+        self.models = ranked([m for m in found if not m.is_part], self._form.config.family.name)
+        parts = sorted((m for m in found if m.is_part), key=lambda m: -m.size_bytes)
+        self.part_files = [m.path for m in parts]
         self.changed()

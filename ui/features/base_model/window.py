@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
 from modules.families.kinds.identify import identify
+from modules.families.registry import FAMILIES
 from modules.model_finder.finder import FoundModel
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from ui.features.base_model.download import Download
-from ui.features.base_model.model import PATH, Choice, FoundModels, choice_of
+from ui.features.base_model.model import PATH, Choice, FoundModels, choice_of, choice_with_parts, find_parts
 from ui.forms.context import Context
+from ui.loop.interaction import Answer
 from ui.loop.wording import format_size
 from ui.widgets.controls import Button
 from ui.widgets.dialog import Window, close_windows
@@ -31,6 +33,10 @@ _COLUMNS = (
     Column("form", "What it is", 200),
     Column("place", "Found in", 130, is_optional=True),
     Column("size", "Size", 80, "e"),
+)
+_CHECK = (
+    "Check the name of the VAE: those of several families have the same form. With these files only tokenizers are "
+    "downloaded, a few MB."
 )
 _OWN_HINT = "A .safetensors, .ckpt or .gguf file, or a folder in diffusers' layout."
 
@@ -59,13 +65,12 @@ class BaseModelWindow(Window):
         start = next((p for p in now.parents if p.is_dir()), Path.home())
         path = ask("Base model", start, *kinds)
         if path is not None:
-            read = partial(_read, path)
-            self._context.pump.background.run(read, lambda model: self._use(partial(choice_of, model)))
+            self._context.pump.background.run(partial(_read, path), self._use_model)
 
     def choose_found(self) -> None:
         """Use the selected model."""
         if (model := self.selected) is not None:
-            self._use(partial(choice_of, model))
+            self._use_model(model)
 
     def choose_download(self) -> None:
         """Use the repository in the entry."""
@@ -176,6 +181,38 @@ class BaseModelWindow(Window):
         folder = self._context.interaction.ask_folder(title, Path.home())
         if folder is not None:
             self.found.add_folder(folder)
+
+    def _use_model(self, model: FoundModel) -> None:
+        """Use a model; for a denoiser alone files of its other parts are searched for first."""
+        if not (model.is_base_model and model.kind.is_denoiser):
+            self._use(partial(choice_of, model))
+            return
+        self.status.set_text(f"Comparing files for the other parts of {model.path.name}…")
+        find = partial(find_parts, self._context.form.config, model, list(self.found.part_files))
+        self._context.pump.background.run(find, partial(self._use_denoiser, model))
+
+    def _use_denoiser(self, model: FoundModel, files: Mapping[str, Path]) -> None:
+        """Use a denoiser with the files that were found, if the user agrees, or else as a part of the base model."""
+        if not self.winfo_exists():
+            return
+        if not files:
+            self._use(partial(choice_of, model))
+            return
+        labels = {part.name: part.label for part in FAMILIES[model.kind.family].parts}
+        lines = "\n".join(f"{labels[name]}: {file.name}" for name, file in files.items())
+        answers = (
+            Answer("cancel", "Cancel"),
+            Answer("base", "Take them from the base model"),
+            Answer("files", "Use these files", is_default=True),
+        )
+        message = f"{model.path.name} is one part of a model. Files that fit its other parts:\n\n{lines}\n\n{_CHECK}"
+        match self._context.interaction.choose("Use these files for the other parts?", message, answers):
+            case "files":
+                self._use(partial(choice_with_parts, model, files))
+            case "base":
+                self._use(partial(choice_of, model))
+            case _:
+                self._soon()
 
     def _use(self, choose: Callable[[], Choice]) -> None:
         if not self.winfo_exists():
