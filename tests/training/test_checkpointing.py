@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import CheckpointError
 
 from modules.adapters.loha import Loha
 from modules.adapters.lokr import Lokr
@@ -439,6 +440,43 @@ def test_tensors_given_by_name_are_seen_where_torch_looks_for_the_devices_of_ran
     run(input=value).sum().backward()
     assert len(seen) == 1
     assert seen[0] is value
+
+
+class Wavering(torch.nn.Module):
+    """Computes in another precision when a pass is computed again, from a given pass on."""
+
+    def __init__(self, from_pass: int) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(2))
+        self.calls, self.from_pass = 0, from_pass
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        is_other = self.calls % 2 == 0 and self.calls // 2 >= self.from_pass
+        return (self.weight * (x.double() if is_other else x)).float().exp()
+
+
+def test_torch_compares_the_first_passes_with_their_recomputation(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    plain = checkpointing.checkpoint
+
+    def noted(*args: Any, **options: Any) -> Any:
+        seen.append(options.get("determinism_check", "default"))
+        return plain(*args, **options)
+
+    monkeypatch.setattr(checkpointing, "checkpoint", noted)
+    module = Wavering(from_pass=6)
+    run = create_checkpointed_forward(module, train_device=CPU, temp_device=TEMP)
+    for _ in range(5):
+        run(torch.ones(2)).sum().backward()
+    with pytest.raises(CheckpointError, match="different metadata"):
+        run(torch.ones(2)).sum().backward()
+    module.from_pass = 1000
+    for _ in range(5):
+        module.weight.grad = None
+        run(torch.ones(2)).sum().backward()
+        assert torch.equal(module.weight.grad, torch.ones(2).exp())  # type: ignore[arg-type]
+    assert seen == ["default"] * 8 + ["none"] * 3
 
 
 @pytest.fixture
