@@ -174,9 +174,11 @@ def test_a_download_shows_its_size_its_licence_and_the_free_space(
     click(dialog.use_download)
     assert "not the name of a repository" in dialog.message.cget("text")
     dialog.repository.set("owner/large")
+    window.app.form.edit("model.offline", True)
     click(dialog.use_download)
     window.settle()
-    assert window.app.form.config.model.base_model == "owner/large"
+    model = window.app.form.config.model
+    assert (model.base_model, model.offline) == ("owner/large", False)
 
 
 def test_what_is_missing_has_a_button_that_opens_the_window(ready: Window, comfy: Path) -> None:

@@ -65,7 +65,9 @@ class FeatureLinks:
     edit_captions: Callable[[int], object]  # of the concept at this place in the config
     write_captions: Callable[[Concept | None], object]  # with a model; None: of the first concept
     choose_base_model: Callable[[Context], object]  # of the form of a context
-    train_on: Callable[[str, Mapping[str, str]], object]  # another family, with the settings that name its base model
+    train_on: Callable[
+        [str, Mapping[str, object]], object
+    ]  # another family, with the settings that name its base model
     try_result: Callable[[Result], object]  # on the Generate page
     show_run: Callable[[Path], object]  # on the Run history page
     show_run_changes: Callable[[], object]  # the settings that the current run does not have

@@ -18,7 +18,7 @@ from ui.loop.background import Background, Job
 from ui.loop.signal import Signal
 from ui.loop.wording import format_size
 
-_OFFLINE = "Offline mode is on: nothing is downloaded. It is a setting on the Model page."
+_OFFLINE = "Offline mode is on, so nothing is asked or downloaded. To use a repository switches it off."
 _AT_START = "It is downloaded once, when the run starts."
 
 
@@ -92,7 +92,8 @@ class Download:
         if not is_repository(name):
             message = f"{name or 'Nothing'} is not the name of a repository."
             raise DarkroomError(message, advice="Enter it as owner/model.")
-        return Choice({PATH: name}, self.repositories.get(name, ""), f"The base model is {name}. {_AT_START}")
+        online = {} if self.may_ask else {"model.offline": False}
+        return Choice({PATH: name, **online}, self.repositories.get(name, ""), f"The base model is {name}. {_AT_START}")
 
     def close(self) -> None:
         """Drop what is under way."""

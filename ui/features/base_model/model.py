@@ -33,7 +33,7 @@ _NOTHING = "No model was found where the programs usually are. Add the folder of
 class Choice:
     """A chosen model: the settings that name it, by path; its family, empty if it is not known; a note for the user."""
 
-    settings: Mapping[str, str]
+    settings: Mapping[str, object]
     family: str = ""
     note: str = ""
 

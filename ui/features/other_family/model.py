@@ -47,7 +47,11 @@ class Moving:
     """
 
     def __init__(
-        self, form: FormModel, background: Background, family: str = "", settings: Mapping[str, str] | None = None
+        self,
+        form: FormModel,
+        background: Background,
+        family: str = "",
+        settings: Mapping[str, object] | None = None,
     ) -> None:
         self.family, self.preset = "", _DEFAULTS
         self._first_choice, self._settings = family, settings or {}
@@ -142,7 +146,7 @@ class Moving:
         self.compute()
 
 
-def _with_settings(config: Config, settings: Mapping[str, str]) -> Config:
+def _with_settings(config: Config, settings: Mapping[str, object]) -> Config:
     for path, value in settings.items():
         config, _problems = set_path(config, path, value)
     return config

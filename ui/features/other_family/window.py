@@ -100,7 +100,7 @@ class OtherFamily(Window):
         self.apply_button.set_enabled(moving.result is not None)
 
 
-def open_other_family(context: Context, family: str = "", settings: Mapping[str, str] | None = None) -> OtherFamily:
+def open_other_family(context: Context, family: str = "", settings: Mapping[str, object] | None = None) -> OtherFamily:
     """Open the window, with a family and the settings that name its base model if they are given.
 
     One that is already open is closed.
