@@ -23,12 +23,13 @@ from ui.app.catalogue import PAGES
 from ui.features.captions.annotate_window import AnnotateWindow
 from ui.features.first_steps import looking
 from ui.features.first_steps.here import Here
-from ui.features.first_steps.model import WAYS, Progress, current_step, with_one_sentence
+from ui.features.first_steps.images import with_one_sentence
+from ui.features.first_steps.model import WAYS, Progress, current_step
 from ui.forms.model import Source
 from ui.widgets.notices import CRASHED_RUN, Notice
 from ui.widgets.panel import Text
 
-WRITE, SENTENCE = "Write them for me…", "One sentence for all…"
+WRITE, SENTENCE, FOLDER = "Write them for me…", "One sentence for all…", "Choose the folder…"
 OF_DEMO = Source(DEMO, Path("demo.json"), "built_in")
 OTHER = Source("#sd 1.5 LoRA", Path("lora.json"), "built_in")
 WITH_IMAGES = Config.model_validate({"concepts": [{"path": "images"}]})
@@ -192,8 +193,27 @@ def test_one_sentence_is_the_caption_of_all_images_without_one(
     assert (first.caption_source, first.fixed_caption) == ("fixed_text", "a photo of ohwx")
     assert second == concepts[1]
     assert context.form.config.output.trigger_words == "ohwx"
-    window.wait_until(lambda: SENTENCE not in card.buttons, "the next step")
+    window.wait_until(lambda: "Use a caption" in card.buttons, "the next step")
+    card.buttons["Use a caption"].invoke()
+    [prompt] = context.form.config.sampling.prompts
+    assert (prompt.prompt, prompt.width_px, prompt.height_px) == ("a photo of ohwx", 512, 512)
+    window.wait_until(lambda: "Person" in card.buttons, "the length")
     assert with_one_sentence(Config(concepts=concepts), concepts[:1], "two ohwx cats")[1] == "two ohwx cats"
+
+
+def test_the_folder_is_chosen_without_leaving_the_card(open_window: Callable[..., Window], tmp_path: Path) -> None:
+    window = open_window(first_steps="images")
+    card, context = window.app.shell.first_steps, window.app.context
+    (tmp_path / "1.png").touch()
+    context.form.load(Config(), OTHER)
+    window.wait_until(lambda: FOLDER in card.buttons, "the step")
+    window.asked.answers["ask_folders"] = ()
+    card.buttons[FOLDER].invoke()
+    assert context.form.config.concepts == ()
+    window.asked.answers["ask_folders"] = (tmp_path,)
+    card.buttons[FOLDER].invoke()
+    assert [c.path for c in context.form.config.concepts] == [str(tmp_path)]
+    window.wait_until(lambda: WRITE in card.buttons, "the count")
 
 
 def preset_step(here: Here, source: Source = OF_DEMO) -> tuple[str, list[str]]:

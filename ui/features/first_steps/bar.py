@@ -8,6 +8,7 @@ from functools import partial
 
 from modules.config.presets import Preset
 from ui.features.first_steps.here import describe_machine
+from ui.features.first_steps.images import with_folders, with_one_sentence, with_prompt
 from ui.features.first_steps.looking import FirstLook
 from ui.features.first_steps.model import (
     CHOOSING,
@@ -19,7 +20,6 @@ from ui.features.first_steps.model import (
     Way,
     current_step,
     image_concepts,
-    with_one_sentence,
 )
 from ui.forms.context import Context
 from ui.widgets.card import Card
@@ -49,6 +49,12 @@ class FirstStepsBar(Panel):
         self._skipped_titles: frozenset[str] = frozenset()
         self._look = FirstLook(context.pump.background)
         self._length_for = 0
+        self._by_choice: dict[str, Callable[[], None]] = {
+            "folders": self._add_folders,
+            "write": self._write_captions,
+            "sentence": self._write_one_sentence,
+            "prompt": self._add_prompt,
+        }
         for signal in (
             context.preferences.changed,
             context.form.changed,
@@ -195,7 +201,7 @@ class FirstStepsBar(Panel):
             row.columnconfigure(column, weight=1, uniform="choices")
         for column, choice in enumerate(choices):
             gap = (0, px(PAD) if column + 1 < len(choices) else 0)
-            button = self._add_choice(row, step, choice, is_primary=column == 0 and step.title == "Preset")
+            button = self._add_choice(row, step, choice, is_primary=column == 0 and not isinstance(choice.value, int))
             tk.Grid.grid_configure(button, row=0, column=column, sticky="ew", padx=gap)
             label = WrappedText(row, theme, choice.text, role="small", colour="muted", on="card")
             label.grid(row=1, column=column, sticky="new", padx=gap, pady=(px(4), 0))
@@ -257,15 +263,12 @@ class FirstStepsBar(Panel):
             self._context.navigation.open(step.page)
 
     def _choose_in_step(self, step: Step, choice: Choice) -> None:
-        """Load the chosen preset, write captions in the chosen way, or set the chosen length."""
+        """Do what was chosen: load a preset, set a length, or what `_by_choice` names."""
         if isinstance(choice.value, Preset):
             self._context.documents.open_preset(choice.value)
             return
-        if choice.value == "write":
-            self._context.links.write_captions(next(iter(self._look.without_captions), None))
-            return
-        if choice.value == "sentence":
-            self._write_one_sentence()
+        if isinstance(choice.value, str):
+            self._by_choice[choice.value]()
             return
         from trainer.preflight.subject_length import with_epochs
 
@@ -273,6 +276,18 @@ class FirstStepsBar(Panel):
         self._context.form.replace(with_epochs(self._context.form.config, choice.value))
         self._context.notify(f"{choice.label}: {choice.text} Ctrl+Z undoes it.")
         self.refresh()
+
+    def _write_captions(self) -> None:
+        self._context.links.write_captions(next(iter(self._look.without_captions), None))
+
+    def _add_folders(self) -> None:
+        context = self._context
+        folders = context.interaction.ask_folders("Add folders of images", context.preferences.last_folder)
+        if folders:
+            context.form.replace(with_folders(context.form.config, folders))
+
+    def _add_prompt(self) -> None:
+        self._context.form.replace(with_prompt(self._context.form.config, self._look.caption))
 
     def _write_one_sentence(self) -> None:
         """Ask for the word or the sentence, and make it the caption of the images without one."""
@@ -316,6 +331,7 @@ class FirstStepsBar(Panel):
             num_images=self._look.num_images,
             num_captions=self._look.num_captions,
             here=self._look.here,
+            caption=self._look.caption,
             samples_per_epoch=self._look.samples_per_epoch,
             length_for=self._length_for,
             skipped=self._skipped_titles,

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 from modules.config.schema import Config
 from modules.data.concept import Concept
 from ui.features.first_steps.here import Here, find_machine, find_needs, find_offers, needs_key
-from ui.features.first_steps.model import count_captions, samples_per_epoch
+from ui.features.first_steps.images import CountedImages, count_images, samples_per_epoch
 from ui.loop.background import Background
 from ui.loop.signal import Signal
 
 if TYPE_CHECKING:
     from trainer.preflight.presets_here import RunEstimate
-    from ui.widgets.files.listing import Counts
 
 
 class FirstLook:
@@ -29,7 +28,7 @@ class FirstLook:
         self._needs_of: tuple[object, ...] = ()  # the settings whose needs are known, or being found
         self._concepts: tuple[Concept, ...] | None = None  # whose images and captions are counted
         self._is_count_old = False
-        self._counts: tuple[Counts, ...] = ()
+        self._counts: tuple[CountedImages, ...] = ()
 
     @property
     def num_images(self) -> int:
@@ -40,6 +39,11 @@ class FirstLook:
     def num_captions(self) -> int:
         """How many of the images have a caption."""
         return sum(counts.captions for counts in self._counts)
+
+    @property
+    def caption(self) -> str:
+        """The first caption; empty without any."""
+        return next((counts.caption for counts in self._counts if counts.caption), "")
 
     @property
     def samples_per_epoch(self) -> float:
@@ -83,13 +87,13 @@ class FirstLook:
             return
         self._counts = self._counts if concepts == self._concepts else ()
         self._concepts, self._is_count_old = concepts, False
-        self._background.run(lambda: tuple(map(count_captions, concepts)), partial(self._keep_counts, concepts))
+        self._background.run(lambda: tuple(map(count_images, concepts)), partial(self._keep_counts, concepts))
 
     def count_again(self) -> None:
         """Let the next count look at the folders again."""
         self._is_count_old = True
 
-    def _keep_counts(self, concepts: tuple[Concept, ...], counts: tuple[Counts, ...]) -> None:
+    def _keep_counts(self, concepts: tuple[Concept, ...], counts: tuple[CountedImages, ...]) -> None:
         if concepts == self._concepts:
             self._counts = counts
             self.changed()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -10,8 +10,6 @@ from modules.config.presets import DEMO, Preset
 from modules.config.schema import Config
 from modules.data.concept import Concept
 from modules.data.subjects import Amount, length_choices
-from modules.settings.edit import replace_value
-from modules.system.paths import from_root
 from modules.system.problem import about, count
 from ui.features.first_steps.here import (
     Here,
@@ -21,10 +19,12 @@ from ui.features.first_steps.here import (
     describe_offers,
 )
 from ui.forms.model import Source
+from ui.widgets.fitted_text import shorten
 
 if TYPE_CHECKING:
-    from ui.widgets.files.listing import Counts
+    pass
 
+_MAX_CAPTION_CHARS = 90
 CHOOSING, HIDDEN = "choose", ""  # states in addition to the names of the ways
 
 
@@ -34,7 +34,8 @@ class Progress:
 
     The images and captions in the user's folders are 0 until they are counted; `here` is None until this computer is
     known; `skipped` has the titles of steps that the user does not want. `samples_per_epoch` are those of the counted
-    images; `length_for` is the number of images for which the user chose the length of the run.
+    images, and `caption` is the first caption; `length_for` is the number of images for which the user chose the length
+    of the run.
     """
 
     config: Config
@@ -47,6 +48,7 @@ class Progress:
     num_captions: int = 0
     here: Here | None = None
     samples_per_epoch: float = 0.0
+    caption: str = ""
     length_for: int = 0
     skipped: frozenset[str] = frozenset()
 
@@ -57,7 +59,7 @@ class Choice:
 
     label: str
     text: str
-    value: Preset | int | Literal["write", "sentence"]
+    value: Preset | int | Literal["folders", "write", "sentence", "prompt"]
 
 
 def _no_choices(_progress: Progress) -> tuple[Choice, ...]:
@@ -132,24 +134,6 @@ def _caption_choices(_progress: Progress) -> tuple[Choice, ...]:
     )
 
 
-def with_one_sentence(config: Config, changed: Collection[Concept], text: str) -> tuple[Config, str]:
-    """Return the config with one caption for all images of some concepts, and the caption.
-
-    A single word becomes "a photo of" it, and the trigger word of the result if there is none.
-    """
-    word = text.strip()
-    is_word = len(word.split()) == 1
-    caption = f"a photo of {word}" if is_word else word
-    concepts = [
-        c.model_copy(update={"caption_source": "fixed_text", "fixed_caption": caption}) if c in changed else c
-        for c in config.concepts
-    ]
-    config = replace_value(config, "concepts", tuple(concepts))
-    if is_word and not config.output.trigger_words.strip():
-        config = replace_value(config, "output.trigger_words", word)
-    return config, caption
-
-
 def _describe_presets(progress: Progress) -> str:
     here = progress.here
     if here is None:
@@ -198,6 +182,15 @@ def _has_length(progress: Progress) -> bool:
     return (
         not progress.num_images or is_set or progress.length_for == progress.num_images or _LENGTH in progress.skipped
     )
+
+
+def _folder_choices(_progress: Progress) -> tuple[Choice, ...]:
+    return (Choice("Choose the folder…", "Ten to fifty good images, of different scenes and light.", "folders"),)
+
+
+def _prompt_choices(progress: Progress) -> tuple[Choice, ...]:
+    text = shorten(progress.caption, _MAX_CAPTION_CHARS)
+    return (Choice("Use a caption", f"The first one: {text}", "prompt"),) if text else ()
 
 
 def _has_prompts(progress: Progress) -> bool:
@@ -265,6 +258,7 @@ WAYS: Mapping[str, Way] = {
                 "Open Concepts",
                 _has_user_images,
                 page="concepts",
+                choices=_folder_choices,
             ),
             Step(
                 _CAPTIONS,
@@ -281,6 +275,7 @@ WAYS: Mapping[str, Way] = {
                 "Open Sampling",
                 _has_prompts,
                 page="sampling",
+                choices=_prompt_choices,
             ),
             Step(
                 _LENGTH,
@@ -319,29 +314,3 @@ WAYS: Mapping[str, Way] = {
 def current_step(way: Way, progress: Progress) -> int:
     """Return the number of the first step that is not done; the number of all steps if everything is done."""
     return next((i for i, step in enumerate(way.steps) if not step.is_done(progress)), len(way.steps))
-
-
-def count_captions(concept: Concept) -> Counts:
-    """Return how many images a folder has, and how many of them a caption file. For a background thread.
-
-    Images in archives are left out, and those of a folder that cannot be listed; captions that are not in a file next
-    to each image count as there.
-    """
-    from modules.data.archives import archive_of
-    from modules.data.listing import list_images
-    from ui.widgets.files.listing import Counts
-
-    try:
-        listed = list_images(from_root(concept.path), include_subfolders=concept.include_subfolders).images
-    except OSError:
-        return Counts(0, 0)
-    images = [image for image in listed if archive_of(image) is None]
-    if concept.caption_source != "text_file":
-        return Counts(len(images), len(images))
-    return Counts(len(images), sum(image.with_suffix(concept.caption_extension).is_file() for image in images))
-
-
-def samples_per_epoch(concepts: Iterable[Concept], counted: Iterable[Counts]) -> float:
-    """Return how many samples an epoch has of concepts with so many images."""
-    pairs = zip(concepts, counted, strict=False)
-    return sum(c.samples_per_epoch if c.balancing == "samples" else c.repeats * counts.images for c, counts in pairs)

@@ -1,0 +1,83 @@
+"""The images and captions of concepts: how many there are, one caption for all, and a prompt from a caption."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from modules.config.schema import Config
+from modules.config.sections.evaluation import SamplePrompt
+from modules.data.concept import Concept
+from modules.settings.edit import replace_value
+from modules.settings.shared_types import side_of
+from modules.system.paths import as_config_path, from_root
+
+
+@dataclass(frozen=True, slots=True)
+class CountedImages:
+    """How many images a folder has, how many of them a caption, and the first caption."""
+
+    images: int = 0
+    captions: int = 0
+    caption: str = ""
+
+
+def count_images(concept: Concept) -> CountedImages:
+    """Return the numbers of a folder. For a background thread.
+
+    Images in archives are left out, and those of a folder that cannot be listed; captions that are not in a file next
+    to each image count as there.
+    """
+    from modules.data.archives import archive_of
+    from modules.data.captions.sources import read_captions
+    from modules.data.listing import list_images
+
+    try:
+        listed = list_images(from_root(concept.path), include_subfolders=concept.include_subfolders).images
+    except OSError:
+        return CountedImages()
+    images = [image for image in listed if archive_of(image) is None]
+    captioned = images
+    if concept.caption_source == "text_file":
+        captioned = [image for image in images if image.with_suffix(concept.caption_extension).is_file()]
+    texts = read_captions(captioned[0], concept.caption_origin).texts if captioned else ()
+    return CountedImages(len(images), len(captioned), next(iter(texts), ""))
+
+
+def samples_per_epoch(concepts: Iterable[Concept], counted: Iterable[CountedImages]) -> float:
+    """Return how many samples an epoch has of concepts with so many images."""
+    pairs = zip(concepts, counted, strict=False)
+    return sum(c.samples_per_epoch if c.balancing == "samples" else c.repeats * found.images for c, found in pairs)
+
+
+def with_folders(config: Config, folders: Sequence[Path]) -> Config:
+    """Return the config with a concept for each folder."""
+    new = tuple(Concept(path=as_config_path(folder)) for folder in folders)
+    return replace_value(config, "concepts", (*config.concepts, *new))
+
+
+def with_one_sentence(config: Config, changed: Collection[Concept], text: str) -> tuple[Config, str]:
+    """Return the config with one caption for all images of some concepts, and the caption.
+
+    A single word becomes "a photo of" it, and the trigger word of the result if there is none.
+    """
+    word = text.strip()
+    is_word = len(word.split()) == 1
+    caption = f"a photo of {word}" if is_word else word
+    concepts = [
+        c.model_copy(update={"caption_source": "fixed_text", "fixed_caption": caption}) if c in changed else c
+        for c in config.concepts
+    ]
+    config = replace_value(config, "concepts", tuple(concepts))
+    if is_word and not config.output.trigger_words.strip():
+        config = replace_value(config, "output.trigger_words", word)
+    return config, caption
+
+
+def with_prompt(config: Config, text: str) -> Config:
+    """Return the config with a sample prompt at the training resolution, and the guidance of the family."""
+    side_px = side_of(config.data.resolution_px[0]) // 8 * 8
+    guidance = config.family.sample_guidance
+    prompt = SamplePrompt(prompt=text, width_px=side_px, height_px=side_px, guidance=guidance)
+    return replace_value(config, "sampling.prompts", (*config.sampling.prompts, prompt))
