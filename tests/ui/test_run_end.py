@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from modules.config.schema import Config
 from modules.families.kinds.identify import identify
 from modules.model_finder.programs import program_at
 from modules.system.errors import DarkroomError
@@ -17,7 +18,7 @@ from tests.ui.fake_engine import started, step
 from tests.ui.test_secrets_dialog import click
 from tests.unit.test_kinds import write_header
 from tests.unit.test_run_records import write_run
-from trainer.events import Event, ModelSaved, RunFailed, RunFinished, SampleReady
+from trainer.events import Event, ModelSaved, RunFailed, RunFinished, SampleReady, ValidationFinished
 from trainer.run_folder.records import read_record
 from ui.features.run.best_offer import BestOffer, UsedModel
 from ui.features.run.end_card import EndCard
@@ -199,3 +200,22 @@ def test_train_longer_resumes_the_run_with_more_epochs(
     click(card.buttons["longer"])
     assert resumed == [(20, 7)]
     assert "10 epochs" in window.asked.asked("ask_text")[0][1]
+
+
+def test_a_low_window_shows_the_card_once_the_result_is_decided(window: Window, home: Path, tmp_path: Path) -> None:
+    result = str(tmp_path / "models/zog.safetensors")
+    run_dir = finished_run(
+        tmp_path,
+        ModelSaved(20, str(tmp_path / "best.safetensors"), "kohya", is_final=False, best_by="validation"),
+        ValidationFinished(40, 0.5, best_loss=0.25, best_step=20),
+        ModelSaved(40, result, "kohya", is_final=True),
+        RunFinished("finished", 40, "Finished after 40 steps.", result),
+    )
+    window.app.root.geometry("1100x600+0+0")
+    window.app.context.session.show_past(read_past_state(run_dir), Config())
+    page = window.open_page("run")
+    window.wait_until(lambda: page.notices.best.winfo_manager(), "the offer")  # type: ignore[attr-defined]
+    window.settle()
+    assert not page.end_card.winfo_manager()  # type: ignore[attr-defined]
+    click(page.notices.best.buttons["Keep step 40"])  # type: ignore[attr-defined]
+    window.wait_until(lambda: page.end_card.winfo_manager(), "the card")  # type: ignore[attr-defined]

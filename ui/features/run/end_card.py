@@ -171,6 +171,8 @@ class EndCard(Card):
             if answer not in ("replace", "keep"):
                 return
             copy = copy.with_free_names() if answer == "keep" else copy
+        self._copied = f" Copying to {COMFYUI.label}…"
+        self._read()
         self._work(copy.write, lambda _done: self._show_copied(copy))
 
     def _show_copied(self, copy: ProgramCopy) -> None:
@@ -190,6 +192,8 @@ class EndCard(Card):
         def fail(error: Exception) -> None:
             if self.winfo_exists():
                 button.set_enabled(True)
+                self._copied = ""
+                self._read()
             self._context.interaction.show_failure(failure_of(_NOT_COPIED, error, "Nothing was replaced."))
 
         self._context.pump.background.run(work, finish, fail)

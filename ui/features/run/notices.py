@@ -84,6 +84,11 @@ class RunNotices(Panel):
         """Show which settings the run does not have."""
         self.edited.show_text(describe_edits(self.edits))
 
+    @property
+    def asks_for_result(self) -> bool:
+        """Whether the best model is offered as the result."""
+        return self._offer is not None and self._offer != self._dismissed and self.used is None
+
     def used_step(self, state: RunState) -> int | None:
         """Return the step of the best model that has become the result of a run; None if none has."""
         if self.used is None or state.started is None or self.used.offer.run_dir != Path(state.started.run_dir):

@@ -33,7 +33,7 @@ from ui.widgets.plot import Plot
 from ui.widgets.run_figures import reward_figure
 from ui.widgets.scroll import ScrollFrame
 from ui.widgets.tabs import TabbedCard
-from ui.widgets.theme import PAD
+from ui.widgets.theme import PAD, is_low
 
 _CHART_SECONDS = 0.25
 _LOSS, _METRICS, _LOG, _SAMPLES, _ROLLOUT = "Curves", "Metrics", "Log", "Samples", "Rollout"
@@ -70,6 +70,7 @@ class RunPage:
         self.end_card = EndCard(top, context, open_sample=self._open_sample, read=self._soon)
         self.notices = RunNotices(outer, context)
         self.notices.pack(fill="x")
+        self.notices.bind("<Configure>", lambda _e: self._soon(), add="+")
         body = Panel(outer, context.theme)
         body.pack(fill="both", expand=True)
         body.columnconfigure(0, weight=3, uniform="run")
@@ -264,8 +265,7 @@ class RunPage:
         self._drawn_state = state
         self._show_facts(self._context.session.state)
         self.notices.follow()
-        used_step = self.notices.used_step(state)
-        self.end_card.follow(state, is_active=self._context.session.is_active, result_step=used_step)
+        self._follow_end(state)
         if self._was_active != (is_active := self._context.session.is_active):
             self._was_active = is_active
             self.notices.follow_settings()
@@ -283,6 +283,12 @@ class RunPage:
         self.samples.follow(state)
         if state.log is not before.log:
             self.log.show(state.log)
+
+    def _follow_end(self, state: RunState) -> None:
+        """Show the end of a run; in a low window once it is decided which model is the result."""
+        is_open = self.notices.asks_for_result and is_low(self._context.root.winfo_height(), self._context.theme)
+        is_active = self._context.session.is_active or is_open
+        self.end_card.follow(state, is_active=is_active, result_step=self.notices.used_step(state))
 
     def _show_rollout(self, rollout: RolloutSampled | None) -> None:
         self.images_card.offer(_ROLLOUT, is_offered=rollout is not None)
