@@ -10,7 +10,7 @@ from modules.config.presets import DEMO, Preset
 from modules.config.schema import Config
 from modules.data.concept import Concept
 from modules.data.subjects import Amount, length_choices
-from modules.system.problem import about, count
+from modules.system.problem import about, count, cut
 from ui.features.first_steps.here import (
     Here,
     describe_machine,
@@ -19,7 +19,6 @@ from ui.features.first_steps.here import (
     describe_offers,
 )
 from ui.forms.model import Source
-from ui.widgets.fitted_text import shorten
 
 if TYPE_CHECKING:
     pass
@@ -189,7 +188,7 @@ def _folder_choices(_progress: Progress) -> tuple[Choice, ...]:
 
 
 def _prompt_choices(progress: Progress) -> tuple[Choice, ...]:
-    text = shorten(progress.caption, _MAX_CAPTION_CHARS)
+    text = cut(" ".join(progress.caption.split()), max_chars=_MAX_CAPTION_CHARS)
     return (Choice("Use a caption", f"The first one: {text}", "prompt"),) if text else ()
 
 
