@@ -23,6 +23,7 @@
     python -m trainer lora-blocks LORA OUT "down=1, mid=0.5"      scale a LoRA by block
     python -m trainer secrets list          list which tokens and passwords are set; also set, remove, import
     python -m trainer diff CONFIG [OTHER]   list the settings that differ from another config or the defaults
+    python -m trainer diff RUN [RUN]        list what changed since the last finished run, or another one
     python -m trainer schema                print the config's JSON Schema, for editors; --markdown: every setting
     python -m trainer bundle [CONFIG]       collect a zip for a bug report: settings, versions, logs; no secrets
 

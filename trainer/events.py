@@ -13,7 +13,14 @@ from typing import ClassVar, Literal
 
 from modules.objectives.metrics import METRICS
 from modules.system.problem import count
-from trainer.machine_events import BlocksCompiled, ImagesReported, MemoryMeasured, ProfileWritten, SettingChosen
+from trainer.machine_events import (
+    BlocksCompiled,
+    ImagesReported,
+    MemoryMeasured,
+    PaceMeasured,
+    ProfileWritten,
+    SettingChosen,
+)
 from trainer.rollout_events import ChoicesWanted, RolloutSampled
 
 Phase = Literal[
@@ -362,6 +369,7 @@ Event = (
     | SettingChosen
     | ProfileWritten
     | ImagesReported
+    | PaceMeasured
     | StepFinished
     | MemoryMeasured
     | ValidationFinished

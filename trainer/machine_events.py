@@ -83,6 +83,31 @@ class ProfileWritten:
 
 
 @dataclass(frozen=True, slots=True)
+class PaceMeasured:
+    """The pace of an attempt of a run and the most memory that it held, in bytes, once its last step is done.
+
+    `step_seconds` is the median of its fastest 50 steps or minute, `num_steps` the number of steps that were timed.
+    `pinned_peak` is the part of the computer's memory that is pinned for the card.
+    """
+
+    may_coalesce: ClassVar[bool] = False
+
+    num_steps: int
+    step_seconds: float
+    process_peak: int
+    pinned_peak: int = 0
+    card_peak: int = 0
+
+    @property
+    def summary(self) -> str:
+        """The event as a sentence."""
+        pinned = f" ({self.pinned_peak / 1e9:.1f} GB of it pinned)" if self.pinned_peak else ""
+        card = f", {self.card_peak / 1e9:.1f} GB of the card" if self.card_peak else ""
+        memory = f"{self.process_peak / 1e9:.1f} GB of the computer{pinned}{card}"
+        return f"A step took {self.step_seconds:.3g} s. Peak memory: {memory}."
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryMeasured:
     """The memory in use, in bytes: of the run's process and of all programs on the machine; on the card by the run.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,12 +15,21 @@ from modules.settings.edit import set_path
 from modules.system.paths import from_root
 from tests.unit.test_run_records import started, step, validated, write_run
 from trainer.events import Event, ModelSaved, RunFailed, RunFinished, SampleReady, WarningRaised
+from trainer.machine_events import PaceMeasured
 from trainer.run_folder.fork import Origin, write_origin
+from trainer.run_folder.recipe import ConceptImages, Machine, Recipe, write_recipe
 from trainer.run_folder.records import read_record
 from trainer.run_folder.run_lock import RunLock
 from trainer.run_folder.trash import contents_of
-from ui.features.runs.comparison import ComparedRun, compare_runs, comparison_lines, figure_rows, setting_rows
-from ui.features.runs.model import RunList, describe_deletion, fact_lines, row_of
+from ui.features.runs.comparison import (
+    ComparedRun,
+    compare_runs,
+    comparison_lines,
+    figure_rows,
+    recorded_rows,
+    setting_rows,
+)
+from ui.features.runs.model import RunList, changes_line, describe_deletion, fact_lines, row_of
 from ui.loop.background import Background
 from ui.loop.past_runs import read_past_state
 from ui.loop.run_state import RunState
@@ -188,10 +198,48 @@ def test_runs_are_compared_by_figures_settings_and_curves(tmp_path: Path) -> Non
     ]
     assert lines[0][1] == lines[1][1] != lines[2][1]
     assert ("Ended", ("Crashed", "Finished", "Crashed")) in figure_rows(runs)
+    assert not recorded_rows(runs), "of older versions, without recipes"
     rows = dict(setting_rows(runs))
     assert rows["Training › Epochs"] == (str(Config().training.epochs), "7", "–")
     assert rows["Model › Base model"][0] == "models/photo.safetensors"
     assert not setting_rows([ComparedRun(runs[2].record, None, RunState())])
+
+
+def test_what_changed_since_the_last_finished_run_is_shown(tmp_path: Path) -> None:
+    """Versions, images and pace, of the run itself and in the comparison."""
+    before = Recipe(
+        {},
+        {"torch": "2.13.0", "python": "3.12"},
+        Machine("cpu", "a processor", "Linux"),
+        (),
+        (ConceptImages("zog", "training", 1, "d1", images={"a.png": "1 2"}),),
+    )
+    now = replace(
+        before,
+        versions={"torch": "2.14.0", "python": "3.12"},
+        concepts=(ConceptImages("zog", "training", 1, "d2", images={"a.png": "1 3"}),),
+    )
+    good, run_dir, newest = (
+        write_run(
+            tmp_path, day(n), [(0, started(tmp_path)), (1, step(40)), (2, PaceMeasured(40, s, 2_000_000_000)), *end]
+        )
+        for n, s, end in ((1, 0.5, [(2, FINISHED)]), (2, 0.9, [(2, RunFailed("It failed."))]), (3, 0.5, []))
+    )
+    for place, recipe in ((good, before), (run_dir, now), (newest, before)):
+        write_recipe(place, recipe)
+    assert changes_line(read_record(run_dir)) == (
+        f"Changed since the last finished run, {day(1)}: torch is 2.14.0 (was 2.13.0); 1 caption of zog is changed "
+        "(a.png). Likely the cause: torch is 2.14.0 (was 2.13.0). Also, a step takes 0.9 s (was 0.5 s)."
+    )
+    assert changes_line(read_record(good)) == ""
+    assert changes_line(read_record(newest)).startswith("Nothing that is recorded has changed since")
+    assert "A step took 0.9 s; peak memory 2.0 GB" in fact_lines(read_record(run_dir))
+    runs = compare_runs([read_record(path) for path in (good, run_dir)])
+    assert ("Time of a step", ("0.5 s", "0.9 s")) in figure_rows(runs)
+    assert recorded_rows(runs) == [
+        ("Torch", ("2.13.0", "2.14.0")),
+        ("Images", ("as the first", "1 caption of zog is changed (a.png)")),
+    ]
 
 
 def test_optional_columns_leave_where_the_others_would_be_clipped() -> None:

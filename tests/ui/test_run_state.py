@@ -30,7 +30,14 @@ from trainer.events import (
     ValidationFinished,
     WarningRaised,
 )
-from trainer.machine_events import BlocksCompiled, ImagesReported, MemoryMeasured, ProfileWritten, SettingChosen
+from trainer.machine_events import (
+    BlocksCompiled,
+    ImagesReported,
+    MemoryMeasured,
+    PaceMeasured,
+    ProfileWritten,
+    SettingChosen,
+)
 from trainer.rollout_events import ChoicesWanted, RolloutSampled, SampledImage
 from ui.loop.folding import MAX_LOG_LINES, fold
 from ui.loop.log_lines import line_of
@@ -114,6 +121,7 @@ EVERY_EVENT: dict[type[Event], tuple[Event, set[str]]] = {
     SettingChosen: (SettingChosen("model.channels_last", "Channels last is off."), {"log"}),
     ProfileWritten: (ProfileWritten(12, 10, "/run/profile"), {"log"}),
     ImagesReported: (ImagesReported(5, 20, "None stands out.", "/report"), {"image_report", "log"}),
+    PaceMeasured: (PaceMeasured(40, 0.5, 2_000_000_000), {"log"}),
     MemoryMeasured: (MemoryMeasured(1, 2, 3), {"memory"}),
     StepFinished: (step(1), {"step", "series", "metrics", "timing"}),  # the gradient norm
     ValidationFinished: (ValidationFinished(5, 0.5), {"validations", "log"}),

@@ -4,26 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from trainer.callbacks.pace import PaceWatch
+from trainer.callbacks.pace import EarlierPace, PaceWatch, Peaks
 from trainer.events import Event, WarningRaised
+from trainer.machine_events import PaceMeasured
 from trainer.step.callback import StepView
 from trainer.step.counters import Counters
 from trainer.step.outcome import StepOutcome
 
 
-def warnings_after(seconds: Iterable[float], causes: Sequence[str] = ()) -> list[str]:
-    """Return the warnings of a run whose steps take these times."""
+def events_of(seconds: Iterable[float], causes: Sequence[str] = (), earlier: EarlierPace | None = None) -> list[Event]:
+    """Return the events of a run whose steps take these times."""
     events: list[Event] = []
 
     def found() -> Iterator[str]:
         yield from causes
 
-    watch = PaceWatch(events.append, found)
+    watch = PaceWatch(events.append, found, peaks=lambda: Peaks(5, 2, 3), earlier=lambda: earlier)
     outcome = StepOutcome(0.1, 1.0, 1, was_skipped=False, learning_rates={})
     for number, step_seconds in enumerate(seconds):
         before, now = Counters(step=number), Counters(step=number + 1)
         watch.after_step(StepView(before, now, outcome, step_seconds, 1000, ("unet",)))
-    assert all(isinstance(event, WarningRaised) for event in events)
+    watch.report()
+    return events
+
+
+def warnings_after(
+    seconds: Iterable[float], causes: Sequence[str] = (), earlier: EarlierPace | None = None
+) -> list[str]:
+    """Return the warnings of a run whose steps take these times."""
+    events = events_of(seconds, causes, earlier)
     return [event.message for event in events if isinstance(event, WarningRaised)]
 
 
@@ -50,3 +59,27 @@ def test_slow_steps_are_noticed_in_minutes_and_again_after_a_recovery() -> None:
     once = [0.2] * 100 + [0.6] * 200
     assert len(warnings_after(once * 2)) == 2
     assert len(warnings_after(once * 6)) == 3
+
+
+EARLIER = EarlierPace(
+    "2026-03-01", 0.2, "Changed since the last finished run, 2026-03-01: the driver is 555 (was 550)."
+)
+
+
+def test_a_run_that_is_slow_from_its_start_is_compared_with_the_last_good_run() -> None:
+    [message] = warnings_after([0.5] * 400, earlier=EARLIER)
+    assert message == (
+        "A step takes 0.5 s, 2.5 times the 0.2 s of the run 2026-03-01 with these settings. "
+        "Changed since the last finished run, 2026-03-01: the driver is 555 (was 550)."
+    )
+    [message] = warnings_after([0.5] * 400, ["the card's memory is full"], EARLIER)
+    assert "with these settings. Likely: the card's memory is full. Changed since" in message
+    assert warnings_after([0.25] * 400, earlier=EARLIER) == [], "25 % slower"
+    assert warnings_after([0.5] * 60 + [0.2] * 50, earlier=EARLIER) == [], "one slow window"
+
+
+def test_the_pace_and_the_memory_are_measured_at_the_end() -> None:
+    assert events_of([]) == []
+    assert events_of([9.0, 1.0, 1.0]) == [PaceMeasured(3, 1.0, 5, 2, 3)]
+    assert events_of([9.0] * 10 + [0.5] * 9) == [PaceMeasured(19, 0.5, 5, 2, 3)]
+    assert events_of([9.0] * 10 + [0.5] * 50 + [0.4] * 50)[-1] == PaceMeasured(110, 0.4, 5, 2, 3)

@@ -1,10 +1,11 @@
-"""A warning where the steps of a run become much slower than they were, with the likely cause."""
+"""The pace of a run: a warning where its steps are much slower than they were, or than those of the last good run."""
 
 from __future__ import annotations
 
 import os
 import statistics
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Protocol
 
 import psutil
@@ -12,6 +13,7 @@ import torch
 
 from modules.system.devices import Device
 from trainer.events import Event, WarningRaised
+from trainer.machine_events import PaceMeasured
 from trainer.step.callback import StepView
 
 _IGNORED_STEPS = 10  # of a start: kernels are chosen, blocks compiled and memory reserved
@@ -21,6 +23,9 @@ _LEAST_SECONDS = 0.1  # of a difference worth a warning: smaller models are as f
 _MOST_WARNINGS = 3
 _SWAPPED_BYTES = 200e6
 _FULL_SHARE = 0.97
+_ADVICE = (
+    "Close what else uses the card or the memory. If it stays slow, stop, lower the memory (Fit to my card) and resume."
+)
 
 
 class CausesOfSlowness(Protocol):
@@ -31,19 +36,50 @@ class CausesOfSlowness(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class EarlierPace:
+    """The pace of an earlier run with the same settings: its name, the seconds of a step, and what changed since."""
+
+    name: str
+    step_seconds: float
+    changes: str
+
+
+@dataclass(frozen=True, slots=True)
+class Peaks:
+    """Memory in bytes: of the process, of that what is pinned, and on the card."""
+
+    process: int = 0
+    pinned: int = 0
+    card: int = 0
+
+
 class PaceWatch:
-    """Compares the time of steps to that of the run's own fastest ones.
+    """Compares the time of steps to that of the run's own fastest ones, and to an earlier run's.
 
     It takes the medians of windows of 50 steps, or of a minute's steps if these are fewer, so that neither sizes in
     turn nor single slow steps count. A warning needs two slow windows in a row, and another one that the run was fast
-    again in between.
+    again in between. It also measures memory, at each window.
     """
 
-    def __init__(self, emit: Callable[[Event], None], causes: CausesOfSlowness) -> None:
+    def __init__(
+        self,
+        emit: Callable[[Event], None],
+        causes: CausesOfSlowness,
+        *,
+        peaks: Callable[[], Peaks] = Peaks,
+        earlier: Callable[[], EarlierPace | None] = lambda: None,
+    ) -> None:
+        """`earlier` is called once, after the second window: it reads the folders of other runs."""
         self._emit = emit
         self._causes = causes
-        self._num_ignored = 0
+        self._peaks = peaks
+        self._earlier = earlier
+        self._process_peak = 0
+        self._ignored: list[float] = []
         self._window: list[float] = []
+        self._num_windows = 0
+        self._num_steps = 0
         self._usual_seconds = float("inf")
         self._num_slow = 0
         self._is_warned = False
@@ -51,8 +87,9 @@ class PaceWatch:
 
     def after_step(self, view: StepView) -> None:
         """Note the time of a step."""
-        if self._num_ignored < _IGNORED_STEPS:
-            self._num_ignored += 1
+        self._num_steps += 1
+        if len(self._ignored) < _IGNORED_STEPS:
+            self._ignored.append(view.seconds)
             return
         self._window.append(view.seconds)
         is_long = len(self._window) >= _LEAST_STEPS and sum(self._window) >= _WINDOW_SECONDS
@@ -60,26 +97,60 @@ class PaceWatch:
             self._add_window(statistics.median(self._window), view.now.step)
             self._window = []
 
+    def report(self) -> None:
+        """Report the pace and the memory, unless there was no step: for the end of a run."""
+        if not self._num_steps:
+            return
+        now = self._peaks()
+        seconds = self._usual_seconds
+        if not self._num_windows:
+            seconds = statistics.median(self._window or self._ignored)
+        process = max(self._process_peak, now.process)
+        self._emit(PaceMeasured(self._num_steps, seconds, process, now.pinned, now.card))
+
     def _add_window(self, seconds: float, step: int) -> None:
-        is_slow = seconds > max(_SLOWER * self._usual_seconds, self._usual_seconds + _LEAST_SECONDS)
+        self._process_peak = max(self._process_peak, self._peaks().process)
+        self._num_windows += 1
+        is_slow = seconds > _much_slower_than(self._usual_seconds)
         self._num_slow = self._num_slow + 1 if is_slow else 0
         if seconds < _AS_BEFORE * self._usual_seconds:
             self._is_warned = False
         self._usual_seconds = min(self._usual_seconds, seconds)
+        if self._num_windows == 2 and (earlier := self._earlier()) is not None:
+            self._compare_with(earlier)
         if self._num_slow < 2 or self._is_warned or self._num_warnings == _MOST_WARNINGS:
             return
         self._is_warned = True
         self._num_warnings += 1
-        causes = list(self._causes())
-        reason = f"Likely: {'; '.join(causes)}." if causes else "No cause was found in memory, swap and load."
         self._emit(
             WarningRaised(
                 f"Steps have become slower: {seconds:.3g} s each up to step {step:,}, "
-                f"{seconds / self._usual_seconds:.1f} times the {self._usual_seconds:.3g} s of before. {reason}",
-                "Close what else uses the card or the memory. If it stays slow, stop, lower the memory (Fit to my "
-                "card) and resume.",
+                f"{seconds / self._usual_seconds:.1f} times the {self._usual_seconds:.3g} s of before. "
+                f"{self._likely() or 'No cause was found in memory, swap and load.'}",
+                _ADVICE,
             )
         )
+
+    def _compare_with(self, earlier: EarlierPace) -> None:
+        """Warn if even the faster one of the first two windows is much slower than an earlier run."""
+        if self._usual_seconds <= _much_slower_than(earlier.step_seconds):
+            return
+        self._emit(
+            WarningRaised(
+                f"A step takes {self._usual_seconds:.3g} s, {self._usual_seconds / earlier.step_seconds:.1f} times the "
+                f"{earlier.step_seconds:.3g} s of the run {earlier.name} with these settings. "
+                f"{' '.join(text for text in (self._likely(), earlier.changes) if text)}",
+                _ADVICE,
+            )
+        )
+
+    def _likely(self) -> str:
+        causes = list(self._causes())
+        return f"Likely: {'; '.join(causes)}." if causes else ""
+
+
+def _much_slower_than(seconds: float) -> float:
+    return max(_SLOWER * seconds, seconds + _LEAST_SECONDS)
 
 
 class MachineCauses:
@@ -110,3 +181,19 @@ def _swapped_bytes() -> int:
     except (OSError, RuntimeError):  # where the system does not report it
         return 0
     return int(swap.sin + swap.sout)
+
+
+def measure_peaks(device: Device) -> Peaks:
+    """Return the memory that the process holds now, and the most that it has pinned and held on the card."""
+    process = int(psutil.Process().memory_info().rss)
+    if device.type != "cuda":
+        return Peaks(process)
+    return Peaks(process, _pinned_peak(), torch.cuda.max_memory_reserved(device.torch))
+
+
+def _pinned_peak() -> int:
+    """Return the most bytes of the computer's memory that torch has pinned; 0 where its build does not report it."""
+    try:
+        return int(torch.cuda.host_memory_stats().get("allocated_bytes.peak", 0))
+    except (AttributeError, RuntimeError):
+        return 0

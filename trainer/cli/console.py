@@ -33,7 +33,7 @@ from trainer.events import (
     ValidationFinished,
     WarningRaised,
 )
-from trainer.machine_events import BlocksCompiled, ImagesReported, ProfileWritten, SettingChosen
+from trainer.machine_events import BlocksCompiled, ImagesReported, PaceMeasured, ProfileWritten, SettingChosen
 from trainer.rollout_events import ChoicesWanted
 
 _SECONDS_BETWEEN_LINES = 10.0
@@ -194,6 +194,7 @@ def words(event: Event) -> str:
             | SettingChosen()
             | ProfileWritten()
             | ImagesReported()
+            | PaceMeasured()
             | ValidationFinished()
             | RewardMeasured()
         ):
@@ -239,6 +240,7 @@ _Measured = (
     | SettingChosen
     | ProfileWritten
     | ImagesReported
+    | PaceMeasured
 )
 
 
@@ -248,7 +250,15 @@ def _measured_words(event: _Measured) -> str:
             return _validation_words(event)
         case RewardMeasured():
             return _reward_words(event)
-        case CacheFilled() | ImagesDropped() | BlocksCompiled() | SettingChosen() | ProfileWritten() | ImagesReported():
+        case (
+            CacheFilled()
+            | ImagesDropped()
+            | BlocksCompiled()
+            | SettingChosen()
+            | ProfileWritten()
+            | ImagesReported()
+            | PaceMeasured()
+        ):
             return event.summary
         case ChoicesWanted():
             return f"{count(event.num_open, 'choice')} to make in {event.path}" if event.num_open else ""

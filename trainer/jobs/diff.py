@@ -1,29 +1,48 @@
-"""The job that lists the settings in which two configs differ, or one config from the defaults."""
+"""The job that lists how two configs differ, or one from the defaults; or two runs, or one from the last good run."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 from modules.config.compare import differing_paths
 from modules.config.schema import Config
 from modules.settings.edit import get_path
 from modules.settings.field import Setting
+from modules.system.errors import DarkroomError
+from modules.system.paths import from_caller
 from modules.system.problem import cut
 from trainer.job import Job
 from trainer.job_events import JobFinished
 from trainer.jobs.config import ConfigSettings, read_config
-from trainer.jobs.spec import Argument, JobSpec
+from trainer.jobs.spec import Argument, JobSpec, positional
+from trainer.run_folder.records import is_run, read_record
+from trainer.run_folder.since_last_good import compare_with, since_last_good
 
 _ABSENT = "nothing"
 
 
 class DiffSettings(ConfigSettings):
-    """The two configs."""
+    """The two configs, or two runs."""
 
+    config: Annotated[
+        str,
+        Setting(
+            "Config",
+            "A config file, the name of a preset such as '#demo', or the folder of a run: of runs also versions, "
+            "device, models, images and pace are compared.",
+        ),
+        positional("CONFIG"),
+    ] = ""
     other: Annotated[
         str,
-        Setting("Other", "A config file or a preset to compare with; by default the defaults."),
+        Setting(
+            "Other",
+            "A config file, a preset or a run to compare with; by default the defaults, for a run the last finished "
+            "one before it.",
+        ),
         Argument(metavar="OTHER", is_positional=True),
     ] = ""
     json_text: Annotated[bool, Setting("JSON", "Print the differences as JSON."), Argument("--json")] = False
@@ -32,7 +51,7 @@ class DiffSettings(ConfigSettings):
 DIFF = JobSpec(
     "diff",
     "Differences",
-    "List the settings of a config that differ from another config or the defaults.",
+    "List what differs between configs, or between runs since the last good one.",
     DiffSettings,
     "trainer.jobs.diff:diff",
     shows="text",
@@ -41,6 +60,11 @@ DIFF = JobSpec(
 
 def diff(settings: DiffSettings, _job: Job) -> JobFinished:
     """Return the differences as a text. Raises DarkroomError for a config that cannot be read."""
+    run_dir = from_caller(settings.config)
+    if is_run(run_dir):
+        if not settings.other or is_run(from_caller(settings.other)):
+            return _diff_runs(run_dir, settings)
+        settings = settings.model_copy(update={"config": str(run_dir / "config.json")})
     config = settings.load().config
     other = read_config(settings.other).config if settings.other else Config()
     rows = differences(config, other)
@@ -50,6 +74,24 @@ def diff(settings: DiffSettings, _job: Job) -> JobFinished:
     name = settings.other or "the defaults"
     lines = (f"{path} = {cut(v, max_chars=100)}   ({name}: {cut(o, max_chars=60)})\n" for path, v, o in rows)
     return JobFinished("Compared.", text="".join(lines) or f"No setting differs from {name}.\n")
+
+
+def _diff_runs(run_dir: Path, settings: DiffSettings) -> JobFinished:
+    """Return how a run differs from another one. Raises DarkroomError if there is none."""
+    other = from_caller(settings.other) if settings.other else None
+    since = compare_with(read_record(other), run_dir) if other is not None else since_last_good(run_dir)
+    if since is None:
+        raise DarkroomError(
+            f"No earlier run in the workspace of {run_dir.name} has finished, so there is nothing to compare it with.",
+            advice="Name another run behind it.",
+        )
+    if settings.json_text:
+        rows = [asdict(difference) for difference in since.found]
+        text = json.dumps({"run": run_dir.name, "other": since.good.name, "differences": rows}, indent=2)
+        return JobFinished("Compared.", text=text + "\n")
+    text = "".join(f"{d.topic:8} {d.text}\n" for d in since.found)
+    head = f"{run_dir.name} compared with {since.good.name}:\n"
+    return JobFinished("Compared.", text=head + (text or "Nothing that is recorded differs.\n"))
 
 
 def differences(one: Config, other: Config) -> list[tuple[str, str, str]]:

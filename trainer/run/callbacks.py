@@ -18,7 +18,7 @@ from trainer.callbacks.compile_trial import CompileTrial, sizes_of_steps
 from trainer.callbacks.guards import Guards
 from trainer.callbacks.image_report import ImageReportCallback
 from trainer.callbacks.image_sampler import ImageSampler
-from trainer.callbacks.pace import MachineCauses, PaceWatch
+from trainer.callbacks.pace import MachineCauses, PaceWatch, measure_peaks
 from trainer.callbacks.profiling import Profiling
 from trainer.callbacks.reconstruction import ReconstructionMeasure, ReconstructionSamples
 from trainer.callbacks.reports import CompileReport, DroppedImages, Metrics
@@ -39,6 +39,7 @@ from trainer.methods.measured_prompts import measured_prompts
 from trainer.methods.reward_models import RewardModels
 from trainer.preflight.sample_tiles import SampleTiles
 from trainer.run.data import Loaders
+from trainer.run.good_runs import earlier_pace
 from trainer.run.machine import Machine
 from trainer.run.model import LoadedModel
 from trainer.run.processes import WholeValues
@@ -121,7 +122,12 @@ def build_callbacks(
             run_dir=setup.run_dir,
             emit=log.emit,
         ),
-        pace=PaceWatch(log.emit, MachineCauses(device)),
+        pace=PaceWatch(
+            log.emit,
+            MachineCauses(device),
+            peaks=functools.partial(measure_peaks, device),
+            earlier=functools.partial(earlier_pace, setup.run_dir),
+        ),
         validation=ValidationCallback(
             config.validation,
             loader=loaders.validation,

@@ -41,6 +41,7 @@ from trainer.preflight.report import Progress, Report
 from trainer.ranks import ALONE, LostProcessError, Ranks, connect
 from trainer.run.data import build_loaders, caches_of
 from trainer.run.failure import failure_of, not_enough_memory
+from trainer.run.good_runs import report_changes
 from trainer.run.machine import Machine, machine_of, name_of, no_spill
 from trainer.run.meters import DownloadMeter, MemoryMeter
 from trainer.run.model import load_model
@@ -183,6 +184,8 @@ def execute(
             carry = report_images if request.kind == "report" else carry_out
             carry(setup)
         except Exception as error:
+            if not isinstance(error, StopRequested):
+                report_changes(setup)
             if is_out_of_memory(error) or is_out_of_memory(error.__cause__):
                 raise not_enough_memory(error, setup) from (error.__cause__ or error)
             raise

@@ -46,7 +46,7 @@ from trainer.step.callback import Callback
 from trainer.step.counters import Counters
 from trainer.step.freezing import freeze_finished_units
 from trainer.step.gradient_sums import Reduction
-from trainer.step.loop import Training, run_loop
+from trainer.step.loop import LoopOutcome, Training, run_loop
 from trainer.step.meeting import Meeting
 from trainer.step.pauses import Pauses
 from trainer.step.precision import timed_kernels
@@ -76,7 +76,7 @@ def carry_out(setup: RunSetup) -> None:
             num_sizes=len(setup.datasets.training.bucket_counts),
             deterministic=setup.config.general.deterministic,
         ):
-            outcome = run_loop(training)
+            outcome = _loop(run)
         if is_main:
             with suppress(StopRequested):  # training is complete: a stop now only ends sampling
                 callbacks.sampling.at_end(training.counters)
@@ -106,6 +106,15 @@ def carry_out(setup: RunSetup) -> None:
         if not is_safe and is_main:
             rescue(run)
         run.close()
+
+
+def _loop(run: PreparedRun) -> LoopOutcome:
+    """Train, and report the pace and the memory of the steps, however it ends."""
+    try:
+        return run_loop(run.training)
+    finally:
+        if run.setup.machine.ranks.rank.is_main:
+            run.callbacks.pace.report()
 
 
 def report_images(setup: RunSetup) -> None:

@@ -12,7 +12,7 @@ from modules.config.schema import Config
 from modules.system.problem import count, cut, shown
 from trainer.run_folder.recipe import ConceptImages, Recipe
 
-Topic = Literal["version", "machine", "model", "images", "setting", "choice"]
+Topic = Literal["version", "machine", "model", "images", "setting", "choice", "pace"]
 
 PLACES = (
     "general.workspace_dir",

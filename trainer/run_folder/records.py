@@ -30,6 +30,7 @@ from trainer.events import (
     StepFinished,
     ValidationFinished,
 )
+from trainer.machine_events import PaceMeasured
 from trainer.run_folder.backup import BackupInfo, list_backups
 from trainer.run_folder.event_log import EVENTS_FILE, outlasts
 from trainer.run_folder.fork import Origin, origin_of
@@ -47,7 +48,8 @@ class RunRecord:
     """A run: its folder and the facts in its log. `seconds` is the time that it ran, without the time between attempts.
 
     `ending` is "crashed" if neither an ending was logged nor a process holds the folder. `best_loss` is the lowest
-    validation loss. `outputs` are the saved models, `size_bytes` is the size of the folder without them.
+    validation loss, `pace` that of the last attempt. `outputs` are the saved models, `size_bytes` is the size of the
+    folder without them.
     """
 
     run_dir: Path
@@ -68,6 +70,7 @@ class RunRecord:
     origin: Origin | None = None
     base_model: str = ""
     destination: str = ""
+    pace: PaceMeasured | None = None
 
     @property
     def name(self) -> str:
@@ -116,6 +119,11 @@ def run_dirs_of(workspaces: Iterable[Path]) -> list[Path]:
     return [run_dir for _, run_dir in sorted(timed, key=lambda entry: entry[0], reverse=True)]
 
 
+def is_run(folder: Path) -> bool:
+    """Return whether a folder is that of a run: it has its log."""
+    return (folder / EVENTS_FILE).is_file()
+
+
 def read_record(run_dir: Path) -> RunRecord:
     """Return the record of a run. What cannot be read is left out."""
     log = _Log()
@@ -144,6 +152,7 @@ def read_record(run_dir: Path) -> RunRecord:
         origin=origin_of(run_dir),
         base_model=_text_in(settings, "model", "base_model"),
         destination=_text_in(settings, "output", "destination"),
+        pace=log.pace,
     )
 
 
@@ -216,6 +225,7 @@ class _Log:
         self._validations: list[ValidationFinished] = []
         self._samples: list[SampleReady] = []
         self.outputs: list[Path] = []
+        self.pace: PaceMeasured | None = None
         self.seconds = 0.0
         self._end: RunFinished | RunFailed | None = None
         self._last_step = b""
@@ -265,6 +275,8 @@ class _Log:
                 self._samples.append(event)
             case ModelSaved():
                 self.outputs.append(Path(event.path))
+            case PaceMeasured():
+                self.pace = event
         self._end = event if isinstance(event, RunFinished | RunFailed) else None
 
     def close(self) -> None:

@@ -25,7 +25,14 @@ from trainer.events import (
     ValidationFinished,
     WarningRaised,
 )
-from trainer.machine_events import BlocksCompiled, ImagesReported, MemoryMeasured, ProfileWritten, SettingChosen
+from trainer.machine_events import (
+    BlocksCompiled,
+    ImagesReported,
+    MemoryMeasured,
+    PaceMeasured,
+    ProfileWritten,
+    SettingChosen,
+)
 from trainer.rollout_events import ChoicesWanted, RolloutSampled
 from trainer.run_folder.event_log import outlasts
 from ui.loop.log_lines import line_of
@@ -89,7 +96,15 @@ def _fold_event(state: RunState, event: Event) -> RunState:  # noqa: C901 - one 
             return replace(state, finished=event, phase="", detail="")
         case RunFailed():
             return replace(state, failed=event, phase="", detail="")
-        case CacheFilled() | ImagesDropped() | BlocksCompiled() | SettingChosen() | ProfileWritten() | WarningRaised():
+        case (
+            CacheFilled()
+            | ImagesDropped()
+            | BlocksCompiled()
+            | SettingChosen()
+            | ProfileWritten()
+            | PaceMeasured()
+            | WarningRaised()
+        ):
             return state  # only a log line
         case _:
             assert_never(event)

@@ -22,7 +22,7 @@ from trainer.events import (
     ValidationFinished,
     WarningRaised,
 )
-from trainer.machine_events import BlocksCompiled, ImagesReported, ProfileWritten, SettingChosen
+from trainer.machine_events import BlocksCompiled, ImagesReported, PaceMeasured, ProfileWritten, SettingChosen
 from ui.loop.wording import PHASE_LABELS, describe_validation, reward_line
 
 Tone = Literal["plain", "good", "warning", "error"]
@@ -50,7 +50,15 @@ def _describe_event(event: Event) -> tuple[str, Tone] | None:
         case PhaseChanged(phase=phase, detail=detail):
             label = PHASE_LABELS.get(phase, phase)
             return f"{label}: {detail}" if detail else label, "plain"
-        case CacheFilled() | ImagesDropped() | BlocksCompiled() | SettingChosen() | ProfileWritten() | ImagesReported():
+        case (
+            CacheFilled()
+            | ImagesDropped()
+            | BlocksCompiled()
+            | SettingChosen()
+            | ProfileWritten()
+            | ImagesReported()
+            | PaceMeasured()
+        ):
             return event.summary, "plain"
         case ValidationFinished():
             return f"Validation loss {describe_validation(event)}", "plain"

@@ -9,8 +9,10 @@ from functools import partial
 
 from modules.config.schema import Config
 from modules.system.problem import count
+from trainer.run_folder.differences import file_differences, image_differences, listed
+from trainer.run_folder.recipe import Recipe, known_recipe
 from trainer.run_folder.records import RunRecord, config_of
-from ui.features.runs.model import model_name, row_of, start_text
+from ui.features.runs.model import memory_text, model_name, row_of, start_text, step_text
 from ui.forms.changes import changes, value_text
 from ui.forms.context import Context
 from ui.loop.background import Job
@@ -33,11 +35,12 @@ _FIGURES = ("Result", "Ended", "Steps", "Best validation", "Length", "Size")
 
 @dataclass(frozen=True, slots=True)
 class ComparedRun:
-    """A run to compare: its record, its settings if they can be read, and its state."""
+    """A run to compare: its record, its settings and its recipe if they can be read, and its state."""
 
     record: RunRecord
     config: Config | None
     state: RunState
+    recipe: Recipe | None = None
 
     @property
     def name(self) -> str:
@@ -67,13 +70,64 @@ def comparison_lines(runs: Sequence[ComparedRun]) -> tuple[Line, ...]:
 
 def compare_runs(records: Sequence[RunRecord]) -> list[ComparedRun]:
     """Read the settings and curves of runs: for a background thread."""
-    return [ComparedRun(r, config_of(r.run_dir), read_past_state(r.run_dir)) for r in records[:MAX_RUNS]]
+    return [
+        ComparedRun(r, config_of(r.run_dir), read_past_state(r.run_dir), known_recipe(r.run_dir))
+        for r in records[:MAX_RUNS]
+    ]
 
 
 def figure_rows(runs: Sequence[ComparedRun]) -> list[tuple[str, tuple[str, ...]]]:
     """Return the figures of the runs, a row for each figure and a cell for each run."""
     cells = [row_of(run.record)[1:] for run in runs]
-    return [(name, tuple(row[number] for row in cells)) for number, name in enumerate(_FIGURES)]
+    figures = [(name, tuple(row[number] for row in cells)) for number, name in enumerate(_FIGURES)]
+    for name, cell in (("Time of a step", step_text), ("Peak memory", memory_text)):
+        values = tuple(cell(run.record.pace) for run in runs)
+        if any(value != "–" for value in values):
+            figures.append((name, values))
+    return figures
+
+
+def recorded_rows(runs: Sequence[ComparedRun]) -> list[tuple[str, tuple[str, ...]]]:
+    """Return what the recipes of the runs record and in which they differ: versions, machine, models, images.
+
+    A row for each with a cell for each run. Models and images of later runs are compared with those of the first.
+    """
+    recipes = [run.recipe for run in runs]
+    if sum(recipe is not None for recipe in recipes) < 2:
+        return []
+    facts = [_facts_of(recipe) if recipe is not None else {} for recipe in recipes]
+    names = dict.fromkeys(name for of_run in facts for name in of_run)
+    rows = [(name, tuple(of_run.get(name, "–") for of_run in facts)) for name in names]
+    rows = [(name, cells) for name, cells in rows if len(set(cells)) > 1]
+    first = next(recipe for recipe in recipes if recipe is not None)
+    for name, find in (("Models", _model_text), ("Images", _image_text)):
+        cells = tuple("–" if recipe is None else find(first, recipe) for recipe in recipes)
+        if any(cell not in ("–", _SAME) for cell in cells):
+            rows.append((name, cells))
+    return rows
+
+
+_SAME = "as the first"
+
+
+def _facts_of(recipe: Recipe) -> dict[str, str]:
+    machine = recipe.machine
+    facts = {
+        "Device": machine.device,
+        "Driver": machine.driver,
+        "Processor": machine.processor,
+        "CPU threads": str(machine.num_threads),
+        "Processes": str(machine.num_processes),
+    }
+    return facts | {name[:1].upper() + name[1:]: value[:12] for name, value in recipe.versions.items()}
+
+
+def _model_text(first: Recipe, recipe: Recipe) -> str:
+    return listed(file_differences(first, recipe)) or _SAME
+
+
+def _image_text(first: Recipe, recipe: Recipe) -> str:
+    return listed(image_differences(first.concepts, recipe.concepts)) or _SAME
 
 
 def setting_rows(runs: Sequence[ComparedRun]) -> list[tuple[str, tuple[str, ...]]]:
@@ -134,10 +188,11 @@ class RunComparison(Window):
         self.chart.show(run_figure(comparison_lines(runs)))
         for number, run in enumerate(runs):
             self.table.tree.heading(f"run{number}", text=run.name)
-        figures, settings = figure_rows(runs), setting_rows(runs)
+        figures, recorded, settings = figure_rows(runs), recorded_rows(runs), setting_rows(runs)
         self.table.set_rows(
             [
                 *((f" {name}", values, _HEADING) for name, values in figures),
+                *((f" {name}", values, "") for name, values in recorded),
                 *((f" {name}", values, "") for name, values in settings),
             ]
         )

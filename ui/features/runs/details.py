@@ -11,7 +11,7 @@ from modules.system.problem import count
 from trainer.events import SampleReady
 from trainer.run_folder.backup import BackupInfo
 from trainer.run_folder.records import RunRecord
-from ui.features.runs.model import fact_lines
+from ui.features.runs.model import changes_line, fact_lines
 from ui.forms.context import Context
 from ui.loop.background import Job
 from ui.loop.past_runs import read_past_state
@@ -46,6 +46,8 @@ class RunDetails:
         self._context = context
         self._record: RunRecord | None = None
         self._job: Job | None = None
+        self._changes_job: Job | None = None
+        self._changes = ""
         px = context.theme.px
         scroll = ScrollFrame(self.card.add(_RUN, is_offered=True), context.theme, "card")
         scroll.pack(fill="both", expand=True, padx=(px(12), 0))
@@ -77,14 +79,35 @@ class RunDetails:
         if record == self._record:
             return
         is_other = record is None or self._record is None or record.run_dir != self._record.run_dir
+        has_ended = record is not None and self._record is not None and record.ending != self._record.ending
         self._record = record
         if is_other:
             self.chart.set_zoom(Zoom())  # its steps mean nothing in another run
-        if record is not None:
-            self.facts.set_text("\n".join(fact_lines(record)))
+        if is_other or has_ended:
+            self._read_changes()
+        self._show_facts()
         self._show_backups(record, keeps_selection=not is_other)
         self._show_state(RunState() if is_other else self.state)
         self._read_log()
+
+    def _read_changes(self) -> None:
+        """Read what changed since the last finished run: only once, as it reads the logs of other runs."""
+        if self._changes_job is not None:
+            self._changes_job.cancel()
+        self._changes = ""
+        if self._record is not None:
+            self._changes_job = self._context.pump.background.run(
+                partial(changes_line, self._record), self._show_changes
+            )
+
+    def _show_changes(self, changes: str) -> None:
+        self._changes = changes
+        self._show_facts()
+
+    def _show_facts(self) -> None:
+        if self._record is not None:
+            lines = fact_lines(self._record)
+            self.facts.set_text("\n".join([*lines, self._changes] if self._changes else lines))
 
     def _show_backups(self, record: RunRecord | None, *, keeps_selection: bool) -> None:
         backups = record.backups[::-1] if record else ()

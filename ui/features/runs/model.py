@@ -12,7 +12,9 @@ from modules.families.registry import FAMILIES
 from modules.objectives.registry import METHODS
 from modules.system.paths import as_config_path
 from modules.system.problem import count
+from trainer.machine_events import PaceMeasured
 from trainer.run_folder.records import RunRecord, read_record, run_dirs_of, stamp_of
+from trainer.run_folder.since_last_good import CAUSES_OF_FAILURE, CAUSES_OF_SLOWNESS, since_last_good
 from trainer.run_folder.trash import Contents
 from ui.loop.background import Background, Job
 from ui.loop.signal import Signal
@@ -52,6 +54,27 @@ def model_name(record: RunRecord) -> str:
     return Path(name).stem if name else record.name
 
 
+def step_text(pace: PaceMeasured | None) -> str:
+    """Return the time of a step as text; a dash if it was not measured."""
+    return "–" if pace is None else f"{pace.step_seconds:.3g} s"
+
+
+def memory_text(pace: PaceMeasured | None) -> str:
+    """Return the most memory that a run held, as text; a dash if it was not measured."""
+    if pace is None:
+        return "–"
+    return f"{format_size(pace.process_peak)}{f', card {format_size(pace.card_peak)}' if pace.card_peak else ''}"
+
+
+def changes_line(record: RunRecord) -> str:
+    """Return what changed since the last finished run, as a sentence; empty without one. For a background thread."""
+    since = since_last_good(record.run_dir)
+    if since is None:
+        return ""
+    slower = "".join(f" Also, {d.text}." for d in since.found if d.topic == "pace")
+    return f"{since.sentence(CAUSES_OF_FAILURE if record.ending == 'failed' else CAUSES_OF_SLOWNESS)}{slower}"
+
+
 def fact_lines(record: RunRecord) -> list[str]:
     """Return the known facts of a run, one per line."""
     ending = ENDINGS[record.ending]
@@ -59,6 +82,8 @@ def fact_lines(record: RunRecord) -> list[str]:
     if record.total_steps:
         took = f" in {format_duration(record.seconds)}" if record.seconds else ""
         lines.append(f"Step {record.step:,} of {record.total_steps:,}{took}")
+    if record.pace is not None:
+        lines.append(f"A step took {step_text(record.pace)}; peak memory {memory_text(record.pace)}")
     if record.facts is not None:
         family, method = FAMILIES.get(record.facts.family), METHODS.get(record.facts.method)
         labels = [family.label if family else record.facts.family, method.label if method else record.facts.method]

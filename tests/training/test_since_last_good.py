@@ -1,0 +1,84 @@
+"""What changed since the last good run: named when a run fails, and by `diff`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.builders.configs import laid_over, small_config
+from tests.builders.runs import run
+from trainer.__main__ import main
+from trainer.callbacks.pace import EarlierPace
+from trainer.events import RunFailed, WarningRaised
+from trainer.machine_events import PaceMeasured
+from trainer.methods.denoise import Denoise
+from trainer.methods.protocol import StepLoss
+from trainer.run.good_runs import earlier_pace
+from trainer.run_folder.records import read_record, run_dirs
+from trainer.run_folder.since_last_good import last_good_run
+
+
+def test_a_run_that_fails_names_what_changed_since_the_last_good_one(
+    tiny_sd: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = small_config(tmp_path, model=tiny_sd, images=images)
+    good = run(config)
+    assert not [w for w in good.of(WarningRaised) if "last finished run" in w.message]
+    [pace] = good.of(PaceMeasured)
+    assert pace.num_steps == 6
+    assert pace.process_peak > 10**8
+
+    def failing(*_arguments: Any) -> StepLoss:
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(Denoise, "loss", failing)
+    changed = laid_over(config, {"training": {"learning_rate": 0.5}, "sampling": {"at_start": True}})
+    for each, sentence in (
+        (config, "Nothing that is recorded has changed since the last finished run, {}: settings,"),
+        (
+            changed,
+            "Changed since the last finished run, {}: Learning rate is 0.5 (was 0.001); Sample at start is true (was ",
+        ),
+    ):
+        failed = run(each)
+        assert isinstance(failed.ending, RunFailed)
+        [message] = [w.message for w in failed.of(WarningRaised) if "last finished run" in w.message]
+        last, *_, first = run_dirs(tmp_path / "workspace")
+        assert message.startswith(sentence.format(first.name))
+    assert main(["diff", str(last)]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"{last.name} compared with {first.name}:\n")
+    assert "setting  Learning rate is 0.5 (was 0.001)\n" in shown
+    assert "Likely the cause: Learning rate is 0.5" in message
+    assert main(["diff", str(last), str(first), "--json"]) == 0
+    [_, rate] = json.loads(capsys.readouterr().out)["differences"]
+    assert rate == {"topic": "setting", "text": "Learning rate is 0.5 (was 0.001)", "path": "training.learning_rate"}
+    assert main(["diff", str(first)]) == 2
+    assert "No earlier run in the workspace" in capsys.readouterr().err
+    assert main(["diff", str(last), "#demo"]) == 0
+    assert "training.learning_rate = 0.5" in capsys.readouterr().out
+
+
+def test_the_pace_of_the_last_good_run_counts_if_its_steps_are_the_same(
+    tiny_sd: Path, images: Path, tmp_path: Path
+) -> None:
+    config = small_config(tmp_path, model=tiny_sd, images=images, training={"epochs": 1})
+    for settings in ({}, {"general": {"seed": 3}}, {"training": {"batch_size": 1}}):
+        run(laid_over(config, settings))
+    third, second, first = run_dirs(tmp_path / "workspace")
+    assert last_good_run(first) is None
+    good = last_good_run(second)
+    assert good == read_record(first)
+    assert earlier_pace(second) is None, "of three steps"
+    events = first / "events.jsonl"
+    events.write_text(events.read_text().replace('"num_steps": 3,', '"num_steps": 30,'))
+    assert good is not None
+    assert good.pace is not None
+    found = earlier_pace(second)
+    assert isinstance(found, EarlierPace)
+    assert (found.name, found.step_seconds) == (first.name, good.pace.step_seconds)
+    assert "Seed is 3 (was 42)" in found.changes
+    assert earlier_pace(third) is None, "another batch size"
