@@ -132,7 +132,7 @@ class ModelSearch:
         identity = identity_of(folder)
         if identity is None or not self._is_new(identity):
             return
-        if index_file(folder) is not None:
+        if self._is_model(folder):
             yield FoundModel(folder, str(folder), place, identify(folder), self._size_of(folder))
             return
         for path, mode in self._entries(folder):
@@ -149,7 +149,8 @@ class ModelSearch:
             with os.scandir(folder) as entries:
                 names = sorted(entry.name for entry in entries if not entry.name.startswith("."))
         except OSError:
-            self.unreadable.append(folder)
+            if folder not in self.unreadable:
+                self.unreadable.append(folder)
             return
         for name in names:
             self._num_entries += 1
@@ -167,7 +168,7 @@ class ModelSearch:
         identity = identity_of(path)
         if identity is None or not self._is_new(identity):
             return None
-        return FoundModel(path, str(path), place, identify(path), path.stat().st_size)
+        return FoundModel(path, str(path), place, identify(path), _size_of_file(path))
 
     def _search_cache(self, cache: Path, *, is_used: bool) -> None:
         from huggingface_hub import scan_cache_dir
@@ -185,7 +186,7 @@ class ModelSearch:
             if self._is_stopped or len(self.found) >= _MAX_MODELS:
                 self.is_cut = True
                 return
-            if index_file(newest.snapshot_path) is not None:
+            if self._is_model(newest.snapshot_path):
                 has_name = is_used and "main" in newest.refs
                 name = repository.repo_id if has_name else str(newest.snapshot_path)
                 kind = identify(newest.snapshot_path)
@@ -195,12 +196,20 @@ class ModelSearch:
                     if stat.S_ISREG(mode) and (model := self._model_at(path, HUB_CACHE)) is not None:
                         self._add(model)
 
+    def _is_model(self, folder: Path) -> bool:
+        """Return whether a folder is a model in diffusers' layout; one that may not be read is noted."""
+        try:
+            return index_file(folder) is not None
+        except OSError:
+            self.unreadable.append(folder)
+            return False
+
     def _size_of(self, folder: Path) -> int:
         """Return the size of the weights in a model's folder and in the folders of its parts."""
         total = 0
         for path, mode in list(self._entries(folder)):
             files = self._entries(path) if stat.S_ISDIR(mode) else iter([(path, mode)])
-            total += sum(p.stat().st_size for p, m in files if stat.S_ISREG(m) and p.suffix in SUFFIXES)
+            total += sum(_size_of_file(p) for p, m in files if stat.S_ISREG(m) and p.suffix in SUFFIXES)
         return total
 
     def _is_new(self, identity: tuple[int, int]) -> bool:
@@ -210,6 +219,13 @@ class ModelSearch:
 
     def _add(self, model: FoundModel) -> None:
         self.found.append(model)
+
+
+def _size_of_file(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:  # removed meanwhile
+        return 0
 
 
 def ranked(models: Sequence[FoundModel], family: str) -> list[FoundModel]:

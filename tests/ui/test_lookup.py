@@ -20,6 +20,7 @@ from ui.widgets.actions import Action
 ACTIONS = Index(
     Config(),
     actions=[
+        Action("base_model", "Base model…", print, help="Choose a model file or folder"),
         Action("load", "Load…", print, help="Load a config"),
         Action("export", "Export as one file…", print, help="Write the model as one file"),
         Action("appearance_dark", "Dark", print, help="Dark window colors"),
@@ -159,6 +160,8 @@ def test_the_nearest_is_found_and_no_hit_finds_nothing() -> None:
         ("theme", "appearance_dark"),
         ("appearance", "appearance_dark"),
         ("convert model", "page_tools"),
+        ("civitai", "base_model"),
+        ("comfyui checkpoint", "base_model"),
     ],
 )
 def test_commands_and_pages_are_found_by_their_names_and_usual_words(text: str, action: str) -> None:

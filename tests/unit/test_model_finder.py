@@ -153,6 +153,23 @@ def test_links_are_followed_once_and_what_cannot_be_read_is_passed_over(home: Pa
     assert not result.is_cut
 
 
+def test_a_folder_that_may_not_be_read_is_noted(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = comfyui(home / "ComfyUI")
+    checkpoint(root / "models/checkpoints/z.safetensors")
+    (root / "models/checkpoints/locked").mkdir()
+    is_model, scan = finder.index_file, os.scandir
+
+    def refuse(folder: Path) -> None:
+        if Path(folder).name == "locked":  # the tests may run as a user who may read everything
+            raise PermissionError(13, "Permission denied", str(folder))
+
+    monkeypatch.setattr(finder, "index_file", lambda folder: refuse(folder) or is_model(folder))
+    monkeypatch.setattr(finder.os, "scandir", lambda folder: refuse(folder) or scan(folder))
+    result = search()
+    assert names(result.found) == {"z.safetensors": "ComfyUI"}
+    assert result.unreadable == [root / "models/checkpoints/locked"]
+
+
 def test_a_search_is_bounded_and_can_be_stopped(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = comfyui(home / "ComfyUI") / "models/checkpoints"
     for number in range(5):

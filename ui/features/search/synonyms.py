@@ -71,6 +71,7 @@ ACTION_WORDS: Mapping[str, str] = {
     "appearance_dark": "dark mode theme appearance night colors",
     "appearance_light": "light mode theme appearance day colors",
     "auto_captions": "captioning tagger tags wd14 blip florence describe",
+    "base_model": "checkpoint file download comfyui a1111 automatic1111 forge stability matrix hugging face civitai",
     "bundle": "bug report log",
     "captions": "caption tags masks editor brush",
     "differences": "diff compare changes",
