@@ -19,7 +19,7 @@ class Problem:
     message: str
     severity: Severity = "error"
     advice: str = ""
-    topic: Literal["", "memory", "destination", "base_model", "length"] = ""
+    topic: Literal["", "memory", "destination", "base_model", "length", "preset"] = ""
 
     def to_json(self) -> dict[str, str]:
         """Return the problem as JSON-safe data."""

@@ -34,9 +34,8 @@ def problems_of_processor(
     why = "The training device is the processor (cpu)." if is_chosen else machine.why_no_gpu
     if needed > TIGHT * machine.memory_bytes:
         has = f"the computer has {in_gb(machine.memory_bytes)}"
-        yield Problem(
-            _DEVICE, f"{why} The run needs about {in_gb(needed)} of memory, and {has}.", advice=_other_ways(machine)
-        )
+        message = f"{why} The run needs about {in_gb(needed)} of memory, and {has}."
+        yield Problem(_DEVICE, message, advice=_other_ways(machine), topic="preset")
         return
     step = step_seconds(StepTimes(budget).facts(config), num_cores=machine.num_cores)
     times = (
@@ -49,6 +48,7 @@ def problems_of_processor(
             f"{why} The run is sized for a GPU. {times}",
             "warning" if is_chosen else "error",
             _other_ways(machine) + ("" if is_chosen else " To train here all the same, set the device to cpu."),
+            "preset",
         )
     elif step * total_steps > _LONG_SECONDS:
         yield Problem(

@@ -18,6 +18,7 @@ OFFERS: Mapping[str, tuple[str, str]] = {
     "memory": ("Fit to my card…", "fit"),
     "base_model": ("Choose the base model…", "base_model"),
     "length": ("How long to train…", "length"),
+    "preset": ("Choose a preset…", "find_preset"),
 }
 """What is offered against a problem, by its topic: the label of a button, and its action."""
 

@@ -13,6 +13,7 @@ from modules.system import hardware
 from modules.system.hardware import GpuMemory, Hardware
 from modules.system.problem import Problem
 from tests.builders.budgets import budget_of_run
+from trainer.preflight import processor
 from trainer.preflight.machine import Machine, this_machine
 from trainer.preflight.presets_here import offers
 from trainer.preflight.processor import problems_of_processor
@@ -40,16 +41,20 @@ def on(config: Config, device: str) -> Config:
 @pytest.mark.parametrize("name", ["#sdxl 1.0 LoRA 24 GB", "#z-image LoRA 8 GB"])
 def test_a_run_sized_for_a_gpu_is_an_error_that_names_what_runs_here(name: str) -> None:
     [problem] = found(preset(name))
-    assert (problem.severity, problem.path) == ("error", "general.train_device")
+    assert (problem.severity, problem.path, problem.topic) == ("error", "general.train_device", "preset")
     assert "No GPU was found. The run is sized for a GPU. On 8 cores" in problem.message
     assert "such as the preset #sd 1.5 LoRA, or train on a machine with a GPU" in problem.advice
 
 
-def test_one_that_needs_more_memory_than_the_computer_has_is_an_error_on_any_device() -> None:
+def test_one_that_needs_more_memory_than_the_computer_has_is_an_error_on_any_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(processor, "names_on_processor", lambda _machine: ())
     for device in ("auto", "cpu"):
         [problem] = found(on(preset("#sd 1.5 LoRA"), device), replace(DESKTOP, memory_bytes=2 * GB))
         assert problem.severity == "error"
         assert "and the computer has 2.0 GB" in problem.message
+        assert problem.advice.startswith("Choose a smaller model, or train on a machine with a GPU")
 
 
 def test_a_slow_one_is_a_warning_with_the_time_and_so_is_one_on_the_device_cpu() -> None:
