@@ -1,8 +1,8 @@
-"""Exporting a backup as a model that other programs load, without resuming its run."""
+"""Exporting backups as models that other programs load, without resuming their run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -35,28 +35,49 @@ def export_backup(
 ) -> ExportedModel:
     """Write the model of a backup with the weights that its run saves, and in its format.
 
-    The model is loaded on the CPU: a card may be in use by another run. The metadata have no facts about images that
-    are no longer there. `report(what)` is called before each part of the work, and may raise to stop it. Raises
-    DarkroomError for a damaged backup, and OSError.
+    See `export_backups`.
     """
-    verify(backup)
-    config = load_file(backup.path / "config.json").config
+    return export_backups([(backup, out)], now=now, report=report)[0]
+
+
+def export_backups(
+    wanted: Sequence[tuple[BackupInfo, Path]], *, now: datetime, report: Callable[[str], object] = str
+) -> list[ExportedModel]:
+    """Write the models of backups of one run, each to its path. The model is loaded once for those of one config.
+
+    It is loaded on the CPU: a card may be in use by another run. The metadata have no facts about images that are no
+    longer there. `report(what)` is called before each part of the work, and may raise to stop it. Raises DarkroomError
+    for a damaged backup, and OSError.
+    """
+    by_config: dict[str, list[tuple[BackupInfo, Path]]] = {}
+    for backup, out in wanted:
+        verify(backup)
+        by_config.setdefault((backup.path / "config.json").read_text(encoding="utf-8"), []).append((backup, out))
+    return [model for same in by_config.values() for model in _export(same, now, report)]
+
+
+def _export(
+    wanted: Sequence[tuple[BackupInfo, Path]], now: datetime, report: Callable[[str], object]
+) -> Iterator[ExportedModel]:
+    run_dir = wanted[0][0].run_dir
+    config = load_file(wanted[0][0].path / "config.json").config
     for name in ("train_device", "temp_device"):
         config, _ = set_path(config, f"general.{name}", "cpu")
-    saved = read_state(backup.path)
     machine = machine_of(config.general, config.training.precision)
     report("loading the model")
-    model = load_model(without_additions(config), machine, None, start_copy=start_copy_in(backup.run_dir))
+    model = load_model(without_additions(config), machine, None, start_copy=start_copy_in(run_dir))
     try:
-        restore_fixed(backup.path, model.groups)
         report("checking the images")
-        datasets = check(config, run_dir=backup.run_dir).datasets
+        datasets = check(config, run_dir=run_dir).datasets
         dataset = datasets.training if datasets is not None else Dataset((), (), 1)
-        total_steps = saved.counters.step if datasets is None else datasets.plans.total_steps(config.training.epochs)
-        exporter = exporter_of(config, backup.run_dir, model, dataset, total_steps)
-        values = weights_to_use(backup.path, model.groups, {})
-        report("writing the model")
-        exporter.save(out, values, SaveMoment(now, saved.counters.step, saved.counters.epoch))
+        for backup, out in wanted:
+            moment = read_state(backup.path).counters
+            total_steps = moment.step if datasets is None else datasets.plans.total_steps(config.training.epochs)
+            restore_fixed(backup.path, model.groups)
+            exporter = exporter_of(config, run_dir, model, dataset, total_steps)
+            values = weights_to_use(backup.path, model.groups, {})
+            report("writing the model")
+            exporter.save(out, values, SaveMoment(now, moment.step, moment.epoch))
+            yield ExportedModel(out, moment.step, moment.epoch)
     finally:
         model.placement.close()
-    return ExportedModel(out, saved.counters.step, saved.counters.epoch)
