@@ -56,11 +56,13 @@ def link_model(source: Path, destination: Path) -> None:
             shutil.copyfile(file, place)
 
 
-def use_as_result(source: Path, destination: Path, *, run_dir: Path, is_kept: bool) -> Path | None:
+def use_as_result(
+    source: Path, destination: Path, *, run_dir: Path, is_kept: bool, step: int | None = None
+) -> Path | None:
     """Copy a saved model to the place of the result; return where the model that was there is kept, None without one.
 
     If it `is_kept`, it is copied first, to the run's "save" folder as "<name>-last", and under a further number if that
-    name is taken. Raises OSError; the result is then unchanged.
+    name is taken. `step` is the step of the model, which is recorded. Raises OSError; the result is then unchanged.
     """
     kept = None
     if destination.exists() and is_kept:
@@ -68,7 +70,7 @@ def use_as_result(source: Path, destination: Path, *, run_dir: Path, is_kept: bo
         copy_model(destination, kept)
     copy_model(source, destination)
     with suppress(OSError):  # the model is in its place; a resumed run would only write the result once more
-        record_again(run_dir, destination, model_files(destination))
+        record_again(run_dir, destination, model_files(destination), model_step=step)
     return kept
 
 
@@ -115,6 +117,7 @@ class WrittenResult:
 
     `destination` is where it was to be written: `path`, unless that could not be written or belonged to another run.
     `is_abandoned`: the run was resumed from an earlier step since, so this is the result of a branch that it abandoned.
+    `model_step` is the step of the model in it, if the user has chosen an earlier one since.
     """
 
     path: Path
@@ -122,6 +125,7 @@ class WrittenResult:
     files: tuple[WrittenFile, ...]
     destination: Path
     is_abandoned: bool = False
+    model_step: int | None = None
 
     def is_unchanged(self) -> bool:
         """Return whether all files are still there with the same content."""
@@ -129,7 +133,13 @@ class WrittenResult:
 
 
 def record_result(
-    run_dir: Path, path: Path, files: Sequence[Path], *, step: int, destination: Path | None = None
+    run_dir: Path,
+    path: Path,
+    files: Sequence[Path],
+    *,
+    step: int,
+    destination: Path | None = None,
+    model_step: int | None = None,
 ) -> WrittenResult:
     """Record a result that a run has just written after a step: its path, and all files that belong to it.
 
@@ -137,16 +147,17 @@ def record_result(
     path. Raises OSError.
     """
     written = tuple(WrittenFile(f.absolute(), f.stat().st_size, _sha256(f)) for f in dict.fromkeys(files))
-    result = WrittenResult(path.absolute(), step, written, (destination or path).absolute())
+    place = (destination or path).absolute()
+    result = WrittenResult(path.absolute(), step, written, place, model_step=model_step)
     _write(run_dir, [*(r for r in results_of(run_dir) if r.path != result.path), result])
     return result
 
 
-def record_again(run_dir: Path, path: Path, files: Sequence[Path]) -> None:
+def record_again(run_dir: Path, path: Path, files: Sequence[Path], *, model_step: int | None = None) -> None:
     """Record what is now at the path of a recorded result; nothing for another path. Raises OSError."""
     before = next((r for r in results_of(run_dir) if r.path == path.absolute()), None)
     if before is not None:
-        record_result(run_dir, path, files, step=before.step, destination=before.destination)
+        record_result(run_dir, path, files, step=before.step, destination=before.destination, model_step=model_step)
 
 
 def results_of(run_dir: Path) -> list[WrittenResult]:
@@ -173,6 +184,7 @@ def _write(run_dir: Path, results: Sequence[WrittenResult]) -> None:
             "destination": _relative_to(result.destination, run_dir),
             "step": result.step,
             "is_abandoned": result.is_abandoned,
+            **({} if result.model_step is None else {"model_step": result.model_step}),
             "files": [
                 {"path": _relative_to(f.path, run_dir), "bytes": f.size_bytes, "sha256": f.sha256} for f in result.files
             ],
@@ -192,7 +204,15 @@ def _result(entry: dict[str, Any], run_dir: Path) -> WrittenResult:
     folder = run_dir.absolute()
     files = tuple(WrittenFile(folder / str(f["path"]), int(f["bytes"]), str(f["sha256"])) for f in entry["files"])
     path, destination = (folder / str(entry[name]) for name in ("path", "destination"))
-    return WrittenResult(path, int(entry["step"]), files, destination, bool(entry["is_abandoned"]))
+    model_step = entry.get("model_step")
+    return WrittenResult(
+        path,
+        int(entry["step"]),
+        files,
+        destination,
+        bool(entry["is_abandoned"]),
+        None if model_step is None else int(model_step),
+    )
 
 
 def _sha256(file: Path) -> str:
