@@ -112,7 +112,8 @@ REGISTRIES = {
         "trainer.jobs.registry:JOBS",
         ("trainer/jobs/",),
         words("check doctor sample preview probe inspect convert export diff models schema caption mask bundle")
-        | words("Check Generate Probe Inspect Convert Export Extract Resize Models Differences"),
+        | words("Check Generate Probe Inspect Convert Export Extract Resize Models Differences")
+        | words("checkpoints"),
         {
             "modules/data/doctor/page.py": "the title of a page",
             "ui/app/actions.py": "entries of menus that open a window",

@@ -11,6 +11,7 @@ _RECORDS: Mapping[str, str] = {
     "check": "check:CHECK",
     "doctor": "doctor:DOCTOR",
     "sample": "sample:SAMPLE",
+    "checkpoints": "checkpoints:CHECKPOINTS",
     "preview": "preview:PREVIEW",
     "probe": "probe:PROBE",
     "inspect": "inspect:INSPECT",

@@ -88,7 +88,7 @@ class SamplingEngine:
         images: dict[int, dict[tuple[int, int], Image.Image]] = {}
         paths: list[str] = []
         for index, cell in enumerate(plan.cells):
-            sampler = self._model_of(request, cell.weights, job)
+            sampler = self.sampler_of(request, cell.weights, job)
 
             def next_step() -> None:
                 nonlocal done_steps
@@ -107,14 +107,11 @@ class SamplingEngine:
             paths += self._write_grids(folder, start + len(plan.cells), plan, images, request, job)
         return JobFinished(f"Sampled {count(len(plan.cells), 'image')}.", tuple(paths), _notes(plan), request.number)
 
-    def close(self) -> None:
-        """Free the model's memory."""
-        self._loaded = None
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+    def sampler_of(self, request: SampleRequest, weights: Weights, job: Job) -> ImageSampler:
+        """Return the sampler of a model with an image's weights; it is loaded, or its adapters are changed.
 
-    def _model_of(self, request: SampleRequest, weights: Weights, job: Job) -> ImageSampler:
-        """Return the sampler of a model with an image's weights; it is loaded, or its adapters are changed."""
+        Raises DarkroomError for a model or an adapter that cannot be read.
+        """
         config = _config_of(request, weights)
         fields = {k: v for k, v in encode(config).items() if k in _FIELDS}
         key = json.dumps([weights.backup, config.sampling.model, fields], sort_keys=True)
@@ -126,6 +123,12 @@ class SamplingEngine:
             job.progress("loading the model", 1, 1)
         self._loaded.stack.put([WeightedFile(from_root(a.path), a.strength) for a in weights.adapters])
         return self._loaded.sampler
+
+    def close(self) -> None:
+        """Free the model's memory."""
+        self._loaded = None
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
 
     def _write_grids(
         self,

@@ -160,6 +160,18 @@ def verify(backup: BackupInfo) -> None:
             )
 
 
+def fingerprint(backup: Path) -> str:
+    """Return a hash of the state in a backup, which stays the same when it is marked as the newest.
+
+    Raises FileNotFoundError if it is not complete.
+    """
+    manifest = _read_manifest(backup)
+    if manifest is None:
+        raise FileNotFoundError(f"The backup {backup} is not complete.")
+    hashes = sorted((name, facts["sha256"]) for name, facts in manifest["files"].items())
+    return hashlib.sha256(json.dumps(hashes).encode()).hexdigest()
+
+
 def best_in(backup: Path, by: str) -> Path | None:
     """Return the best model of a kind ("validation") in a backup; None if it has none, or not as it was written."""
     entries = (_read_manifest(backup) or {}).get(BEST, {})

@@ -1,0 +1,110 @@
+"""The checkpoints of a run that can be sampled: its saves, its best models, its result, and its backups."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from pathlib import Path
+
+from modules.formats.headers import UnreadableFileError, read_header
+from trainer.events import ModelSaved, RunStarted, ValidationFinished
+from trainer.jobs.sample_sources import Save, saves_of
+from trainer.run_folder.backup import fingerprint, list_backups
+from trainer.run_folder.checkpoints import Checkpoint, adapters_dir
+from trainer.run_folder.event_log import outlasts, read_events
+from trainer.run_folder.result import results_of
+
+_KINDS = ("save", "best", "best-reward", "result", "backup")
+"""What there can be of a step, in the order in which its file is chosen; then anything else."""
+_KEY_CHARS = 12
+_EARLIER = re.compile(r"-last(-\d+)?$")  # `use_as_result` names it
+
+
+def checkpoints_of(run_dir: Path, *, has_backups: bool = True) -> list[Checkpoint]:
+    """Return the models of a run by step, each step once, those of an unknown step last.
+
+    A backup is sampled where nothing else of its step is left. Raises DarkroomError for a run without such models.
+    """
+    models = saves_of(run_dir)
+    is_adapter = models.config.training.trains == "adapter"
+    steps, losses = _recorded(run_dir)
+    found: list[tuple[int, str, Path]] = []
+    for save in models.saves:
+        found.append((_step_of(save.path, save.step, steps), _kind_of(save), save.path))
+    result = next((r for r in reversed(results_of(run_dir)) if not r.is_abandoned and r.is_unchanged()), None)
+    if result is not None:
+        found.append((_step_of(result.path, -1, steps), "result", result.path))
+    if has_backups:
+        newest = {backup.step: backup.path for backup in list_backups(run_dir)}  # of each step
+        found += [(step, "backup", path) for step, path in newest.items()]
+    by_name: dict[str, list[tuple[int, str, Path]]] = {}
+    for step, kind, path in found:
+        by_name.setdefault(f"step-{step:08d}" if step >= 0 else path.stem, []).append((step, kind, path))
+    made = [_checkpoint(name, entries, losses, is_adapter=is_adapter) for name, entries in by_name.items()]
+    return sorted(made, key=lambda c: (c.step < 0, c.step, c.name))
+
+
+def identity_of(checkpoint: Checkpoint) -> str:
+    """Return a text that changes when the weights of a checkpoint do: the hash of an adapter, the facts of a model.
+
+    Raises OSError.
+    """
+    if checkpoint.backup and not checkpoint.path:
+        return fingerprint(Path(checkpoint.backup))
+    path = Path(checkpoint.path)
+    if checkpoint.is_adapter and path.is_file():
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    files = sorted(f for f in path.rglob("*") if f.is_file()) if path.is_dir() else [path]
+    return repr([(f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in files])
+
+
+def adapter_file_of(backup: Path) -> Path:
+    """Return the place of the adapter that is written from a backup. Raises OSError for a damaged one."""
+    return adapters_dir(backup.parent.parent) / f"{backup.name}-{fingerprint(backup)[:_KEY_CHARS]}.safetensors"
+
+
+def _recorded(run_dir: Path) -> tuple[dict[Path, int], dict[int, float]]:
+    """Return the step of each model that a run has saved, and its validation losses by step, from its log."""
+    steps: dict[Path, int] = {}
+    losses: dict[int, float] = {}
+    for event in read_events(run_dir):
+        match event:
+            case RunStarted():
+                losses = {step: loss for step, loss in losses.items() if outlasts(step, event)}
+            case ModelSaved():
+                steps[Path(event.path)] = event.step
+            case ValidationFinished():
+                losses[event.step] = event.loss
+    return steps, {step: loss for step, loss in losses.items() if math.isfinite(loss)}
+
+
+def _step_of(path: Path, named: int, recorded: dict[Path, int]) -> int:
+    """Return the step of a model: by its name, by its metadata, which a copy keeps, or by the log; -1 if unknown."""
+    if named >= 0:
+        return named
+    try:
+        stored = read_header(path).metadata.get("ss_steps", "") if path.is_file() else ""
+    except UnreadableFileError:
+        stored = ""
+    return int(stored) if stored.isdecimal() else recorded.get(path, -1)
+
+
+def _kind_of(save: Save) -> str:
+    if save.step >= 0:
+        return "save"
+    return "earlier result" if _EARLIER.search(save.label) else save.label
+
+
+def _checkpoint(
+    name: str, entries: list[tuple[int, str, Path]], losses: dict[int, float], *, is_adapter: bool
+) -> Checkpoint:
+    def rank(entry: tuple[int, str, Path]) -> int:
+        return _KINDS.index(entry[1]) if entry[1] in _KINDS else len(_KINDS)
+
+    ordered = sorted(entries, key=rank)
+    step, kind, path = ordered[0]
+    kinds = tuple(dict.fromkeys(k for _, k, _ in ordered))
+    places = ("", str(path)) if kind == "backup" else (str(path), "")
+    return Checkpoint(name, step, kinds, *places, is_adapter=is_adapter, loss=losses.get(step))

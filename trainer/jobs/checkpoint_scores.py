@@ -1,0 +1,158 @@
+"""Scores of the images of checkpoints: by the reward models on this computer, and by their CLIP similarity to the
+training images. Nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from modules.config.schema import Config
+from modules.data.images import open_image, upright
+from modules.formats.published_files import FileRequest, file_request, find_file
+from modules.rewards.composite import build_rewards
+from modules.rewards.models.clip import ClipImageEncoder, read_clip
+from modules.rewards.protocol import RewardContext
+from modules.rewards.registry import CLIP_SCORE, REWARDS
+from modules.rewards.settings import Scorer, wanted_files
+from modules.system.devices import Device, move
+from modules.system.errors import DarkroomError
+from trainer.data.datasets import datasets_of
+from trainer.job import Job
+from trainer.jobs.checkpoints import score_label
+from trainer.run.machine import machine_of
+from trainer.run_folder.checkpoints import SIMILARITY, Comparison, images_dir, write_comparison
+
+_MAX_TRAINING_IMAGES = 64
+_LONGEST_SIDE_PX = 768  # of a training image: CLIP reads 224 px
+
+Score = Callable[[torch.Tensor, str], float]
+"""Returns the score of an image (1, 3, P, P) in [0, 1] and its prompt."""
+
+
+def score_comparisons(comparisons: Sequence[Comparison], configs: Sequence[Config], job: Job) -> list[Comparison]:
+    """Return comparisons with the scores of their images; what cannot be measured is in their notes.
+
+    A score that an image has already is kept. The models are loaded one after another, each once for all runs.
+    """
+    config = configs[0]
+    device = machine_of(config.general, config.training.precision).train_device
+    scorers, notes = scorers_here(config)
+    scored = list(comparisons)
+    for scorer in scorers:
+        reward = cache(partial(_load_reward, scorer, config, device, job))
+        scored = [_with_scores(c, scorer.kind, reward, device, job) for c in scored]
+    if (folder := clip_folder(config)) is None:
+        notes.append(f"The similarity to the training images needs {_CLIP.words}, about {_CLIP.published.size_words}.")
+    else:
+        encoder = cache(lambda: ClipImageEncoder(read_clip(folder), RewardContext(device)))
+        for number, of_run in enumerate(configs):
+            similarity = partial(_load_similarity, of_run, encoder, device, job)
+            try:
+                scored[number] = _with_scores(scored[number], SIMILARITY, similarity, device, job)
+            except (DarkroomError, OSError) as error:
+                name = scored[number].run_dir.name
+                notes.append(f"The training images of {name} cannot be read for the similarity: {error}")
+    scored = [replace(comparison, notes=tuple(notes)) for comparison in scored]
+    for comparison in scored:
+        write_comparison(comparison)
+    return scored
+
+
+def scorers_here(config: Config) -> tuple[list[Scorer], list[str]]:
+    """Return the reward models that are on this computer, with the files that a config names for them, and a note about
+    the others.
+
+    Simple measures count if the config uses them; the user's own code is never run.
+    """
+    own = {scorer.kind: scorer for scorer in reversed(config.reward.models) if scorer.enabled}
+    found, lacking = [], []
+    for kind, spec in REWARDS.items():
+        if spec.runs_code or not (spec.files or kind in own) or not all(p.is_installed for p in spec.packages):
+            continue
+        scorer = own.get(kind, Scorer(kind=kind))
+        if all(_is_here(wanted, config) for wanted in wanted_files(scorer)):
+            found.append(scorer)
+        else:
+            lacking.append(spec.label)
+    note = f"Not on this computer, so nothing is scored by: {', '.join(lacking)}."
+    return found, [note] if lacking else []
+
+
+def clip_folder(config: Config) -> Path | None:
+    """Return the folder of a CLIP model on this computer: one that a config names, or the published one."""
+    for scorer in config.reward.models:
+        for wanted in wanted_files(scorer):
+            if not wanted.published.name and _is_here(wanted, config):
+                return find_file(wanted, hub_cache_dir=config.model.hub_cache_dir)
+    return find_file(_CLIP, hub_cache_dir=config.model.hub_cache_dir)
+
+
+_CLIP = file_request(CLIP_SCORE.files[0], "")
+
+
+def _is_here(wanted: FileRequest, config: Config) -> bool:
+    try:
+        return find_file(wanted, hub_cache_dir=config.model.hub_cache_dir) is not None
+    except DarkroomError:  # the user's own file is gone
+        return False
+
+
+def _load_reward(scorer: Scorer, config: Config, device: Device, job: Job) -> Score:
+    """Return the score of a reward model, with the weight that it has by itself."""
+    alone = scorer.model_copy(update={"weight": 1.0})
+    context = RewardContext(device, offline=True, hub_cache_dir=config.model.hub_cache_dir, check=job.desk.check)
+    reward = build_rewards([alone], context)
+    return lambda image_13PP, prompt: reward(image_13PP, [prompt]).total_B.item()
+
+
+def _load_similarity(config: Config, encoder: Callable[[], ClipImageEncoder], device: Device, job: Job) -> Score:
+    """Return the mean cosine similarity of an image's CLIP embedding to those of a run's training images.
+
+    Of many training images some are read, spread evenly. Raises DarkroomError without any, and OSError.
+    """
+    examples = datasets_of(config).training.examples
+    paths = [e.image.path for e in examples[:: -(-len(examples) // _MAX_TRAINING_IMAGES) or 1] if e.image.has_image]
+    if not paths:
+        raise DarkroomError("There are none.")
+    embeddings_D: list[torch.Tensor] = []
+    for number, path in enumerate(paths):
+        job.progress("reading the training images", number, len(paths))
+        with open_image(path) as raw:
+            image = upright(raw).convert("RGB")
+        image.thumbnail((_LONGEST_SIDE_PX, _LONGEST_SIDE_PX))
+        embeddings_D.append(encoder().images(_as_tensor(image, device))[0])
+    mean_D = torch.stack(embeddings_D).mean(dim=0)
+    return lambda image_13PP, _prompt: (encoder().images(image_13PP)[0] @ mean_D).item()
+
+
+@torch.no_grad()
+def _with_scores(comparison: Comparison, name: str, load: Callable[[], Score], device: Device, job: Job) -> Comparison:
+    """Return a comparison with a score of each of its images; it is loaded if an image has none yet."""
+    prompts = {cell.image: comparison.columns[cell.column].prompt for cell in comparison.cells}
+    missing = [image for image in prompts if name not in comparison.scores.get(image, {})]
+    if not missing:
+        return comparison
+    job.progress(f"loading {score_label(name)}", 0, 1)
+    score = load()
+    for number, image in enumerate(missing):
+        job.progress(f"scoring: {score_label(name)}", number, len(missing))
+        with open_image(images_dir(comparison.run_dir) / image) as stored:
+            value = score(_as_tensor(stored.convert("RGB"), device), prompts[image])
+        if math.isfinite(value):  # a reward may not apply to a prompt
+            comparison = comparison.with_scores(image, {name: value})
+    write_comparison(comparison)
+    return comparison
+
+
+def _as_tensor(image: Image.Image, device: Device) -> torch.Tensor:
+    """Return an RGB image as a tensor (1, 3, P, P) in [0, 1]."""
+    unit_PP3 = torch.from_numpy(np.array(image, dtype=np.float32)) / 255
+    return move(unit_PP3.permute(2, 0, 1)[None].contiguous(), device)
