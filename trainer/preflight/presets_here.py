@@ -115,6 +115,13 @@ def estimate_run(config: Config, machine: Machine) -> RunEstimate | None:
     )
 
 
+def download_bytes(config: Config) -> int | None:
+    """Return the bytes of the base model that a run downloads first; None where its shapes are not known."""
+    side = config.family.default_resolution_px
+    budget = known_budget(config, {Size(side, side): 1})
+    return None if budget is None else _download_bytes(budget)
+
+
 def _has_room(needs: RunEstimate, machine: Machine) -> bool:
     return machine.disk_bytes is None or needs.download_bytes <= TIGHT * machine.disk_bytes
 

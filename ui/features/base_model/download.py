@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from modules.config.presets import list_presets, readable_configs
+from modules.config.schema import Config
 from modules.estimate.disk import free_bytes
-from modules.families.registry import FAMILIES
 from modules.formats.published_files import is_repository
 from modules.formats.repository import RepositoryFacts, repository_facts
+from modules.settings.edit import replace_value
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from modules.system.secrets import hub_access
 from modules.system.secrets_file import load_secrets
 from trainer.data.hub_datasets import hub_cache_dir
+from trainer.preflight.presets_here import download_bytes
 from ui.features.base_model.model import PATH, Choice
 from ui.forms.model import FormModel
 from ui.loop.background import Background, Job
@@ -19,20 +21,26 @@ from ui.loop.signal import Signal
 from ui.loop.wording import format_size
 
 _OFFLINE = "Offline mode is on, so nothing is asked or downloaded. To use a repository switches it off."
+_NO_ROOM = "There is not enough space: free some, or choose another download folder on the Model page."
 _AT_START = "It is downloaded once, when the run starts."
 
 
 class Download:
-    """The repositories that presets use, by their name with their family, and what Hugging Face reports about one."""
+    """The repositories that presets use, each with a preset's config, and what is known or asked about one.
+
+    The size of a known repository is estimated at once; Hugging Face is only asked when the user wants it.
+    """
 
     def __init__(self, form: FormModel, background: Background) -> None:
-        self.repositories: dict[str, str] = {}
+        self.repositories: dict[str, Config] = {}
         self.changed: Signal[[]] = Signal()
         self._form = form
         self._background = background
         self._asked = ""  # the repository of the last question
         self._answer: RepositoryFacts | str | None = None
         self._lookup: Job | None = None
+        self._sizes: dict[str, int | None] = {}  # estimated, by repository
+        self._estimates: dict[str, Job] = {}
         self._reading = background.run(_read_repositories, self._keep_repositories)
 
     @property
@@ -41,32 +49,41 @@ class Download:
         config = self._form.config
         if is_repository(config.model.base_model) and not from_root(config.model.base_model).exists():
             return config.model.base_model
-        return next((name for name, family in self.repositories.items() if family == config.family.name), "")
+        return next((n for n, c in self.repositories.items() if c.family.name == config.family.name), "")
 
     @property
     def labels(self) -> dict[str, str]:
         """The repositories with the label of their family, those of the config's family first."""
         own = self._form.config.family.name
-        ordered = sorted(self.repositories.items(), key=lambda entry: entry[1] != own)
-        return {name: f"{FAMILIES[family].label}:  {name}" for name, family in ordered}
+        ordered = sorted(self.repositories.items(), key=lambda entry: entry[1].family.name != own)
+        return {name: f"{config.family.label}:  {name}" for name, config in ordered}
 
     @property
     def may_ask(self) -> bool:
         """Whether the network may be used."""
         return not self._form.config.model.offline
 
-    @property
-    def text(self) -> str:
-        """The size, the free space and the licence of the repository that was asked about, or why they are unknown."""
-        if not self.may_ask:
-            return _OFFLINE
-        match self._answer:
-            case None:
-                return "Asking Hugging Face…" if self._asked else ""
-            case str() as problem:
-                return problem
-            case facts:
-                return self._describe(facts)
+    def text(self, name: str) -> str:
+        """Return the size, the free space and the licence of a repository, as far as they are known."""
+        if name == self._asked:
+            match self._answer:
+                case None:
+                    return "Asking Hugging Face…"
+                case str() as problem:
+                    return problem
+                case facts:
+                    return self._describe(facts)
+        size = self._sizes.get(name)
+        texts = [] if size is None else [self._room(size, about="About ") if size else "It is already downloaded."]
+        return " ".join([*texts, "" if self.may_ask else _OFFLINE]).strip()
+
+    def estimate(self, name: str) -> None:
+        """Estimate the size of a repository that presets use, in the background."""
+        if name in self.repositories and name not in self._estimates:
+            used = replace_value(self.repositories[name], "model.hub_cache_dir", self._form.config.model.hub_cache_dir)
+            self._estimates[name] = self._background.run(
+                lambda: download_bytes(used), lambda size: self._keep_size(name, size)
+            )
 
     def ask(self, name: str) -> None:
         """Ask Hugging Face about a repository in the background; not in offline mode, nor about a name that is none."""
@@ -76,9 +93,8 @@ class Download:
             self._lookup.cancel()
         config = self._form.config
         parts = [p.name for p in config.family.parts if not config.part(p.name).file.strip()]
-        family = self.repositories.get(name, config.family.name)
-        if family != config.family.name:
-            parts = [p.name for p in FAMILIES[family].parts]
+        if name in self.repositories and self.repositories[name].family.name != config.family.name:
+            parts = [p.name for p in self.repositories[name].family.parts]
         self._asked, self._answer = name, None
         self._lookup = self._background.run(
             lambda: repository_facts(name, parts=parts, hub=hub_access(load_secrets().secrets)),
@@ -93,38 +109,46 @@ class Download:
             message = f"{name or 'Nothing'} is not the name of a repository."
             raise DarkroomError(message, advice="Enter it as owner/model.")
         online = {} if self.may_ask else {"model.offline": False}
-        return Choice({PATH: name, **online}, self.repositories.get(name, ""), f"The base model is {name}. {_AT_START}")
+        family = self.repositories[name].family.name if name in self.repositories else ""
+        return Choice({PATH: name, **online}, family, f"The base model is {name}. {_AT_START}")
 
     def close(self) -> None:
         """Drop what is under way."""
-        for job in (self._reading, self._lookup):
+        for job in (self._reading, self._lookup, *self._estimates.values()):
             if job is not None:
                 job.cancel()
 
     def _describe(self, facts: RepositoryFacts) -> str:
-        folder = hub_cache_dir(self._form.config)
-        free = free_bytes(folder)
-        size = f"{format_size(facts.size_bytes)} to download"
-        room = f", {format_size(free)} free in {folder}" if free is not None else ""
-        licence = f"Licence: {facts.licence}." if facts.licence else "It states no licence."
-        lines = [f"{size}{room}. {licence}"]
-        if free is not None and free < facts.size_bytes:
-            lines.append("There is not enough space: free some, or choose another download folder on the Model page.")
+        lines = [self._room(facts.size_bytes)]
+        lines.append(f"Licence: {facts.licence}." if facts.licence else "It states no licence.")
         if facts.is_gated:
             lines.append(f"Accept its terms at huggingface.co/{facts.name}, and enter a token (Tokens…).")
         return " ".join((*lines, _AT_START))
+
+    def _room(self, size_bytes: int, about: str = "") -> str:
+        """Return a size with the free space, as a sentence, and a second one if that is too small."""
+        folder = hub_cache_dir(self._form.config)
+        free = free_bytes(folder)
+        room = f", {format_size(free)} free in {folder}" if free is not None else ""
+        text = f"{about}{format_size(size_bytes)} to download{room}."
+        is_short = free is not None and free < size_bytes
+        return f"{text} {_NO_ROOM}" if is_short else text
+
+    def _keep_size(self, name: str, size: int | None) -> None:
+        self._sizes[name] = size
+        self.changed()
 
     def _keep_answer(self, answer: RepositoryFacts | str) -> None:
         self._answer = answer
         self.changed()
 
-    def _keep_repositories(self, repositories: dict[str, str]) -> None:
+    def _keep_repositories(self, repositories: dict[str, Config]) -> None:
         self.repositories = repositories
         self.changed()
 
 
-def _read_repositories() -> dict[str, str]:
-    """Return the base models of the presets that are repositories, with their family; for a background thread."""
+def _read_repositories() -> dict[str, Config]:
+    """Return the base models of the presets that are repositories, with a config; for a background thread."""
     configs = readable_configs(list_presets()).values()
-    models = {config.model.base_model: config.family.name for config in configs}
-    return {name: family for name, family in models.items() if is_repository(name) and not from_root(name).exists()}
+    models = {config.model.base_model: config for config in configs}
+    return {name: config for name, config in models.items() if is_repository(name) and not from_root(name).exists()}

@@ -150,6 +150,7 @@ class BaseModelWindow(Window):
         self.entry = Entry(row, self.theme, self.repository, on="window", placeholder="owner/model at Hugging Face")
         self.entry.pack(side="left", fill="x", expand=True, padx=(px(14), 6))
         self.entry.tk_entry.bind("<Return>", lambda _e: self._ask())
+        self.repository.trace_add("write", lambda *_: self._soon())
 
     def repository_menu(self) -> tk.Menu:
         """Return the menu of the repositories that presets use."""
@@ -165,7 +166,6 @@ class BaseModelWindow(Window):
 
     def _take_repository(self, name: str) -> None:
         self.repository.set(name)
-        self._ask()
 
     def _ask(self) -> None:
         self.download.ask(self.repository.get().strip())
@@ -246,8 +246,13 @@ class BaseModelWindow(Window):
         self._show_selected()
         if not self.repository.get():
             self.repository.set(self.download.proposed)
-        self.facts.set_text(self.download.text)
+        self._show_facts()
         self.ask_button.set_enabled(self.download.may_ask)
+
+    def _show_facts(self) -> None:
+        name = self.repository.get().strip()
+        self.download.estimate(name)
+        self.facts.set_text(self.download.text(name))
 
     def _show_selected(self) -> None:
         model = self.selected
