@@ -111,7 +111,10 @@ REGISTRIES = {
     "jobs": Registry(
         "trainer.jobs.registry:JOBS",
         ("trainer/jobs/",),
-        words("check doctor sample preview probe inspect convert export diff models schema caption mask bundle")
+        words(
+            "check doctor sample preview probe self-test Self-test inspect convert export diff models schema caption "
+            "mask bundle"
+        )
         | words("Check Generate Probe Inspect Convert Export Extract Resize Models Differences")
         | words("checkpoints"),
         {

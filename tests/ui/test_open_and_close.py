@@ -35,6 +35,7 @@ from ui.features.run.sample_grid import SampleTable
 from ui.features.run.sample_viewer import SampleViewer
 from ui.features.runs.comparison import RunComparison
 from ui.features.search.finder import open_finder
+from ui.features.self_test.window import open_self_test
 from ui.features.tokens.window import SecretsDialog
 from ui.forms import items
 from ui.forms.chooser import open_chooser
@@ -148,6 +149,7 @@ def openers(window: Window, tmp_path: Path) -> Openers:
         "base model": lambda: open_base_model(context, offers_family=True),
         "captions of the card": lambda: open_automatic_captions(context),
         "differences": lambda: open_differences(context),
+        "self-test": lambda: open_self_test(context),
         "JSON": lambda: open_json_view(context),
         "chooser": lambda: open_chooser(context, optimizer, print),
         "concept": concept_tabs,

@@ -14,6 +14,7 @@ _RECORDS: Mapping[str, str] = {
     "checkpoints": "checkpoints:CHECKPOINTS",
     "preview": "preview:PREVIEW",
     "probe": "probe:PROBE",
+    "self-test": "self_test:SELF_TEST",
     "inspect": "inspect:INSPECT",
     "models": "models:MODELS",
     "convert": "files:CONVERT",

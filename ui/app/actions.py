@@ -135,6 +135,7 @@ def add_actions(
         Action("fit", "Fit to my card…", opener_of("fit.window:open_fit"), help=_FIT_HELP),
         Action("length", "How long to train…", opener_of("length.window:open_length"), help=_LENGTH_HELP),
         Action("probe", "Probe…", opener_of("probe.window:open_probe"), help=_PROBE_HELP),
+        Action("self_test", "Self-test…", opener_of("self_test.window:open_self_test"), help=_SELF_TEST_HELP),
         Action("tokens", "Tokens…", opener_of("tokens.window:open_secrets"), help=_TOKENS_HELP),
         Action("quit", "Quit", close, "Ctrl+Q"),
         Action(
@@ -161,6 +162,7 @@ _BASE_MODEL_HELP = "Choose a model file or folder, one that other programs on th
 _FIT_HELP = "Find the fastest settings whose memory fits the card, and what each costs"
 _LENGTH_HELP = "Set the epochs from the number of images and from what they show"
 _PROBE_HELP = "Measure the batch size and the learning rate on a few real steps"
+_SELF_TEST_HELP = "Learn one image by heart: are the model or the settings wrong?"
 _TOKENS_HELP = "Manage tokens and passwords, for example for Hugging Face"
 _FREE_HELP = "Pause training and free the card's memory for other programs; Continue brings it back, bit for bit"
 _STOP_HELP = "Stop the run; its backup can be resumed"

@@ -65,7 +65,7 @@ SETTING_PAGES: tuple[PageSpec, ...] = (
         "Training",
         "Length, learning rate, optimizer, noise and loss.",
         ("training",),
-        ("length", "fit", "probe"),
+        ("length", "fit", "probe", "self_test"),
     ),
     PageSpec(
         "adapter",

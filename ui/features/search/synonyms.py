@@ -94,6 +94,7 @@ ACTION_WORDS: Mapping[str, str] = {
     "probe": "learning rate finder lr range test batch size find measure",
     "profile": "speed trace slow",
     "report_images": "bad images outliers wrong captions loss of each image per-image",
+    "self_test": "does not learn no effect nothing happens broken model check overfit one image diagnose wrong",
     "resume": "continue backup crash",
     "start": "train run",
     "stop": "cancel abort",

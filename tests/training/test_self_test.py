@@ -1,0 +1,102 @@
+"""The self-test finds whether the model or the settings are at fault: on the demo's models, which are trained."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from modules.config.presets import list_presets
+from modules.config.schema import Config
+from modules.settings.edit import replace_value
+from tests.builders.configs import laid_over
+from trainer.__main__ import main
+from trainer.commands import CommandDesk, Stop, StopRequested
+from trainer.job import Job
+from trainer.job_events import JobFinished
+from trainer.probe.self_test import ImageTrial, SelfTestRequest, self_test, verdict_of
+
+LEARNS, STAYS, RISES = ImageTrial(0.2, 0.1), ImageTrial(0.2, 0.199), ImageTrial(0.2, 0.5)
+
+
+def demo(tmp_path: Path, name: str = "#demo") -> Config:
+    (preset,) = [p for p in list_presets() if p.name == name]
+    folders = {"workspace_dir": str(tmp_path / "workspace"), "cache_dir": str(tmp_path / "cache"), "num_threads": 1}
+    return laid_over(preset.load().config, {"general": folders})
+
+
+def verdict_on(config: Config, tmp_path: Path, steps: int = 12) -> tuple[str, JobFinished]:
+    image = Path(__file__).parents[2] / "demo" / "zog" / "zog-01.png"
+    image = image if image.is_file() else sorted(image.parent.glob("*.png"))[0]
+    done = self_test(SelfTestRequest(config, image, "a zog", tmp_path / "out", steps), Job(lambda _event: None))
+    return json.loads((tmp_path / "out" / "self_test.json").read_text())["verdict"], done
+
+
+def test_a_learning_rate_that_teaches_nothing(tmp_path: Path) -> None:
+    config = replace_value(demo(tmp_path), "training.learning_rate", 1e-9)
+    verdict, done = verdict_on(config, tmp_path)
+    assert (verdict, done.code) == ("settings", 1)
+    assert "raise the learning rate, now 1e-09" in done.notes[-1]
+    samples = {"image.png", "known_before.png", "known_after.png", "config_before.png", "config_after.png"}
+    assert {p.name for p in (tmp_path / "out").iterdir()} == samples | {"self_test.json"}
+    assert not (tmp_path / "workspace").exists()
+    assert not Path(config.output.destination).exists()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("changes", "verdict"),
+    [
+        ({}, "passed"),
+        ({"training": {"learning_rate": 3.0}}, "settings"),  # its loss is not a number
+        ({"training": {"learning_rate": 0.3, "clip_grad_norm": None}}, "diverges"),
+        ({"model": {"family": {"name": "sd", "prediction_type": "v_prediction"}}}, "weights"),
+        ({"model": {"base_model": "/nowhere"}}, "failed"),
+    ],
+)
+def test_what_is_at_fault(changes: dict[str, object], verdict: str, tmp_path: Path) -> None:
+    found, done = verdict_on(laid_over(demo(tmp_path), changes), tmp_path, 30)
+    assert found == verdict, done.notes
+
+
+@pytest.mark.full
+def test_a_flow_model_passes(tmp_path: Path) -> None:
+    assert verdict_on(demo(tmp_path, "#demo flow"), tmp_path, 30)[0] == "passed"
+
+
+@pytest.mark.parametrize(
+    ("known", "mine", "verdict"),
+    [
+        (LEARNS, LEARNS, "passed"),
+        (LEARNS, None, "passed"),
+        (LEARNS, STAYS, "settings"),
+        (LEARNS, RISES, "diverges"),
+        (LEARNS, ImageTrial(0.2, math.nan), "diverges"),
+        (LEARNS, ImageTrial(failure="No memory."), "settings"),
+        (STAYS, None, "training"),
+        (ImageTrial(0.9, 0.5), None, "weights"),
+        (ImageTrial(math.nan, math.nan), None, "weights"),
+        (ImageTrial(failure="No memory."), None, "failed"),
+    ],
+)
+def test_the_verdict(known: ImageTrial, mine: ImageTrial | None, verdict: str) -> None:
+    assert verdict_of(known, mine, zero_loss=1.0, learning_rate=1e-4)[0] == verdict
+
+
+def test_it_stops(tmp_path: Path) -> None:
+    desk = CommandDesk()
+    desk.put(Stop())
+    request = SelfTestRequest(demo(tmp_path), tmp_path / "a.png", "a", tmp_path / "out", 5)
+    with pytest.raises(StopRequested):
+        self_test(request, Job(lambda _event: None, desk))
+    assert list((tmp_path / "out").glob("runs")) == []
+
+
+def test_what_is_refused_on_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["self-test", "#demo", "--set", "training.trains=vae", "--steps", "5"]) != 0
+    assert "trains the VAE" in capsys.readouterr().err

@@ -1,0 +1,150 @@
+"""The window of the self-test: what it is for, its progress with Stop, the verdict, and samples before and after."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+from modules.config.codec import export_file
+from modules.system.errors import DarkroomError
+from modules.system.paths import from_root
+from trainer.child.process import Spawn, spawn_trainer
+from trainer.jobs.registry import JOBS
+from trainer.jobs.spec import validate_settings
+from ui.forms.context import Context
+from ui.loop.jobs import JobRunner
+from ui.widgets.controls import Button
+from ui.widgets.dialog import Window
+from ui.widgets.entry import Entry
+from ui.widgets.panel import Panel, Text, WrappedText
+from ui.widgets.photos import Photos
+from ui.widgets.progress import ThinBar
+from ui.widgets.theme import GAP, PAD
+from ui.widgets.variables import TextVar
+
+_SIZE = (720, 470)
+_PHOTO_PX = 150
+_HELP = (
+    "Does a run not learn? The model learns one image by heart here, first with settings that are known to work, then "
+    "with yours. So it shows whether the model or the settings are wrong. It takes a minute or two on a GPU, "
+    "and touches nothing of your runs."
+)
+_SAMPLES = {
+    "image": "The image",
+    "known_before": "Before",
+    "known_after": "Known settings",
+    "config_after": "Your settings",
+}
+
+
+class SelfTestWindow(Window):
+    """Starts a self-test in a process of its own; closing the window stops it."""
+
+    def __init__(
+        self, context: Context, *, spawn: Spawn = spawn_trainer, now: Callable[[], datetime] = datetime.now
+    ) -> None:
+        super().__init__(context.root, context.theme, "Self-test")
+        self._context, self._now = context, now
+        self.runner = JobRunner(spawn=spawn)
+        self.problem = ""
+        self.caption = TextVar(master=self, value="a photo")
+        self.steps = TextVar(master=self, value="60")
+        self._photos = Photos(self, context.pump, self._soon, most=len(_SAMPLES))
+        pad = context.theme.px(PAD)
+        WrappedText(self, context.theme, _HELP, colour="muted").pack(fill="x", padx=pad, pady=(pad, 0))
+        self._add_choices(pad)
+        footer = Panel(self, self.theme)
+        footer.pack(side="bottom", fill="x", padx=pad, pady=(0, pad))
+        Button(footer, self.theme, "Close", self.close, width=92).pack(side="right")
+        self.bar = ThinBar(self, self.theme)
+        self.bar.pack(fill="x", padx=pad)
+        self.status = WrappedText(self, self.theme)
+        self.status.pack(fill="x", padx=pad, pady=(self.theme.px(8), 0))
+        self._samples = Panel(self, self.theme)
+        self._samples.pack(fill="both", expand=True, padx=pad, pady=pad)
+        self._unsubscribe = self.runner.changed.subscribe(self._soon)
+        context.pump.add_source(self.runner.drain)
+        self._follow()
+        self.appear(*_SIZE)
+
+    def start(self) -> None:
+        """Write the config into a new folder of the workspace, and test it in a child process."""
+        config = self._context.form.config
+        folder = from_root(config.general.workspace_dir) / "self_tests" / f"{self._now():%Y%m%d-%H%M%S}"
+        file, job = folder / "config.json", JOBS["self-test"]
+        values = {"config": str(file), "out": str(folder), "caption": self.caption.get(), "steps": self.steps.get()}
+        self.problem = ""
+        try:
+            settings = validate_settings(job.settings, values)
+            if self._context.session.stage != "idle":
+                raise DarkroomError("A run is training. Wait until it has ended, or stop it: both need the device.")
+            folder.mkdir(parents=True, exist_ok=True)
+            export_file(config, file)
+            self.runner.start(job, settings)
+        except OSError as error:
+            self.problem = f"{file} cannot be written: {error.strerror or error}."
+        except DarkroomError as error:
+            self.problem = str(error)
+        self._follow()
+
+    def destroy(self) -> None:
+        """Also stop the process and unsubscribe."""
+        self._unsubscribe()
+        self._context.pump.remove_source(self.runner.drain)
+        self.runner.close()
+        self._photos.close()
+        self._context.pump.forget(self)
+        super().destroy()
+
+    def _add_choices(self, pad: int) -> None:
+        px, row = self.theme.px, Panel(self, self.theme)
+        row.pack(fill="x", padx=pad, pady=px(12))
+        for label, variable, width in (("Caption of the first image", self.caption, 200), ("Steps", self.steps, 60)):
+            Text(row, self.theme, label, colour="label").pack(side="left", padx=(0, px(6)))
+            Entry(row, self.theme, variable, on="window", width=width).pack(side="left", padx=(0, px(18)))
+        self.start_button = Button(row, self.theme, "Start", self.start, style="primary", width=92)
+        self.start_button.pack(side="right")
+        self.stop_button = Button(row, self.theme, "Stop", self.runner.stop, style="danger", width=92)
+
+    def _soon(self) -> None:
+        self._context.pump.redraw_soon(self, self._follow)
+
+    def _follow(self) -> None:
+        state = self.runner.state
+        self.bar.set(state.share if state.is_active else 0.0)
+        advice = state.failure.advice if state.failure is not None else ""
+        verdict = "\n".join((state.message, *state.notes)) if state.stage == "finished" else ""
+        self.status.set_text(self.problem or verdict or f"{state.status} {advice}".strip())
+        self.status.recolour("error" if self.problem or state.stage == "failed" else "text")
+        self.start_button.set_enabled(not state.is_active)
+        if state.is_active:
+            self.stop_button.pack(side="right", padx=(0, GAP))
+        else:
+            self.stop_button.pack_forget()
+        self.stop_button.set_enabled(state.stage == "running")
+        self._show_samples({path.stem: path for path in state.paths})
+
+    def _show_samples(self, paths: dict[str, Path]) -> None:
+        for child in self._samples.winfo_children():
+            child.destroy()
+        for name, title in _SAMPLES.items():
+            key = (paths.get(name), self.theme.px(_PHOTO_PX))
+            if name in paths:
+                self._photos.load(key)
+            photo = self._photos.get(key)
+            if photo is None:
+                continue
+            place = Panel(self._samples, self.theme)
+            place.pack(side="left", padx=(0, self.theme.px(14)))
+            tk.Label(place, image=photo, borderwidth=0).pack()
+            Text(place, self.theme, title, colour="muted").pack()
+
+
+def open_self_test(context: Context) -> SelfTestWindow:
+    """Open the window; one that is already open is brought to the front, because it may be testing."""
+    for old in [w for w in context.root.winfo_children() if isinstance(w, SelfTestWindow)]:
+        old.lift()
+        return old
+    return SelfTestWindow(context)
