@@ -201,6 +201,26 @@ def test_one_sentence_is_the_caption_of_all_images_without_one(
     assert with_one_sentence(Config(concepts=concepts), concepts[:1], "two ohwx cats")[1] == "two ohwx cats"
 
 
+def test_in_a_low_and_narrow_window_the_buttons_have_a_line_of_their_own(
+    open_window: Callable[..., Window], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They covered the title of the step."""
+    found = tuple(
+        replace(offer(), preset=Preset(f"#a long name of a preset {n}", "s", Path(f"{n}.json"))) for n in range(3)
+    )
+    monkeypatch.setattr(looking, "find_offers", lambda _machine, _report: found)
+    window = open_window(first_steps="images")
+    card = window.app.shell.first_steps
+    window.app.root.geometry("1024x600")
+    window.wait_until(lambda: found[0].preset.name in card.buttons, "the offers")
+    window.settle()
+    [title] = [w for w in walk(card) if isinstance(w, Text) and "1 of 8" in str(w.cget("text"))]
+    assert title.winfo_width() >= title.winfo_reqwidth()
+    button = card.buttons[found[0].preset.name]
+    assert button.winfo_rooty() >= title.winfo_rooty() + title.winfo_height()
+    assert button.winfo_rootx() >= card.winfo_rootx()
+
+
 def test_the_folder_is_chosen_without_leaving_the_card(open_window: Callable[..., Window], tmp_path: Path) -> None:
     window = open_window(first_steps="images")
     card, context = window.app.shell.first_steps, window.app.context

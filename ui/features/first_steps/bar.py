@@ -35,6 +35,7 @@ _ASK_SENTENCE = (
     '"a photo of zog". Or type a whole sentence.'
 )
 _LOW_BUTTON = 24
+_LEAST_TEXT = 120  # of a line, in design pixels, next to its buttons
 _LEAST_COLUMNS = 3  # of choices: a single one is no wider than one of three
 
 
@@ -130,10 +131,11 @@ class FirstStepsBar(Panel):
             self._draw_steps(body, way, current, text, choices)
 
     def _draw_line(self, line: Panel, way: Way | None, current: int, text: str, choices: tuple[Choice, ...]) -> None:
-        """Draw all of it in one line, for a low window: what does not fit is in the tooltips."""
+        """Draw it in a line, for a low window, or in two where it is narrow, too: the tooltips have the rest."""
         theme, px = self._context.theme, self._context.theme.px
-        buttons = Panel(line, theme, "card")
-        buttons.pack(side="right", padx=px(GAP), pady=px(4))
+        words, buttons = Panel(line, theme, "card"), Panel(line, theme, "card")
+        line.columnconfigure(0, weight=1)
+        words.grid(row=0, column=0, sticky="ew")
         if way is None:
             for number, (name, one) in enumerate(self._ways().items()):
                 button = self._add_way(buttons, name, one, is_primary=not number, height=_LOW_BUTTON)
@@ -151,11 +153,19 @@ class FirstStepsBar(Panel):
             self._add_step_buttons(buttons, way, current, height=_LOW_BUTTON, is_primary=not choices)
             is_over = current >= len(way.steps)
             title = way.label if is_over else f"{current + 1} of {len(way.steps)}  {way.steps[current].title}"
-        heading = Text(line, theme, title, role="strong", on="card")
-        heading.pack(side="left", padx=(px(12), px(GAP)))
-        label = FittedText(line, theme, text, colour="label", on="card")
-        label.pack(side="left", fill="x", expand=True)
+        heading = Text(words, theme, title, role="strong", on="card")
+        heading.pack(side="left", padx=(px(12), px(GAP)), pady=px(4))
+        label = FittedText(words, theme, text, colour="label", on="card")
+        label.pack(side="left", fill="x", expand=True, padx=(0, px(GAP)))
         self._context.tips.attach(label, lambda: label.hidden_text)
+
+        def fit(width: int) -> None:
+            needed = heading.winfo_reqwidth() + px(_LEAST_TEXT) + buttons.winfo_reqwidth()
+            row, column = (1, 0) if needed > width else (0, 1)
+            buttons.grid(row=row, column=column, sticky="e", padx=px(GAP), pady=(0 if row else px(4), px(4)))
+
+        line.bind("<Configure>", lambda event: fit(event.width))
+        fit(self.winfo_width())
 
     def _draw_ways(self, body: Panel, text: str) -> None:
         theme, px = self._context.theme, self._context.theme.px
