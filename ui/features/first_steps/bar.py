@@ -144,7 +144,7 @@ class FirstStepsBar(Panel):
             self._add_button(buttons, "close", "Not now", self.close, height=_LOW_BUTTON).pack(
                 side="left", padx=(GAP, 0)
             )
-            title = "How would you like to begin?"
+            title = "Begin"
         else:
             for choice in choices:
                 button = self._add_choice(buttons, way.steps[current], choice, height=_LOW_BUTTON)
