@@ -41,14 +41,15 @@ _MOST_BYTES = 10_000_000  # of a file of git
 @cache
 def versions_here() -> Mapping[str, str]:
     """Return the versions of Python, of the installed ones of `PACKAGES`, and of the program with its commit."""
-    found = {"python": platform.python_version(), "darkroom": program_version()}
-    if commit := commit_of(PROGRAM_ROOT):
-        found["darkroom commit"] = commit
+    found = dict[str, str]()
     for name in PACKAGES:
         try:
             found[name] = version(name)
         except PackageNotFoundError:
             continue
+    found |= {"python": platform.python_version(), "darkroom": program_version()}
+    if commit := commit_of(PROGRAM_ROOT):
+        found["darkroom commit"] = commit
     return found
 
 

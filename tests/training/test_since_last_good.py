@@ -17,8 +17,10 @@ from trainer.machine_events import PaceMeasured
 from trainer.methods.denoise import Denoise
 from trainer.methods.protocol import StepLoss
 from trainer.run.good_runs import earlier_pace
+from trainer.run_folder.recipe import RECIPE_FILE
 from trainer.run_folder.records import read_record, run_dirs
 from trainer.run_folder.since_last_good import last_good_run
+from trainer.step.fixed_losses import FixedLosses
 
 
 def test_a_run_that_fails_names_what_changed_since_the_last_good_one(
@@ -48,6 +50,11 @@ def test_a_run_that_fails_names_what_changed_since_the_last_good_one(
         [message] = [w.message for w in failed.of(WarningRaised) if "last finished run" in w.message]
         last, *_, first = run_dirs(tmp_path / "workspace")
         assert message.startswith(sentence.format(first.name))
+    (first / RECIPE_FILE).rename(tmp_path / RECIPE_FILE)
+    monkeypatch.setattr(FixedLosses, "of", failing)
+    assert isinstance(run(config, resume_from=first, kind="report").ending, RunFailed)
+    assert not (first / RECIPE_FILE).exists(), "a report leaves the folder as it is"
+    (tmp_path / RECIPE_FILE).rename(first / RECIPE_FILE)
     assert main(["diff", str(last)]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith(f"{last.name} compared with {first.name}:\n")
@@ -80,5 +87,5 @@ def test_the_pace_of_the_last_good_run_counts_if_its_steps_are_the_same(
     found = earlier_pace(second)
     assert isinstance(found, EarlierPace)
     assert (found.name, found.step_seconds) == (first.name, good.pace.step_seconds)
-    assert "Seed is 3 (was 42)" in found.changes
+    assert found.changes == "Nothing that is recorded has changed since.", "the seed changes no step"
     assert earlier_pace(third) is None, "another batch size"

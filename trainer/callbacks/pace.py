@@ -38,11 +38,15 @@ class CausesOfSlowness(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EarlierPace:
-    """The pace of an earlier run with the same settings: its name, the seconds of a step, and what changed since."""
+    """The pace of an earlier run with the same settings: its name, and the seconds of a step.
+
+    `changes` is what changed since, as a sentence, `likely` the likely cause among it; empty where there is only one.
+    """
 
     name: str
     step_seconds: float
     changes: str
+    likely: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +143,7 @@ class PaceWatch:
             WarningRaised(
                 f"A step takes {self._usual_seconds:.3g} s, {self._usual_seconds / earlier.step_seconds:.1f} times the "
                 f"{earlier.step_seconds:.3g} s of the run {earlier.name} with these settings. "
-                f"{' '.join(text for text in (self._likely(), earlier.changes) if text)}",
+                f"{' '.join(text for text in (earlier.changes, self._likely() or earlier.likely) if text)}",
                 _ADVICE,
             )
         )

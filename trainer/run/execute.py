@@ -184,7 +184,7 @@ def execute(
             carry = report_images if request.kind == "report" else carry_out
             carry(setup)
         except Exception as error:
-            if not isinstance(error, StopRequested):
+            if request.kind != "report" and not isinstance(error, StopRequested):
                 report_changes(setup)
             if is_out_of_memory(error) or is_out_of_memory(error.__cause__):
                 raise not_enough_memory(error, setup) from (error.__cause__ or error)

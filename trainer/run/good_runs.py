@@ -9,6 +9,7 @@ from trainer.callbacks.pace import EarlierPace
 from trainer.events import WarningRaised
 from trainer.run.recipe import start_recipe
 from trainer.run.setup import RunSetup
+from trainer.run_folder.differences import listed
 from trainer.run_folder.recipe import known_recipe
 from trainer.run_folder.since_last_good import (
     CAUSES_OF_FAILURE,
@@ -32,7 +33,10 @@ def earlier_pace(run_dir: Path) -> EarlierPace | None:
     pace = since.good.pace
     if pace.num_steps < LEAST_PACE_STEPS:
         return None
-    return EarlierPace(since.good.name, pace.step_seconds, since.sentence(CAUSES_OF_SLOWNESS))
+    found = since.of_steps().by_likelihood(CAUSES_OF_SLOWNESS)
+    changes = f"Changed since: {listed(found)}." if found else "Nothing that is recorded has changed since."
+    likely = f"Likely: {found[0].text}." if len(found) > 1 else ""
+    return EarlierPace(since.good.name, pace.step_seconds, changes, likely)
 
 
 def report_changes(setup: RunSetup) -> None:

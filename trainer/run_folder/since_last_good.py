@@ -46,16 +46,22 @@ class SinceLastGood:
     @property
     def has_equal_steps(self) -> bool:
         """Whether no setting differs that changes what a step computes."""
-        return all(
-            d.path.startswith(_NOT_OF_A_STEP) or d.path.endswith(_RATE) for d in self.found if d.topic == "setting"
-        )
+        return all(d.topic != "setting" for d in self.of_steps().found)
 
-    def sentence(self, causes: Sequence[Topic]) -> str:
-        """Return what changed and, as the likely cause, the first of it by topic; or that nothing did."""
-        ordered = sorted(
+    def by_likelihood(self, causes: Sequence[Topic]) -> list[Difference]:
+        """Return the differences apart from the pace, in the order of their topics as causes."""
+        return sorted(
             (d for d in self.found if d.topic != "pace"),
             key=lambda d: (causes.index(d.topic), d.path.startswith(_NOT_OF_A_STEP)),
         )
+
+    def of_steps(self) -> SinceLastGood:
+        """Return it without the settings that change nothing in a step."""
+        return SinceLastGood(self.good, tuple(d for d in self.found if not _is_outside_of_steps(d)))
+
+    def sentence(self, causes: Sequence[Topic]) -> str:
+        """Return what changed and, as the likely cause, the first of it by topic; or that nothing did."""
+        ordered = self.by_likelihood(causes)
         if not ordered:
             return (
                 f"Nothing that is recorded has changed since the last finished run, {self.good.name}: settings, "
@@ -63,6 +69,11 @@ class SinceLastGood:
             )
         likely = f" Likely the cause: {ordered[0].text}." if len(ordered) > 1 else ""
         return f"Changed since the last finished run, {self.good.name}: {listed(ordered)}.{likely}"
+
+
+def _is_outside_of_steps(difference: Difference) -> bool:
+    path = difference.path
+    return difference.topic == "setting" and (path.startswith(_NOT_OF_A_STEP) or path.endswith(_RATE))
 
 
 def since_last_good(run_dir: Path, now: Recipe | None = None) -> SinceLastGood | None:
