@@ -18,12 +18,14 @@ from modules.memory.placement import Placement
 from modules.optim.ema import Ema
 from modules.system import hardware
 from modules.system.devices import CPU, Device, move
-from tests.builders.configs import laid_over
+from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.pretended_gpu import CAN_PRETEND, MixedDevicesError, pretended_gpu
-from tests.builders.runs import Ran, run
+from tests.builders.recorded_operations import RecordedOperations
+from tests.builders.runs import Ran, assert_equal_tensors, run, steps_of
 from tests.training.test_devices import assert_all_went_well, watched_config
 from trainer.events import SampleReady, ValidationFinished, WarningRaised
+from trainer.run import graphs as run_graphs
 from trainer.run.placement import freed_memory
 
 pytestmark = pytest.mark.skipif(not CAN_PRETEND, reason="needs torch's build for CPUs on Linux")
@@ -95,6 +97,33 @@ def test_a_short_run(tiny_sd: Path, two_sizes: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_all_the_same(any_model: Path, two_sizes: Path, tmp_path: Path, case: str, is_cached: bool) -> None:
     assert_all_went_well(run_there(any_model, two_sizes, tmp_path, is_cached=is_cached, **CASES[case]))
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("_nvidia")
+@pytest.mark.parametrize("trains", ["adapter", "full"])
+def test_recorded_steps_there_are_those_without(
+    tiny_sd: Path, two_sizes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trains: str
+) -> None:
+    """Passes and updates, on the double of CUDA graphs: their slots, learning rates and results are on one device."""
+    changes = {
+        "general": {"train_device": "auto", "temp_device": "cpu"},
+        "training": {"trains": trains, "epochs": 4, "batch_size": 1, "learning_rate": 2.0**-10},
+        "parts": {"unet": {"dtype": "bfloat16", "checkpointing": "block"}, "text_encoder": {"train": False}},
+    }
+    config = laid_over(small_config(tmp_path, model=tiny_sd, images=two_sizes), changes)
+    with pretended_gpu():
+        plain = run(config)
+    recorder = RecordedOperations()
+    monkeypatch.setattr(run_graphs, "records_steps", lambda *_: True)
+    monkeypatch.setattr(run_graphs, "recorder_of", lambda _: recorder)
+    with pretended_gpu():
+        ran = run(config)
+    assert any("aten::_fused_adamw_" in names for names in recorder.contents)
+    assert recorder.events[-1][0] == "replay"
+    assert not [w for w in ran.of(WarningRaised) if "CUDA graph" in w.message]
+    assert steps_of(ran) == steps_of(plain)
+    assert_equal_tensors(ran.weights, plain.weights)
 
 
 def test_what_a_gpu_refuses_is_refused() -> None:
