@@ -5,15 +5,21 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from modules.formats.headers import UnreadableFileError, read_header
+from modules.settings.edit import replace_value
+from modules.system.errors import DarkroomError
+from modules.system.paths import from_root
 from trainer.events import ModelSaved, RunStarted, ValidationFinished
-from trainer.jobs.sample_sources import Save, saves_of
+from trainer.jobs.sample_sources import Save, config_of_run, saves_of
 from trainer.run_folder.backup import fingerprint, list_backups
-from trainer.run_folder.checkpoints import Checkpoint, adapters_dir
+from trainer.run_folder.checkpoints import Checkpoint, Comparison, adapters_dir, write_comparison
+from trainer.run_folder.destination import PATH, chosen_destination, may_write, note_destination, with_free_number
 from trainer.run_folder.event_log import outlasts, read_events
-from trainer.run_folder.result import results_of
+from trainer.run_folder.result import results_of, use_as_result
+from trainer.run_folder.run_lock import holder_of
 
 _KINDS = ("save", "best", "best-reward", "result", "backup")
 """What there can be of a step, in the order in which its file is chosen; then anything else."""
@@ -108,3 +114,46 @@ def _checkpoint(
     kinds = tuple(dict.fromkeys(k for _, k, _ in ordered))
     places = ("", str(path)) if kind == "backup" else (str(path), "")
     return Checkpoint(name, step, kinds, *places, is_adapter=is_adapter, loss=losses.get(step))
+
+
+@dataclass(frozen=True, slots=True)
+class UsedCheckpoint:
+    """A checkpoint that has become the result of its run: its place, and the new place of the model before, if any."""
+
+    destination: Path
+    kept: Path | None
+
+
+def use_checkpoint(run_dir: Path, checkpoint: Checkpoint) -> UsedCheckpoint:
+    """Make a checkpoint with a file the result of its run; the model before is kept in the run's "save" folder.
+
+    It goes to the place of the run's result, or to a free name next to it if another run has written there since.
+    Raises DarkroomError while the run trains, or if the file is gone, and OSError; the result is then unchanged.
+    """
+    if holder_of(run_dir) is not None:
+        raise DarkroomError(f"The run {run_dir.name} is training.", advice="Wait until it has ended.")
+    source = Path(checkpoint.path)
+    if not source.exists():
+        raise DarkroomError(f"{source} is gone.", advice="Compare the checkpoints again.")
+    config = chosen_destination(config_of_run(run_dir), run_dir)
+    asked = config.output.destination
+    written = next((r for r in reversed(results_of(run_dir)) if not r.is_abandoned), None)
+    if written is not None:
+        config = replace_value(config, PATH, str(written.path))
+    if not may_write(from_root(config.output.destination), run_dir):
+        config = with_free_number(config, run_dir)
+    destination = from_root(config.output.destination)
+    step = checkpoint.step if checkpoint.step >= 0 else None
+    kept = use_as_result(source, destination, run_dir=run_dir, is_kept=True, step=step)
+    if not any(result.path == destination.absolute() for result in results_of(run_dir)):
+        note_destination(run_dir, asked=asked, chosen=config.output.destination)  # of a run that was stopped
+    return UsedCheckpoint(destination, kept)
+
+
+def with_current_kinds(comparison: Comparison) -> Comparison:
+    """Write and return a comparison with what there is now of each checkpoint: another one may be the result."""
+    kinds = {c.name: c.kinds for c in checkpoints_of(comparison.run_dir)}
+    checkpoints = tuple(replace(c, kinds=kinds.get(c.name, c.kinds)) for c in comparison.checkpoints)
+    current = replace(comparison, checkpoints=checkpoints)
+    write_comparison(current)
+    return current

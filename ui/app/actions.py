@@ -301,6 +301,9 @@ def make_feature_links(
         ),
         try_result=try_result,
         show_run=show_run,
+        compare_checkpoints=lambda run_dirs: load_factory("ui.features.checkpoints.window:open_checkpoints")(
+            context(), run_dirs
+        ),
         show_run_changes=lambda: load_factory(f"{_DIFFERENCES_MODULE}:open_differences")(context(), "run"),
         add_presets=lambda menu, presets, choose: add_presets(menu, context(), presets, choose),
     )

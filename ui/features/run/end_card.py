@@ -24,6 +24,9 @@ from ui.widgets.photos import Photos
 from ui.widgets.theme import GAP, PAD, is_low
 
 _SIDE_PX = 92
+_CHECKPOINTS_TIP = (
+    "Compare the saves and backups of the run with the same prompts, and choose another one as the result"
+)
 _NOT_COPIED = "The model was not copied"
 
 
@@ -86,6 +89,11 @@ class EndCard(Card):
         """Open the Generate page with the result."""
         if self.facts is not None and self.facts.sampled is not None:
             self._context.links.try_result(self.facts.sampled)
+
+    def compare_checkpoints(self) -> None:
+        """Open the window that compares all checkpoints of the run."""
+        if self.end is not None:
+            self._context.links.compare_checkpoints((self.end.run_dir,))
 
     def show_file(self) -> None:
         """Open the folder of the result."""
@@ -211,6 +219,7 @@ class EndCard(Card):
         row.pack(side="right")
         for name, label, press, tip in (
             ("try", "Try it", self.try_it, "Sample it on the Generate page"),
+            ("checkpoints", "Checkpoints…", self.compare_checkpoints, _CHECKPOINTS_TIP),
             ("copy", "Copy to ComfyUI", self.copy, "Copy it into the folder of ComfyUI for such files"),
             ("show", "Show file", self.show_file, "Open the folder that it is in"),
             ("longer", "Train longer…", self.train_longer, "Continue this run for more epochs, from its last backup"),

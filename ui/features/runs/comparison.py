@@ -26,7 +26,7 @@ from ui.widgets.plot import Plot
 from ui.widgets.plot_model import Line
 from ui.widgets.run_figures import run_figure
 from ui.widgets.table import Column, Table
-from ui.widgets.theme import PAD
+from ui.widgets.theme import GAP, PAD
 
 MAX_RUNS = 5
 _COLOURS = ("chart_smooth", "chart_validation", "chart_a", "chart_b", "chart_c")
@@ -154,6 +154,7 @@ def setting_rows(runs: Sequence[ComparedRun]) -> list[tuple[str, tuple[str, ...]
 
 _SIZE = (980, 680)
 _HEADING = "muted"
+_SAMPLES_TIP = "The checkpoints of these runs side by side, sampled with the same prompts and seeds"
 
 
 class RunComparison(Window):
@@ -167,6 +168,10 @@ class RunComparison(Window):
         footer = Panel(self, context.theme)
         footer.pack(side="bottom", fill="x", padx=px(PAD), pady=px(12))
         Button(footer, context.theme, "Close", self.close, width=92).pack(side="right")
+        compare = partial(context.links.compare_checkpoints, [record.run_dir for record in self._records])
+        self.samples_button = Button(footer, context.theme, "Compare samples…", compare)
+        self.samples_button.pack(side="right", padx=(0, GAP))
+        context.tips.attach(self.samples_button, lambda: _SAMPLES_TIP)
         self.summary = Text(footer, context.theme, "Reading the runs…", colour="muted")
         self.summary.pack(side="left")
         self.chart = Plot(self, context.theme, on="window", zooms=True)

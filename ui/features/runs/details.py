@@ -18,6 +18,7 @@ from ui.loop.past_runs import read_past_state
 from ui.loop.pump import Pump
 from ui.loop.run_state import RunState
 from ui.loop.wording import format_size
+from ui.widgets.controls import Button
 from ui.widgets.image_grid import ImageGrid, Tile
 from ui.widgets.image_viewer import ImageViewer
 from ui.widgets.panel import Panel, Text, WrappedText
@@ -34,6 +35,7 @@ _BACKUPS = (Column("#0", "Backup", 110), Column("created", "Written", 150, is_st
 _MAX_ROWS = 8
 _STACKS_FROM_PX = 440  # lower, the curves are unreadable below the facts
 _NONE = "Select a run to see what became of it."
+_COMPARE_TIP = "Sample its saves and backups with the same prompts, and choose the best as the result"
 _NO_SAMPLES = "This run has no samples."
 
 
@@ -54,6 +56,8 @@ class RunDetails:
         self.facts = WrappedText(scroll.body, context.theme, _NONE, colour="label", on="card")
         self.facts.pack(fill="x")
         self.backups = Table(scroll.body, context.theme, _BACKUPS, num_rows=1)
+        self.compare_button = Button(scroll.body, context.theme, "Compare checkpoints…", self._compare, on="card")
+        context.tips.attach(self.compare_button, lambda: _COMPARE_TIP)
         self.chart = Plot(self.card.add(_CURVES), context.theme, zooms=True)
         self.chart.pack(fill="both", expand=True)
         self.samples = ImageGrid(
@@ -87,6 +91,7 @@ class RunDetails:
             self._read_changes()
         self._show_facts()
         self._show_backups(record, keeps_selection=not is_other)
+        self._show_compare(record)
         self._show_state(RunState() if is_other else self.state)
         self._read_log()
 
@@ -119,6 +124,17 @@ class RunDetails:
             self.backups.pack(fill="x", pady=(self._context.theme.px(10), 0))
         else:
             self.backups.pack_forget()
+
+    def _show_compare(self, record: RunRecord | None) -> None:
+        """Offer to compare the checkpoints of a run that has any."""
+        self.compare_button.pack_forget()
+        if record is not None and (record.backups or record.outputs):
+            tk.Pack.pack_configure(self.compare_button, anchor="w", pady=(self._context.theme.px(10), 0))
+            self.compare_button.set_enabled(record.ending != "running")
+
+    def _compare(self) -> None:
+        if self._record is not None:
+            self._context.links.compare_checkpoints((self._record.run_dir,))
 
     def _read_log(self) -> None:
         if self._job is not None:

@@ -1,0 +1,226 @@
+"""The checkpoints of runs in the window: their images as a table, the job that samples them, the choice of one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+
+from modules.settings.field import Section
+from modules.system.errors import DarkroomError
+from modules.system.paths import as_config_path
+from modules.system.problem import count
+from trainer.child.process import Spawn, spawn_trainer
+from trainer.jobs.checkpoint_files import checkpoints_of, use_checkpoint, with_current_kinds
+from trainer.jobs.checkpoints import CHECKPOINTS, score_label
+from trainer.jobs.registry import JOBS
+from trainer.jobs.sample_sources import config_of_run
+from trainer.jobs.spec import validate_settings
+from trainer.run_folder.checkpoints import Checkpoint, Column, Comparison, read_comparison, score_names
+from ui.loop.background import Background
+from ui.loop.jobs import JobRunner
+from ui.loop.signal import Signal
+from ui.loop.wording import format_loss
+
+BUSY = "A run is training. Wait until it has ended, or stop it: both need the whole device."
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A checkpoint of a run; `run_name` is set if there are several runs."""
+
+    run_dir: Path
+    checkpoint: Checkpoint
+    run_name: str = ""
+
+    @property
+    def label(self) -> str:
+        """Its name in the table and after a vote."""
+        return f"{self.checkpoint.label}, {self.run_name}" if self.run_name else self.checkpoint.label
+
+
+@dataclass(frozen=True)
+class CheckpointTable:
+    """Rows are the checkpoints by step, those of several runs next to each other; columns are prompts with a seed."""
+
+    comparisons: tuple[Comparison, ...] = ()
+
+    @cached_property
+    def rows(self) -> tuple[Row, ...]:
+        """The rows in order."""
+        several = len(self.comparisons) > 1
+        rows = [Row(c.run_dir, p, c.run_dir.name if several else "") for c in self.comparisons for p in c.checkpoints]
+        return tuple(sorted(rows, key=lambda row: (row.checkpoint.step < 0, row.checkpoint.step)))
+
+    @cached_property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns that any of the runs has, in order."""
+        return tuple(dict.fromkeys(column for c in self.comparisons for column in c.columns))
+
+    @cached_property
+    def strengths(self) -> tuple[float, ...]:
+        """The strengths that were sampled."""
+        return tuple(sorted({cell.strength for c in self.comparisons for cell in c.cells}))
+
+    @cached_property
+    def _of_run(self) -> dict[Path, Comparison]:
+        return {c.run_dir: c for c in self.comparisons}
+
+    @property
+    def num_images(self) -> int:
+        """How many images there are."""
+        return sum(len(c.cells) for c in self.comparisons)
+
+    def image(self, row: Row, column: Column, strength: float) -> Path | None:
+        """Return the image of a row; None where there is none."""
+        comparison = self._of_run[row.run_dir]
+        if column not in comparison.columns:
+            return None
+        return comparison.image_of(row.checkpoint.name, comparison.columns.index(column), strength)
+
+    def figures(self, strength: float) -> dict[Row, list[tuple[str, bool]]]:
+        """Return the figures of each row as text, and whether it is the best one of all rows."""
+        names = score_names(self.comparisons)
+        means = {row: self._of_run[row.run_dir].means(row.checkpoint.name, strength) for row in self.rows}
+        lowest = _best([row.checkpoint.loss for row in self.rows], min)
+        highest = {name: _best([m.get(name) for m in means.values()], max) for name in names}
+        figures: dict[Row, list[tuple[str, bool]]] = {row: [] for row in self.rows}
+        for row, lines in figures.items():
+            loss = row.checkpoint.loss
+            if loss is not None:
+                lines.append((f"Validation {format_loss(loss)}", loss == lowest))
+            for name, mean in ((name, means[row][name]) for name in names if name in means[row]):
+                lines.append((f"{score_label(name)} {mean:.4g}", mean == highest[name]))
+        return figures
+
+
+def _best(values: Iterable[float | None], choose: Callable[[set[float]], float]) -> float | None:
+    """Return the best of some values; None if they are all the same."""
+    different = {value for value in values if value is not None}
+    return choose(different) if len(different) > 1 else None
+
+
+class CheckpointSession:
+    """The comparison of some runs; `changed` is emitted when its images, its job or its message change."""
+
+    def __init__(
+        self,
+        run_dirs: Sequence[Path],
+        background: Background,
+        *,
+        may_start: Callable[[], bool],
+        spawn: Spawn = spawn_trainer,
+    ) -> None:
+        self.run_dirs = tuple(run_dirs)
+        self.table = CheckpointTable()
+        self.message, self.is_problem = "Reading the runs…", False
+        self.runner = JobRunner(spawn=spawn)
+        self.changed: Signal[[]] = Signal()
+        self._background, self._may_start = background, may_start
+        self._row_to_use: Row | None = None  # once its backup is exported
+        self._stage = self.runner.state.stage
+        self.runner.changed.subscribe(self._follow)
+
+    def defaults(self) -> Section:
+        """Return the settings of a comparison of the runs."""
+        return validate_settings(CHECKPOINTS.settings, {"runs": tuple(map(str, self.run_dirs))})
+
+    def look(self) -> None:
+        """Read what there is, and count what there is to sample."""
+        self._background.run(partial(_look, self.run_dirs), self._show_found, self._show_failure)
+
+    def refresh(self) -> None:
+        """Read the images and scores again."""
+        self._background.run(partial(_read, self.run_dirs), self._keep)
+
+    def start(self, settings: Section) -> None:
+        """Sample the checkpoints in a child process."""
+        try:
+            CHECKPOINTS.require_valid(settings)
+            if not self._may_start():
+                raise DarkroomError(BUSY)
+        except DarkroomError as error:
+            self._show_failure(error)
+            return
+        self._say("")
+        self.runner.start(CHECKPOINTS, settings)
+
+    def use(self, row: Row) -> None:
+        """Make a checkpoint the result of its run; a backup of a whole model is exported first."""
+        if row.checkpoint.path:
+            self._background.run(partial(_use, row), self._show_used, self._show_failure)
+            return
+        self._row_to_use = row
+        export = JOBS["export"]
+        values = {"run_path": row.checkpoint.backup, "out": str(exported_place(row)), "overwrite": True}
+        self.runner.start(export, validate_settings(export.settings, values))
+
+    def close(self) -> None:
+        """End the job with the window."""
+        self.runner.close()
+
+    def _follow(self) -> None:
+        stage, before = self.runner.state.stage, self._stage
+        self._stage = stage
+        if stage == "finished" != before and (row := self._row_to_use) is not None:
+            self._row_to_use = None
+            path = str(exported_place(row))
+            self.use(replace(row, checkpoint=replace(row.checkpoint, path=path)))
+        elif stage in ("stopped", "failed") and stage != before:
+            self._row_to_use = None
+        if stage != before:
+            self.refresh()
+        self.changed()
+
+    def _show_found(self, found: tuple[tuple[Comparison, ...], str]) -> None:
+        comparisons, text = found
+        self._keep(comparisons)
+        if not comparisons:
+            self._say(text)
+        else:
+            notes = dict.fromkeys(note for c in comparisons for note in c.notes)
+            self._say(" ".join(notes))
+
+    def _keep(self, comparisons: tuple[Comparison, ...]) -> None:
+        self.table = CheckpointTable(comparisons)
+        self.changed()
+
+    def _show_used(self, text: str) -> None:
+        self._say(text)
+        self.refresh()
+
+    def _show_failure(self, error: Exception) -> None:
+        self._say(str(error), is_problem=True)
+
+    def _say(self, text: str, *, is_problem: bool = False) -> None:
+        self.message, self.is_problem = text, is_problem
+        self.changed()
+
+
+def exported_place(row: Row) -> Path:
+    """Return the file that a backup of a whole model is exported to: the place of a save of its step."""
+    return row.run_dir / "save" / f"model-step-{row.checkpoint.step:08d}.safetensors"
+
+
+def _read(run_dirs: Sequence[Path]) -> tuple[Comparison, ...]:
+    return tuple(c for c in map(read_comparison, run_dirs) if c is not None)
+
+
+def _look(run_dirs: Sequence[Path]) -> tuple[tuple[Comparison, ...], str]:
+    """Return what was compared, and what there is to compare as text. Raises DarkroomError for another folder."""
+    found = [len(checkpoints_of(run_dir)) for run_dir in run_dirs]
+    prompts = [p for p in config_of_run(run_dirs[0]).sampling.prompts if p.enabled]
+    text = f"{count(sum(found), 'checkpoint')} and {count(len(prompts), 'sample prompt')}: "
+    text += f"{count(sum(found) * len(prompts), 'image')} at each strength, for each seed."
+    none = f"{count(sum(found), 'checkpoint')}. The run has no sample prompts: write some above, one a line."
+    return _read(run_dirs), text if prompts else none
+
+
+def _use(row: Row) -> str:
+    """Make a checkpoint the result, and return what was done as text. Raises DarkroomError and OSError."""
+    used = use_checkpoint(row.run_dir, row.checkpoint)
+    if (comparison := read_comparison(row.run_dir)) is not None:
+        with_current_kinds(comparison)
+    kept = f" The model before is kept as {as_config_path(used.kept)}." if used.kept is not None else ""
+    return f"{row.label} is now {as_config_path(used.destination)}.{kept}"
