@@ -35,6 +35,7 @@ _ASK_SENTENCE = (
     '"a photo of zog". Or type a whole sentence.'
 )
 _LOW_BUTTON = 24
+_QUIET_SECONDS = 0.3
 _LEAST_TEXT = 120  # of a line, in design pixels, next to its buttons
 _LEAST_COLUMNS = 3  # of choices: a single one is no wider than one of three
 
@@ -78,7 +79,8 @@ class FirstStepsBar(Panel):
             self._drawn_state = ()
             self.grid_remove()
             return
-        self._look.find_machine()
+        # Once the window is drawn, which the imports of the estimates would slow down.
+        context.pump.redraw_soon((self, "computer"), self._look.find_machine, quiet_seconds=_QUIET_SECONDS)
         if state == "images":
             self._look.count(image_concepts(self._progress()))
             self._look.find_presets(context.form.config)
