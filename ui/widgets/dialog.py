@@ -91,6 +91,7 @@ class Dialog(Window):
         super().__init__(root, theme, title)
         self.answer: str | None = None
         self.buttons: dict[str, Button] = {}
+        self.first_entry: tk.Entry | None = None
         px = theme.px
         Panel(self, theme, _TOKENS[severity], height=px(3)).pack(fill="x")
         self.content = Panel(self, theme)
@@ -113,8 +114,8 @@ class Dialog(Window):
         return self.answer
 
     def focus_first(self, default: Button) -> None:
-        """Focus the default button, unless the dialog has an entry."""
-        self.focus_set()
+        """Focus the entry to type into, if the dialog has one; Return presses the default button."""
+        (self.first_entry or self).focus_set()
         self.bind("<Return>", lambda _e: default.invoke())
 
     def choose(self, name: str) -> None:

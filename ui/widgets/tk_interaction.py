@@ -100,7 +100,7 @@ class TkInteraction:
         entry = Entry(dialog.content, self._theme, variable, on="window", width=320)
         entry.pack(fill="x", pady=(10, 0))
         entry.tk_entry.select_range(0, "end")
-        dialog.after_idle(entry.tk_entry.focus_set)
+        dialog.first_entry = entry.tk_entry
         return variable.get() if dialog.ask() == "ok" else None
 
     def choose(self, title: str, message: str, answers: Sequence[Answer], severity: Severity = "plain") -> str | None:

@@ -52,7 +52,7 @@ class SecretsDialog(Dialog):
         access = f"Hugging Face requests use {hub_access(loaded.secrets).description}."
         Text(self.content, context.theme, access, colour="muted", wrap_px=_WRAP_PX).pack(anchor="w", pady=(px(6), 0))
         self._show(loaded.secrets)
-        self.after_idle(self.entries["huggingface_token"].tk_entry.focus_set)
+        self.first_entry = self.entries["huggingface_token"].tk_entry
 
     def choose(self, name: str) -> None:
         """Save or import; on an error, show it and stay open."""
