@@ -233,13 +233,19 @@ def test_folders_show_their_images_and_are_chosen_by_keys(
         press(dialog.path_entry.tk_entry, "Tab")
         return lambda: dialog.path.get() == f"{images}/dogs/"
 
+    def type_a_path_over_the_list(dialog: FileDialog) -> Callable[[], bool]:
+        dialog.board.canvas.focus_force()
+        press(dialog.board.canvas, "Key-slash")
+        assert dialog.path.get() == "/"
+        return lambda: dialog.focus_get() is dialog.path_entry.tk_entry
+
     def open_nowhere(dialog: FileDialog) -> None:
         dialog.path.set(f"{images}/nowhere")
         press(dialog.path_entry.tk_entry, "Return")
         assert dialog.status.cget("text") == f"{images}/nowhere does not exist."
         press(dialog.board.canvas, "Escape")
 
-    when_shown(window, complete, open_nowhere)
+    when_shown(window, complete, type_a_path_over_the_list, open_nowhere)
     assert ask.ask_folder("Folder", images) is None
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _SIZE = (920, 600)
 _LEAST_LIST_PX = 120
+_PATH_STARTS = ("/", "~")
 _FIND_PAUSE_MS = 1200
 _BUTTONS = {"open": "Open", "save": "Save", "folder": "Choose", "folders": "Choose"}
 
@@ -250,9 +251,14 @@ class FileDialog(Dialog):
             self.board.canvas.focus_set()
 
     def _key(self, event: tk.Event[Any]) -> str | None:
-        """Find the entry that begins with the letters typed."""
+        """Find the entry that begins with the letters typed; a path is typed into its own field."""
         if not event.char or not event.char.isprintable() or int(event.state) & 0x4:
             return None
+        if event.char in _PATH_STARTS and not self._found_text:
+            self.path.set(event.char)
+            self.path_entry.tk_entry.focus_set()
+            self.path_entry.tk_entry.icursor("end")
+            return "break"
         if self._find_job:
             self.after_cancel(self._find_job)
         self._find_job = self.after(_FIND_PAUSE_MS, self._forget_find)
