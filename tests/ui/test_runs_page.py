@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import tkinter as tk
 from collections.abc import Callable
 from datetime import datetime
@@ -23,6 +24,7 @@ from tests.unit.test_run_records import started, validated, write_run
 from trainer.events import Event, RunFailed, RunFinished
 from trainer.preflight import Report
 from trainer.run_folder.backup import BackupInfo, write_backup
+from trainer.run_folder.run_dir import begun_at
 from trainer.run_queue.file import QueueFile
 from ui.app.message_bars import NoticeLine
 from ui.features.runs.comparison import RunComparison
@@ -80,6 +82,32 @@ def opened(open_window: Callable[..., Window], workspace: Path) -> Window:
     return first
 
 
+def test_a_run_is_named_found_by_its_name_and_its_command_copied(opened: Window, workspace: Path) -> None:
+    crashed(workspace, 1, epochs=3)
+    crashed(workspace, 2, epochs=3)
+    page: Any = opened.open_page("runs")
+    opened.wait_until(lambda: len(page.listed_runs) == 2, "the runs")
+    opened.settle()
+    opened.asked.answers["ask_text"] = "  Wuffi, with   masks "
+    page.table.tree.focus_force()
+    page.make_menu().invoke(0)
+    opened.wait_until(lambda: page.table.tree.set("0", "model") == "Wuffi, with masks", "the name")
+    page.search.set("wuffi")
+    opened.wait_until(lambda: len(page.listed_runs) == 1, "the search")
+    run_dir = page.listed_runs[0].run_dir
+    assert run_dir.name == day(2), "its folder stays"
+    opened.settle()
+    page.make_menu().invoke(3)
+    command = opened.app.root.clipboard_get()
+    assert shlex.split(command)[1:] == ["resume", str(run_dir)]
+    assert Path(shlex.split(command)[0]).is_file()
+    opened.asked.answers["ask_text"] = ""
+    page.rename()
+    page.search.set("")
+    opened.wait_until(lambda: page.table.tree.set("0", "model") != "Wuffi, with masks", "the former name")
+    assert begun_at(run_dir) is None, "a run of a version without run.json"
+
+
 def test_a_run_is_reopened_compared_deleted_brought_back_forked_and_resumed(
     opened: Window, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,7 +133,7 @@ def test_a_run_is_reopened_compared_deleted_brought_back_forked_and_resumed(
     opened.app.root.geometry("1100x740")
     opened.wait_until(lambda: page.details.card.is_stacked, "both again")
     usable = [name for name, button in page.buttons.items() if button.cget("state") == "normal"]
-    assert usable == ["reopen", "resume", "fork", "folder", "delete", "trash"]
+    assert usable == ["reopen", "resume", "fork", "delete", "more", "trash"]
     assert not page.buttons["trash"].winfo_manager(), "nothing was deleted yet"
 
     page.table.select([1])

@@ -34,7 +34,7 @@ from trainer.machine_events import PaceMeasured
 from trainer.run_folder.backup import BackupInfo, list_backups
 from trainer.run_folder.event_log import EVENTS_FILE, outlasts
 from trainer.run_folder.fork import Origin, origin_of
-from trainer.run_folder.run_dir import age_of, begun_at, started_at
+from trainer.run_folder.run_dir import RUN_FILE, age_of, begun_at, given_name, started_at
 from trainer.run_folder.run_lock import holder_of
 
 Ending = Literal["running", "finished", "stopped", "failed", "crashed"]
@@ -70,6 +70,7 @@ class RunRecord:
     origin: Origin | None = None
     base_model: str = ""
     destination: str = ""
+    given_name: str = ""
     pace: PaceMeasured | None = None
 
     @property
@@ -152,6 +153,7 @@ def read_record(run_dir: Path) -> RunRecord:
         origin=origin_of(run_dir),
         base_model=_text_in(settings, "model", "base_model"),
         destination=_text_in(settings, "output", "destination"),
+        given_name=given_name(run_dir),
         pace=log.pace,
     )
 
@@ -167,9 +169,8 @@ def config_of(run_dir: Path) -> Config | None:
 
 def stamp_of(run_dir: Path) -> tuple[object, ...]:
     """Return a value that changes when the run does: cheap, for a list that is read again and again."""
-    return (
-        _stat(run_dir / EVENTS_FILE), _stat(run_dir / "backup"), _stat(run_dir / "save"), holder_of(run_dir) is not None
-    )  # fmt: skip
+    files = (EVENTS_FILE, "backup", "save", RUN_FILE)
+    return (*(_stat(run_dir / file) for file in files), holder_of(run_dir) is not None)
 
 
 def newest_unfinished(workspaces: Iterable[Path]) -> RunRecord | None:

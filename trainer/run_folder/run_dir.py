@@ -14,7 +14,8 @@ from typing import Any
 from modules.system.atomic import flush_folder, make_folder, write_text
 from modules.system.errors import DarkroomError
 
-_FILE = "run.json"
+RUN_FILE = "run.json"
+MAX_NAME_CHARS = 80
 _STAMP, _STAMP_CHARS = "%Y-%m-%d_%H-%M-%S", 19  # of a run's folder
 
 
@@ -52,7 +53,7 @@ def _give_number(run_dir: Path, *, begun: float) -> None:
     `begun` is in seconds since 1970, which summer time does not change. Raises OSError.
     """
     number = 1 + max((_number_of(path) for path in run_dir.parent.iterdir()), default=0)
-    write_text(run_dir / _FILE, json.dumps({"number": number, "begun": begun}))
+    write_text(run_dir / RUN_FILE, json.dumps({"number": number, "begun": begun}))
 
 
 def age_of(run_dir: Path) -> tuple[int, str, int, str]:
@@ -70,6 +71,19 @@ def begun_at(run_dir: Path) -> float | None:
     return begun if isinstance(begun, float) else None
 
 
+def given_name(run_dir: Path) -> str:
+    """Return the name that a person has given to a run; "" without one."""
+    name = _content_of(run_dir).get("name")
+    return name[:MAX_NAME_CHARS] if isinstance(name, str) else ""
+
+
+def give_name(run_dir: Path, name: str) -> None:
+    """Name a run; an empty name takes the former one back. Its folder stays as it is. Raises OSError."""
+    text = " ".join(name.split())[:MAX_NAME_CHARS]
+    content = {key: value for key, value in _content_of(run_dir).items() if key != "name"}
+    write_text(run_dir / RUN_FILE, json.dumps({**content, "name": text} if text else content))
+
+
 def _number_of(run_dir: Path) -> int:
     number = _content_of(run_dir).get("number")
     return number if isinstance(number, int) else 0
@@ -77,7 +91,7 @@ def _number_of(run_dir: Path) -> int:
 
 def _content_of(run_dir: Path) -> dict[str, Any]:
     try:
-        content = json.loads((run_dir / _FILE).read_text(encoding="utf-8"))
+        content = json.loads((run_dir / RUN_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}

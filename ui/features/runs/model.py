@@ -49,7 +49,9 @@ def start_text(record: RunRecord) -> str:
 
 
 def model_name(record: RunRecord) -> str:
-    """Return the name of the result's file, or of the base model."""
+    """Return the name that a person has given; otherwise the name of the result's file, or of the base model."""
+    if record.given_name:
+        return record.given_name
     name = Path(record.destination or record.base_model).name
     return Path(name).stem if name else record.name
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
+import subprocess
+import sys
 import time
 import tkinter as tk
 from functools import partial
 from pathlib import Path
 
 from modules.config.schema import Config
+from modules.system.paths import PROGRAM_ROOT
 from modules.system.problem import count
 from trainer.run_folder.backup import BackupInfo
 from trainer.run_folder.records import RunRecord, config_of
+from trainer.run_folder.run_dir import give_name
 from trainer.run_folder.trash import has_trash
 from ui.features.runs.comparison import MAX_RUNS, RunComparison
 from ui.features.runs.deletion import RunDeletion
@@ -25,6 +30,7 @@ from ui.loop.run_state import RunState
 from ui.widgets.card import Card
 from ui.widgets.controls import Button
 from ui.widgets.entry import Entry
+from ui.widgets.menu import make_menu, open_at
 from ui.widgets.panel import Panel, Text
 from ui.widgets.table import Column, Table
 from ui.widgets.theme import GAP, PAD
@@ -32,7 +38,7 @@ from ui.widgets.variables import TextVar, keep
 
 _COLUMNS = (
     Column("#0", "Started", 130),
-    Column("model", "Result", 140, is_stretched=True),
+    Column("model", "Name", 140, is_stretched=True),
     Column("ending", "Ended", 78),
     Column("steps", "Steps", 104),
     Column("best", "Best validation", 112, is_optional=True),
@@ -44,6 +50,7 @@ _TAGS = {"failed": "error", "crashed": "warning", "running": "good"}
 _NOTHING = "No runs yet.\nEvery run that is started here or on the command line is listed on this page."
 _NOT_FOUND = "No run matches the search."
 _LOOK_SECONDS = 5.0
+_COMMANDS = (("resumes it", "resume"), ("repeats it", "train --recipe"), ("compares its images", "report"))
 
 
 class RunsPage:
@@ -148,6 +155,44 @@ class RunsPage:
         if record is not None:
             self._context.interaction.open_path(record.run_dir)
 
+    def rename(self) -> None:
+        """Ask for a name of the selected run, under which it is listed; the name of its folder stays."""
+        record = self._single_run()
+        if record is None:
+            return
+        name = self._context.interaction.ask_text(
+            "Name of the run", "The list and comparisons show it. Without one they show its result.", record.given_name
+        )
+        if name is None:
+            return
+        try:
+            give_name(record.run_dir, name)
+        except OSError as error:
+            self._context.notify(f"The name cannot be written: {error.strerror or error}.")
+        self.refresh()
+
+    def copy_command(self, verb: str) -> None:
+        """Put a command line for the selected run on the clipboard."""
+        record = self._single_run()
+        if record is not None:
+            command = command_line(verb, record.run_dir)
+            self.frame.clipboard_clear()
+            self.frame.clipboard_append(command)
+            self._context.notify(f"Copied: {command}")
+
+    def _open_menu(self) -> None:
+        open_at(self.make_menu(), self.buttons["more"])
+
+    def make_menu(self) -> tk.Menu:
+        """Return the menu of what is needed now and then."""
+        menu = make_menu(self.buttons["more"], self._context.theme)
+        menu.add_command(label="Rename…", accelerator="F2", command=self.rename)
+        menu.add_command(label="Open folder", command=self.open_folder)
+        menu.add_separator()
+        for label, verb in _COMMANDS:
+            menu.add_command(label=f"Copy the command that {label}", command=partial(self.copy_command, verb))
+        return menu
+
     def delete(self) -> None:
         """Show what a deletion of the selected runs removes, and move them to the trash if that is confirmed."""
         self.deletion.ask([r for r in self.selected_runs if r.ending != "running"])
@@ -173,13 +218,14 @@ class RunsPage:
             ("resume", "Resume", self.resume, "Continue it from its newest backup, or from the one selected"),
             ("fork", "Fork…", self.fork, "A new run from one of its backups, with other settings; this one stays"),
             ("compare", "Compare", self.compare, f"Curves, figures and settings of 2 to {MAX_RUNS} selected runs"),
-            ("folder", "Open folder", self.open_folder, "Open its folder"),
             ("delete", "Delete…", self.delete, "Move it to the trash, after a preview (Delete)"),
         ):
             button = Button(bar, context.theme, label, press)
             button.pack(side="left", padx=(0, GAP))
             context.tips.attach(button, lambda tip=tip: tip)  # type: ignore[misc]
             self.buttons[name] = button
+        self.buttons["more"] = Button(bar, context.theme, "More ▾", self._open_menu)
+        self.buttons["more"].pack(side="left", padx=(0, GAP))
         self.buttons["trash"] = Button(bar, context.theme, "Empty trash…", self.deletion.empty_trash, style="ghost")
 
     def _add_table(self, body: Panel) -> None:
@@ -197,6 +243,7 @@ class RunsPage:
                 "<Return>": self.reopen,
                 "<Double-Button-1>": self.reopen,
                 "<Delete>": self.delete,
+                "<F2>": self.rename,
             }
         )
         self.table.tree.bind("<Control-a>", lambda _e: self.table.select(range(len(self.listed_runs))))
@@ -283,7 +330,7 @@ class RunsPage:
             "resume": is_free and bool(one and one.backups) and can_start,
             "fork": bool(one and one.backups),
             "compare": len(records) > 1,
-            "folder": one is not None,
+            "more": one is not None,
             "delete": any(r.ending != "running" for r in records),
         }
         for name, is_enabled in enabled.items():
@@ -294,6 +341,13 @@ class RunsPage:
 
     def _backup(self) -> BackupInfo | None:
         return self.details.backup if self._single_run() is not None else None
+
+
+def command_line(verb: str, run_dir: Path) -> str:
+    """Return the command line of a verb for a run, as the shell of this computer reads it."""
+    if sys.platform == "win32":
+        return subprocess.list2cmdline([str(PROGRAM_ROOT / "start-ui.bat"), *verb.split(), str(run_dir)])
+    return shlex.join([str(PROGRAM_ROOT / "start-ui.sh"), *verb.split(), str(run_dir)])
 
 
 def _row(record: RunRecord) -> tuple[str, tuple[str, ...], str]:
