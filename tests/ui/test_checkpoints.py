@@ -19,17 +19,20 @@ from modules.system.errors import DarkroomError
 from tests.ui.conftest import Window
 from tests.ui.fake_engine import step
 from tests.ui.real_input import keys
+from tests.ui.test_fitting import AtOnce
 from tests.ui.test_run_end import write_lora
 from tests.unit.test_run_records import started, validated, write_run
 from trainer.event_lines import to_line
 from trainer.events import ModelSaved, RunFinished
 from trainer.job_events import JobFinished, JobProgress
 from trainer.jobs.checkpoint_files import checkpoints_of, use_checkpoint
-from trainer.run_folder.checkpoints import Cell, Column, Comparison, images_dir, write_comparison
+from trainer.run_folder.checkpoints import Cell, Checkpoint, Column, Comparison, images_dir, write_comparison
+from trainer.run_folder.records import read_record
 from trainer.run_folder.result import model_files, record_result, results_of
-from ui.features.checkpoints.model import CheckpointSession, CheckpointTable
+from ui.features.checkpoints.model import CheckpointSession, CheckpointTable, Row
 from ui.features.checkpoints.vote import BlindVote
 from ui.features.checkpoints.window import CheckpointsWindow
+from ui.features.runs.model import fact_lines
 from ui.forms.model import Source
 from ui.widgets.image_viewer import ImageViewer
 
@@ -181,6 +184,7 @@ def test_the_winner_of_a_blind_vote_becomes_the_result(window: Window, run_dir: 
     assert destination.read_bytes() == (run_dir / "save/zog-step-00000040.safetensors").read_bytes() != before
     assert (run_dir / "save/zog-last.safetensors").read_bytes() == before
     assert [(r.step, r.model_step) for r in results_of(run_dir)] == [(60, 40)]
+    assert "Result: step 40, chosen afterwards" in fact_lines(read_record(run_dir))
     assert opened.status.cget("text").startswith("Step 40 is now ")
     opened.close()
 
@@ -281,3 +285,24 @@ def test_a_later_choice_replaces_the_result_again_and_a_foreign_file_stays(run_d
     first.source.unlink()
     with pytest.raises(DarkroomError, match="is gone"):
         use_checkpoint(run_dir, first)
+
+
+def test_a_backup_of_a_whole_model_is_exported_before_it_is_used(run_dir: Path, destination: Path) -> None:
+    requests: list[dict[str, Any]] = []
+    save = run_dir / "save/model-step-00000040.safetensors"
+    background = AtOnce()
+    session = CheckpointSession(
+        (run_dir,),
+        background,  # type: ignore[arg-type]
+        may_start=lambda: True,
+        spawn=lambda _arguments, _errors: FakeChild(requests, lambda: save.write_bytes(b"exported")),  # type: ignore[arg-type, return-value]
+    )
+    backup = run_dir / "backup/step-00000040"
+    session.use(Row(run_dir, Checkpoint("step-00000040", 40, ("backup",), "", str(backup), is_adapter=False)))
+    background.finish()
+    while session.runner.state.is_active:
+        session.runner.drain(0.0)
+    background.finish()
+    assert [request["settings"]["out"] for request in requests] == [str(save)]
+    assert destination.read_bytes() == b"exported"
+    assert session.message.startswith("Step 40 is now ")

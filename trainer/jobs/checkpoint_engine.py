@@ -158,7 +158,8 @@ def _sample(
                     str(path), index, len(missing), item.prompt.prompt, item.prompt.seed, item.checkpoint.label
                 )
             )
-        job.progress("sampling", num_steps, num_steps)
+        if missing:
+            job.progress("sampling", num_steps, num_steps)
     finally:
         engine.close()
     return done

@@ -34,6 +34,7 @@ from trainer.machine_events import PaceMeasured
 from trainer.run_folder.backup import BackupInfo, list_backups
 from trainer.run_folder.event_log import EVENTS_FILE, outlasts
 from trainer.run_folder.fork import Origin, origin_of
+from trainer.run_folder.result import RESULTS_FILE, results_of
 from trainer.run_folder.run_dir import RUN_FILE, age_of, begun_at, given_name, started_at
 from trainer.run_folder.run_lock import holder_of
 
@@ -49,7 +50,7 @@ class RunRecord:
 
     `ending` is "crashed" if neither an ending was logged nor a process holds the folder. `best_loss` is the lowest
     validation loss, `pace` that of the last attempt. `outputs` are the saved models, `size_bytes` is the size of the
-    folder without them.
+    folder without them. `chosen_step` is the step of the result if an earlier model was chosen as it afterwards.
     """
 
     run_dir: Path
@@ -72,6 +73,7 @@ class RunRecord:
     destination: str = ""
     given_name: str = ""
     pace: PaceMeasured | None = None
+    chosen_step: int | None = None
 
     @property
     def name(self) -> str:
@@ -155,6 +157,7 @@ def read_record(run_dir: Path) -> RunRecord:
         destination=_text_in(settings, "output", "destination"),
         given_name=given_name(run_dir),
         pace=log.pace,
+        chosen_step=next((r.model_step for r in reversed(results_of(run_dir)) if not r.is_abandoned), None),
     )
 
 
@@ -169,7 +172,7 @@ def config_of(run_dir: Path) -> Config | None:
 
 def stamp_of(run_dir: Path) -> tuple[object, ...]:
     """Return a value that changes when the run does: cheap, for a list that is read again and again."""
-    files = (EVENTS_FILE, "backup", "save", RUN_FILE)
+    files = (EVENTS_FILE, RESULTS_FILE, "backup", "save", RUN_FILE)
     return (*(_stat(run_dir / file) for file in files), holder_of(run_dir) is not None)
 
 

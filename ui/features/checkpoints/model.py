@@ -118,7 +118,7 @@ class CheckpointSession:
         self.runner = JobRunner(spawn=spawn)
         self.changed: Signal[[]] = Signal()
         self._background, self._may_start = background, may_start
-        self._row_to_use: Row | None = None  # once its backup is exported
+        self._exported: Row | None = None  # to use, once its backup is exported
         self._stage = self.runner.state.stage
         self.runner.changed.subscribe(self._follow)
 
@@ -151,9 +151,12 @@ class CheckpointSession:
         if row.checkpoint.path:
             self._background.run(partial(_use, row), self._show_used, self._show_failure)
             return
-        self._row_to_use = row
+        self._background.run(partial(exported_place, row), partial(self._export, row), self._show_failure)
+
+    def _export(self, row: Row, place: Path) -> None:
         export = JOBS["export"]
-        values = {"run_path": row.checkpoint.backup, "out": str(exported_place(row)), "overwrite": True}
+        values = {"run_path": row.checkpoint.backup, "out": str(place), "overwrite": True}
+        self._exported = replace(row, checkpoint=replace(row.checkpoint, path=str(place)))
         self.runner.start(export, validate_settings(export.settings, values))
 
     def close(self) -> None:
@@ -163,12 +166,11 @@ class CheckpointSession:
     def _follow(self) -> None:
         stage, before = self.runner.state.stage, self._stage
         self._stage = stage
-        if stage == "finished" != before and (row := self._row_to_use) is not None:
-            self._row_to_use = None
-            path = str(exported_place(row))
-            self.use(replace(row, checkpoint=replace(row.checkpoint, path=path)))
-        elif stage in ("stopped", "failed") and stage != before:
-            self._row_to_use = None
+        if stage == "finished" != before and (row := self._exported) is not None:
+            self._exported = None
+            self.use(row)
+        elif stage in ("stopped", "failed"):
+            self._exported = None
         if stage != before:
             self.refresh()
         self.changed()
@@ -199,8 +201,9 @@ class CheckpointSession:
 
 
 def exported_place(row: Row) -> Path:
-    """Return the file that a backup of a whole model is exported to: the place of a save of its step."""
-    return row.run_dir / "save" / f"model-step-{row.checkpoint.step:08d}.safetensors"
+    """Return the place of the export of a whole model's backup, next to the saves. Raises DarkroomError."""
+    suffix = ".safetensors" if config_of_run(row.run_dir).output.model_format == "single_file" else ""
+    return row.run_dir / "save" / f"model-step-{row.checkpoint.step:08d}{suffix}"
 
 
 def _read(run_dirs: Sequence[Path]) -> tuple[Comparison, ...]:

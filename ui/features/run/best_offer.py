@@ -81,7 +81,8 @@ def best_offer(state: RunState, config: Config) -> BestOffer | None:
 
 def use(offer: BestOffer) -> UsedModel:
     """Make the best model the result; for a background thread. Raises OSError; the result is then unchanged."""
-    return UsedModel(offer, use_as_result(offer.source, offer.destination, run_dir=offer.run_dir, is_kept=True))
+    kept = use_as_result(offer.source, offer.destination, run_dir=offer.run_dir, is_kept=True, step=offer.step)
+    return UsedModel(offer, kept)
 
 
 def undo(used: UsedModel) -> BestOffer:

@@ -94,6 +94,8 @@ def fact_lines(record: RunRecord) -> list[str]:
         lines.append(f"Model: {record.base_model}")
     if record.best_loss is not None and record.best_step is not None:
         lines.append(f"Best validation: {format_loss(record.best_loss)} at step {record.best_step:,}")
+    if record.chosen_step is not None:
+        lines.append(f"Result: step {record.chosen_step:,}, chosen afterwards")
     if record.origin is not None:
         how = "the weights of " if record.origin.is_weights_only else ""
         lines.append(f"Fork of {how}{record.origin.run_dir.name}, step {record.origin.step:,}")
