@@ -113,6 +113,15 @@ def test_each_step_is_one_checkpoint_with_its_validation(ran: tuple[Path, dict[i
     assert [c.step for c in checkpoints_of(run_dir, has_backups=False)] == [2, 3]
 
 
+def test_a_step_without_a_validation_has_the_nearest_one(run_dir: Path) -> None:
+    log = run_dir / "events.jsonl"
+    lines = log.read_text().splitlines(keepends=True)
+    validations = [line for line in lines if '"ValidationFinished"' in line]
+    log.write_text("".join(line for line in lines if line not in validations[-2:]))
+    found = checkpoints_of(run_dir)
+    assert [(c.loss_step, c.loss_place) for c in found] == [(1, ""), (1, " (step 1)"), (1, " (step 1)")]
+
+
 def test_images_are_sampled_once_by_one_model_and_scored(run_dir: Path, engines: list[SamplingEngine]) -> None:
     [first], sampled = compare(run_dir, strengths="1, 0")
     assert len(sampled) == 3 * 2 * 2

@@ -113,7 +113,9 @@ def _checkpoint(
     step, kind, path = ordered[0]
     kinds = tuple(dict.fromkeys(k for _, k, _ in ordered))
     places = ("", str(path)) if kind == "backup" else (str(path), "")
-    return Checkpoint(name, step, kinds, *places, is_adapter=is_adapter, loss=losses.get(step))
+    measured = min(losses, key=lambda at: (abs(at - step), at), default=None) if step >= 0 else None
+    loss = None if measured is None else losses[measured]
+    return Checkpoint(name, step, kinds, *places, is_adapter=is_adapter, loss=loss, loss_step=measured)
 
 
 @dataclass(frozen=True, slots=True)

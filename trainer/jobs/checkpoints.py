@@ -108,7 +108,7 @@ def table_of(comparison: Comparison) -> list[str]:
     for checkpoint in comparison.checkpoints:
         for strength in comparison.strengths:
             means = comparison.means(checkpoint.name, strength)
-            loss = "" if checkpoint.loss is None else f"{checkpoint.loss:.4f}"
+            loss = "" if checkpoint.loss is None else f"{checkpoint.loss:.4f}{checkpoint.loss_place}"
             scores = (f"{means[name]:.4g}" if name in means else "" for name in names)
             rows.append((checkpoint.label, f"{strength:g}", loss, *scores, ", ".join(checkpoint.kinds)))
     return [comparison.run_dir.name, *_aligned(rows)]

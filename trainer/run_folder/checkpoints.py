@@ -27,7 +27,7 @@ class Checkpoint:
     """A model of a run: its step (-1 if it is not known), and what there is of it ("save", "best", "backup"...).
 
     `path` is its file or folder, `backup` the folder of the backup to sample where there is no file. `loss` is the
-    validation loss of its step.
+    validation loss of its step, or of the nearest step with one, `loss_step`.
     """
 
     name: str
@@ -37,11 +37,17 @@ class Checkpoint:
     backup: str = ""
     is_adapter: bool = True
     loss: float | None = None
+    loss_step: int | None = None
 
     @property
     def label(self) -> str:
         """Its step as text, or its name."""
         return f"Step {self.step:,}" if self.step >= 0 else self.name
+
+    @property
+    def loss_place(self) -> str:
+        """The step of the validation loss in brackets, if it is another one."""
+        return "" if self.loss_step in (None, self.step) else f" (step {self.loss_step:,})"
 
     @property
     def source(self) -> Path:
@@ -178,4 +184,5 @@ def _checkpoint(entry: Mapping[str, Any], run_dir: Path) -> Checkpoint:
         backup,
         bool(entry["is_adapter"]),
         None if loss is None else float(loss),
+        None if loss is None else int(entry["loss_step"]),
     )

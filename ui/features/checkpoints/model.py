@@ -89,7 +89,7 @@ class CheckpointTable:
         for row, lines in figures.items():
             loss = row.checkpoint.loss
             if loss is not None:
-                lines.append((f"Validation {format_loss(loss)}", loss == lowest))
+                lines.append((f"Validation {format_loss(loss)}{row.checkpoint.loss_place}", loss == lowest))
             for name, mean in ((name, means[row][name]) for name in names if name in means[row]):
                 lines.append((f"{score_label(name)} {mean:.4g}", mean == highest[name]))
         return figures
