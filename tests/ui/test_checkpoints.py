@@ -108,6 +108,7 @@ def test_the_table_has_the_best_of_each_figure_and_runs_side_by_side(run_dir: Pa
     other = replace(other, columns=COLUMNS[::-1])
     both = CheckpointTable((one, other))
     assert [row.label for row in both.rows[:2]] == [f"Step 20, {NAME}", "Step 20, other"]
+    assert CheckpointTable((one, other), {run_dir: "zog at 1e-4"}).rows[0].label == "Step 20, zog at 1e-4"
     assert both.columns == COLUMNS
     assert both.image(both.rows[1], COLUMNS[0], 1.0) == images_dir(other.run_dir) / "0-1-1.png"
     assert both.image(both.rows[1], COLUMNS[0], 0.5) is None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from trainer.jobs.registry import JOBS
 from trainer.jobs.sample_sources import config_of_run
 from trainer.jobs.spec import validate_settings
 from trainer.run_folder.checkpoints import Checkpoint, Column, Comparison, read_comparison, score_names
+from trainer.run_folder.run_dir import given_name
 from ui.loop.background import Background
 from ui.loop.jobs import JobRunner
 from ui.loop.signal import Signal
@@ -42,15 +43,20 @@ class Row:
 
 @dataclass(frozen=True)
 class CheckpointTable:
-    """Rows are the checkpoints by step, those of several runs next to each other; columns are prompts with a seed."""
+    """Rows are the checkpoints by step, those of several runs next to each other; columns are prompts with a seed.
+
+    `names` are those that the user has given to runs, by their folders.
+    """
 
     comparisons: tuple[Comparison, ...] = ()
+    names: Mapping[Path, str] = field(default_factory=dict)
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
         """The rows in order."""
         several = len(self.comparisons) > 1
-        rows = [Row(c.run_dir, p, c.run_dir.name if several else "") for c in self.comparisons for p in c.checkpoints]
+        names = {c.run_dir: self.names.get(c.run_dir) or c.run_dir.name for c in self.comparisons if several}
+        rows = [Row(c.run_dir, p, names.get(c.run_dir, "")) for c in self.comparisons for p in c.checkpoints]
         return tuple(sorted(rows, key=lambda row: (row.checkpoint.step < 0, row.checkpoint.step)))
 
     @cached_property
@@ -156,6 +162,7 @@ class CheckpointSession:
     def _export(self, row: Row, place: Path) -> None:
         export = JOBS["export"]
         values = {"run_path": row.checkpoint.backup, "out": str(place), "overwrite": True}
+        self._say("")  # a failure of the export is shown in its place
         self._exported = replace(row, checkpoint=replace(row.checkpoint, path=str(place)))
         self.runner.start(export, validate_settings(export.settings, values))
 
@@ -175,17 +182,14 @@ class CheckpointSession:
             self.refresh()
         self.changed()
 
-    def _show_found(self, found: tuple[tuple[Comparison, ...], str]) -> None:
-        comparisons, text = found
-        self._keep(comparisons)
-        if not comparisons:
-            self._say(text)
-        else:
-            notes = dict.fromkeys(note for c in comparisons for note in c.notes)
-            self._say(" ".join(notes))
+    def _show_found(self, found: tuple[CheckpointTable, str]) -> None:
+        table, text = found
+        self._keep(table)
+        notes = dict.fromkeys(note for c in table.comparisons for note in c.notes)
+        self._say(" ".join(notes) if table.comparisons else text)
 
-    def _keep(self, comparisons: tuple[Comparison, ...]) -> None:
-        self.table = CheckpointTable(comparisons)
+    def _keep(self, table: CheckpointTable) -> None:
+        self.table = table
         self.changed()
 
     def _show_used(self, text: str) -> None:
@@ -206,11 +210,12 @@ def exported_place(row: Row) -> Path:
     return row.run_dir / "save" / f"model-step-{row.checkpoint.step:08d}{suffix}"
 
 
-def _read(run_dirs: Sequence[Path]) -> tuple[Comparison, ...]:
-    return tuple(c for c in map(read_comparison, run_dirs) if c is not None)
+def _read(run_dirs: Sequence[Path]) -> CheckpointTable:
+    comparisons = (c for c in map(read_comparison, run_dirs) if c is not None)
+    return CheckpointTable(tuple(comparisons), {run_dir: given_name(run_dir) for run_dir in run_dirs})
 
 
-def _look(run_dirs: Sequence[Path]) -> tuple[tuple[Comparison, ...], str]:
+def _look(run_dirs: Sequence[Path]) -> tuple[CheckpointTable, str]:
     """Return what was compared, and what there is to compare as text. Raises DarkroomError for another folder."""
     found = [len(checkpoints_of(run_dir)) for run_dir in run_dirs]
     prompts = [p for p in config_of_run(run_dirs[0]).sampling.prompts if p.enabled]
