@@ -67,6 +67,20 @@ class Concept(Section):
         ),
     ] = "training"
     include_subfolders: Annotated[bool, Setting("Include subfolders", "Also uses the images in subfolders.")] = False
+    excluded: Annotated[
+        str,
+        Setting(
+            "Excluded images",
+            "Images that are left out, one per line: their paths within the folder, such as cat.png or garden/cat.png. "
+            "Their files stay where they are. In the grid of images, a click on one offers to exclude it, and to use "
+            "it again. Of a pair, its chosen image.",
+            level="advanced",
+            multiline=True,
+            applies_when=When(
+                "kind", ("training", "validation", "prior_prediction", "regularization", "pairs", "validation_pairs")
+            ),
+        ),
+    ] = ""
     caption_source: Annotated[
         Literal["text_file", "file_name", "one_file", "metadata", "fixed_text"],
         Setting(
@@ -251,6 +265,11 @@ class Concept(Section):
         file = from_root(named) if named or self.caption_source == "one_file" else None
         columns = tuple(c.strip() for c in self.caption_columns.split(",") if c.strip())
         return CaptionOrigin(self.caption_source, file, self.caption_extension, self.fixed_caption, columns)
+
+    @property
+    def excluded_names(self) -> frozenset[str]:
+        """The paths of the excluded images within its folder."""
+        return frozenset(name for line in self.excluded.splitlines() if (name := line.strip()))
 
     @property
     def has_images(self) -> bool:

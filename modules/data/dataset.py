@@ -22,8 +22,9 @@ from modules.data.listing import SkippedEntry
 from modules.data.order import ConceptRepeats
 from modules.data.pairs import fingerprint_of_source, scan_source
 from modules.data.prompts import scan_prompts
-from modules.data.scan import Scan, Watch, ignore_progress
+from modules.data.scan import Scan, Watch, ignore_progress, without_excluded
 from modules.data.stored_examples import StoredExamples
+from modules.system.problem import count
 from modules.system.seeds import derive_seed
 
 
@@ -139,6 +140,10 @@ def build_dataset(
         known = scan_of(concept) if scan_of is not None else None
         scan = known if known is not None else scan_concept(concept, folder, index=index, watch=watch)
         skipped += scan.skipped
+        if scan.excluded:
+            are = "is" if len(scan.excluded) == 1 else "are"
+            reason = f"{count(len(scan.excluded), 'image')} {are} excluded by the concept"
+            skipped.append(SkippedEntry(folder, reason, is_part=True, is_normal=True))
         wrong_settings += [(len(facts), s) for s in scan.skipped if s.setting]
         if not concept.has_images:
             prompt_sizes = rules.prompt_sizes(concept.image.resolution_px)
@@ -162,7 +167,10 @@ def build_dataset(
 def scan_concept(
     concept: Concept, source: Path, *, index: ImageIndex | None = None, watch: Watch = ignore_progress
 ) -> Scan:
-    """Return the images, pairs or prompts of a concept's source. Raises OSError for an unreadable one."""
+    """Return the images, pairs or prompts of a concept's source, without those it excludes.
+
+    Raises OSError for an unreadable source.
+    """
     origin, include_subfolders = concept.caption_origin, concept.include_subfolders
     is_of_images = concept.has_images and not concept.holds_pairs
     fingerprint = "" if is_of_images else fingerprint_of_concept(concept, source)  # a scan of images makes it itself
@@ -175,6 +183,8 @@ def scan_concept(
             index=index,
             watch=watch,
         )
+        if names := concept.excluded_names:
+            scan = without_excluded(scan, source, names)
     else:
         scan = scan_prompts(source, include_subfolders=include_subfolders, columns=origin.columns, watch=watch)
     return replace(scan, fingerprint=fingerprint) if fingerprint else scan

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import compress
 from pathlib import Path
@@ -46,11 +46,34 @@ class Scan:
     skipped: tuple[SkippedEntry, ...]
     fingerprint: str = field(default="", compare=False)
     """A hash of the paths, sizes and dates of the files, from before they were opened."""
+    excluded: tuple[SourceImage, ...] = ()
+    """The images that the concept leaves out."""
 
     @property
     def num_without_caption(self) -> int:
         """The number of images without a caption; they are trained with the empty one."""
         return sum(not p.captions for p in self.images)
+
+
+def without_excluded(scan: Scan, source: Path, names: Collection[str]) -> Scan:
+    """Return a scan of a source in which images are `excluded`, by their names within it (`name_within`)."""
+    last_parts = {name.rpartition("/")[2] for name in names}  # few images have such a name, and need their whole one
+    excluded = {
+        place
+        for place, image in enumerate(scan.images)
+        if image.file_name.rpartition("/")[2] in last_parts and name_within(source, image.path) in names
+    }
+    if not excluded:
+        return scan
+    used = tuple(image for place, image in enumerate(scan.images) if place not in excluded)
+    return replace(scan, images=used, excluded=tuple(scan.images[place] for place in sorted(excluded)))
+
+
+def name_within(source: Path, image: Path) -> str:
+    """Return the path of an image within a source, with slashes; its whole path if it lies elsewhere."""
+    if image == source:
+        return image.name
+    return image.relative_to(source).as_posix() if image.is_relative_to(source) else image.as_posix()
 
 
 def ignore_progress(_done: int, _all: int) -> None:

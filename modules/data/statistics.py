@@ -80,9 +80,10 @@ def spread_of(values: Sequence[tuple[float, str]]) -> Spread | None:
     return Spread(lowest[0], mean, highest[0], lowest[1], highest[1])
 
 
-def file_counts(files: Iterable[Path], images: Sequence[SourceImage]) -> FileCounts:
-    """Return the counts of the files of a folder, given all of them and the images that are used."""
-    stems = {image.path.with_suffix("") for image in images}
+def file_counts(files: Iterable[Path], images: Sequence[SourceImage], excluded: Iterable[Path] = ()) -> FileCounts:
+    """Return the counts of the files of a folder, given all of them, the used images, and the `excluded` ones."""
+    used = {image.path.with_suffix("") for image in images}
+    stems = used | {path.with_suffix("") for path in excluded if path.name}
     folders: set[Path] = set()
     masks: set[Path] = set()
     num_masks = num_conditioning = num_captions = unpaired_captions = 0
@@ -104,7 +105,7 @@ def file_counts(files: Iterable[Path], images: Sequence[SourceImage]) -> FileCou
         num_conditioning_images=num_conditioning,
         num_caption_files=num_captions,
         num_unpaired_captions=unpaired_captions,
-        num_images_without_mask=len(stems - masks),
+        num_images_without_mask=len(used - masks),
     )
 
 

@@ -150,6 +150,7 @@ VALUES: dict[str, Any] = {
     "data.caption_dropout_3": 0.9,
     "masks.prior_preservation_weight": 0.5,
     "concepts.0.path": "@clear",
+    "concepts.0.excluded": "000.png",
     "concepts.0.captions_file": "nowhere.txt",
     "concepts.0.metadata_file": "nowhere.csv",
     "concepts.0.caption_columns": "shape",

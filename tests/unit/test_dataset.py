@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Literal
@@ -18,6 +19,7 @@ from modules.data.image_settings import ImageChanges
 from modules.data.order import PartialBatches, sample_indices_of_epoch
 from modules.data.plans import EpochPlans
 from modules.data.samples import SampleIndex
+from modules.data.scan import name_within
 from modules.data.source_image import SourceImage
 from tests.builders.images import draw_folder
 
@@ -53,6 +55,23 @@ def test_a_fixed_size_is_the_only_one(images: Path, fixed: Size, bucket: Size, i
     dataset = build([(Concept(), images)], rules=rules)
     assert dataset.num_resolutions == 1
     assert dataset.bucket_counts == {bucket: 5}
+
+
+def test_excluded_images_are_left_out_and_counted(images: Path, tmp_path: Path) -> None:
+    concept = Concept(excluded="001.png\n\n 003.png \nnot there.png\n", include_subfolders=True)
+    dataset = build([(concept, images)])
+    assert [e.image.file_name for e in dataset.examples] == ["000.png", "002.png", "004.png"]
+    assert [(s.path, s.reason, s.is_normal) for s in dataset.skipped] == [
+        (images, "2 images are excluded by the concept", True)
+    ]
+    assert sorted(p.name for p in images.glob("*.png")) == [f"{i:03d}.png" for i in range(5)], "the files stay"
+    shutil.copytree(images, tmp_path / "all" / "below")
+    assert len(build([(concept, tmp_path / "all")]).examples) == 5, "of another folder"
+    concept = concept.model_copy(update={"excluded": "below/001.png"})
+    assert len(build([(concept, tmp_path / "all")]).examples) == 4
+    single = tmp_path / "all" / "below" / "002.png"
+    assert not build([(Concept(excluded="002.png"), single)]).examples
+    assert name_within(tmp_path / "elsewhere", single) == single.as_posix()
 
 
 def test_captions_of_one_file(images: Path, tmp_path: Path) -> None:

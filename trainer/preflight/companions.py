@@ -66,13 +66,14 @@ def _unused_masks(config: Config, training: Dataset) -> list[Path]:
     """
     used = [mask_path_of(s.path) for s in training.skipped]
     used += [e.mask.path for e in training.examples if e.mask is not None]
-    known = {str(path).lower() for path in used}  # some file systems do not distinguish .png and .PNG
     files: set[Path] = set()
     for concept in config.concepts:
         is_trained = concept.enabled and concept.dataset_kind == "training"
         folder = from_root(concept.path)
+        used += [mask_path_of(path) for name in concept.excluded_names if (path := folder / name).name]
         if is_trained and concept.image.mask_source == "file" and folder.is_dir():
             files.update(walk(folder, include_subfolders=concept.include_subfolders, skipped=[]))
+    known = {str(path).lower() for path in used}  # some file systems do not distinguish .png and .PNG
     return sorted(p for p in files if is_named_like_mask(p) and str(p).lower() not in known)
 
 

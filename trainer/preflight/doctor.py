@@ -86,7 +86,8 @@ def look_at(config: Config, progress: Progress = no_progress) -> Examination:
     except OSError as error:
         raise DarkroomError(f"A folder cannot be read: {error}.", advice="Check its path and permissions.") from error
     concepts, images = _concepts_and_images(config, datasets)
-    skipped = sorted({s.path: s for d in (datasets.training, datasets.validation) for s in d.skipped}.items())
+    skipped_entries = (*datasets.training.skipped, *datasets.validation.skipped)
+    skipped = sorted({s.path: s for s in skipped_entries if not s.is_normal}.items())
     wanted = dict.fromkeys(file for i in images for file in _files(i))
     wanted |= dict.fromkeys((path, None) for path, _ in skipped if path.suffix.lower() in SUFFIXES)
     results = dict(zip(wanted, in_threads(_measure, list(wanted), partial(progress, "examining")), strict=True))

@@ -44,7 +44,8 @@ def concept_statistics(
     skipped: list[SkippedEntry] = []
     files = FileCounts()
     if folder.is_dir():
-        files = file_counts(walk(folder, include_subfolders=concept.include_subfolders, skipped=skipped), images)
+        there = walk(folder, include_subfolders=concept.include_subfolders, skipped=skipped)
+        files = file_counts(there, images, [folder / name for name in concept.excluded_names])
     rules = dataset.concepts[0].captions
     return statistics_of(
         images,

@@ -30,6 +30,7 @@ def test_masked_training_wants_masks(config: Config, tmp_path: Path) -> None:
     assert reported(masked) == [("masks.enabled", "info")]
     draw_image(64, 64, 0).convert("L").save(folder / "001-masklabel.png")
     assert reported(masked) == []
+    assert reported(changed(masked, concepts__0__excluded="001.png\n/")) == [], "the mask of an excluded image"
     assert reported(changed(config, concepts__0__path=str(tmp_path / "masked"))) == []
 
 

@@ -100,7 +100,7 @@ def card_of(
     share = facts.num_captioned / facts.num_images if concept.has_images and facts.num_images else None
     return ConceptCard(
         *common,
-        count(facts.num_images, what),
+        count(facts.num_images, what) + (f", {facts.num_excluded:,} excluded" if facts.num_excluded else ""),
         share,
         _describe_captions(facts) if share is not None else "",
         tuple(_problems(concept, facts, what)),

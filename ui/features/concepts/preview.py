@@ -162,7 +162,7 @@ def _build(config: Config, number: int, scans: dict[int, Scan], report: Report) 
 
 
 def _key(concept: Concept) -> tuple[Any, ...]:
-    return concept.path, concept.kind, concept.include_subfolders, concept.caption_origin
+    return concept.path, concept.kind, concept.include_subfolders, concept.caption_origin, concept.excluded
 
 
 def _show(

@@ -19,7 +19,7 @@ from modules.system.paths import from_root
 from ui.loop.background import Background, Job, Report
 from ui.loop.signal import Signal, notify
 
-Key = tuple[str, bool, CaptionOrigin, str]
+Key = tuple[str, bool, CaptionOrigin, str, str]
 Result = Scan | str  # a scan, or the reason for its failure
 STOPPED = "not scanned"
 NUM_CARD_IMAGES = 4
@@ -37,6 +37,7 @@ class ScanFacts:
     num_skipped: int
     num_wrongly_encoded: int
     first: tuple[Path, ...]
+    num_excluded: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class _ScanRecord:
 
 
 class Scans:
-    """Scans by folder, depth, origin of captions, and concept type. Those that were preferred last come first."""
+    """Scans by folder, depth, origin of captions, type, and excluded images. Those preferred last come first."""
 
     def __init__(self, background: Background) -> None:
         self.progressed: Signal[[]] = Signal()
@@ -70,6 +71,7 @@ class Scans:
         self._running: tuple[Key, Job] | None = None
         self._busy_since = 0.0
         self._keys: dict[int, tuple[Concept, Key]] = {}
+        self._current: set[Key] = set()
 
     def of(self, concept: Concept) -> Result | None:
         """Return the scan of a concept, or None while it is unknown."""
@@ -97,7 +99,7 @@ class Scans:
 
     def keep_only(self, concepts: Iterable[Concept]) -> None:
         """Cancel the scans of all other concepts, such as the scan of a path that was being typed."""
-        keys = {self._key(c) for c in concepts}
+        self._current = keys = {self._key(c) for c in concepts}
         self._waiting = {key: waiting for key, waiting in self._waiting.items() if key in keys}
         if self._running is not None and self._running[0] not in keys:
             self._running[1].cancel()
@@ -135,7 +137,13 @@ class Scans:
         if entry is None or entry[0] is not concept:
             if len(self._keys) > _MAX_KEYS:
                 self._keys.clear()
-            key = (concept.path.strip(), concept.include_subfolders, concept.caption_origin, concept.kind)
+            key = (
+                concept.path.strip(),
+                concept.include_subfolders,
+                concept.caption_origin,
+                concept.kind,
+                concept.excluded,
+            )
             self._keys[id(concept)] = entry = (concept, key)
         return entry[1]
 
@@ -168,6 +176,8 @@ class Scans:
         raise error  # reported by the window
 
     def _keep(self, key: Key, record: _ScanRecord) -> None:
+        for old in [k for k in self._records if k[:-1] == key[:-1] and k not in self._current]:
+            del self._records[old]  # with other images excluded: a scan of a large folder takes much memory
         self._records[key] = record
         self._outdated.discard(key)
         self._running = None
@@ -214,4 +224,5 @@ def _facts(scan: Scan) -> ScanFacts:
         num_skipped=sum(not s.is_normal for s in scan.skipped),
         num_wrongly_encoded=sum(image.caption_fault in _ENCODING_FAULTS for image in images),
         first=tuple(i.path for i in images[::step][:NUM_CARD_IMAGES] if i.has_image),
+        num_excluded=len(scan.excluded),
     )

@@ -26,18 +26,20 @@ class CountedImages:
 def count_images(concept: Concept) -> CountedImages:
     """Return the numbers of a folder. For a background thread.
 
-    Images in archives are left out, and those of a folder that cannot be listed; captions that are not in a file next
-    to each image count as there.
+    Images in archives and excluded ones are left out, and those of a folder that cannot be listed; captions that are
+    not in a file next to each image count as there.
     """
     from modules.data.archives import archive_of
     from modules.data.captions.sources import read_captions
     from modules.data.listing import list_images
+    from modules.data.scan import name_within
 
+    folder, excluded = from_root(concept.path), concept.excluded_names
     try:
-        listed = list_images(from_root(concept.path), include_subfolders=concept.include_subfolders).images
+        listed = list_images(folder, include_subfolders=concept.include_subfolders).images
     except OSError:
         return CountedImages()
-    images = [image for image in listed if archive_of(image) is None]
+    images = [image for image in listed if archive_of(image) is None and name_within(folder, image) not in excluded]
     captioned = images
     if concept.caption_source == "text_file":
         captioned = [image for image in images if image.with_suffix(concept.caption_extension).is_file()]
