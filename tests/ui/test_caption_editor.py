@@ -67,6 +67,16 @@ def opened_editor(window: Window, folder: Path) -> CaptionEditor:
     return editor
 
 
+def test_the_editor_opens_at_an_image(window: Window, folder: Path) -> None:
+    context = window.app.context
+    items.add(context.form, "concepts", [Concept(path=str(folder))])
+    for name in ("b.png", "c.png"):  # in a new editor, and in the open one
+        context.links.edit_captions(0, folder / name)
+        model = editors(window)[0].model
+        window.wait_until(lambda m=model, n=name: m.session.current == folder / n, "the image")
+    editors(window)[0].close()
+
+
 def editors(window: Window) -> list[CaptionEditor]:
     return [w for w in window.app.root.winfo_children() if isinstance(w, CaptionEditor)]
 

@@ -14,6 +14,7 @@ from modules.data.concept import Concept
 from tests.builders.shards import draw_shard
 from tests.ui.conftest import Window
 from tests.ui.driving import change, drop, expected, fill, flip, inside, shown_by
+from trainer.run_folder.image_report import ImageLoss, ImageReport, write_report
 from ui.forms import items
 from ui.loop.background import Background
 from ui.widgets.controls import Switch
@@ -139,7 +140,7 @@ def test_cards_by_pointer_and_keys(window: Window, concepts: Any, monkeypatch: p
     assert [c.enabled for c in form.config.concepts] == [False, False, False]
     edited: list[int] = []
     opening = "ui.features.captions.opening.open_caption_editor"
-    monkeypatch.setattr(opening, lambda _context, number: edited.append(number))
+    monkeypatch.setattr(opening, lambda _context, number, _image: edited.append(number))
     concepts.menu().invoke("Captions and masks…")
     assert edited == [0]
     concepts.menu().invoke("Open folder")
@@ -319,6 +320,55 @@ def test_the_editor_follows_the_folder_and_the_list(window: Window, concepts: An
     assert names(window)[-1] == "a.tar"
     general = concepts.edit(1).tabs["General"]
     window.wait_until(lambda: general.summary.cget("text").startswith("2 images"))
+
+
+def test_images_by_loss_are_marked_excluded_and_used_again(
+    window: Window, concepts: Any, folders: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    form, context = window.app.form, window.app.context
+    form.edit("general.workspace_dir", str(tmp_path / "workspace"))
+    measured = [
+        ImageLoss(str(folders[0] / f"cat_{n}.png"), "cats", "training", "", 1, (0.1,), times, verdict)
+        for n, times, verdict in ((1, 3.84, "high"), (0, 0.97, ""))
+    ]
+    older, damaged = (tmp_path / "workspace" / "runs" / f"2026-01-0{n}_10-00-00" for n in (1, 2))
+    write_report(older, ImageReport(300, (500,), tuple(measured)), lambda _path: b"")
+    (damaged / "report" / "step-00000009").mkdir(parents=True)
+    (damaged / "report" / "step-00000009" / "images.json").write_text('{"step": Infinity, "images": []}')
+    context.links.show_losses([folders[0] / "cat_1.png"])  # as on the Run page
+    general = concepts.editor.tabs["General"]
+    window.wait_until(lambda: general.order_row.winfo_ismapped() and len(general.grid_view.tiles) == 3, "the losses")
+    tiles = general.grid_view.tiles
+    assert [(t.path.name, t.badge) for t in tiles] == [("cat_1.png", "high loss"), ("cat_0.png", ""), ("cat_2.png", "")]
+    assert tiles[0].caption == "3.8 times the usual loss · (no caption)"
+    assert general.losses.cget("text") == (
+        f"Losses after step 300 of {older.name}: 1 stands out; 1 image was not measured."
+    )
+    general.open_image(0)
+    viewer = next(w for w in window.app.root.winfo_children() if isinstance(w, ImageViewer))
+    assert viewer.caption.cget("text") == "cat_1.png, 3.8 times the usual loss\n(no caption)"
+    opened: list[Any] = []
+    monkeypatch.setattr("ui.features.captions.opening.open_caption_editor", lambda *args: opened.append(args[1:]))
+    viewer.buttons[0].invoke()
+    assert opened == [(0, folders[0] / "cat_1.png")]
+    viewer.buttons[1].invoke()
+    assert form.value("concepts.0.excluded") == "cat_1.png"
+    assert viewer.buttons[1].cget("text") == "Use again"
+    window.wait_until(lambda: general.summary.cget("text").startswith("2 images, 1 excluded"), "the scan")
+    window.wait_until(lambda: general.grid_view.tiles[0].badge == "excluded", "its mark, at the same place")
+    window.wait_until(lambda: "Training · 2 images, 1 excluded" in texts(concepts), "the card")
+    assert (folders[0] / "cat_1.png").exists()
+    viewer.buttons[1].invoke()
+    assert form.value("concepts.0.excluded") == ""
+    viewer.close()
+    general.order.set("name")
+    window.wait_until(lambda: [t.badge for t in general.grid_view.tiles] == ["", "high loss", ""], "the other order")
+    assert len(concepts.model.scans._records) == 2, "no scans with other exclusions are kept"
+    form.edit("concepts.0.path", str(folders[1] / "below"))
+    window.wait_until(lambda: general.summary.cget("text").startswith("1 image,"), "the other folder")
+    window.wait_until(lambda: not general.order_row.winfo_ismapped(), "no report of its images")
+    context.links.show_losses([tmp_path / "nowhere.png"])
+    assert concepts.editor.tabs["General"] is general
 
 
 def test_the_last_session_restores_the_concepts(

@@ -118,7 +118,7 @@ def check_image_report(window: Window, page: Any, run: FakeRun, run_dir: Path) -
     notice = page.notices.images
     window.wait_until(notice.winfo_ismapped, "the report")
     assert notice.text.cget("text") == "1 of 20 images stands out: dog.png."
-    notice.buttons["Show images"].invoke()
+    notice.buttons["Open report"].invoke()
     assert window.asked.calls[-1] == ("open_path", (report,))
     notice.buttons["Close"].invoke()
     assert not notice.winfo_manager()

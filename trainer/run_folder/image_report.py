@@ -131,7 +131,7 @@ def newest_report(run_dir: Path) -> ImageReport | None:
         try:
             data = json.loads(file.read_text(encoding="utf-8"))
             return ImageReport(int(data["step"]), tuple(data["timesteps"]), tuple(map(_image, data["images"])))
-        except (OSError, ValueError, TypeError, KeyError):
+        except (OSError, ValueError, TypeError, LookupError, ArithmeticError, RecursionError):
             continue
     return None
 

@@ -6,7 +6,7 @@ third longer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -287,11 +287,18 @@ _CAPTIONS_MODULE, _DIFFERENCES_MODULE = "ui.features.captions.opening", "ui.feat
 
 
 def make_feature_links(
-    context: Callable[[], Context], *, show_run: Callable[[Path], None], try_result: Callable[[Any], None]
+    context: Callable[[], Context],
+    *,
+    show_run: Callable[[Path], None],
+    try_result: Callable[[Any], None],
+    show_losses: Callable[[Sequence[Path]], None],
 ) -> FeatureLinks:
     """Return the links; `context()` is the window's, which has them."""
     return FeatureLinks(
-        edit_captions=lambda number: load_factory(f"{_CAPTIONS_MODULE}:open_caption_editor")(context(), number),
+        edit_captions=lambda number, image: load_factory(f"{_CAPTIONS_MODULE}:open_caption_editor")(
+            context(), number, image
+        ),
+        show_losses=show_losses,
         write_captions=lambda concept: load_factory(f"{_CAPTIONS_MODULE}:open_automatic_captions")(context(), concept),
         choose_base_model=lambda asking: load_factory(f"{_BASE_MODEL_MODULE}:open_base_model")(
             asking, offers_family=asking.form is context().form

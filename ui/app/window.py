@@ -217,7 +217,12 @@ class App:
             tips=tips,
             buttons=ActionButtons(actions, self.theme, tips),
             notify=self._notify,
-            links=make_feature_links(lambda: self.context, show_run=self._show_run, try_result=self._try_result),
+            links=make_feature_links(
+                lambda: self.context,
+                show_run=self._show_run,
+                try_result=self._try_result,
+                show_losses=self._show_losses,
+            ),
             models=Models(self.starter, self.queue),
             view_state=ViewState(),
         )
@@ -296,6 +301,11 @@ class App:
         self.context.navigation.open("runs")
         page: Any = self.shell.page("runs")
         page.show_run(run_dir)
+
+    def _show_losses(self, images: Sequence[Path]) -> None:
+        self.context.navigation.open("concepts")
+        page: Any = self.shell.page("concepts")
+        page.show_losses(images)
 
     def _try_result(self, result: Result) -> None:
         self.context.navigation.open("sample")

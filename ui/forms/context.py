@@ -62,7 +62,8 @@ class RunStarter(Protocol):
 class FeatureLinks:
     """The windows of features that others open. The features do not know each other: the app passes these."""
 
-    edit_captions: Callable[[int], object]  # of the concept at this place in the config
+    edit_captions: Callable[[int, Path | None], object]  # of the concept at this place in the config, at an image
+    show_losses: Callable[[Sequence[Path]], object]  # on the grid of the concept that has the first of these images
     write_captions: Callable[[Concept | None], object]  # with a model; None: of the first concept
     choose_base_model: Callable[[Context], object]  # of the form of a context
     train_on: Callable[

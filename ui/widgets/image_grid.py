@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from ui.loop.pump import Pump
 from ui.widgets.canvas import CanvasBatch
@@ -44,7 +45,7 @@ class Tile:
 
 
 class ImageGrid(Grid):
-    """Call `show` with tiles; a click on one calls `on_open(index)`."""
+    """Call `show` with tiles; a click on one calls `on_open(index)`, the right button `on_menu(index, event)`."""
 
     def __init__(
         self,
@@ -56,6 +57,7 @@ class ImageGrid(Grid):
         on: str = "card",
         empty_text: str = "",
         on_open: Callable[[int], object] | None = None,
+        on_menu: Callable[[int, tk.Event[Any]], object] | None = None,
         load: Load = fitted_into_square,
     ) -> None:
         super().__init__(
@@ -63,6 +65,10 @@ class ImageGrid(Grid):
         )
         self.tiles: Sequence[Tile] = ()
         self._min_tile_px = theme.px(tile_px)
+        self._on_menu = on_menu
+        if on_menu is not None:
+            is_mac = self.tk.call("tk", "windowingsystem") == "aqua"
+            self.canvas.bind("<Button-2>" if is_mac else "<Button-3>", self._open_menu)
 
     def show(self, tiles: Sequence[Tile]) -> None:
         """Show other tiles; images that are already loaded are reused. The sequence must not change."""
@@ -102,6 +108,11 @@ class ImageGrid(Grid):
                 "text", x, y + side + self.theme.px(3), text=shorten(tile.caption, int(side * _CHARS_PER_PX)),
                 width=side, anchor="nw", fill=self.theme.colour("muted"), font=self.theme.font("caption"),
             )  # fmt: skip
+
+    def _open_menu(self, event: tk.Event[Any]) -> None:
+        number = self.number_at(event.x, event.y)
+        if number is not None and self._on_menu is not None:
+            self._on_menu(number, event)
 
     def _draw_badge(self, batch: CanvasBatch, tile: Tile, x: int, bottom: int) -> None:
         """Write a text on a plate in the lower left corner, in the colour of the ring."""

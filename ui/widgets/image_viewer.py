@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import PIL.Image
@@ -19,17 +19,28 @@ from ui.widgets.theme import GAP, PAD, Theme
 from ui.widgets.thumbnails import load_fitted
 
 _SIZE = (760, 720)
+Actions = Callable[[int], Sequence[tuple[str, Callable[[], object]]]]
+"""Returns what can be done with the image at an index, always as much of it: labels of buttons and commands."""
 
 
 class ImageViewer(Window):
-    """Steps through the images by slider, buttons and arrow keys."""
+    """Steps through the images by slider, buttons and arrow keys; `actions` have buttons, too."""
 
     def __init__(
-        self, root: tk.Tk, theme: Theme, pump: Pump, tiles: Sequence[Tile], index: int, title: str = "Images"
+        self,
+        root: tk.Tk,
+        theme: Theme,
+        pump: Pump,
+        tiles: Sequence[Tile],
+        index: int,
+        title: str = "Images",
+        actions: Actions | None = None,
     ) -> None:
         super().__init__(root, theme, title)
         self.tiles = tiles
         self.index = index
+        self.buttons: list[Button] = []
+        self._actions = actions
         self._pump = pump
         self._photo: ImageTk.PhotoImage | None = None
         self._job: Job | None = None
@@ -39,6 +50,9 @@ class ImageViewer(Window):
         footer.pack(side="bottom", fill="x", padx=px(PAD), pady=px(12))
         self.caption = Text(footer, theme, wrap_px=_SIZE[0] - 2 * PAD)
         self.caption.pack(anchor="w", pady=(0, px(8)))
+        self._action_row = Panel(footer, theme)
+        if actions is not None:
+            self._action_row.pack(fill="x", pady=(0, px(8)))
         self._add_steps(footer)
         self.image.pack(fill="both", expand=True, padx=px(PAD), pady=(px(PAD), 0))
         self.image.bind("<Configure>", lambda _e: pump.redraw_soon(self, self._load))
@@ -54,6 +68,7 @@ class ImageViewer(Window):
         self.caption.set_text(self.tiles[self.index].caption)
         self.place_text.set_text(f"{self.index + 1} of {len(self.tiles)}")
         self.slider.set(self.index)
+        self._show_actions()
         self._load()
 
     def destroy(self) -> None:
@@ -73,6 +88,21 @@ class ImageViewer(Window):
         Button(row, self.theme, "›", lambda: self.show(self.index + 1), width=36).pack(side="left")
         self.place_text = Text(row, self.theme, colour="muted")
         self.place_text.pack(side="left", padx=(self.theme.px(PAD), 0))
+
+    def _show_actions(self) -> None:
+        for number, (label, _) in enumerate(self._actions(self.index) if self._actions is not None else ()):
+            if number == len(self.buttons):
+                button = Button(self._action_row, self.theme, label, partial(self._act, number))
+                button.pack(side="left", padx=(0, GAP))
+                self.buttons.append(button)
+            self.buttons[number].configure(text=label)
+
+    def _act(self, number: int) -> None:
+        assert self._actions is not None
+        _, command = self._actions(self.index)[number]
+        command()
+        if self.winfo_exists():
+            self._show_actions()
 
     def _by_key(self, by: int, _event: object) -> None:
         self.show(self.index + by)

@@ -51,6 +51,7 @@ class CaptionModel:
         self._selecting: Job | None = None
         self._is_asking = False
         self._is_closed = False
+        self._wanted: Path | None = None  # the image to open, once the folder is read
 
     # -- folders
 
@@ -116,6 +117,7 @@ class CaptionModel:
             self._open(images.images[0])
         elif not images.images:
             self._show_message(NO_IMAGES)
+        self._open_wanted()
         if number := images.num_in_archives:
             self.note = f"{number:,} images in archives are not listed: nothing can be written next to them."
         self.list_changed()
@@ -133,6 +135,19 @@ class CaptionModel:
         self.list_changed()
 
     # -- the open image
+
+    def show_image(self, image: Path) -> None:
+        """Open an image of the folder; if that is being read, afterwards."""
+        self._wanted = image
+        if not self.is_reading:
+            self._open_wanted()
+
+    def _open_wanted(self) -> None:
+        wanted, self._wanted = self._wanted, None
+        if wanted is None or wanted == self.session.current or wanted not in self.session.set.captions:
+            return
+        if self.settle():
+            self._open(wanted)
 
     def go_to(self, index: int) -> None:
         """Open an image of the list, after saving the last one."""

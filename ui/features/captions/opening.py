@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from modules.data.concept import Concept
 from modules.data.hub import HubDataset
 from ui.features.captions.annotate_window import AnnotateWindow
@@ -11,8 +13,10 @@ from ui.forms import items
 from ui.forms.context import Context
 
 
-def open_caption_editor(context: Context, concept_index: int | None = None) -> CaptionEditor | None:
-    """Open the editor for a concept of the config, or for its first one; without any, ask for a folder.
+def open_caption_editor(
+    context: Context, concept_index: int | None = None, image: Path | None = None
+) -> CaptionEditor | None:
+    """Open the editor for a concept of the config, or for its first one, at an image; without any, ask for a folder.
 
     An open editor is shown again. Return it, or None if no folder was chosen.
     """
@@ -22,6 +26,8 @@ def open_caption_editor(context: Context, concept_index: int | None = None) -> C
     if editors:
         if concept_index is not None:
             editors[0].model.open_concepts(sources, chosen)
+        if image is not None:
+            editors[0].model.show_image(image)
         editors[0].lift()
         editors[0].focus_set()
         return editors[0]
@@ -31,7 +37,10 @@ def open_caption_editor(context: Context, concept_index: int | None = None) -> C
             return None
         chosen = str(other.folder)
         sources[chosen] = other
-    return CaptionEditor(context, sources, chosen)
+    editor = CaptionEditor(context, sources, chosen)
+    if image is not None:
+        editor.model.show_image(image)
+    return editor
 
 
 def open_automatic_captions(context: Context, concept: Concept | None = None) -> AnnotateWindow | None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import overload
+from typing import Any, overload
 
 from PIL import Image
 
@@ -15,15 +15,28 @@ from modules.data.captions.operations import ORDER, CaptionRules
 from modules.data.captions.rules import caption_rules
 from modules.data.scan import Scan
 from modules.data.source_image import SourceImage
+from modules.system.paths import from_root
 from modules.system.problem import count
+from ui.features.concepts.concept_images import (
+    ORDERS,
+    VIEW,
+    ConceptLosses,
+    describe_loss,
+    find_losses,
+    is_excluded,
+    set_excluded,
+)
 from ui.features.concepts.model import CAPTIONS_LABEL
 from ui.features.concepts.window import Editing
+from ui.loop.background import Job
 from ui.widgets.card import Card
-from ui.widgets.controls import Button
+from ui.widgets.controls import Button, Choice
 from ui.widgets.image_grid import ImageGrid, Tile
 from ui.widgets.image_viewer import ImageViewer
+from ui.widgets.menu import make_menu
 from ui.widgets.panel import Panel, Text, WrappedText
 from ui.widgets.theme import PAD
+from ui.widgets.variables import TextVar, keep
 
 _MAX_SKIPPED_LINES = 6
 _MAX_PROMPTS = 20
@@ -36,18 +49,24 @@ class GeneralTab:
         self.frame = frame
         self._editing = editing
         self._content: tuple[object, ...] = ()
+        self._images: Sequence[SourceImage] = ()  # in the order of the grid
+        self._losses: ConceptLosses | None = None
+        self._looked_for: Scan | None = None  # the scan whose losses were looked for
+        self._looking: Job | None = None
         context, pad = editing.context, editing.context.theme.px(PAD)
         card = Card(frame, context.theme, "Images")
         tk.Grid.grid_configure(card, row=0, column=1, sticky="nsew", padx=(0, pad), pady=(pad, 0))
         self.summary = WrappedText(card.body, context.theme, colour="muted", on="card")
         self.summary.pack(fill="x", padx=(pad - 4, 0))
+        self._add_order(card.body, pad)
         self.skipped = WrappedText(card.body, context.theme, role="small", colour="warning", on="card")
         self.skipped.pack(side="bottom", fill="x", padx=(pad - 4, 0))
         button = Button(card.body, context.theme, CAPTIONS_LABEL, self._edit_captions, on="card")
         button.pack(side="bottom", anchor="e", pady=(0, pad // 4))
         self.grid_view = ImageGrid(
-            card.body, context.theme, context.pump, empty_text="No images.", on_open=self.open_image, load=self._load
-        )
+            card.body, context.theme, context.pump, empty_text="No images.", on_open=self.open_image,
+            on_menu=self._open_menu, load=self._load,
+        )  # fmt: skip
         self.grid_view.pack(fill="both", expand=True, padx=(pad - 4, 0), pady=pad // 2)
         self.prompts = Text(card.body, context.theme, on="card", wrap_px=440)  # in place of the images
 
@@ -56,7 +75,9 @@ class GeneralTab:
         concept = self._editing.concept
         match self._editing.scan:
             case Scan() as scan:
-                self._show(scan)
+                self._look_for_losses(scan)
+                if self._looking is None or self.order.get() != "loss":
+                    self._show(scan)
             case None:
                 self.summary.set_text("Scanning…")
             case reason:
@@ -67,38 +88,96 @@ class GeneralTab:
                 self.skipped.set_text("")
 
     def close(self) -> None:
-        """Do nothing: the grid cancels its work itself."""
+        """Cancel the search for losses; the grid cancels its work itself."""
+        if self._looking is not None:
+            self._looking.cancel()
 
     def open_image(self, index: int) -> None:
         """Show an image large."""
-        scan = self._editing.scan
-        if isinstance(scan, Scan):
-            context = self._editing.context
-            ImageViewer(
-                context.root, context.theme, context.pump, LazyTiles(scan.images, self._name_and_caption), index
-            )
+        context, images = self._editing.context, self._images
+        tiles = LazyTiles(images, lambda image: Tile(image.path, partial(self._name_and_caption, image)))
+        actions = lambda number: self._actions(images[number])  # noqa: E731
+        ImageViewer(context.root, context.theme, context.pump, tiles, index, actions=actions)
+
+    def _actions(self, image: SourceImage) -> tuple[tuple[str, Callable[[], object]], ...]:
+        """Return what can be done with an image, by label."""
+        editing = self._editing
+        is_out = is_excluded(editing.concept, image)
+        exclude = partial(set_excluded, editing.context.form, editing.path, image, to=not is_out)
+        return (
+            (CAPTIONS_LABEL, partial(self._edit_captions, image.path)),
+            ("Use again" if is_out else "Exclude", exclude),
+        )
+
+    def _open_menu(self, index: int, event: tk.Event[Any]) -> None:
+        menu = make_menu(self.grid_view, self._editing.context.theme)
+        for label, command in self._actions(self._images[index]):
+            menu.add_command(label=label, command=command)
+        menu.tk_popup(event.x_root, event.y_root)
+
+    def _add_order(self, master: Panel, pad: int) -> None:
+        """Add the choice of the order, which is shown where losses were measured."""
+        context = self._editing.context
+        self.order = TextVar(master=master, value="name")
+        keep(self.order, context.view_state.of(VIEW, dict[str, str]), "order")
+        self.order.trace_add("write", lambda *_: context.pump.redraw_soon((self, "order"), self.follow))
+        self.order_row = Panel(master, context.theme, "card")
+        Choice(self.order_row, context.theme, self.order, dict(ORDERS), width=110).pack(side="right")
+        self.losses = WrappedText(self.order_row, context.theme, role="small", colour="muted", on="card")
+        self.losses.pack(side="left", fill="x", expand=True)
+        self._order_pack: dict[str, Any] = {
+            "fill": "x",
+            "padx": (pad - 4, 0),
+            "pady": (pad // 4, 0),
+            "after": self.summary,
+        }
+
+    def _look_for_losses(self, scan: Scan) -> None:
+        """Look for the losses of the images in the background; afterwards the grid is drawn with them."""
+        concept, context = self._editing.concept, self._editing.context
+        if scan is self._looked_for or not concept.has_images:
+            return
+        self.close()
+        self._looked_for = scan
+        workspace = from_root(context.form.value("general.workspace_dir"))
+        work = partial(find_losses, workspace, concept.kind, (*scan.images, *scan.excluded))
+
+        def keep_losses(found: ConceptLosses | None) -> None:
+            self._looking, self._losses = None, found
+            if self.frame.winfo_exists():
+                self.follow()
+
+        self._looking = context.pump.background.run(work, keep_losses)
 
     def _name_and_caption(self, image: SourceImage) -> str:
         form, concept = self._editing.context.form, self._editing.concept
         rules = caption_rules(concept.text, seed=concept.seed)
-        return f"{image.path.name}\n{_caption_text(image, rules, run_seed=form.value('general.seed'))}"
+        loss = self._losses.of(image) if self._losses is not None else None
+        name = f"{image.path.name}, {describe_loss(loss)}" if loss is not None else image.path.name
+        return f"{name}\n{_caption_text(image, rules, run_seed=form.value('general.seed'))}"
 
-    def _edit_captions(self) -> None:
+    def _edit_captions(self, image: Path | None = None) -> None:
         editing = self._editing
-        editing.context.links.edit_captions(editing.number)
+        editing.context.links.edit_captions(editing.number, image)
 
     def _show(self, scan: Scan) -> None:
         concept, form = self._editing.concept, self._editing.context.form
         run_seed = form.value("general.seed")
-        content = (scan, concept.text, concept.seed, concept.kind, run_seed)
+        losses = self._losses  # those of the last scan until others are found
+        is_by_loss = losses is not None and self.order.get() == "loss"
+        content = (scan, concept.text, concept.seed, concept.kind, run_seed, id(losses), is_by_loss)
         if self._content and content[0] is self._content[0] and content[1:] == self._content[1:]:
             return
         self._content = content
         rules = caption_rules(concept.text, seed=concept.seed)  # with one variation of each caption
         self.summary.set_text(self._summary(scan, rules))
         if concept.has_images:
-            show_caption = partial(_caption_text, rules=rules, run_seed=run_seed)
-            self.grid_view.show(LazyTiles(scan.images, show_caption))
+            self._images = losses.images if losses is not None and is_by_loss else (*scan.images, *scan.excluded)
+            excluded = {image.path_text for image in scan.excluded}
+            caption = partial(_caption_text, rules=rules, run_seed=run_seed)
+            make = partial(_tile, caption=caption, excluded=excluded, losses=losses, shows_loss=is_by_loss)
+            self._show_order(losses)
+            self.grid_view.show(LazyTiles(self._images, make))
             self._swap(self.prompts, self.grid_view)
         else:
             self._show_prompts(scan.images, rules, run_seed=run_seed)
@@ -106,9 +185,18 @@ class GeneralTab:
         more = len(scan.skipped) - _MAX_SKIPPED_LINES
         self.skipped.set_text("\n".join([*lines, *([f"and {more:,} more"] if more > 0 else [])]))
 
+    def _show_order(self, losses: ConceptLosses | None) -> None:
+        self.losses.set_text(losses.summary if losses is not None else "")
+        if losses is None:
+            self.order_row.pack_forget()
+        elif not self.order_row.winfo_manager():
+            self.order_row.pack(**self._order_pack)
+
     def _summary(self, scan: Scan, rules: CaptionRules) -> str:
         has_images = self._editing.concept.has_images
         parts = [count(len(scan.images), "image" if has_images else "prompt")]
+        if scan.excluded:
+            parts.append(f"{len(scan.excluded):,} excluded")
         if num_without := scan.num_without_caption:
             parts.append(f"{num_without:,} without a caption")
         if not rules.is_plain and scan.images:
@@ -142,12 +230,34 @@ def _caption_text(image: SourceImage, rules: CaptionRules, *, run_seed: int) -> 
 _MAX_CACHED = 1000
 
 
-class LazyTiles(Sequence[Tile]):
-    """A tile for each image, with its caption."""
+_OUTLIERS = {"high": ("high loss", "warning"), "low": ("low loss", "info")}  # their badges and rings
 
-    def __init__(self, images: Sequence[SourceImage], caption: Callable[[SourceImage], str]) -> None:
+
+def _tile(
+    image: SourceImage,
+    *,
+    caption: Callable[[SourceImage], str],
+    excluded: Collection[str],
+    losses: ConceptLosses | None,
+    shows_loss: bool,
+) -> Tile:
+    """Return the tile of an image; it is marked if it is excluded or its loss stands out."""
+    loss = losses.of(image) if losses is not None else None
+    badge, ring = _OUTLIERS.get(loss.verdict, ("", "")) if loss is not None else ("", "")
+    if image.path_text in excluded:
+        badge, ring = "excluded", "muted"
+    if loss is not None and shows_loss:
+        figure = describe_loss(loss)
+        return Tile(image.path, lambda: f"{figure} · {caption(image)}", badge, ring)
+    return Tile(image.path, partial(caption, image), badge, ring)
+
+
+class LazyTiles(Sequence[Tile]):
+    """A tile for each image, made when it is first shown."""
+
+    def __init__(self, images: Sequence[SourceImage], make: Callable[[SourceImage], Tile]) -> None:
         self._images = images
-        self._caption = caption
+        self._make = make
         self._tile = lru_cache(_MAX_CACHED)(self._make_tile)
 
     def __len__(self) -> int:
@@ -163,5 +273,4 @@ class LazyTiles(Sequence[Tile]):
         return self._tile(range(len(self))[index])
 
     def _make_tile(self, index: int) -> Tile:
-        image = self._images[index]
-        return Tile(image.path, partial(self._caption, image))
+        return self._make(self._images[index])

@@ -97,6 +97,18 @@ class ConceptsPage:
         self.editor = ConceptEditor(self._context, self.model.scans, self.thumbnails, f"{PATH}.{index}", self.edit)
         return self.editor
 
+    def show_losses(self, images: Sequence[Path]) -> None:
+        """Open the editor of the concept that has the first of some images, sorted by loss; without any, the first."""
+        index = self.model.index_with(images[0] if images else None)
+        if index is None:
+            self._context.notify(f"No concept of the config contains {images[0].name if images else 'images'}.")
+            return
+        from ui.features.concepts.concept_images import sort_by_loss  # it needs NumPy
+
+        sort_by_loss(self._context)
+        self.select([index])
+        self.edit(index).show("General")
+
     def edit_selected(self) -> None:
         """Open the editor of the first selected concept."""
         if self.selected_indices:
@@ -124,7 +136,7 @@ class ConceptsPage:
         selected, model = self.selected_indices, self.model
         commands: dict[str, Callable[[], object]] = {"Edit…": self.edit_selected}
         if selected:
-            commands[CAPTIONS_LABEL] = partial(self._context.links.edit_captions, selected[0])
+            commands[CAPTIONS_LABEL] = partial(self._context.links.edit_captions, selected[0], None)
         commands |= {
             "Open folder": self._open_folder,
             "Clone": self.clone_selected,

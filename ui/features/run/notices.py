@@ -113,7 +113,9 @@ class RunNotices(Panel):
         open_page = partial(self._context.interaction.open_path, Path(report.path) if report else Path())
         close: tuple[str, ButtonStyle, Callable[[], object]] = ("Close", "plain", partial(self.images.show_text, ""))
         if report is not None and report.path:
-            self.images.set_buttons(("Show images", "primary", open_page), close)
+            worst = sorted(report.outliers, key=lambda image: -report.outliers[image])
+            show = partial(self._context.links.show_losses, [Path(image) for image in worst])
+            self.images.set_buttons(("Sort by loss", "primary", show), ("Open report", "plain", open_page), close)
         else:
             self.images.set_buttons(close)
         self.images.show_text(report.summary if report is not None else "")
