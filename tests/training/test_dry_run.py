@@ -372,7 +372,7 @@ def test_a_stop_takes_effect_between_two_branches(config: Config, what: str) -> 
     assert tried == TRIED[: TRIED.index(what) + 1]
     run_dir = Path(ran.of(RunStarted)[0].run_dir)
     assert {p.name for p in run_dir.iterdir()} - {"log.txt"} == {
-        *("config.json", "destination.json", "events.jsonl", "plan.csv", "run.json")
+        *("config.json", "destination.json", "events.jsonl", "plan.csv", "recipe.json", "run.json")
     }
 
 
