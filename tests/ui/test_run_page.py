@@ -110,7 +110,7 @@ def check_curves(window: Window, page: Any) -> None:
 
 
 def check_image_report(window: Window, page: Any, run: FakeRun, run_dir: Path) -> None:
-    """Ask for a report on the images; its notice opens the page and can be closed."""
+    """Ask for a report on the images; its notice opens the page and the concept, and can be closed."""
     window.app.context.actions.run("report_images")
     assert run.desk.take(ReportNow)
     report = run_dir / "report" / "images.html"
@@ -120,6 +120,11 @@ def check_image_report(window: Window, page: Any, run: FakeRun, run_dir: Path) -
     assert notice.text.cget("text") == "1 of 20 images stands out: dog.png."
     notice.buttons["Open report"].invoke()
     assert window.asked.calls[-1] == ("open_path", (report,))
+    notice.buttons["Sort by loss"].invoke()
+    assert window.app.context.navigation.page == "concepts"
+    name, (failure,) = window.asked.calls[-1]
+    assert (name, failure.message) == ("show_failure", "No concept of the config contains /dog.png.")
+    window.app.context.navigation.open("run")
     notice.buttons["Close"].invoke()
     assert not notice.winfo_manager()
     run.emit(step(NUM_STEPS))

@@ -18,6 +18,7 @@ from ui.features.concepts.model import CAPTIONS_LABEL, PATH, ConceptsModel
 from ui.forms.context import Context
 from ui.forms.page import PageFrame
 from ui.forms.setting_pages import PageSpec
+from ui.loop.interaction import Failure
 from ui.widgets.card_grid import CardGrid
 from ui.widgets.controls import Button
 from ui.widgets.panel import Panel, Text
@@ -101,7 +102,12 @@ class ConceptsPage:
         """Open the editor of the concept that has the first of some images, sorted by loss; without any, the first."""
         index = self.model.index_with(images[0] if images else None)
         if index is None:
-            self._context.notify(f"No concept of the config contains {images[0].name if images else 'images'}.")
+            failure = Failure(
+                "The images are not in a concept",
+                f"No concept of the config contains {images[0] if images else 'images'}.",
+                "Load the config of the run, or add the folder as a concept.",
+            )
+            self._context.interaction.show_failure(failure)
             return
         from ui.features.concepts.concept_images import sort_by_loss  # it needs NumPy
 
