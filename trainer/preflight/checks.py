@@ -177,6 +177,7 @@ def _preview(
     budget: Budget | None,
     memory: str,
 ) -> Preview:
+    skipped = (*training.skipped, *validation.skipped)
     return Preview(
         num_images=sum(e.image.has_image for e in training.examples),
         num_prompts=sum(not e.image.has_image for e in training.examples),
@@ -184,7 +185,7 @@ def _preview(
         num_validation_images=len(validation.examples),
         num_without_caption=sum(not e.image.captions for e in training.examples),
         buckets=tuple((str(size), count) for size, count in training.bucket_counts.items()),
-        skipped=tuple((str(s.path), s.reason) for s in (*training.skipped, *validation.skipped) if not s.setting),
+        skipped=tuple((str(s.path), s.reason) for s in skipped if not (s.setting or s.is_normal)),
         steps_first_epoch=plans.num_steps(0),
         total_steps=plans.total_steps(config.training.epochs),
         model=model.sentence if model is not None and model.is_model else "",

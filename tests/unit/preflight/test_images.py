@@ -43,6 +43,20 @@ def test_an_unused_concept_is_a_warning_beside_others(config: Config, tmp_path: 
     assert reported(check(both)) == [("concepts.1.repeats", "warning")]
 
 
+def test_excluded_images_are_stated_but_no_skipped_files(config: Config, tmp_path: Path) -> None:
+    folder = draw_folder(tmp_path / "more", sizes=[(64, 64)] * 3)
+    some = changed(config, concepts__0__path=str(folder), concepts__0__excluded="001.png")
+    report = check(some)
+    assert [p.message for p in report.problems if "excluded" in p.message] == [
+        "more: 1 image is excluded by the concept."
+    ]
+    assert report.preview is not None
+    assert (report.preview.num_images, report.preview.skipped) == (2, ())
+    report = check(changed(some, concepts__0__excluded="000.png\n001.png\n002.png"))
+    assert errors(report) == ["concepts.0.path"]
+    assert "contains no readable image: more: 3 images are excluded by the concept" in report.problems[0].message
+
+
 def test_images_without_captions_and_skipped_files_are_counted(config: Config, tmp_path: Path) -> None:
     folder = draw_folder(tmp_path / "more", sizes=[(64, 64)] * 3)
     (folder / "001.txt").unlink()
