@@ -6,7 +6,7 @@ import tkinter as tk
 from typing import Any, TypeVar
 
 from ui.app.actions import WINDOW_MENU
-from ui.app.catalogue import PAGES, page_shortcut
+from ui.app.catalogue import PAGES, page_named, page_shortcut
 from ui.forms.context import Context
 from ui.forms.setting_pages import PageSpec, page_of
 from ui.widgets.controls import Button, Switch
@@ -28,6 +28,8 @@ class SideBar(Panel):
     def __init__(self, master: tk.Misc, context: Context) -> None:
         super().__init__(master, context.theme, "sidebar", width=context.theme.px(WIDTH))
         self.entries: dict[str, NavEntry] = {}
+        self._headings: dict[str, Text] = {}
+        self._asked_for: set[str] = set()  # the open page, and those on demand
         self._context = context
         self._spacing_px = _SPACINGS_PX[0]
         self.pack_propagate(False)
@@ -50,16 +52,29 @@ class SideBar(Panel):
 
     def _add_entries(self) -> None:
         context, px = self._context, self._context.theme.px
-        heading = ""
         for spec in PAGES:
-            if spec.section_title != heading:
-                heading = spec.section_title
+            heading = spec.section_title
+            if heading not in self._headings:
                 text = Text(self.scroll.body, context.theme, heading, role="caption", colour="faint", on="sidebar")
                 text.pack(anchor="w", padx=px(13), pady=(px(6), px(2)))
-            entry = NavEntry(self.scroll.body, context, spec)
-            if not spec.on_demand:
-                entry.pack(fill="x")
-            self.entries[spec.key] = entry
+                self._headings[heading] = text
+            self.entries[spec.key] = NavEntry(self.scroll.body, context, spec)
+        self._show_needed()
+
+    def _show_needed(self) -> None:
+        """Add the entries of the pages that are needed now, in their order, and remove those of others."""
+        context, before = self._context, dict[str, tk.Widget](self._headings)
+        for spec in PAGES:
+            entry = self.entries[spec.key]
+            is_needed = context.preferences.now.show_advanced or spec.is_needed(context.form.config)
+            if spec.key in self._asked_for or (is_needed and not spec.on_demand):
+                if not entry.winfo_manager():
+                    entry.pack(fill="x", after=before[spec.section_title])
+                before[spec.section_title] = entry
+            elif entry.winfo_manager() and context.navigation.page != spec.key:
+                entry.pack_forget()
+            elif entry.winfo_manager():
+                before[spec.section_title] = entry
 
     def _add_footer(self) -> None:
         context, px = self._context, self._context.theme.px
@@ -110,6 +125,7 @@ class SideBar(Panel):
 
     def _follow_preferences(self) -> None:
         self.show_advanced.set(self._context.preferences.now.show_advanced)
+        self._show_needed()
 
     def _fit(self) -> None:
         """Choose the largest spacing with which all entries are visible."""
@@ -127,13 +143,15 @@ class SideBar(Panel):
                 entry.set_spacing(spacing_px)
 
     def _mark_open(self, page: str) -> None:
-        self._show(page)
+        self._asked_for = {key for key in self._asked_for if _is_on_demand(key)} | {page}
+        self._show_needed()
         for key, entry in self.entries.items():
             entry.set_open(key == page)
         if self.entries[page].winfo_ismapped():
             self.scroll.see(self.entries[page])
 
     def _mark_entries(self) -> None:
+        self._show_needed()
         form = self._context.form
         paths = [*form.drafts, *self._context.field_problems.errors]
         faulty = {page.key for path in paths if (page := page_of(type(form.config), path)) is not None}
@@ -148,13 +166,9 @@ class SideBar(Panel):
         session = self._context.session
         choices = session.state.choices if session.is_active else None
         if choices is not None:
-            self._show("choose")
+            self._asked_for.add("choose")
+            self._show_needed()
             self.entries["choose"].set_mark(f"{choices.num_open:,}", "accent")
-
-    def _show(self, page: str) -> None:
-        """Add the entry of a page that is shown on demand; it stays."""
-        if not self.entries[page].winfo_manager():
-            self.entries[page].pack(fill="x", after=self.entries["run"])
 
 
 class NavEntry(Panel):
@@ -237,6 +251,10 @@ class NavEntry(Panel):
         self._label.recolour("text" if self._is_open else "muted", on=token)
         for text in filter(None, (self._mark, self._key)):
             text.recolour(text.token, on=token)
+
+
+def _is_on_demand(page: str) -> bool:
+    return page_named(page).on_demand
 
 
 def _with_tick(label: str, is_ticked: bool) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from modules.config.records import why_unused
 from modules.config.schema import Config
+from modules.config.sections.training import Training
 from modules.config.usage import supports_embeddings, uses_denoiser
 from ui.forms.records import Group, claimed_sections, groups_of, variant_records
 
@@ -23,8 +24,9 @@ class PageSpec:
     """A page: its name in code, its title and hint, the sections it shows, and its buttons.
 
     `sections` may include the path of a single field of another page's section; that field is shown here instead.
-    `empty_note(config)` is shown when no field of the page applies. With `on_demand` the side bar has no entry for it
-    until it is needed.
+    `empty_note(config)` is shown when no field of the page applies. The side bar has an entry for a page while it is
+    needed: where `is_needed(config)`, while it is open, or where advanced settings are shown. With `on_demand` the page
+    gets one when it is first opened, and keeps it.
     """
 
     key: str
@@ -33,6 +35,7 @@ class PageSpec:
     sections: tuple[str, ...] = ()
     actions: tuple[str, ...] = ()
     empty_note: Callable[[Config], str] = lambda config: ""
+    is_needed: Callable[[Config], bool] = lambda config: True
     on_demand: bool = False
 
     @property
@@ -76,6 +79,7 @@ SETTING_PAGES: tuple[PageSpec, ...] = (
             "No adapter is trained with the current training target.\n"
             "To train one, choose LoRA as the training target in the top bar."
         ),
+        is_needed=lambda config: config.training.trains == "adapter",
     ),
     PageSpec(
         "rewards",
@@ -83,6 +87,7 @@ SETTING_PAGES: tuple[PageSpec, ...] = (
         "What the training method needs, and learning from rewards or preferences.",
         ("training.method", "reward"),
         empty_note=lambda config: _without_method(config),
+        is_needed=lambda config: _learns_from_rewards(config),
     ),
     PageSpec(
         "sampling",
@@ -111,6 +116,7 @@ SETTING_PAGES: tuple[PageSpec, ...] = (
         "New words for prompts, trained alone or together with a model.",
         ("embeddings",),
         empty_note=lambda config: _without_embeddings(config),
+        is_needed=lambda config: config.training.trains == "embedding" or bool(config.embeddings.words),
     ),
 )
 
@@ -124,6 +130,13 @@ def _without_method(config: Config) -> str:
     return (
         "This method has no settings of its own.\n"
         "To learn from rewards or preferences, choose another method in the top bar."
+    )
+
+
+def _learns_from_rewards(config: Config) -> bool:
+    """Return whether the page of rewards shows more than a note."""
+    return bool(config.reward.models) or (
+        not why_unused(config, "training.method") and config.training.method != Training.with_defaults().method
     )
 
 
