@@ -76,6 +76,7 @@ def test_every_layer_has_its_strength(model: str, form: str, source: str, tmp_pa
             torch.testing.assert_close(found[path], change, rtol=0, atol=1e-6)
 
 
+@pytest.mark.full
 def test_tucker_is_folded_and_dora_has_its_magnitudes(tmp_path: Path) -> None:
     configs = tiny_configs("sd1")
     loras = lora_layers("sd1", configs)

@@ -78,6 +78,7 @@ def test_it_learns_and_resumes_bit_equal(trained: tuple[Config, Ran]) -> None:
     assert_equal_tensors(*(load_file(Path(r.finished.model_path)) for r in (resumed, straight)))
 
 
+@pytest.mark.full
 def test_its_file_is_recognised_and_says_what_it_is(trained: tuple[Config, Ran]) -> None:
     path = Path(trained[1].finished.model_path)
     kind, tensors = identify(path), load_file(path)
@@ -112,7 +113,7 @@ def test_a_file_of_another_kind_is_refused_before_the_run(trained: tuple[Config,
     assert (error.path, "is not a LoRA, the adapter type of this run" in error.message) == ("adapter.start_from", True)
 
 
-@pytest.mark.daily(1)
+@pytest.mark.full
 def test_the_factors_of_the_file_decide(trained: tuple[Config, Ran], tmp_path: Path) -> None:
     config, ran = trained
     before = load_file(ran.finished.model_path)

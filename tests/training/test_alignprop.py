@@ -84,7 +84,7 @@ def test_twenty_updates_raise_the_reward_on_eight_fixed_seeds(
 # ---- mixed runs
 
 
-@pytest.mark.daily(1)
+@pytest.mark.full
 def test_a_mixed_run_trains_on_the_reward_in_some_steps(any_model: Path, images: Path, tmp_path: Path) -> None:
     """All other features: caches, a second device, trained text encoders, accumulation, EMA."""
     config = laid_over(
@@ -116,6 +116,7 @@ def test_with_probability_0_it_trains_like_denoising(tiny_sd: Path, images: Path
     assert_equal_tensors(plain.weights, never.weights)
 
 
+@pytest.mark.full
 def test_a_concepts_weight_also_applies_to_reward_steps(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
     losses = []
     for weight in (1.0, 0.25):
@@ -198,7 +199,7 @@ def test_stopped_between_denoising_steps_and_resumed_ends_bit_equal(
 # ---- gradients and memory
 
 
-@pytest.mark.daily(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("model", "precision", "is_cached"),
     matrix(["tiny_sd", "tiny_sd2", "tiny_sdxl"], ["float32", "bfloat16"], [True, False]),

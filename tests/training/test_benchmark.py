@@ -173,6 +173,7 @@ def test_a_step_s_time_memory_and_flops_are_reported_beside_the_estimate(tiny_sd
     assert f"estimated {found.predicted_bytes / 2**30:.3f} GiB" in row.value
 
 
+@pytest.mark.full
 def test_the_weights_of_a_run_that_is_over_do_not_count_in_the_next_ones_peak(
     tiny_sd: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -189,6 +189,7 @@ def in_float16(config: Config) -> Config:
     return laid_over(config, {"parts": {"vae": {"dtype": "float16"}}})
 
 
+@pytest.mark.full
 def test_latents_that_overflow_are_encoded_in_float32_and_named(
     in_float16: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -230,7 +230,7 @@ def test_states_of_mean_zero_are_not_scaled() -> None:
     assert states_NLD.grad.isfinite().all()
 
 
-@pytest.mark.daily(1)
+@pytest.mark.full
 def test_weights_change_a_run_and_its_samples(config: Config, tmp_path: Path) -> None:
     (tmp_path / "images" / "000.txt").write_text("a (red:1.5) disc")
     plain = losses(run(config))

@@ -159,10 +159,12 @@ def plain(base: Config) -> str:
     return left_by_run(base)
 
 
+@pytest.mark.full
 def test_the_same_run_leaves_the_same_behind(base: Config, plain: str) -> None:
     assert left_behind(run(base, clocks=CLOCKS)) == plain
 
 
+@pytest.mark.full
 @pytest.mark.timeout(900)  # some 120 runs
 @pytest.mark.parametrize("half", [0, 1])  # one for each worker
 def test_every_choice_does_something_or_is_refused(base: Config, half: int) -> None:
@@ -261,6 +263,7 @@ def test_what_is_called_exact_is_offered_and_exact(base: Config, plain: str) -> 
         assert left_behind(run(config, clocks=CLOCKS)) == plain, chosen
 
 
+@pytest.mark.full
 def test_tf32_is_switched_on(base: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     plain_write = checkpoint.write_state
@@ -278,6 +281,7 @@ def tf32() -> tuple[str, bool]:
     return torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
 
 
+@pytest.mark.full
 def test_the_average_lies_where_it_is_asked_to(base: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     devices: list[str] = []
     plain_init = Ema.__init__

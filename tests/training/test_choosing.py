@@ -113,6 +113,7 @@ def test_choices_become_pairs_that_are_trained_and_kept(config: Config, monkeypa
     assert chosen > rejected
 
 
+@pytest.mark.full
 def test_the_kept_pairs_train_offline(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     person = Chooser(lambda request: Answer("chosen", 1, 0))
     person.run(config, monkeypatch)
@@ -125,6 +126,7 @@ def test_the_kept_pairs_train_offline(config: Config, tmp_path: Path, monkeypatc
     assert run(offline).finished.step > 0
 
 
+@pytest.mark.full
 def test_a_run_that_is_stopped_while_it_waits_asks_only_for_what_is_left(
     config: Config, tiny_sd: Path, folder_of_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,6 +165,7 @@ def test_a_run_that_is_stopped_while_it_waits_asks_only_for_what_is_left(
     assert_equal_tensors(straight.weights, second.weights)
 
 
+@pytest.mark.full
 def test_images_that_wait_are_sampled_again_where_the_captions_have_changed(
     tiny_sd: Path, folder_of_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -315,6 +315,7 @@ def test_a_run_whose_blocks_cannot_be_compiled_says_so_and_goes_on(
     assert_equal_tensors(ran.weights, plain.weights)
 
 
+@pytest.mark.full
 def test_a_run_measures_compiled_blocks_and_a_resumed_one_keeps_the_choice(
     compiled_run: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:

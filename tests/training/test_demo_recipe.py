@@ -106,6 +106,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Watcher]:
     return folder, watcher
 
 
+@pytest.mark.full
 def test_writes_a_pipeline_that_loads(made: tuple[Path, Watcher]) -> None:
     folder, _ = made
     names = {entry.name for entry in folder.iterdir()}
@@ -254,6 +255,7 @@ def test_committed_quality_keeps_the_promise() -> None:
     assert (ROOT / "demo" / "samples.png").is_file()
 
 
+@pytest.mark.full
 def test_committed_model_meets_its_quality_on_a_quarter_of_the_prompts() -> None:
     prompts = fixed_prompts()[:16]
     images = sample_images(load_demo_pipeline(MODEL), [prompt.text for prompt in prompts])
@@ -336,6 +338,7 @@ def test_a_flow_autoencoder_has_the_latents_of_its_family() -> None:
     assert posterior.std.mean() < 0.2
 
 
+@pytest.mark.full
 def test_committed_flow_model_is_small_and_keeps_its_promise() -> None:
     files = [file for file in (FLOW_FOLDER / "model").rglob("*") if file.is_file()]
     assert sum(file.stat().st_size for file in files) <= 4_000_000

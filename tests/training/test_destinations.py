@@ -112,6 +112,7 @@ def test_a_resumed_run_replaces_its_own_result(config: Config, is_taken: bool) -
     assert [p.name for p in place.parent.iterdir()] == [place.name]
 
 
+@pytest.mark.full
 def test_a_fork_keeps_the_result_of_its_parent(config: Config) -> None:
     parent = run(config)
     before = asked(config).read_bytes()

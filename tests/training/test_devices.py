@@ -143,6 +143,7 @@ def test_on_a_gpu_all_the_same(any_model: Path, two_sizes: Path, tmp_path: Path,
     assert_all_went_well(run(laid_over(config, {"general": cuda, "data": caches})))
 
 
+@pytest.mark.full
 def test_the_guard_changes_nothing(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
     weights = []
     for checks in (False, True):

@@ -153,6 +153,7 @@ def loaded(config: Config) -> LoadedModel:
 # -- a training adapter
 
 
+@pytest.mark.full
 def test_a_run_with_a_training_adapter_is_one_on_the_merged_model_and_sampled_as_one_without(
     config: Config, plain: Ran, with_adapter: Ran, adapter: Path, model: Path, tmp_path: Path
 ) -> None:
@@ -293,6 +294,7 @@ def test_a_start_file_whose_layers_depend_on_the_weights_is_refused(
 # -- a sampling model
 
 
+@pytest.mark.full
 def test_samples_are_those_of_the_sampling_model_with_the_result_on_top(
     config: Config, plain: Ran, on_other_model: Ran, other_model: Path
 ) -> None:
@@ -414,6 +416,7 @@ def test_the_sample_verb_draws_with_the_sampling_model(
     assert read_settings(next((tmp_path / "first").glob("*.png")))["model"] == str(other_model)
 
 
+@pytest.mark.full
 def test_sampling_models_that_do_not_fit_are_refused_before_loading(
     config: Config, spec: FamilySpec, tiny_sd: Path, other_model: Path, tmp_path: Path
 ) -> None:

@@ -128,6 +128,7 @@ def test_the_first_errors_are_those_of_the_reference_to_the_bit(
     assert (first["margin"], first["chosen_error"], first["rejected_error"]) == (0.0, 0.0, 0.0)
 
 
+@pytest.mark.full
 def test_an_adapter_that_starts_from_a_file_is_its_own_reference(tiny_sd: Path, tmp_path: Path, pairs: Path) -> None:
     """The margin of its first step is 0, and stays that of the same reference in a run that is resumed."""
     first = run(laid_over(short(dpo_config(tmp_path / "first", tiny_sd, pairs)), {"training": {"learning_rate": 0.02}}))
@@ -277,7 +278,7 @@ def references(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
     return seen
 
 
-@pytest.mark.daily(1)
+@pytest.mark.full
 @pytest.mark.parametrize("changes", [{}, FULL], ids=["lora", "full"])
 def test_the_reference_stays_the_same_while_the_model_moves(
     tiny_sd: Path, tmp_path: Path, pairs: Path, references: list[torch.Tensor], changes: dict[str, Any]
@@ -308,6 +309,7 @@ def test_a_run_learns_its_own_pairs(tiny_sd: Path, tmp_path: Path) -> None:
 # ---- the data
 
 
+@pytest.mark.full
 def test_latents_of_both_images_are_cached_once(tiny_sd: Path, tmp_path: Path, pairs: Path) -> None:
     config = laid_over(dpo_config(tmp_path, tiny_sd, pairs), {"parts": {"text_encoder": {"train": False}}})
     first, second = run(config), run(config)

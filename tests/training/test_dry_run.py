@@ -143,7 +143,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.daily(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("model", "trains", "ema", "accumulation", "checkpointing", "weights", "dropout", "caches"),
     matrix(
@@ -397,6 +397,7 @@ def test_too_little_memory_names_the_branch_and_what_helps(
     assert advice in failed.advice
 
 
+@pytest.mark.full
 def test_a_loss_that_is_no_number_is_refused_at_the_beginning_only(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,7 +67,7 @@ def test_an_embedding_alone(any_model: Path, tmp_path: Path) -> None:
     assert len(list((tmp_path / "cache" / "text").rglob("*.safetensors"))) == 2
 
 
-@pytest.mark.daily(1)
+@pytest.mark.full
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_stopped_and_resumed_bit_for_bit(tiny_sdxl: Path, tmp_path: Path, dtype: str) -> None:
     more = {

@@ -82,6 +82,7 @@ def run_dir_of(ran: Ran) -> Path:
 # -- a full disk at the end
 
 
+@pytest.mark.full
 def test_a_stop_backs_up_first_and_a_model_that_finds_no_room_is_a_warning(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,6 +232,7 @@ def test_a_failure_that_cannot_be_described_is_still_reported(config: Config, mo
 # -- resumed from an older backup
 
 
+@pytest.mark.full
 def test_a_run_resumed_from_the_older_of_two_keeps_its_own_branch(config: Config) -> None:
     """The abandoned branch used to be the newest, and the backup just written the first to be removed."""
     config = laid_over(config, {"backup": {"every": {"n": 2, "unit": "step"}, "keep": 2}})

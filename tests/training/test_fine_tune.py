@@ -62,7 +62,7 @@ def as_folder(path: Path, folder: Path) -> Path:
 NOW, LATER = datetime(2026, 1, 1), datetime(2026, 5, 6)
 
 
-@pytest.mark.daily(1)
+@pytest.mark.full
 @pytest.mark.parametrize("form", ["single_file", "diffusers"])
 def test_stock_diffusers_generates_the_trainers_sample(config: Config, tmp_path: Path, form: str) -> None:
     destination = tmp_path / ("tuned.safetensors" if form == "single_file" else "tuned")
@@ -137,6 +137,7 @@ def test_only_the_layers_of_a_filter_move(sd_config: Config, tmp_path: Path) -> 
     assert part.num_weights == sum(before[name].numel() for name in expected)
 
 
+@pytest.mark.full
 def test_a_filter_with_a_fused_backward_pass_and_offloaded_layers_trains_the_same(
     sd_config: Config, tmp_path: Path
 ) -> None:

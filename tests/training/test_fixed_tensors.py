@@ -72,7 +72,7 @@ def with_seed(config: Config, seed: int, folder: Path) -> Config:
     return laid_over(config, own)
 
 
-@pytest.mark.daily(1)
+@pytest.mark.full
 @pytest.mark.parametrize("is_old", [False, True], ids=["today", "backup of an older version"])
 def test_a_fork_with_another_seed_keeps_the_function(
     tiny_sd: Path, images: Path, tmp_path: Path, wide: None, is_old: bool
@@ -93,6 +93,7 @@ def test_a_fork_with_another_seed_keeps_the_function(
     assert largest_difference(Path(parent.finished.model_path), Path(grandchild.finished.model_path)) < 1e-5
 
 
+@pytest.mark.full
 def test_an_export_and_a_resume_read_them_from_the_backup(
     tiny_sd: Path, images: Path, tmp_path: Path, wide: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -178,6 +178,7 @@ def sized_model(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.full
 def test_a_model_with_a_shift_by_size_trains_validates_and_samples_with_it(sized_model: Path, tmp_path: Path) -> None:
     """All of it as with the shift of this size as a setting; the samplers get it from the model in both runs."""
     images = draw_folder(tmp_path / "images", sizes=[(64, 64)] * 4)

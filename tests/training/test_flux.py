@@ -111,6 +111,7 @@ def test_the_shift_is_that_of_the_checkpoint(family: Flux) -> None:
     assert FLUX.process.flow.shift_at(1024, 1024) == pytest.approx(3.158, abs=1e-3)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "evidence"),
     [
@@ -189,6 +190,7 @@ def test_a_sample_of_fill_is_that_of_diffusers_pipeline(
     torch.testing.assert_close(latents, pipe._unpack_latents(theirs, 64, 64, 8), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.full
 def test_fill_trains_with_masks_and_prior_preservation(
     fill: Config, images: Path, inpainted_files: tuple[Path, Path], tmp_path: Path
 ) -> None:

@@ -71,7 +71,7 @@ def trained(tiny_sd: Path, drawn: Path, tmp_path_factory: pytest.TempPathFactory
 # -- the reference
 
 
-@pytest.mark.daily(2)
+@pytest.mark.full
 @pytest.mark.parametrize("trains", ["adapter", "full"])
 @pytest.mark.parametrize("method", ["dpo", "grpo", "ddpo", "online_dpo", "spo"])
 def test_the_reference_is_what_the_fork_starts_from(
@@ -114,7 +114,7 @@ def test_the_reference_stays_when_the_fork_is_resumed_or_forked_and_the_other_ru
 # -- the weights
 
 
-@pytest.mark.daily(2)
+@pytest.mark.full
 @pytest.mark.parametrize(
     "training",
     [
@@ -165,7 +165,7 @@ def test_a_fork_starts_from_the_weights_that_were_validated_and_saved(
 # -- the original model of prior predictions
 
 
-@pytest.mark.daily(1)
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["concept", "mask"])
 def test_the_original_model_keeps_the_embedding_that_it_started_with(
     tiny_sd: Path, drawn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str

@@ -311,6 +311,7 @@ def test_a_part_that_is_to_stop_earlier_than_the_backup_keeps_no_optimizer_state
     assert_equal_tensors(*({n: t for n, t in w.items() if n.startswith("text_encoder.")} for w in weights))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "changes",
     [

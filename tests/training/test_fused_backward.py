@@ -60,7 +60,7 @@ def config_of(model: Path, images: Path, folder: Path, *, name: str, fused: bool
     return laid_over(base, changes)
 
 
-@pytest.mark.daily(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "trains", "mode", "dtype"),
     matrix(["adamw", "adafactor"], ["adapter", "full"], ["off", "block"], ["float32", "bfloat16"]),
@@ -112,6 +112,7 @@ def test_a_part_stops_during_the_run_and_a_resumed_run_ends_the_same(
         assert_equal_tensors(fused.weights, run(config, resume_from=Path(backup.path)).weights)
 
 
+@pytest.mark.full
 def test_no_two_gradients_exist_at_once(
     tiny_sd: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,6 +134,7 @@ def test_no_two_gradients_exist_at_once(
     assert most[1] == 1
 
 
+@pytest.mark.full
 def test_the_dry_run_does_not_keep_all_gradients_either(
     tiny_sd: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

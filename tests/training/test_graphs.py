@@ -76,6 +76,7 @@ FULL: dict[str, dict[str, Any]] = {
 NOT_UPDATED = ("16-bit weights rounded at random", "an optimizer that is not recorded")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("case", [*CASES, *(pytest.param(name, marks=pytest.mark.full) for name in FULL)])
 def test_a_recorded_run_is_the_run_without(config: Config, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
     config = laid_over(config, (CASES | FULL)[case])
@@ -98,6 +99,7 @@ def test_a_recorded_run_is_the_run_without(config: Config, monkeypatch: pytest.M
     )
 
 
+@pytest.mark.full
 def test_a_resumed_run_records_again_and_ends_the_same(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, _ = recorded(config, monkeypatch)
     half, _ = recorded(laid_over(config, {"training": {"epochs": 2}}), monkeypatch)
@@ -107,6 +109,7 @@ def test_a_resumed_run_records_again_and_ends_the_same(config: Config, monkeypat
     assert [kind for kind, _ in recorder.events].count("record") == 3  # two sizes, and the update
 
 
+@pytest.mark.full
 def test_what_cannot_be_recorded_runs_as_it_is(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """Dropout of the adapter, which preflight refuses, too."""
     config = laid_over(config, {"adapter": {"dropout": 0.5}})

@@ -189,7 +189,7 @@ def test_without_the_cache_each_epoch_is_drawn_anew_whatever_the_threads(config:
     assert_equal_tensors(one.weights, run(laid_over(uncached, {"data": {"loader_threads": 3}})).weights)
 
 
-@pytest.mark.daily(1)
+@pytest.mark.full
 @pytest.mark.parametrize("partial_batches", ["keep", "merge", "drop"])
 def test_a_resumed_run_trains_the_same(config: Config, partial_batches: str) -> None:
     changes = {"data": {"partial_batches": partial_batches}, "training": {"epochs": 3}}
@@ -401,7 +401,7 @@ def test_dropped_images_are_named(config: Config) -> None:
     assert {Path(r["image"]).name for r in plan_of(ran) if r["samples_epoch_1"] == "0"} >= {"003.png", "004.png"}
 
 
-@pytest.mark.daily(1)
+@pytest.mark.full
 @pytest.mark.parametrize("partial_batches", ["keep", "merge", "drop"])
 def test_the_dropped_images_of_every_epoch_are_named(
     config: Config, trained: list[Batch], tmp_path: Path, partial_batches: str

@@ -175,6 +175,7 @@ def test_under_autocast_the_first_inner_epoch_is_on_policy(config: Config, tmp_p
     assert ratios[0::2] == pytest.approx([1.0] * 4, abs=1e-5), "sampled in another precision than learned"
 
 
+@pytest.mark.full
 def test_the_dry_run_does_one_step_also_with_a_fused_backward_pass(config: Config, tmp_path: Path) -> None:
     changes = {"training": {"accumulation_steps": 1, "clip_grad_norm": None, "epochs": 1}}
     fused, problems = set_path(laid_over(config, changes), "training.optimizer", Adafactor(fused_back_pass=True))

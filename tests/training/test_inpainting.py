@@ -149,6 +149,7 @@ def test_everything_arrives_in_the_dtype_of_the_latents(config: Config, trained:
         assert batch.inputs["mask"].dtype == batch.inputs["masked_image"].dtype == batch.latents_BCHW.dtype
 
 
+@pytest.mark.full
 def test_an_image_without_a_mask_has_a_random_one_for_each_version(config: Config, trained: list[Batch]) -> None:
     """Nothing but the mask differs between the versions: they share the latents of the image."""
 

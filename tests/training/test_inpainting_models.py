@@ -113,7 +113,7 @@ def sampled_by_diffusers(pipe: Any, prompt: SamplePrompt) -> np.ndarray:
 # -- training
 
 
-@pytest.mark.daily(1)
+@pytest.mark.full
 def test_a_lora_learns_and_has_the_usual_keys(config: Config, images: Path, prompt: SamplePrompt) -> None:
     """Beside validation, prior prediction and samples, which all give the model what it inpaints."""
     concepts = [{"path": str(images), "kind": kind} for kind in ("training", "validation", "prior_prediction")]
@@ -166,6 +166,7 @@ def test_a_fine_tune_becomes_what_diffusers_samples(config: Config, tmp_path: Pa
     assert np.abs(ours - sampled_by_diffusers(stock_pipeline(destination), prompt)).max() <= 1
 
 
+@pytest.mark.full
 def test_the_inputs_matter_to_the_loss(sd_config: Config, images: Path, tmp_path: Path) -> None:
     """The same run with other masks has other losses."""
 
@@ -293,6 +294,7 @@ def test_the_sidecar_of_sd2_names_the_inpainting_class(tmp_path: Path) -> None:
     assert 'conditioning_key: "crossattn"' in (tmp_path / "b.yaml").read_text()
 
 
+@pytest.mark.full
 def test_a_lora_of_every_layer_is_recognised(sd_config: Config) -> None:
     """Its first layer has the nine input channels of the model."""
     file = Path(run(laid_over(sd_config, {"adapter": {"layers": "all"}})).of(ModelSaved)[-1].path)

@@ -40,6 +40,7 @@ def config(any_model: Path, images: Path, tmp_path: Path) -> Config:
     return config_of_start(any_model, images, tmp_path)
 
 
+@pytest.mark.full
 @pytest.mark.one_family
 def test_a_run_of_the_unet_keeps_the_text_layers(config: Config, any_model: Path, tmp_path: Path) -> None:
     file = whole_lora(any_model, tmp_path / "whole.safetensors")

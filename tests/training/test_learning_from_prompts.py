@@ -82,7 +82,7 @@ def messages(config: Config, severity: str) -> list[str]:
 # -- runs
 
 
-@pytest.mark.daily(1)
+@pytest.mark.full
 def test_a_run_on_prompts_alone_trains_and_caches_only_captions(any_model: Path, tmp_path: Path) -> None:
     config = prompts_config(tmp_path, any_model, general={"debug_checks": True}, concepts=[])
     file = tmp_path / "prompts.txt"
@@ -100,6 +100,7 @@ def test_a_run_on_prompts_alone_trains_and_caches_only_captions(any_model: Path,
     ]
 
 
+@pytest.mark.full
 def test_prompts_train_like_images_with_the_same_captions(tiny_sd: Path, tmp_path: Path) -> None:
     """The images are neither decoded nor encoded: they are damaged behind their headers."""
     (tmp_path / "images").mkdir()
@@ -143,6 +144,7 @@ def test_the_reward_is_measured_on_prompts(tiny_sd: Path, tmp_path: Path) -> Non
     assert [m.num_images for m in ran.of(RewardMeasured)] == [4, 4], ran.ending
 
 
+@pytest.mark.full
 def test_the_order_of_prompts_is_resumed_bit_for_bit(tiny_sd: Path, tmp_path: Path) -> None:
     def config(name: str, epochs: int) -> Config:
         tree: dict[str, Any] = {

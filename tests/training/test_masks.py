@@ -181,6 +181,7 @@ def test_prior_preservation_changes_the_run(config: Config, normalises: bool) ->
     assert any(not torch.equal(weak[n], strong[n]) for n in plain)
 
 
+@pytest.mark.full
 def test_validation_ignores_masks_and_its_weighted_loss_uses_them(config: Config) -> None:
     concepts = [config.concepts[0].model_dump(), {"path": config.concepts[0].path, "kind": "validation"}]
     validated = laid_over(config, {"concepts": concepts, "validation": {"every": {"n": 1, "unit": "epoch"}}})

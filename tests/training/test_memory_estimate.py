@@ -98,6 +98,7 @@ def test_the_known_sizes_of_unets(model: str, millions: float) -> None:
     assert count(passes.weights("unet", PartPlan()).own.values()) / 1e6 == pytest.approx(millions, abs=0.1)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["tiny_sd", "tiny_sd2", "tiny_sdxl"])
 def test_weights_of_a_folder_are_counted_from_its_configs(name: str, request: pytest.FixtureRequest) -> None:
     folder: Path = request.getfixturevalue(name)
@@ -296,7 +297,7 @@ OF_ADAPTERS = [
 CASES = [*DAILY, *(pytest.param(c, marks=pytest.mark.full) for c in [*OF_ADAPTERS, *REST] if c not in DAILY)]
 
 
-@pytest.mark.daily(1)
+@pytest.mark.full
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_training_pass_needs_the_estimated_memory(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     if case.quantized:  # as on a GPU

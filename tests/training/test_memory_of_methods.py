@@ -73,7 +73,7 @@ def training_phase(config: Config) -> PhaseMemory:
     return phase
 
 
-@pytest.mark.daily(1)
+@pytest.mark.full
 @pytest.mark.parametrize("trains", ["adapter", pytest.param("full", marks=pytest.mark.full)])
 @pytest.mark.parametrize(
     "method", [n if n in ("alignprop", "grpo") else pytest.param(n, marks=pytest.mark.full) for n in METHODS]
@@ -96,6 +96,7 @@ def test_latents_of_samples_count_where_they_stay_on_the_training_device(tmp_pat
     assert training_phase(elsewhere).bytes_of("sampled latents") == 0
 
 
+@pytest.mark.full
 def test_the_size_of_the_samples_counts_instead_of_that_of_the_images(tmp_path: Path) -> None:
     config = config_of(tmp_path, "grpo")
     plain = training_phase(config)

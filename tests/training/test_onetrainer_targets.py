@@ -136,7 +136,7 @@ def written(folder: Path, masked_images: Path, changes: list[dict[str, Any]], re
     return folder / "theirs.json"
 
 
-@pytest.mark.daily(1)
+@pytest.mark.full
 @pytest.mark.parametrize("name", [*CASES, *(pytest.param(name, marks=pytest.mark.full) for name in MORE)])
 def test_it_trains_as_it_is(name: str, masked_images: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     changes, kind, variant = {**CASES, **MORE}[name]

@@ -135,6 +135,7 @@ def test_gradients_are_equal_to_the_bit_whatever_is_checkpointed(
         assert_equal_tensors(ran[0].weights, other.weights)
 
 
+@pytest.mark.full
 def test_a_trained_text_encoder_has_a_reference_of_its_own(tiny_sd: Path, two_images: Path, tmp_path: Path) -> None:
     changes = {"parts": {"text_encoder": {"train": True}}}
     for reference in ("original", "refreshed"):
@@ -302,7 +303,7 @@ def test_any_sampler(tiny_sd: Path, two_images: Path, tmp_path: Path, sampler: s
     assert ran.of(StepFinished)[0].loss == pytest.approx(math.log(2), abs=1e-6)
 
 
-@pytest.mark.daily(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("method", "first"),
     [({"label_smoothing": 0.2}, math.log(2)), ({"loss": "ipo"}, 0.25), ({"beta": 10.0}, math.log(2))],
@@ -469,7 +470,7 @@ def test_planted_faults_end_the_dry_run(
 # ---- the newest rollouts as files
 
 
-@pytest.mark.daily(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     "method",
     [

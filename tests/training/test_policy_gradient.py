@@ -121,6 +121,7 @@ def test_the_first_ratio_is_exactly_1_and_every_trained_weight_moves(
     assert moved == expected
 
 
+@pytest.mark.full
 def test_a_trained_text_encoder_is_on_policy_too(tiny_sd: Path, two_images: Path, tmp_path: Path) -> None:
     """It encodes while sampling, in training with a graph, and for the reference without its adapter."""
     config = config_of(tmp_path, tiny_sd, two_images, GRPO, parts={"text_encoder": {"train": True}})
@@ -207,6 +208,7 @@ def test_what_is_reported(tiny_sd: Path, two_images: Path, tmp_path: Path) -> No
     assert phases == ["6 images to train on"] * 2, "the dry run's rollout is reported, or another number"
 
 
+@pytest.mark.full
 def test_the_newest_images_are_reported_with_their_scores(tiny_sd: Path, two_images: Path, tmp_path: Path) -> None:
     ran = run(config_of(tmp_path, tiny_sd, two_images, GRPO, training={"epochs": 3}))
     found = ran.of(RolloutSampled)
@@ -272,7 +274,7 @@ def test_in_16_bits_or_on_a_gpu_a_ratio_outside_of_the_clip_range_is_a_warning(
         assert (found.finish(context, clip_range=clip_range) is not None) == is_outside
 
 
-@pytest.mark.daily(1)
+@pytest.mark.full
 @pytest.mark.parametrize(("method", "clip_range"), [("ddpo", 1e-6), ("grpo", 1e-6), ("ddpo", 0.5)])
 def test_a_step_whose_ratios_are_all_clipped_is_a_warning(
     tiny_sd: Path, two_images: Path, tmp_path: Path, method: str, clip_range: float
@@ -349,7 +351,7 @@ def straight(hard: Callable[[Path], Config], tmp_path_factory: pytest.TempPathFa
     return run(hard(tmp_path_factory.mktemp("straight")))
 
 
-@pytest.mark.daily(1)
+@pytest.mark.full
 @pytest.mark.parametrize("stop_after", [1, 2])
 def test_a_run_stopped_within_a_rollout_resumes_bit_equal(
     hard: Callable[[Path], Config], straight: Ran, tmp_path: Path, stop_after: int
@@ -401,6 +403,7 @@ def test_a_run_stopped_before_the_first_step_on_a_rollout_resumes_bit_equal(
     assert_resumed(straight, first, run(killed, resume_from=Path(first.finished.backup_path)))
 
 
+@pytest.mark.full
 def test_the_dry_run_tries_the_largest_rollout_and_leaves_nothing(
     tiny_sd: Path, hard_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -118,7 +118,7 @@ def priors(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
     return seen
 
 
-@pytest.mark.daily(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     "changes",
     [{}, {"adapter": {"dropout": 0.5}}, FULL, {**FULL, "training": {"trains": "full", "precision": "bfloat16"}}],
@@ -150,6 +150,7 @@ def test_mixed_batches_take_each_sample_s_own_target(sd_config: Config, trained:
     assert trained[-1][1] == pytest.approx(loss, rel=1e-5)
 
 
+@pytest.mark.full
 def test_a_fine_tune_resumes_with_the_prior_of_the_base_model(sd_config: Config) -> None:
     full = laid_over(laid_over(sd_config, FULL), {"training": {"epochs": 3}})
     whole = run(full)

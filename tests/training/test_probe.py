@@ -34,6 +34,7 @@ def files(folder: Path) -> set[str]:
     return {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
 
 
+@pytest.mark.full
 def test_both_searches_write_plots_and_points_and_touch_nothing_else(config: Config, tmp_path: Path) -> None:
     out, file = tmp_path / "probe", tmp_path / "config.json"
     save_file(config, file)

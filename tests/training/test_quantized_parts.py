@@ -161,6 +161,7 @@ def test_every_adapter_trains_as_beside_plain_layers_with_the_same_weights(tiny_
             assert torch.allclose(predicted(family), predicted(plain), rtol=1e-4)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", daily("nfloat4", "gguf_a8_int"))
 @pytest.mark.parametrize("mode", ["block", "whole"])
 def test_checkpointed_gradients_are_the_same_bits(tiny_sdxl: Path, name: str, mode: Any) -> None:
@@ -262,6 +263,7 @@ def test_a_resumed_run_on_quantized_parts_ends_bit_for_bit_the_same(tiny_sd: Pat
     assert any(not torch.equal(found[n], other[n]) for n in found), "the base is another"
 
 
+@pytest.mark.full
 def test_the_caches_of_another_format_are_not_used(tiny_sd: Path, tmp_path: Path) -> None:
     """int8 with and without rounded inputs has the same weights."""
     config = small_config(tmp_path, model=tiny_sd, images=tmp_path, **WHOLE)

@@ -199,6 +199,7 @@ def test_stopped_in_mid_window_and_resumed_ends_bit_equal(
     assert_equal_tensors(straight.weights, resumed.weights)
 
 
+@pytest.mark.full
 def test_a_finished_run_reports_it_and_resumes_with_more_epochs(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
     config = small_config(tmp_path, model=tiny_sd, images=images)
     finished = run(config).finished

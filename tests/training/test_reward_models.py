@@ -64,6 +64,7 @@ def test_the_held_out_reward_is_logged_and_never_trained_on(tiny_sd: Path, image
     assert all("contrast" not in name for s in watched.of(StepFinished) for name in s.metrics)
 
 
+@pytest.mark.full
 def test_measuring_changes_nothing(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
     config = reward_config(tmp_path / "often", tiny_sd, images, {"kind": "brightness"})
     never = laid_over(config, {"reward": {"measure_every": {"unit": "never"}}})
@@ -236,6 +237,7 @@ def test_approvals_that_cannot_be_read_approve_nothing() -> None:
     assert json.loads(file.read_text()) == {"abc": "mine.py"}
 
 
+@pytest.mark.full
 def test_a_reward_that_is_not_differentiable_is_named(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(BLIND)
@@ -271,6 +273,7 @@ def without_gradient(folder: Path, model: Path, images: Path, *scorers: dict[str
     )
 
 
+@pytest.mark.full
 def test_methods_without_reward_gradient_take_any_reward(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(
@@ -294,6 +297,7 @@ def test_methods_without_reward_gradient_take_any_reward(tiny_sd: Path, images: 
     ]
 
 
+@pytest.mark.full
 def test_a_failing_reward_ends_the_run_and_nothing_is_lost(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     # The dry run calls it once and each group of two steps once more, so it fails in the second group.

@@ -115,7 +115,7 @@ def test_offloaded_layers_and_activations_change_no_bit(
     assert_equal_tensors(plain.weights, offloaded.weights)
 
 
-@pytest.mark.daily(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     "method", [n if n in ("grpo", "refreshed") else pytest.param(n, marks=pytest.mark.full) for n in METHODS]
 )

@@ -72,6 +72,7 @@ def watched(config: Config, images: Path) -> Config:
     )
 
 
+@pytest.mark.full
 def test_the_steps_are_those_that_were_announced(config: Config) -> None:
     for batch_size, accumulation in ((1, 1), (2, 2), (4, 3), (16, 1)):
         training = {"batch_size": batch_size, "accumulation_steps": accumulation}
@@ -158,6 +159,7 @@ def test_a_stop_while_sampling_takes_effect_before_the_next_denoising_step(confi
     assert not first.of(SampleReady)
 
 
+@pytest.mark.full
 def test_a_stop_while_sampling_after_a_step_keeps_that_step(config: Config, images: Path) -> None:
     changed = laid_over(watched(config, images), {"sampling": {"at_start": False}})
     ran = run(changed, on_event=stop_at(lambda e: isinstance(e, SampleProgress)))
@@ -292,6 +294,7 @@ def test_a_result_that_cannot_be_written_lands_in_the_runs_folder(
     assert any("could not be written" in w.message for w in ran.of(WarningRaised))
 
 
+@pytest.mark.full
 def test_a_fault_ends_as_a_sentence_with_details_in_the_runs_folder(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:

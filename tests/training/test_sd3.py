@@ -145,6 +145,7 @@ def test_no_run_goes_without_any_encoder(config: Config) -> None:
     assert error.path == "parts.text_encoder.include"
 
 
+@pytest.mark.full
 def test_captions_are_dropped_for_each_encoder(config: Config) -> None:
     def first_loss(**dropout: float) -> float:
         return losses(run(laid_over(config, {"data": dropout, "parts": FROZEN_TEXT})))[0]

@@ -168,6 +168,7 @@ def samples_of(ran: Ran) -> list[bytes]:
     return [Path(sample.path).read_bytes() for sample in ran.of(SampleReady)]
 
 
+@pytest.mark.full
 def test_a_fine_tune_that_two_processes_shard_is_that_of_one(
     other: OtherProcess, config: Config, tmp_path: Path
 ) -> None:
@@ -198,6 +199,7 @@ def failing_at(step: int) -> Callable[[Event, Callable[[Command], None]], None]:
     return listen
 
 
+@pytest.mark.full
 def test_processes_that_shard_a_model_write_a_last_backup_together(
     other: OtherProcess, config: Config, tmp_path: Path
 ) -> None:

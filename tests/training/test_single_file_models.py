@@ -129,7 +129,7 @@ def test_a_file_without_a_vae_is_named(config: Config, tmp_path: Path) -> None:
     assert [e.path for e in errors] == ["parts.vae.file"]
 
 
-@pytest.mark.daily(1)
+@pytest.mark.full
 @pytest.mark.parametrize("form", ["kohya", "diffusers"])
 def test_a_lora_on_all_its_layers_samples_the_trainers_image_in_diffusers(
     config: Config, any_model: Path, tmp_path: Path, form: str

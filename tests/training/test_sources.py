@@ -40,7 +40,7 @@ def config_of(tiny_sd: Path, folder: Path, concepts: list[dict[str, Any]], **dat
     )
 
 
-@pytest.mark.daily(1)
+@pytest.mark.full
 @pytest.mark.parametrize("latent_cache", [True, False])
 def test_a_shard_is_trained_like_the_folder_it_was_made_of(tiny_sd: Path, folder: Path, latent_cache: bool) -> None:
     shard = write_shard(
@@ -53,6 +53,7 @@ def test_a_shard_is_trained_like_the_folder_it_was_made_of(tiny_sd: Path, folder
         assert_equal_tensors(ran.weights, plain.weights)
 
 
+@pytest.mark.full
 def test_a_run_on_shards_and_balanced_concepts_resumes_exactly(tiny_sd: Path, folder: Path) -> None:
     members = {p.name: p.read_bytes() for p in sorted(folder.iterdir())}
     shard = write_shard(folder.parent / "all.tar", members)
@@ -71,6 +72,7 @@ def test_a_run_on_shards_and_balanced_concepts_resumes_exactly(tiny_sd: Path, fo
     assert_equal_tensors(resumed.weights, whole.weights)
 
 
+@pytest.mark.full
 def test_regularization_images_are_trained_with_their_weight(tiny_sd: Path, folder: Path) -> None:
     regularization = draw_folder(folder.parent / "reg", sizes=[(64, 64)] * 2)
 

@@ -33,7 +33,7 @@ def config(any_model: Path, images: Path, tmp_path: Path) -> Config:
     return config_of_start(any_model, images, tmp_path)
 
 
-@pytest.mark.daily(1)
+@pytest.mark.full
 @pytest.mark.parametrize("change", ["deleted", "another"])
 @pytest.mark.one_family
 def test_a_resumed_run_needs_the_file_no_more(config: Config, any_model: Path, tmp_path: Path, change: str) -> None:
@@ -80,7 +80,7 @@ def test_the_estimates_of_a_resumed_run_are_of_its_own_copy(
     assert resumed.memory == preview.memory
 
 
-@pytest.mark.daily(1)
+@pytest.mark.full
 def test_a_resumed_run_without_a_copy_asks_for_the_file(config: Config, any_model: Path, tmp_path: Path) -> None:
     file = whole_lora(any_model, tmp_path / "whole.safetensors")
     start = starting(config, file)

@@ -43,7 +43,7 @@ FORMS = [("kohya", {}), ("diffusers", {}), ("kohya", LOKR), ("kohya", OFT)]
 DAILY = [("tiny_sd", 0), ("tiny_sdxl", 1), ("tiny_sdxl", 2), ("tiny_sd", 3)]
 
 
-@pytest.mark.daily(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("any_model", "form", "adapter"),
     [

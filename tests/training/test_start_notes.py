@@ -37,7 +37,7 @@ def config(any_model: Path, images: Path, tmp_path: Path) -> Config:
     return config_of_start(any_model, images, tmp_path)
 
 
-@pytest.mark.daily(1)
+@pytest.mark.full
 @pytest.mark.parametrize("other_layers", ["keep", "leave_out"])
 def test_a_file_whose_only_extra_is_an_embedding_has_one_note(
     config: Config, any_model: Path, tmp_path: Path, other_layers: str
@@ -59,7 +59,7 @@ def test_a_file_whose_only_extra_is_an_embedding_has_one_note(
     assert note == begins + ends
 
 
-@pytest.mark.daily(1)
+@pytest.mark.full
 @pytest.mark.parametrize("any_model", ["tiny_sd"], indirect=True)
 @pytest.mark.parametrize("parts", [{}, UNET_ONLY], ids=["trained", "kept"])
 def test_a_layer_named_twice_is_written_once(
@@ -85,6 +85,7 @@ def test_a_layer_named_twice_is_written_once(
     assert infos(start)["adapter.other_layers"] == said[0]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("any_model", ["tiny_sd"], indirect=True)
 def test_a_second_copy_is_named_as_such_where_the_others_are_left_out(
     config: Config, any_model: Path, tmp_path: Path
@@ -101,7 +102,7 @@ def test_a_second_copy_is_named_as_such_where_the_others_are_left_out(
     assert f"and {len(text)} tensors of the second left out" in note
 
 
-@pytest.mark.daily(1)
+@pytest.mark.full
 def test_preflight_says_the_same_from_the_header(config: Config, any_model: Path, tmp_path: Path) -> None:
     file = whole_lora(any_model, tmp_path / "whole.safetensors", rank_of=lambda place: 3, extra=norms_and_more)
     start = starting(config, file, **UNET_ONLY)
@@ -118,7 +119,7 @@ def test_preflight_says_the_same_from_the_header(config: Config, any_model: Path
     assert "does not train, and no others" in infos(starting(config, nothing, **UNET_ONLY))["adapter.other_layers"]
 
 
-@pytest.mark.daily(1)
+@pytest.mark.full
 def test_the_estimate_counts_the_shapes_of_the_file(config: Config, any_model: Path, tmp_path: Path) -> None:
     file = whole_lora(any_model, tmp_path / "whole.safetensors", rank_of=lambda place: 3 + len(place[1]) % 3)
     start = starting(config, file)

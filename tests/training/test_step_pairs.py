@@ -38,7 +38,7 @@ __all__ = ["batches", "families", "hard_images", "two_images"]  # fixtures
 STEPS: dict[str, Any] = {"pairs": "steps", "steps": 5, "candidates": 3, "timestep_share": 1.0}
 
 
-@pytest.mark.daily(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("model", "trains", "reference", "precision"),
     matrix(
@@ -89,6 +89,7 @@ def test_gradients_are_equal_to_the_bit_whatever_is_checkpointed(
         assert_equal_tensors(ran[0].weights, other.weights)
 
 
+@pytest.mark.full
 def test_each_compared_step_has_a_pair_of_each_prompt(
     tiny_sd: Path, hard_images: Path, tmp_path: Path, batches: list[PairBatch]
 ) -> None:

@@ -69,6 +69,7 @@ def test_numbers_and_samples_are_there(config: Config) -> None:
             np.testing.assert_array_equal(np.asarray(seen), np.asarray(file))
 
 
+@pytest.mark.full
 def test_a_resumed_run_continues_in_the_same_charts(config: Config) -> None:
     first = run(config)
     longer = laid_over(config, {"training": {"epochs": 2}})
@@ -77,6 +78,7 @@ def test_a_resumed_run_continues_in_the_same_charts(config: Config) -> None:
     assert [k.step for k in read(second).Scalars("loss/train_step")] == reported == list(range(1, len(reported) + 1))
 
 
+@pytest.mark.full
 def test_the_reward_is_there_as_followed_and_as_measured(config: Config) -> None:
     ran = run(
         laid_over(

@@ -55,7 +55,7 @@ def losses(ran: Ran) -> list[float | None]:
     return [s.loss for s in ran.of(StepFinished)]
 
 
-@pytest.mark.daily(1)
+@pytest.mark.full
 def test_a_batch_of_both_kinds_trains_like_an_uncached_run(
     config: Config, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

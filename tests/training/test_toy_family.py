@@ -84,7 +84,7 @@ def test_it_trains_validates_samples_and_saves_a_lora_of_its_own(config: Config,
     assert loads == ()  # no program but this one samples such models
 
 
-@pytest.mark.daily(1)
+@pytest.mark.full
 @pytest.mark.parametrize("caches", [True, False])
 def test_a_trained_text_encoder_and_no_cache(config: Config, caches: bool) -> None:
     """Pixels come from the cache or not, bit for bit the same."""
@@ -117,6 +117,7 @@ def test_its_lora_is_inspected_converted_and_trained_further(
     assert losses(run(laid_over(config, {"adapter": {"start_from": str(peft)}, "training": {"epochs": 1}})))
 
 
+@pytest.mark.full
 def test_a_fine_tune_is_saved_as_a_folder_that_loads_again(config: Config, model: Path, tmp_path: Path) -> None:
     tuned = {
         "training": {"trains": "full", "learning_rate": 1e-3, "epochs": 1},

@@ -73,6 +73,7 @@ def trained(tiny_sd: Path, pixels: Path, tmp_path_factory: pytest.TempPathFactor
     return Trained(ran, tiny_sd, Path(ran.finished.model_path))
 
 
+@pytest.mark.full
 def test_only_the_decoder_moves_and_its_loss_falls(trained: Trained) -> None:
     steps = trained.ran.of(StepFinished)
     assert steps[-1].training_parts == ("vae",)
@@ -119,6 +120,7 @@ def test_the_file_is_a_vae_that_programs_and_this_one_read(trained: Trained) -> 
     assert_equal_tensors({n: theirs[n.removeprefix("vae.")] for n in averages}, averages)
 
 
+@pytest.mark.full
 def test_a_stopped_run_of_the_whole_vae_resumes_bit_equal(tiny_sd: Path, pixels: Path, tmp_path: Path) -> None:
     """With masks of the pixels, samples of the posterior, LPIPS, a KL term and accumulation; the result is a folder."""
     folder = tmp_path / "masked"
@@ -209,7 +211,7 @@ def test_no_other_part_is_read(tiny_sd: Path, pixels: Path, tmp_path: Path, monk
     assert {n for n, p in seen[0].parts.items() if next(p.module.parameters()).is_meta} == {"unet", "text_encoder"}
 
 
-@pytest.mark.daily(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("dtype", "precision", "decoder_only"),
     [

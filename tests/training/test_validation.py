@@ -229,6 +229,7 @@ def kept(ran: Ran) -> list[int]:
     return [s.step for s in ran.of(ModelSaved) if "-best" in Path(s.path).name]
 
 
+@pytest.mark.full
 def test_the_best_is_kept_and_can_be_the_result(
     config: Config, held_out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -337,7 +338,7 @@ def test_a_validation_asked_for_by_hand_never_stops_a_run(
     assert (asked.finished.outcome, asked.finished.step) == ("stopped_early", 6)
 
 
-@pytest.mark.daily(1)
+@pytest.mark.full
 @pytest.mark.parametrize("when", ["between validations", "in a validation"])
 def test_a_resumed_run_knows_the_best_and_how_long_ago(
     config: Config, held_out: Path, monkeypatch: pytest.MonkeyPatch, when: str
@@ -386,6 +387,7 @@ def test_losses_on_other_noise_levels_are_not_compared(
     assert same.of(ValidationFinished)[0].best_step == 1
 
 
+@pytest.mark.full
 def test_a_backup_from_before_there_was_a_best_is_resumed(config: Config, held_out: Path) -> None:
     validating = laid_over(validated(config, held_out), ONE_EPOCH)
     with pytest.MonkeyPatch.context() as patch:

@@ -148,6 +148,7 @@ def test_a_resumed_run_is_not_asked_again_for_what_has_learned_and_counts_on_for
     later.train(LONG, lambda step: later.loss(unet=0.0, text=0.0))
 
 
+@pytest.mark.full
 def test_a_backup_has_the_state_of_the_watchdog(
     tiny_sd: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,6 +66,7 @@ def test_every_action_has_a_label_and_a_tip(window: Window) -> None:
             assert action.shortcut in action.tip
 
 
+@pytest.mark.full
 def test_shortcuts_run_their_actions(window: Window) -> None:
     root = window.app.root
     root.focus_force()

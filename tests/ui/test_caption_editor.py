@@ -100,6 +100,7 @@ def draw(window: Window, editor: CaptionEditor, *points: tuple[float, float]) ->
     window.wait_until(lambda: not editor.canvas.is_drawing, "the end of the stroke")
 
 
+@pytest.mark.full
 def test_captions_and_masks_are_edited_and_saved_on_leaving(window: Window, folder: Path) -> None:
     editor = opened_editor(window, folder)
     session, panel = editor.model.session, editor.caption_panel

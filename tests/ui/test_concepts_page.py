@@ -150,6 +150,7 @@ def test_cards_by_pointer_and_keys(window: Window, concepts: Any, monkeypatch: p
     assert concepts.editor.path == "concepts.1"
 
 
+@pytest.mark.full
 def test_many_concepts_draw_only_what_is_visible(window: Window, tmp_path: Path) -> None:
     window.app.form.edit("concepts", tuple(Concept(name=str(n), path=str(tmp_path)) for n in range(400)))
     begun = time.monotonic()
@@ -186,6 +187,7 @@ def test_scanning_is_stopped_and_begun_again(
     assert concepts.model.cards[2].figures == "0 images"
 
 
+@pytest.mark.full
 def test_the_editor_shows_fields_images_and_what_is_skipped(window: Window, concepts: Any) -> None:
     editor = concepts.edit(0)
     window.settle()
@@ -220,6 +222,7 @@ def test_the_editor_shows_fields_images_and_what_is_skipped(window: Window, conc
     assert "as they are trained, after wildcards, replacements" in general.summary.cget("text")
 
 
+@pytest.mark.full
 def test_the_tabs_of_the_editor(window: Window, concepts: Any, folders: tuple[Path, Path]) -> None:
     form = window.app.form
     form.edit("concepts.0.image.flip", "always")

@@ -161,6 +161,7 @@ def test_a_broken_model_is_reported_in_a_sentence(real: Window, tmp_path: Path) 
     real.wait_until(lambda: real.app.context.session.stage == "idle", "idle", patience_seconds=60)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_too_little_memory_leaves_the_window_alive_with_what_to_lower(
     real: Window, logged_errors: list[str], monkeypatch: pytest.MonkeyPatch

@@ -101,7 +101,7 @@ def load_by_hand(window: Window, name: str) -> None:
     window.settle()
 
 
-@pytest.mark.daily(1)
+@pytest.mark.full
 def test_every_widget_shows_what_was_loaded_by_the_dialog(screen: None, loading: Window) -> None:
     for name, config in CONFIGS.items():
         load_by_hand(loading, name)
@@ -118,6 +118,7 @@ def test_every_widget_shows_what_was_loaded_by_the_dialog(screen: None, loading:
         assert top.preset_button.cget("text").startswith(Path(name).stem)
 
 
+@pytest.mark.full
 def test_a_shortcut_that_is_pressed_in_the_file_dialog_is_not_for_the_window(loading: Window) -> None:
     answer_file_dialog_by_hand(loading.app.root, "lora.json", first=("ctrl+2",))
     loading.app.context.actions.run("load")

@@ -326,6 +326,7 @@ def test_an_unknown_setting_has_no_link(window: Window, folder: Path) -> None:
 # -- ten problems of a check
 
 
+@pytest.mark.full
 def test_each_of_twelve_problems_links_to_its_field(window: Window, tmp_path: Path) -> None:
     form = window.app.form
     config = Config.model_validate({"concepts": [{"path": str(tmp_path)}] * 3, "sampling": {"prompts": [{}, {}]}})

@@ -80,6 +80,7 @@ def test_a_foreground_is_stretched_to_the_whole_range() -> None:
     assert mask[20, 47] == 0
 
 
+@pytest.mark.full
 def test_the_transformers_models_describe_an_image(tmp_path: Path) -> None:
     blip = load_factory(CAPTIONERS["blip_base"].factory)(
         write_blip_folder(tmp_path / "b"), CaptionSettings(initial="a red"), "cpu"
@@ -102,6 +103,7 @@ def test_the_transformers_models_describe_an_image(tmp_path: Path) -> None:
         make(tmp_path, MaskSettings(prompts="cat"), "cpu")
 
 
+@pytest.mark.full
 def test_pickled_weights_are_read_without_running_code(tmp_path: Path) -> None:
     folder, canary = write_blip_folder(tmp_path / "b"), tmp_path / "canary"
     make, settings = load_factory(CAPTIONERS["blip_base"].factory), CaptionSettings(initial="a red")

@@ -293,6 +293,7 @@ def test_a_gpu_that_is_much_too_small_gets_no_promises() -> None:
     assert "still too much" in found.advice
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("free_gb", "format_name"), [(5, "int8"), (2, "nfloat4")])
 def test_a_frozen_base_is_advised_to_be_quantized_as_far_as_needed(free_gb: int, format_name: str) -> None:
     parts = {name: {**part, "train": name == "unet"} for name, part in with_part("unet", checkpointing="block").items()}
@@ -318,6 +319,7 @@ def test_a_fine_tune_is_advised_on_its_optimizer() -> None:
     assert "Adafactor (training.optimizer.name)" in found.advice
 
 
+@pytest.mark.full
 def test_a_fine_tune_is_advised_on_a_fused_backward_pass_and_stochastic_rounding() -> None:
     plain: dict[str, Any] = {"trains": "full", "precision": "bfloat16", "batch_size": 1}
     parts = {n: {**p, "train": n == "unet", "checkpointing": "block"} for n, p in BF16.items()}

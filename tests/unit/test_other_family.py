@@ -116,6 +116,7 @@ def _moves_without_a_new_error(preset: Preset, family: str) -> None:
     assert errors - known <= {"concepts"}, (preset.name, family)
 
 
+@pytest.mark.full
 def test_every_preset_moves_to_a_family_without_a_new_error_about_a_setting() -> None:
     families = list(FAMILIES)
     for number, preset in enumerate(presets()):

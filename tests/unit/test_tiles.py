@@ -59,6 +59,7 @@ def test_what_sees_no_further_than_a_latent_is_the_same_in_tiles(height: int, wi
     torch.testing.assert_close(enlarged, functional.interpolate(pooled, scale_factor=8))
 
 
+@pytest.mark.full
 @torch.no_grad()
 def test_a_photograph_in_tiles_is_nearly_that_as_a_whole(one_thread: None) -> None:
     """The bound, for the demo's trained VAE with tiles of a quarter of the usual side: latents within 10 % of their

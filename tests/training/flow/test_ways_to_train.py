@@ -110,7 +110,7 @@ def test_it_trains_on_quantized_weights(config: Config, tiny: FlowModel, dtype: 
     assert run(trained).finished.outcome == "finished"
 
 
-@pytest.mark.daily(1)
+@pytest.mark.full
 def test_alignprop_raises_the_reward(config: Config, tiny: FlowModel) -> None:
     method = {"name": "alignprop", "steps": 4, "backprop_steps": 2, "guidance": 2.0, "gradient_truncation": "fixed"}
     followed = laid_over(

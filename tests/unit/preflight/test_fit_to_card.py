@@ -82,6 +82,7 @@ def check_against_all(base: Budget, found: Fit) -> None:
         assert found.after_bytes == min(size for size, _ in peaks)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("trains", "card_gb"), [("adapter", 3), ("full", 8), ("vae", 1)])
 def test_the_proposal_is_the_fastest_that_fits(trains: str, card_gb: int) -> None:
     base = budget("sd", trains, batch_size=1)

@@ -83,6 +83,7 @@ def automatic() -> Budget:
     return on_a_gpu(found)
 
 
+@pytest.mark.full
 def test_fewer_blocks_are_computed_again_on_a_larger_card(automatic: Budget) -> None:
     chosen = {gb: chosen_blocks(automatic, limit_bytes=gb * GB)["unet"] for gb in (7, 11, 80)}
     assert chosen[80] == frozenset()
