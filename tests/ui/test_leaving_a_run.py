@@ -116,9 +116,12 @@ def test_the_window_stays_where_the_run_fails_or_the_process_cannot_start(ready:
     ready.wait_until(lambda: len(ready.asked.asked("show_failure")) == 2)
     ready.settle()
     assert not ready.app._is_closed
+    detached.error = None
     run = press_start(ready)
-    ready.asked.answers["choose"] = "keep"
-    end(ready, run)
+    ready.app.closing.ask()
+    run.end(RunFinished("stopped", 0, "Stopped."))
+    ready.wait_until(lambda: ready.app._is_closed)
+    assert len(detached.requests) == 1, "once, whatever failed before"
 
 
 def test_the_run_of_a_queue_is_left_to_the_queue(ready: Window, monkeypatch: pytest.MonkeyPatch) -> None:

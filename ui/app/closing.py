@@ -51,6 +51,8 @@ class Closing:
         """Whether the window closes as soon as the run has ended."""
         self.hands_over = False
         """Whether the run that is being stopped continues in another process."""
+        self._is_over = False  # the run; the session may change again until the window is closed
+        context.session.changed.subscribe(self._close_when_over)
 
     def ask(self) -> None:
         """Close; ask first while a run is active."""
@@ -73,7 +75,6 @@ class Closing:
         elif answer in ("stop", "leave"):
             self.is_closing, self.hands_over = True, answer == "leave"
             self._queue.leave()
-            session.changed.subscribe(self._close_when_over)
             session.stop()
             self._close_when_over()
 
@@ -108,16 +109,14 @@ class Closing:
         self._context.pump.lasting.run(partial(read_state_so_far, run_dir), attach)
 
     def _close_when_over(self) -> None:
-        """Close once the run has ended; this is the session's last change."""
+        """Close once the run has ended; stay open where it was to continue and cannot, which is shown."""
         session = self._context.session
-        if session.is_active or not self.is_closing:
+        if session.is_active or not self.is_closing or self._is_over:
             return
-        stopped = session.state.finished is not None and session.state.finished.outcome == "stopped"
-        if self.hands_over and session.state.failed is not None:
-            self.is_closing = False  # the failure is shown
-            return
-        if self.hands_over and stopped and not self._hand_over():
-            self.is_closing = False
+        self._is_over = True
+        end = session.state.finished
+        if self.hands_over and (end is None or (end.outcome == "stopped" and not self._hand_over())):
+            self.is_closing = self._is_over = False
             return
         self._context.root.after_idle(self._close)
 
@@ -135,7 +134,8 @@ class Closing:
             process, log = self._start(request)
         except OSError as error:
             text = f"The process that was to continue the run could not be started: {error}."
-            failure = Failure("Training has stopped", text, "The run has a backup: resume it from the Run page.")
+            advice = "Resume the run from its backup." if request.kind == "resume" else "Start the run again."
+            failure = Failure("Training has stopped", text, advice)
             self._context.interaction.show_failure(failure)
             return False
         if run_dir:

@@ -390,8 +390,7 @@ class App:
         is_active = self.context.session.is_active
         if self._was_active and not is_active:
             self.starter.look_for_backup()
-            is_closing = self.closing.is_closing and not self.closing.hands_over
-            is_unwatched = is_closing or self.queue.owns_run  # the queue continues, and its page shows it
+            is_unwatched = self.closing.is_closing or self.queue.owns_run  # the queue continues, and its page shows it
             if self.context.session.state.failed is not None and not is_unwatched:
                 self.root.after_idle(self._show_run_failure)
         self._was_active = is_active
