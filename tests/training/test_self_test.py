@@ -50,6 +50,7 @@ def test_a_learning_rate_that_teaches_nothing(tmp_path: Path) -> None:
     ("changes", "verdict"),
     [
         ({}, "passed"),
+        ({"data": {"resolution_px": ["96x64", 64]}}, "passed"),  # the first alone
         ({"training": {"learning_rate": 3.0}}, "settings"),  # its loss is not a number
         ({"training": {"learning_rate": 0.3, "clip_grad_norm": None}}, "diverges"),
         ({"model": {"family": {"name": "sd", "prediction_type": "v_prediction"}}}, "weights"),

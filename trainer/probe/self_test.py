@@ -19,6 +19,7 @@ from modules.adapters.registry import DEFAULT_ADAPTER
 from modules.config.schema import Config
 from modules.config.sections.evaluation import SamplePrompt
 from modules.config.sections.loss import Loss
+from modules.config.sections.model import Part
 from modules.config.sections.noise import Noise
 from modules.config.sections.training import Ema, Training
 from modules.data.concept import Concept
@@ -26,6 +27,7 @@ from modules.optim.registry import DEFAULT_OPTIMIZER
 from modules.optim.schedule_registry import DEFAULT_SCHEDULE
 from modules.settings.edit import replace_value
 from modules.settings.every import Every
+from modules.settings.shared_types import side_of
 from modules.system.atomic import copy_file, write_text
 from modules.system.errors import DarkroomError
 from trainer.commands import StopRequested
@@ -176,15 +178,19 @@ def with_known_settings(config: Config) -> Config:
         ("training.noise", Noise.with_defaults()),
         ("training.loss", Loss.with_defaults()),
         ("adapter", DEFAULT_ADAPTER.settings.with_defaults()),
-        *((f"parts.{part.name}.learning_rate", None) for part in config.family_parts),
     ):
         config = replace_value(config, path, value)
+    no_stop = Part.with_defaults().stop_after
+    for part in config.family_parts:
+        changes = {"train": part.role == "denoiser", "learning_rate": None, "stop_after": no_stop}
+        config = replace_value(config, f"parts.{part.name}", config.part(part.name).model_copy(update=changes))
     return config
 
 
 def _on_one_image(request: SelfTestRequest, config: Config, workspace: Path) -> Config:
     """Return the config as a run of some steps on the image, which is measured before and after."""
-    side = max(64, int(config.data.resolution_px[0]) // 64 * 64)
+    resolution = config.data.resolution_px[0]  # of several, each of which would have steps of its own
+    side = max(64, side_of(resolution) // 64 * 64)
     concept = Concept(
         name="the image", path=str(request.image), caption_source="fixed_text", fixed_caption=request.caption
     )
@@ -192,6 +198,7 @@ def _on_one_image(request: SelfTestRequest, config: Config, workspace: Path) -> 
         ("general.workspace_dir", str(workspace)),
         ("general.tensorboard", False),
         ("general.only_cache", False),
+        ("data.resolution_px", (resolution,)),
         ("concepts_file", ""),
         ("concepts", (concept, concept.model_copy(update={"name": "again", "kind": "validation"}))),
         ("masks.enabled", False),
