@@ -57,33 +57,29 @@ def spawn_trainer(arguments: Sequence[str], errors: IO[bytes]) -> Child:
 
 def spawn_python(arguments: Sequence[str], errors: IO[bytes] | int) -> subprocess.Popen[str]:
     """Start Python with these arguments; its standard error goes to a file. Raises OSError."""
+    return _popen(arguments, subprocess.PIPE, errors)
+
+
+def detached_python(arguments: Sequence[str], errors: IO[bytes]) -> int:
+    """Start Python with these arguments, without pipes: it outlives this process. Return its id. Raises OSError."""
+    process = _popen(arguments, subprocess.DEVNULL, errors)
+    process.returncode = 0  # no wait for it, about which Python would warn
+    return process.pid
+
+
+def _popen(arguments: Sequence[str], pipes: int, errors: IO[bytes] | int) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-s", *arguments],
         cwd=PROGRAM_ROOT,
         env={k: v for k, v in os.environ.items() if k != "DARKROOM_CALLER_DIR"},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
+        stdin=pipes,
+        stdout=pipes,
         stderr=errors,
         text=True,
         encoding="utf-8",
         errors="replace",
         **_own_group(),
     )
-
-
-def detached_python(arguments: Sequence[str], errors: IO[bytes]) -> int:
-    """Start Python with these arguments, without pipes: it outlives this process. Return its id. Raises OSError."""
-    process = subprocess.Popen(
-        [sys.executable, "-s", *arguments],
-        cwd=PROGRAM_ROOT,
-        env={k: v for k, v in os.environ.items() if k != "DARKROOM_CALLER_DIR"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=errors,
-        **_own_group(),
-    )
-    process.returncode = 0  # no wait for it, about which Python would warn
-    return process.pid
 
 
 class ChildProcess(Generic[_EventT]):
