@@ -31,9 +31,13 @@ class AttachedRun:
     """A run of another process, followed from a byte of its log on."""
 
     def __init__(self, run_dir: Path, *, from_byte: int, process: Holder | None = None, log: str = "") -> None:
-        """Follow a run at once. `process` may have been started for it without training yet, and writes to `log`."""
+        """Follow a run at once. `process` may have been started for it without training yet, and writes to `log`.
+
+        A run empties its inbox when it begins, so commands to a process that does not train yet wait until it does.
+        """
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._run_dir, self._from_byte, self._process, self._log = run_dir, from_byte, process, log
+        self._early: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._is_left = threading.Event()
         self.thread = threading.Thread(target=self._follow, name="darkroom-attached-run", daemon=True)
         self.thread.start()
@@ -45,6 +49,9 @@ class AttachedRun:
 
     def send(self, command: Command) -> None:
         """Send a command to the run; never blocks. One that cannot be written is a warning among the events."""
+        if self._process is not None:
+            self._early.put(command)
+            return
         try:
             inbox.send(self._run_dir, command)
         except OSError as error:
@@ -72,6 +79,8 @@ class AttachedRun:
                     self.events.put(RunFailed(text, "Resume the run from its newest backup.", details))
                 return
             self._is_left.wait(_POLL_SECONDS)
+            while self._process is None and not self._early.empty():
+                self.send(self._early.get())
 
     def _is_running(self) -> bool:
         if holder_of(self._run_dir) is not None:

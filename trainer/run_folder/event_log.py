@@ -53,6 +53,16 @@ def outlasts(step: int, resumed: RunStarted) -> bool:
     return step <= resumed.first_step
 
 
+def num_whole_bytes(run_dir: Path) -> int:
+    """Return how many bytes of a run's log are whole lines; 0 without a log, or if the last line is a huge one."""
+    try:
+        with (run_dir / EVENTS_FILE).open("rb") as file:
+            start = file.seek(max(0, file.seek(0, os.SEEK_END) - _MAX_LAST_BYTES))
+            return start + end if (end := file.read().rfind(b"\n") + 1) else 0
+    except OSError:
+        return 0
+
+
 def last_event(run_dir: Path) -> Event | None:
     """Return the last event of a run so far; None without events, or if its line is not complete."""
     try:

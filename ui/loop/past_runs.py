@@ -12,8 +12,7 @@ from typing import Any, Literal
 
 from modules.config.schema import Config
 from trainer.events import RunStarted, StepFinished
-from trainer.run_folder.event_log import EVENTS_FILE
-from trainer.run_folder.inbox import new_lines
+from trainer.run_folder.event_log import EVENTS_FILE, num_whole_bytes
 from trainer.run_folder.records import config_of, read_record, run_dirs, timed_events
 from ui.loop.folding import fold, history_before
 from ui.loop.run_state import RunState
@@ -32,7 +31,7 @@ def read_past_state(run_dir: Path) -> RunState:
 
 def read_state_so_far(run_dir: Path) -> tuple[RunState, int]:
     """Return the state of a run that is not over, and how many bytes of its log this is. For a background thread."""
-    _, num_bytes = new_lines(run_dir / EVENTS_FILE, 0)
+    num_bytes = num_whole_bytes(run_dir)
     return replace(_read_state(run_dir, num_bytes), finished=None, failed=None), num_bytes
 
 
