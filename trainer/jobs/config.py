@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
+from datetime import datetime
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Protocol
@@ -18,7 +19,7 @@ from modules.settings.edit import get_path, set_path
 from modules.settings.field import Section, Setting, records_of
 from modules.system.errors import DarkroomError
 from modules.system.hardware import gpu_memory
-from modules.system.paths import from_caller
+from modules.system.paths import from_caller, from_root
 from modules.system.problem import Problem
 from trainer.jobs.spec import Argument, positional
 from trainer.run.allowed_code import code_of
@@ -54,6 +55,11 @@ AllowCode = Annotated[
         "Allow the code files that the config names, such as a custom reward; they run with your permissions.",
     ),
 ]
+ResultsFolder = Annotated[
+    str,
+    Setting("Results in", "The folder of the results; by default in the workspace.", path_kind="folder"),
+    Argument(metavar="FOLDER"),
+]
 AllowCodeHash = Annotated[
     tuple[str, ...],
     Setting(
@@ -87,6 +93,11 @@ class MayAllowCode(Protocol):
 
     @property
     def allow_code_hash(self) -> tuple[str, ...]: ...
+
+
+def new_results_folder(config: Config, kind: str, now: datetime) -> Path:
+    """Return the folder for the results of a job, by its kind and the time, in the workspace of a config."""
+    return from_root(config.general.workspace_dir) / kind / f"{now:%Y%m%d-%H%M%S}"
 
 
 def allowed_code(config: Config, settings: MayAllowCode) -> frozenset[str]:

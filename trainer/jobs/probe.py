@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime
-from pathlib import Path
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
@@ -14,7 +13,14 @@ from modules.system.factories import load_factory
 from modules.system.paths import from_root
 from trainer.job import Job
 from trainer.job_events import JobFinished
-from trainer.jobs.config import AllowCode, AllowCodeHash, ConfigSettings, allowed_code
+from trainer.jobs.config import (
+    AllowCode,
+    AllowCodeHash,
+    ConfigSettings,
+    ResultsFolder,
+    allowed_code,
+    new_results_folder,
+)
 from trainer.jobs.spec import Argument, JobSpec
 from trainer.launch import import_engine
 
@@ -35,11 +41,7 @@ class ProbeSettings(ConfigSettings):
         float | None, Gt(0), Setting("Highest rate", "The highest learning rate."), Argument("--to", "RATE")
     ] = None
     max_batch: Annotated[int, Ge(1), Setting("Largest batch", "The largest batch to try.")] = 128
-    out: Annotated[
-        str,
-        Setting("Results in", "The folder of the results; by default in the workspace.", path_kind="folder"),
-        Argument(metavar="FOLDER"),
-    ] = ""
+    out: ResultsFolder = ""
     allow_code: AllowCode = False
     allow_code_hash: AllowCodeHash = ()
 
@@ -61,7 +63,7 @@ def probe(settings: ProbeSettings, job: Job) -> JobFinished:
     import_engine(in_window=False)
     request = load_factory("trainer.probe.search:ProbeRequest")(
         config,
-        from_root(settings.out) if settings.out else _new_folder(from_root(config.general.workspace_dir)),
+        from_root(settings.out) if settings.out else new_results_folder(config, "probes", datetime.now()),
         wants_batch=settings.what in ("batch", "both"),
         wants_rate=settings.what in ("rate", "both"),
         num_steps=settings.steps,
@@ -72,7 +74,3 @@ def probe(settings: ProbeSettings, job: Job) -> JobFinished:
     )
     result: JobFinished = load_factory("trainer.probe.search:probe")(request, job)
     return result
-
-
-def _new_folder(workspace: Path) -> Path:
-    return workspace / "probes" / f"{datetime.now():%Y%m%d-%H%M%S}"

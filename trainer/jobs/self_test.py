@@ -15,7 +15,14 @@ from modules.system.factories import load_factory
 from modules.system.paths import from_root
 from trainer.job import Job
 from trainer.job_events import JobFinished
-from trainer.jobs.config import AllowCode, AllowCodeHash, ConfigSettings, allowed_code
+from trainer.jobs.config import (
+    AllowCode,
+    AllowCodeHash,
+    ConfigSettings,
+    ResultsFolder,
+    allowed_code,
+    new_results_folder,
+)
 from trainer.jobs.spec import Argument, JobSpec
 from trainer.launch import import_engine
 
@@ -30,11 +37,7 @@ class SelfTestSettings(ConfigSettings):
     ] = ""
     caption: Annotated[str, Setting("Caption", "What the image shows.")] = "a photo"
     steps: Annotated[int, Ge(5), Le(2000), Setting("Steps", "Steps of each of the two trials.")] = 60
-    out: Annotated[
-        str,
-        Setting("Results in", "The folder of the results; by default in the workspace.", path_kind="folder"),
-        Argument(metavar="FOLDER"),
-    ] = ""
+    out: ResultsFolder = ""
     allow_code: AllowCode = False
     allow_code_hash: AllowCodeHash = ()
 
@@ -55,12 +58,11 @@ def self_test(settings: SelfTestSettings, job: Job) -> JobFinished:
     config = settings.load().config
     image = settings.image or _first_image(config)
     import_engine(in_window=False)
-    folder = from_root(config.general.workspace_dir) / "self_tests" / f"{datetime.now():%Y%m%d-%H%M%S}"
     request = load_factory("trainer.probe.self_test:SelfTestRequest")(
         config,
         from_root(image),
         settings.caption,
-        from_root(settings.out) if settings.out else folder,
+        from_root(settings.out) if settings.out else new_results_folder(config, "self_tests", datetime.now()),
         settings.steps,
         frozenset(approved_hashes() | allowed_code(config, settings)),
     )

@@ -13,8 +13,8 @@ from modules.config.codec import export_file
 from modules.settings.edit import set_path
 from modules.settings.field import Section
 from modules.system.errors import DarkroomError
-from modules.system.paths import from_root
 from trainer.child.process import Spawn, spawn_trainer
+from trainer.jobs.config import new_results_folder
 from trainer.jobs.registry import JOBS
 from trainer.jobs.spec import JobSpec, validate_settings
 from trainer.probe.curve import RatePoint
@@ -132,8 +132,7 @@ class Probing:
         return f"The batch size is {size}, with {steps} accumulation steps. Ctrl+Z undoes it."
 
     def _launch(self, probe: JobSpec, settings: Section) -> None:
-        workspace = from_root(self._form.config.general.workspace_dir)
-        self.folder = workspace / "probes" / f"{self._now():%Y%m%d-%H%M%S}"
+        self.folder = new_results_folder(self._form.config, "probes", self._now())
         file = self.folder / "config.json"
         try:
             file.parent.mkdir(parents=True, exist_ok=True)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from modules.config.codec import export_file
 from modules.system.errors import DarkroomError
-from modules.system.paths import from_root
 from trainer.child.process import Spawn, spawn_trainer
+from trainer.jobs.config import new_results_folder
 from trainer.jobs.registry import JOBS
 from trainer.jobs.spec import validate_settings
 from ui.forms.context import Context
@@ -72,7 +72,7 @@ class SelfTestWindow(Window):
     def start(self) -> None:
         """Write the config into a new folder of the workspace, and test it in a child process."""
         config = self._context.form.config
-        folder = from_root(config.general.workspace_dir) / "self_tests" / f"{self._now():%Y%m%d-%H%M%S}"
+        folder = new_results_folder(config, "self_tests", self._now())
         file, job = folder / "config.json", JOBS["self-test"]
         values = {"config": str(file), "out": str(folder), "caption": self.caption.get(), "steps": self.steps.get()}
         self.problem = ""
