@@ -198,6 +198,14 @@ def test_a_killed_process_is_a_failure(tmp_path: Path) -> None:
     assert "ended unexpectedly" in failed.message
 
 
+def test_a_run_that_finished_before_it_was_followed_has_not_failed(tmp_path: Path) -> None:
+    done = RunFinished("finished", 400, "All done.")
+    run_dir = write_run(tmp_path, NAME, [(0.0, started(str(tmp_path))), (1.0, done)])
+    run = AttachedRun(run_dir, from_byte=read_state_so_far(run_dir)[1])
+    run.thread.join(20)
+    assert run.events.get_nowait() == done
+
+
 def test_another_process_stops_a_run(config: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A command of an earlier attempt does nothing."""
     monkeypatch.setattr(inbox, "_POLL_SECONDS", 0.01)

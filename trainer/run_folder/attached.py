@@ -21,7 +21,7 @@ from trainer.event_lines import from_line
 from trainer.events import Event, RunFailed, RunFinished, WarningRaised
 from trainer.launch import RunRequest, module_arguments
 from trainer.run_folder import inbox
-from trainer.run_folder.event_log import EVENTS_FILE
+from trainer.run_folder.event_log import EVENTS_FILE, last_event
 from trainer.run_folder.run_lock import holder_of
 
 _POLL_SECONDS = 0.25
@@ -74,13 +74,19 @@ class AttachedRun:
                     self.events.put(event)
             if not is_running:
                 if not isinstance(last, RunFinished | RunFailed):
-                    details = self._log if self._log and Path(self._log).is_file() else ""
-                    text = "The training process ended unexpectedly."
-                    self.events.put(RunFailed(text, "Resume the run from its newest backup.", details))
+                    self.events.put(self._ending())
                 return
             self._is_left.wait(_POLL_SECONDS)
             while self._process is None and not self._early.empty():
                 self.send(self._early.get())
+
+    def _ending(self) -> Event:
+        """Return the event for the end: the log's last one, if the run had ended before it was followed."""
+        last = last_event(self._run_dir) if self._process is None else None
+        if isinstance(last, RunFinished | RunFailed):
+            return last
+        details = self._log if self._log and Path(self._log).is_file() else ""
+        return RunFailed("The training process ended unexpectedly.", "Resume it from its newest backup.", details)
 
     def _is_running(self) -> bool:
         if holder_of(self._run_dir) is not None:
