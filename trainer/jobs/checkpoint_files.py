@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 from dataclasses import dataclass, replace
@@ -18,11 +17,11 @@ from trainer.run_folder.backup import fingerprint, list_backups
 from trainer.run_folder.checkpoints import Checkpoint, Comparison, adapters_dir, write_comparison
 from trainer.run_folder.destination import PATH, chosen_destination, may_write, note_destination, with_free_number
 from trainer.run_folder.event_log import outlasts, read_events
-from trainer.run_folder.result import results_of, use_as_result
+from trainer.run_folder.result import model_files, results_of, sha256_of, use_as_result
 from trainer.run_folder.run_lock import holder_of
 
 _KINDS = ("save", "best", "best-reward", "result", "backup")
-"""What there can be of a step, in the order in which its file is chosen; then anything else."""
+"""The kinds of models that a step can have, the first one of which is sampled; then any other."""
 _KEY_CHARS = 12
 _EARLIER = re.compile(r"-last(-\d+)?$")  # `use_as_result` names it
 
@@ -52,7 +51,8 @@ def checkpoints_of(run_dir: Path, *, has_backups: bool = True) -> list[Checkpoin
 
 
 def identity_of(checkpoint: Checkpoint) -> str:
-    """Return a text that changes when the weights of a checkpoint do: the hash of an adapter, the facts of a model.
+    """Return a text that changes when the weights of a checkpoint do: the hashes of an adapter and of the embeddings
+    that were trained with it, the facts of a whole model.
 
     Raises OSError.
     """
@@ -60,8 +60,7 @@ def identity_of(checkpoint: Checkpoint) -> str:
         return fingerprint(Path(checkpoint.backup))
     path = Path(checkpoint.path)
     if checkpoint.is_adapter and path.is_file():
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return " ".join(map(sha256_of, model_files(path)))
     files = sorted(f for f in path.rglob("*") if f.is_file()) if path.is_dir() else [path]
     return repr([(f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in files])
 

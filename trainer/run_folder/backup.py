@@ -21,6 +21,7 @@ from typing import Any
 from modules.system.atomic import atomic_folder, flush_folder, remove_folder, write_text
 from modules.system.errors import DarkroomError
 from modules.system.leftovers import sweep
+from trainer.run_folder.result import sha256_of
 from trainer.run_folder.run_dir import age_of
 
 MANIFEST = "manifest.json"
@@ -62,7 +63,7 @@ def write_backup(run_dir: Path, *, step: int, epoch: int, now: datetime, write: 
     with atomic_folder(fresh) as folder:
         write(folder)
         written = {
-            file.relative_to(folder).as_posix(): {"bytes": file.stat().st_size, "sha256": _sha256(file)}
+            file.relative_to(folder).as_posix(): {"bytes": file.stat().st_size, "sha256": sha256_of(file)}
             for file in sorted(folder.rglob("*"))
             if file.is_file()
         }
@@ -153,7 +154,7 @@ def verify(backup: BackupInfo) -> None:
     files = {MANIFEST: None} if manifest is None else {n: facts["sha256"] for n, facts in manifest["files"].items()}
     for name, sha256 in files.items():
         file = backup.path / name
-        if sha256 is None or not file.is_file() or _sha256(file) != sha256:
+        if sha256 is None or not file.is_file() or sha256_of(file) != sha256:
             raise DarkroomError(
                 f"The backup {backup.path} is damaged: {name} does not match its checksum.",
                 advice="Resume from an older backup of the run.",
@@ -177,7 +178,7 @@ def best_in(backup: Path, by: str) -> Path | None:
     entries = (_read_manifest(backup) or {}).get(BEST, {})
     files = {n: f for n, f in entries.items() if n.startswith(f"{BEST}/{by}/")} if isinstance(entries, dict) else {}
     if not files or not all(
-        _is_entry(f) and (backup / n).is_file() and _sha256(backup / n) == f["sha256"] for n, f in files.items()
+        _is_entry(f) and (backup / n).is_file() and sha256_of(backup / n) == f["sha256"] for n, f in files.items()
     ):
         return None
     folder = backup / BEST / by
@@ -247,8 +248,3 @@ def _is_entry(facts: object) -> bool:
             return True
         case _:
             return False
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()

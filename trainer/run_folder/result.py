@@ -106,7 +106,7 @@ class WrittenFile:
     def is_unchanged(self) -> bool:
         """Return whether the file is still there with the same content. It is read, unless its size has changed."""
         try:
-            return self.path.stat().st_size == self.size_bytes and _sha256(self.path) == self.sha256
+            return self.path.stat().st_size == self.size_bytes and sha256_of(self.path) == self.sha256
         except (OSError, ValueError):  # not a valid path
             return False
 
@@ -146,7 +146,7 @@ def record_result(
     `destination` is where it was to be written, if not there. It replaces the record of an earlier result at the same
     path. Raises OSError.
     """
-    written = tuple(WrittenFile(f.absolute(), f.stat().st_size, _sha256(f)) for f in dict.fromkeys(files))
+    written = tuple(WrittenFile(f.absolute(), f.stat().st_size, sha256_of(f)) for f in dict.fromkeys(files))
     place = (destination or path).absolute()
     result = WrittenResult(path.absolute(), step, written, place, model_step=model_step)
     _write(run_dir, [*(r for r in results_of(run_dir) if r.path != result.path), result])
@@ -215,6 +215,7 @@ def _result(entry: dict[str, Any], run_dir: Path) -> WrittenResult:
     )
 
 
-def _sha256(file: Path) -> str:
+def sha256_of(file: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal. Raises OSError."""
     with file.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
