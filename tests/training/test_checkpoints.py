@@ -23,12 +23,12 @@ from trainer.events import RunStarted, ValidationFinished
 from trainer.job import Job
 from trainer.job_events import ImageSampled
 from trainer.jobs import checkpoint_engine
-from trainer.jobs.checkpoint_files import checkpoints_of
-from trainer.jobs.checkpoint_scores import clip_folder, scorers_here
+from trainer.jobs.checkpoint_files import checkpoints_of, identity_of
+from trainer.jobs.checkpoint_scores import clip_folder, score_comparisons, scorers_here
 from trainer.jobs.checkpoints import CheckpointSettings
 from trainer.jobs.sample_engine import SamplingEngine
-from trainer.run_folder.checkpoints import SIMILARITY, Comparison, images_dir, read_comparison
-from trainer.run_folder.result import results_of, use_as_result
+from trainer.run_folder.checkpoints import SIMILARITY, Comparison, images_dir, read_comparison, write_comparison
+from trainer.run_folder.result import embeddings_folder, results_of, use_as_result
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 PROMPT = {"prompt": "a red disc", "width_px": 64, "height_px": 64, "steps": 1, "seed": 7, "guidance": 1.0}
@@ -148,6 +148,18 @@ def test_images_are_sampled_once_by_one_model_and_scored(run_dir: Path, engines:
     assert again.scores == first.scores
 
 
+def test_what_cannot_be_scored_leaves_the_other_scores(config: Config, run_dir: Path, tmp_path: Path) -> None:
+    [comparison], _ = compare(run_dir, backups=False, scores=False, prompts=("a disc",))
+    damaged, whole = (cell.image for cell in comparison.cells)
+    (images_dir(run_dir) / damaged).write_bytes(b"")
+    elsewhere = laid_over(config, {"concepts": [{"path": str(tmp_path / "gone")}]})
+    [scored] = score_comparisons([comparison], [elsewhere], Job(lambda _event: None, CommandDesk()))
+    assert {image: list(scores) for image, scores in scored.scores.items()} == {whole: ["clip_score"]}
+    of_image, of_similarity = scored.notes[-2:]
+    assert of_image.startswith(f"An image has no scores: {damaged}: ")
+    assert of_similarity.startswith("Not everything is scored by Training images (CLIP): ")
+
+
 def test_a_comparison_that_was_stopped_continues(run_dir: Path) -> None:
     def stop(event: Any, desk: CommandDesk) -> None:
         if isinstance(event, ImageSampled) and event.index == 2:
@@ -175,6 +187,41 @@ def test_a_backup_without_a_save_is_sampled_as_the_save_was(run_dir: Path) -> No
     of_backup = next(c for c in after.checkpoints if c.step == 2)
     assert of_backup.kinds == ("backup",)
     assert_equal_tensors(read_safetensors(of_backup.source)[0], saved)
+
+
+def test_a_damaged_checkpoint_is_left_out_with_a_note(run_dir: Path) -> None:
+    first, second, last = checkpoints_of(run_dir)
+    weights = Path(first.backup) / "weights.safetensors"
+    weights.write_bytes(bytes(weights.stat().st_size))
+    second.source.write_bytes(second.source.read_bytes()[:-8])
+    [comparison], sampled = compare(run_dir, prompts=("a disc",), scores=False)
+    assert [event.caption for event in sampled] == [last.label]
+    assert [c.name for c in comparison.checkpoints] == [second.name, last.name]
+    assert [note.partition(" is left out: ")[0] for note in comparison.notes] == [first.label, second.label]
+    assert read_comparison(run_dir) == comparison
+    last.source.write_bytes(b"")
+    (run_dir / "results.json").unlink()
+    with pytest.raises(DarkroomError, match=r"Step 2 is left out: .*-best is left out: "):
+        compare(run_dir, prompts=("another disc",), backups=False, scores=False)
+
+
+def test_a_checkpoint_is_another_one_with_other_embeddings(run_dir: Path) -> None:
+    save = checkpoints_of(run_dir)[1]
+    before = identity_of(save)
+    embedding = embeddings_folder(save.source) / "word.safetensors"
+    embedding.parent.mkdir()
+    embedding.write_bytes(b"1")
+    with_one = identity_of(save)
+    embedding.write_bytes(b"2")
+    assert len({before, with_one, identity_of(save)}) == 3
+
+
+def test_a_damaged_comparison_is_none(run_dir: Path) -> None:
+    index = write_comparison(Comparison(run_dir, tuple(checkpoints_of(run_dir))))
+    assert read_comparison(run_dir) is not None
+    for damaged in (index.read_text().replace('"step": 1', '"step": Infinity'), "[]", "{}"):
+        index.write_text(damaged)
+        assert read_comparison(run_dir) is None
 
 
 def test_several_runs_sample_the_prompts_of_the_first_with_one_model(

@@ -1,14 +1,14 @@
 """Sampling the checkpoints of runs: the base model is loaded once, and only adapters are changed between images.
 
 Each image is written, and listed in the index of its run, at once: a comparison that was stopped continues where it
-was, and images that are there already are not sampled again.
+was, and images that are there already are not sampled again. A damaged checkpoint is left out, with a note.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -32,7 +32,7 @@ from trainer.jobs.sample_sources import Cell as Sample
 from trainer.jobs.sample_sources import Weights, config_of_run
 from trainer.jobs.spec import AdapterChoice
 from trainer.run.export_backup import export_backups
-from trainer.run_folder.backup import find_backup
+from trainer.run_folder.backup import find_backup, verify
 from trainer.run_folder.checkpoints import (
     Cell,
     Checkpoint,
@@ -69,23 +69,25 @@ class _Wanted:
 def compare_runs(settings: CheckpointSettings, run_dirs: Sequence[Path], job: Job) -> list[Comparison]:
     """Sample and score the checkpoints of runs; return the comparison in the folder of each.
 
-    Raises DarkroomError for a run without checkpoints or prompts, and StopRequested between denoising steps.
+    Raises DarkroomError for a run without checkpoints or prompts, or if none can be sampled, and StopRequested between
+    denoising steps.
     """
     configs = [config_of_run(run_dir) for run_dir in run_dirs]
     prompts = _prompts(configs[0], settings)
     strengths = strengths_in(settings.strengths)
     comparisons = []
     for run_dir in run_dirs:
-        checkpoints = _with_files(checkpoints_of(run_dir, has_backups=settings.backups), job)
-        if not checkpoints:
+        found = checkpoints_of(run_dir, has_backups=settings.backups)
+        if not found:
             raise DarkroomError(
                 f"The run {run_dir.name} has no saves and no backups.",
                 advice="Set how often to save on the page Backup & save before a run.",
             )
+        checkpoints, notes = _with_files(found, job)
         columns = tuple(Column(p.prompt, p.seed) for p in prompts)
         before = read_comparison(run_dir)
         scores = before.scores if before is not None else {}
-        comparisons.append(Comparison(run_dir, tuple(checkpoints), columns, strengths, scores=scores))
+        comparisons.append(Comparison(run_dir, checkpoints, columns, strengths, scores=scores, notes=notes))
     comparisons = _sample(comparisons, configs, prompts, job)
     return score_comparisons(comparisons, configs, job) if settings.scores else comparisons
 
@@ -105,11 +107,25 @@ def _prompts(config: Config, settings: CheckpointSettings) -> list[SamplePrompt]
     return [expanded(config.sampling, prompt) for prompt in seeded]
 
 
-def _with_files(checkpoints: Sequence[Checkpoint], job: Job) -> list[Checkpoint]:
-    """Return checkpoints of which backups of adapters are files; those that are not yet there are written."""
-    of_adapters = [c for c in checkpoints if c.is_adapter and not c.path]
-    places = {c.name: adapter_file_of(Path(c.backup)) for c in of_adapters}
-    missing = [(find_backup(Path(c.backup)), places[c.name]) for c in of_adapters if not places[c.name].exists()]
+def _with_files(checkpoints: Sequence[Checkpoint], job: Job) -> tuple[tuple[Checkpoint, ...], tuple[str, ...]]:
+    """Return checkpoints of which backups of adapters are files, and notes about damaged backups, which are left out.
+
+    Files that are not there yet are written.
+    """
+    with_files, missing, notes = [], [], []
+    for checkpoint in checkpoints:
+        if not checkpoint.is_adapter or checkpoint.path:
+            with_files.append(checkpoint)
+            continue
+        try:
+            backup = find_backup(Path(checkpoint.backup))
+            place = adapter_file_of(backup.path)
+            if not place.exists():
+                verify(backup)
+                missing.append((backup, place))
+            with_files.append(replace(checkpoint, path=str(place)))
+        except (DarkroomError, OSError) as error:
+            notes.append(_left_out(checkpoint, error))
     if missing:
         what = f"{count(len(missing), 'backup')}"
         export_backups(
@@ -117,52 +133,74 @@ def _with_files(checkpoints: Sequence[Checkpoint], job: Job) -> list[Checkpoint]
             now=datetime.now().astimezone(),
             report=lambda doing: job.progress(f"{what}: {doing}", 0, 1),
         )
-    return [replace(c, path=str(places[c.name])) if c.name in places else c for c in checkpoints]
+    return tuple(with_files), tuple(notes)
+
+
+def _left_out(checkpoint: Checkpoint, error: Exception) -> str:
+    return f"{checkpoint.label} is left out: {error}"
 
 
 def _sample(
     comparisons: Sequence[Comparison], configs: Sequence[Config], prompts: Sequence[SamplePrompt], job: Job
 ) -> list[Comparison]:
-    """Return comparisons with all of their images, of which the missing ones are sampled."""
-    wanted = [list(_wanted(comparison, prompts)) for comparison in comparisons]
-    done = [replace(c, cells=tuple(_present(c, w))) for c, w in zip(comparisons, wanted, strict=True)]
-    missing = [
-        (number, item)
-        for number, items in enumerate(wanted)
-        for item in items
-        if not _path_of(comparisons[number], item).exists()
-    ]
-    num_steps, num_done = sum(item.prompt.steps for _, item in missing), 0
+    """Return comparisons with all of their images, of which the missing ones are sampled.
 
-    def next_step() -> None:
-        nonlocal num_done
-        job.progress("sampling", num_done, num_steps)
-        num_done += 1
-
-    for comparison in done:
-        write_comparison(comparison)
-    engine = SamplingEngine()
+    A checkpoint that cannot be read has none, but a note. Raises DarkroomError if that leaves no image at all.
+    """
+    done: list[Comparison] = []
+    missing: list[tuple[int, _Wanted]] = []
+    for number, comparison in enumerate(comparisons):
+        wanted, notes = _wanted(comparison, prompts)
+        present = [item.cell for item in wanted if _path_of(comparison, item).exists()]
+        done.append(replace(comparison, cells=tuple(present)).with_notes(notes))
+        missing += [(number, item) for item in wanted if not _path_of(comparison, item).exists()]
+        write_comparison(done[number])
+    sampling = _Sampling(job, sum(item.prompt.steps for _, item in missing))
+    failed: set[tuple[int, Checkpoint]] = set()
     try:
         for index, (number, item) in enumerate(missing):
-            config = _shared_config(configs, number)
+            if (number, item.checkpoint) in failed:
+                continue
             path = _path_of(done[number], item)
-            if not path.exists():  # a whole model has the same image at every strength
-                request = _request(config, item)
-                [image] = engine.sampler_of(request, item.weights, job).sample([item.prompt], on_step=next_step)
-                sample = Sample(item.prompt, item.weights)
-                write_image(image, path, settings_of(sample, model_name_of_samples(config)))
-            done[number] = done[number].with_cell(item.cell)
+            try:
+                sampling.write(item, _shared_config(configs, number), path)
+            except DarkroomError as error:
+                failed.add((number, item.checkpoint))
+                done[number] = done[number].with_notes([_left_out(item.checkpoint, error)])
+            else:
+                done[number] = done[number].with_cell(item.cell)
+                label, prompt = item.checkpoint.label, item.prompt
+                job.emit(ImageSampled(str(path), index, len(missing), prompt.prompt, prompt.seed, label))
             write_comparison(done[number])
-            job.emit(
-                ImageSampled(
-                    str(path), index, len(missing), item.prompt.prompt, item.prompt.seed, item.checkpoint.label
-                )
-            )
-        if missing:
-            job.progress("sampling", num_steps, num_steps)
     finally:
-        engine.close()
+        sampling.close()
+    if not any(comparison.cells for comparison in done):
+        raise DarkroomError(" ".join(note for comparison in done for note in comparison.notes))
     return done
+
+
+class _Sampling:
+    """Writes the images of comparisons one after another, and reports the progress of all of their steps."""
+
+    def __init__(self, job: Job, num_steps: int) -> None:
+        self._job, self._num_steps, self._num_done = job, num_steps, 0
+        self._engine = SamplingEngine()
+
+    def write(self, item: _Wanted, config: Config, path: Path) -> None:
+        """Sample an image unless it is there: a whole model has the same at every strength. Raises DarkroomError."""
+        if path.exists():
+            return
+        sampler = self._engine.sampler_of(_request(config, item), item.weights, self._job)
+        [image] = sampler.sample([item.prompt], on_step=self._next_step)
+        write_image(image, path, settings_of(Sample(item.prompt, item.weights), model_name_of_samples(config)))
+
+    def close(self) -> None:
+        """Free the model's memory."""
+        self._engine.close()
+
+    def _next_step(self) -> None:
+        self._job.progress("sampling", self._num_done, self._num_steps)
+        self._num_done += 1
 
 
 def _request(config: Config, item: _Wanted) -> SampleRequest:
@@ -171,19 +209,21 @@ def _request(config: Config, item: _Wanted) -> SampleRequest:
     return SampleRequest(config, SampleChoices(embeddings=tuple(map(str, files))))
 
 
-def _wanted(comparison: Comparison, prompts: Sequence[SamplePrompt]) -> Iterator[_Wanted]:
-    """Yield the images of a comparison, those with the same weights together."""
+def _wanted(comparison: Comparison, prompts: Sequence[SamplePrompt]) -> tuple[list[_Wanted], list[str]]:
+    """Return the images of a comparison, those with the same weights together, and notes about unreadable files."""
+    wanted, notes = [], []
     for checkpoint in comparison.checkpoints:
-        identity = identity_of(checkpoint)
+        try:
+            identity = identity_of(checkpoint)
+        except OSError as error:
+            notes.append(_left_out(checkpoint, error))
+            continue
         for strength in comparison.strengths:
             for column, prompt in enumerate(prompts):
                 facts = [identity, strength if checkpoint.is_adapter else 1.0, prompt.model_dump(mode="json")]
                 key = hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=_KEY_BYTES).hexdigest()
-                yield _Wanted(Cell(checkpoint.name, column, strength, f"{key}.png"), checkpoint, prompt)
-
-
-def _present(comparison: Comparison, wanted: Sequence[_Wanted]) -> Iterator[Cell]:
-    return (item.cell for item in wanted if _path_of(comparison, item).exists())
+                wanted.append(_Wanted(Cell(checkpoint.name, column, strength, f"{key}.png"), checkpoint, prompt))
+    return wanted, notes
 
 
 def _path_of(comparison: Comparison, item: _Wanted) -> Path:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import torch
 from PIL import Image
 
 from modules.config.schema import Config
-from modules.data.images import open_image, upright
+from modules.data.images import BrokenImageError, open_image, upright
 from modules.formats.published_files import FileRequest, file_request, find_file
 from modules.rewards.composite import build_rewards
 from modules.rewards.models.clip import ClipImageEncoder, read_clip
@@ -45,24 +44,17 @@ def score_comparisons(comparisons: Sequence[Comparison], configs: Sequence[Confi
     config = configs[0]
     device = machine_of(config.general, config.training.precision).train_device
     scorers, notes = scorers_here(config)
-    scored = list(comparisons)
+    if (folder := clip_folder(config)) is None:
+        notes.append(f"The similarity to the training images needs {_CLIP.words}, about {_CLIP.published.size_words}.")
+    scored = [comparison.with_notes(notes) for comparison in comparisons]
     for scorer in scorers:
         reward = cache(partial(_load_reward, scorer, config, device, job))
         scored = [_with_scores(c, scorer.kind, reward, device, job) for c in scored]
-    if (folder := clip_folder(config)) is None:
-        notes.append(f"The similarity to the training images needs {_CLIP.words}, about {_CLIP.published.size_words}.")
-    else:
+    if folder is not None:
         encoder = cache(lambda: ClipImageEncoder(read_clip(folder), RewardContext(device)))
         for number, of_run in enumerate(configs):
             similarity = partial(_load_similarity, of_run, encoder, device, job)
-            try:
-                scored[number] = _with_scores(scored[number], SIMILARITY, similarity, device, job)
-            except (DarkroomError, OSError) as error:
-                name = scored[number].run_dir.name
-                notes.append(f"The training images of {name} cannot be read for the similarity: {error}")
-    scored = [replace(comparison, notes=tuple(notes)) for comparison in scored]
-    for comparison in scored:
-        write_comparison(comparison)
+            scored[number] = _with_scores(scored[number], SIMILARITY, similarity, device, job)
     return scored
 
 
@@ -121,7 +113,7 @@ def _load_similarity(config: Config, encoder: Callable[[], ClipImageEncoder], de
     examples = datasets_of(config).training.examples
     paths = [e.image.path for e in examples[:: -(-len(examples) // _MAX_TRAINING_IMAGES) or 1] if e.image.has_image]
     if not paths:
-        raise DarkroomError("There are none.")
+        raise DarkroomError("The run has no training images.")
     embeddings_D: list[torch.Tensor] = []
     for number, path in enumerate(paths):
         job.progress("reading the training images", number, len(paths))
@@ -135,20 +127,31 @@ def _load_similarity(config: Config, encoder: Callable[[], ClipImageEncoder], de
 
 @torch.no_grad()
 def _with_scores(comparison: Comparison, name: str, load: Callable[[], Score], device: Device, job: Job) -> Comparison:
-    """Return a comparison with a score of each of its images; it is loaded if an image has none yet."""
+    """Return a comparison with a score of each of its images, which is also written, or with a note about why not.
+
+    The score is loaded if an image has none yet.
+    """
     prompts = {cell.image: comparison.columns[cell.column].prompt for cell in comparison.cells}
     missing = [image for image in prompts if name not in comparison.scores.get(image, {})]
-    if not missing:
-        return comparison
-    job.progress(f"loading {score_label(name)}", 0, 1)
-    score = load()
-    for number, image in enumerate(missing):
-        job.progress(f"scoring: {score_label(name)}", number, len(missing))
-        with open_image(images_dir(comparison.run_dir) / image) as stored:
-            value = score(_as_tensor(stored.convert("RGB"), device), prompts[image])
-        if math.isfinite(value):  # a reward may not apply to a prompt
-            comparison = comparison.with_scores(image, {name: value})
-    write_comparison(comparison)
+    try:
+        if missing:
+            job.progress(f"loading {score_label(name)}", 0, 1)
+            score = load()
+        for number, image in enumerate(missing):
+            job.progress(f"scoring: {score_label(name)}", number, len(missing))
+            try:
+                with open_image(images_dir(comparison.run_dir) / image) as stored:
+                    pixels_13PP = _as_tensor(stored.convert("RGB"), device)
+            except BrokenImageError as error:
+                comparison = comparison.with_notes([f"An image has no scores: {error}"])
+                continue
+            value = score(pixels_13PP, prompts[image])
+            if math.isfinite(value):  # a reward may not apply to a prompt
+                comparison = comparison.with_scores(image, {name: value})
+    except (DarkroomError, OSError) as error:
+        comparison = comparison.with_notes([f"Not everything is scored by {score_label(name)}: {error}"])
+    finally:
+        write_comparison(comparison)
     return comparison
 
 

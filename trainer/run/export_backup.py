@@ -33,10 +33,11 @@ class ExportedModel:
 def export_backup(
     backup: BackupInfo, out: Path, *, now: datetime, report: Callable[[str], object] = str
 ) -> ExportedModel:
-    """Write the model of a backup with the weights that its run saves, and in its format.
+    """Write the model of a backup with the weights that its run saves, and in its format (see `export_backups`).
 
-    See `export_backups`.
+    Raises DarkroomError for a damaged backup, and OSError.
     """
+    verify(backup)
     return export_backups([(backup, out)], now=now, report=report)[0]
 
 
@@ -45,13 +46,14 @@ def export_backups(
 ) -> list[ExportedModel]:
     """Write the models of backups of one run, each to its path. The model is loaded once for those of one config.
 
+    The backups must be whole (`verify`).
+
     It is loaded on the CPU: a card may be in use by another run. The metadata have no facts about images that are no
     longer there. `report(what)` is called before each part of the work, and may raise to stop it. Raises DarkroomError
-    for a damaged backup, and OSError.
+    for a base model that cannot be read, and OSError.
     """
     by_config: dict[str, list[tuple[BackupInfo, Path]]] = {}
     for backup, out in wanted:
-        verify(backup)
         by_config.setdefault((backup.path / "config.json").read_text(encoding="utf-8"), []).append((backup, out))
     return [model for same in by_config.values() for model in _export(same, now, report)]
 

@@ -108,6 +108,10 @@ class Comparison:
         """Return the comparison with one more image."""
         return replace(self, cells=(*self.cells, cell))
 
+    def with_notes(self, notes: Sequence[str]) -> Comparison:
+        """Return the comparison with more notes, each once."""
+        return replace(self, notes=tuple(dict.fromkeys([*self.notes, *notes])))
+
     def with_scores(self, image: str, scores: Mapping[str, float]) -> Comparison:
         """Return the comparison with more scores of an image."""
         return replace(self, scores={**self.scores, image: {**self.scores.get(image, {}), **scores}})
@@ -138,7 +142,7 @@ def read_comparison(run_dir: Path) -> Comparison | None:
             {str(i): {str(n): float(s) for n, s in scores.items()} for i, scores in data["scores"].items()},
             tuple(map(str, data["notes"])),
         )
-    except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError):
         return None
 
 
