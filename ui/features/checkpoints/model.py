@@ -17,7 +17,7 @@ from trainer.jobs.checkpoints import CHECKPOINTS, score_label
 from trainer.jobs.registry import JOBS
 from trainer.jobs.sample_sources import config_of_run
 from trainer.jobs.spec import validate_settings
-from trainer.run_folder.checkpoints import Checkpoint, Column, Comparison, read_comparison, score_names
+from trainer.run_folder.checkpoints import Checkpoint, Column, Comparison, images_dir, read_comparison, score_names
 from trainer.run_folder.run_dir import given_name
 from ui.loop.background import Background
 from ui.loop.jobs import JobRunner
@@ -73,6 +73,15 @@ class CheckpointTable:
     def _of_run(self) -> dict[Path, Comparison]:
         return {c.run_dir: c for c in self.comparisons}
 
+    @cached_property
+    def _images(self) -> dict[tuple[Path, str, Column, float], str]:
+        return {
+            (c.run_dir, cell.checkpoint, c.columns[cell.column], cell.strength): cell.image
+            for c in self.comparisons
+            for cell in c.cells
+            if cell.column in range(len(c.columns))
+        }
+
     @property
     def num_images(self) -> int:
         """How many images there are."""
@@ -80,10 +89,8 @@ class CheckpointTable:
 
     def image(self, row: Row, column: Column, strength: float) -> Path | None:
         """Return the image of a row; None where there is none."""
-        comparison = self._of_run[row.run_dir]
-        if column not in comparison.columns:
-            return None
-        return comparison.image_of(row.checkpoint.name, comparison.columns.index(column), strength)
+        name = self._images.get((row.run_dir, row.checkpoint.name, column, strength))
+        return None if name is None else images_dir(row.run_dir) / name
 
     def figures(self, strength: float) -> dict[Row, list[tuple[str, bool]]]:
         """Return the figures of each row as text, and whether it is the best one of all rows."""
