@@ -16,6 +16,7 @@ from modules.formats.safetensors_io import read_safetensors
 from modules.system.errors import DarkroomError
 from tests.builders.clip import write_clip_folder
 from tests.builders.configs import laid_over, small_config
+from tests.builders.images import draw_folder
 from tests.builders.runs import assert_equal_tensors, run
 from trainer.__main__ import main
 from trainer.commands import CommandDesk, Stop, StopRequested
@@ -305,3 +306,35 @@ def test_a_run_of_embeddings_is_refused(run_dir: Path) -> None:
     (run_dir / "config.json").write_text(config.replace('"trains": "adapter"', '"trains": "embedding"'))
     with pytest.raises(DarkroomError, match="trains no model that can be sampled by itself"):
         compare(run_dir)
+
+
+@pytest.mark.full
+def test_an_adapter_is_sampled_with_the_embeddings_of_its_step(
+    tiny_sd: Path, tmp_path: Path, engines: list[SamplingEngine]
+) -> None:
+    changes: dict[str, Any] = {
+        "training": {"learning_rate": 0.05, "epochs": 1},
+        "embeddings": {"words": [{"placeholder": "<zog>", "token_count": 2}]},
+        "sampling": {"prompts": [{**PROMPT, "prompt": "a <zog>", "steps": 2}]},
+        "backup": {"every": EACH, "save_every": EACH, "keep": 0},
+    }
+    images = tmp_path / "images"
+    draw_folder(images, sizes=[(64, 64)] * 3, captions=["a <zog>"])
+    done = run(small_config(tmp_path, model=tiny_sd, images=images, **changes))
+    run_dir = Path(done.of(RunStarted)[0].run_dir)
+    [before], _ = compare(run_dir, scores=False)
+    first, second = (pixels(before.image_of(f"step-0000000{step}", 0, 1.0)) for step in (1, 2))
+    assert [engine.num_loads for engine in engines] == [len(before.checkpoints)]
+    saves = [c.source for c in before.checkpoints[:2]]
+    [word], [other] = (list(embeddings_folder(save).iterdir()) for save in saves)
+    shutil.copyfile(other, word)
+    [after], sampled = compare(run_dir, scores=False)
+    assert [event.caption for event in sampled] == ["Step 1"]
+    mixed = pixels(after.image_of("step-00000001", 0, 1.0))
+    assert not any(np.array_equal(mixed, image) for image in (first, second))
+    for save in saves:
+        save.unlink()
+    [of_backups], _ = compare(run_dir, scores=False)
+    assert of_backups.checkpoints[0].kinds == ("backup",)
+    for step, image in ((1, first), (2, second)):
+        assert np.array_equal(pixels(of_backups.image_of(f"step-0000000{step}", 0, 1.0)), image)
