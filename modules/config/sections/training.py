@@ -273,8 +273,8 @@ class Training(Section):
             "CUDA graphs",
             "Records the forward and backward pass once for each size of images, and the optimizer's step, and then "
             "enqueues each at once, for small models and fast GPUs, which wait for the computer between their many "
-            "small operations. Where a run cannot be recorded, it runs without. Automatic is off: no GPU has passed "
-            "the check of the results yet.",
+            "small operations. Where a run cannot be recorded, it runs without. Where the optimizer's step is, "
+            "learning rates are rounded to float32. Automatic is off: no GPU has passed the check of the results yet.",
             group="Precision and attention",
             level="advanced",
             changeable_on_resume=True,
