@@ -22,9 +22,8 @@ from modules.system.problem import count
 Verdict = Literal["", "high", "low"]
 
 FOLDER, DATA_FILE, PAGE_FILE = "report", "images.json", "images.html"
-_FEWEST = (
-    12  # images of a kind: the median deviation of fewer is often small by chance (two of the demo's eight stood out)
-)
+# Images of a kind: the median deviation of fewer is often small by chance (two of the demo's eight stood out).
+_FEWEST = 12
 # Robust standard deviations (Iglewicz and Hoaglin 1993); more where images are few, as their median deviation is itself
 # uncertain: so one data set in 30 of 12 to 100 images has a false alarm, not one in five.
 _OUTLIER, _OF_FEW = 3.5, 8.0
