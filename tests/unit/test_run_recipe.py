@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from modules.settings.field import Section, records_of
 from modules.system.errors import DarkroomError
 from modules.system.versions import commit_of
 from tests.builders.configs import laid_over
-from trainer.cli.recipes import read_repeat
+from trainer.cli.recipes import read_repeat, require_models
 from trainer.run_folder.differences import PLACES, differences, missing_images
 from trainer.run_folder.recipe import RECIPE_FILE, ConceptImages, Machine, ReadFile, Recipe, read_recipe, write_recipe
 
@@ -110,6 +111,21 @@ def test_a_fork_is_not_repeated_from_its_recipe(tmp_path: Path) -> None:
     write_recipe(tmp_path, replace(RECIPE, origin="2026-01-01_00-00-00, step 5"))
     with pytest.raises(DarkroomError, match="the recipe of a fork"):
         read_repeat(str(tmp_path), [])
+
+
+@pytest.mark.parametrize(
+    ("base_model", "offline", "is_refused"),
+    [("owner/model.1-dev", False, False), ("owner/model.1-dev", True, True), ("models/gone.safetensors", False, True)],
+)
+def test_a_model_of_a_recipe_is_here_or_can_be_downloaded(base_model: str, offline: bool, is_refused: bool) -> None:
+    config = laid_over(Config(), {"model": {"base_model": base_model, "offline": offline}})
+    with pytest.raises(DarkroomError, match="is not on this machine") if is_refused else nullcontext():
+        require_models(RECIPE, config)
+
+
+@pytest.mark.parametrize("setting", ["zog.path", "model"])
+def test_a_model_of_a_setting_that_is_not_there_ends_nothing(setting: str) -> None:
+    require_models(replace(RECIPE, files=(replace(RECIPE.files[0], setting=setting),)), Config())
 
 
 OTHER_CONFIG = laid_over(

@@ -11,6 +11,7 @@ from pathlib import Path
 from modules.config.codec import decode, encode
 from modules.config.schema import Config
 from modules.data.datasets import Datasets
+from modules.formats.published_files import is_repository
 from modules.rewards.user_code_file import approved_hashes
 from modules.settings.edit import get_path, replace_value
 from modules.system.errors import DarkroomError
@@ -139,7 +140,7 @@ def _check(todo: Repeat, allowed: frozenset[str], write: Callable[[str], object]
     recipe, config = todo.recipe, todo.config
     for difference in version_differences(recipe, versions_here()):
         write(f"warning: {_sentence(difference)}\n")
-    _require_models(recipe, config)
+    require_models(recipe, config)
     with job_on_terminal() as job:
         report = check(config, approved_code=approved_hashes() | allowed, progress=job.progress)
     if report.errors or report.datasets is None:
@@ -167,13 +168,19 @@ def _check(todo: Repeat, allowed: frozenset[str], write: Callable[[str], object]
     return datasets
 
 
-def _require_models(recipe: Recipe, config: Config) -> None:
-    """Raise DarkroomError if a model of the recipe is not there; a repository can be downloaded."""
+def require_models(recipe: Recipe, config: Config) -> None:
+    """Raise DarkroomError if a model of the recipe is not there; a repository can be downloaded.
+
+    A file of a setting that this config does not have is one of the differences.
+    """
     here = {f.setting for f in files_read_by(config)}
     gone = sorted({f.setting for f in recipe.files} - here)
     for setting in gone:
-        name = str(get_path(config, setting))
-        if "/" in name and name.count("/") == 1 and not Path(name).suffix and not config.model.offline:
+        try:
+            name = get_path(config, setting)
+        except KeyError:
+            continue
+        if not isinstance(name, str) or (is_repository(name) and not config.model.offline):
             continue
         raise DarkroomError(
             f"Nothing was started: {name} ({setting}) of the recipe is not on this machine.",
