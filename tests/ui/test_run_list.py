@@ -209,14 +209,14 @@ def test_what_changed_since_the_last_finished_run_is_shown(tmp_path: Path) -> No
     """Versions, images and pace, of the run itself and in the comparison."""
     before = Recipe(
         {},
-        {"torch": "2.13.0", "python": "3.12"},
+        {"torch": "2.13.0+rocm7.1", "python": "3.12"},
         Machine("cpu", "a processor", "Linux"),
         (),
         (ConceptImages("zog", "training", 1, "d1", images={"a.png": "1 2"}),),
     )
     now = replace(
         before,
-        versions={"torch": "2.14.0", "python": "3.12"},
+        versions={"torch": "2.13.0+rocm7.2", "python": "3.12"},
         concepts=(ConceptImages("zog", "training", 1, "d2", images={"a.png": "1 3"}),),
     )
     good, run_dir, newest = (
@@ -228,8 +228,9 @@ def test_what_changed_since_the_last_finished_run_is_shown(tmp_path: Path) -> No
     for place, recipe in ((good, before), (run_dir, now), (newest, before)):
         write_recipe(place, recipe)
     assert changes_line(read_record(run_dir)) == (
-        f"Changed since the last finished run, {day(1)}: torch is 2.14.0 (was 2.13.0); 1 caption of zog is changed "
-        "(a.png). Likely the cause: torch is 2.14.0 (was 2.13.0). Also, a step takes 0.9 s (was 0.5 s)."
+        f"Changed since the last finished run, {day(1)}: torch is 2.13.0+rocm7.2 (was 2.13.0+rocm7.1); "
+        "1 caption of zog is changed (a.png). Likely the cause: torch is 2.13.0+rocm7.2 (was 2.13.0+rocm7.1). "
+        "Also, a step takes 0.9 s (was 0.5 s)."
     )
     assert changes_line(read_record(good)) == ""
     assert changes_line(read_record(newest)).startswith("Nothing that is recorded has changed since")
@@ -237,7 +238,7 @@ def test_what_changed_since_the_last_finished_run_is_shown(tmp_path: Path) -> No
     runs = compare_runs([read_record(path) for path in (good, run_dir)])
     assert ("Time of a step", ("0.5 s", "0.9 s")) in figure_rows(runs)
     assert recorded_rows(runs) == [
-        ("Torch", ("2.13.0", "2.14.0")),
+        ("Torch", ("2.13.0+rocm7.1", "2.13.0+rocm7.2")),
         ("Images", ("as the first", "1 caption of zog is changed (a.png)")),
     ]
 

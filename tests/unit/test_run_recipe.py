@@ -151,6 +151,10 @@ OTHER_CONFIG = laid_over(
             ["torch is 2.14.0 (was 2.13.0)", "peft is 1 (was absent)"],
         ),
         (
+            replace(RECIPE, versions=RECIPE.versions | {"darkroom commit": 40 * "a", "triton": "3.5.0+rocm7.1.git1"}),
+            [f"darkroom commit is {12 * 'a'} (was absent)", "triton is 3.5.0+rocm7.1.git1 (was absent)"],
+        ),
+        (
             replace(RECIPE, machine=replace(RECIPE.machine, driver="555", num_threads=4)),
             ["the driver is 555 (was unknown)", "the number of CPU threads is 4 (was 1)"],
         ),

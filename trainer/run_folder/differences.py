@@ -65,9 +65,14 @@ def differences(before: Recipe, now: Recipe) -> tuple[Difference, ...]:
 
 
 def version_differences(before: Recipe, versions: Mapping[str, str]) -> Iterator[Difference]:
-    """Yield the versions that differ from those of a run."""
+    """Yield the versions that differ from the versions of a run."""
     for name, was, now in _changes(before.versions, versions):
-        yield Difference("version", f"{name} is {now[:12] if 'commit' in name else now} (was {was[:12]})")
+        yield Difference("version", f"{name} is {version_text(name, now)} (was {version_text(name, was)})")
+
+
+def version_text(name: str, version: str) -> str:
+    """Return a version as messages show it: a commit by its first digits."""
+    return version[:12] if "commit" in name else cut(version, max_chars=60)
 
 
 def _machine_differences(before: Recipe, now: Recipe) -> Iterator[Difference]:

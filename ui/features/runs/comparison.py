@@ -9,7 +9,7 @@ from functools import partial
 
 from modules.config.schema import Config
 from modules.system.problem import count
-from trainer.run_folder.differences import file_differences, image_differences, listed
+from trainer.run_folder.differences import file_differences, image_differences, listed, version_text
 from trainer.run_folder.recipe import Recipe, known_recipe
 from trainer.run_folder.records import RunRecord, config_of
 from ui.features.runs.model import memory_text, model_name, row_of, start_text, step_text
@@ -119,7 +119,7 @@ def _facts_of(recipe: Recipe) -> dict[str, str]:
         "CPU threads": str(machine.num_threads),
         "Processes": str(machine.num_processes),
     }
-    return facts | {name[:1].upper() + name[1:]: value[:12] for name, value in recipe.versions.items()}
+    return facts | {name[:1].upper() + name[1:]: version_text(name, value) for name, value in recipe.versions.items()}
 
 
 def _model_text(first: Recipe, recipe: Recipe) -> str:
