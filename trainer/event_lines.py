@@ -22,6 +22,8 @@ _PLACES = frozenset({"run_dir", "path", "model_path", "backup_path", "details_pa
 _Record = TypeVar("_Record", bound=Event | SampledImage)
 _NAMES = frozenset({"phase", "outcome", "family", "method", "trains", "format", "what", "device", "missing_model"})
 _ACTED_ON = _PLACES | _NAMES
+_MOST_DIGITS = 300  # of a whole number: a longer one cannot be divided into GB, and no run writes one
+_DECODER = json.JSONDecoder(parse_int=lambda digits: int(digits) if len(digits) <= _MOST_DIGITS else math.inf)
 
 
 def to_line(event: Event | JobEvent, **extra: Any) -> str:
@@ -46,7 +48,7 @@ def job_event(line: str) -> JobEvent | None:
 
 def _event(line: str, types: Mapping[str, type]) -> Any:
     try:
-        data = json.loads(line)
+        data = _DECODER.decode(line)
     except (ValueError, RecursionError):
         return None
     name = data.pop("event", None) if isinstance(data, dict) else None

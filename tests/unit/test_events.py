@@ -94,7 +94,9 @@ def test_half_a_line_is_none() -> None:
         '{"event": null}', '{"event": []}', '{"event": {}}', '{"event": 5}', '{"event": ["StepFinished"]}',
         '{"event": "PhaseChanged", "phase": 5}', '{"event": "PhaseChanged", "phase": "dreaming"}',
         '{"event": "BackupSaved", "step": "x", "path": "y"}', '{"event": "BackupSaved", "step": 5, "path": null}',
-        "[" * 100_000, "9" * 5000, '{"event": "PhaseChanged", "phase": "training"} x',
+        "[" * 100_000, "9" * 5000,
+        f'{{"event": "PaceMeasured", "num_steps": 1, "step_seconds": 1, "process_peak": 1{"0" * 400}}}',
+        '{"event": "PhaseChanged", "phase": "training"} x',
     ],
     ids=lambda line: line[:40],
 )  # fmt: skip
