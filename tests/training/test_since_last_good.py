@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -89,3 +90,5 @@ def test_the_pace_of_the_last_good_run_counts_if_its_steps_are_the_same(
     assert (found.name, found.step_seconds) == (first.name, good.pace.step_seconds)
     assert found.changes == "Nothing that is recorded has changed since.", "the seed changes no step"
     assert earlier_pace(third) is None, "another batch size"
+    events.write_text(re.sub('"step_seconds": [^,]+', '"step_seconds": 0', events.read_text()))
+    assert earlier_pace(second) is None, "nothing is so many times as slow as a step in no time"

@@ -25,13 +25,13 @@ def earlier_pace(run_dir: Path) -> EarlierPace | None:
     """Return the pace of the last good run before a run, if its steps compute the same."""
     try:
         since = since_last_good(run_dir)
-    except Exception:  # what another run has left must not end this one
-        logger.exception("The last good run could not be read.")
+    except (OSError, ValueError):  # as of a drive that is gone: it must not end this run
+        logger.warning("The last good run could not be read.", exc_info=True)
         return None
     if since is None or since.good.pace is None or not since.has_equal_steps:
         return None
     pace = since.good.pace
-    if pace.num_steps < LEAST_PACE_STEPS:
+    if pace.num_steps < LEAST_PACE_STEPS or not pace.step_seconds > 0:
         return None
     found = since.of_steps().by_likelihood(CAUSES_OF_SLOWNESS)
     changes = f"Changed since: {listed(found)}." if found else "Nothing that is recorded has changed since."
@@ -48,7 +48,7 @@ def report_changes(setup: RunSetup) -> None:
         if recipe is None:  # it failed before it was set up
             recipe = start_recipe(setup, (setup.datasets.training, setup.datasets.validation))
         since = since_last_good(setup.run_dir, recipe)
-    except Exception:
+    except Exception:  # the device may be broken, too: the error of the run is the one to report
         logger.exception("What changed since the last good run could not be found out.")
         return
     if since is not None:
