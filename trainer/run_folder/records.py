@@ -134,7 +134,7 @@ def read_record(run_dir: Path) -> RunRecord:
         log.add(line)
     log.close()
     best_loss, best_step = log.best
-    holder, settings = holder_of(run_dir), _raw_settings(run_dir)
+    holder, settings = holder_of(run_dir), raw_settings(run_dir)
     ending, message = log.ending if holder is None else ("running", f"Process {holder.pid} trains it.")
     return RunRecord(
         run_dir=run_dir,
@@ -333,7 +333,7 @@ def _began_at(run_dir: Path) -> float:
     return first if first is not None else (named.timestamp() if named else 0.0)
 
 
-def _raw_settings(run_dir: Path) -> dict[str, Any]:
+def raw_settings(run_dir: Path) -> dict[str, Any]:
     """Return the run's config as it is in the file: reading it in full takes too long for a list of runs."""
     try:
         data = json.loads((run_dir / "config.json").read_text(encoding="utf-8"))

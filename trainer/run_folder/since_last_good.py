@@ -1,18 +1,16 @@
-"""What changed since the last good run: the newest finished run of the workspace and the family before a run."""
+"""The changes since the last good run: the newest finished run of the workspace and the family before a run."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from modules.estimate.run import in_gb
 from trainer.machine_events import PaceMeasured
 from trainer.run_folder.differences import Difference, Topic, differences, listed, setting_differences
 from trainer.run_folder.recipe import Machine, Recipe, known_recipe
-from trainer.run_folder.records import RunRecord, read_record, run_dirs
+from trainer.run_folder.records import RunRecord, raw_settings, read_record, run_dirs
 from trainer.run_folder.run_dir import age_of
 
 SLOWER = 1.3
@@ -121,19 +119,11 @@ def _pace_differences(before: PaceMeasured | None, now: PaceMeasured | None) -> 
 
 
 def _of_settings(run_dir: Path) -> Recipe:
-    return Recipe(_settings_of(run_dir), {}, Machine("", "", ""), (), ())
-
-
-def _settings_of(run_dir: Path) -> dict[str, Any]:
-    try:
-        data = json.loads((run_dir / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return data if isinstance(data, dict) else {}
+    return Recipe(raw_settings(run_dir), {}, Machine("", "", ""), (), ())
 
 
 def _family_of(run_dir: Path) -> str:
     """Return the family in the settings of a run; empty if they cannot be read."""
-    model = _settings_of(run_dir).get("model")
+    model = raw_settings(run_dir).get("model")
     family = model.get("family") if isinstance(model, dict) else None
     return str(family.get("name", "")) if isinstance(family, dict) else str(family or "")
