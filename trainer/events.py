@@ -358,6 +358,10 @@ class RunFailed:
     missing_model: str = ""
 
 
+SummarizedEvent = (
+    CacheFilled | ImagesDropped | BlocksCompiled | SettingChosen | ProfileWritten | ImagesReported | PaceMeasured
+)
+"""Events that the console and the window show by their own summary."""
 Event = (
     RunStarted
     | PhaseChanged

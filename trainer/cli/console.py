@@ -16,11 +16,9 @@ from trainer.cli.program import silence
 from trainer.event_lines import to_line
 from trainer.events import (
     BackupSaved,
-    CacheFilled,
     CacheProgress,
     DownloadProgress,
     Event,
-    ImagesDropped,
     ModelSaved,
     PhaseChanged,
     RewardMeasured,
@@ -30,10 +28,10 @@ from trainer.events import (
     SampleProgress,
     SampleReady,
     StepFinished,
+    SummarizedEvent,
     ValidationFinished,
     WarningRaised,
 )
-from trainer.machine_events import BlocksCompiled, ImagesReported, PaceMeasured, ProfileWritten, SettingChosen
 from trainer.rollout_events import ChoicesWanted
 
 _SECONDS_BETWEEN_LINES = 10.0
@@ -186,19 +184,6 @@ def words(event: Event) -> str:
             return _started_words(event)
         case PhaseChanged(phase=phase, detail=detail) if phase not in ("training", "sampling", "caching"):
             return f"{phase.replace('_', ' ')}: {detail}" if detail else phase.replace("_", " ")
-        case (
-            CacheFilled()
-            | ChoicesWanted()
-            | ImagesDropped()
-            | BlocksCompiled()
-            | SettingChosen()
-            | ProfileWritten()
-            | ImagesReported()
-            | PaceMeasured()
-            | ValidationFinished()
-            | RewardMeasured()
-        ):
-            return _measured_words(event)
         case SampleReady(path=path):
             return f"sample: {path}"
         case BackupSaved(path=path):
@@ -211,6 +196,20 @@ def words(event: Event) -> str:
             return message
         case RunFailed(message=message, advice=advice, details_path=details):
             return f"failed: {message}\n{advice}{f' Details: {details}' if details else ''}".rstrip()
+        case _:
+            return _measured_words(event)
+
+
+def _measured_words(event: Event) -> str:
+    if isinstance(event, SummarizedEvent):
+        return event.summary
+    match event:
+        case ValidationFinished():
+            return _validation_words(event)
+        case RewardMeasured():
+            return _reward_words(event)
+        case ChoicesWanted():
+            return f"{count(event.num_open, 'choice')} to make in {event.path}" if event.num_open else ""
         case _:
             return ""
 
@@ -228,40 +227,6 @@ def _started_words(event: RunStarted) -> str:
 def time_left(seconds: float | None) -> str:
     """Return a time left as text; empty if it is not known."""
     return f"{timedelta(seconds=round(seconds))} left" if seconds else ""
-
-
-_Measured = (
-    ValidationFinished
-    | RewardMeasured
-    | CacheFilled
-    | ChoicesWanted
-    | ImagesDropped
-    | BlocksCompiled
-    | SettingChosen
-    | ProfileWritten
-    | ImagesReported
-    | PaceMeasured
-)
-
-
-def _measured_words(event: _Measured) -> str:
-    match event:
-        case ValidationFinished():
-            return _validation_words(event)
-        case RewardMeasured():
-            return _reward_words(event)
-        case (
-            CacheFilled()
-            | ImagesDropped()
-            | BlocksCompiled()
-            | SettingChosen()
-            | ProfileWritten()
-            | ImagesReported()
-            | PaceMeasured()
-        ):
-            return event.summary
-        case ChoicesWanted():
-            return f"{count(event.num_open, 'choice')} to make in {event.path}" if event.num_open else ""
 
 
 def _validation_words(event: ValidationFinished) -> str:

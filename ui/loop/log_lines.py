@@ -10,19 +10,17 @@ from modules.system.paths import as_config_path
 from modules.system.problem import count, describe_data
 from trainer.events import (
     BackupSaved,
-    CacheFilled,
     Event,
-    ImagesDropped,
     ModelSaved,
     PhaseChanged,
     RewardMeasured,
     RunFailed,
     RunFinished,
     RunStarted,
+    SummarizedEvent,
     ValidationFinished,
     WarningRaised,
 )
-from trainer.machine_events import BlocksCompiled, ImagesReported, PaceMeasured, ProfileWritten, SettingChosen
 from ui.loop.wording import PHASE_LABELS, describe_validation, reward_line
 
 Tone = Literal["plain", "good", "warning", "error"]
@@ -44,22 +42,14 @@ def line_of(event: Event, at_seconds: float) -> LogLine | None:
 
 
 def _describe_event(event: Event) -> tuple[str, Tone] | None:
+    if isinstance(event, SummarizedEvent):
+        return event.summary, "plain"
     match event:
         case RunStarted():
             return _describe_start(event), "plain"
         case PhaseChanged(phase=phase, detail=detail):
             label = PHASE_LABELS.get(phase, phase)
             return f"{label}: {detail}" if detail else label, "plain"
-        case (
-            CacheFilled()
-            | ImagesDropped()
-            | BlocksCompiled()
-            | SettingChosen()
-            | ProfileWritten()
-            | ImagesReported()
-            | PaceMeasured()
-        ):
-            return event.summary, "plain"
         case ValidationFinished():
             return f"Validation loss {describe_validation(event)}", "plain"
         case RewardMeasured():
