@@ -33,7 +33,6 @@ from trainer.run_folder.differences import (
     differences,
     file_differences,
     image_differences,
-    listed,
     missing_images,
     names_of,
     setting_differences,
@@ -208,8 +207,7 @@ def _explain(recipe: Recipe, repeated: Recipe) -> Iterable[str]:
 
 
 def _sentence(difference: Difference) -> str:
-    text = listed([difference])
-    return f"{text[:1].upper()}{text[1:]}."
+    return f"{difference.text}."  # it may begin with the name of a file or a package
 
 
 def _number_in(problems: Iterable[Problem]) -> str:
