@@ -138,13 +138,13 @@ def missing_images(before: Sequence[ConceptImages], now: Sequence[ConceptImages]
 
 def setting_differences(before: Recipe, now: Recipe) -> Iterator[Difference]:
     """Yield the settings that differ and that have an effect on the result or on the time of a step."""
-    config = decode(now.config).config
-    was, after = (dict(_leaves(_comparable(recipe.config), "")) for recipe in (before, now))
+    configs = [decode(dict(recipe.config)).config for recipe in (before, now)]
+    was, after = (dict(_leaves(_comparable(config), "")) for config in configs)
     by_content = {f.setting for f in before.files} & {f.setting for f in now.files}
     for path in sorted((was.keys() | after.keys()) - by_content):
         if was.get(path) != after.get(path) and not path.startswith(_WITHOUT_EFFECT):
             values = (_text(after.get(path)), _text(was.get(path)))
-            yield Difference("setting", f"{_label(config, path)} is {values[0]} (was {values[1]})", path)
+            yield Difference("setting", f"{_label(configs[1], path)} is {values[0]} (was {values[1]})", path)
 
 
 def listed(found: Iterable[Difference], most: int = _MOST_NAMED) -> str:
@@ -202,9 +202,8 @@ def _changes(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[tupl
             yield name, was, after
 
 
-def _comparable(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings with defaults for those that are missing, and concepts without their folders."""
-    config = decode(dict(tree)).config
+def _comparable(config: Config) -> dict[str, Any]:
+    """Return the settings, with concepts without their folders."""
     encoded = encode(config)
     for concept in encoded["concepts"]:
         for name in ("name", "path", "captions_file", "metadata_file"):  # their content counts
