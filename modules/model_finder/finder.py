@@ -64,7 +64,7 @@ class FoundModel:
 
     @property
     def form(self) -> str:
-        """What the file contains, and its suffix: "Checkpoint, .safetensors"."""
+        """The label of its contents, with the suffix of a file: "Checkpoint, .safetensors"."""
         what = FILE_KINDS[self.kind.kind].label
         if self.kind.is_denoiser:
             what = f"{FAMILIES[self.kind.family].denoiser.label} alone"

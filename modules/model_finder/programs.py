@@ -142,9 +142,8 @@ def program_at(folder: Path) -> ProgramFolder | None:
     above = [folder.parent] if folder.name.lower() == "models" else []
     inner = (folder / name for program in PROGRAMS for name in program.names)
     for place in (folder, *above, *inner):
-        for program in PROGRAMS:
-            if all(_is_folder(place / mark) for mark in program.marks):
-                return ProgramFolder(program, place)
+        if (program := _program_of(place)) is not None:
+            return ProgramFolder(program, place)
     return None
 
 
@@ -183,7 +182,7 @@ def folders_in(path_file: Path) -> Iterator[tuple[ModelType, Path]]:
 
 
 def identity_of(path: Path) -> tuple[int, int] | None:
-    """Return what two paths to one file or folder have in common; None for a path that leads nowhere."""
+    """Return the device and inode of a file or folder, equal for all paths to it; None if the path leads nowhere."""
     try:
         status = path.stat()
     except (OSError, ValueError):
@@ -202,8 +201,13 @@ def _candidates(named: Sequence[Path]) -> Iterator[ProgramFolder]:
     for place in _usual_places():
         for program in PROGRAMS:
             for name in program.names:
-                if all(_is_folder(place / name / mark) for mark in program.marks):
-                    yield ProgramFolder(program, place / name)
+                if (owner := _program_of(place / name)) is not None:
+                    yield ProgramFolder(owner, place / name)
+
+
+def _program_of(folder: Path) -> Program | None:
+    """Return the first program all of whose marks are in a folder."""
+    return next((p for p in PROGRAMS if all(_is_folder(folder / mark) for mark in p.marks)), None)
 
 
 def _packages_of(owner: ProgramFolder) -> Iterator[ProgramFolder]:
@@ -214,18 +218,16 @@ def _packages_of(owner: ProgramFolder) -> Iterator[ProgramFolder]:
         except OSError:
             continue
         for folder in folders:
-            for program in PROGRAMS:
-                if all(_is_folder(folder / mark) for mark in program.marks):
-                    yield ProgramFolder(program, folder)
-                    break
+            if (program := _program_of(folder)) is not None:
+                yield ProgramFolder(program, folder)
 
 
 def _usual_places() -> list[Path]:
     home = Path.home()
     places = [home, home / "Documents", home / "Downloads", home / "Desktop", home / "AI", PROGRAM_ROOT.parent]
     if sys.platform == "win32":
-        places += [Path(f"{letter}:/") for letter in string.ascii_uppercase if Path(f"{letter}:/").exists()]
-        places += [place / "AI" for place in places[6:]]
+        drives = [Path(f"{letter}:/") for letter in string.ascii_uppercase if Path(f"{letter}:/").exists()]
+        places += [*drives, *(drive / "AI" for drive in drives)]
     else:
         places += [Path("/opt"), Path("/workspace")]  # of rented machines
     return places

@@ -44,6 +44,7 @@ def test_each_program_is_found_in_its_usual_place_with_its_models(home: Path) ->
     linked(home / "ComfyUI/models/diffusers/zog", Z_IMAGE)
     checkpoint(webui(home / "stable-diffusion-webui") / "models/Stable-diffusion/one.safetensors", "sd1")
     checkpoint(webui(home / "stable-diffusion-webui-forge", forge=True) / "models/Stable-diffusion/two.safetensors")
+    checkpoint(webui(home / "sd.webui/webui", forge=True) / "models/Stable-diffusion/five.safetensors")
     matrix = home / "StabilityMatrix/Data"
     checkpoint(matrix / "Models/StableDiffusion/three.safetensors")
     checkpoint(webui(matrix / "Packages/reforge", forge=True) / "models/Stable-diffusion/four.safetensors")
@@ -55,6 +56,7 @@ def test_each_program_is_found_in_its_usual_place_with_its_models(home: Path) ->
         "two.safetensors": "Forge",
         "three.safetensors": "StabilityMatrix",
         "four.safetensors": "Forge",
+        "five.safetensors": "Forge",  # in a folder with the name of A1111's
     }
     assert all(model.is_base_model for model in found)
     assert ranked(found, "sd")[0].path.name == "one.safetensors"
@@ -69,12 +71,11 @@ def test_a_folder_is_named_once_and_may_be_any(home: Path, tmp_path: Path) -> No
     checkpoint(program / "models/checkpoints/a.safetensors")
     checkpoint(tmp_path / "loose/sub/b.safetensors", "sd1")
     assert names(search([program, tmp_path / "loose"]).found) == {"a.safetensors": "ComfyUI", "b.safetensors": "loose"}
-    for way in (program, program / "models", program.parent):
-        found = program_at(way) if way != program.parent else None
-        assert found is None or found.path == program
+    assert program_at(program) == program_at(program / "models")
     assert program_at(tmp_path / "loose") is None
     place = program_at(program)
     assert place is not None
+    assert place.path == program
     assert place.place_for("loras") == program / "models/loras"
     assert place.place_for("embeddings") == program / "models/embeddings"
 
