@@ -147,13 +147,14 @@ def program_at(folder: Path) -> ProgramFolder | None:
     return None
 
 
-def find_programs(named: Sequence[Path] = ()) -> list[ProgramFolder]:
+def find_programs(named: Sequence[Path] = (), *, reads_settings: bool = True) -> list[ProgramFolder]:
     """Return the folders of the programs on this machine: those that the user has named first, then the usual places.
 
-    A program that is reached in two ways is there once.
+    With `reads_settings` also those that the settings files of programs name: to read from, not to write to. A program
+    that is reached in two ways is there once.
     """
     found: dict[tuple[int, int], ProgramFolder] = {}
-    for candidate in _candidates(named):
+    for candidate in _candidates(named, reads_settings=reads_settings):
         identity = identity_of(candidate.path)
         if identity is not None and identity not in found:
             found[identity] = candidate
@@ -190,11 +191,11 @@ def identity_of(path: Path) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def _candidates(named: Sequence[Path]) -> Iterator[ProgramFolder]:
+def _candidates(named: Sequence[Path], *, reads_settings: bool) -> Iterator[ProgramFolder]:
     for folder in named:
         if (found := program_at(folder)) is not None:
             yield found
-    for program in PROGRAMS:
+    for program in PROGRAMS if reads_settings else ():
         file, key = program.settings
         if file and (folder_name := _setting_in(file, key)) and (found := program_at(Path(folder_name))) is not None:
             yield found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -163,15 +164,22 @@ def test_the_card_shows_the_samples_and_opens_the_generate_page(window: Window, 
     assert not card.winfo_manager()
 
 
-def test_comfyui_is_asked_for_once_and_replaces_nothing_unasked(window: Window, card: EndCard, tmp_path: Path) -> None:
+def test_comfyui_is_asked_for_once_and_replaces_nothing_unasked(
+    window: Window, card: EndCard, home: Path, tmp_path: Path
+) -> None:
     def copies(shown: str) -> None:
         click(card.buttons["copy"])
         window.wait_until(lambda: shown in card.text._whole, shown)
 
     asked = window.asked
     asked.answers["ask_folder"] = tmp_path
+    in_settings = comfyui(tmp_path / "in settings")
+    settings = home / "settings/ComfyUI/config.json"
+    settings.parent.mkdir(parents=True)
+    settings.write_text(json.dumps({"basePath": str(in_settings)}))
     click(card.buttons["copy"])
     window.wait_until(lambda: asked.asked("ask_folder"), "the question")
+    assert asked.asked("ask_folder")[0][1] == in_settings, "it is proposed, and not written to unasked"
     window.settle()
     assert window.app.preferences.now.model_folders == ()
     program = comfyui(tmp_path / "elsewhere/ComfyUI")

@@ -138,8 +138,9 @@ class EndCard(Card):
         answers = (Answer("cancel", "Cancel", is_default=True), Answer("copy", "Copy it all the same"))
         return self._context.interaction.choose("Copy it all the same?", message, answers, "warning") == "copy"
 
-    def _copy_into(self, found: ProgramFolder | None) -> None:
-        program = found or self._ask_for_comfyui()
+    def _copy_into(self, found: tuple[ProgramFolder | None, Path]) -> None:
+        known, proposed = found
+        program = known or self._ask_for_comfyui(proposed)
         if self.end is None or self.facts is None or program is None:
             return
         result, kind = self.end.result, self.facts.kind
@@ -150,9 +151,9 @@ class EndCard(Card):
 
         self._work(plan, self._copy_unless_taken)
 
-    def _ask_for_comfyui(self) -> ProgramFolder | None:
+    def _ask_for_comfyui(self, proposed: Path) -> ProgramFolder | None:
         """Ask for the folder of ComfyUI and remember it; None if the user cancels, or if it is of something else."""
-        folder = self._context.interaction.ask_folder("The folder of ComfyUI", Path.home())
+        folder = self._context.interaction.ask_folder("The folder of ComfyUI", proposed)
         found = program_at(folder) if folder is not None else None
         if folder is not None and (found is None or found.program is not COMFYUI):
             missing = " and ".join(COMFYUI.marks)
@@ -293,5 +294,10 @@ class EndCard(Card):
             self.strip.pack_forget()
 
 
-def _find_comfyui(named: Sequence[Path]) -> ProgramFolder | None:
-    return next((found for found in find_programs(named) if found.program is COMFYUI), None)
+def _find_comfyui(named: Sequence[Path]) -> tuple[ProgramFolder | None, Path]:
+    """Return ComfyUI where it may be written to, and the folder to propose: a settings file decides no destination."""
+    known, others = (
+        [found for found in find_programs(named, reads_settings=reads) if found.program is COMFYUI]
+        for reads in (False, True)
+    )
+    return next(iter(known), None), others[0].path if others else Path.home()
