@@ -51,7 +51,7 @@ class EarlierPace:
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """Memory in bytes: of the process, of that what is pinned, and on the card."""
+    """Memory in bytes: of the process, the pinned part of it, and on the card."""
 
     process: int = 0
     pinned: int = 0
