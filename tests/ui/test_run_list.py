@@ -216,6 +216,7 @@ def test_what_changed_since_the_last_finished_run_is_shown(tmp_path: Path) -> No
     )
     now = replace(
         before,
+        machine=Machine("cpu", "a processor", "Windows"),
         versions={"torch": "2.13.0+rocm7.2", "python": "3.12"},
         concepts=(ConceptImages("zog", "training", 1, "d2", images={"a.png": "1 3"}),),
     )
@@ -229,7 +230,8 @@ def test_what_changed_since_the_last_finished_run_is_shown(tmp_path: Path) -> No
         write_recipe(place, recipe)
     assert changes_line(read_record(run_dir)) == (
         f"Changed since the last finished run, {day(1)}: torch is 2.13.0+rocm7.2 (was 2.13.0+rocm7.1); "
-        "1 caption of zog is changed (a.png). Likely the cause: torch is 2.13.0+rocm7.2 (was 2.13.0+rocm7.1). "
+        "the system is Windows (was Linux); 1 caption of zog is changed (a.png). "
+        "Likely the cause: torch is 2.13.0+rocm7.2 (was 2.13.0+rocm7.1). "
         "Also, a step takes 0.9 s (was 0.5 s)."
     )
     assert changes_line(read_record(good)) == ""
@@ -238,6 +240,7 @@ def test_what_changed_since_the_last_finished_run_is_shown(tmp_path: Path) -> No
     runs = compare_runs([read_record(path) for path in (good, run_dir)])
     assert ("Time of a step", ("0.5 s", "0.9 s")) in figure_rows(runs)
     assert recorded_rows(runs) == [
+        ("System", ("Linux", "Windows")),
         ("Torch", ("2.13.0+rocm7.1", "2.13.0+rocm7.2")),
         ("Images", ("as the first", "1 caption of zog is changed (a.png)")),
     ]

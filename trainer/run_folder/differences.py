@@ -38,6 +38,15 @@ _WITHOUT_EFFECT = (
     "unknown",
 )
 _MOST_NAMED = 4
+MACHINE_LABELS = {
+    "device": "device",
+    "processor": "processor",
+    "system": "system",
+    "driver": "driver",
+    "num_threads": "number of CPU threads",
+    "num_processes": "number of processes",
+}
+"""The label of each fact of a machine, by its name in a recipe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,18 +85,10 @@ def version_text(name: str, version: str) -> str:
 
 
 def _machine_differences(before: Recipe, now: Recipe) -> Iterator[Difference]:
-    labels = {
-        "device": "the device",
-        "processor": "the processor",
-        "system": "the system",
-        "driver": "the driver",
-        "num_threads": "the number of CPU threads",
-        "num_processes": "the number of processes",
-    }
-    for name, label in labels.items():
+    for name, label in MACHINE_LABELS.items():
         was, after = getattr(before.machine, name), getattr(now.machine, name)
         if was != after:
-            yield Difference("machine", f"{label} is {after or 'unknown'} (was {was or 'unknown'})")
+            yield Difference("machine", f"the {label} is {after or 'unknown'} (was {was or 'unknown'})")
 
 
 def file_differences(before: Recipe, now: Recipe) -> Iterator[Difference]:

@@ -9,7 +9,7 @@ from functools import partial
 
 from modules.config.schema import Config
 from modules.system.problem import count
-from trainer.run_folder.differences import file_differences, image_differences, listed, version_text
+from trainer.run_folder.differences import MACHINE_LABELS, file_differences, image_differences, listed, version_text
 from trainer.run_folder.recipe import Recipe, known_recipe
 from trainer.run_folder.records import RunRecord, config_of
 from ui.features.runs.model import memory_text, model_name, row_of, start_text, step_text
@@ -30,6 +30,7 @@ from ui.widgets.theme import GAP, PAD
 
 MAX_RUNS = 5
 _COLOURS = ("chart_smooth", "chart_validation", "chart_a", "chart_b", "chart_c")
+_SAME = "as the first"
 _FIGURES = ("Result", "Ended", "Steps", "Best validation", "Length", "Size")
 
 
@@ -107,19 +108,10 @@ def recorded_rows(runs: Sequence[ComparedRun]) -> list[tuple[str, tuple[str, ...
     return rows
 
 
-_SAME = "as the first"
-
-
 def _facts_of(recipe: Recipe) -> dict[str, str]:
-    machine = recipe.machine
-    facts = {
-        "Device": machine.device,
-        "Driver": machine.driver,
-        "Processor": machine.processor,
-        "CPU threads": str(machine.num_threads),
-        "Processes": str(machine.num_processes),
-    }
-    return facts | {name[:1].upper() + name[1:]: version_text(name, value) for name, value in recipe.versions.items()}
+    facts = {label: str(getattr(recipe.machine, name)) for name, label in MACHINE_LABELS.items()}
+    facts |= {name: version_text(name, value) for name, value in recipe.versions.items()}
+    return {name[:1].upper() + name[1:]: value for name, value in facts.items()}
 
 
 def _model_text(first: Recipe, recipe: Recipe) -> str:
