@@ -13,7 +13,7 @@ from typing import Any, Literal
 from modules.config.schema import Config
 from trainer.events import RunStarted, StepFinished
 from trainer.run_folder.event_log import EVENTS_FILE, num_whole_bytes
-from trainer.run_folder.records import config_of, read_record, run_dirs, timed_events
+from trainer.run_folder.records import config_of, is_run, read_record, run_dirs, timed_events
 from ui.loop.folding import fold, history_before
 from ui.loop.run_state import RunState
 from ui.loop.series import EMPTY, PastRun, Series
@@ -58,7 +58,7 @@ def _read_state(run_dir: Path, num_bytes: int | None = None) -> RunState:
 
 def list_runs_with_log(workspace: Path, *, without: Path | None = None) -> list[Path]:
     """Return the folders of a workspace's runs that have a log, the newest first."""
-    return [path for path in run_dirs(workspace) if path != without and (path / EVENTS_FILE).is_file()]
+    return [path for path in run_dirs(workspace) if path != without and is_run(path)]
 
 
 def read_last_state(workspace: Path) -> RunState | None:
