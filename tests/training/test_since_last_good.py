@@ -17,6 +17,7 @@ from trainer.events import RunFailed, WarningRaised
 from trainer.machine_events import PaceMeasured
 from trainer.methods.denoise import Denoise
 from trainer.methods.protocol import StepLoss
+from trainer.run import training_run
 from trainer.run.good_runs import earlier_pace
 from trainer.run_folder.recipe import RECIPE_FILE
 from trainer.run_folder.records import read_record, run_dirs
@@ -71,8 +72,9 @@ def test_a_run_that_fails_names_what_changed_since_the_last_good_one(
 
 
 def test_the_pace_of_the_last_good_run_counts_if_its_steps_are_the_same(
-    tiny_sd: Path, images: Path, tmp_path: Path
+    tiny_sd: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And a resumed run that fails before it is set up is compared by its new settings."""
     config = small_config(tmp_path, model=tiny_sd, images=images, training={"epochs": 1})
     for settings in ({}, {"general": {"seed": 3}}, {"training": {"batch_size": 1}}):
         run(laid_over(config, settings))
@@ -92,3 +94,9 @@ def test_the_pace_of_the_last_good_run_counts_if_its_steps_are_the_same(
     assert earlier_pace(third) is None, "another batch size"
     events.write_text(re.sub('"step_seconds": [^,]+', '"step_seconds": 0', events.read_text()))
     assert earlier_pace(second) is None, "nothing is so many times as slow as a step in no time"
+
+    monkeypatch.delattr(training_run, "load_run")
+    longer = laid_over(config, {"general": {"seed": 3}, "training": {"epochs": 2, "learning_rate": 0.5}})
+    failed = run(longer, resume_from=second)
+    [message] = [w.message for w in failed.of(WarningRaised) if "last finished run" in w.message]
+    assert "Learning rate is 0.5 (was 0.001)" in message

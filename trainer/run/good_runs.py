@@ -7,7 +7,7 @@ from pathlib import Path
 
 from trainer.callbacks.pace import EarlierPace
 from trainer.events import WarningRaised
-from trainer.run.recipe import start_recipe
+from trainer.run.recipe import start_recipe, with_this_attempt
 from trainer.run.setup import RunSetup
 from trainer.run_folder.differences import listed
 from trainer.run_folder.recipe import known_recipe
@@ -47,7 +47,7 @@ def report_changes(setup: RunSetup) -> None:
         recipe = known_recipe(setup.run_dir)
         if recipe is None:  # it failed before it was set up
             recipe = start_recipe(setup, (setup.datasets.training, setup.datasets.validation))
-        since = since_last_good(setup.run_dir, recipe)
+        since = since_last_good(setup.run_dir, with_this_attempt(recipe, setup) if recipe is not None else None)
     except Exception:  # the device may be broken, too: the error of the run is the one to report
         logger.exception("What changed since the last good run could not be found out.")
         return

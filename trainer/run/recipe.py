@@ -82,6 +82,16 @@ def finish_recipe(setup: RunSetup, result: Path, *, step: int) -> None:
             write_recipe(setup.run_dir, recipe)
 
 
+def with_this_attempt(recipe: Recipe, setup: RunSetup) -> Recipe:
+    """Return a recipe with the settings, versions and machine of now, which a resumed run may not have written yet."""
+    return replace(
+        recipe,
+        config=encode(pack_lists(setup.config)),
+        versions=dict(versions_here()),
+        machine=machine_facts(setup.machine, setup.num_threads),
+    )
+
+
 def machine_facts(machine: RunMachine, num_threads: int) -> Machine:
     """Return what computes a run."""
     return Machine(
