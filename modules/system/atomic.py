@@ -11,7 +11,7 @@ import os
 import shutil
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from modules.system.leftovers import put_back, sweep_once, temporary_path
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2  # of renameat2 on Linux
 _RENAME_SWAP = 2  # of renamex_np on macOS
+_CHUNK_BYTES = 1 << 23
 _NOT_SUPPORTED = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
@@ -127,10 +128,19 @@ def write_bytes(destination: Path, content: bytes) -> None:
         temporary.write_bytes(content)
 
 
-def copy_file(source: Path, destination: Path) -> None:
-    """Copy a file atomically. Raises OSError."""
+def copy_file(source: Path, destination: Path, on_bytes: Callable[[int], object] | None = None) -> None:
+    """Copy a file atomically. Raises OSError.
+
+    `on_bytes` is called with the bytes of each chunk that has been copied, and may raise to stop the copy.
+    """
     with atomic_file(destination) as temporary:
-        shutil.copyfile(source, temporary)
+        if on_bytes is None:
+            shutil.copyfile(source, temporary)
+            return
+        with source.open("rb") as read, temporary.open("wb") as written:
+            while chunk := read.read(_CHUNK_BYTES):
+                written.write(chunk)
+                on_bytes(len(chunk))
 
 
 def copy_folder(source: Path, destination: Path) -> None:

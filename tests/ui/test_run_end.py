@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ from ui.features.run.end_card import EndCard
 from ui.features.run.ending import end_of, look_at, pairs_of
 from ui.features.run.program_copy import copy_into
 from ui.features.run.samples import write_stars
+from ui.loop.background import JobCancelledError
 from ui.loop.past_runs import read_past_state
 from ui.loop.run_state import RunState
 
@@ -113,12 +115,23 @@ def test_each_kind_of_file_is_copied_where_comfyui_reads_it(tmp_path: Path) -> N
     models = program.path / "models"
     places = [models / "loras/zog.safetensors", models / "embeddings/word.safetensors"]
     assert [place for _, place in copy.files] == places
-    copy.write()
+    total = lora.stat().st_size + 1
+
+    def stop(_what: str, done: int, _total: int) -> None:
+        assert done == total - 1
+        raise JobCancelledError
+
+    with pytest.raises(JobCancelledError):
+        copy.write(stop)
+    assert not list((models / "loras").iterdir()), "a copy that was stopped leaves nothing"
+    reports: list[tuple[int, int]] = []
+    copy.write(lambda _what, *numbers: reports.append(numbers))
+    assert reports == [(total - 1, total), (total, total)]
     assert copy.is_there
     (models / "loras/zog.safetensors").write_bytes(b"of somebody else")
     assert copy.taken == (models / "loras/zog.safetensors",)
     free = copy.with_free_names()
-    free.write()
+    free.write(lambda *_progress: None)
     assert (models / "loras/zog-2.safetensors").read_bytes() == lora.read_bytes()
     assert (models / "loras/zog.safetensors").read_bytes() == b"of somebody else"
     model = checkpoint(tmp_path / "out/model.safetensors")
@@ -182,10 +195,20 @@ def test_comfyui_is_asked_for_once_and_replaces_nothing_unasked(
     assert asked.asked("ask_folder")[0][1] == in_settings, "it is proposed, and not written to unasked"
     window.settle()
     assert window.app.preferences.now.model_folders == ()
-    program = comfyui(tmp_path / "elsewhere/ComfyUI")
+    asked.answers["ask_folder"] = comfyui(tmp_path / "elsewhere/ComfyUI")
+    has_stopped = threading.Event()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ui.features.run.program_copy.copy_file", lambda *_copy: has_stopped.wait(20))
+        copies("Copying to ComfyUI")
+        window.wait_until(lambda: card._copying is not None, "the copy")
+        copies("The copy was stopped.")
+        has_stopped.set()
+    window.settle()
+    assert card.buttons["copy"]._text == "Copy to ComfyUI"
+    program = tmp_path / "elsewhere/ComfyUI"
     place = program / "models/loras/zog.safetensors"
     place.write_bytes(b"of somebody else")
-    asked.answers |= {"ask_folder": program, "choose": "keep"}
+    asked.answers["choose"] = "keep"
     copies("Copied to ComfyUI: loras/zog-2.safetensors.")
     assert place.read_bytes() == b"of somebody else"
     asked.answers["choose"] = "replace"

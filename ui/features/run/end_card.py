@@ -14,8 +14,10 @@ from ui.features.run.ending import MAX_PAIRS, EndFacts, Pair, RunEnd, end_of, lo
 from ui.features.run.model import Starter
 from ui.features.run.program_copy import ProgramCopy, copy_into
 from ui.forms.context import Context
+from ui.loop.background import Job
 from ui.loop.interaction import REPLACE_FILE, Answer, failure_of
 from ui.loop.run_state import RunState
+from ui.loop.wording import format_size
 from ui.widgets.card import Card
 from ui.widgets.controls import Button
 from ui.widgets.fitted_text import FittedText, shorten
@@ -28,6 +30,7 @@ _CHECKPOINTS_TIP = (
     "Compare the saves and backups of the run with the same prompts, and choose another one as the result"
 )
 _NOT_COPIED = "The model was not copied"
+_COPY = "Copy to ComfyUI"
 
 
 class EndCard(Card):
@@ -55,6 +58,7 @@ class EndCard(Card):
         self._dismissed: RunEnd | None = None
         self._samples: Sequence[object] = ()
         self._copied = ""  # where the result was copied, as a sentence
+        self._copying: Job | None = None
         self._photos = Photos(self, context.pump, self._draw_photos, most=2 * MAX_PAIRS)
         self._images: dict[Path, Text] = {}
         self._add_header()
@@ -101,7 +105,11 @@ class EndCard(Card):
             self._context.interaction.open_path(self.end.result.parent)
 
     def copy(self) -> None:
-        """Copy the result into ComfyUI, whose folder is found, or else asked for and remembered."""
+        """Copy the result into ComfyUI, whose folder is found, or else asked for and remembered; or stop the copy."""
+        if self._copying is not None:
+            self._copying.cancel()
+            self._end_copy(" The copy was stopped.")
+            return
         if self.end is None or not self._may_copy(self.end):
             return
         named = [Path(name) for name in self._context.preferences.now.model_folders]
@@ -180,13 +188,34 @@ class EndCard(Card):
             if answer not in ("replace", "keep"):
                 return
             copy = copy.with_free_names() if answer == "keep" else copy
-        self._copied = f" Copying to {COMFYUI.label}…"
-        self._read()
-        self._work(copy.write, lambda _done: self._show_copied(copy))
+        self._show_progress("", 0, 0)
+        self.buttons["copy"].configure(text="Stop")
+        target = f"{copy.destination.parent.name}/{copy.destination.name}"
+        self._copying = self._context.pump.background.run_reporting(
+            copy.write,
+            lambda _done: self._end_copy(f" Copied to {COMFYUI.label}: {target}."),
+            self._fail_copy,
+            progress=self._show_progress,
+        )
 
-    def _show_copied(self, copy: ProgramCopy) -> None:
-        self._copied = f" Copied to {COMFYUI.label}: {copy.destination.parent.name}/{copy.destination.name}."
-        self._read()
+    def _show_progress(self, _what: str, done: int, total: int) -> None:
+        share = f" {format_size(done)} of {format_size(total)}" if total else ""
+        self._show_copied(f" Copying to {COMFYUI.label}…{share}")
+
+    def _end_copy(self, outcome: str) -> None:
+        self._copying = None
+        if self.winfo_exists():
+            self.buttons["copy"].configure(text=_COPY)
+        self._show_copied(outcome)
+
+    def _fail_copy(self, error: Exception) -> None:
+        self._end_copy("")
+        self._context.interaction.show_failure(failure_of(_NOT_COPIED, error, "Nothing was replaced."))
+
+    def _show_copied(self, outcome: str) -> None:
+        if self.winfo_exists():
+            self._copied = outcome
+            self._read()
 
     def _work(self, work: Callable[[], object], done: Callable[..., object]) -> None:
         """Work in the background, with the button disabled until then."""
@@ -221,7 +250,7 @@ class EndCard(Card):
         for name, label, press, tip in (
             ("try", "Try it", self.try_it, "Sample it on the Generate page"),
             ("checkpoints", "Checkpoints…", self.compare_checkpoints, _CHECKPOINTS_TIP),
-            ("copy", "Copy to ComfyUI", self.copy, "Copy it into the folder of ComfyUI for such files"),
+            ("copy", _COPY, self.copy, "Copy it into the folder of ComfyUI for such files"),
             ("show", "Show file", self.show_file, "Open the folder that it is in"),
             ("longer", "Train longer…", self.train_longer, "Continue this run for more epochs, from its last backup"),
             ("close", "Close", self.dismiss, "Hide this card"),

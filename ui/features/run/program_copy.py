@@ -12,6 +12,7 @@ from modules.model_finder.programs import ProgramFolder
 from modules.system.atomic import copy_file
 from modules.system.errors import DarkroomError
 from trainer.run_folder.result import embeddings_folder, model_files
+from ui.loop.background import Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +45,18 @@ class ProgramCopy:
                 return replace(self, files=files)
             number += 1
 
-    def write(self) -> None:
-        """Copy the files, each atomically. Raises OSError."""
-        for source, place in self.files:
-            if not _is_equal(source, place):
-                copy_file(source, place)
+    def write(self, report: Report) -> None:
+        """Copy the files, each atomically; `report` is called with the bytes so far. Raises OSError."""
+        needed = [(source, place) for source, place in self.files if not _is_equal(source, place)]
+        total, done = sum(source.stat().st_size for source, _ in needed), 0
+
+        def count_bytes(num_bytes: int) -> None:
+            nonlocal done
+            done += num_bytes
+            report("", done, total)
+
+        for source, place in needed:
+            copy_file(source, place, count_bytes)
 
 
 def copy_into(program: ProgramFolder, result: Path, kind: FileKind) -> ProgramCopy:
