@@ -86,7 +86,7 @@ class Download:
             )
 
     def ask(self, name: str) -> None:
-        """Ask Hugging Face about a repository in the background; not in offline mode, nor about a name that is none."""
+        """Ask Hugging Face about a repository in the background; not in offline mode, nor about an invalid name."""
         if name == self._asked or not is_repository(name) or not self.may_ask:
             return
         if self._lookup is not None:

@@ -102,7 +102,7 @@ class FoundModels:
 
     @property
     def status(self) -> str:
-        """What the search does, or what it has found."""
+        """The progress of the search, or its outcome, as a sentence."""
         if self.is_searching:
             return f"Searching, {count(len(self.models), 'model')} so far: {self._folder}"
         usable = [m for m in self.models if m.is_base_model]

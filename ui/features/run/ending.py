@@ -36,7 +36,7 @@ class RunEnd:
 
 @dataclass(frozen=True, slots=True)
 class EndFacts:
-    """What the disk has of a run that has finished: the kind of its result, its size, and the ways on.
+    """The facts on disk about a run that has finished: the kind of its result, its size, and the ways on.
 
     `sampled` is the result for the Generate page, `backup` the one to train longer from, each None if there is none;
     `starred` are the samples that the user has starred.
@@ -86,7 +86,7 @@ _NOT_ALL = ("no", "partly")
 
 
 def look_at(end: RunEnd) -> EndFacts | None:
-    """Return what there is of a finished run; None if its result is gone. For a background thread."""
+    """Return the facts of a finished run; None if its result is gone. For a background thread."""
     try:
         files = [f for f in end.result.rglob("*") if f.is_file()] if end.result.is_dir() else [end.result]
         size = sum(file.stat().st_size for file in files)
