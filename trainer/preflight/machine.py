@@ -1,4 +1,4 @@
-"""What a machine has for training: a GPU or none, memory, cores and free disk space."""
+"""The hardware of a machine that matters for training: a GPU or none, memory, cores and free disk space."""
 
 from __future__ import annotations
 

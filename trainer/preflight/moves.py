@@ -130,11 +130,7 @@ def slowest_part(budget: Budget) -> PartSpec:
 def reached_encoders(budget: Budget) -> list[PartSpec]:
     """Return the text encoders that gradients pass through."""
     plans = budget.run.plans
-    return [
-        p
-        for p in budget.config.family_parts
-        if p.role == "text_encoder" and p.name in plans and plans[p.name].has_gradient
-    ]
+    return [p for p in budget.config.family.parts if p.role == "text_encoder" and plans[p.name].has_gradient]
 
 
 def _sacrifice(path: str, words: str, *values: tuple[str, Any]) -> Move:

@@ -32,7 +32,7 @@ _MOST = 3
 
 @dataclass(frozen=True, slots=True)
 class RunEstimate:
-    """What a run needs on a machine: its model's download (0 if it is here), its memory, and the time of a step."""
+    """The needs of a run on a machine: its model's download (0 if it is here), its memory, and the time of a step."""
 
     download_bytes: int
     memory_bytes: int
@@ -100,7 +100,7 @@ def fits(needs: RunEstimate, machine: Machine) -> bool:
 
 
 def estimate_run(config: Config, machine: Machine) -> RunEstimate | None:
-    """Return what a run needs on a machine, with square images; None where it cannot be estimated."""
+    """Return the needs of a run on a machine, with square images; None where they cannot be estimated."""
     sides = [side for side in config.data.resolution_px if isinstance(side, int)]
     side = max(sides, default=config.family.default_resolution_px)
     budget = known_budget(config, {Size(side, side): _USUAL_IMAGES})

@@ -57,7 +57,7 @@ def problems_of_processor(
 
 
 def _other_ways(machine: Machine) -> str:
-    """Return what to do instead: presets that the processor can train, or another machine."""
+    """Return the advice: presets that the processor can train, or another machine."""
     names = " or ".join(names_on_processor(machine))
     smaller = f"Choose a smaller model, such as the preset {names}" if names else "Choose a smaller model"
     return f"{smaller}, or train on a machine with a GPU (python -m trainer train CONFIG)."

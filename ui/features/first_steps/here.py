@@ -51,7 +51,7 @@ def find_offers(machine: Machine, report: Report) -> tuple[Offer, ...]:
 
 
 def find_needs(config: Config, machine: Machine) -> tuple[RunEstimate | None, bool]:
-    """Return what a config needs on a machine, and whether it fits. For a background thread."""
+    """Return the needs of a config on a machine, and whether it fits. For a background thread."""
     from trainer.preflight.presets_here import estimate_run, fits
 
     needs = estimate_run(config, machine)
@@ -65,7 +65,7 @@ def needs_key(config: Config) -> tuple[object, ...]:
 
 
 def describe_machine(machine: Machine) -> str:
-    """Return what this computer has as a sentence."""
+    """Return the hardware of this computer as a sentence."""
     if machine.gpu is not None:
         processor = f"a GPU with {machine.card_gb} GB"
     else:
@@ -75,7 +75,7 @@ def describe_machine(machine: Machine) -> str:
 
 
 def describe_offers(here: Here) -> str:
-    """Return what the offered presets are, as a sentence after the one about the computer."""
+    """Return the sentence about the offered presets, which follows the one about the computer."""
     if here.offers is None:
         return "Looking for the presets that it can train…"
     if not here.offers:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class FirstLook:
-    """What was found so far; `changed` is emitted when there is more."""
+    """The results so far; `changed` is emitted when there is more."""
 
     def __init__(self, background: Background) -> None:
         self.here: Here | None = None

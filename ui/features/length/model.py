@@ -43,7 +43,7 @@ class LengthModel:
 
     @property
     def message(self) -> str:
-        """What is known of the images, and the present length."""
+        """The sentence about the images that are known, and the present length."""
         if self.stage == "counting":
             return "Counting the images…"
         if self._amount is None or not self.choices:
