@@ -60,6 +60,7 @@ WITHOUT_RESULT = {
     "general.tensorboard_always_on": "what is drawn: tests/ui, test_tensorboard",
     "general.tensorboard_port": "what is drawn: test_tensorboard",
     "general.tensorboard_expose": "what is drawn: test_tensorboard",
+    "general.separate_process": "where the run trains: tests/ui, test_leaving_a_run",
     "general.num_threads": "speed, up to rounding: test_start_of_a_run",
     "general.deterministic": "a processor computes the same twice: test_deterministic",
     "general.only_cache": "fills the caches and trains nothing: test_one_scan",

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import os
+import platform
+import signal
+import subprocess
+import sys
+import time
 import tkinter as tk
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
+from modules.config.codec import export_file
+from modules.settings.edit import replace_value
 from modules.system.file_lock import Holder
+from modules.system.paths import session_file
 from tests.builders.runs import run as run_here
 from tests.ui.conftest import Window
 from tests.ui.fake_engine import started, step
@@ -23,9 +33,10 @@ from trainer.event_lines import to_line
 from trainer.events import PhaseChanged, RunFailed, RunFinished, StepFinished
 from trainer.launch import RunRequest
 from trainer.run_folder import inbox
-from trainer.run_folder.attached import AttachedRun
+from trainer.run_folder.attached import AttachedRun, Detached
 from trainer.run_folder.backup import write_backup
-from trainer.run_folder.run_lock import RunLock
+from trainer.run_folder.run_lock import RunLock, holder_of
+from ui.app.session_files import load_session, take_session
 from ui.app.window import App
 from ui.forms.preferences import LeftRun
 from ui.loop.past_runs import read_state_so_far
@@ -33,23 +44,23 @@ from ui.loop.past_runs import read_state_so_far
 NAME = "2026-03-01_12-00-00"
 
 
-class Detached:
+class Starts:
     """Takes the request for a detached run; the process that it names is this one."""
 
     def __init__(self) -> None:
         self.requests: list[RunRequest] = []
         self.error: OSError | None = None
 
-    def start(self, request: RunRequest) -> tuple[Holder, Path]:
+    def start(self, request: RunRequest) -> Detached:
         if self.error is not None:
             raise self.error
         self.requests.append(request)
-        return Holder.of(os.getpid()), Path("child.log")
+        return Detached(Holder.of(os.getpid()), Path("child.log"))
 
 
 @pytest.fixture
-def detached(ready: Window) -> Detached:
-    taken = Detached()
+def detached(ready: Window) -> Starts:
+    taken = Starts()
     ready.app.closing._start = taken.start
     ready.asked.answers["choose"] = "leave"
     return taken
@@ -63,7 +74,7 @@ def begin(window: Window, folder: Path, *, steps: int = 2) -> Any:
 
 
 def test_a_run_is_stopped_and_continued_by_a_process_of_its_own(
-    ready: Window, detached: Detached, tmp_path: Path
+    ready: Window, detached: Starts, tmp_path: Path
 ) -> None:
     run_dir = write_run(tmp_path, NAME, [])
     run = begin(ready, run_dir)
@@ -85,7 +96,7 @@ def test_a_run_is_stopped_and_continued_by_a_process_of_its_own(
     assert (left.run_dir, left.pid) == (str(run_dir), os.getpid())
 
 
-def test_a_run_without_a_backup_begins_again(ready: Window, detached: Detached) -> None:
+def test_a_run_without_a_backup_begins_again(ready: Window, detached: Starts) -> None:
     run = press_start(ready)
     ready.app.closing.ask()
     run.end(RunFinished("stopped", 0, "Stopped before the first step."))
@@ -94,7 +105,7 @@ def test_a_run_without_a_backup_begins_again(ready: Window, detached: Detached) 
     assert (request.kind, request.resume_from, request.datasets) == ("train", None, None)
 
 
-def test_a_run_that_finishes_meanwhile_is_not_continued(ready: Window, detached: Detached) -> None:
+def test_a_run_that_finishes_meanwhile_is_not_continued(ready: Window, detached: Starts) -> None:
     run = press_start(ready)
     ready.app.closing.ask()
     run.end(RunFinished("finished", 400, "All done."))
@@ -102,7 +113,7 @@ def test_a_run_that_finishes_meanwhile_is_not_continued(ready: Window, detached:
     assert detached.requests == []
 
 
-def test_the_window_stays_where_the_run_fails_or_the_process_cannot_start(ready: Window, detached: Detached) -> None:
+def test_the_window_stays_where_the_run_fails_or_the_process_cannot_start(ready: Window, detached: Starts) -> None:
     run = press_start(ready)
     ready.app.closing.ask()
     run.end(RunFailed("The disk is full."))
@@ -139,18 +150,19 @@ def test_the_next_window_follows_it_and_controls_it(open_window: Callable[..., W
     lock, commands = RunLock(run_dir), CommandDesk()
     window = open_window()
     session, closing = window.app.context.session, window.app.closing
-    process = Holder.of(os.getpid())
-    window.app.preferences.change(left_run=LeftRun(str(run_dir), process.pid, process.started, ""))
-    assert closing.look() == run_dir
+    process = Detached(Holder.of(os.getpid()), tmp_path / "child.log")
+    left = LeftRun(str(run_dir), process.process.pid, process.process.started, str(process.log))
+    window.app.preferences.change(left_run=left)
+    assert closing.look() == left
     window.wait_until(lambda: session.is_active, "the attached run")
-    assert session.is_attached
+    assert session.attached is not None
     assert window.app.context.navigation.page == "run"
-    assert window.app.preferences.now.left_run is None
+    assert window.app.preferences.now.left_run == left, "for the window after this one"
     with (run_dir / "events.jsonl").open("a") as file:
         file.write(to_line(step(4)) + "\n" + to_line(step(5))[:20])
     window.wait_until(lambda: len(session.state.curve("loss")) == 4, "the next step")
     assert [number for number, _ in session.state.curve("loss")] == [1, 2, 3, 4]
-    with inbox.open_inbox(run_dir, commands):
+    with inbox.open_inbox(process.inbox_file, commands):
         session.pause()
         window.wait_until(lambda: commands.is_paused, "the pause")
         session.stop()
@@ -158,12 +170,11 @@ def test_the_next_window_follows_it_and_controls_it(open_window: Callable[..., W
     with (run_dir / "events.jsonl").open("a") as file:
         file.write(to_line(step(5))[20:] + "\n" + to_line(RunFinished("stopped", 5, "Stopped.")) + "\n")
     lock.release()
-    window.app.preferences.change(left_run=None)
     window.wait_until(lambda: session.stage == "idle", "the end")
     assert session.state.finished is not None
     assert session.state.finished.outcome == "stopped"
     assert len(session.state.curve("loss")) == 5
-    assert not session.is_attached
+    assert session.attached is None
 
 
 def test_closing_leaves_a_followed_run_alone(open_window: Callable[..., Window], tmp_path: Path) -> None:
@@ -215,15 +226,96 @@ def test_another_process_stops_a_run(config: Any, monkeypatch: pytest.MonkeyPatc
         if isinstance(event, StepFinished) and not sent:
             sent.append(event.step)
             (folder,) = (Path(config.general.workspace_dir) / "runs").iterdir()
-            inbox.send(folder, Stop())
+            inbox.send(folder / inbox.INBOX_FILE, Stop())
 
     ran = run_here(config, on_event=listen)
     assert ran.finished.outcome == "stopped"
     (folder,) = (Path(config.general.workspace_dir) / "runs").iterdir()
     assert not (folder / inbox.INBOX_FILE).exists()
-    inbox.send(folder, Pause())
+    inbox.send(folder / inbox.INBOX_FILE, Pause())
     ran = run_here(config, resume_from=folder, on_event=listen)
     assert ran.finished.outcome == "finished"
+
+
+def test_a_run_that_outlives_the_window_is_noted_when_it_starts(
+    ready: Window, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Commands reach it before it has a folder, and leaving it requires no backup."""
+    process = Detached(Holder.of(os.getpid()), tmp_path / "child.log")
+    monkeypatch.setattr(ready.app.context.session, "_launch", lambda _request: AttachedRun(None, detached=process))
+    ready.app.starter.start()
+    session = ready.app.context.session
+    ready.wait_until(lambda: session.is_active, "the run")
+    left = ready.app.preferences.now.left_run
+    assert left == LeftRun("", process.process.pid, process.process.started, str(process.log))
+    ready.wait_until(lambda: _saved_left_run() == left, "the saved session")
+    commands = CommandDesk()
+    session.pause()
+    with inbox.open_inbox(process.inbox_file, commands, is_new=True):
+        ready.wait_until(lambda: commands.is_paused, "the pause")
+    process.events_file.write_text("".join(to_line(e) + "\n" for e in (started(str(tmp_path)), step(1))))
+    ready.wait_until(lambda: session.state.step is not None, "a step")
+    assert process.run_dir() == tmp_path
+    ready.asked.answers["choose"] = "leave"
+    ready.app.closing.ask()
+    assert ready.app._is_closed
+    assert _saved_left_run() == left
+
+
+def _saved_left_run() -> LeftRun | None:
+    return load_session(session_file()).settings.left_run
+
+
+def test_a_process_without_a_run_yet_is_followed_from_its_first_event(
+    open_window: Callable[..., Window], tmp_path: Path
+) -> None:
+    process, window = Detached(Holder.of(os.getpid()), tmp_path / "child.log"), open_window()
+    process.events_file.write_text(to_line(PhaseChanged("loading")) + "\n")
+    left = LeftRun("", process.process.pid, process.process.started, str(process.log))
+    window.app.preferences.change(left_run=left)
+    assert window.app.closing.look() == left
+    session = window.app.context.session
+    window.wait_until(lambda: session.state.phase == "loading", "the first event")
+    assert session.stage == "running"
+    with process.events_file.open("a") as file:
+        file.write(to_line(RunFailed("There is no model.")) + "\n")
+    window.wait_until(lambda: session.state.failed, "the failure")
+    window.app.context.session.leave()
+
+
+def test_another_window_does_not_follow_the_run_of_one_that_is_open(
+    open_window: Callable[..., Window], tmp_path: Path
+) -> None:
+    first = open_window()
+    first.app.preferences.change(left_run=LeftRun(str(tmp_path), os.getpid(), 1.0, ""), scale_percent=100)
+    first.app.save_session()
+    second = take_session(session_file())
+    assert second.last.settings.left_run is None
+    assert second.last.settings.scale_percent == 100
+    second.release()
+
+
+def test_a_process_that_was_refused_reports_its_words(tmp_path: Path) -> None:
+    ended = Detached(Holder(os.getpid(), 1.0, platform.node()), tmp_path / "child.log")
+    ended.log.write_text("There is no file x.json\n")
+    run = AttachedRun(None, detached=ended)
+    run.thread.join(20)
+    failed = run.events.get_nowait()
+    assert isinstance(failed, RunFailed)
+    assert failed.message == "The training process ended unexpectedly: There is no file x.json"
+    assert failed.details_path == str(ended.log)
+
+
+def test_the_files_of_a_process_that_ended_as_it_should_are_removed(tmp_path: Path) -> None:
+    done = RunFinished("finished", 400, "All done.")
+    ended = Detached(Holder(os.getpid(), 1.0, platform.node()), tmp_path / "child.log")
+    for file in (ended.log, ended.config_file, ended.inbox_file):
+        file.write_text("")
+    ended.events_file.write_text(f"{to_line(done)}\n")
+    run = AttachedRun(None, detached=ended)
+    run.thread.join(20)
+    assert run.events.get_nowait() == done
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.fixture
@@ -258,7 +350,7 @@ def test_the_engine_trains_on_and_is_found_again(real: Window, root: tk.Tk, tmp_
     window = Window(again, real.engine, real.asked)
     again.show()
     session = again.context.session
-    wait(window, lambda: session.is_attached, "the run that continued")
+    wait(window, lambda: session.attached, "the run that continued")
     wait(window, lambda: session.state.step is not None and session.state.step.step > left_at.step + 2, "its steps")
     again.shell.bottom_bar.start.invoke()
     wait(window, lambda: session.stage == "idle", "the stop")
@@ -267,3 +359,56 @@ def test_the_engine_trains_on_and_is_found_again(real: Window, root: tk.Tk, tmp_
     steps = [number for number, _ in session.state.curve("loss")]
     assert steps == list(range(1, session.state.finished.step + 1))
     again.close()
+
+
+# A window that starts its config, as a press on Start does.
+_STARTING = """
+import sys
+from pathlib import Path
+from tests.ui.recorder import Recorder
+from ui.app.window import App
+app = App(config_path=Path(sys.argv[1]), interaction=Recorder())
+app.show()
+app.starter.start()
+app.run()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.full
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals to kill with")
+def test_a_killed_window_does_not_end_its_run(config: Any, open_window: Callable[..., Window], tmp_path: Path) -> None:
+    """The next window follows it to its end, and the result is bit-equal to that of a thread."""
+    config = replace_value(replace_value(config, "general.num_threads", 1), "training.epochs", 40)
+    config = replace_value(config, "sampling.prompts", ())
+    apart = replace_value(config, "general.separate_process", True)
+    apart = replace_value(apart, "output.destination", str(tmp_path / "apart.safetensors"))
+    export_file(apart, tmp_path / "apart.json")
+    with subprocess.Popen([sys.executable, "-c", _STARTING, str(tmp_path / "apart.json")]) as window:
+        runs = Path(config.general.workspace_dir) / "runs"
+        wait_for(lambda: any('"step": 5,' in file.read_text() for file in runs.glob("*/events.jsonl")))
+        window.send_signal(signal.SIGKILL)
+    [run_dir] = runs.iterdir()
+    assert holder_of(run_dir) is not None, "it trains on"
+    after = open_window()
+    session = after.app.context.session
+    wait(after, lambda: session.attached, "the run, followed")
+    wait(after, lambda: session.stage == "idle", "its end")
+    assert session.state.finished is not None
+    assert session.state.finished.outcome == "finished"
+    steps = session.state.finished.step
+    assert [number for number, _ in session.state.curve("loss")] == list(range(1, steps + 1))
+    assert after.app.preferences.now.left_run is not None
+    ran = run_here(config)
+    assert ran.finished.step == steps
+    theirs, ours = (load_file(str(tmp_path / f"{name}.safetensors")) for name in ("apart", "lora"))
+    assert theirs.keys() == ours.keys()
+    assert all(torch.equal(theirs[name], ours[name]) for name in ours)
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    """Wait for another process."""
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

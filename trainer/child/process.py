@@ -57,23 +57,25 @@ def spawn_trainer(arguments: Sequence[str], errors: IO[bytes]) -> Child:
 
 def spawn_python(arguments: Sequence[str], errors: IO[bytes] | int) -> subprocess.Popen[str]:
     """Start Python with these arguments; its standard error goes to a file. Raises OSError."""
-    return _popen(arguments, subprocess.PIPE, errors)
+    return _popen(arguments, errors, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
-def detached_python(arguments: Sequence[str], errors: IO[bytes]) -> int:
+def detached_python(arguments: Sequence[str], output: IO[bytes], errors: IO[bytes]) -> int:
     """Start Python with these arguments, without pipes: it outlives this process. Return its id. Raises OSError."""
-    process = _popen(arguments, subprocess.DEVNULL, errors)
+    process = _popen(arguments, errors, stdin=subprocess.DEVNULL, stdout=output)
     process.returncode = 0  # no wait for it, about which Python would warn
     return process.pid
 
 
-def _popen(arguments: Sequence[str], pipes: int, errors: IO[bytes] | int) -> subprocess.Popen[str]:
+def _popen(
+    arguments: Sequence[str], errors: IO[bytes] | int, *, stdin: int, stdout: IO[bytes] | int
+) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-s", *arguments],
         cwd=PROGRAM_ROOT,
         env={k: v for k, v in os.environ.items() if k != "DARKROOM_CALLER_DIR"},
-        stdin=pipes,
-        stdout=pipes,
+        stdin=stdin,
+        stdout=stdout,
         stderr=errors,
         text=True,
         encoding="utf-8",
@@ -103,7 +105,7 @@ class ChildProcess(Generic[_EventT]):
         self.events: queue.SimpleQueue[_EventT] = queue.SimpleQueue()
         self._read_line, self._ending, self._discarded = read, ending, discarded
         self._writing = threading.Lock()
-        self._log = _new_log()
+        self._log = new_log()
         with _open_log(self._log) as errors:
             self.process = spawn(arguments, errors)
         self.thread = threading.Thread(target=self._read, name="darkroom-child-events", daemon=True)
@@ -180,8 +182,8 @@ def _open_log(log: Path) -> IO[bytes]:
         return Path(os.devnull).open("wb")
 
 
-def _new_log() -> Path:
-    """Return the path of a new log; remove old ones.
+def new_log() -> Path:
+    """Return the path of a new log; remove old ones, and what lies next to them.
 
     They are left behind by children whose parents were killed, and by failures; they are kept for a week.
     """

@@ -47,6 +47,7 @@ from trainer.jobs.spec import Argument, positional
 from trainer.launch import RunRequest, import_engine, module_arguments, num_processes
 from trainer.preflight import check
 from trainer.run_folder.backup import find_backup
+from trainer.run_folder.inbox import open_inbox
 
 _LAUNCHER = "TORCHELASTIC_RUN_ID"
 STOPPED_UNDER_LAUNCHER = 0  # torchrun takes anything else for a failure, and would start the run again
@@ -63,6 +64,13 @@ JsonLinesOption = Annotated[
         "JSON lines",
         "For programs: print events as JSON lines to standard output, read commands from standard input.",
     ),
+]
+
+
+CommandsOption = Annotated[
+    str,
+    Setting("Commands", "With --json-lines: read commands from the end of this file instead of standard input."),
+    Argument(metavar="FILE"),
 ]
 
 
@@ -83,6 +91,7 @@ class RunSettings(Section):
         bool, Setting("Profile", "Profile ten steps after the first; writes to the run's profile folder.")
     ] = False
     json_lines: JsonLinesOption = False
+    commands: CommandsOption = ""
 
 
 class TrainSettings(FitSettings, RunSettings, ConfigSettings):
@@ -149,6 +158,7 @@ class ReportSettings(Section):
     allow_code: AllowCode = False
     allow_code_hash: AllowCodeHash = ()
     json_lines: JsonLinesOption = False
+    commands: CommandsOption = ""
 
 
 def _train(settings: TrainSettings) -> int:
@@ -269,14 +279,13 @@ def _run(
         if isinstance(event, RunFinished | RunFailed):
             ending.append(event)
 
-    if settings.json_lines and rank.is_main:  # the processes share one standard input
-        threading.Thread(target=_read_commands, args=(desk,), name="darkroom-commands", daemon=True).start()
     on_signal(lambda: desk.put(commands.Stop()))
     emit(PhaseChanged("starting", "loading the engine"))
-    import_engine(in_window=False)
-    from trainer.run.execute import execute_guarded
+    with _reading_commands(desk, settings, is_main=rank.is_main):
+        import_engine(in_window=False)
+        from trainer.run.execute import execute_guarded
 
-    execute_guarded(request, emit=emit, desk=desk)
+        execute_guarded(request, emit=emit, desk=desk)
     listener.close()
     match ending[-1]:
         case RunFinished(outcome="stopped"):
@@ -313,6 +322,17 @@ def _pass_on_stop(launcher: subprocess.Popen[Any]) -> None:
     for process in processes:
         with contextlib.suppress(psutil.Error):
             process.terminate()
+
+
+def _reading_commands(
+    desk: commands.CommandDesk, settings: RunSettings | ReportSettings, *, is_main: bool
+) -> contextlib.AbstractContextManager[None]:
+    """Put the commands of a program on the desk, if one reads the events: from its file, or from standard input."""
+    if settings.json_lines and is_main:  # the processes share one standard input
+        if settings.commands:
+            return open_inbox(from_root(settings.commands), desk, is_new=True)
+        threading.Thread(target=_read_commands, args=(desk,), name="darkroom-commands", daemon=True).start()
+    return contextlib.nullcontext()
 
 
 def _read_commands(desk: commands.CommandDesk) -> None:

@@ -54,7 +54,7 @@ from trainer.run.training_run import carry_out, report_images
 from trainer.run_folder.backup import BackupInfo, find_backup
 from trainer.run_folder.destination import PATH, chosen_destination, resolved_destination, taken_by
 from trainer.run_folder.event_log import EventLog
-from trainer.run_folder.inbox import open_inbox
+from trainer.run_folder.inbox import INBOX_FILE, open_inbox
 from trainer.run_folder.run_lock import interrupted_run
 from trainer.step.failures import is_out_of_memory
 from trainer.step.precision import process_settings
@@ -165,7 +165,7 @@ def execute(
             return
         run_dir, backup = folder_of(request, backup, start_weights, log, clocks, ranks, asked=asked)
         if is_main and request.kind != "report":
-            stack.enter_context(open_inbox(run_dir, desk))
+            stack.enter_context(open_inbox(run_dir / INBOX_FILE, desk))
         setup = RunSetup(
             request.config,
             datasets,

@@ -1,43 +1,81 @@
-"""A run of another process: one that continues without its window, or one that was begun on the command line.
+"""A run of another process: one that outlives its window, or one that was begun on the command line.
 
 Its events are read from its log, its commands are sent to its inbox. What the log does not keep, such as the progress
-of a download, is not seen.
+of a download, is seen only by the window that has started the process, which also writes all its events to a file.
 """
 
 from __future__ import annotations
 
 import queue
 import threading
+from dataclasses import dataclass
 from pathlib import Path
-from uuid import uuid4
 
 from modules.config.codec import export_file
+from modules.system.atomic import remove_quietly
 from modules.system.file_lock import Holder
-from modules.system.paths import log_dir
-from trainer.child.process import detached_python
+from trainer.child.process import detached_python, last_lines, new_log
 from trainer.child.run import arguments_of
 from trainer.commands import Command
 from trainer.event_lines import from_line
-from trainer.events import Event, RunFailed, RunFinished, WarningRaised
+from trainer.events import Event, RunFailed, RunFinished, RunStarted, WarningRaised
 from trainer.launch import RunRequest, module_arguments
 from trainer.run_folder import inbox
 from trainer.run_folder.event_log import EVENTS_FILE, last_event
 from trainer.run_folder.run_lock import holder_of
 
 _POLL_SECONDS = 0.25
+_CONFIG, _EVENTS, _INBOX = ".json", ".jsonl", ".commands"
+_UNEXPECTED = "The training process ended unexpectedly"
+
+
+@dataclass(frozen=True, slots=True)
+class Detached:
+    """A process that outlives its starter: its log, and next to it its config, all its events and its inbox."""
+
+    process: Holder
+    log: Path
+
+    @property
+    def config_file(self) -> Path:
+        """The config that it trains."""
+        return self.log.with_suffix(_CONFIG)
+
+    @property
+    def events_file(self) -> Path:
+        """Every event as a line, also those that the log of a run does not keep."""
+        return self.log.with_suffix(_EVENTS)
+
+    @property
+    def inbox_file(self) -> Path:
+        """Where it reads commands."""
+        return self.log.with_suffix(_INBOX)
+
+    def run_dir(self) -> Path | None:
+        """Return the folder of its run; None before it has one."""
+        events = map(from_line, inbox.new_lines(self.events_file, 0)[0])
+        return next((Path(event.run_dir) for event in events if isinstance(event, RunStarted)), None)
+
+    def remove_files(self) -> None:
+        """Remove its files, once it has ended."""
+        for file in (self.log, self.config_file, self.events_file, self.inbox_file):
+            remove_quietly(file)
 
 
 class AttachedRun:
-    """A run of another process, followed from a byte of its log on."""
+    """A run of another process, followed from a byte on: of its log, or of the events of a process without one yet."""
 
-    def __init__(self, run_dir: Path, *, from_byte: int, process: Holder | None = None, log: str = "") -> None:
-        """Follow a run at once. `process` may have been started for it without training yet, and writes to `log`.
+    def __init__(self, run_dir: Path | None, *, from_byte: int = 0, detached: Detached | None = None) -> None:
+        """Follow a run at once, one of which at least the folder or the process is known.
 
-        A run empties its inbox when it begins, so commands to a process that does not train yet wait until it does.
+        A process may have been started for a run without training yet; from the moment it does, its lock counts.
         """
+        assert run_dir is not None or detached is not None
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self._run_dir, self._from_byte, self._process, self._log = run_dir, from_byte, process, log
-        self._early: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self.detached = detached
+        self._run_dir, self._from_byte, self._trains = run_dir, from_byte, detached is None
+        self._events_file = detached.events_file if run_dir is None and detached else Path(run_dir or "", EVENTS_FILE)
+        self._inbox_file = detached.inbox_file if detached else Path(run_dir or "", inbox.INBOX_FILE)
         self._is_left = threading.Event()
         self.thread = threading.Thread(target=self._follow, name="darkroom-attached-run", daemon=True)
         self.thread.start()
@@ -49,13 +87,10 @@ class AttachedRun:
 
     def send(self, command: Command) -> None:
         """Send a command to the run; never blocks. One that cannot be written is a warning among the events."""
-        if self._process is not None:
-            self._early.put(command)
-            return
         try:
-            inbox.send(self._run_dir, command)
+            inbox.send(self._inbox_file, command)
         except OSError as error:
-            text = f"The command could not be written to {self._run_dir / inbox.INBOX_FILE}: {error}."
+            text = f"The command could not be written to {self._inbox_file}: {error}."
             self.events.put(WarningRaised(text, "Check the disk, and try it again."))
 
     def leave(self) -> None:
@@ -66,46 +101,60 @@ class AttachedRun:
         num_bytes, last = self._from_byte, None
         while not self._is_left.is_set():
             is_running = self._is_running()  # asked before reading: no event can follow the last one
-            lines, num_bytes = inbox.new_lines(self._run_dir / EVENTS_FILE, num_bytes)
+            lines, num_bytes = inbox.new_lines(self._events_file, num_bytes)
             for line in lines:
                 event = from_line(line)
                 if event is not None:
                     last = event
                     self.events.put(event)
+                if isinstance(event, RunStarted) and self._run_dir is None:
+                    self._run_dir = Path(event.run_dir)
             if not is_running:
-                if not isinstance(last, RunFinished | RunFailed):
-                    self.events.put(self._ending())
+                self._end(last)
                 return
             self._is_left.wait(_POLL_SECONDS)
-            while self._process is None and not self._early.empty():
-                self.send(self._early.get())
 
-    def _ending(self) -> Event:
-        """Return the event for the end: the log's last one, if the run had ended before it was followed."""
-        last = last_event(self._run_dir) if self._process is None else None
-        if isinstance(last, RunFinished | RunFailed):
-            return last
-        details = self._log if self._log and Path(self._log).is_file() else ""
-        return RunFailed("The training process ended unexpectedly.", "Resume it from its newest backup.", details)
+    def _end(self, last: Event | None) -> None:
+        """Report the end if the last event has not; the log of a process that ended without a reason is kept."""
+        if not isinstance(last, RunFinished | RunFailed):
+            # The log has it, if the run had ended before it was followed, or its other events could not be written.
+            last = last_event(self._run_dir) if self._run_dir is not None and self._trains else None
+            if not isinstance(last, RunFinished | RunFailed):
+                self.events.put(self._failure())
+                return
+            self.events.put(last)
+        if self.detached is not None:
+            self.detached.remove_files()
+
+    def _failure(self) -> RunFailed:
+        log = self.detached.log if self.detached is not None and self.detached.log.is_file() else None
+        words = " ".join(last_lines(log, 2).split()) if log is not None else ""
+        advice = "Resume the run if it has a backup; otherwise start it again."
+        return RunFailed(f"{_UNEXPECTED}: {words}" if words else f"{_UNEXPECTED}.", advice, str(log or ""))
 
     def _is_running(self) -> bool:
-        if holder_of(self._run_dir) is not None:
-            self._process = None  # it trains; from now on its lock counts
+        if self._run_dir is not None and holder_of(self._run_dir) is not None:
+            self._trains = True
             return True
-        return self._process is not None and self._process.is_alive
+        return not self._trains and self.detached is not None and self.detached.process.is_alive
 
 
-def start_detached(request: RunRequest) -> tuple[Holder, Path]:
-    """Start a run in a process of its own; return it, and the log that it writes to. Raises OSError.
+def start_detached(request: RunRequest) -> Detached:
+    """Start a run in a process of its own, which continues when its starter has ended. Raises OSError."""
+    log = new_log()
+    config_file, events_file, inbox_file = (log.with_suffix(suffix) for suffix in (_CONFIG, _EVENTS, _INBOX))
+    arguments = [*arguments_of(request, config_file), f"--commands={inbox_file}"]
+    try:
+        export_file(request.config, config_file)
+        with events_file.open("wb") as events, log.open("wb") as errors:
+            process = detached_python([*module_arguments(request.config), *arguments], events, errors)
+    except OSError:
+        for file in (config_file, events_file, log):
+            remove_quietly(file)
+        raise
+    return Detached(Holder.of(process), log)
 
-    It continues when its starter has ended, and is followed as an `AttachedRun`.
-    """
-    folder = log_dir()
-    folder.mkdir(parents=True, exist_ok=True)
-    name = f"child-{uuid4().hex[:8]}"
-    config_file, log = folder / f"{name}.json", folder / f"{name}.log"
-    export_file(request.config, config_file)
-    arguments = [a for a in arguments_of(request, config_file) if a != "--json-lines"]
-    with log.open("wb") as errors:
-        process = detached_python([*module_arguments(request.config), *arguments], errors)
-    return Holder.of(process), log
+
+def launch_detached(request: RunRequest) -> AttachedRun:
+    """Start a run in a process of its own and follow it from its first event on. Raises OSError."""
+    return AttachedRun(None, detached=start_detached(request))

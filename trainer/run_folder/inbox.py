@@ -1,11 +1,13 @@
 """The inbox of a run: the commands of other processes, such as a window that was opened after the run had begun.
 
-They are lines of JSON at the end of a file in the run's folder, as a parent process writes them to the standard input
-of its child. Only the process that trains reads them.
+They are lines of JSON at the end of a file, as a parent process writes them to the standard input of its child. The
+file is in the run's folder; the process of a run that outlives its window has another one, which is there before the
+folder is. Only the process that trains reads them.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,17 +20,21 @@ INBOX_FILE = "commands.jsonl"
 _POLL_SECONDS = 0.5
 
 
-def send(run_dir: Path, command: Command) -> None:
-    """Send a command to the process that trains in a run's folder. Raises OSError."""
-    with (run_dir / INBOX_FILE).open("ab", buffering=0) as file:
+def send(path: Path, command: Command) -> None:
+    """Send a command to the process that reads an inbox. Raises OSError."""
+    with path.open("ab", buffering=0) as file:
         file.write(f"{to_line(command)}\n".encode())
 
 
 @contextmanager
-def open_inbox(run_dir: Path, desk: CommandDesk) -> Iterator[None]:
-    """Put on the desk what is sent to a run while the context is open; what was sent to an earlier attempt is lost."""
-    path, over = run_dir / INBOX_FILE, threading.Event()
-    remove_quietly(path)
+def open_inbox(path: Path, desk: CommandDesk, *, is_new: bool = False) -> Iterator[None]:
+    """Put on the desk what is sent to an inbox while the context is open; what was sent to an earlier run is lost.
+
+    An inbox that `is_new` has been sent nothing by others: what is there already counts, too.
+    """
+    over = threading.Event()
+    if not is_new:
+        remove_quietly(path)
     thread = threading.Thread(target=_read, args=(path, desk, over), name="darkroom-inbox", daemon=True)
     thread.start()
     try:
@@ -50,9 +56,13 @@ def _read(path: Path, desk: CommandDesk, over: threading.Event) -> None:
 
 
 def new_lines(path: Path, start: int) -> tuple[list[str], int]:
-    """Return the complete lines of a file from a byte on, and the byte after them; none if it cannot be read."""
+    """Return the complete lines of a file from a byte on, and the byte after them; none if it cannot be read.
+
+    A file that is shorter has been removed and written anew: it is read from its beginning.
+    """
     try:
         with path.open("rb") as file:
+            start = start if file.seek(0, os.SEEK_END) >= start else 0
             file.seek(start)
             content = file.read()
     except OSError:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from modules.config.codec import load_file
+from modules.config.schema import Config
+from modules.system.errors import DarkroomError
 from modules.system.file_lock import Holder
-from trainer.run_folder.backup import list_backups
+from trainer.run_folder.backup import find_backup, list_backups
 from ui.features.queue.model import QueueControl
 from ui.forms.context import Context
 from ui.forms.preferences import LeftRun
@@ -18,14 +22,15 @@ from ui.loop.run_state import RunState
 
 if TYPE_CHECKING:
     from trainer.launch import RunRequest
+    from trainer.run_folder.attached import Detached
 
-StartDetached = Callable[["RunRequest"], tuple[Holder, Path]]
+StartDetached = Callable[["RunRequest"], "Detached"]
 
 _STOP = "Stop writes a backup from which the run can resume."
 _LEFT = "A run that is kept training is shown again by the next window."
 
 
-def start_detached(request: RunRequest) -> tuple[Holder, Path]:
+def start_detached(request: RunRequest) -> Detached:
     """Start a run in a process of its own, which outlives the window. Raises OSError."""
     from trainer.run_folder import attached
 
@@ -33,7 +38,10 @@ def start_detached(request: RunRequest) -> tuple[Holder, Path]:
 
 
 class Closing:
-    """Asks before it closes the window during a run; hands the run over, and attaches the window to it again."""
+    """Asks before it closes the window during a run; hands the run over, and attaches the window to it again.
+
+    A run in a process of its own is noted in the session as soon as it starts: the window may end unexpectedly.
+    """
 
     def __init__(
         self,
@@ -41,17 +49,20 @@ class Closing:
         queue: QueueControl,
         *,
         close: Callable[[], None],
+        save: Callable[[], None],
         start: StartDetached = start_detached,
     ) -> None:
         self._context = context
         self._queue = queue
         self._close = close
+        self._save = save
         self._start = start
         self.is_closing = False
         """Whether the window closes as soon as the run has ended."""
         self.hands_over = False
         """Whether the run that is being stopped continues in another process."""
         self._is_over = False  # the run; the session may change again until the window is closed
+        context.session.changed.subscribe(self._note_process)
         context.session.changed.subscribe(self._close_when_over)
 
     def ask(self) -> None:
@@ -67,46 +78,62 @@ class Closing:
         if not self._queue.owns_run:  # which is resumed by the next run of the queue
             answers.append(Answer("leave", "Close, keep training"))
             message = f"{_STOP} {_LEFT} The window closes when the backup is written."
-        if session.is_attached:
+        if session.attached is not None:
             message = f"{_STOP} {_LEFT}"
         answer = self._context.interaction.choose("Training is running", message, tuple(answers), "warning")
-        if answer == "leave" and session.is_attached:
-            self._close()  # it has been left before
+        if answer == "leave" and session.attached is not None:
+            self._close()  # it has a process of its own
         elif answer in ("stop", "leave"):
             self.is_closing, self.hands_over = True, answer == "leave"
             self._queue.leave()
             session.stop()
             self._close_when_over()
 
-    def look(self) -> Path | None:
-        """Follow the run again that continued while the window was closed, if it still does; return its folder."""
+    def look(self) -> LeftRun | None:
+        """Follow the run again that continued without the window, if it still does; return it then."""
         left = self._context.preferences.now.left_run
         if left is None:
             return None
-        self._context.preferences.change(left_run=None)
-        process = Holder.of(left.pid)
-        if process.started != left.started:
+        if Holder.of(left.pid).started != left.started:
+            self._context.preferences.change(left_run=None)
             return None
-        self.follow(Path(left.run_dir), process, left.log)
-        return Path(left.run_dir)
+        self._follow(partial(_read_left, left))
+        return left
 
-    def follow(self, run_dir: Path, process: Holder | None = None, log: str = "") -> None:
+    def follow(self, run_dir: Path) -> None:
         """Show the run of another process as the current one, with its Stop and Pause."""
-        from trainer.run_folder.records import config_of
-        from ui.loop.past_runs import read_state_so_far
+        self._follow(partial(_read_so_far, run_dir))
 
+    def _follow(self, read: Callable[[], _RunSoFar]) -> None:
         session = self._context.session
 
-        def attach(read: tuple[RunState, int]) -> None:
+        def attach(so_far: _RunSoFar) -> None:
             from trainer.run_folder.attached import AttachedRun
 
             if session.stage == "idle":
-                state, num_bytes = read
-                run = AttachedRun(run_dir, from_byte=num_bytes, process=process, log=log)
-                session.attach(run, state, config_of(run_dir))
+                run = AttachedRun(so_far.run_dir, from_byte=so_far.num_bytes, detached=so_far.detached)
+                session.attach(run, so_far.state, so_far.config)
                 self._context.navigation.open("run")
 
-        self._context.pump.lasting.run(partial(read_state_so_far, run_dir), attach)
+        self._context.pump.lasting.run(read, attach)
+
+    def _note_process(self) -> None:
+        """Let the next window find the process of a run that has just started, however this window ends."""
+        session, left = self._context.session, self._context.preferences.now.left_run
+        detached = session.attached.detached if session.attached is not None else None
+        if detached is None or (left is not None and left.pid == detached.process.pid):
+            return
+        request, run_dir = session.request, ""
+        if request is not None and request.kind == "resume" and request.resume_from is not None:
+            with suppress(DarkroomError):  # the run itself reports it
+                run_dir = str(find_backup(request.resume_from).run_dir)
+        self._leave(run_dir, detached)
+        self._save()
+
+    def _leave(self, run_dir: str, detached: Detached) -> None:
+        process = detached.process
+        left = LeftRun(run_dir, process.pid, process.started, str(detached.log))
+        self._context.preferences.change(left_run=left)
 
     def _close_when_over(self) -> None:
         """Close once the run has ended; stay open where it was to continue and cannot, which is shown."""
@@ -131,14 +158,50 @@ class Closing:
             if backups:
                 request = replace(request, kind="resume", resume_from=backups[-1].path)
         try:
-            process, log = self._start(request)
+            detached = self._start(request)
         except OSError as error:
             text = f"The process that was to continue the run could not be started: {error}."
             advice = "Resume the run from its backup." if request.kind == "resume" else "Start the run again."
             failure = Failure("Training has stopped", text, advice)
             self._context.interaction.show_failure(failure)
             return False
-        if run_dir:
-            left = LeftRun(run_dir, process.pid, process.started, str(log))
-            self._context.preferences.change(left_run=left)
+        self._leave(run_dir, detached)
         return True
+
+
+@dataclass(frozen=True, slots=True)
+class _RunSoFar:
+    """The run of another process: its folder if it has one yet, its state, and how many bytes of its log this is."""
+
+    run_dir: Path | None
+    state: RunState
+    num_bytes: int
+    config: Config | None
+    detached: Detached | None = None
+
+
+def _read_so_far(run_dir: Path, detached: Detached | None = None) -> _RunSoFar:
+    from trainer.run_folder.records import config_of
+    from ui.loop.past_runs import read_state_so_far
+
+    return _RunSoFar(run_dir, *read_state_so_far(run_dir), config_of(run_dir), detached)
+
+
+def _read_left(left: LeftRun) -> _RunSoFar:
+    detached = _process_of(left)
+    run_dir = run_dir_of(left)
+    if run_dir is not None:
+        return _read_so_far(run_dir, detached)
+    config = load_file(detached.config_file).config if detached.config_file.is_file() else None
+    return _RunSoFar(None, RunState(phase="starting"), 0, config, detached)
+
+
+def run_dir_of(left: LeftRun) -> Path | None:
+    """Return the folder of a run that was left; None if it has none yet. For a background thread."""
+    return Path(left.run_dir) if left.run_dir else _process_of(left).run_dir()
+
+
+def _process_of(left: LeftRun) -> Detached:
+    from trainer.run_folder.attached import Detached
+
+    return Detached(Holder.of(left.pid), Path(left.log))

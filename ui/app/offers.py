@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modules.system.file_lock import Holder
+from ui.app.closing import run_dir_of
 from ui.features.queue.model import QueueControl
 from ui.features.run.model import Starter
-from ui.forms.preferences import Preferences
+from ui.forms.preferences import LeftRun, Preferences
 from ui.loop.background import Background
 from ui.widgets.notices import CRASHED_RUN, Notice, Notices, Reply
 
@@ -50,13 +51,17 @@ class Offers:
         starter.changed.subscribe(self._follow_fork)
         queue.changed.subscribe(self._follow_queue)
 
-    def look(self, workspaces: tuple[Path, ...], *, followed: Path | None = None) -> None:
+    def look(self, workspaces: tuple[Path, ...], *, followed: LeftRun | None = None) -> None:
         """Offer to resume what ended unexpectedly, and report a run elsewhere: once, when the window opens.
 
         `followed` is the run of another process that the window follows.
         """
+
+        def find() -> tuple[tuple[Path, Holder], ...]:
+            return runs_elsewhere(workspaces, without=run_dir_of(followed) if followed is not None else None)
+
         self._queue.refresh(done=lambda: self._look_for_run(workspaces))
-        self._background.run(lambda: runs_elsewhere(workspaces, without=followed), self._report_runs)
+        self._background.run(find, self._report_runs)
 
     def _look_for_run(self, workspaces: tuple[Path, ...]) -> None:
         from trainer.run_folder.records import newest_unfinished

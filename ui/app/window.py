@@ -104,7 +104,7 @@ class App:
             self.context.interaction.show_failure,
             may_expose=partial(may_expose, self.context.preferences, self.context.interaction),
         )
-        self.closing = Closing(self.context, self.queue, close=self.close)
+        self.closing = Closing(self.context, self.queue, close=self.close, save=lambda: self.session_saver.save_soon())
         self.session_saver = SessionSaver(self._session.file, self.form, self.context.pump, self._settings_now)
         self._add_actions()
         self._connect()

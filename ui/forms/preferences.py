@@ -20,7 +20,7 @@ _MAX_MODEL_FOLDERS = 20
 
 @dataclass(frozen=True)
 class LeftRun:
-    """A run that the window has left to a process of its own: its folder, the process, and what it writes to."""
+    """A run in a process that outlives the window: its folder if it has one yet, the process, and its log."""
 
     run_dir: str
     pid: int
@@ -47,7 +47,7 @@ class UiSettings(BaseModel):
     model_folders: tuple[str, ...] = ()  # of programs, or any other ones with models, that the user has named
     workspaces: tuple[str, ...] = ()  # of runs started so far, the newest first
     exposed_folders: tuple[str, ...] = ()  # of runs that TensorBoard may show to the network
-    left_run: LeftRun | None = None  # continues while the window is closed
+    left_run: LeftRun | None = None  # continues when the window is closed, or ends unexpectedly
     dismissed_run: str = ""  # a run that ended unexpectedly and is not offered again
 
     def with_recent(self, path: Path) -> UiSettings:

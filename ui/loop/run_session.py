@@ -50,7 +50,11 @@ class Check(Protocol):
 
 
 def launch_as_set(request: RunRequest) -> LaunchedRun:
-    """Start a run in a thread, or in a child process if it needs one or several. Raises OSError."""
+    """Start a run in a thread, or in a process of its own if it is set to or needs it. Raises OSError."""
+    if request.config.general.separate_process:
+        from trainer.run_folder import attached
+
+        return attached.launch_detached(request)
     from trainer.child import run
 
     return run.launch_as_set(request)
@@ -74,7 +78,8 @@ class RunSession:
         self.request: RunRequest | None = None  # of the current run, or of the last one
         self.is_reserved = False  # the queue begins the next run
         self._handle: LaunchedRun | None = None
-        self._attached: AttachedRun | None = None  # the same one, if it is the run of another process
+        self.attached: AttachedRun | None = None
+        """The current run, if it is that of a process which continues without this one."""
         self._stage: Stage = "idle"
         self._state = RunState()
         self._history_job: Job | None = None
@@ -100,11 +105,6 @@ class RunSession:
     def can_stop(self) -> bool:
         """Whether there is a run to stop, or a check that takes long."""
         return self._stage in ("running", "paused") or bool(self.work_of_check)
-
-    @property
-    def is_attached(self) -> bool:
-        """Whether the run is that of another process, which continues without this one."""
-        return self._attached is not None
 
     @property
     def is_active(self) -> bool:
@@ -165,7 +165,10 @@ class RunSession:
     def begin(self, request: RunRequest, *, launch_run: Launch | None = None) -> None:
         """Start a run, by another launch than usual if one is given; the state of the last one is dropped."""
         assert self._stage == "idle", self._stage
-        self._handle = (launch_run or self._launch)(request)
+        from trainer.run_folder.attached import AttachedRun
+
+        self._handle = handle = (launch_run or self._launch)(request)
+        self.attached = handle if isinstance(handle, AttachedRun) else None
         self.request = request
         self._state = RunState(phase="starting")
         self.config = request.config
@@ -181,15 +184,15 @@ class RunSession:
         assert self._stage == "idle", self._stage
         if self._history_job is not None:
             self._history_job.cancel()
-        self._handle = self._attached = run
+        self._handle = self.attached = run
         self.request, self.config = None, config
         self._state = state
         self._enter("paused" if state.phase == "paused" else "running")
 
     def leave(self) -> None:
         """Follow the run of another process no longer; it continues."""
-        if self._attached is not None:
-            self._attached.leave()
+        if self.attached is not None:
+            self.attached.leave()
 
     def show_past(self, state: RunState, config: Config | None = None) -> None:
         """Show the state of an earlier run and its config, while none is active."""
@@ -290,7 +293,7 @@ class RunSession:
             from trainer.events import RunFailed
 
             self._fold(RunFailed("Training ended unexpectedly.", _advise(self._find_newest_backup())))
-        self._handle = self._attached = None
+        self._handle = self.attached = None
         self._enter("idle")
 
     def _send(self, command: Command) -> bool:

@@ -97,6 +97,16 @@ class General(Section):
             changeable_on_resume=True,
         ),
     ] = False
+    separate_process: Annotated[
+        bool,
+        Setting(
+            "Train in a separate process",
+            "The run continues if the window crashes or is closed, and the next window follows it. Each start takes a "
+            "few seconds longer than in the window's own process. Runs of the command line always have one.",
+            group="Run",
+            changeable_on_resume=True,
+        ),
+    ] = False
     only_cache: Annotated[
         bool,
         Setting(
