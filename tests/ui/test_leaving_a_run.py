@@ -18,27 +18,32 @@ import torch
 from safetensors.torch import load_file
 
 from modules.config.codec import export_file
+from modules.config.schema import Config
 from modules.settings.edit import replace_value
 from modules.system.file_lock import Holder
-from modules.system.paths import session_file
+from modules.system.paths import queue_file, session_file
 from tests.builders.runs import run as run_here
 from tests.ui.conftest import Window
 from tests.ui.fake_engine import started, step
 from tests.ui.test_engine_run import real, wait  # noqa: F401 - a fixture
 from tests.ui.test_offers import Desk, desk  # noqa: F401 - a fixture
-from tests.ui.test_run_window import end, press_start
+from tests.ui.test_run_window import press_start
 from tests.unit.test_run_records import write_run
+from trainer.child.run import launch_child
 from trainer.commands import CommandDesk, Pause, Stop
 from trainer.event_lines import to_line
 from trainer.events import PhaseChanged, RunFailed, RunFinished, StepFinished
 from trainer.launch import RunRequest
-from trainer.run_folder import inbox
+from trainer.run_folder import attached, inbox
 from trainer.run_folder.attached import AttachedRun, Detached
 from trainer.run_folder.backup import write_backup
 from trainer.run_folder.run_lock import RunLock, holder_of
+from trainer.run_queue.file import QueueFile
+from trainer.run_queue.items import Change
+from trainer.run_queue.running import QueueRun
 from ui.app.session_files import load_session, take_session
 from ui.app.window import App
-from ui.forms.preferences import LeftRun
+from ui.forms.preferences import LeftProcess
 from ui.loop.past_runs import read_state_so_far
 
 NAME = "2026-03-01_12-00-00"
@@ -49,6 +54,7 @@ class Starts:
 
     def __init__(self) -> None:
         self.requests: list[RunRequest] = []
+        self.num_queues = 0
         self.error: OSError | None = None
 
     def start(self, request: RunRequest) -> Detached:
@@ -57,11 +63,18 @@ class Starts:
         self.requests.append(request)
         return Detached(Holder.of(os.getpid()), Path("child.log"))
 
+    def start_queue(self) -> tuple[Holder, Path]:
+        if self.error is not None:
+            raise self.error
+        self.num_queues += 1
+        return Holder.of(os.getpid()), Path("child.log")
+
 
 @pytest.fixture
 def detached(ready: Window) -> Starts:
     taken = Starts()
     ready.app.closing._start = taken.start
+    ready.app.closing._start_queue = taken.start_queue
     ready.asked.answers["choose"] = "leave"
     return taken
 
@@ -135,25 +148,94 @@ def test_the_window_stays_where_the_run_fails_or_the_process_cannot_start(ready:
     assert len(detached.requests) == 1, "once, whatever failed before"
 
 
-def test_the_run_of_a_queue_is_left_to_the_queue(ready: Window, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = press_start(ready)
-    monkeypatch.setattr(type(ready.app.queue), "owns_run", property(lambda _queue: True))
+def test_the_queue_is_continued_by_a_process_of_its_own(ready: Window, detached: Starts) -> None:
+    """The run that trains is resumed by it, even if its end is recorded while the window closes."""
+    queue, file = ready.app.queue, QueueFile(queue_file())
+    for name in ("one", "two"):
+        file.change(lambda now, name=name: now.add(name, ready.app.form.config))  # type: ignore[misc]
+    queue.run()
+    ready.wait_until(lambda: ready.engine.children, "the first run")
+    assert ready.engine.run is not None
+    detached.error = OSError("no more processes")
     ready.app.closing.ask()
-    assert ready.asked.asked("choose")[0][2] == ["keep", "stop"]
-    end(ready, run)
+    [asked] = ready.asked.asked("choose")
+    assert asked[2] == ["keep", "stop", "leave"]
+    assert "trains its other items" in asked[1]
+    ready.engine.run.end(RunFinished("stopped", 4, "Stopped after 4 steps."))
+    ready.wait_until(lambda: ready.asked.asked("show_failure"), "the failure")
+    ready.settle()
+    assert not ready.app._is_closed
+    assert ready.app.starter.can_start
+    assert queue.interrupted_item is not None, "and can be continued here"
+    detached.error = None
+    queue.run()
+    ready.wait_until(lambda: len(ready.engine.children) == 2, "the run again")
+    ready.app.closing.ask()
+    ready.engine.run.end(RunFinished("finished", 40, "Finished after 40 steps."))
+    ready.wait_until(lambda: ready.app._is_closed)
+    assert [item.state for item in file.read().items] == ["finished", "waiting"]
+    assert file.runner is None
+    assert detached.num_queues == 1
+    left = ready.app.preferences.now.left_queue
+    assert left is not None
+    assert load_session(session_file()).settings.left_queue == left
 
 
-def test_the_next_window_follows_it_and_controls_it(open_window: Callable[..., Window], tmp_path: Path) -> None:
+def test_the_next_window_follows_the_runs_of_the_queue(
+    open_window: Callable[..., Window], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """One after another, and none of them takes the page that is open; nothing else can start meanwhile."""
+    monkeypatch.setattr(attached, "_POLL_SECONDS", 0.01)
+    file = QueueFile(queue_file())
+    for name in ("one", "two"):
+        file.change(lambda now, name=name: now.add(name, Config()))  # type: ignore[misc]
+    run_dirs = [write_run(tmp_path, f"2026-03-0{n}_12-00-00", [(0.0, started(str(tmp_path)))]) for n in (1, 2)]
+    window = open_window()
+
+    def change(change: Change) -> None:
+        file.change(change)
+        window.app.queue.refresh()
+
+    process = Holder.of(os.getpid())
+    window.app.preferences.change(left_queue=LeftProcess(process.pid, process.started, ""))
+    session, queue, pages = window.app.context.session, QueueRun(file), window.app.context.navigation
+    for number, run_dir in enumerate(run_dirs, start=1):
+        change(lambda now: now.begin(number).with_run_dir(number, str(run_dir)))  # noqa: B023 - called at once
+        window.wait_until(lambda: session.is_reserved, "the queue")
+        window.settle()
+        assert not session.is_active, "it does not train yet"
+        lock = RunLock(run_dir)
+        change(lambda now: now.with_run_dir(number, str(run_dir)))  # noqa: B023 - as the start of the run does
+        window.wait_until(lambda: session.attached is not None, "its run")
+        assert session.state.started is not None
+        assert pages.page == ("run" if number == 1 else "queue")
+        pages.open("queue")
+        with (run_dir / "events.jsonl").open("a") as log:
+            log.write(to_line(RunFinished("finished", 40, "Finished.")) + "\n")
+        lock.release()
+        window.wait_until(lambda: session.stage == "idle", "its end")
+        assert window.app.starter.why_not == "The queue is running."
+        change(lambda now: now.end(number, "finished", ""))  # noqa: B023 - called at once
+    queue.close()
+    change(lambda now: now)
+    window.wait_until(lambda: window.app.starter.can_start, "the end of the queue")
+
+
+def test_the_next_window_follows_it_and_controls_it(
+    open_window: Callable[..., Window], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Its curve begins at the first step, commands arrive, and closing again asks nothing of it."""
+    monkeypatch.setattr(attached, "_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(inbox, "_POLL_SECONDS", 0.01)
     first = [(0.0, started(str(tmp_path))), (1.0, PhaseChanged("training")), *((1.0 + n, step(n)) for n in (1, 2, 3))]
     run_dir = write_run(tmp_path, NAME, first)
     lock, commands = RunLock(run_dir), CommandDesk()
     window = open_window()
     session, closing = window.app.context.session, window.app.closing
     process = Detached(Holder.of(os.getpid()), tmp_path / "child.log")
-    left = LeftRun(str(run_dir), process.process.pid, process.process.started, str(process.log))
+    left = LeftProcess(process.process.pid, process.process.started, str(process.log), str(run_dir))
     window.app.preferences.change(left_run=left)
-    assert closing.look() == left
+    closing.look()
     window.wait_until(lambda: session.is_active, "the attached run")
     assert session.attached is not None
     assert window.app.context.navigation.page == "run"
@@ -193,8 +275,8 @@ def test_closing_leaves_a_followed_run_alone(open_window: Callable[..., Window],
 
 def test_a_process_that_has_ended_is_not_followed(open_window: Callable[..., Window], tmp_path: Path) -> None:
     window = open_window()
-    window.app.preferences.change(left_run=LeftRun(str(tmp_path), os.getpid(), 1.0, ""))
-    assert window.app.closing.look() is None
+    window.app.preferences.change(left_run=LeftProcess(os.getpid(), 1.0, "", str(tmp_path)))
+    window.app.closing.look()
     assert window.app.preferences.now.left_run is None
 
 
@@ -247,7 +329,7 @@ def test_a_run_that_outlives_the_window_is_noted_when_it_starts(
     session = ready.app.context.session
     ready.wait_until(lambda: session.is_active, "the run")
     left = ready.app.preferences.now.left_run
-    assert left == LeftRun("", process.process.pid, process.process.started, str(process.log))
+    assert left == LeftProcess(process.process.pid, process.process.started, str(process.log))
     ready.wait_until(lambda: _saved_left_run() == left, "the saved session")
     commands = CommandDesk()
     session.pause()
@@ -262,7 +344,7 @@ def test_a_run_that_outlives_the_window_is_noted_when_it_starts(
     assert _saved_left_run() == left
 
 
-def _saved_left_run() -> LeftRun | None:
+def _saved_left_run() -> LeftProcess | None:
     return load_session(session_file()).settings.left_run
 
 
@@ -271,9 +353,9 @@ def test_a_process_without_a_run_yet_is_followed_from_its_first_event(
 ) -> None:
     process, window = Detached(Holder.of(os.getpid()), tmp_path / "child.log"), open_window()
     process.events_file.write_text(to_line(PhaseChanged("loading")) + "\n")
-    left = LeftRun("", process.process.pid, process.process.started, str(process.log))
+    left = LeftProcess(process.process.pid, process.process.started, str(process.log))
     window.app.preferences.change(left_run=left)
-    assert window.app.closing.look() == left
+    window.app.closing.look()
     session = window.app.context.session
     window.wait_until(lambda: session.state.phase == "loading", "the first event")
     assert session.stage == "running"
@@ -287,7 +369,7 @@ def test_another_window_does_not_follow_the_run_of_one_that_is_open(
     open_window: Callable[..., Window], tmp_path: Path
 ) -> None:
     first = open_window()
-    first.app.preferences.change(left_run=LeftRun(str(tmp_path), os.getpid(), 1.0, ""), scale_percent=100)
+    first.app.preferences.change(left_run=LeftProcess(os.getpid(), 1.0, "", str(tmp_path)), scale_percent=100)
     first.app.save_session()
     second = take_session(session_file())
     assert second.last.settings.left_run is None
@@ -320,8 +402,6 @@ def test_the_files_of_a_process_that_ended_as_it_should_are_removed(tmp_path: Pa
 
 @pytest.fixture
 def config(tiny_sd: Path, images: Path, tmp_path: Path) -> Any:
-    from modules.config.schema import Config
-
     return Config.model_validate(
         {
             "general": {"workspace_dir": str(tmp_path / "workspace"), "cache_dir": str(tmp_path / "cache")},
@@ -359,6 +439,39 @@ def test_the_engine_trains_on_and_is_found_again(real: Window, root: tk.Tk, tmp_
     steps = [number for number, _ in session.state.curve("loss")]
     assert steps == list(range(1, session.state.finished.step + 1))
     again.close()
+
+
+@pytest.mark.slow
+@pytest.mark.full
+def test_the_queue_trains_on_without_its_window(config: Any, open_window: Callable[..., Window], root: tk.Tk) -> None:
+    """The run that was training is resumed, the others follow, and the next window shows them."""
+    file = QueueFile(queue_file())
+    for number in (1, 2):
+        path = f"{config.output.destination}.{number}.safetensors"
+        item = replace_value(replace_value(config, "output.destination", path), "training.epochs", 20)
+        file.change(lambda now, item=item, number=number: now.add(f"item {number}", item))  # type: ignore[misc]
+    before = open_window()
+    before.app.queue._launch = launch_child
+    before.app.queue.run()
+    session = before.app.context.session
+    wait(before, lambda: session.state.step is not None, "the first step")
+    before.asked.answers["choose"] = "leave"
+    before.app.closing.ask()
+    wait(before, lambda: before.app._is_closed, "the close")
+    after = open_window()
+    session, ends = after.app.context.session, []
+
+    def note() -> None:
+        if session.state.finished is not None and session.state.finished not in ends:
+            ends.append(session.state.finished)
+
+    session.changed.subscribe(note)
+    wait(after, lambda: len(ends) == 2, "the end of both runs")
+    assert [end.outcome for end in ends] == ["finished", "finished"]
+    wait(after, lambda: after.app.starter.can_start, "the end of the queue")
+    assert [item.state for item in file.read().items] == ["finished", "finished"]
+    steps = [len(read_state_so_far(Path(item.run_dir))[0].curve("loss")) for item in file.read().items]
+    assert steps == [end.step for end in ends]
 
 
 # A window that starts its config, as a press on Start does.

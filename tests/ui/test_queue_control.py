@@ -227,7 +227,10 @@ def test_a_queue_that_another_program_runs_is_only_shown(bench: Bench) -> None:
     bench.wait_until(lambda: bench.control.queue.running is not None)
     assert bench.control.is_run_elsewhere
     assert bench.control.interrupted_item is None
-    assert status_line(bench.control) == f"Process {os.getpid()} runs the queue: 1 run left."
+    assert (
+        status_line(bench.control)
+        == "The queue runs outside this window: 1 run left. Stop on the Run page stops it, too."
+    )
     bench.control.run()
     bench.wait_until(lambda: bench.said)
     assert not bench.control.is_running

@@ -60,7 +60,7 @@ def spawn_python(arguments: Sequence[str], errors: IO[bytes] | int) -> subproces
     return _popen(arguments, errors, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
-def detached_python(arguments: Sequence[str], output: IO[bytes], errors: IO[bytes]) -> int:
+def detached_python(arguments: Sequence[str], output: IO[bytes] | int, errors: IO[bytes]) -> int:
     """Start Python with these arguments, without pipes: it outlives this process. Return its id. Raises OSError."""
     process = _popen(arguments, errors, stdin=subprocess.DEVNULL, stdout=output)
     process.returncode = 0  # no wait for it, about which Python would warn

@@ -26,6 +26,7 @@ _WITHOUT_EFFECT = (
     *PLACES,
     "general.notes",
     "general.tensorboard",
+    "general.separate_process",
     "general.num_threads",  # the number that it gives is compared
     "output.thumbnail",
     "output.never_replace",

@@ -6,10 +6,12 @@ command line from a plain loop.
 
 from __future__ import annotations
 
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
-from modules.system.file_lock import FileLock
+from modules.system.file_lock import FileLock, Holder
+from trainer.child.process import detached_python, new_log
 from trainer.events import Event, RunFailed, RunFinished, RunStarted
 from trainer.launch import RunRequest
 from trainer.run_folder.backup import list_backups
@@ -65,6 +67,17 @@ def request_of(item: Item, *, allowed_code: frozenset[str] = frozenset()) -> Run
     if item.state == "interrupted" and backups:
         return replace(request, kind="resume", resume_from=backups[-1].path)
     return request
+
+
+def start_detached_queue() -> tuple[Holder, Path]:
+    """Run the queue in a process of its own, which continues when its starter has ended; return it and its log.
+
+    Raises OSError.
+    """
+    log = new_log()
+    with log.open("wb") as errors:
+        process = detached_python(["-m", "trainer", "queue", "run", "--json-lines"], subprocess.DEVNULL, errors)
+    return Holder.of(process), log
 
 
 def ending_of(event: RunFinished | RunFailed) -> tuple[State, str]:

@@ -14,9 +14,10 @@ from modules.config.schema import Config
 from modules.system.errors import DarkroomError
 from modules.system.file_lock import Holder
 from trainer.run_folder.backup import find_backup, list_backups
+from trainer.run_folder.run_lock import holder_of
 from ui.features.queue.model import QueueControl
 from ui.forms.context import Context
-from ui.forms.preferences import LeftRun
+from ui.forms.preferences import LeftProcess
 from ui.loop.interaction import Answer, Failure
 from ui.loop.run_state import RunState
 
@@ -25,9 +26,11 @@ if TYPE_CHECKING:
     from trainer.run_folder.attached import Detached
 
 StartDetached = Callable[["RunRequest"], "Detached"]
+StartQueue = Callable[[], tuple[Holder, Path]]
 
 _STOP = "Stop writes a backup from which the run can resume."
 _LEFT = "A run that is kept training is shown again by the next window."
+_LEFT_QUEUE = "A queue that is kept running trains its other items, too; the next window shows it again."
 
 
 def start_detached(request: RunRequest) -> Detached:
@@ -35,6 +38,13 @@ def start_detached(request: RunRequest) -> Detached:
     from trainer.run_folder import attached
 
     return attached.start_detached(request)
+
+
+def start_detached_queue() -> tuple[Holder, Path]:
+    """Run the queue in a process of its own, which outlives the window; return it and its log. Raises OSError."""
+    from trainer.run_queue import running
+
+    return running.start_detached_queue()
 
 
 class Closing:
@@ -51,17 +61,21 @@ class Closing:
         close: Callable[[], None],
         save: Callable[[], None],
         start: StartDetached = start_detached,
+        start_queue: StartQueue = start_detached_queue,
     ) -> None:
         self._context = context
         self._queue = queue
         self._close = close
         self._save = save
         self._start = start
+        self._start_queue = start_queue
         self.is_closing = False
         """Whether the window closes as soon as the run has ended."""
         self.hands_over = False
         """Whether the run that is being stopped continues in another process."""
         self._is_over = False  # the run; the session may change again until the window is closed
+        self._followed = ""  # the run of the queue of another process that was followed last
+        queue.changed.subscribe(self._follow_queue)
         context.session.changed.subscribe(self._note_process)
         context.session.changed.subscribe(self._close_when_over)
 
@@ -73,14 +87,16 @@ class Closing:
             return
         if self.is_closing:
             return  # it will, as soon as the run has ended
-        answers = [Answer("keep", "Keep the window", is_default=True), Answer("stop", "Stop and close")]
-        message = f"{_STOP} The window closes when the run has ended."
-        if not self._queue.owns_run:  # which is resumed by the next run of the queue
-            answers.append(Answer("leave", "Close, keep training"))
-            message = f"{_STOP} {_LEFT} The window closes when the backup is written."
-        if session.attached is not None:
-            message = f"{_STOP} {_LEFT}"
-        answer = self._context.interaction.choose("Training is running", message, tuple(answers), "warning")
+        answers = (
+            Answer("keep", "Keep the window", is_default=True),
+            Answer("stop", "Stop and close"),
+            Answer("leave", "Close, keep training"),
+        )
+        is_queue = self._queue.owns_run or self._queue.is_run_elsewhere
+        message = f"{_STOP} {_LEFT_QUEUE if is_queue else _LEFT}"
+        if session.attached is None:
+            message += " The window closes when the backup is written."
+        answer = self._context.interaction.choose("Training is running", message, answers, "warning")
         if answer == "leave" and session.attached is not None:
             self._close()  # it has a process of its own
         elif answer in ("stop", "leave"):
@@ -89,22 +105,37 @@ class Closing:
             session.stop()
             self._close_when_over()
 
-    def look(self) -> LeftRun | None:
-        """Follow the run again that continued without the window, if it still does; return it then."""
-        left = self._context.preferences.now.left_run
-        if left is None:
-            return None
-        if Holder.of(left.pid).started != left.started:
-            self._context.preferences.change(left_run=None)
-            return None
-        self._follow(partial(_read_left, left))
-        return left
+    def look(self) -> None:
+        """Follow the run or the queue again that continued without the window, if it still does."""
+        preferences = self._context.preferences
+        for name in ("left_run", "left_queue"):
+            left: LeftProcess | None = getattr(preferences.now, name)
+            if left is not None and not left.is_alive:
+                preferences.change(**{name: None})
+        if preferences.now.left_run is not None:
+            self._follow(partial(_read_left, preferences.now.left_run))
 
     def follow(self, run_dir: Path) -> None:
         """Show the run of another process as the current one, with its Stop and Pause."""
         self._follow(partial(_read_so_far, run_dir))
 
-    def _follow(self, read: Callable[[], _RunSoFar]) -> None:
+    def _follow_queue(self) -> None:
+        """Follow the runs of the queue that this window, or the one before, has left to a process of its own."""
+        left, session, queue = self._context.preferences.now.left_queue, self._context.session, self._queue
+        if left is None or queue.is_running:
+            return
+        is_left = queue.runner is not None and queue.runner.pid == left.pid
+        if session.is_reserved != is_left:
+            session.is_reserved = is_left
+            session.changed()
+        item = queue.queue.running
+        if not is_left or item is None or not item.run_dir or session.stage != "idle":
+            return
+        if item.run_dir != self._followed and holder_of(Path(item.run_dir)) is not None:
+            is_first, self._followed = not self._followed, item.run_dir
+            self._follow(partial(_read_so_far, Path(item.run_dir)), opens_page=is_first)
+
+    def _follow(self, read: Callable[[], _RunSoFar], *, opens_page: bool = True) -> None:
         session = self._context.session
 
         def attach(so_far: _RunSoFar) -> None:
@@ -113,7 +144,8 @@ class Closing:
             if session.stage == "idle":
                 run = AttachedRun(so_far.run_dir, from_byte=so_far.num_bytes, detached=so_far.detached)
                 session.attach(run, so_far.state, so_far.config)
-                self._context.navigation.open("run")
+                if opens_page:
+                    self._context.navigation.open("run")
 
         self._context.pump.lasting.run(read, attach)
 
@@ -132,7 +164,7 @@ class Closing:
 
     def _leave(self, run_dir: str, detached: Detached) -> None:
         process = detached.process
-        left = LeftRun(run_dir, process.pid, process.started, str(detached.log))
+        left = LeftProcess(process.pid, process.started, str(detached.log), run_dir)
         self._context.preferences.change(left_run=left)
 
     def _close_when_over(self) -> None:
@@ -141,14 +173,35 @@ class Closing:
         if session.is_active or not self.is_closing or self._is_over:
             return
         self._is_over = True
-        end = session.state.finished
-        if self.hands_over and (end is None or (end.outcome == "stopped" and not self._hand_over())):
+        if self.hands_over and not self._hand_over():
             self.is_closing = self._is_over = False
+            self._queue.stay()
             return
         self._context.root.after_idle(self._close)
 
     def _hand_over(self) -> bool:
-        """Continue the run in a process of its own; return whether that has begun."""
+        """Continue the run or the queue in a process of its own; return whether the window can close."""
+        end = self._context.session.state.finished
+        if end is None:  # it has failed, which is shown
+            return False
+        if self._queue.owns_run:
+            return self._hand_queue_over()
+        return end.outcome != "stopped" or self._hand_run_over()
+
+    def _hand_queue_over(self) -> bool:
+        self._queue.hand_over()
+        try:
+            process, log = self._start_queue()
+        except OSError as error:
+            text = f"The process that was to continue the queue could not be started: {error}."
+            failure = Failure("The queue has stopped", text, "Run the queue again: the run resumes from its backup.")
+            self._context.interaction.show_failure(failure)
+            return False
+        left = LeftProcess(process.pid, process.started, str(log))
+        self._context.preferences.change(left_queue=left)
+        return True
+
+    def _hand_run_over(self) -> bool:
         session = self._context.session
         assert session.request is not None
         request, run_dir = replace(session.request, in_window=False, datasets=None), ""
@@ -187,7 +240,7 @@ def _read_so_far(run_dir: Path, detached: Detached | None = None) -> _RunSoFar:
     return _RunSoFar(run_dir, *read_state_so_far(run_dir), config_of(run_dir), detached)
 
 
-def _read_left(left: LeftRun) -> _RunSoFar:
+def _read_left(left: LeftProcess) -> _RunSoFar:
     detached = _process_of(left)
     run_dir = run_dir_of(left)
     if run_dir is not None:
@@ -196,12 +249,12 @@ def _read_left(left: LeftRun) -> _RunSoFar:
     return _RunSoFar(None, RunState(phase="starting"), 0, config, detached)
 
 
-def run_dir_of(left: LeftRun) -> Path | None:
+def run_dir_of(left: LeftProcess) -> Path | None:
     """Return the folder of a run that was left; None if it has none yet. For a background thread."""
     return Path(left.run_dir) if left.run_dir else _process_of(left).run_dir()
 
 
-def _process_of(left: LeftRun) -> Detached:
+def _process_of(left: LeftProcess) -> Detached:
     from trainer.run_folder.attached import Detached
 
     return Detached(Holder.of(left.pid), Path(left.log))

@@ -4,7 +4,7 @@ is prepared, and a run that trains in another window.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ from modules.system.file_lock import Holder
 from ui.app.closing import run_dir_of
 from ui.features.queue.model import QueueControl
 from ui.features.run.model import Starter
-from ui.forms.preferences import LeftRun, Preferences
+from ui.forms.preferences import Preferences
 from ui.loop.background import Background
 from ui.widgets.notices import CRASHED_RUN, Notice, Notices, Reply
 
@@ -51,23 +51,26 @@ class Offers:
         starter.changed.subscribe(self._follow_fork)
         queue.changed.subscribe(self._follow_queue)
 
-    def look(self, workspaces: tuple[Path, ...], *, followed: LeftRun | None = None) -> None:
+    def look(self, workspaces: tuple[Path, ...]) -> None:
         """Offer to resume what ended unexpectedly, and report a run elsewhere: once, when the window opens.
 
-        `followed` is the run of another process that the window follows.
+        What the window has left to another process, and follows again, is neither.
         """
+        self._queue.refresh(done=lambda: self._look_for_runs(workspaces))
 
-        def find() -> tuple[tuple[Path, Holder], ...]:
-            return runs_elsewhere(workspaces, without=run_dir_of(followed) if followed is not None else None)
-
-        self._queue.refresh(done=lambda: self._look_for_run(workspaces))
-        self._background.run(find, self._report_runs)
-
-    def _look_for_run(self, workspaces: tuple[Path, ...]) -> None:
+    def _look_for_runs(self, workspaces: tuple[Path, ...]) -> None:
         from trainer.run_folder.records import newest_unfinished
 
+        now, running = self._preferences.now, self._queue.queue.running
+
+        def find() -> tuple[tuple[Path, Holder], ...]:
+            followed = run_dir_of(now.left_run) if now.left_run is not None else None
+            of_queue = Path(running.run_dir) if now.left_queue is not None and running is not None else None
+            return runs_elsewhere(workspaces, without=(followed, of_queue))
+
+        self._background.run(find, self._report_runs)
         interrupted = self._queue.interrupted_item
-        if interrupted is not None:
+        if interrupted is not None and now.left_queue is None:
             self._offer_queue(interrupted.name, num_open=sum(i.state == "waiting" for i in self._queue.queue.items))
         queue_run_dir = interrupted.run_dir if interrupted else ""
         self._background.run(lambda: newest_unfinished(workspaces), partial(self._offer_run, queue_run_dir))
@@ -126,7 +129,7 @@ class Offers:
         self._queue.edit(None)
 
     def _follow_queue(self) -> None:
-        if self._queue.is_running:
+        if self._queue.is_running or self._queue.is_run_elsewhere:
             self._notices.remove(QUEUE)
         number = self._queue.editing
         if number is None:
@@ -145,12 +148,14 @@ class Offers:
         )
 
 
-def runs_elsewhere(workspaces: Iterable[Path], *, without: Path | None = None) -> tuple[tuple[Path, Holder], ...]:
+def runs_elsewhere(
+    workspaces: Iterable[Path], *, without: Collection[Path | None] = ()
+) -> tuple[tuple[Path, Holder], ...]:
     """Return the runs that other processes train at the moment, with their processes."""
     from trainer.run_folder.records import running_in
 
     runs = (run for workspace in dict.fromkeys(workspaces) for run in running_in(workspace))
-    return tuple((run_dir, holder) for run_dir, holder in runs if not holder.is_this_process and run_dir != without)
+    return tuple((run_dir, holder) for run_dir, holder in runs if not holder.is_this_process and run_dir not in without)
 
 
 def describe_crash(record: RunRecord) -> str:

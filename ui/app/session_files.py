@@ -145,8 +145,9 @@ def _choose_session(file: Path, files: Sequence[Path]) -> Session:
     if form is None and file not in files:  # the first start of a further window
         now = newest.document
         form = FormModel(now.baseline, source=now.source)
-    left_run = session.settings.left_run  # that of the other window is its own
-    return Session(newest.settings.model_copy(update={"left_run": left_run}), form, session.problems)
+    own = session.settings  # what the other window has left is its own
+    left = {"left_run": own.left_run, "left_queue": own.left_queue}
+    return Session(newest.settings.model_copy(update=left), form, session.problems)
 
 
 def _read_or_none(file: Path) -> SavedSession | None:

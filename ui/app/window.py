@@ -129,7 +129,8 @@ class App:
         self.context.pump.background.run(self.diagnostics.log_system_facts, lambda _: None)
         self.starter.look_for_backup()
         self.tensorboard.follow_setting()
-        self.offers.look(self.context.workspaces(), followed=self.closing.look())
+        self.closing.look()
+        self.offers.look(self.context.workspaces())
         self.session_offers.look(session_file(), self.form.document)
         import_pages(self.context.pump)
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Le
 from pydantic import BaseModel, ConfigDict
 
+from modules.system.file_lock import Holder
 from modules.system.paths import PROGRAM_ROOT
 from ui.loop.signal import Signal
 from ui.widgets.files.places import with_recent
@@ -19,13 +20,18 @@ _MAX_MODEL_FOLDERS = 20
 
 
 @dataclass(frozen=True)
-class LeftRun:
-    """A run in a process that outlives the window: its folder if it has one yet, the process, and its log."""
+class LeftProcess:
+    """A process that outlives the window: its log, and the folder of its single run if that is known."""
 
-    run_dir: str
     pid: int
     started: float
     log: str
+    run_dir: str = ""
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it still runs."""
+        return Holder.of(self.pid).started == self.started
 
 
 class UiSettings(BaseModel):
@@ -47,7 +53,8 @@ class UiSettings(BaseModel):
     model_folders: tuple[str, ...] = ()  # of programs, or any other ones with models, that the user has named
     workspaces: tuple[str, ...] = ()  # of runs started so far, the newest first
     exposed_folders: tuple[str, ...] = ()  # of runs that TensorBoard may show to the network
-    left_run: LeftRun | None = None  # continues when the window is closed, or ends unexpectedly
+    left_run: LeftProcess | None = None  # continues when the window is closed, or ends unexpectedly
+    left_queue: LeftProcess | None = None  # runs the queue while the window is closed
     dismissed_run: str = ""  # a run that ended unexpectedly and is not offered again
 
     def with_recent(self, path: Path) -> UiSettings:

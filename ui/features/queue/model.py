@@ -171,6 +171,16 @@ class QueueControl:
         """Prepare for the end of the window: the current run, which is stopped now, is resumed by the next one."""
         self._is_leaving = True
 
+    def stay(self) -> None:
+        """Keep the window after all: a run that is stopped from now on is not resumed by the queue."""
+        self._is_leaving = False
+
+    def hand_over(self) -> None:
+        """Let another program run the queue, while this window stays open until that has begun."""
+        self.close()
+        self._session.is_reserved = self._is_busy = False
+        self.refresh()
+
     def close(self) -> None:
         """Write what is not written yet, and let another program run the queue."""
         for write in self._pending_writes:
@@ -237,13 +247,13 @@ class QueueControl:
         from trainer.run_queue.running import continues_after, ending_of
 
         assert self._run is not None
-        self._is_busy, self.current = True, None
+        self._is_busy, self.current, run = True, None, self._run
         state = ending_of(ended)[0]
 
         def continue_queue(queue: RunQueue | None) -> None:
-            self._is_busy = False
-            if self._run is None:
+            if self._run is not run:  # it was handed over meanwhile
                 return
+            self._is_busy = False
             if self.is_last or not (self._is_skipping or continues_after(queue or self.queue, state)):
                 self._release(f"The queue has stopped after {item.name}, which {_ENDINGS[state]}.")
             else:
