@@ -6,7 +6,14 @@ from modules.config.codec import encode
 from modules.config.schema import Config
 from modules.settings.edit import set_path
 from trainer.run_queue.items import Item, RunQueue
-from ui.features.queue.rows import describe_difference, describe_length, describe_training, detail_lines, names_of
+from ui.features.queue.rows import (
+    Difference,
+    Differences,
+    describe_length,
+    describe_training,
+    detail_lines,
+    names_of,
+)
 from ui.loop.wording import plan_lines
 
 
@@ -18,23 +25,42 @@ def config(**training: object) -> Config:
     return found
 
 
-def test_copies_are_numbered_and_their_differences_named() -> None:
-    queue = RunQueue().add("zog", config(epochs=10)).add("cat", config())
+def test_copies_are_numbered_and_differences_to_the_item_before_named() -> None:
+    queue = RunQueue().add("zog", config(epochs=10)).add("cat", config(epochs=10))
     queue = queue.add("zog", config(epochs=30, batch_size=2)).add("zog", config(epochs=30, batch_size=2))
-    items = queue.items
+    items, differences = queue.items, Differences()
     assert names_of(items) == ["zog", "cat", "zog (2)", "zog (3)"]
-    assert describe_difference(items[0], items) == describe_difference(items[1], items) == ""
-    words = describe_difference(items[2], items)
-    assert words.startswith("Differs from zog: ")
-    assert "Epochs: 10 → 30" in words
-    assert describe_difference(items[3], items) == "Same settings as zog (2)."
+    assert differences.known(items) == [Difference(), None, None, None]
+    differences.compare(items)
+    first, second, third, fourth = differences.known(items)
+    assert first == Difference()
+    assert second == Difference("the same settings", ("The same settings as zog",))
+    assert third is not None
+    assert third.cell == "Epochs 30, Batch size 2 images"
+    assert third.sentence == "Differs from cat: Training › Epochs: 10 → 30; Training › Batch size: 1 images → 2 images"
+    assert fourth == Difference("the same settings", ("The same settings as zog (2)",))
 
 
-def test_many_differences_are_cut() -> None:
-    queue = RunQueue().add("zog", config())
-    other = config(epochs=3, batch_size=2, accumulation_steps=4, learning_rate=1e-3, trains="full")
-    items = queue.add("zog", other).items
-    assert describe_difference(items[1], items).endswith("; 2 more settings.")
+def test_differences_are_kept_until_an_item_or_the_one_before_it_changes() -> None:
+    queue, differences = RunQueue().add("a", config()).add("b", config()).add("c", config()), Differences()
+    differences.compare(queue.items)
+    assert None not in differences.known(queue.end(1, "failed", "The disk is full.").items)
+    edited = queue.edit(2, config(epochs=3))
+    assert [known is None for known in differences.known(edited.items)] == [False, True, True]
+    assert [known is None for known in differences.known(queue.move(1, 1).items)] == [False, True, True]
+
+
+def test_many_differences_are_cut_and_folders_come_last() -> None:
+    other, _ = set_path(
+        config(epochs=3, batch_size=2, learning_rate=1e-3), "output.destination", "models/b.safetensors"
+    )
+    items, differences = RunQueue().add("zog", config()).add("zog", other).items, Differences()
+    differences.compare(items)
+    [_, found] = differences.known(items)
+    assert found is not None
+    assert found.cell == "Epochs 3, Batch size 2 images, Learning rate 0.001 and 1 more setting"
+    assert found.sentence.endswith("; 1 more setting")
+    assert len(found.lines) == 5
 
 
 def test_the_target_and_the_length_of_an_item() -> None:

@@ -31,6 +31,11 @@ class Change:
     before: str
     now: str
 
+    @property
+    def label(self) -> str:
+        """The name of the field alone."""
+        return self.place.rpartition(" › ")[2]
+
 
 def changes(config: Config, reference: Config, *, with_new_lists: bool = True) -> tuple[Change, ...]:
     """Return the fields of `config` that differ from `reference`, in page order.

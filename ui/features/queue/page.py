@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from modules.config.imports.any_file import load_any
@@ -12,7 +13,8 @@ from modules.system.problem import errors_in
 from trainer.run_queue.items import Item
 from ui.features.queue.model import QueueControl
 from ui.features.queue.rows import (
-    describe_difference,
+    Difference,
+    Differences,
     describe_length,
     describe_training,
     detail_lines,
@@ -24,6 +26,7 @@ from ui.forms.documents import LOADED_KINDS
 from ui.forms.model import Source
 from ui.forms.page import PageFrame
 from ui.forms.setting_pages import PageSpec
+from ui.loop.background import Job
 from ui.widgets.card import Card
 from ui.widgets.controls import Button, Switch
 from ui.widgets.menu import make_menu, open_at
@@ -35,12 +38,13 @@ from ui.widgets.theme import GAP, PAD
 from ui.widgets.variables import FlagVar
 
 _COLUMNS = (
-    Column("#0", "", 50),
-    Column("name", "Name", 150),
-    Column("what", "Training", 260, is_optional=True),
-    Column("length", "Length", 150),
-    Column("state", "State", 90),
-    Column("message", "Result", 260, is_stretched=True),
+    Column("#0", "", 44),
+    Column("name", "Name", 130, is_fitted=True),
+    Column("differs", "Differs from the one before", 260, is_stretched=True, is_fitted=True),
+    Column("state", "State", 84),
+    Column("message", "Result", 150, is_fitted=True),
+    Column("what", "Training", 230, is_optional=True, is_fitted=True),
+    Column("length", "Length", 140, is_optional=True),
 )
 _TAGS = {"failed": "error", "interrupted": "warning", "running": "good", "finished": "muted", "stopped": "muted"}
 _NOTHING = (
@@ -49,7 +53,7 @@ _NOTHING = (
 )
 _REMOVED = "removed items"
 _SELECT = "Select an item to see what it trains."
-_WIDE, _DETAILS_WIDTH = 1150, 380
+_WIDE, _DETAILS_WIDTH = 1150, 340
 
 
 class QueuePage:
@@ -62,7 +66,9 @@ class QueuePage:
         self._queue = context.models.of(QueueControl)
         self._is_shown = False
         self._items: tuple[Item, ...] = ()
-        self._description: tuple[Item | None, str, str] = (None, "", "")
+        self._differences = Differences()
+        self._comparison: Job | None = None
+        self._facts_of: tuple[Item | None, str] = (None, "")
         px = context.theme.px
         body = Panel(self.frame, context.theme)
         body.grid(row=1, column=0, sticky="nsew", padx=px(PAD + 4), pady=(0, px(PAD)))
@@ -262,6 +268,7 @@ class QueuePage:
             tk.Grid.grid_configure(self.details, row=0, column=1, sticky="nsew", padx=(px(PAD), 0))
         else:
             self.details.grid_remove()
+        self._soon()  # the line below the list depends on it
 
     # -- following
 
@@ -276,8 +283,12 @@ class QueuePage:
         control = self._queue
         selection = {item.number for item in self.selected_items}
         self._items = control.queue.items
-        rows = zip(names_of(self._items), self._items, strict=True)
-        self.table.set_rows([self._row(place, name, item) for place, (name, item) in enumerate(rows)])
+        known = self._differences.known(self._items)
+        if None in known and self._comparison is None:
+            compare = partial(self._differences.compare, self._items)
+            self._comparison = self._context.pump.lasting.run(compare, self._keep_differences)
+        rows = zip(names_of(self._items), self._items, known, strict=True)
+        self.table.set_rows([self._row(place, *row) for place, row in enumerate(rows)])
         rows_to_select = [n for n, item in enumerate(self._items) if item.number in selection]
         if rows_to_select != self.table.selected:
             self.table.select(rows_to_select)
@@ -290,20 +301,32 @@ class QueuePage:
         self.status.recolour("error" if control.problem else "label")
         self._enable()
 
-    def _row(self, place: int, name: str, item: Item) -> tuple[str, Sequence[str], str]:
+    def _keep_differences(self, _done: None) -> None:
+        self._comparison = None
+        self._soon()
+
+    def _row(self, place: int, name: str, item: Item, difference: Difference | None) -> tuple[str, Sequence[str], str]:
         control, message = self._queue, item.message
         if control.current is not None and control.current.number == item.number:
             step = self._context.session.state.step
             message = f"step {step.step:,} of {step.total_steps:,}" if step else "starting"
-        cells = (name, describe_training(item), describe_length(item), item.state.capitalize(), message)
+        cells = (
+            name,
+            difference.cell if difference is not None else "…",
+            item.state.capitalize(),
+            message,
+            describe_training(item),
+            describe_length(item),
+        )
         return f" {place + 1}", cells, _TAGS.get(item.state, "")
 
     def _enable(self) -> None:
         control, items = self._queue, self.selected_items
         one = items[0] if len(items) == 1 else None
-        message, difference, facts = self._details(one) if one else ("", "", _SELECT)
-        self.message.set_text("\n".join(filter(None, (message, difference))))
-        self.facts.set_text(facts)
+        message, difference, facts = self._details(one) if one else ("", Difference(), _SELECT)
+        is_wide = bool(self.details.winfo_manager())
+        self.message.set_text("\n".join(filter(None, (message, "" if is_wide else difference.sentence))))
+        self.facts.set_text("\n".join([*difference.lines, "", facts] if difference.lines else [facts]))
         ended = [item for item in items if not item.is_open and item.state != "running"]
         enabled = {
             "edit": one is not None and one.state == "waiting",
@@ -323,14 +346,15 @@ class QueuePage:
         if self.buttons["last"].cget("text") != label:
             self.buttons["last"].configure(text=label)
 
-    def _details(self, item: Item) -> tuple[str, str, str]:
-        """Return how an item ended, how it differs from its namesake, and its facts.
+    def _details(self, item: Item) -> tuple[str, Difference, str]:
+        """Return how an item ended, how it differs from the one before it, and its facts.
 
         They are kept: configs take long to read.
         """
-        if self._description[0] is not item:
-            self._description = (item, describe_difference(item, self._items), "\n".join(detail_lines(item)))
-        return item.message, *self._description[1:]
+        if self._facts_of[0] is not item:
+            self._facts_of = (item, "\n".join(detail_lines(item)))
+        difference = self._differences.known(self._items)[self._items.index(item)]
+        return item.message, difference or Difference(), self._facts_of[1]
 
     def _single_item(self) -> Item | None:
         return self.selected_items[0] if len(self.selected_items) == 1 else None

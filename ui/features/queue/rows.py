@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from modules.config.sections.training import Training
 from modules.families.registry import FAMILIES
 from modules.objectives.registry import METHODS
 from modules.system.problem import count
+from trainer.run_folder.differences import PLACES
 from trainer.run_queue.items import Item
 from ui.features.queue.model import QueueControl
 from ui.forms.changes import changes
@@ -55,19 +57,60 @@ def describe_length(item: Item) -> str:
     return f"{count(epochs, 'epoch')}, batch {batch}{f' x {steps}' if steps > 1 else ''}"
 
 
-def describe_difference(item: Item, items: Sequence[Item]) -> str:
-    """Return how an item's settings differ from the item of the same name before it; empty if there is no such item."""
-    same = [(other, name) for other, name in zip(items, names_of(items), strict=True) if other.name == item.name]
-    place = next((n for n, (other, _) in enumerate(same) if other.number == item.number), 0)
-    if place == 0:
-        return ""
-    before, name = same[place - 1]
-    entries = changes(item.config, before.config)
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How an item differs from the one before it: as the cell of a row, and line by line."""
+
+    cell: str = ""
+    lines: tuple[str, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        """The heading and the first lines, for where there is no room for all."""
+        heading, *entries = self.lines or ("",)
+        more = f"; {count(len(entries) - _MAX_CHANGES, 'more setting')}" if len(entries) > _MAX_CHANGES else ""
+        return f"{heading} {'; '.join(entries[:_MAX_CHANGES])}{more}".strip()
+
+
+class Differences:
+    """How the items differ from the ones before them. Reading configs takes long, so the differences are kept."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[object, Difference]] = {}
+
+    def known(self, items: Sequence[Item]) -> list[Difference | None]:
+        """Return the difference of each item; None for those that have changed since they were last compared."""
+        found = (self._known.get(item.number, (None, None)) for _, _, item in _pairs(items))
+        keys = (_key(*pair) for pair in _pairs(items))
+        later = (difference if known == key else None for (known, difference), key in zip(found, keys, strict=True))
+        return [Difference(), *later] if items else []
+
+    def compare(self, items: Sequence[Item]) -> None:
+        """Compare the items of which the difference is not known: for a background thread."""
+        for pair, difference in zip(_pairs(items), self.known(items)[1:], strict=True):
+            if difference is None:
+                self._known[pair[2].number] = (_key(*pair), _difference(*pair))
+
+
+def _pairs(items: Sequence[Item]) -> list[tuple[str, Item, Item]]:
+    """Return each item but the first, behind the one before it and that one's name."""
+    return list(zip(names_of(items), items, items[1:], strict=False))
+
+
+def _key(name: str, before: Item, item: Item) -> object:
+    return name, before.settings, item.settings
+
+
+def _difference(name: str, before: Item, item: Item) -> Difference:
+    entries = sorted(changes(item.config, before.config), key=lambda change: change.path in PLACES)  # which matter less
     if not entries:
-        return f"Same settings as {name}."
-    differences = "; ".join(f"{c.place}: {c.before} → {c.now}" for c in entries[:_MAX_CHANGES])
-    more = f"; {count(len(entries) - _MAX_CHANGES, 'more setting')}" if len(entries) > _MAX_CHANGES else ""
-    return f"Differs from {name}: {differences}{more}."
+        return Difference("the same settings", (f"The same settings as {name}",))
+    cell = ", ".join(f"{c.label} {c.now}" for c in entries[:_MAX_CHANGES])
+    more = f" and {count(len(entries) - _MAX_CHANGES, 'more setting')}" if len(entries) > _MAX_CHANGES else ""
+    return Difference(
+        f"{cell}{more}",
+        (f"Differs from {name}:", *(f"{change.place}: {change.before} → {change.now}" for change in entries)),
+    )
 
 
 def detail_lines(item: Item) -> list[str]:
@@ -104,5 +147,5 @@ def status_line(control: QueueControl) -> str:
     if control.is_running:
         return f"The queue starts when the current run has ended: {left}."
     if control.runner is not None:
-        return f"Process {control.runner.pid} runs the queue: {left}."
+        return f"The queue runs outside this window: {left}. Stop on the Run page stops it, too."
     return f"{left[0].upper()}{left[1:]}." if control.queue.items else ""
