@@ -12,7 +12,7 @@ from modules.data.inputs import NO_INPUTS
 from modules.families.anima.settings import CONDITIONER
 from modules.families.anima.text import PromptTokenizers, condition, qwen_states
 from modules.families.parts.conditioning import TokenConditioning
-from modules.families.parts.flow_model import FlowModel
+from modules.families.parts.text_model import FlowModel
 from modules.system.devices import tensor_on
 
 

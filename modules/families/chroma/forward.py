@@ -6,25 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import nn
 
 from modules.data.conditioning import Conditioning
 from modules.data.inputs import NO_INPUTS
+from modules.diffusion.flow import FlowProcess
 from modules.families.chroma.settings import FROZEN
-from modules.families.parts.conditioning import TokenConditioning, visible_tokens
-from modules.families.parts.flow_model import FlowModel
+from modules.families.parts.conditioning import visible_tokens
 from modules.families.parts.packing import image_ids, pack, unpack
-from modules.families.parts.t5_text import T5Tower
-from modules.families.parts.token_rows import extended
+from modules.families.parts.t5_model import T5Model
 
 
 @dataclass(eq=False)
-class Chroma(FlowModel[TokenConditioning]):
+class Chroma(T5Model[FlowProcess]):
     """A transformer, a T5-XXL, a VAE; implements `FamilyWithWords`."""
-
-    text_class = TokenConditioning
-
-    t5: T5Tower
 
     def reaches(self, part: str, name: str) -> bool:
         """Return whether a denoising loss trains a layer: all but the VAE's and the approximator, which stays as it is.
@@ -32,10 +26,6 @@ class Chroma(FlowModel[TokenConditioning]):
         The approximator is the model's modulation: adapters and fine-tunes of other programs leave it out, too.
         """
         return part != "vae" and not f"{name}.".startswith(FROZEN)
-
-    def encode_prompts(self, prompts: Sequence[str], padded_like: Sequence[str] = ()) -> TokenConditioning:
-        """Return the states of prompts, each with one of its padding; `padded_like` changes nothing."""
-        return TokenConditioning.of(self.t5.encode(self._forward("text_encoder"), prompts))
 
     def predict(
         self,
@@ -57,33 +47,6 @@ class Chroma(FlowModel[TokenConditioning]):
             return_dict=False,
         )
         return self.process.velocity(unpack(output[0], *noisy_BCHW.shape[-2:]))
-
-    def text_identity(self) -> str:
-        """Return everything but the weights that affects how a prompt is encoded."""
-        return self.t5.identity()
-
-    def count_tokens(self, prompt: str) -> int:
-        """Return the number of tokens of a prompt, without the end token."""
-        return self.t5.tokenizer.count(prompt)
-
-    # -- embeddings
-
-    def token_ids(self, part: str, text: str) -> list[int]:
-        """Return the ids of a text's tokens."""
-        return self.t5.tokenizer.ids(text)
-
-    def add_words(self, rows: Mapping[str, Mapping[str, nn.Parameter]]) -> None:
-        """Add embeddings: new rows (N, D) by placeholder and text encoder. All in one call."""
-        self.t5 = self.t5.with_words({placeholder: of["text_encoder"] for placeholder, of in rows.items()})
-
-    @torch.no_grad()
-    def word_states(self, part: str, placeholder: str) -> torch.Tensor:
-        """Return T5's states (N, D) at the places of an embedding, in a prompt of it alone, in float32."""
-        return self.t5.word_states(self._forward(part), placeholder)
-
-    def add_outputs(self, part: str, placeholder: str, rows_ND: nn.Parameter) -> None:
-        """Replace T5's states at the places of an embedding by rows (N, D)."""
-        extended(self.t5.encoder).add_outputs(self.t5.tokenizer.words[placeholder], rows_ND)
 
 
 def attention_mask(lengths: Sequence[int], num_image_tokens: int, device: torch.device) -> torch.Tensor | None:

@@ -13,9 +13,9 @@ from modules.data.conditioning import Conditioning
 from modules.data.inputs import NO_INPUTS
 from modules.families.flux.text import FluxConditioning, pooled_states
 from modules.families.parts.clip_tokens import ClipTokenizer
-from modules.families.parts.flow_model import FlowModel
 from modules.families.parts.packing import image_ids, pack, unpack
 from modules.families.parts.t5_text import T5Tower
+from modules.families.parts.text_model import FlowModel
 from modules.families.parts.token_rows import add_words, extended
 
 _CLIP, _T5 = "text_encoder", "text_encoder_2"

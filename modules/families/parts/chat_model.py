@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from modules.families.parts.chat_text import ChatReader
 from modules.families.parts.conditioning import TokenConditioning
-from modules.families.parts.flow_model import FlowModel, Text
+from modules.families.parts.text_model import FlowModel, Text
 
 
 @dataclass(eq=False)

@@ -11,8 +11,8 @@ from torch import nn
 from modules.data.conditioning import Conditioning
 from modules.data.inputs import NO_INPUTS
 from modules.families.parts.clip_text import TextTower
-from modules.families.parts.flow_model import FlowModel
 from modules.families.parts.t5_text import T5Tower
+from modules.families.parts.text_model import FlowModel
 from modules.families.parts.token_rows import add_words, extended
 from modules.families.sd3.settings import unread_queries
 from modules.families.sd3.text import ENCODERS, Sd3Conditioning

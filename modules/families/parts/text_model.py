@@ -1,4 +1,4 @@
-"""The shared base of flow models: all that depends on the class of their conditioning alone."""
+"""The shared base of transformer models: all that depends on the class of their conditioning alone."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import torch
 
 from modules.data.conditioning import Conditioning, SizeConditioning
 from modules.diffusion.flow import FlowProcess
-from modules.families.parts.latent_model import LatentModel
+from modules.families.parts.latent_model import LatentModel, Process
 
 
-class FlowText(Conditioning, Protocol):
-    """The conditioning of a flow model, which needs the empty prompt only in place of dropped prompts."""
+class PromptText(Conditioning, Protocol):
+    """The conditioning of a transformer model, which needs the empty prompt only in place of dropped prompts."""
 
     def with_empty_prompts(self, empty_for: Sequence[Collection[int]], empty: Self) -> Self:
         """Return it with the empty prompt's states for some text encoders of each prompt, by their index."""
@@ -32,12 +32,12 @@ class FlowText(Conditioning, Protocol):
         ...
 
 
-Text = TypeVar("Text", bound=FlowText)
+Text = TypeVar("Text", bound=PromptText)
 
 
 @dataclass(eq=False)
-class FlowModel(LatentModel[FlowProcess], ABC, Generic[Text]):
-    """A loaded flow model without size conditioning. `text_class` is the class of its conditioning, `Text`."""
+class TextModel(LatentModel[Process], ABC, Generic[Process, Text]):
+    """A loaded model without size conditioning. `text_class` is the class of its conditioning, `Text`."""
 
     text_class: ClassVar[type[Any]]
 
@@ -67,3 +67,7 @@ class FlowModel(LatentModel[FlowProcess], ABC, Generic[Text]):
         assert isinstance(conditioning, self.text_class), f"conditioning of another family: {type(conditioning)}"
         text: Text = conditioning
         return text
+
+
+class FlowModel(TextModel[FlowProcess, Text], ABC, Generic[Text]):
+    """A loaded flow model without size conditioning."""
