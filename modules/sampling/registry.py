@@ -66,7 +66,8 @@ _FLOW_UNIPC = FlowScheduler("UniPCMultistepScheduler", _MULTISTEP, has_grid=True
 
 SAMPLERS: Mapping[str, SamplerSpec] = {
     # On the straight path of a flow the step of DDIM (Song et al. 2021, eq. 12 with eta 0) equals Euler's.
-    "ddim": SamplerSpec("DDIM", "DDIMScheduler", flow=_FLOW_DDIM),
+    # It would clip latents like pixels where a model's config, written for another scheduler, does not state otherwise.
+    "ddim": SamplerSpec("DDIM", "DDIMScheduler", {"clip_sample": False}, flow=_FLOW_DDIM),
     "euler": SamplerSpec("Euler", "EulerDiscreteScheduler", flow=_FLOW_EULER),
     "euler_a": SamplerSpec("Euler a", "EulerAncestralDiscreteScheduler"),
     # Its first step is at the last timestep, as models distilled for few steps were trained (SDXL Turbo and Lightning).
