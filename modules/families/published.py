@@ -38,7 +38,8 @@ class PublishedModel:
     ones by variant. `text_width` is the width of the text states that its cross-attention
     reads, `embedding_width` the width of an embedding's vectors, `embedding_tensors` the names of its tensors
     where they have names. `prediction_note(program, file)` returns what the user must do so that a program uses the
-    right prediction type. `programs` are the programs that support such models, `naming_rows` their answers to names of
+    right prediction type. `without_embeddings` are programs that load no embeddings of the model, each with the reason.
+    `programs` are the programs that support such models, `naming_rows` their answers to names of
     layers in adapter files, `extra_rows` those to what else is in such a file (`EXTRAS`), and `versions` the versions
     that these answers are about where they are not those in `program_table.PROGRAMS`. `weight_bytes` are those of a
     weight in the main files of its repository, which are downloaded.
@@ -65,6 +66,7 @@ class PublishedModel:
     embedding_width: int = 0
     embedding_tensors: tuple[str, ...] = ()
     prediction_note: Callable[[str, FileKind], str] = _no_note
+    without_embeddings: Mapping[str, str] = field(default_factory=dict)
     programs: tuple[str, ...] = ALL_PROGRAMS
     naming_rows: Mapping[str, Row] = field(default_factory=dict)
     extra_rows: Mapping[str, Answers] = field(default_factory=dict)

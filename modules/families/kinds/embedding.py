@@ -8,7 +8,7 @@ from dataclasses import replace
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.record import FileKindSpec, Loads, loads_whole
 from modules.families.published import ALL_PROGRAMS
-from modules.families.registry import FAMILIES, family_of, label_of, published, published_models
+from modules.families.registry import family_of, label_of, published, published_models
 from modules.formats.adapter_names import EMB_PARAMS, EMP_PARAMS, OUTPUT_SUFFIX
 from modules.formats.checkpoint_header import CheckpointHeader
 from modules.formats.program_table import PROGRAMS
@@ -24,8 +24,12 @@ def embedding_kind(header: CheckpointHeader) -> FileKind | None:
     shapes = {n: s for n, s in header.shapes.items() if len(s) in (1, 2)}
     where = _where(shapes)
     by_model = {m.name: _shapes_of(m.embedding_tensors, shapes) for m in published_models()}
-    # The first model of those with most of the tensors, and with fewest others.
-    model = max(published_models(), key=lambda m: (len(by_model[m.name]), -len(m.embedding_tensors))).name
+    architecture = header.metadata.get("modelspec.architecture", "").removesuffix("/textual-inversion")
+    # The first model of those with most of the tensors, with fewest others, and of these the one in the metadata.
+    model = max(
+        published_models(),
+        key=lambda m: (len(by_model[m.name]), -len(m.embedding_tensors), m.architecture_of() == architecture),
+    ).name
     if by_model[model]:
         return _embedding(model, next(iter(by_model[model].values())), where)
     widths = {m.embedding_width: m.name for m in reversed(list(published_models())) if m.embedding_width}
@@ -85,8 +89,9 @@ def _loads(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads, ...]
         return tuple(loads_whole(p, None, f"unknown for vectors of width {width}") for p in ALL_PROGRAMS)
     model = published(kind.model)
     answers = _several(header, model.embedding_tensors) if len(model.embedding_tensors) > 1 else _one(header)
-    if FAMILIES[model.family].process.flow is not None:  # measured with diffusers alone
+    if model.programs != ALL_PROGRAMS:  # a newer model: measured with diffusers alone
         answers |= {p: loads_whole(p, None, _UNMEASURED) for p in answers if p != "diffusers"}
+    answers |= {p: loads_whole(p, False, why) for p, why in model.without_embeddings.items()}
     return tuple(replace(answers[p], version=_VERSIONS.get(p, "")) for p in model.programs)
 
 
