@@ -12,6 +12,7 @@ from modules.families.flux.spec import FLUX
 from modules.families.flux2.spec import FLUX2
 from modules.families.flux2_klein.spec import FLUX2_KLEIN
 from modules.families.krea2.spec import KREA2
+from modules.families.pixart.spec import PIXART
 from modules.families.qwen_image.spec import QWEN_IMAGE
 from modules.families.sd.spec import SD
 from modules.families.sd3.spec import SD3
@@ -36,6 +37,7 @@ _FAMILIES: dict[str, FamilySpec] = {
     FLUX2.name: FLUX2,
     QWEN_IMAGE.name: QWEN_IMAGE,
     ANIMA.name: ANIMA,
+    PIXART.name: PIXART,
 }
 
 FAMILIES: Mapping[str, FamilySpec] = _FAMILIES

@@ -185,6 +185,7 @@ REGISTRIES = {
         "modules.diffusion.weightings:WEIGHTINGS",
         ("modules/diffusion/",),
         words("none None"),
+        {"modules/families/pixart/files.py": "a word in the names of models"},
     ),
 }
 

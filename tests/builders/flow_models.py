@@ -19,6 +19,7 @@ import pytest
 
 from modules.families.registry import FAMILIES
 from modules.families.spec import FamilySpec
+from modules.sampling.registry import samplers_for
 from modules.system.factories import load_factory
 
 FLOW_MODELS: Mapping[str, str] = {
@@ -30,6 +31,7 @@ FLOW_MODELS: Mapping[str, str] = {
     "tiny_krea2": "tests.builders.krea2:TINY",
     "tiny_qwen_image": "tests.builders.qwen_image:TINY",
     "tiny_anima": "tests.builders.anima:TINY",
+    "tiny_pixart": "tests.builders.pixart:TINY",
 }
 """The `FlowModel` of each tiny model, as "module:name"."""
 
@@ -122,6 +124,21 @@ class FlowModel:
     def spec(self) -> FamilySpec:
         """The record of the family."""
         return FAMILIES[self.family]
+
+    @property
+    def is_flow(self) -> bool:
+        """Whether its noise process is flow matching."""
+        return self.spec.process.flow is not None
+
+    @property
+    def sampler(self) -> str:
+        """The sampler of the comparisons, whose steps are those of rollouts, too."""
+        return "euler" if self.is_flow else "ddim"
+
+    @property
+    def samplers(self) -> tuple[str, ...]:
+        """The samplers of the shared run: all of flow families, and two of those that all DDPM models have."""
+        return tuple(samplers_for(["flow"])) if self.is_flow else ("ddim", "dpmpp")
 
 
 def flow_model(name: str) -> FlowModel:

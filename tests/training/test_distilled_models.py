@@ -217,7 +217,7 @@ def test_it_works_with_what_saves_memory(
     quantized = {key: value for key, value in MEMORY[memory].items() if key != "adapter"}
     expected = generate_samples(laid_over(config, quantized), None)
     off = np.mean([np.abs(a - np.asarray(b, int)).mean() for a, b in zip(images_of(ran), expected, strict=False)])
-    assert off < (12 if memory == "nfloat4" else 1)
+    assert off < (16 if memory == "nfloat4" else 1)
     loss, merged, without = (validated(each)[0] for each in (ran, with_adapter, plain))
     assert abs(loss - merged) < abs(loss - without)
 

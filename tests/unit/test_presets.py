@@ -158,12 +158,12 @@ def test_a_preset_uses_the_card_it_names(file: Path) -> None:
     assert placed.peak_bytes > 0.7 * card_bytes or every == some > 0
 
 
-FLOW = [f for f in BUILT_IN if FAMILIES[f.parent.name].process.flow is not None]
+TRANSFORMERS = [f for f in BUILT_IN if f.parent.name not in ("sd", "sdxl")]
 
 
 @pytest.mark.daily(12)
-@pytest.mark.parametrize("file", FLOW, ids=lambda f: f.stem)
-def test_presets_of_flow_families_are_estimated_at_512_and_1024_px(file: Path) -> None:
+@pytest.mark.parametrize("file", TRANSFORMERS, ids=lambda f: f.stem)
+def test_presets_of_transformers_are_estimated_at_512_and_1024_px(file: Path) -> None:
     """More pixels need more activations and the same weights; the encoders are never there with the denoiser."""
     config = Preset(file.stem, file.parent.name, file).load().config
     config, problems = set_path(config, "general.train_device", "cuda")
@@ -171,10 +171,11 @@ def test_presets_of_flow_families_are_estimated_at_512_and_1024_px(file: Path) -
     small, large = (memory_estimate(config, {Size(side, side): 50}) for side in (512, 1024))
     assert small is not None
     assert large is not None
-    assert large.peak.total_bytes > small.peak.total_bytes
+    assert large.peak.total_bytes >= small.peak.total_bytes  # equal if the text encoder needs the most
     encoding = next(phase for phase in large.phases if phase.phase == "encoding captions")
     training = next(phase for phase in large.phases if phase.phase == "training")
     smaller = next(phase for phase in small.phases if phase.phase == "training")
+    assert training.total_bytes > smaller.total_bytes
     assert training.bytes_of("activations") > 1.5 * smaller.bytes_of("activations")
     assert encoding.bytes_of("weights") + training.bytes_of("weights") > large.peak.bytes_of("weights")
 
@@ -362,5 +363,5 @@ def test_a_preset_holds_its_lists_itself(built_in: Path, tmp_path: Path) -> None
 def test_every_method_has_a_preset_for_the_diffusion_families() -> None:
     configs = [Preset(f.stem, f.parent.name, f).load().config for f in BUILT_IN if not f.stem.startswith("#demo")]
     found = {(c.model.family.name, c.training.method.name) for c in configs}
-    flow = {(name, "denoise") for name, spec in FAMILIES.items() if spec.process.flow is not None}
-    assert found == {*((family, method) for family in ("sd", "sdxl") for method in METHODS), *flow}
+    others = {(name, "denoise") for name in FAMILIES if name not in ("sd", "sdxl")}
+    assert found == {*((family, method) for family in ("sd", "sdxl") for method in METHODS), *others}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
-from tokenizers import Tokenizer, normalizers, pre_tokenizers
+from tokenizers import Encoding, Tokenizer, normalizers, pre_tokenizers
 from tokenizers.models import Unigram
 
 from modules.data.captions.sources import split_at_placeholders
@@ -29,12 +29,14 @@ _NUM_SENTINELS = 100  # <extra_id_0> to <extra_id_99>, behind the pieces, the la
 class T5Tokenizer:
     """The tokenizer of a T5 with the ids of its end and padding tokens.
 
-    `words` are the ids of embeddings by placeholder; they are negative (`token_rows`).
+    `words` are the ids of embeddings by placeholder; they are negative (`token_rows`). `is_lower_case`: all text is
+    read in lower case.
     """
 
     tokenizer: Tokenizer
     end_id: int
     pad_id: int
+    is_lower_case: bool = False
     words: Mapping[str, tuple[int, ...]] = field(default_factory=dict, hash=False)
 
     def read(self, prompt: str, max_tokens: int) -> list[int]:
@@ -50,7 +52,7 @@ class T5Tokenizer:
         ids: list[int] = []
         for piece, placeholder in split_at_placeholders(text, self.words):
             if placeholder is None:
-                ids += self.tokenizer.encode(piece, add_special_tokens=False).ids
+                ids += self._encoding(piece).ids
             else:
                 ids += self.words[placeholder]
         return ids
@@ -61,12 +63,15 @@ class T5Tokenizer:
 
     def beyond(self, prompt: str, num_tokens: int) -> str:
         """Return the rest of a prompt after its first `num_tokens` tokens, as it is written."""
-        offsets = self.tokenizer.encode(prompt, add_special_tokens=False).offsets
+        offsets = self._encoding(prompt).offsets
         return prompt[offsets[num_tokens][0] :].lstrip() if len(offsets) > num_tokens else ""
 
     def identity(self) -> str:
         """Return a fingerprint of everything that affects the ids of a prompt."""
         return _identity(self)
+
+    def _encoding(self, text: str) -> Encoding:
+        return self.tokenizer.encode(text.lower() if self.is_lower_case else text, add_special_tokens=False)
 
 
 def load_t5_tokenizer(folder: Path | None) -> T5Tokenizer:
@@ -85,6 +90,11 @@ def load_t5_tokenizer(folder: Path | None) -> T5Tokenizer:
             advice="Download the model again.",
         )
     return T5Tokenizer(tokenizer, end_id, pad_id)
+
+
+def load_lower_case_t5_tokenizer(folder: Path | None) -> T5Tokenizer:
+    """Return the tokenizer of a model that reads all text in lower case; raises as `load_t5_tokenizer` does."""
+    return replace(load_t5_tokenizer(folder), is_lower_case=True)
 
 
 def _tokenizer_in(folder: Path) -> Tokenizer | None:
@@ -112,6 +122,8 @@ def _of_pieces(file: Path) -> Tokenizer:
 @lru_cache(maxsize=8)
 def _identity(tokenizer: T5Tokenizer) -> str:
     facts = f"{tokenizer.tokenizer.to_str()}|{tokenizer.end_id}|{tokenizer.pad_id}"
+    if tokenizer.is_lower_case:
+        facts += "|lower case"
     if tokenizer.words:
         facts += f"|{sorted(tokenizer.words.items())}"
     return hashlib.blake2b(facts.encode(), digest_size=16).hexdigest()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from modules.data.inputs import INPAINTING
-from modules.families.parts.part_classes import CLIP_TEXT, DISTILLED_SD, KL_VAE, UNET, clip_prompts
+from modules.families.parts.part_classes import CLIP_TEXT, DISTILLED_DDPM, KL_VAE, UNET, clip_prompts
 from modules.families.sd.settings import SdSettings
 from modules.families.spec import FamilySpec, LatentSpec, PartSpec
 
@@ -30,7 +30,7 @@ SD = FamilySpec(
     ),
     variants={"inpainting": 5, "depth": 1},
     inputs={"inpainting": INPAINTING, "depth": ("depth",)},
-    distilled=DISTILLED_SD,
+    distilled=DISTILLED_DDPM,
     released="2022-08",
     ai_toolkit=("sd1", "sd15", "sd2"),
 )

@@ -6,7 +6,7 @@ from modules.data.inputs import INPAINTING
 from modules.families.parts.part_classes import (
     CLIP_TEXT,
     CLIP_TEXT_WITH_PROJECTION,
-    DISTILLED_SD,
+    DISTILLED_DDPM,
     KL_VAE,
     UNET,
     clip_prompts,
@@ -37,7 +37,7 @@ SDXL = FamilySpec(
     ),
     variants={"inpainting": 5},
     inputs={"inpainting": INPAINTING},
-    distilled=DISTILLED_SD,
+    distilled=DISTILLED_DDPM,
     released="2023-07",
     ai_toolkit=("sdxl",),
 )

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from modules.config.schema import Config
+from modules.diffusion.process_spec import FlowConvention
 from modules.families.protocol import ModelFamily
-from modules.sampling.registry import samplers_for
 from tests.builders.configs import laid_over, small_config
 from tests.builders.flow_models import FLOW_MODELS, VARIANTS, WITH_VARIANTS, FlowModel, flow_model
 from tests.builders.images import draw_folder
@@ -34,12 +34,22 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "name" in metafunc.fixturenames:
         is_every = metafunc.definition.get_closest_marker("daily") is None
         is_daily = is_every and metafunc.module.__name__.endswith("test_pipelines")
-        metafunc.parametrize("name", [*FLOW_MODELS, *VARIANTS] if is_daily else WITH_VARIANTS, scope="module")
+        names = [*FLOW_MODELS, *VARIANTS] if is_daily else WITH_VARIANTS
+        if "flow" in metafunc.fixturenames:
+            names = [name for name in names if flow_model(getattr(name, "values", [name])[0]).is_flow]
+        metafunc.parametrize("name", names, scope="module")
 
 
 @pytest.fixture(scope="module")
 def tiny(name: str) -> FlowModel:
     return flow_model(name)
+
+
+@pytest.fixture(scope="module")
+def flow(tiny: FlowModel) -> FlowConvention:
+    """The convention of a flow family; what has this fixture does not run on others."""
+    assert tiny.spec.process.flow is not None
+    return tiny.spec.process.flow
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +86,7 @@ def config(model: Path, tiny: FlowModel, folder: Path, images: Path) -> Config:
 
 
 @pytest.fixture(scope="module")
-def watched(config: Config) -> Config:
+def watched(config: Config, tiny: FlowModel) -> Config:
     """The config of the shared run: a LoRA, validated, sampled, with backups."""
     images = config.concepts[0].path
     return laid_over(
@@ -84,7 +94,7 @@ def watched(config: Config) -> Config:
         {
             "concepts": [{"path": images}, {"path": images, "kind": "validation"}],
             "validation": {"every": {"n": 1, "unit": "epoch"}, "num_timesteps": 2},
-            "sampling": {"at_end": True, "prompts": [{**PROMPT, "sampler": s} for s in samplers_for(["flow"])]},
+            "sampling": {"at_end": True, "prompts": [{**PROMPT, "sampler": s} for s in tiny.samplers]},
             "backup": {"every": {"n": 3, "unit": "step"}, "keep": 0},
         },
     )

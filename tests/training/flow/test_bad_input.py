@@ -19,11 +19,12 @@ from trainer.preflight import check
 
 @pytest.mark.daily(1)
 def test_captions_beyond_the_tokens_that_are_read_are_reported(
-    config: Config, images: Path, tiny: FlowModel, tmp_path: Path
+    config: Config, images: Path, model: Path, tiny: FlowModel, tmp_path: Path
 ) -> None:
     folder = tmp_path / "images"
     shutil.copytree(images, folder)
-    tokens = config.model.family.tokens_read(tiny.spec.text.chunk_tokens, {})
+    denoiser = json.loads((model / tiny.spec.denoiser.name / "config.json").read_text())
+    tokens = config.model.family.tokens_read(tiny.spec.text.chunk_tokens, denoiser)
     (folder / "000.txt").write_text("a " * (tokens + 8))
     problems = check(laid_over(config, {"concepts": [{"path": str(folder)}]})).problems
     [long] = [p for p in problems if f"longer than the {tokens} tokens that the model reads" in p.message]
@@ -38,10 +39,12 @@ def test_a_model_without_its_tokenizers_is_refused(config: Config, model: Path, 
     assert "its tokenizer is missing" in errors_of(config, model={"base_model": str(copy)})["model.base_model"]
 
 
-def test_a_vae_of_another_family_is_refused(config: Config, tiny: FlowModel, tiny_sd: Path) -> None:
-    message = errors_of(config, parts={"vae": {"file": str(tiny_sd / "vae")}})["parts.vae.file"]
-    needed = f"{tiny.spec.label} needs {tiny.spec.latents.channels}."
-    assert message.endswith(f"is a VAE with 4 latent channels; {needed}")
+def test_a_vae_of_another_family_is_refused(config: Config, tiny: FlowModel, request: pytest.FixtureRequest) -> None:
+    needed = tiny.spec.latents.channels
+    other, channels = ("tiny_sd", 4) if needed != 4 else ("tiny_chroma", 16)
+    vae = request.getfixturevalue(other) / "vae"
+    message = errors_of(config, parts={"vae": {"file": str(vae)}})["parts.vae.file"]
+    assert message.endswith(f"is a VAE with {channels} latent channels; {tiny.spec.label} needs {needed}.")
 
 
 def test_a_model_of_another_family_is_refused(config: Config, tiny: FlowModel, tiny_sd: Path) -> None:

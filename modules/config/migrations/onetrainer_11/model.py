@@ -43,6 +43,8 @@ _MODELS: Mapping[str, tuple[str, str]] = {
     "STABLE_DIFFUSION_35": ("sd3", "text_to_image"),
     "KREA_2": ("krea2", "text_to_image"),
     "ANIMA": ("anima", "text_to_image"),
+    "PIXART_ALPHA": ("pixart", "text_to_image"),
+    "PIXART_SIGMA": ("pixart", "text_to_image"),
 }
 _KLEIN = "klein"
 _FLUX2 = ("flux2", "flux2_klein")

@@ -1,0 +1,1 @@
+"""PixArt alpha and sigma: small diffusion transformers that read prompts through T5 (2023, 2024)."""

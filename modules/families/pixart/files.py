@@ -1,0 +1,103 @@
+"""The files of PixArt: folders, the names of layers in LoRA files, and files of the transformer alone.
+
+diffusers' names have the prefix `transformer.`; ComfyUI also reads the names of the published checkpoints. diffusers'
+pipelines of PixArt load no LoRA: PEFT puts one into their transformer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from modules.families.kinds.file_kind import FileKind
+from modules.families.parts.double_stream import double_stream_targets
+from modules.families.parts.single_file.detect import denoiser_kind
+from modules.families.parts.single_file.transformer_file import single_transformer
+from modules.families.parts.t5_layers import t5_targets
+from modules.families.pixart.settings import ALPHA_TOKENS, is_alpha
+from modules.families.pixart.transformer_file import MISSING_PROMPT, TRANSFORMER_FILE, transformer_layers
+from modules.families.published import Configs, FamilyFiles, PublishedModel
+from modules.formats.adapter_targets import AdapterTargets
+from modules.formats.checkpoint_header import CheckpointHeader
+from modules.formats.program_table import ALL, COMFY_OF_FLOW, RAW_PEFT, SGM_NAMES, UNMEASURED, Row, none
+
+# What makes a model different from the published one.
+_SHAPING = (
+    *("num_layers", "num_attention_heads", "attention_head_dim", "cross_attention_dim", "caption_channels"),
+    *("sample_size", "interpolation_scale", "use_additional_conditions"),
+)
+_OTHERS: Row = {
+    **UNMEASURED,
+    "diffusers": none("its pipelines of PixArt load no LoRA; PEFT loads one into their transformer"),
+    **dict.fromkeys(("diffusers 0.31", "sd-scripts"), none("does not support this model")),
+}
+_IN_COMFY: Row = {**_OTHERS, "ComfyUI": ALL}
+_NOT_IN_COMFY: Row = {**_OTHERS, "ComfyUI": none("does not map these names for PixArt")}
+# ComfyUI's are the names in its maps; diffusers' pipelines have no loader in 0.42.1.
+_NAMING_ROWS: Mapping[str, Row] = {
+    **dict.fromkeys(("PEFT, denoiser", RAW_PEFT, SGM_NAMES, "ComfyUI, original names", "ComfyUI, text"), _IN_COMFY),
+    "kohya, text": _IN_COMFY,
+    **dict.fromkeys(("SimpleTuner", "OneTrainer, lora_transformer_", "PEFT, text"), _NOT_IN_COMFY),
+}
+
+
+def _targets(configs: Configs) -> AdapterTargets:
+    layers, matrices = double_stream_targets("transformer", transformer_layers(configs["transformer"]))
+    return AdapterTargets.of((*layers, *t5_targets("text_encoder", configs["text_encoder"], "lora_te1_")), matrices)
+
+
+def _model(name: str, label: str, *, pipeline: str, repository: str) -> PublishedModel:
+    return PublishedModel(
+        name=name,
+        label=label,
+        family="pixart",
+        architecture=name.replace("_", "-"),
+        kohya_version=name,
+        implementation=f"https://github.com/PixArt-alpha/PixArt-{name.rpartition('_')[2]}",
+        adapter_targets=_targets,
+        configs=Path(__file__).parent / "configs" / name,
+        comfy_encoders={"text_encoder": "t5xxl"},
+        repository=f"PixArt-alpha/{repository}",
+        pipelines={"": pipeline},
+        single_file=single_transformer(TRANSFORMER_FILE, *_SHAPING),
+        embedding_tensors=("t5xxl",),
+        without_embeddings={"diffusers": "its pipelines of PixArt load no embeddings"},
+        programs=("ComfyUI", "diffusers"),
+        naming_rows=_NAMING_ROWS,
+        versions={"ComfyUI": COMFY_OF_FLOW},
+        weight_bytes=4,
+    )
+
+
+_SIGMA = _model("pixart_sigma", "PixArt sigma", pipeline="PixArtSigmaPipeline", repository="PixArt-Sigma-XL-2-1024-MS")
+_ALPHA = _model("pixart_alpha", "PixArt alpha", pipeline="PixArtAlphaPipeline", repository="PixArt-XL-2-1024-MS")
+
+
+def published_name(config: Mapping[str, Any]) -> str:
+    """Return the published model that a transformer with this config is like."""
+    return _ALPHA.name if is_alpha(config) else _SIGMA.name
+
+
+def _checkpoint(header: CheckpointHeader) -> FileKind | None:
+    """Return the kind of a file: alpha's have size conditions, or fewer rows for a missing prompt.
+
+    Sana and LTX video have the layers of the time, too, but not these of the blocks and of the patches.
+    """
+    if not any(mark in f".{name}" for name in header.shapes for mark in (".mlp.fc1.", ".pos_embed.proj.")):
+        return None
+    rows = next((shape[0] for name, shape in header.shapes.items() if name.endswith(MISSING_PROMPT)), 0)
+    has_sizes = any("csize_embedder." in name or ".resolution_embedder." in name for name in header.shapes)
+    model = _ALPHA if has_sizes or rows == ALPHA_TOKENS else _SIGMA
+    return denoiser_kind(header, model, "transformer", TRANSFORMER_FILE, "epsilon")
+
+
+FILES = FamilyFiles(
+    models=(_SIGMA, _ALPHA),
+    pipelines={"PixArtSigmaPipeline": "", "PixArtAlphaPipeline": ""},
+    folder_model=lambda facts: published_name(facts.denoiser),
+    checkpoint=_checkpoint,
+    denoiser_file=TRANSFORMER_FILE,
+    lora_words=(("pixart-alpha", _ALPHA.name), ("pixart_alpha", _ALPHA.name), ("pixart", _SIGMA.name)),
+    repository_model=lambda name: _SIGMA.name if "sigma" in name.lower() else _ALPHA.name,
+)

@@ -1,0 +1,61 @@
+"""PixArt alpha (Chen et al. 2023) and sigma (Chen et al. 2024): diffusion transformers of 0.6 billion weights.
+
+The noise process is DDPM with linear betas. T5-XXL reads prompts in lower case, 120 tokens for alpha, 300 for sigma;
+its padding is masked. Sigma has SDXL's VAE. LCM and DMD were distilled for a few steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from modules.families.model_class import ModelClass
+from modules.families.parts.part_classes import DISTILLED_DDPM, KL_VAE, T5_TEXT, t5_prompts
+from modules.families.pixart.settings import MAX_TOKENS, PixArtSettings
+from modules.families.spec import FamilySpec, LatentSpec, PartSpec
+from modules.settings.layer_filter import LayerFilter
+
+_HOME = "modules.families.pixart"
+_BLOCK = r"^transformer_blocks\.\d+\."
+
+TRANSFORMER = ModelClass(
+    "diffusers.models.transformers.pixart_transformer_2d:PixArtTransformer2DModel",
+    ("diffusers.models.attention:BasicTransformerBlock",),
+    f"{_HOME}.traced_passes:transformer_passes",
+    attention=f"{_HOME}.transformer:set_self_attention",
+    layers={
+        "attention_mlp": LayerFilter((rf"{_BLOCK}(attn1|attn2|ff)\.",), is_regex=True),
+        "attention": LayerFilter((rf"{_BLOCK}attn[12]\.",), is_regex=True),
+        "blocks": LayerFilter((_BLOCK,), is_regex=True),
+    },
+    # The embeddings of time, sizes, text and image, and the output: small, and sensitive.
+    never_quantized=frozenset({"adaln_single", "caption_projection", "pos_embed", "^proj_out"}),
+    fill_buffers=f"{_HOME}.transformer:fill_positions",
+    work=3.5,
+)
+PIXART = FamilySpec(
+    name="pixart",
+    label="PixArt",
+    settings=PixArtSettings,
+    parts=(
+        PartSpec("transformer", "Transformer", "denoiser", TRANSFORMER),
+        PartSpec("text_encoder", "Text encoder (T5-XXL)", "text_encoder", T5_TEXT),
+        PartSpec("vae", "VAE", "vae", KL_VAE, trainable=False),
+    ),
+    factory=f"{_HOME}.load:load",
+    default_resolution_px=1024,
+    size_step_px=16,
+    latents=LatentSpec(channels=4, factor=8, overflows_in_float16=True),
+    text=replace(
+        t5_prompts(MAX_TOKENS, text_encoder="t5xxl"),
+        tokenizer="modules.families.parts.t5_tokens:load_lower_case_t5_tokenizer",
+        is_lower_case=True,
+        widths={"text_encoder": ("d_model", "caption_channels")},
+    ),
+    files=f"{_HOME}.files:FILES",
+    pipelines=("PixArtSigmaPipeline", "PixArtAlphaPipeline"),
+    sample_guidance=4.5,
+    distilled=replace(DISTILLED_DDPM, words=(*DISTILLED_DDPM.words, "dmd"), steps=4),
+    adapter_form="diffusers",
+    released="2023-11",
+    ai_toolkit=("pixart", "pixart_sigma"),
+)
