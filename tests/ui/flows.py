@@ -31,6 +31,7 @@ from tests.ui.window_managers import managed
 from trainer.run_queue.items import Item
 from ui.app.window import App
 from ui.features.captions.editor import CaptionEditor
+from ui.features.runs.fork_window import ForkWindow
 from ui.loop.pump import keep_interpreter_smooth
 from ui.widgets.controls import Button
 from ui.widgets.dialog import Dialog
@@ -157,6 +158,10 @@ def fork(walk_: Walk) -> None:
     walk_.wait(lambda: page.table.selected == [int(row)], "the selection")
     walk_.wait(lambda: page.buttons["fork"].cget("state") == "normal", "its backups")
     walk_.click(page.buttons["fork"])
+    walk_.wait(lambda: any(isinstance(w, ForkWindow) for w in app.root.winfo_children()), "the window of the fork")
+    forking = next(w for w in app.root.winfo_children() if isinstance(w, ForkWindow))
+    walk_.wait(lambda: forking.source, "what it can start from")
+    walk_.click(forking.load_button)
     walk_.wait(lambda: app.context.navigation.page == "training", "the settings of the fork")
     walk_.fill(app.shell.pages["training"], "training.epochs", *str(_NUM_EPOCHS + 1))
     line = next(line for line in app.shell.notice_bar.lines if "Start" in line.buttons)

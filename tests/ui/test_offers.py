@@ -10,6 +10,8 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file as save_tensors
 
 from modules.config.codec import save_file
 from modules.config.schema import Config
@@ -20,12 +22,13 @@ from tests.unit.test_run_records import started, step, write_run
 from trainer.events import RunFinished
 from trainer.launch import RunRequest
 from trainer.run_folder.backup import BackupInfo, write_backup
-from trainer.run_folder.records import RunRecord
+from trainer.run_folder.fork import ForkSource
+from trainer.run_folder.records import RunRecord, read_record
 from trainer.run_queue.file import QueueFile
 from ui.app.offers import EDITED, ELSEWHERE, FORK, QUEUE, Offers
 from ui.features.queue.model import QueueControl
 from ui.features.run.model import ANOTHER_RUN, QUEUE_RUNS
-from ui.features.run.resuming import proposed_name, with_name
+from ui.features.runs.forking import fork_choices, fork_config, proposed_name, with_name
 from ui.forms.preferences import Preferences, UiSettings
 from ui.widgets.notices import CRASHED_RUN, Notices
 
@@ -65,6 +68,11 @@ class Desk(Bench):
     def press(self, label: str) -> None:
         notice, reply = next((n, r) for n in self.notices.items for r in n.replies if r.label == label)
         self.notices.reply(notice, reply)
+
+    def fork(self, backup: BackupInfo) -> None:
+        """Prepare a fork from a backup, as the window of forks does."""
+        source = ForkSource(backup.run_dir, "zog", backup.step, backup.path, backup)
+        self.starter.prepare_fork(source, fork_config(source, "second"))
 
     def look(self) -> None:
         """Look as at the start of the window, and wait for the result."""
@@ -164,9 +172,10 @@ def test_a_fork_starts_with_the_state_where_the_settings_allow_it_else_with_the_
     desk: Desk, edit: Callable[[Desk], None], kind: str
 ) -> None:
     backup = desk.crashed_run()
-    desk.starter.prepare_fork(backup)
+    desk.fork(backup)
     desk.wait_until(lambda: desk.keys() == [FORK])
-    assert "from step 20 of 2026-03-01_12-00-00" in desk.notices.items[0].text
+    text = "A fork of zog, from step 20 (backup/step-00000020). Change what is to be different, then press Start."
+    assert desk.notices.items[0].text == text
     assert desk.form.config.training.epochs == 3
     edit(desk)
     desk.asked.answers["choose"] = "weights"
@@ -182,7 +191,7 @@ def test_a_fork_starts_with_the_state_where_the_settings_allow_it_else_with_the_
 
 def test_a_fork_with_another_adapter_is_refused_and_a_cancelled_one_is_a_plain_start(desk: Desk) -> None:
     backup = desk.crashed_run()
-    desk.starter.prepare_fork(backup)
+    desk.fork(backup)
     desk.wait_until(lambda: desk.keys() == [FORK])
     desk.form.edit("adapter.rank", 99)
     desk.press("Start")
@@ -219,7 +228,7 @@ def test_a_window_that_opens_beside_a_run_of_another_process_says_so(
 def test_a_cancelled_fork_leaves_no_trace_of_it(desk: Desk) -> None:
     backup, before = desk.crashed_run(epochs=77), desk.form.document
     for edits in (0, 1):
-        desk.starter.prepare_fork(backup)
+        desk.fork(backup)
         desk.wait_until(lambda: desk.keys() == [FORK])
         assert desk.form.source.name == "second"
         assert desk.form.config.output.destination == "models/second.safetensors"
@@ -238,7 +247,7 @@ def test_a_fork_while_a_run_trains_is_shown_and_waits(desk: Desk) -> None:
     """It was silent, and its notice appeared between two runs of the queue, where Start could do nothing."""
     backup = desk.crashed_run()
     desk.session.begin(RunRequest(desk.form.config))
-    desk.starter.prepare_fork(backup)
+    desk.fork(backup)
     desk.wait_until(lambda: desk.keys() == [FORK])
     [notice] = desk.notices.items
     assert ANOTHER_RUN in notice.text
@@ -257,7 +266,7 @@ def test_a_fork_while_a_run_trains_is_shown_and_waits(desk: Desk) -> None:
 def test_a_run_that_begins_while_a_question_is_open_is_said(desk: Desk) -> None:
     """The dialog of a fork closed and nothing happened."""
     backup = desk.crashed_run()
-    desk.starter.prepare_fork(backup)
+    desk.fork(backup)
     desk.wait_until(lambda: desk.keys() == [FORK])
     desk.form.edit("training.batch_size", 7)
 
@@ -273,13 +282,37 @@ def test_a_run_that_begins_while_a_question_is_open_is_said(desk: Desk) -> None:
     assert desk.starter.fork_from is not None
 
 
-def test_a_fork_whose_name_is_not_given_is_none(desk: Desk) -> None:
-    backup, before = desk.crashed_run(epochs=77), desk.form.document
-    del desk.asked.answers["ask_text"]
-    desk.starter.prepare_fork(backup)
-    desk.wait_until(lambda: desk.asked.asked("ask_text"))
-    assert desk.asked.asked("ask_text")[0][2] == "lora-2"
-    assert (desk.keys(), desk.form.document, desk.starter.fork_from) == ([], before, None)
+def test_a_fork_of_a_run_that_has_trained_all_epochs_asks_for_more_of_them(desk: Desk) -> None:
+    desk.fork(desk.crashed_run(epochs=1))
+    assert "set more of them" in desk.notices.items[0].text
+    desk.form.edit("training.epochs", 2)
+    assert "Change what is to be different" in desk.notices.items[0].text
+
+
+def test_a_fork_starts_from_a_backup_or_from_a_saved_model(desk: Desk) -> None:
+    """From the model it is a run of its own, whose adapter starts from the file."""
+    backup = desk.crashed_run(epochs=7)
+    run_dir = backup.run_dir
+    save_file(desk.form.config, run_dir / "config.json")
+    model = run_dir / "save" / "lora-step-10.safetensors"
+    model.parent.mkdir()
+    save_tensors({"a": torch.zeros(1)}, model)
+    choices = fork_choices(read_record(run_dir))
+    assert [(s.label, s.place, s.backup) for s in choices.sources] == [
+        ("step 20", "backup/step-00000020", backup),
+        ("step 10", "save/lora-step-10.safetensors", None),
+    ]
+    assert choices.name == "lora-2"
+    config = fork_config(choices.sources[1], "third")
+    assert config.output.destination == "models/third.safetensors"
+    desk.starter.prepare_fork(choices.sources[1], config)
+    assert "from step 10 (save/lora-step-10.safetensors)" in desk.notices.items[0].text
+    desk.press("Start")
+    desk.wait_until(lambda: desk.engine.requests)
+    [request] = desk.engine.requests
+    assert (request.kind, request.resume_from) == ("train", None)
+    assert request.config.adapter.start_from == str(model)
+    assert desk.keys() == []
 
 
 @pytest.mark.parametrize(

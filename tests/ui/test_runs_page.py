@@ -28,6 +28,7 @@ from trainer.run_folder.run_dir import begun_at
 from trainer.run_queue.file import QueueFile
 from ui.app.message_bars import NoticeLine
 from ui.features.runs.comparison import RunComparison
+from ui.features.runs.fork_window import ForkWindow
 from ui.forms.model import Source
 
 FINISHED = RunFinished("finished", 400, "Finished after 400 steps.")
@@ -175,9 +176,15 @@ def test_a_run_is_reopened_compared_deleted_brought_back_forked_and_resumed(
     monkeypatch.setattr(opened.app.context.session, "_check", lambda config, **_options: Report((), None))
     page.table.select([1])
     opened.settle()
-    opened.asked.answers["ask_text"] = "second"
     page.buttons["fork"].invoke()
-    line = notice(opened, "Start begins a run from step 20")
+    [forking] = [w for w in opened.app.root.winfo_children() if isinstance(w, ForkWindow)]
+    opened.wait_until(lambda: forking.source, "the backups")
+    assert "continues as" in forking.explanation.cget("text")
+    forking.name.set("second")
+    forking.load_button.invoke()
+    line = notice(opened, "then press Start")
+    opened.settle()
+    assert opened.app.shell.bottom_bar.start.cget("text") == "Start the fork"
     assert opened.app.context.navigation.page == "training"
     opened.app.form.edit("training.epochs", 70)
     line.buttons["Start"].invoke()

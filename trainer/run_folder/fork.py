@@ -9,6 +9,7 @@ from pathlib import Path
 from modules.config.compare import fixed_on_resume
 from modules.config.schema import Config
 from modules.system.atomic import copy_file, copy_folder, remove_quietly, write_text
+from modules.system.paths import as_config_path
 from trainer.event_lines import from_line
 from trainer.events import RewardMeasured, RunStarted, StepFinished, ValidationFinished
 from trainer.run_folder.backup import BackupInfo
@@ -32,6 +33,31 @@ class Origin:
     run_dir: Path
     step: int
     is_weights_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ForkSource:
+    """What a fork can start from: a backup of a run, or a model that the run has saved, whose weights alone count.
+
+    `run` is the name of the run in sentences; `step` is -1 if it is not known.
+    """
+
+    run_dir: Path
+    run: str
+    step: int
+    path: Path
+    backup: BackupInfo | None = None
+
+    @property
+    def label(self) -> str:
+        """Its step as text, or its name."""
+        return f"step {self.step:,}" if self.step >= 0 else self.path.stem
+
+    @property
+    def place(self) -> str:
+        """Its path, from the folder of the run on if it is inside."""
+        is_inside = self.path.is_relative_to(self.run_dir)
+        return self.path.relative_to(self.run_dir).as_posix() if is_inside else as_config_path(self.path)
 
 
 def weights_do_not_fit(of_run: Config, wanted: Config) -> list[str]:

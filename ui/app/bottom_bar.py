@@ -193,6 +193,8 @@ class BottomBar(Panel):
         stage = self._context.session.stage
         can_stop = self._context.session.can_stop
         label = "Stop" if can_stop else _START_LABELS[stage]
+        if label == "Start" and self._context.starter.fork_from is not None:
+            label = "Start the fork"
         if self.start.cget("text") != label:
             self.start.configure(text=label)
         self.start.restyle("danger" if can_stop or stage == "stopping" else "primary")

@@ -241,20 +241,8 @@ def _read_so_far(run_dir: Path, detached: Detached | None = None) -> _RunSoFar:
 
 
 def _read_left(left: LeftProcess) -> _RunSoFar:
-    detached = _process_of(left)
-    run_dir = run_dir_of(left)
+    detached, run_dir = left.detached, left.find_run_dir()
     if run_dir is not None:
         return _read_so_far(run_dir, detached)
     config = load_file(detached.config_file).config if detached.config_file.is_file() else None
     return _RunSoFar(None, RunState(phase="starting"), 0, config, detached)
-
-
-def run_dir_of(left: LeftProcess) -> Path | None:
-    """Return the folder of a run that was left; None if it has none yet. For a background thread."""
-    return Path(left.run_dir) if left.run_dir else _process_of(left).run_dir()
-
-
-def _process_of(left: LeftProcess) -> Detached:
-    from trainer.run_folder.attached import Detached
-
-    return Detached(Holder.of(left.pid), Path(left.log))

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modules.system.file_lock import Holder
-from ui.app.closing import run_dir_of
 from ui.features.queue.model import QueueControl
 from ui.features.run.model import Starter
 from ui.forms.preferences import Preferences
@@ -64,7 +63,7 @@ class Offers:
         now, running = self._preferences.now, self._queue.queue.running
 
         def find() -> tuple[tuple[Path, Holder], ...]:
-            followed = run_dir_of(now.left_run) if now.left_run is not None else None
+            followed = now.left_run.find_run_dir() if now.left_run is not None else None
             of_queue = Path(running.run_dir) if now.left_queue is not None and running is not None else None
             return runs_elsewhere(workspaces, without=(followed, of_queue))
 
@@ -114,15 +113,20 @@ class Offers:
         self._notices.show(Notice(QUEUE, text + more, replies))
 
     def _follow_fork(self) -> None:
-        backup = self._starter.fork_from
-        if backup is None:
+        source = self._starter.fork_from
+        if source is None:
             self._notices.remove(FORK)
+            return
+        text, reason = f"A fork of {source.run}, from {source.label} ({source.place}).", self._starter.why_not
+        replies: tuple[Reply, ...] = (Reply("Start", self._starter.start, stays=True),)
+        if reason:
+            text, replies = f"{text} {reason} Then press Start.", ()
+        elif self._starter.is_fork_trained:
+            text += " It has trained all epochs that are set: set more of them, then press Start."
         else:
-            origin, reason = f"from step {backup.step:,} of {backup.run_dir.name}", self._starter.why_not
-            text = f"Start begins a run {origin}. Edit its settings first."
-            replies: tuple[Reply, ...] = (Reply("Start", self._starter.start, stays=True),)
-            if reason:
-                text, replies = f"The fork {origin} is prepared. {reason} Then Start begins the fork.", ()
+            text += " Change what is to be different, then press Start."
+        shown = next((n for n in self._notices.items if n.key == FORK), None)
+        if shown is None or (shown.text, bool(shown.replies)) != (text, bool(replies)):
             self._notices.show(Notice(FORK, text, replies, self._starter.cancel_fork, "Cancel the fork"))
 
     def _discard_edits(self) -> None:

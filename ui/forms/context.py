@@ -30,6 +30,7 @@ from ui.widgets.theme import Theme
 from ui.widgets.tooltip import Tooltips
 
 if TYPE_CHECKING:
+    from trainer.run_folder.fork import ForkSource
     from ui.loop.past_runs import Result
 
 M = TypeVar("M")
@@ -51,8 +52,12 @@ class RunStarter(Protocol):
     def resume_run(self, backup: BackupInfo) -> None:
         """Resume a run from one of its backups."""
 
-    def prepare_fork(self, backup: BackupInfo, prepared: Callable[[], object]) -> None:
-        """Load the settings of a backup for a new run, then call `prepared`."""
+    @property
+    def fork_from(self) -> ForkSource | None:
+        """What the next start begins a new run from; None for a plain start."""
+
+    def prepare_fork(self, source: ForkSource, config: Config) -> None:
+        """Load the settings of a fork. The next start begins it."""
 
     def look_for_backup(self) -> None:
         """Search for a run to resume in the workspace."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Ge, Le
 from pydantic import BaseModel, ConfigDict
@@ -13,6 +13,9 @@ from modules.system.file_lock import Holder
 from modules.system.paths import PROGRAM_ROOT
 from ui.loop.signal import Signal
 from ui.widgets.files.places import with_recent
+
+if TYPE_CHECKING:
+    from trainer.run_folder.attached import Detached
 
 _MAX_RECENT = 8
 _MAX_WORKSPACES = 30
@@ -32,6 +35,17 @@ class LeftProcess:
     def is_alive(self) -> bool:
         """Whether it still runs."""
         return Holder.of(self.pid).started == self.started
+
+    @property
+    def detached(self) -> Detached:
+        """The process, with its files."""
+        from trainer.run_folder.attached import Detached
+
+        return Detached(Holder.of(self.pid), Path(self.log))
+
+    def find_run_dir(self) -> Path | None:
+        """Return the folder of its run; None if it has none yet. For a background thread."""
+        return Path(self.run_dir) if self.run_dir else self.detached.run_dir()
 
 
 class UiSettings(BaseModel):

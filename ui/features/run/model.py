@@ -32,6 +32,7 @@ from ui.loop.wording import describe_continuation
 if TYPE_CHECKING:  # the window needs these when a run begins
     from trainer.events import RunFailed
     from trainer.launch import RequestKind, RunRequest
+    from trainer.run_folder.fork import ForkSource
 
 QUEUE_RUNS, ANOTHER_RUN = "The queue is running.", "Another run is training."  # why no run can start
 _MAX_DETAILS_CHARS = 50_000
@@ -53,7 +54,7 @@ class Starter:
         self.report: Report | None = None
         self._report_of: Config | None = None
         self.resumable: BackupInfo | None = None
-        self.fork_from: BackupInfo | None = None  # the next start is a new run from this backup
+        self.fork_from: ForkSource | None = None  # the next start is a new run from this
         self._fork_document: Document | None = None  # its settings, as they were loaded
         self._form = form
         self._session = session
@@ -67,7 +68,9 @@ class Starter:
         self._preview_job: Job | None = None
         self._backup_job: Job | None = None
         self._last_reason = ""
+        self._was_fork_trained = False
         session.changed.subscribe(self._follow_session)
+        form.changed.subscribe(self._follow_form)
 
     @property
     def can_start(self) -> bool:
@@ -86,10 +89,17 @@ class Starter:
         """Whether an earlier run can be resumed."""
         return self.can_start and self.resumable is not None
 
+    @property
+    def is_fork_trained(self) -> bool:
+        """Whether the prepared fork continues a run that has already trained all epochs that are set."""
+        backup = self.fork_from.backup if self.fork_from is not None else None
+        return backup is not None and backup.epoch >= self._form.config.training.epochs
+
     def start(self) -> None:
         """Check the config in the background and start a new run if there are no errors and the user agrees."""
-        if self.fork_from is not None:
-            self._load_config_of(self.fork_from, partial(self._fork_with, self.fork_from))
+        backup = self.fork_from.backup if self.fork_from is not None else None
+        if backup is not None:
+            self._load_config_of(backup, partial(self._fork_with, backup))
         else:
             self._check_then("train")
 
@@ -109,23 +119,24 @@ class Starter:
         if not self._is_refused():
             self._load_config_of(backup, partial(self._resume_as_it_was, backup, more_epochs=more_epochs))
 
-    def prepare_fork(self, backup: BackupInfo, prepared: Callable[[], object] = lambda: None) -> None:
-        """Ask for the name of a new run and load the settings of a backup.
-
-        The next start is the new run, with what is changed until then.
-        """
-        self._load_config_of(backup, partial(self._load_fork, backup, prepared))
+    def prepare_fork(self, source: ForkSource, config: Config) -> None:
+        """Load the settings of a fork, which can be undone. The next start begins it, with later changes."""
+        self._form.load(config, Source(Path(config.output.destination).stem))
+        self._fork_document = self._form.document
+        self.fork_from = source
+        self._was_fork_trained = self.is_fork_trained
+        self.changed()
 
     def cancel_fork(self) -> None:
         """Let the next start be a new run. The config before comes back, unless the fork's was edited."""
-        backup, loaded = self.fork_from, self._fork_document
+        source, loaded = self.fork_from, self._fork_document
         self._end_fork()
-        if backup is None or loaded is None:
+        if source is None or loaded is None:
             return
         if self._form.document is loaded:
             self._form.undo()
         elif self._form.source == loaded.source:
-            self._form.rename_source(Source(backup.run_dir.name))
+            self._form.rename_source(Source(source.run_dir.name))
 
     def _end_fork(self) -> None:
         self.fork_from = self._fork_document = None
@@ -175,21 +186,6 @@ class Starter:
         if more_epochs:
             self._form.edit("training.epochs", self._form.config.training.epochs + more_epochs)
         self._check_then("resume", backup)
-
-    def _load_fork(self, backup: BackupInfo, prepared: Callable[[], object], loaded: Loaded | None) -> None:
-        if loaded is not None:
-            from ui.features.run.resuming import proposed_name, with_name
-
-            question = f"Name of the new run's result. That of {backup.run_dir.name} stays as it is."
-            name = self._interaction.ask_text("Fork the run", question, proposed_name(loaded.config))
-            if name is None:
-                return
-            config = with_name(loaded.config, name)
-            self._form.load(config, Source(Path(config.output.destination).stem))
-            self._fork_document = self._form.document
-        self.fork_from = backup
-        self.changed()
-        prepared()
 
     def _fork_with(self, backup: BackupInfo, loaded: Loaded | None) -> None:
         """Start a fork: with the state of the run, or, if settings changed that its state depends on, its weights."""
@@ -245,6 +241,12 @@ class Starter:
             self._findings.show("Cannot start yet", [problem], self._form.config)
         return bool(reason)
 
+    def _follow_form(self) -> None:
+        """Report whether the prepared fork has something left to train now."""
+        if self.fork_from is not None and self._was_fork_trained != self.is_fork_trained:
+            self._was_fork_trained = self.is_fork_trained
+            self.changed()
+
     def _follow_session(self) -> None:
         """Report that runs can start now, or no more, and why."""
         if self._last_reason != self.why_not:
@@ -298,7 +300,7 @@ class Starter:
             return
         self._before_start()
         self._session.begin(replace(request, datasets=report.datasets, replaces=choice == "replace"))
-        if self.fork_from is not None and request.kind in ("fork", "fork_weights"):
+        if self.fork_from is not None and request.kind != "resume":
             self._end_fork()
 
     def _keep_or_replace(self, existing: Problem) -> str | None:

@@ -1,12 +1,11 @@
-"""The settings of a resumed run, and the names of forks."""
+"""The settings of a resumed run."""
 
 from __future__ import annotations
 
 from modules.config.records import inner_records, top_records
 from modules.config.schema import Config
-from modules.settings.edit import get_path, replace_value, set_path
+from modules.settings.edit import get_path, set_path
 from modules.settings.field import FieldRecord, Section
-from modules.system.paths import safe_name
 
 
 def resumed_config(of_run: Config, now: Config) -> Config:
@@ -44,18 +43,3 @@ def _changeable_inside(record: FieldRecord, entries: dict[str, object]) -> list[
         for field in inner_records(record.item, f"{record.path}.{name}")
         if field.setting.changeable_on_resume
     ]
-
-
-def proposed_name(config: Config) -> str:
-    """Return the name of the result with the first number that is free: zog-2 for zog."""
-    from trainer.run_folder.destination import stem_of, with_free_number  # not needed before the window is drawn
-
-    return stem_of(with_free_number(config).output.destination)
-
-
-def with_name(config: Config, name: str) -> Config:
-    """Return the config with another name of the result, in the same folder and of the same kind."""
-    from trainer.run_folder.destination import PATH, with_stem
-
-    clean = safe_name(name) or proposed_name(config)
-    return replace_value(config, PATH, with_stem(config.output.destination, clean))

@@ -20,6 +20,7 @@ from trainer.run_folder.trash import has_trash
 from ui.features.runs.comparison import MAX_RUNS, RunComparison
 from ui.features.runs.deletion import RunDeletion
 from ui.features.runs.details import RunDetails
+from ui.features.runs.fork_window import ForkWindow
 from ui.features.runs.model import RunList, row_of
 from ui.forms.context import Context
 from ui.forms.model import Source
@@ -138,11 +139,13 @@ class RunsPage:
         if backup is not None:
             self._context.starter.resume_run(backup)
 
-    def fork(self) -> None:
-        """Prepare a new run from the chosen backup: its settings are loaded, and the next Start begins it."""
-        backup = self._backup()
-        if backup is not None:
-            self._context.starter.prepare_fork(backup, partial(self._context.navigation.open, "training"))
+    def fork(self) -> ForkWindow | None:
+        """Ask from which backup or saved model of the selected run a new run starts; its settings are loaded then."""
+        record = self._single_run()
+        if record is None:
+            return None
+        backup = self.details.backup
+        return ForkWindow(self._context, record, backup.path if backup is not None else None)
 
     def compare(self) -> RunComparison | None:
         """Compare the selected runs in a window."""
@@ -216,7 +219,12 @@ class RunsPage:
         for name, label, press, tip in (
             ("reopen", "Reopen", self.reopen, "Load its settings, and show its curves and samples on the Run page"),
             ("resume", "Resume", self.resume, "Continue it from its newest backup, or from the one selected"),
-            ("fork", "Fork…", self.fork, "A new run from one of its backups, with other settings; this one stays"),
+            (
+                "fork",
+                "Fork…",
+                self.fork,
+                "A new run from one of its backups or saved models; this one stays as it is",
+            ),
             ("compare", "Compare", self.compare, f"Curves, figures and settings of 2 to {MAX_RUNS} selected runs"),
             ("delete", "Delete…", self.delete, "Move it to the trash, after a preview (Delete)"),
         ):
@@ -328,7 +336,7 @@ class RunsPage:
         enabled = {
             "reopen": one is not None,
             "resume": is_free and bool(one and one.backups) and can_start,
-            "fork": bool(one and one.backups),
+            "fork": bool(one and (one.backups or one.outputs)),
             "compare": len(records) > 1,
             "more": one is not None,
             "delete": any(r.ending != "running" for r in records),

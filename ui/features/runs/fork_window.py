@@ -1,0 +1,128 @@
+"""The window that prepares a fork: from which backup or saved model of a run it starts, and the name of its result."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from modules.config.schema import Config
+from trainer.run_folder.fork import ForkSource
+from trainer.run_folder.records import RunRecord
+from ui.features.runs.forking import ForkChoices, fork_choices, fork_config
+from ui.features.runs.model import model_name
+from ui.forms.context import Context
+from ui.loop.interaction import failure_of
+from ui.loop.wording import format_loss
+from ui.widgets.controls import Button
+from ui.widgets.dialog import Window
+from ui.widgets.entry import Entry
+from ui.widgets.panel import Panel, Text, WrappedText
+from ui.widgets.table import Column, Table
+from ui.widgets.theme import GAP, PAD
+from ui.widgets.variables import TextVar
+
+_SIZE = (760, 470)
+_COLUMNS = (
+    Column("#0", "Start from", 120),
+    Column("keeps", "With", 250, is_stretched=True),
+    Column("loss", "Validation", 90),
+    Column("file", "File", 260, is_fitted=True),
+)
+_EVERYTHING, _WEIGHTS = "weights and all state", "weights alone, from step 0"
+_OF_BACKUP = (
+    "The new run continues as {run} did after step {step:,}: optimizer, schedule and order of images are kept. With a "
+    "change that these do not allow, such as another batch size, it starts at step 0 from the weights."
+)
+_OF_MODEL = "The new run begins at step 0, with the weights in {file}."
+_NEXT = "Next: change its settings, then press Start."
+_NOTHING = "There is neither a backup nor a saved model that a run could start from."
+
+
+class ForkWindow(Window):
+    """Reads what there is in the background. Load settings replaces the form's, which can be undone."""
+
+    def __init__(self, context: Context, record: RunRecord, selected: Path | None = None) -> None:
+        super().__init__(context.root, context.theme, f"Fork {model_name(record)}")
+        self.choices = ForkChoices((), {}, "")
+        self._is_read = False
+        self._context, self._record, self._selected = context, record, selected
+        px = context.theme.px
+        text = f"A new run with a folder of its own. {model_name(record)} stays as it is."
+        WrappedText(self, context.theme, text).pack(fill="x", padx=px(PAD), pady=(px(PAD), px(10)))
+        footer = Panel(self, context.theme)
+        footer.pack(side="bottom", fill="x", padx=px(PAD), pady=px(PAD))
+        self.load_button = Button(footer, context.theme, "Load its settings", self.load, style="primary")
+        self.load_button.pack(side="right", padx=(GAP, 0))
+        Button(footer, context.theme, "Cancel", self.close, width=92).pack(side="right")
+        Text(footer, context.theme, _NEXT, colour="muted").pack(side="left")
+        row = Panel(self, context.theme)
+        row.pack(side="bottom", fill="x", padx=px(PAD), pady=(px(10), 0))
+        Text(row, context.theme, "Name of its result").pack(side="left", padx=(0, px(12)))
+        self.name = TextVar(master=self)
+        self.entry = Entry(row, context.theme, self.name, on="window", width=280)
+        self.entry.pack(side="left")
+        self.explanation = WrappedText(self, context.theme, colour="label")
+        self.explanation.pack(side="bottom", fill="x", padx=px(PAD), pady=(px(10), 0))
+        self.table = Table(self, context.theme, _COLUMNS, on="window")
+        self.table.pack(fill="both", expand=True, padx=px(PAD))
+        self.table.on_events({"<<TreeviewSelect>>": self._explain, "<Double-Button-1>": self.load})
+        self.bind("<Return>", lambda _e: self.load())
+        self._job = context.pump.background.run(partial(fork_choices, record), self._show)
+        self._explain()
+        self.appear(*_SIZE)
+        self.table.tree.focus_set()
+
+    @property
+    def source(self) -> ForkSource | None:
+        """What the fork would start from."""
+        return next((self.choices.sources[number] for number in self.table.selected), None)
+
+    def load(self) -> None:
+        """Load the settings of the fork into the form; the next Start begins it. The window closes."""
+        source, context = self.source, self._context
+        if source is None:
+            return
+
+        def prepare(config: Config) -> None:
+            context.starter.prepare_fork(source, config)
+            context.navigation.open("training")
+            self.close()
+
+        def fail(error: Exception) -> None:
+            context.interaction.show_failure(failure_of("The fork cannot be prepared", error))
+
+        self._job = context.pump.background.run(partial(fork_config, source, self.name.get()), prepare, fail)
+
+    def destroy(self) -> None:
+        """Also cancel the reading."""
+        self._job.cancel()
+        super().destroy()
+
+    def _show(self, choices: ForkChoices) -> None:
+        self.choices, self._is_read = choices, True
+        self.name.set(choices.name)
+        self.table.set_rows([self._row(source) for source in choices.sources])
+        paths = [source.path for source in choices.sources]
+        number = paths.index(self._selected) if self._selected in paths else 0
+        self.table.select([number] if paths else [])
+        self._explain()
+
+    def _row(self, source: ForkSource) -> tuple[str, tuple[str, ...], str]:
+        loss = self.choices.losses.get(source.step)
+        keeps = _WEIGHTS if source.backup is None else _EVERYTHING
+        label = source.label
+        return (
+            f" {label[:1].upper()}{label[1:]}",
+            (keeps, format_loss(loss) if loss is not None else "–", source.place),
+            "",
+        )
+
+    def _explain(self) -> None:
+        source = self.source
+        self.load_button.set_enabled(source is not None)
+        if source is None:
+            self.explanation.set_text(_NOTHING if self._is_read else "Reading the run…")
+        elif source.backup is not None:
+            self.explanation.set_text(_OF_BACKUP.format(run=source.run, step=source.step))
+        else:
+            self.explanation.set_text(_OF_MODEL.format(file=source.place))
