@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -22,6 +23,7 @@ from tests.unit.test_kinds import write_header
 from tests.unit.test_run_records import write_run
 from trainer.events import Event, ModelSaved, RunFailed, RunFinished, SampleReady, ValidationFinished
 from trainer.run_folder.records import read_record
+from trainer.run_folder.result import record_result, use_as_result
 from ui.features.run.best_offer import BestOffer, UsedModel
 from ui.features.run.end_card import EndCard
 from ui.features.run.ending import end_of, look_at, pairs_of
@@ -250,3 +252,24 @@ def test_a_low_window_shows_the_card_once_the_result_is_decided(window: Window, 
     assert not page.end_card.winfo_manager()  # type: ignore[attr-defined]
     click(page.notices.best.buttons["Keep step 40"])  # type: ignore[attr-defined]
     window.wait_until(lambda: page.end_card.winfo_manager(), "the card")  # type: ignore[attr-defined]
+
+
+def test_the_best_model_is_not_offered_after_another_one_was_chosen(window: Window, home: Path, tmp_path: Path) -> None:
+    best, result = tmp_path / "best.safetensors", tmp_path / "zog.safetensors"
+    run_dir = finished_run(
+        tmp_path,
+        ModelSaved(20, str(best), "kohya", is_final=False, best_by="validation"),
+        ValidationFinished(40, 0.5, best_loss=0.25, best_step=20),
+        ModelSaved(40, str(result), "kohya", is_final=True),
+        RunFinished("finished", 40, "Finished after 40 steps.", str(result)),
+    )
+    for file in (best, result):
+        file.write_bytes(b"model")
+    session = window.app.context.session
+    session.show_past(read_past_state(run_dir), Config())
+    page: Any = window.open_page("run")
+    window.wait_until(lambda: page.notices.best.winfo_manager(), "the offer")
+    record_result(run_dir, result, [result], step=40, destination=result)
+    use_as_result(best, result, run_dir=run_dir, is_kept=True, step=30)  # as the window of checkpoints does
+    session.changed()
+    window.wait_until(lambda: not page.notices.best.winfo_manager(), "no offer")

@@ -130,6 +130,7 @@ class CheckpointSession:
         self.message, self.is_problem = "Reading the runs…", False
         self.runner = JobRunner(spawn=spawn)
         self.changed: Signal[[]] = Signal()
+        self.result_changed: Signal[[]] = Signal()  # of a run
         self._background, self._may_start = background, may_start
         self._exported: Row | None = None  # to use, once its backup is exported
         self._stage = self.runner.state.stage
@@ -202,6 +203,7 @@ class CheckpointSession:
     def _show_used(self, text: str) -> None:
         self._say(text)
         self.refresh()
+        self.result_changed()
 
     def _show_failure(self, error: Exception) -> None:
         self._say(str(error), is_problem=True)

@@ -49,6 +49,7 @@ class CheckpointsWindow(Window):
         self._was_empty = True
         self._build()
         self._unsubscribe = self.session.changed.subscribe(self._soon)
+        self.session.result_changed.subscribe(context.session.changed)  # its pages no longer offer another one
         context.pump.add_source(self.session.runner.drain)
         self._follow()
         self.appear(*_SIZE)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from modules.config.schema import Config
 from modules.system.paths import as_config_path, from_root
-from trainer.run_folder.result import use_as_result
+from trainer.run_folder.result import results_of, use_as_result
 from ui.loop.run_state import RunState
 from ui.loop.wording import format_loss
 
@@ -77,6 +77,12 @@ def best_offer(state: RunState, config: Config) -> BestOffer | None:
         finished.model_path if final is None else "",
         has_other=final is None and destination.exists(),
     )
+
+
+def is_chosen_already(offer: BestOffer) -> bool:
+    """Return whether an earlier model has been chosen as the result of the run, here or among its checkpoints."""
+    newest = next((result for result in reversed(results_of(offer.run_dir)) if not result.is_abandoned), None)
+    return newest is not None and newest.model_step is not None
 
 
 def use(offer: BestOffer) -> UsedModel:

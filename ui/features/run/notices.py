@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from trainer.machine_events import ImagesReported
-from ui.features.run.best_offer import BestOffer, UsedModel, best_offer, undo, use
+from ui.features.run.best_offer import BestOffer, UsedModel, best_offer, is_chosen_already, undo, use
 from ui.features.run.facts import describe_edits
 from ui.forms.changes import Change, changes
 from ui.forms.context import Context
@@ -101,6 +101,8 @@ class RunNotices(Panel):
         self._show_report(session.state.image_report)
         is_over = not session.is_active and session.config is not None
         offer = best_offer(session.state, session.config) if is_over and session.config is not None else None
+        if offer is not None and self.used is None and is_chosen_already(offer):
+            offer = None
         if offer == self._offer or self._is_busy:
             return
         self._offer = offer
