@@ -1,4 +1,6 @@
-"""The tiny flow models, one line each: every test of what flow families share runs on all of them.
+"""The tiny transformers, one line each: every test of what such families share runs on all of them.
+
+All but PixArt, which predicts noise, are flow models; `FlowModel.is_flow` states it.
 
 A new family adds its line here and a `FlowModel` to its builder, and records the states of its text encoders with
 `python -m tests.parity.test_flow_shapes`. `tests/conftest.py` makes a fixture of each name: the folder of the model,

@@ -30,8 +30,10 @@ from modules.system.devices import CPU
 from tests.builders.configs import laid_over, small_config
 from tests.builders.pipelines import load_tiny, noise_of
 from tests.builders.pixart import SCHEDULER, TINY, pixart_pipeline, write_sigma_folder
+from tests.builders.preference import draw_both, preference_config
 from tests.builders.runs import assert_equal_tensors, run
 from trainer.__main__ import main
+from trainer.events import StepFinished, WarningRaised
 from trainer.preflight import check
 from trainer.preflight.run_budget import memory_estimate
 
@@ -110,6 +112,25 @@ def test_no_loss_reaches_the_variance(family: PixArt) -> None:
     of_channels = output.weight.grad.reshape(2, 2, 8, -1).abs().sum(dim=(0, 1, 3))  # both sides of a patch, channels
     assert of_channels[:4].all()
     assert not of_channels[4:].any()
+
+
+@pytest.mark.parametrize(
+    "method", ["grpo", pytest.param("ddpo", marks=pytest.mark.full), pytest.param("spo", marks=pytest.mark.full)]
+)
+def test_methods_that_no_flow_model_has_learn_under_checkpointing(
+    method: str, tiny_pixart: Path, tmp_path: Path
+) -> None:
+    """The same losses with and without it, and the predictions that were sampled; T5 is frozen."""
+    drawn, found = draw_both(tmp_path / "drawn"), []
+    for memory in ("off", "block"):
+        parts = {"transformer": {"checkpointing": memory}, "text_encoder": {"train": False}}
+        config = preference_config(tmp_path / memory, model=tiny_pixart, drawn=drawn, method=method, parts=parts)
+        ran = run(config)
+        assert ran.finished.outcome == "finished"
+        assert not [warning for warning in ran.of(WarningRaised) if "predict the same" in warning.message]
+        found.append([(step.loss, step.gradient_norm) for step in ran.of(StepFinished)])
+    assert found[0] == found[1]
+    assert all(norm for _, norm in found[0])
 
 
 def test_prompts_are_read_in_lower_case_and_placeholders_as_they_are(family: PixArt) -> None:
