@@ -142,4 +142,4 @@ def target_layers(module: nn.Module, role: Role, *, layers: LayerFilter, reaches
     candidates = [n for n, m in module.named_modules() if isinstance(m, nn.Linear | nn.Conv2d) and reaches(n)]
     if role == "text_encoder":
         return [name for name in candidates if any(step.isdigit() for step in name.split("."))]
-    return select_layers(layers, candidates, page="LoRA / Adapter")
+    return select_layers(layers, candidates, page="Training")

@@ -198,7 +198,7 @@ def unused_ranks(settings: Any, layers: Iterable[tuple[str, str]]) -> Problem | 
     return Problem(
         "adapter.layer_ranks",
         f"No layer that is trained has a name with {unused[0]!r}, a line of the ranks by layer.",
-        advice="Correct the line on the LoRA / Adapter page, as in: attn2 = 32; or choose more layers.",
+        advice="Correct the line on the Training page, as in: attn2 = 32; or choose more layers.",
     )
 
 

@@ -51,7 +51,7 @@ class OtherLayers:
         begins = f"{self.where} has {_join_words(what)} that this run does not train"
         begins += "" if self.trains_any else ", and no others"
         if not self.is_kept:
-            return f"{begins}. They are left out, as set.", "Keep them under Other layers on the LoRA / Adapter page."
+            return f"{begins}. They are left out, as set.", "Keep them under Other layers on the Training page."
         message = f"{begins}. {self._what_kept_ones_do()}"
         if self.inactive:
             message += f" {count(len(self.inactive), 'layer')} cannot act in the run ({_examples(self.inactive)})."
@@ -61,7 +61,7 @@ class OtherLayers:
             message += " diffusers does not load a result that has bundled embeddings."
         if self.lost:
             message += f" The diffusers format cannot hold {_examples(self.lost)}; the kohya format can."
-        return message, "To start without them, leave them out under Other layers on the LoRA / Adapter page."
+        return message, "To start without them, leave them out under Other layers on the Training page."
 
     def _what_kept_ones_do(self) -> str:
         if sum(map(len, self.paths.values())) <= len(self.inactive):

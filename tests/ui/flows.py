@@ -53,7 +53,6 @@ class Walk:
         self.window = Window(self.app, None, Recorder())  # type: ignore[arg-type]  # the engine is the real one
         self.errors: list[str] = []
         self.answered: list[str] = []
-        self.app.preferences.change(first_steps="choose")
         self.app.show()
         root.geometry("1100x740+0+0")
         root.focus_force()
@@ -100,7 +99,7 @@ class Walk:
 def demo_from_the_card(walk_: Walk) -> None:
     """Begin with the demo, shorten it, start, edit while it runs, stop, and resume until the end."""
     app, session = walk_.app, walk_.app.context.session
-    walk_.click(app.shell.first_steps.buttons["demo"])
+    walk_.click(walk_.page("home").work.buttons["demo"])
     walk_.wait(lambda: app.form.source.name == DEMO, "the demo")
     for path, name in (
         ("general.workspace_dir", "workspace"),

@@ -20,7 +20,7 @@ _HEAD = "| OneTrainer's key | here | our key |\n|---|---|---|\n"
 OTHER_FAMILIES = "Of other model families; kept in the file."
 _NO_DUMP = "No images of each batch; the previews of concepts and the debug bundle take their place."
 _PARTS = "Model › the part's card"
-_ADAPTER = "LoRA / Adapter"
+_ADAPTER = "Training"
 
 # Keys that are no single setting of ours.
 ELSEWHERE = {
@@ -57,14 +57,14 @@ ELSEWHERE = {
     "min_snr_gamma": "Training › Loss › Loss weighting: Min-SNR",
     "oft_coft": f"{_ADAPTER} › Adapter type › COFT constraint",
     "optimizer_defaults": "The settings of each optimizer are remembered when another one is chosen.",
-    "lokr_weight_decompose": "LoRA / Adapter › Adapter › DoRA, with the magnitudes of outputs",
+    "lokr_weight_decompose": "Training › Adapter › DoRA, with the magnitudes of outputs",
     "quantization": "Model › Quantization",
     "random_rotate_and_crop": "Concepts: Augmentation, of each concept",
     "rescale_noise_scheduler_to_zero_terminal_snr": "Model › Base model › Zero terminal SNR, and Prediction type",
-    "rolling_backup": "Backup & save › Backups › Rolling backups",
+    "rolling_backup": "Output & backups › Backups › Rolling backups",
     "samples": "Sampling: the list of prompts",
-    "save_after": "Backup & save › Saves › Save every",
-    "save_every": "Backup & save › Saves › Save every",
+    "save_after": "Output & backups › Saves › Save every",
+    "save_every": "Output & backups › Saves › Save every",
     "scheduler_params": "Training › Learning rate › Schedule: PyTorch class",
     "secrets": "Model: the button Tokens…; never in a config",
     "sequential_model_setup": "No effect here; kept in the file.",

@@ -50,8 +50,8 @@ from ui.widgets.tk_interaction import FileServices, TkInteraction
 
 SIZES = ((1024, 600), (1100, 740), (1920, 1080))
 _PATIENCE_SECONDS = 20.0
-_TELLING = ("general", "concepts", "training", "run", "runs", "queue", "sample", "tools")  # at other scales, in light
-_LONG = ("model", "data", "training", "adapter")  # with the advanced settings, too
+_TELLING = ("home", "concepts", "training", "run", "runs", "queue", "sample", "tools")  # at other scales, in light
+_LONG = ("model", "data", "training", "output")  # with the advanced settings, too
 _DENSE = ("concept-statistics", "concept-augmentation", "captions", "probe", "sample", "comparison")  # too, of windows
 
 
@@ -299,7 +299,7 @@ def take_all(out: Path, run_dir: Path, only: str) -> None:
         camera.take("page-run-before")
         session.show_past(state, camera.app.form.config)
     if camera.wants("first-steps"):
-        camera.app.preferences.change(first_steps="choose")
+        camera.app.preferences.change(first_steps="images")
         camera.take("first-steps")
         camera.app.preferences.change(first_steps="")
     for appearance in ("dark", "light"):

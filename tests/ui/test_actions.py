@@ -73,7 +73,7 @@ def test_shortcuts_run_their_actions(window: Window) -> None:
     root.update()
     for page in PAGES:
         for sequence in sequences_of(page_shortcut(page)):
-            window.app.context.navigation.open("concepts" if page.key == "general" else "general")
+            window.app.context.navigation.open("concepts" if page.key == "output" else "output")
             root.event_generate(sequence)
             window.settle()
             assert window.app.context.navigation.page == page.key, sequence
@@ -88,7 +88,7 @@ def test_shortcuts_run_their_actions(window: Window) -> None:
 
 
 def test_the_page_shortcuts_leave_a_focused_text_alone(window: Window, monkeypatch: pytest.MonkeyPatch) -> None:
-    page: Any = window.open_page("general")
+    page: Any = window.open_page("output")
     navigation = window.app.context.navigation
     monkeypatch.setattr(navigation, "page_wanted", Signal())  # the text stays on the screen
     for path, widget in (("general.workspace_dir", Entry), ("general.notes", TextArea)):
@@ -99,7 +99,7 @@ def test_the_page_shortcuts_leave_a_focused_text_alone(window: Window, monkeypat
         window.settle()
         for spec in PAGES:
             for sequence in sequences_of(page_shortcut(spec)):
-                navigation.open("concepts" if spec.key == "general" else "general")
+                navigation.open("concepts" if spec.key == "output" else "output")
                 inner.event_generate(sequence)
                 assert navigation.page == spec.key, sequence
         window.settle()

@@ -37,9 +37,9 @@ def test_fields_are_listed_as_text_in_page_order() -> None:
     )
     found = changes(config, Config())
     assert [c.path for c in found] == [
-        "general.deterministic", "parts.unet.train", "training.epochs", "sampling.every",
+        "parts.unet.train", "general.deterministic", "training.epochs", "sampling.every",
     ]  # fmt: skip
-    assert (found[1].place, found[1].before, found[1].now) == ("Model › UNet: Train", "on", "off")
+    assert (found[0].place, found[0].before, found[0].now) == ("Model › UNet: Train", "on", "off")
     assert (found[3].now, found[2].before) == ("every 3 steps", "10")
 
 
@@ -65,7 +65,7 @@ def test_unknown_and_remembered_settings_are_no_difference() -> None:
 def test_a_made_up_field_differs_too() -> None:
     form = FormModel(TeaConfig())
     form.edit("tea.strength", 9)
-    assert [c.place for c in changes(form.config, TeaConfig())] == ["General › Strength"]
+    assert [c.place for c in changes(form.config, TeaConfig())] == ["Training › Strength"]
 
 
 @pytest.fixture

@@ -141,7 +141,7 @@ def test_keys_work_while_the_window_itself_has_the_focus(window: Window, run: Fa
     window.app.root.focus_force()
     window.app.root.event_generate("<Left>")
     seen(window, page, "2 of 2")
-    window.app.context.navigation.open("general")
+    window.app.context.navigation.open("output")
     window.app.root.event_generate("<Left>")
     window.settle()
     assert answers(window, requests) == [Answer("chosen", 0, 1), None]

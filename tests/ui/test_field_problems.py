@@ -26,7 +26,7 @@ def note_of(page: Any, path: str) -> str:
 
 
 def test_errors_in_layer_names_and_ranks_are_shown_while_typing(window: Window) -> None:
-    page: Any = window.open_page("adapter")
+    page: Any = window.open_page("training")
     form = window.app.form
     form.edit("adapter.layers", "custom")
     form.edit("adapter.layers_regex", True)

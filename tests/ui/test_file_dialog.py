@@ -92,7 +92,7 @@ def load_by_hand(window: Window, name: str) -> None:
     click(window, epochs)
     window.wait_until(lambda: focused_widget(window.app.root) is epochs, "the focus")
     keys(window, "ctrl+1")
-    assert window.app.context.navigation.page == "general"
+    assert window.app.context.navigation.page == "home"
     answer_file_dialog_by_hand(window.app.root, name)
     bar = window.app.shell.top_bar
     load = next(w for w in walk(bar) if isinstance(w, Button) and w.cget("text") == "Load…")
@@ -124,7 +124,7 @@ def test_a_shortcut_that_is_pressed_in_the_file_dialog_is_not_for_the_window(loa
     loading.app.context.actions.run("load")
     loading.settle()
     assert loading.app.form.source.name == "lora"
-    assert loading.app.context.navigation.page == "general"
+    assert loading.app.context.navigation.page == "home"
 
 
 def when_shown(window: Window, *steps: Callable[[FileDialog], Callable[[], bool] | None]) -> None:

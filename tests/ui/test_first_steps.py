@@ -26,7 +26,6 @@ from ui.features.first_steps.here import Here
 from ui.features.first_steps.images import with_one_sentence
 from ui.features.first_steps.model import WAYS, Progress, current_step
 from ui.forms.model import Source
-from ui.widgets.notices import CRASHED_RUN, Notice
 from ui.widgets.panel import Text
 
 WRITE, SENTENCE, FOLDER = "Write them for me…", "One sentence for all…", "Choose the folder…"
@@ -87,7 +86,6 @@ def test_the_first_open_step_is_the_current_one(way: str, progress: Progress, st
 def test_every_step_opens_a_page_or_runs_an_action(window: Window) -> None:
     pages = {page.key for page in PAGES}
     for way in WAYS.values():
-        assert way.steps or way.action
         for step in way.steps:
             assert bool(step.action) is not bool(step.page)
             assert step.page in pages or window.app.context.actions[step.action]
@@ -97,25 +95,21 @@ def test_every_step_opens_a_page_or_runs_an_action(window: Window) -> None:
 def test_the_card_leads_through_the_demo_and_stays_away_once_closed(
     open_window: Callable[..., Window], tmp_path: Path
 ) -> None:
-    window = open_window(first_steps="choose")
+    window = open_window()
     card, context = window.app.shell.first_steps, window.app.context
-    assert card.winfo_ismapped()
-    assert [card.buttons[name].cget("text") for name in WAYS] == [way.label for way in WAYS.values()]
-    assert card.buttons["resume"].cget("state") == "disabled"  # nothing to continue
-    context.notices.show(Notice(CRASHED_RUN, "It ended unexpectedly."))
-    window.settle()
-    assert "resume" not in card.buttons  # the notice offers the same
-    context.notices.remove(CRASHED_RUN)
-    window.settle()
-    assert "resume" in card.buttons
-    card.buttons["demo"].invoke()
+    home: Any = window.open_page("home")
+    assert not card.winfo_ismapped()
+    assert {name: home.work.buttons[name].cget("text") for name in WAYS} == {n: way.label for n, way in WAYS.items()}
+    home.work.buttons["demo"].invoke()
     window.settle()
     assert context.form.source.name == DEMO
     assert context.preferences.now.first_steps == "demo"
     assert card.buttons["go"].cget("text") == "Start"
+    window.open_page("data")
     card.buttons["back"].invoke()
     window.settle()
-    card.buttons["images"].invoke()
+    assert context.navigation.page == "home"
+    home.work.buttons["images"].invoke()
     window.settle()
     assert card.buttons["go"].cget("text") == "All presets…"
     context.form.load(Config(), OTHER)
@@ -129,7 +123,7 @@ def test_the_card_leads_through_the_demo_and_stays_away_once_closed(
     for number in range(3):
         (tmp_path / f"{number}.png").touch()
     (tmp_path / "0.txt").write_text("a zog")
-    window.open_page("general")
+    window.open_page("output")
     context.form.edit("concepts", (Concept(path=str(tmp_path)),))
     window.settle()
     window.wait_until(lambda: WRITE in card.buttons, "the count")
@@ -152,22 +146,13 @@ def test_the_card_leads_through_the_demo_and_stays_away_once_closed(
     window.settle()
     assert not card.winfo_ismapped()
     assert context.preferences.now.first_steps == ""
-    menu = window.app.shell.side_bar.make_window_menu()
-    commands = [n for n in range(menu.index("end") or 0) if menu.type(n) == "command"]
-    menu.invoke(next(n for n in commands if "First steps" in str(menu.entrycget(n, "label"))))
-    window.settle()
-    assert card.winfo_ismapped()
 
 
 def test_a_run_takes_the_card_away_but_for_its_step_on_the_run_page(open_window: Callable[..., Window]) -> None:
-    """It used to ask how to begin, on every page, while a run trained."""
-    window = open_window(first_steps="choose")
+    window = open_window(first_steps="demo")
     card, context = window.app.shell.first_steps, window.app.context
     context.session.begin(RunRequest(context.form.config))
-    window.open_page("general")
-    assert not card.winfo_ismapped()
-    context.preferences.change(first_steps="demo")
-    window.settle()
+    window.open_page("output")
     assert not card.winfo_ismapped()
     window.open_page("run")
     assert card.winfo_ismapped()
@@ -275,18 +260,16 @@ def test_the_presets_and_the_needs_of_the_settings_are_found_in_the_background(
     open_window: Callable[..., Window], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(looking, "find_needs", lambda config, _machine: (LARGE, config.training.batch_size == 1))
-    window = open_window(first_steps="choose")
+    preset = tmp_path / "small.json"
+    found = replace(offer(), preset=Preset("#small", "s", preset))
+    preset.write_text('{"darkroom_version": 7, "training": {"batch_size": 2}}')
+    monkeypatch.setattr(looking, "find_offers", lambda _machine, _report: (found,))
+    window = open_window(first_steps="images")
     card, context = window.app.shell.first_steps, window.app.context
 
     def texts() -> str:
         return " ".join(str(w.cget("text")) for w in walk(card) if isinstance(w, Text))
 
-    window.wait_until(lambda: "no GPU, a processor with 8 cores" in texts(), "the computer")
-    preset = tmp_path / "small.json"
-    found = replace(offer(), preset=Preset("#small", "s", preset))
-    preset.write_text('{"darkroom_version": 7, "training": {"batch_size": 2}}')
-    monkeypatch.setattr(looking, "find_offers", lambda _machine, _report: (found,))
-    card.buttons["images"].invoke()
     window.wait_until(lambda: "#small" in card.buttons, "the offers")
     card.buttons["#small"].invoke()
     window.wait_until(lambda: "sized for a GPU" in texts(), "the needs")

@@ -28,7 +28,7 @@ def scaled(open_window: Callable[..., Window], monkeypatch: pytest.MonkeyPatch) 
     def opens(percent: int) -> Window:
         monkeypatch.setattr("ui.app.window.Theme", lambda mode: Theme(mode, scale=percent / 100))
         ctk.set_widget_scaling(percent / 100)
-        return open_window(first_steps="choose")
+        return open_window(first_steps="images")
 
     yield opens
     ctk.set_widget_scaling(1.0)

@@ -132,7 +132,7 @@ def on_screen(
         monkeypatch.setattr(tk.Misc, "winfo_screenheight", lambda _widget: height)
         monkeypatch.setattr("ui.app.window.Theme", lambda _mode: Theme(mode, scale=percent / 100))
         ctk.set_widget_scaling(percent / 100)
-        window = open_window(first_steps="choose")
+        window = open_window(first_steps="images")
         window.app.root.geometry(f"{width}x{height}+0+0")
         window.app.preferences.change(show_advanced=True)
         window.settle()

@@ -162,7 +162,7 @@ def test_folders_dropped_on_the_concepts_are_concepts_and_a_config_is_a_config(
     assert [c.path for c in window.app.form.config.concepts] == [str(tmp_path / "cats and dogs")]
     drop(page.grid.canvas, folder / "onetrainer_3.json")  # type: ignore[attr-defined]
     assert [c.path for c in window.app.form.config.concepts] == ["pictures/cats"]
-    window.app.context.navigation.open("general")
+    window.app.context.navigation.open("output")
     drop(window.app.shell.host, tmp_path / "cats and dogs")
     window.settle()
     assert "on the Concepts page" in window.app.shell.bottom_bar.detail.cget("text")
@@ -319,7 +319,7 @@ def test_the_report_works_by_keyboard(window: Window) -> None:
 def test_an_unknown_setting_has_no_link(window: Window, folder: Path) -> None:
     window.app.context.documents.open_file(folder / "ours.json")
     click_entry(window, "a_key_of_tomorrow")
-    assert window.app.context.navigation.page == "general"
+    assert window.app.context.navigation.page == "home"
     assert window.app.shell.findings_bar.list.cget("cursor") == "arrow"
 
 
@@ -366,7 +366,7 @@ def test_a_path_without_a_field_links_to_the_nearest_one() -> None:
 
     form = FormModel(Config.model_validate({"concepts": [{"path": "x"}]}))
     wanted: list[str] = []
-    navigation = Navigation(form, ["general", "concepts"], "general")
+    navigation = Navigation(form, ["output", "concepts"], "output")
     navigation.field_wanted.subscribe(lambda _page, path: wanted.append(path))
     for path in ("training.optimizer.no_such_field", "concepts.0.no_such_field", "concepts.7.path", "training"):
         assert navigation.go_to(path)

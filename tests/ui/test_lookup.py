@@ -50,11 +50,11 @@ def test_all_words_must_match_and_places_count() -> None:
     assert (beta.path, beta.place) == ("training.optimizer.beta1", "Training › Optimizer")
 
 
-def test_the_adapter_and_validation_are_found_on_their_own_pages() -> None:
+def test_the_adapter_and_validation_are_found_on_their_pages() -> None:
     places = {m.path: m.place.partition(" › ")[0] for m in Index(Config()).find("").matches}
     assert (places["adapter.rank"], places["validation.every"]) == (
-        page_named("adapter").title,
-        page_named("validation").title,
+        page_named("training").title,
+        page_named("sampling").title,
     )
 
 

@@ -6,15 +6,14 @@ from typing import Any
 
 from modules.config.schema import Config
 from tests.ui.conftest import Window
-from ui.app.catalogue import page_named
 from ui.forms.form_page import hidden_groups
-from ui.forms.setting_pages import groups_on
+from ui.forms.records import groups_of
 from ui.widgets.link_columns import Link, place_links
 
 
 def test_advanced_fields_that_apply_are_named_unless_they_are_shown() -> None:
     config = Config()
-    groups = groups_on(page_named("general"), config)
+    groups = groups_of(config, ("general",))
     found = {group.title: [link.text for link in group.links] for group in hidden_groups(config, groups, ())}
     assert "CPU threads" in found["Devices"]
     everything = [record.path for group in groups for record in group.records]
@@ -67,15 +66,3 @@ def test_a_click_shows_a_field_and_it_leaves_the_list(window: Window) -> None:
     window.app.root.geometry("1024x600")
     window.settle()
     assert not page.more.winfo_ismapped(), "nothing is scrolled to name settings"
-
-
-def test_no_explanation_next_to_a_form_is_cut_off(window: Window) -> None:
-    window.app.preferences.change(first_steps="")  # its card would leave no room for explanations
-    page: Any = window.open_page("adapter")
-    window.app.root.geometry("1900x1000")
-    window.wait_until(lambda: page.more.winfo_ismapped() and page.more.links.placed, "the hidden settings")
-    window.settle()
-    links = page.more.links
-    assert page.more.winfo_x() > page.form_view.winfo_x(), "it is next to the form"
-    assert any(place.detail for place in links.placed)
-    assert max(links.bbox(item)[2] for item in links.find_all()) <= links.winfo_width()

@@ -127,9 +127,9 @@ def rows(open_window: Callable[..., Window]) -> Callable[..., dict[str, Row]]:
 
     def load(config: GardenConfig) -> dict[str, Row]:
         window.app.form.load(config, Source("garden"))
-        window.open_page("general")
+        window.open_page("training")
         window.settle()
-        page: Any = window.app.shell.pages["general"]
+        page: Any = window.app.shell.pages["training"]
         return {r.record.name: r for r in page.form_view.rows() if r.record.path.startswith("garden.")}
 
     load.window = window  # type: ignore[attr-defined]

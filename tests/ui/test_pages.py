@@ -30,15 +30,12 @@ from ui.widgets.focus import focused_widget
 from ui.widgets.panel import Text
 
 FORM_PAGES = (
-    "general",
     "model",
     "data",
     "training",
-    "adapter",
     "rewards",
     "sampling",
-    "validation",
-    "backup",
+    "output",
     "embeddings",
 )
 # One per family and training method, and rare ones; the unit tests load and check all presets.
@@ -194,7 +191,7 @@ def test_an_irrelevant_field_is_hidden(window: Window) -> None:
 
 
 def test_the_switch_shows_the_advanced_fields(window: Window) -> None:
-    view = form_of(window, "general")
+    view = form_of(window, "training")
     shown = {row.record.path for row in view.rows() if row.is_shown}
     assert "general.deterministic" not in shown
     flip(window.app.shell.side_bar.advanced_switch)
@@ -207,7 +204,7 @@ def test_the_switch_shows_the_advanced_fields(window: Window) -> None:
 
 def test_an_advanced_field_that_was_changed_is_not_hidden(window: Window) -> None:
     window.app.form.edit("general.deterministic", True)
-    view = form_of(window, "general")
+    view = form_of(window, "training")
     row = next(r for r in view.rows() if r.record.path == "general.deterministic")
     assert row.is_shown
     flip(inside(row.control.frame, Switch))
@@ -219,7 +216,7 @@ def test_going_to_a_field_opens_its_page_and_focuses_it(window: Window) -> None:
     window.app.root.focus_force()
     assert window.app.context.navigation.go_to("general.num_threads")
     window.settle()
-    page: Any = window.app.shell.pages["general"]
+    page: Any = window.app.shell.pages["training"]
     row = next(r for r in page.form_view.rows() if r.record.path == "general.num_threads")
     assert row.is_shown
     assert focused_widget(window.app.root) is inside(row.control.frame, Entry).tk_entry
@@ -275,7 +272,7 @@ def test_an_empty_entry_shows_a_placeholder(window: Window) -> None:
 
 
 def test_a_path_is_browsed_for(window: Window, tmp_path: Path) -> None:
-    row = form_of(window, "general").reveal("general.workspace_dir")
+    row = form_of(window, "output").reveal("general.workspace_dir")
     assert row is not None
     window.asked.answers["ask_folder"] = tmp_path
     button = next(w for w in walk(row.control.frame) if type(w).__name__ == "Button")
@@ -288,7 +285,7 @@ def test_the_form_of_a_made_up_section(open_window: Callable[..., Window]) -> No
     window = open_window()
     window.app.form.load(TeaConfig(), Source("tea"))
     flip(window.app.shell.side_bar.advanced_switch)
-    view = form_of(window, "general")
+    view = form_of(window, "training")
     tea = [row for row in view.rows() if row.record.path.startswith("tea.")]
     assert {r.record.kind for r in tea} == {"int", "float", "bool", "text", "choice", "int_list", "every", "section"}
     for row in tea:
@@ -420,23 +417,6 @@ def test_the_embeddings_page_names_a_family_without_embeddings(window: Window) -
     form.edit("embeddings.words", [])
     window.settle()
     assert not card.winfo_ismapped()
-
-
-def test_the_adapter_page_shows_a_note_while_no_adapter_is_trained(window: Window) -> None:
-    view, form = form_of(window, "adapter"), window.app.form
-    assert "adapter.rank" in {row.record.path for row in view.rows() if row.is_shown}
-    assert not view.empty_note.winfo_ismapped()
-    form.edit("training.trains", "full")
-    window.settle()
-    assert not [row for row in view.rows() if row.is_shown]
-    assert view.empty_note.winfo_ismapped()
-    assert view.empty_note.cget("text") == page_named("adapter").empty_note(form.config)
-    assert view.reveal("adapter.rank") is not None  # a finding about a hidden field still opens it
-    window.settle()
-    assert not view.empty_note.winfo_ismapped()
-    form.edit("training.trains", "adapter")
-    window.settle()
-    assert not view.empty_note.winfo_ismapped()
 
 
 def test_unknown_settings_survive_the_window(open_window: Callable[..., Window], tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from modules.config.schema import Config
 from tests.ui.conftest import Window
 from tests.ui.driving import inside
 from tests.ui.real_input import click, click_row, keys
@@ -16,6 +17,7 @@ from ui.widgets.focus import focused_widget
 def test_a_list_is_opened_by_the_pointer_and_chosen_from_by_keys(window: Window) -> None:
     page: Any = window.open_page("training")
     row = next(r for r in page.form_view.rows() if r.record.path == "training.schedule")
+    page.scroll.canvas.yview_moveto(0.25)  # so that the list has room below
     choice = inside(row.control.frame, Choice)
     click(window, choice)
     window.wait_until(choice.menu.winfo_viewable, "the list")
@@ -27,6 +29,7 @@ def test_a_list_is_opened_by_the_pointer_and_chosen_from_by_keys(window: Window)
 def test_an_optimizer_is_chosen_by_a_click_in_its_window(window: Window) -> None:
     page: Any = window.open_page("training")
     row = next(r for r in page.form_view.rows() if r.record.path == "training.optimizer")
+    page.scroll.see(row.control.frame)
     click(window, inside(row.control.frame, Choice))
     root = window.app.root
     window.wait_until(lambda: any(isinstance(w, Chooser) for w in root.winfo_children()), "the window of the list")
@@ -56,10 +59,10 @@ def test_typing_replaces_what_is_selected(window: Window) -> None:
 def test_the_wheel_scrolls_the_page_under_the_pointer(window: Window) -> None:
     window.app.preferences.change(show_advanced=True)
     page: Any = window.open_page("training")
-    row = next(r for r in page.form_view.rows() if r.record.path == "training.epochs")
+    row = next(r for r in page.form_view.rows() if r.record.path == "adapter.rank")
     click(window, row.control.frame, button=5)
     window.wait_until(lambda: page.scroll.canvas.canvasy(0) > 0, "the page to move")
-    assert window.app.form.config.training.epochs == 10
+    assert window.app.form.config.adapter == Config().adapter
 
 
 def test_an_embedding_is_added_edited_deleted_and_undone(window: Window) -> None:

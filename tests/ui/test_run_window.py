@@ -329,11 +329,11 @@ def test_errors_are_listed_and_link_to_their_fields(ready: Window) -> None:
     assert ready.engine.requests == []
     assert ready.app.shell.findings_bar.winfo_ismapped()
     places = [f.place for f in ready.app.context.findings.items]
-    assert "Model › Save to" in places
+    assert "Output & backups › Save to" in places
     assert "Concepts › Concepts" in places
     ready.app.context.navigation.go_to("output.destination")
     ready.settle()
-    assert ready.app.context.navigation.page == "model"
+    assert ready.app.context.navigation.page == "output"
     assert ready.app.shell.bottom_bar.start.cget("text") == "Start"
 
 

@@ -29,7 +29,7 @@ from ui.forms.preferences import UiSettings
 from ui.widgets.entry import Entry
 
 
-def write(file: Path, *, epochs: int = 0, minutes_ago: int = 0, page: str = "general", invalid: str = "") -> FormModel:
+def write(file: Path, *, epochs: int = 0, minutes_ago: int = 0, page: str = "home", invalid: str = "") -> FormModel:
     """Write the session of a window that is gone, with an unsaved change unless `epochs` is 0."""
     form = FormModel(Config(), source=Source("mine"))
     if epochs:

@@ -82,7 +82,7 @@ def test_a_scan_reaches_all_its_callbacks(logged_errors: list[str], tmp_path: Pa
 def test_the_window_shows_the_error_after_every_widget_is_updated(window: Window, logged_errors: list[str]) -> None:
     form = window.app.form
     form.watch("general.notes", broken)
-    page: Any = window.open_page("general")
+    page: Any = window.open_page("output")
     config = Config.model_validate({"general": {"notes": "Another.", "seed": 7}})
     form.load(config, Source("another"))
     rows = list(page.form_view.rows())

@@ -52,7 +52,7 @@ def test_hidden_pages_change_between_dark_and_light_over_many_turns(
 ) -> None:
     app, theme = window.app, window.app.theme
     hidden: Any = window.open_page("training")
-    shown: Any = window.open_page("general")
+    shown: Any = window.open_page("output")
     tasks: list[Iterator[None]] = []
     monkeypatch.setattr(app.context.pump, "work_through", lambda _key, task: tasks.append(task))
     app.context.preferences.change(appearance="light")

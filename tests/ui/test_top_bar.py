@@ -226,7 +226,7 @@ def test_problems_of_a_file_are_listed_and_link_to_their_fields(window: Window, 
     bar.list.event_generate("<Motion>", x=x + width // 2, y=y + height // 2)
     bar.list.event_generate("<Button-1>", x=x + width // 2, y=y + height // 2)
     window.settle()
-    assert window.app.context.navigation.page == "adapter"
+    assert window.app.context.navigation.page == "training"
     bar.close_button.invoke()
     window.settle()
     assert not bar.winfo_ismapped()

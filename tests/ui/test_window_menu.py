@@ -101,7 +101,7 @@ def test_another_scale_applies_at_once_and_keeps_edits_the_page_and_a_run(ready:
     assert app.context.notices.items == ()
     assert ready.engine.run is not None
     ready.engine.run.emit(started(), step(1))
-    ready.open_page("backup")
+    ready.open_page("output")
 
     found = []
     try:
@@ -110,8 +110,8 @@ def test_another_scale_applies_at_once_and_keeps_edits_the_page_and_a_run(ready:
             menu.invoke(f"*Scale {percent} %")
             ready.settle()
             assert app.theme.scale == percent / 100
-            assert app.context.navigation.page == "backup"
-            assert list(app.shell.pages) == ["backup"]
+            assert app.context.navigation.page == "output"
+            assert list(app.shell.pages) == ["output"]
             assert app.form.config.training.epochs == 7
             if percent == 100:
                 gc.collect()
@@ -177,7 +177,7 @@ def test_entries_show_their_shortcut_instead_of_a_tip_and_top_bar_links_focus(wi
     assert entry.shown_shortcut == "Ctrl+3"
     entry.event_generate("<Leave>")
     assert entry.shown_shortcut == ""
-    assert {page.section_title for page in PAGES} == {"Settings", "Work"}
+    assert {page.section_title for page in PAGES} == {"", "Settings", "Work"}
     choices = window.app.shell.top_bar.choices
     window.app.root.focus_force()
     assert window.app.context.navigation.go_to("training.trains")

@@ -81,7 +81,7 @@ def compare_runs(settings: CheckpointSettings, run_dirs: Sequence[Path], job: Jo
         if not found:
             raise DarkroomError(
                 f"The run {run_dir.name} has no saves and no backups.",
-                advice="Set how often to save on the page Backup & save before a run.",
+                advice="Set how often to save on the page Output & backups before a run.",
             )
         checkpoints, notes = _with_files(found, job)
         columns = tuple(Column(p.prompt, p.seed) for p in prompts)

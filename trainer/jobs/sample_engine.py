@@ -54,7 +54,7 @@ from trainer.run_folder.shards import has_averages, read_whole
 
 IDLE_SECONDS = 900.0
 _MOST_WAITING = 50
-_OUT_OF_MEMORY = "Use a smaller image, a smaller dtype of the model, or offload to the CPU on the General page."
+_OUT_OF_MEMORY = "Use a smaller image, a smaller dtype of the model, or offload to the CPU on the Training page."
 _Placed = tuple[ModelFamily, Placement, SampledModel | None]
 _FIELDS = ("model", "parts", "quantization", "embeddings", "general", "training")
 

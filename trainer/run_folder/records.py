@@ -74,6 +74,7 @@ class RunRecord:
     given_name: str = ""
     pace: PaceMeasured | None = None
     chosen_step: int | None = None
+    newest_sample: str = ""  # the file of the first prompt at the newest step; empty without samples
 
     @property
     def name(self) -> str:
@@ -158,6 +159,7 @@ def read_record(run_dir: Path) -> RunRecord:
         given_name=given_name(run_dir),
         pace=log.pace,
         chosen_step=next((r.model_step for r in reversed(results_of(run_dir)) if not r.is_abandoned), None),
+        newest_sample=log.newest_sample,
     )
 
 
@@ -257,6 +259,12 @@ class _Log:
     def num_samples(self) -> int:
         """The number of samples."""
         return len(self._samples)
+
+    @property
+    def newest_sample(self) -> str:
+        """The file of the first prompt at the newest step with samples; empty without any."""
+        newest = max((s.step for s in self._samples), default=0)
+        return next((s.path for s in self._samples if s.step == newest), "")
 
     def add(self, line: bytes) -> None:
         """Add a line. What a run did after the step from which it is resumed is lost, and does not count any more."""

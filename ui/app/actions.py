@@ -12,7 +12,6 @@ from typing import Any
 
 from modules.system.factories import load_factory
 from ui.app.catalogue import PAGES, page_shortcut
-from ui.features.first_steps.model import CHOOSING
 from ui.features.presets.menu import add_presets
 from ui.features.run.model import Starter
 from ui.forms.context import Context, FeatureLinks
@@ -54,9 +53,6 @@ def add_actions(
         Action("demo", "Load the demo", documents.open_demo),
         Action(
             "json", "Config as JSON…", opener_of("config_views.json_window:open_json_view"), "Ctrl+J", help=_JSON_HELP
-        ),
-        Action(
-            "first_steps", "First steps…", lambda: _show_first_steps(context), help="Show the card of the first start"
         ),
         Action(
             "differences",
@@ -193,10 +189,6 @@ def _command_action(context: Context, name: str, label: str, command: str, help_
 
 def _page_action(context: Context, page: PageSpec) -> Action:
     return Action(f"page_{page.key}", page.title, lambda: context.navigation.open(page.key), page_shortcut(page))
-
-
-def _show_first_steps(context: Context) -> None:
-    context.preferences.change(first_steps=CHOOSING)
 
 
 def _choose_base_model(context: Context) -> None:

@@ -9,8 +9,10 @@ from typing import Literal
 
 from modules.config.schema import Config
 from modules.system.problem import count
+from ui.features.first_steps.model import WAYS
 from ui.forms.changes import changes
 from ui.forms.context import Context
+from ui.forms.setting_pages import HOME
 from ui.loop.run_state import RunState
 from ui.loop.wording import OUTCOME_LABELS, PHASE_LABELS, format_download, format_duration, format_loss
 from ui.widgets.controls import Button
@@ -56,6 +58,7 @@ class BottomBar(Panel):
         context.starter.changed.subscribe(self._refresh_soon)
         context.form.changed.subscribe(self._count_edits_soon)
         context.navigation.page_wanted.subscribe(lambda _page: self._refresh_soon())
+        context.preferences.changed.subscribe(self._refresh_soon)
         self.refresh()
 
     def notify(self, text: str) -> None:
@@ -197,9 +200,16 @@ class BottomBar(Panel):
             label = "Start the fork"
         if self.start.cget("text") != label:
             self.start.configure(text=label)
-        self.start.restyle("danger" if can_stop or stage == "stopping" else "primary")
+        self.start.restyle(
+            "danger" if can_stop or stage == "stopping" else "plain" if self._is_elsewhere() else "primary"
+        )
         self.start.set_enabled(can_stop or stage == "idle")
         self._show_second(stage)
+
+    def _is_elsewhere(self) -> bool:
+        """Return whether the main button of the screen is on Home, or on the card of first steps."""
+        context = self._context
+        return context.navigation.page == HOME or context.preferences.now.first_steps in WAYS
 
     def _show_second(self, stage: str) -> None:
         backup = self._context.starter.resumable

@@ -1,4 +1,4 @@
-"""The catalogue of pages in the order of the side bar: settings first, then work.
+"""The catalogue of pages in the order of the side bar: Home, settings, then work.
 
 The class of a page is imported when the page is first opened.
 """
@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ui.forms.setting_pages import SETTING_PAGES, PageSpec
+from ui.forms.setting_pages import HOME, SETTING_PAGES, PageSpec
 
 PAGES: tuple[PageSpec, ...] = (
+    PageSpec(HOME, "Home", "Begin, or continue."),
     *SETTING_PAGES,
     PageSpec(
         "run",
@@ -46,6 +47,7 @@ PAGES: tuple[PageSpec, ...] = (
 )
 _FORM_PAGE = "ui.forms.form_page:FormPage"
 _VIEWS: Mapping[str, str] = {
+    HOME: "ui.app.home_page:HomePage",
     "concepts": "ui.features.concepts.page:ConceptsPage",
     "rewards": "ui.features.rewards.page:rewards_page",
     "sampling": "ui.features.lists.page:sampling_page",

@@ -28,7 +28,7 @@ class SideBar(Panel):
     def __init__(self, master: tk.Misc, context: Context) -> None:
         super().__init__(master, context.theme, "sidebar", width=context.theme.px(WIDTH))
         self.entries: dict[str, NavEntry] = {}
-        self._headings: dict[str, Text] = {}
+        self._headings: dict[str, Panel | Text] = {}
         self._asked_for: set[str] = set()  # the open page, and those on demand
         self._context = context
         self._spacing_px = _SPACINGS_PX[0]
@@ -55,9 +55,10 @@ class SideBar(Panel):
         for spec in PAGES:
             heading = spec.section_title
             if heading not in self._headings:
-                text = Text(self.scroll.body, context.theme, heading, role="caption", colour="faint", on="sidebar")
-                text.pack(anchor="w", padx=px(13), pady=(px(6), px(2)))
-                self._headings[heading] = text
+                body, theme = self.scroll.body, context.theme
+                text = Text(body, theme, heading, role="caption", colour="faint", on="sidebar")
+                self._headings[heading] = text if heading else Panel(body, theme, "sidebar", height=1)
+                self._headings[heading].pack(anchor="w", padx=px(13), pady=(px(6), px(2)) if heading else 0)
             self.entries[spec.key] = NavEntry(self.scroll.body, context, spec)
         self._show_needed()
 
@@ -100,7 +101,7 @@ class SideBar(Panel):
         open_at(self.make_window_menu(), self.window_button, above=True)
 
     def make_window_menu(self) -> tk.Menu:
-        """Return the menu: dark or light, the scale, and the card of a first start."""
+        """Return the menu: dark or light, the scale, keys and help."""
         context, now = self._context, self._context.preferences.now
         menu = make_menu(self, context.theme)
         for mode in ("dark", "light"):
@@ -114,7 +115,7 @@ class SideBar(Panel):
                 command=lambda percent=percent: context.preferences.change(scale_percent=percent),  # type: ignore[misc]
             )
         menu.add_separator()
-        for name in ("first_steps", *WINDOW_MENU):
+        for name in WINDOW_MENU:
             action = context.actions[name]
             menu.add_command(
                 label=_with_tick(action.label, is_ticked=False),

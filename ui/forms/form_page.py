@@ -11,7 +11,7 @@ from modules.settings.field import FieldRecord
 from modules.system.problem import count
 from ui.forms.binding import explanation
 from ui.forms.context import Context
-from ui.forms.layout import MAX_COLUMNS, FormView
+from ui.forms.layout import FormView
 from ui.forms.page import PageFrame, form_room
 from ui.forms.records import Group, inline_records
 from ui.forms.setting_pages import PageSpec, groups_on
@@ -22,11 +22,9 @@ from ui.widgets.link_columns import Link, LinkColumns
 from ui.widgets.panel import Text
 from ui.widgets.theme import PAD
 
-_WIDE_FROM_PX = 1200  # of the page: a single card does not need all of it
-
 
 class FormPage:
-    """General, Model, Data, Training, LoRA / Adapter, Validation, Backup: the fields of their sections.
+    """Model, Data, Training, Output: the fields of their sections.
 
     A page may have a card above its form, which `lead` makes.
     """
@@ -85,18 +83,10 @@ class FormPage:
             self._context.pump.redraw_soon((self, "arrange"), self._arrange)
 
     def _arrange(self) -> None:
-        """Show which settings the form hides, below it, or next to a single card, if there is room."""
-        px, body, groups = self._context.theme.px, self.scroll.body, groups_on(self._spec, self._context.form.config)
-        num_cards = sum(1 for card in self.form_view.cards if card.num_rows_shown())
-        is_side_by_side = num_cards == 1 and body.winfo_width() >= px(_WIDE_FROM_PX)
-        for column in (0, 1):
-            weight = 1 if is_side_by_side or column == 0 else 0
-            body.columnconfigure(column, weight=weight, uniform="wide" if is_side_by_side else "")
-        self.form_view.limit_columns(1 if is_side_by_side else MAX_COLUMNS)
-        room = self._form_room() - (0 if is_side_by_side else self.form_view.winfo_reqheight())
-        place = {"row": 1, "column": 1, "padx": (px(PAD), 0)} if is_side_by_side else {"row": 2, "column": 0, "padx": 0}
-        if self.more.follow(self.form_view, groups, room, inset_px=px(PAD) if is_side_by_side else 0):
-            tk.Grid.grid_configure(self.more, sticky="new", pady=self._gap, **place)
+        """Show below the form which settings it hides, if there is room."""
+        groups = groups_on(self._spec, self._context.form.config)
+        if self.more.follow(self.form_view, groups, self._form_room() - self.form_view.winfo_reqheight()):
+            tk.Grid.grid_configure(self.more, row=2, column=0, sticky="new", pady=self._gap)
         else:
             self.more.grid_remove()
 
@@ -150,14 +140,11 @@ class MoreSettings(Card):
         self.links.grid(row=1, column=0, columnspan=2, sticky="ew", padx=(px(12), 0), pady=(px(6), 0))
         context.tips.attach(self.button, lambda: "Show the advanced settings of all pages")
 
-    def follow(self, form: FormView, groups: Iterable[Group], room: int, *, inset_px: int = 0) -> bool:
-        """Name what a form hides of its groups, in the height `room` that is left below it; return whether it fits.
-
-        The card is as wide as the form, without `inset_px`.
-        """
+    def follow(self, form: FormView, groups: Iterable[Group], room: int) -> bool:
+        """Name what a form hides of its groups, in the height `room` that is left below it; return whether it fits."""
         if not form.is_complete or form.winfo_width() <= 1:
             return self._fits
-        width = form.winfo_width() - inset_px
+        width = form.winfo_width()
         visible = {row.record.path for row in form.rows() if row.is_shown}
         hidden = hidden_groups(self._context.form.config, groups, visible)
         if (hidden, width, room) != self._layout:

@@ -67,12 +67,6 @@ class FormView(Panel):
         """Build the cards: the first rows now, the others over the next turns of the pump."""
         self._context.pump.work_through(self, self._build())
 
-    def limit_columns(self, max_columns: int) -> None:
-        """Use at most so many columns from now on."""
-        if max_columns != self._max_columns:
-            self._max_columns = max_columns
-            self._arrange()
-
     def finish(self) -> None:
         """Build the remaining rows now."""
         self._context.pump.finish(self)

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from modules.system.file_lock import Holder
 from modules.system.paths import PROGRAM_ROOT
+from ui.forms.setting_pages import HOME
 from ui.loop.signal import Signal
 from ui.widgets.files.places import with_recent
 
@@ -54,10 +55,10 @@ class UiSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="allow")
 
     geometry: str = ""
-    page: str = "general"
+    page: str = HOME
     show_advanced: bool = False
     appearance: Literal["dark", "light"] = "dark"
-    first_steps: str = "choose"  # what the card of a first start shows; empty once it is closed
+    first_steps: str = ""  # the way to begin whose steps are shown; empty for none
     scale_percent: Annotated[int, Ge(0), Le(400)] = 0  # 0: as measured on the screen
     captioner: str = ""  # with which captions were written last
     recent: tuple[str, ...] = ()

@@ -64,7 +64,7 @@ def groups_of(config: Config, sections: Iterable[str], *, without: Collection[st
             is_inside = section in (record.path, record.path.partition(".")[0])
             if not is_inside or record.path in without or record.kind == "list":
                 continue
-            for group in _groups_of_record(config, section, record):
+            for group in _groups_of_record(config, record):
                 before = groups.get(group.key)
                 records = (*before.records, *group.records) if before else group.records
                 groups[group.key] = Group(group.key, group.title, records)
@@ -87,17 +87,18 @@ def item_groups(section: type[BaseModel], path: str, title: str) -> tuple[Group,
     return tuple(Group(f"{path}/{name}", name, tuple(records)) for name, records in groups.items())
 
 
-def _groups_of_record(config: Config, section: str, record: FieldRecord) -> Iterator[Group]:
+def _groups_of_record(config: Config, record: FieldRecord) -> Iterator[Group]:
     if record.kind == "map":
         yield from _map_groups(config, record)
         return
-    yield _plain_group(section, record)
+    yield _plain_group(record)
     if record.kind == "section":
         inline = inline_records(config, record)
-        yield from (_plain_group(section, r) for r in variant_records(config, record) if r not in inline)
+        yield from (_plain_group(r) for r in variant_records(config, record) if r not in inline)
 
 
-def _plain_group(section: str, record: FieldRecord) -> Group:
+def _plain_group(record: FieldRecord) -> Group:
+    section = record.path.partition(".")[0]
     title = record.setting.group or section.replace("_", " ").capitalize()
     return Group(f"{section}/{title}", title, (record,))
 

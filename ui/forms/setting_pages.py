@@ -1,6 +1,6 @@
 """The pages of the settings in the order of the side bar: the config sections each shows, and its buttons.
 
-A section that no page claims is shown on the first one, so that a new section of the config is never hidden.
+A section that no page claims is shown on the Training page, so that a new section of the config is never hidden.
 """
 
 from __future__ import annotations
@@ -16,7 +16,20 @@ from ui.forms.records import Group, claimed_sections, groups_of, variant_records
 
 # The choices that shape every page: the top bar is their only place. The fields of a method are on its page.
 TOP_BAR = ("model.family", "training.method", "training.trains")
+HOME = "home"  # the key of the first page
 TOP_BAR_TITLE = "Top bar"
+_OUTPUT_FIELDS = tuple(
+    f"general.{name}"
+    for name in (
+        "workspace_dir",
+        "cache_dir",
+        "notes",
+        "tensorboard",
+        "tensorboard_always_on",
+        "tensorboard_port",
+        "tensorboard_expose",
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +53,16 @@ class PageSpec:
 
     @property
     def section_title(self) -> str:
-        """The heading of the side bar that the page is listed under."""
-        return "Settings" if self.sections else "Work"
+        """The heading of the side bar that the page is listed under; none for Home."""
+        return "" if self.key == HOME else "Settings" if self.sections else "Work"
 
 
 SETTING_PAGES: tuple[PageSpec, ...] = (
-    PageSpec("general", "General", "Folders, seed and devices.", ("general",)),
     PageSpec(
         "model",
         "Model",
-        "The base model, its parts, and the output file.",
-        ("model", "parts", "quantization", "output"),
+        "The base model and its parts.",
+        ("model", "parts", "quantization"),
         ("other_family", "fit", "tokens"),
     ),
     PageSpec(
@@ -66,20 +78,9 @@ SETTING_PAGES: tuple[PageSpec, ...] = (
     PageSpec(
         "training",
         "Training",
-        "Length, learning rate, optimizer, noise and loss.",
-        ("training",),
+        "Length, learning rate, optimizer, the LoRA, and where it trains.",
+        ("adapter", "training", "general", "multi_gpu"),
         ("length", "fit", "probe", "self_test"),
-    ),
-    PageSpec(
-        "adapter",
-        "LoRA / Adapter",
-        "The adapter trained on top of the model.",
-        ("adapter",),
-        empty_note=lambda config: (
-            "No adapter is trained with the current training target.\n"
-            "To train one, choose LoRA as the training target in the top bar."
-        ),
-        is_needed=lambda config: config.training.trains == "adapter",
     ),
     PageSpec(
         "rewards",
@@ -91,23 +92,16 @@ SETTING_PAGES: tuple[PageSpec, ...] = (
     ),
     PageSpec(
         "sampling",
-        "Sampling",
-        "When a run samples images, and the prompts.",
-        ("sampling",),
-        ("sample_now",),
+        "Sampling & validation",
+        "What a run shows of itself: samples, and the loss on images that it does not train on.",
+        ("sampling", "validation"),
+        ("sample_now", "validate_now"),
     ),
     PageSpec(
-        "validation",
-        "Validation",
-        "The loss on images that are not used for training.",
-        ("validation",),
-        ("validate_now",),
-    ),
-    PageSpec(
-        "backup",
-        "Backup & save",
-        "Backups to resume from, and saved models during training.",
-        ("backup",),
+        "output",
+        "Output & backups",
+        "Where results, runs and caches go, and what is saved during training.",
+        ("output", *_OUTPUT_FIELDS, "backup"),
         ("backup_now", "save_now"),
     ),
     PageSpec(
@@ -119,6 +113,7 @@ SETTING_PAGES: tuple[PageSpec, ...] = (
         is_needed=lambda config: config.training.trains == "embedding" or bool(config.embeddings.words),
     ),
 )
+_REST = next(page for page in SETTING_PAGES if page.key == "training")  # shows the sections that no page claims
 
 
 def _without_method(config: Config) -> str:
@@ -155,7 +150,7 @@ def page_of(config_type: type[Config], path: str) -> PageSpec | None:
     section = path.partition(".")[0]
     claims = [(s, p) for p in SETTING_PAGES for s in p.sections if path == s or path.startswith(f"{s}.")]
     if not claims:
-        return SETTING_PAGES[0] if section in claimed_sections(config_type) else None
+        return _REST if section in claimed_sections(config_type) else None
     return max(claims, key=lambda claim: len(claim[0]))[1]
 
 
@@ -178,8 +173,8 @@ def _without_top_bar(group: Group, config: Config) -> Group:
 
 
 def sections_of(page: PageSpec, config_type: type[Config]) -> tuple[str, ...]:
-    """Return the sections of a page; the first page also has those that no other claims."""
-    if page.key != SETTING_PAGES[0].key:
+    """Return the sections of a page; the Training page also has those that no other claims."""
+    if page.key != _REST.key:
         return page.sections
     claimed = {s for p in SETTING_PAGES for s in p.sections}
     return (*page.sections, *(s for s in claimed_sections(config_type) if s not in claimed))

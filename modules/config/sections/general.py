@@ -37,7 +37,7 @@ class General(Section):
         Setting(
             "Notes",
             "Free text about this config, kept in its file. Presets describe here what they are for.",
-            group="Run",
+            group="Notes",
             multiline=True,
             changeable_on_resume=True,
         ),
@@ -58,7 +58,7 @@ class General(Section):
         Setting(
             "Write TensorBoard logs",
             "Writes losses, learning rates and samples to the run's tensorboard folder.",
-            group="Run",
+            group="Logs",
             changeable_on_resume=True,
         ),
     ] = True
@@ -68,7 +68,7 @@ class General(Section):
             "Always-on TensorBoard",
             "Keeps TensorBoard's own server running as long as the window is open. Without it, the button TensorBoard "
             "on the Run page starts it.",
-            group="Run",
+            group="Logs",
             level="advanced",
             changeable_on_resume=True,
         ),
@@ -80,7 +80,7 @@ class General(Section):
         Setting(
             "TensorBoard port",
             "The port of TensorBoard's server on this machine. If it is taken, another free one is used.",
-            group="Run",
+            group="Logs",
             level="advanced",
             applies_when=When("tensorboard_always_on", (True,)),
             changeable_on_resume=True,
@@ -91,7 +91,7 @@ class General(Section):
         Setting(
             "Expose TensorBoard",
             "Makes TensorBoard reachable from other machines on the network. The window asks before it does.",
-            group="Run",
+            group="Logs",
             level="advanced",
             applies_when=When("tensorboard_always_on", (True,)),
             changeable_on_resume=True,

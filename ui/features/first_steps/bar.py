@@ -1,4 +1,4 @@
-"""The card of a first start: four ways to begin, then the steps of the chosen one; a line in a low window."""
+"""The card with the steps of a way to begin, which is chosen on Home; a line in a low window."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from collections.abc import Callable
 from functools import partial
 
 from modules.config.presets import Preset
-from ui.features.first_steps.here import describe_machine
 from ui.features.first_steps.images import with_folders, with_one_sentence, with_prompt
 from ui.features.first_steps.looking import FirstLook
 from ui.features.first_steps.model import (
-    CHOOSING,
     HIDDEN,
     WAYS,
     Choice,
@@ -22,14 +20,14 @@ from ui.features.first_steps.model import (
     image_concepts,
 )
 from ui.forms.context import Context
+from ui.forms.setting_pages import HOME
 from ui.widgets.card import Card
 from ui.widgets.controls import Button, ButtonStyle
 from ui.widgets.fitted_text import FittedText
-from ui.widgets.notices import CRASHED_RUN
 from ui.widgets.panel import Panel, Text, WrappedText
 from ui.widgets.theme import CONTROL_HEIGHT, GAP, PAD, is_low
 
-_DONE = "You have been through all of it. The Window menu at the bottom left brings this card back."
+_DONE = "You have been through all of it. Home has these ways to begin again."
 _ASK_SENTENCE = (
     "Type the word that your LoRA should learn, one that means nothing yet, such as zog. Each image gets the caption "
     '"a photo of zog". Or type a whole sentence.'
@@ -63,7 +61,6 @@ class FirstStepsBar(Panel):
             context.session.changed,
             context.starter.changed,
             context.field_problems.changed,
-            context.notices.changed,
         ):
             signal.subscribe(lambda: context.pump.redraw_soon(self, self.refresh))
         self._look.changed.subscribe(self._refresh_if_open)
@@ -71,11 +68,11 @@ class FirstStepsBar(Panel):
         context.captions_changed.subscribe(self._count_again)
 
     def refresh(self) -> None:
-        """Show the ways, or the steps of the chosen one; draw only what has changed."""
+        """Show the steps of the chosen way; draw only what has changed."""
         context = self._context
         state = context.preferences.now.first_steps
         way = WAYS.get(state)
-        if state == HIDDEN or (way is None and state != CHOOSING) or self._is_out_of_place(way):
+        if way is None or self._is_out_of_place():
             self._drawn_state = ()
             self.grid_remove()
             return
@@ -85,35 +82,26 @@ class FirstStepsBar(Panel):
             self._look.count(image_concepts(self._progress()))
             self._look.find_presets(context.form.config)
         progress = self._progress()
-        current = current_step(way, progress) if way is not None else 0
-        step = way.steps[current] if way is not None and current < len(way.steps) else None
-        text = self._computer() if way is None else step.instruction(progress) if step is not None else _DONE
+        current = current_step(way, progress)
+        step = way.steps[current] if current < len(way.steps) else None
+        text = step.instruction(progress) if step is not None else _DONE
         low = is_low(context.root.winfo_height(), context.theme)
-        can_resume = context.starter.resumable is not None
         choices = step.choices(progress) if step is not None else ()
-        state_to_draw = (state, current, text, low, can_resume, context.navigation.page, choices, *self._ways())
+        state_to_draw = (state, current, text, low, context.navigation.page, choices)
         if state_to_draw != self._drawn_state:
             self._drawn_state = state_to_draw
             self._draw(way, current, text, choices, is_compact=low)
         self.grid()
 
-    def _is_out_of_place(self, way: Way | None) -> bool:
-        """Return whether a run is active, which was begun; the last step of a way, to watch it, is for the Run page."""
-        context = self._context
-        return context.session.is_active and (way is None or context.navigation.page != "run")
-
-    def choose(self, name: str) -> None:
-        """Begin one of the ways."""
-        way = WAYS[name]
-        self._context.preferences.change(first_steps=name if way.steps else HIDDEN)
-        if way.action:
-            self._context.actions.run(way.action)
+    def _is_out_of_place(self) -> bool:
+        """Return whether a run is active: the last step of a way, to watch it, is for the Run page."""
+        return self._context.session.is_active and self._context.navigation.page != "run"
 
     def close(self) -> None:
-        """Hide the card until it is asked for."""
+        """Hide the card until a way is chosen on Home."""
         self._context.preferences.change(first_steps=HIDDEN)
 
-    def _draw(self, way: Way | None, current: int, text: str, choices: tuple[Choice, ...], *, is_compact: bool) -> None:
+    def _draw(self, way: Way, current: int, text: str, choices: tuple[Choice, ...], *, is_compact: bool) -> None:
         for child in self.winfo_children():
             child.destroy()
         self.buttons = {}
@@ -127,34 +115,21 @@ class FirstStepsBar(Panel):
         tk.Pack.pack_configure(card, fill="x", padx=px(PAD + 4), pady=(px(10), 0))
         body = Panel(card.body, self._context.theme, "card")
         body.pack(fill="x", padx=(px(12), 0))
-        if way is None:
-            self._draw_ways(body, text)
-        else:
-            self._draw_steps(body, way, current, text, choices)
+        self._draw_steps(body, way, current, text, choices)
 
-    def _draw_line(self, line: Panel, way: Way | None, current: int, text: str, choices: tuple[Choice, ...]) -> None:
+    def _draw_line(self, line: Panel, way: Way, current: int, text: str, choices: tuple[Choice, ...]) -> None:
         """Draw it in a line, for a low window, or in two where it is narrow, too: the tooltips have the rest."""
         theme, px = self._context.theme, self._context.theme.px
         words, buttons = Panel(line, theme, "card"), Panel(line, theme, "card")
         line.columnconfigure(0, weight=1)
         words.grid(row=0, column=0, sticky="ew")
-        if way is None:
-            for number, (name, one) in enumerate(self._ways().items()):
-                button = self._add_way(buttons, name, one, is_primary=not number, height=_LOW_BUTTON)
-                button.pack(side="left", padx=(GAP, 0))
-                self._context.tips.attach(button, lambda text=one.text: text)  # type: ignore[misc]
-            self._add_button(buttons, "close", "Not now", self.close, height=_LOW_BUTTON).pack(
-                side="left", padx=(GAP, 0)
-            )
-            title = "Begin"
-        else:
-            for choice in choices:
-                button = self._add_choice(buttons, way.steps[current], choice, height=_LOW_BUTTON)
-                button.pack(side="left", padx=(GAP, 0))
-                self._context.tips.attach(button, lambda text=choice.text: text)  # type: ignore[misc]
-            self._add_step_buttons(buttons, way, current, height=_LOW_BUTTON, is_primary=not choices)
-            is_over = current >= len(way.steps)
-            title = way.label if is_over else f"{current + 1} of {len(way.steps)}  {way.steps[current].title}"
+        for choice in choices:
+            button = self._add_choice(buttons, way.steps[current], choice, height=_LOW_BUTTON)
+            button.pack(side="left", padx=(GAP, 0))
+            self._context.tips.attach(button, lambda text=choice.text: text)  # type: ignore[misc]
+        self._add_step_buttons(buttons, way, current, height=_LOW_BUTTON, is_primary=not choices)
+        is_over = current >= len(way.steps)
+        title = way.label if is_over else f"{current + 1} of {len(way.steps)}  {way.steps[current].title}"
         heading = Text(words, theme, title, role="strong", on="card")
         heading.pack(side="left", padx=(px(12), px(GAP)), pady=px(4))
         label = FittedText(words, theme, text, colour="label", on="card")
@@ -168,23 +143,6 @@ class FirstStepsBar(Panel):
 
         line.bind("<Configure>", lambda event: fit(event.width))
         fit(self.winfo_width())
-
-    def _draw_ways(self, body: Panel, text: str) -> None:
-        theme, px = self._context.theme, self._context.theme.px
-        header = Panel(body, theme, "card")
-        header.grid(row=0, column=0, columnspan=len(WAYS), sticky="ew", pady=(0, px(8)))
-        Text(header, theme, "How would you like to begin?", role="heading", on="card").pack(side="left")
-        Text(header, theme, text, colour="muted", on="card").pack(side="left", padx=(px(PAD), 0))
-        self._add_button(header, "close", "Not now", self.close).pack(side="right")
-        ways = self._ways()
-        for column, (name, way) in enumerate(ways.items()):
-            body.columnconfigure(column, weight=1, uniform="ways")
-            gap = (0, px(PAD) if column + 1 < len(ways) else 0)
-            button = self._add_way(body, name, way, is_primary=column == 0)
-            tk.Grid.grid_configure(button, row=1, column=column, sticky="ew", padx=gap)
-            about = way.text if self._is_possible(way) else "There is no run to continue yet."
-            label = WrappedText(body, theme, about, role="small", colour="muted", on="card")
-            label.grid(row=2, column=column, sticky="new", padx=gap, pady=(px(4), 0))
 
     def _draw_steps(self, body: Panel, way: Way, current: int, text: str, choices: tuple[Choice, ...]) -> None:
         theme, px = self._context.theme, self._context.theme.px
@@ -231,27 +189,11 @@ class FirstStepsBar(Panel):
         for name, label, run in (("back", "Other ways", self._back), ("close", "Close", self.close)):
             self._add_button(box, name, label, run, height=height).pack(side="left", padx=(GAP, 0))
 
-    def _add_way(
-        self, master: tk.Misc, name: str, way: Way, *, is_primary: bool, height: int = CONTROL_HEIGHT
-    ) -> Button:
-        run = partial(self.choose, name)
-        button = self._add_button(master, name, way.label, run, is_primary=is_primary, height=height)
-        button.set_enabled(self._is_possible(way))
-        return button
-
     def _add_choice(
         self, master: tk.Misc, step: Step, choice: Choice, *, is_primary: bool = False, height: int = CONTROL_HEIGHT
     ) -> Button:
         run = partial(self._choose_in_step, step, choice)
         return self._add_button(master, choice.label, choice.label, run, is_primary=is_primary, height=height)
-
-    def _is_possible(self, way: Way) -> bool:
-        return not way.action or self._context.actions[way.action].is_enabled()
-
-    def _ways(self) -> dict[str, Way]:
-        """Return the ways to offer; not the last run if a notice already offers to resume it."""
-        is_offered = any(notice.key == CRASHED_RUN for notice in self._context.notices.items)
-        return {name: way for name, way in WAYS.items() if not (is_offered and way.action == "resume")}
 
     def _add_button(
         self,
@@ -316,10 +258,8 @@ class FirstStepsBar(Panel):
         self.refresh()
 
     def _back(self) -> None:
-        self._context.preferences.change(first_steps=CHOOSING)
-
-    def _computer(self) -> str:
-        return describe_machine(self._look.here.machine) if self._look.here is not None else ""
+        self.close()
+        self._context.navigation.open(HOME)
 
     def _refresh_if_open(self) -> None:
         if self.winfo_exists():

@@ -1,10 +1,10 @@
-"""The first minute: four ways to begin, and the steps of the chosen one, ticked off when they are done."""
+"""The first minute: three ways to begin, and the steps of the chosen one, ticked off when they are done."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from modules.config.presets import DEMO, Preset
 from modules.config.schema import Config
@@ -20,11 +20,8 @@ from ui.features.first_steps.here import (
 )
 from ui.forms.model import Source
 
-if TYPE_CHECKING:
-    pass
-
 _MAX_CAPTION_CHARS = 90
-CHOOSING, HIDDEN = "choose", ""  # states in addition to the names of the ways
+HIDDEN = ""  # the state without the name of a way
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +86,7 @@ class Way:
 
     label: str
     text: str
-    steps: tuple[Step, ...] = ()
+    steps: tuple[Step, ...]
     action: str = ""
 
 
@@ -306,7 +303,6 @@ WAYS: Mapping[str, Way] = {
         ),
         action="load",
     ),
-    "resume": Way("Continue the last run", "Resumes from its newest backup.", action="resume"),
 }
 
 

@@ -142,6 +142,11 @@ class Starter:
         self.fork_from = self._fork_document = None
         self.changed()
 
+    @property
+    def current_report(self) -> Report | None:
+        """The report of the last check, if the settings are still those that were checked."""
+        return self.report if self._report_of == self._form.config else None
+
     def known_steps(self, config: Config) -> int:
         """Return how many steps a run of a config has; 0 unless the last check was of a run of the same length."""
         if self.report is None or self.report.preview is None or self._report_of is None:

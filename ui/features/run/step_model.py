@@ -111,7 +111,7 @@ def _save_now(context: Context, step: int) -> None:
     if not context.session.is_active or current is None:
         message = (
             f"There is no save and no backup of step {step:,}. Set how often to save or to back up on the page "
-            "Backup & save before a run."
+            "Output & backups before a run."
         )
         context.interaction.choose(NO_MODEL, message, (Answer("ok", "OK", is_default=True),))
         return

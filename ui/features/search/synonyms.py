@@ -77,7 +77,7 @@ ACTION_WORDS: Mapping[str, str] = {
     "differences": "diff compare changes",
     "export": "single file convert model",
     "find_preset": "template",
-    "first_steps": "help tutorial begin start wizard",
+    "page_home": "first steps help tutorial begin start wizard recent machine",
     "fit": "low vram memory gpu cuda out of memory oom optimize budget",
     "import_presets": "onetrainer",
     "json": "paste copy text",

@@ -1,0 +1,173 @@
+"""Home as text: the config in the window and what can be done with it, the newest runs, and this computer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from modules.config.records import top_records
+from modules.config.schema import Config
+from modules.config.usage import learns_from, method_of
+from modules.system.factories import load_factory
+from modules.system.problem import count, cut, errors_in
+from ui.features.run.model import Starter
+from ui.forms.context import Context
+from ui.forms.findings import locate
+from ui.loop.background import Background, Job
+from ui.loop.run_state import RunState
+from ui.loop.signal import Signal
+from ui.loop.wording import PHASE_LABELS, format_duration
+
+if TYPE_CHECKING:
+    from trainer.preflight.machine import Machine
+    from trainer.run_folder.records import RunRecord
+
+_READ = "ui.app.recent_runs:read_newest"
+_MAX_NOTES_CHARS = 220
+_GB = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Press:
+    """A button: its label, and the action that it runs or the path of the setting that it shows."""
+
+    label: str
+    action: str = ""
+    path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The config in the window: its name, what it trains, its notes, whether it is ready, and what comes next.
+
+    `what` has a line for the training and one for its material. `colour` is the token of the state; the first button is
+    the main one.
+    """
+
+    title: str
+    what: tuple[str, ...]
+    notes: str
+    state: str
+    colour: str
+    buttons: tuple[Press, ...]
+
+
+def work_of(context: Context, starter: Starter, records: Sequence[RunRecord] | None) -> Work:
+    """Return the work that goes with the state of the window; `records` are the newest runs, None if not yet known."""
+    form, session = context.form, context.session
+    if session.is_active:
+        config = session.config or form.config
+        started = session.state.started
+        title = Path(started.run_dir).name if started is not None else form.source.name
+        watch = (Press("Open the run", action="page_run"),)
+        return Work(title, describe_training(config), "", describe_progress(session.state), "good", watch)
+    state, colour, first = _readiness(context, starter)
+    buttons = [first]
+    backup = starter.resumable
+    finished = {record.run_dir for record in records or () if record.ending == "finished"}
+    if records is not None and starter.can_resume and backup is not None and backup.run_dir not in finished:
+        buttons.append(Press(f"Resume at step {backup.step:,}", action="resume"))
+    title = form.source.name + (", edited" if form.is_changed else "")
+    notes = cut(" ".join(form.config.general.notes.split()), max_chars=_MAX_NOTES_CHARS)
+    return Work(title, describe_training(form.config), notes, state, colour, tuple(buttons))
+
+
+def _readiness(context: Context, starter: Starter) -> tuple[str, str, Press]:
+    """Return whether the config can be started, the colour of this sentence, and the button that comes first."""
+    form, faulty = context.form, context.field_problems.errors
+    drafts = [path for path in form.drafts if path not in faulty]
+    if faulty or drafts:
+        paths = [*drafts, *faulty]
+        places = [locate(p, form.config).place for p in context.field_problems.problems if p.path == paths[0]]
+        where = f" The first: {places[0]}." if places else ""
+        needs = "needs" if len(paths) == 1 else "need"
+        text = f"{count(len(paths), 'setting')} {needs} a correction before a run can start.{where}"
+        return text, "error", Press("Show it" if len(paths) == 1 else "Show the first", path=paths[0])
+    if lacks_images(form.config):
+        return "No images yet: add the folders that hold them.", "warning", Press("Add images", action="page_concepts")
+    start = Press("Start", action="start")
+    if starter.why_not:
+        return starter.why_not, "label", Press("Open the run", action="page_run")
+    report = starter.current_report
+    if report is None:
+        return "No setting has an error. Start checks the images and the memory, then trains.", "label", start
+    if number := len(errors_in(list(report.problems))):
+        return f"The last check found {count(number, 'error')}: Start lists them.", "error", start
+    preview = report.preview
+    length = f": {count(preview.total_steps, 'step')}" if preview is not None and preview.total_steps else ""
+    return f"Ready{length}.", "good", start
+
+
+def lacks_images(config: Config) -> bool:
+    """Return whether a method that learns from images has no concept."""
+    return not config.concepts and learns_from(config) != "prompts"
+
+
+def describe_training(config: Config) -> tuple[str, ...]:
+    """Return what a config trains, and with which model and images, each as a line."""
+    target = top_records(type(config))["training.trains"].choices.get(config.training.trains, "")
+    method = method_of(config).label if config.training.trains != "vae" else ""
+    names = [c.name or Path(c.path).name or "no folder" for c in config.concepts if c.enabled]
+    model = f"Base model: {config.model.base_model}" if config.model.base_model else "No base model"
+    lines = (
+        (f"{target} for {config.family.label}", method, count(config.training.epochs, "epoch")),
+        (model, f"Concepts: {', '.join(names)}" if names else ""),
+    )
+    return tuple("  ·  ".join(filter(None, parts)) for parts in lines)
+
+
+def describe_progress(state: RunState) -> str:
+    """Return how far a run is, as a line."""
+    phase = PHASE_LABELS.get(state.phase, state.phase)
+    step = f": step {state.step.step:,} of {state.step.total_steps:,}" if state.step is not None else ""
+    left = f", {format_duration(state.seconds_left)} left" if state.seconds_left is not None else ""
+    return f"{phase}{step}{left}"
+
+
+def machine_rows(machine: Machine) -> tuple[tuple[str, str], ...]:
+    """Return the hardware that matters for training, each with its label."""
+    gpu = "none" if machine.gpu is None else f"{machine.card_gb} GB, {machine.gpu.free_bytes / _GB:.0f} GB free"
+    rows = [("GPU", gpu)]
+    if machine.gpu is None:
+        rows.append(("Processor", count(machine.num_cores, "core")))
+    rows.append(("Memory", f"{machine.memory_bytes / _GB:,.0f} GB"))
+    if machine.disk_bytes is not None:
+        rows.append(("Disk", f"{machine.disk_bytes / _GB:,.0f} GB free for models"))
+    return tuple(rows)
+
+
+def why_no_gpu(machine: Machine) -> str:
+    """Return why a GPU is not used; empty with one, and where there is none."""
+    return "" if machine.gpu is not None or machine.why_no_gpu == "No GPU was found." else machine.why_no_gpu
+
+
+class RecentRuns:
+    """The records of the newest runs of some workspaces; `changed` is emitted when they differ. `is_known` is False
+    until they have been read.
+    """
+
+    def __init__(self, background: Background) -> None:
+        self.records: tuple[RunRecord, ...] = ()
+        self.is_known = False
+        self.changed: Signal[[]] = Signal()
+        self._background = background
+        self._stamps: Mapping[Path, tuple[object, ...]] = {}
+        self._job: Job | None = None
+
+    def refresh(self, workspaces: Sequence[Path]) -> None:
+        """Read the runs that are new or have changed."""
+        if self._job is not None:
+            self._job.cancel()
+        known = {record.run_dir: record for record in self.records}
+        stamps, places = dict(self._stamps), tuple(workspaces)
+        # Imported by the thread: the window starts without it.
+        self._job = self._background.run(lambda: load_factory(_READ)(places, known, stamps), self._keep)
+
+    def _keep(self, found: tuple[tuple[RunRecord, ...], Mapping[Path, tuple[object, ...]]]) -> None:
+        self._job = None
+        records, self._stamps = found
+        if records != self.records or not self.is_known:
+            self.records, self.is_known = records, True
+            self.changed()
