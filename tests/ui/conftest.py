@@ -131,10 +131,10 @@ class Window:
     def open_page(self, key: str) -> object:
         """Open a page by a click in the side bar, and wait until it is complete.
 
-        A page on demand without an entry is opened as by its shortcut.
+        A page without an entry is opened as by its shortcut.
         """
-        entry = self.app.shell.side_bar.entries[key]
-        if entry.winfo_manager():
+        entry = self.app.shell.side_bar.entries.get(key)
+        if entry is not None and entry.winfo_manager():
             entry.event_generate("<Button-1>")
         else:
             self.app.context.navigation.open(key)

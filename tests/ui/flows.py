@@ -70,7 +70,11 @@ class Walk:
 
     def page(self, key: str) -> Any:
         """Open a page by a click in the side bar."""
-        self.click(self.app.shell.side_bar.entries[key])
+        entries = self.app.shell.side_bar.entries
+        if key in entries:
+            self.click(entries[key])
+        else:
+            self.app.context.navigation.open(key)  # a tab of another page
         self.wait(lambda: self.app.context.navigation.page == key, f"the page {key}")
         self.window.settle()
         return self.app.shell.pages[key]

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.ui.conftest import Window
+from tests.ui.driving import walk
 from ui.app.catalogue import PAGES
+from ui.widgets.tabs import Tab
+
+ENTRIES = [page for page in PAGES if page.entry_key == page.key and not page.on_demand]
 
 
 def listed(window: Window) -> list[str]:
@@ -14,16 +20,16 @@ def listed(window: Window) -> list[str]:
 
 
 def test_a_page_is_listed_while_the_config_needs_it(window: Window) -> None:
-    form, always = window.app.form, [p.key for p in PAGES if p.is_needed(window.app.form.config) and not p.on_demand]
+    form, always = window.app.form, [p.key for p in ENTRIES if p.is_needed(window.app.form.config)]
     assert listed(window) == always
     assert not {"rewards", "embeddings"} & set(always)
     form.edit("training.trains", "embedding")
     shown = listed(window)
     assert "adapter" not in shown
-    assert shown == [p.key for p in PAGES if p.key in {*always, "embeddings"} - {"adapter"}]
+    assert shown == [p.key for p in ENTRIES if p.key in {*always, "embeddings"} - {"adapter"}]
     form.edit("training.trains", "adapter")
     window.app.preferences.change(show_advanced=True)
-    assert listed(window) == [p.key for p in PAGES if not p.on_demand]
+    assert listed(window) == [p.key for p in ENTRIES]
     window.app.preferences.change(show_advanced=False)
     assert listed(window) == always
 
@@ -35,3 +41,15 @@ def test_an_open_page_stays_until_another_is_opened(window: Window) -> None:
     assert "rewards" in listed(window)
     window.open_page("model")
     assert "rewards" not in listed(window)
+
+
+def test_the_history_and_the_queue_are_tabs_of_one_entry(window: Window) -> None:
+    page: Any = window.open_page("runs")
+    entry = window.app.shell.side_bar.entries["runs"]
+    assert "queue" not in window.app.shell.side_bar.entries
+    tab = next(w for w in walk(page.frame) if isinstance(w, Tab) and w._label.cget("text") == "Queue")
+    tab.event_generate("<Button-1>")
+    window.settle()
+    assert window.app.context.navigation.page == "queue"
+    assert entry._is_open
+    assert window.app.shell.pages["queue"].frame.winfo_ismapped()

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from ui.forms.setting_pages import HOME, SETTING_PAGES, PageSpec
 
+_RUN_TABS = (("runs", "Run history"), ("queue", "Queue"))
 PAGES: tuple[PageSpec, ...] = (
     PageSpec(HOME, "Home", "Begin, or continue."),
     *SETTING_PAGES,
@@ -26,8 +27,10 @@ PAGES: tuple[PageSpec, ...] = (
             "report_images",
         ),
     ),
-    PageSpec("runs", "Run history", "All runs so far, and what each has left."),
-    PageSpec("queue", "Queue", "Configs to train one after another."),
+    PageSpec(
+        "runs", "Run history", "All runs so far, and what each has left.", tabs=_RUN_TABS, entry_title="Runs & queue"
+    ),
+    PageSpec("queue", "Queue", "Configs to train one after another.", tabs=_RUN_TABS),
     PageSpec(
         "sample",
         "Generate",

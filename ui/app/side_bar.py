@@ -59,14 +59,17 @@ class SideBar(Panel):
                 text = Text(body, theme, heading, role="caption", colour="faint", on="sidebar")
                 self._headings[heading] = text if heading else Panel(body, theme, "sidebar", height=1)
                 self._headings[heading].pack(anchor="w", padx=px(13), pady=(px(6), px(2)) if heading else 0)
-            self.entries[spec.key] = NavEntry(self.scroll.body, context, spec)
+            if spec.entry_key == spec.key:
+                self.entries[spec.key] = NavEntry(self.scroll.body, context, spec)
         self._show_needed()
 
     def _show_needed(self) -> None:
         """Add the entries of the pages that are needed now, in their order, and remove those of others."""
         context, before = self._context, dict[str, tk.Widget](self._headings)
         for spec in PAGES:
-            entry = self.entries[spec.key]
+            entry = self.entries.get(spec.key)
+            if entry is None:
+                continue  # it shares that of another page
             is_needed = context.preferences.now.show_advanced or spec.is_needed(context.form.config)
             if spec.key in self._asked_for or (is_needed and not spec.on_demand):
                 if not entry.winfo_manager():
@@ -146,10 +149,11 @@ class SideBar(Panel):
     def _mark_open(self, page: str) -> None:
         self._asked_for = {key for key in self._asked_for if _is_on_demand(key)} | {page}
         self._show_needed()
+        shown = page_named(page).entry_key
         for key, entry in self.entries.items():
-            entry.set_open(key == page)
-        if self.entries[page].winfo_ismapped():
-            self.scroll.see(self.entries[page])
+            entry.set_open(key == shown)
+        if self.entries[shown].winfo_ismapped():
+            self.scroll.see(self.entries[shown])
 
     def _mark_entries(self) -> None:
         self._show_needed()
@@ -182,7 +186,9 @@ class NavEntry(Panel):
         self._shortcut = page_shortcut(spec)
         self._bar = self._part(Panel(self, context.theme, "sidebar", width=px(3)))
         self._bar.pack(side="left", fill="y", pady=px(3))
-        self._label = self._part(Text(self, context.theme, spec.title, colour="muted", on="sidebar"))
+        self._label = self._part(
+            Text(self, context.theme, spec.entry_title or spec.title, colour="muted", on="sidebar")
+        )
         self._label.pack(side="left", padx=px(10), pady=px(_SPACINGS_PX[0]))
         self._mark: Text | None = None  # made when it is shown first, as the shortcut: most entries never need them
         self._key: Text | None = None

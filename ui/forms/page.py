@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import tkinter as tk
+from functools import partial
 from typing import Protocol
 
 from ui.forms.context import Context
 from ui.forms.setting_pages import PageSpec
 from ui.widgets.panel import Panel, Text
 from ui.widgets.scroll import ScrollFrame
+from ui.widgets.tabs import Tab
 from ui.widgets.theme import GAP, PAD
 
 _AROUND_FORM = 66 + 62 + 66  # the top bar, the page's title, the bottom bar
@@ -41,7 +43,9 @@ class PageFrame(Panel):
         header.grid(row=0, column=0, sticky="ew", padx=px(PAD + 4), pady=(px(PAD), px(12)))
         self.buttons = Panel(header, context.theme)
         self.buttons.pack(side="right")
-        self._title = Text(header, context.theme, spec.title, role="title")
+        self._title = (
+            self._tabs(header, context, spec) if spec.tabs else Text(header, context.theme, spec.title, role="title")
+        )
         self._title.pack(side="left")
         self._hint = Text(header, context.theme, spec.hint, colour="muted")
         self._hint.pack(side="left", padx=(px(14), 0), pady=(px(5), 0))
@@ -53,6 +57,16 @@ class PageFrame(Panel):
         self._actions = [context.buttons.make(box, name) for name in spec.actions]
         self._lines: list[int] = []
         self._arrange([0] * len(self._actions))
+
+    @staticmethod
+    def _tabs(header: Panel, context: Context, spec: PageSpec) -> Panel:
+        """Return the titles of the pages that share an entry of the side bar; a click opens one."""
+        box = Panel(header, context.theme)
+        for key, title in spec.tabs:
+            tab = Tab(box, context.theme, title, partial(context.navigation.open, key), role="title", on="window")
+            tab.mark(is_open=key == spec.key, is_alone=False)
+            tab.pack(side="left", padx=(0, context.theme.px(PAD)))
+        return box
 
     def destroy(self) -> None:
         """Also forget the pending redraw."""

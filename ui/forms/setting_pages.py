@@ -39,7 +39,8 @@ class PageSpec:
     `sections` may include the path of a single field of another page's section; that field is shown here instead.
     `empty_note(config)` is shown when no field of the page applies. The side bar has an entry for a page while it is
     needed: where `is_needed(config)`, while it is open, or where advanced settings are shown. With `on_demand` the page
-    gets one when it is first opened, and keeps it.
+    gets one when it is first opened, and keeps it. Pages with the same `tabs` (the key and title of each) share the
+    entry of the first one, which is called `entry_title`, and have tabs as their title.
     """
 
     key: str
@@ -50,6 +51,13 @@ class PageSpec:
     empty_note: Callable[[Config], str] = lambda config: ""
     is_needed: Callable[[Config], bool] = lambda config: True
     on_demand: bool = False
+    tabs: tuple[tuple[str, str], ...] = ()
+    entry_title: str = ""
+
+    @property
+    def entry_key(self) -> str:
+        """The page that has the entry of the side bar: the first one of its tabs, or the page itself."""
+        return self.tabs[0][0] if self.tabs else self.key
 
     @property
     def section_title(self) -> str:

@@ -96,11 +96,20 @@ class TabbedCard(Card):
 class Tab(Panel):
     """The title of a view; a click, Return or Space shows it."""
 
-    def __init__(self, master: tk.Misc, theme: Theme, title: str, press: Callable[[], object]) -> None:
-        super().__init__(master, theme, "card", takefocus=True, cursor="hand2")
-        self._label = Text(self, theme, title, role="heading", on="card")
+    def __init__(
+        self,
+        master: tk.Misc,
+        theme: Theme,
+        title: str,
+        press: Callable[[], object],
+        *,
+        role: str = "heading",
+        on: str = "card",
+    ) -> None:
+        super().__init__(master, theme, on, takefocus=True, cursor="hand2")
+        self._label = Text(self, theme, title, role=role, on=on)
         self._label.pack()
-        self._line = Panel(self, theme, "card", height=theme.px(2))
+        self._line = Panel(self, theme, on, height=theme.px(2))
         self._line.pack(fill="x", pady=(theme.px(2), 0))
         for widget in (self, self._label):
             widget.bind("<Button-1>", lambda _e: press())
@@ -114,7 +123,7 @@ class Tab(Panel):
         """Mark the tab of the view that is shown; the only tab is a heading."""
         self._is_open = is_open
         self.configure(cursor="" if is_alone else "hand2", takefocus=not is_alone)
-        self._line.recolour("accent" if is_open and not is_alone else "card")
+        self._line.recolour("accent" if is_open and not is_alone else self.token)
         self._colour()
 
     def _colour(self) -> None:
