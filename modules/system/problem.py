@@ -12,14 +12,14 @@ Severity = Literal["info", "warning", "error"]
 class Problem:
     """One problem: the field's dotted path (empty for the whole file), a sentence, and what to do.
 
-    `topic` names what a window can offer against it.
+    `remedy` is the name of what fixes it (`modules/system/remedies.py`); empty if only the field does.
     """
 
     path: str
     message: str
     severity: Severity = "error"
     advice: str = ""
-    topic: Literal["", "memory", "destination", "base_model", "length", "preset"] = ""
+    remedy: str = ""
 
     def to_json(self) -> dict[str, str]:
         """Return the problem as JSON-safe data."""

@@ -9,10 +9,16 @@ import pytest
 from tests.ui.conftest import Window
 from tests.ui.driving import inside
 from ui.app.catalogue import PAGES, page_shortcut
+from ui.loop.interaction import ACTIONS_OF_REMEDIES
 from ui.loop.signal import Signal
 from ui.widgets.actions import Action, ActionTable, sequences_of
 from ui.widgets.entry import Entry
 from ui.widgets.textarea import TextArea
+
+
+def test_every_remedy_leads_to_an_action(window: Window) -> None:
+    names = {action.name for action in window.app.context.actions}
+    assert set(ACTIONS_OF_REMEDIES.values()) <= names
 
 
 @pytest.mark.parametrize(

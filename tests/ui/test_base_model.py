@@ -187,8 +187,8 @@ def test_what_is_missing_has_a_button_that_opens_the_window(ready: Window, comfy
     context.form.edit("model.base_model", "gone.safetensors")
     ready.settle()
     bar = ready.app.shell.findings_bar
-    assert bar.topic_buttons["base_model"].winfo_manager()
-    click(bar.topic_buttons["base_model"])
+    assert bar.remedy_buttons["base_model"].winfo_manager()
+    click(bar.remedy_buttons["base_model"])
     (dialog,) = (w for w in ready.app.root.winfo_children() if isinstance(w, BaseModelWindow))
     dialog.found.stop()
     dialog.close()

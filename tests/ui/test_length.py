@@ -50,10 +50,10 @@ def test_without_images_there_is_nothing_to_choose(window: Window) -> None:
 
 
 def test_a_warning_about_the_length_leads_there(window: Window, root: tk.Tk) -> None:
-    warning = Problem("training.epochs", "5 steps with 10 images.", "warning", topic="length")
+    warning = Problem("training.epochs", "5 steps with 10 images.", "warning", remedy="length")
     when_open(root, lambda d: d.buttons["length"].invoke())
     assert TkInteraction(root, Theme("dark")).confirm_start([warning], None) == "length"
     window.app.context.findings.show("Before you start", [warning], window.app.form.config)
     window.settle()
-    window.app.shell.findings_bar.topic_buttons["length"].invoke()
+    window.app.shell.findings_bar.remedy_buttons["length"].invoke()
     assert any(isinstance(w, LengthWindow) for w in window.app.root.winfo_children())

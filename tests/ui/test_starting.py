@@ -132,7 +132,7 @@ def test_what_is_at_the_destination_is_kept_unless_the_user_replaces_it(
     bench: Bench, severity: Literal["info", "warning"], answer: str | None
 ) -> None:
     words = "models/lora.safetensors is the result of the run x. It is kept; the result will be models/lora-2."
-    bench.problems = [Problem("output.destination", words, severity, topic="destination")]
+    bench.problems = [Problem("output.destination", words, severity, remedy="destination")]
     bench.asked.answers["choose"] = answer
     bench.starter.start()
     bench.wait_until(lambda: bench.asked.calls)

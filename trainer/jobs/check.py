@@ -17,6 +17,7 @@ from modules.rewards.user_code_file import approved_hashes
 from modules.settings.field import Setting
 from modules.system.paths import from_root
 from modules.system.problem import Problem, count, describe_data
+from modules.system.remedies import remedies_of
 from trainer.job import Job
 from trainer.job_events import JobFinished
 from trainer.jobs.config import AllowCode, AllowCodeHash, ConfigSettings, allowed_code, describe
@@ -83,6 +84,7 @@ def check(settings: CheckSettings, job: Job) -> JobFinished:
         }
         return JobFinished("Checked.", text=json.dumps(data, indent=2) + "\n", code=code)
     lines = [f"{describe(problem)}\n" for problem in (*loaded.problems, *report.problems)]
+    lines += [f"{remedy.label.rstrip('…')}: {remedy.command}\n" for remedy in remedies_of(report.problems)]
     lines.append(_preview(report))
     if settings.layers and report.preview is not None:
         lines += [f"  {layer}\n" for part in report.preview.trained for layer in part.layers]

@@ -40,7 +40,8 @@ def _training(config: Config, distilled: DistilledSpec) -> Iterator[Problem]:
             advice += " Or set a training adapter for this model."
         is_refused = distilled.refuses(part_source(config, config.family.denoiser), evidence)
         severity: Severity = "error" if is_refused else "warning"
-        yield Problem("model.base_model", f"{source} seems to be a distilled model, by {evidence}.", severity, advice)
+        message = f"{source} seems to be a distilled model, by {evidence}."
+        yield Problem("model.base_model", message, severity, advice, "base_model")
     elif has_adapter and not evidence and source:
         yield Problem(
             "model.training_adapter",

@@ -78,11 +78,11 @@ def _without_captions(config: Config, training: Dataset) -> Iterator[Problem]:
     indices = _indices(config, "training")
     reported = {number for number, _ in training.wrong_settings}
     reported |= {n for n, i in enumerate(indices) if any(_is_of(i, p) for p in problems_of_captions_files(config))}
-    by_advice: dict[str, list[SourceImage]] = defaultdict(list)
+    by_way: dict[tuple[str, str], list[SourceImage]] = defaultdict(list)
     for example in training.examples:
         if not example.image.captions and example.concept not in reported:
-            by_advice[_advice(config.concepts[indices[example.concept]], example.image)].append(example.image)
-    for advice, images in by_advice.items():
+            by_way[_advice(config.concepts[indices[example.concept]], example.image)].append(example.image)
+    for (advice, remedy), images in by_way.items():
         message = "image has no caption and is" if len(images) == 1 else "images have no caption and are"
         yield Problem(
             "concepts",
@@ -90,6 +90,7 @@ def _without_captions(config: Config, training: Dataset) -> Iterator[Problem]:
             f"{fault_of_caption(images[0])}.",
             "warning",
             advice,
+            remedy,
         )
 
 
@@ -97,8 +98,14 @@ def _is_of(index: int, problem: Problem) -> bool:
     return problem.path.startswith(f"concepts.{index}.")
 
 
-def _advice(concept: Concept, image: SourceImage) -> str:
-    """Return where to write the caption of an image that has none."""
+def _advice(concept: Concept, image: SourceImage) -> tuple[str, str]:
+    """Return where to write the caption of an image that has none, and the remedy: a captioner writes text files."""
+    where = _where_to_write(concept, image)
+    is_file = concept.caption_source == "text_file" and image.path.suffix != ROW_SUFFIX
+    return where, "captions" if is_file else ""
+
+
+def _where_to_write(concept: Concept, image: SourceImage) -> str:
     source = concept.caption_source
     if image.path.suffix == ROW_SUFFIX and source in ("text_file", "file_name"):
         return "Write the captions in a column next to the images, or choose another source of captions."

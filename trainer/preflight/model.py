@@ -60,9 +60,8 @@ def without_lacking_parts(config: Config, found: FileKind | None) -> Config:
 
 def problems_of_model(config: Config, found: FileKind | None) -> Iterator[Problem]:
     """Yield the problems of the base model and the VAE file."""
-    for problem in _base_model(config, found):
-        yield replace(problem, topic="base_model") if problem.path == "model.base_model" else problem
-    yield from _problems_of_text_widths(config, found)
+    for problem in (*_base_model(config, found), *_problems_of_text_widths(config, found)):
+        yield replace(problem, remedy="base_model") if problem.path == "model.base_model" else problem
     yield from _vae(config)
 
 

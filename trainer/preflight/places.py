@@ -82,7 +82,7 @@ def _existing(config: Config, taken: TakenDestination | None, *, replaces: bool)
         return Problem(path, f"{name} is the result of this run, and will be replaced when the run finishes.", "info")
     if replaces:
         return Problem(path, f"{taken.reason} It will be replaced when the run finishes.", "warning")
-    return Problem(path, taken.message, "info" if taken.is_ours else "warning", topic="destination")
+    return Problem(path, taken.message, "info" if taken.is_ours else "warning", remedy="destination")
 
 
 def _on_an_input(config: Config, destination: Path) -> Problem | None:

@@ -25,6 +25,7 @@ def problems_of_prediction(config: Config, found: FileKind | None) -> Iterator[P
             "model.base_model",
             f"{config.model.base_model} uses the EDM formulation, which is not supported yet.",
             advice="Choose a model with epsilon or v-prediction.",
+            remedy="base_model",
         )
         return
     if from_file in _LABELS and prediction != from_file:

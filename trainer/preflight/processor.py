@@ -35,7 +35,7 @@ def problems_of_processor(
     if needed > TIGHT * machine.memory_bytes:
         has = f"the computer has {in_gb(machine.memory_bytes)}"
         message = f"{why} The run needs about {in_gb(needed)} of memory, and {has}."
-        yield Problem(_DEVICE, message, advice=_other_ways(machine), topic="preset")
+        yield Problem(_DEVICE, message, advice=_other_ways(machine), remedy="preset")
         return
     step = step_seconds(StepTimes(budget).facts(config), num_cores=machine.num_cores)
     times = (

@@ -68,10 +68,11 @@ def problems_of_other_runs(config: Config, run_dir: Path | None) -> Iterator[Pro
         else:
             yield Problem(
                 "general.workspace_dir",
-                f"Another run is training at the moment: {other.name}, in process {holder.pid}. Both share the memory "
-                "and the speed of this machine.",
+                f"Another run is training at the moment: {other.name}. Both share the memory and the speed of "
+                "this machine.",
                 "warning",
                 "Wait until it has ended, stop it, or add this config to the queue.",
+                "queue",
             )
 
 

@@ -8,9 +8,10 @@ from functools import partial
 from typing import Any
 
 from modules.system.problem import Severity, cut
+from modules.system.remedies import REMEDIES
 from ui.forms.context import Context
 from ui.forms.findings import SEVERITIES, Finding, count_of_severity
-from ui.loop.interaction import OFFERS
+from ui.loop.interaction import ACTIONS_OF_REMEDIES
 from ui.widgets.auto_bar import AutoBar
 from ui.widgets.controls import Button
 from ui.widgets.fitted_text import FittedText
@@ -66,8 +67,9 @@ class FindingsBar(Panel):
             return
         self.title.set_text(cut(findings.title, max_chars=_MAX_TITLE_CHARS))
         self._show_kinds()
-        for topic, button in self.topic_buttons.items():
-            if any(f.problem.topic == topic for f in findings.items):
+        remedies = {f.problem.remedy for f in findings.items}
+        for name, button in self.remedy_buttons.items():
+            if name in remedies:
                 button.pack(side="right", padx=(0, 6))
             else:
                 button.pack_forget()
@@ -114,9 +116,9 @@ class FindingsBar(Panel):
         self.close_button = self._small_button(header, "Dismiss", context.findings.dismiss)
         self.copy_button = self._small_button(header, "Copy all", self.copy_all)
         self.height_button = self._small_button(header, "Taller", self.toggle_height)
-        self.topic_buttons = {
-            topic: self._small_button(header, label, partial(context.actions.run, action))
-            for topic, (label, action) in OFFERS.items()
+        self.remedy_buttons = {
+            name: self._small_button(header, REMEDIES[name].label, partial(context.actions.run, action))
+            for name, action in ACTIONS_OF_REMEDIES.items()
         }
         self.close_button.pack(side="right")
         self.copy_button.pack(side="right", padx=(0, 6))

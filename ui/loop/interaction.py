@@ -14,13 +14,15 @@ from trainer.preflight import Preview
 FileKind = tuple[str, str]  # its name and a pattern: ("Config", "*.json")
 Severity = Literal["plain", "warning", "error"]
 StartAnswer = bool | str  # whether to start; or the action of an offer to take first
-OFFERS: Mapping[str, tuple[str, str]] = {
-    "memory": ("Fit to my card…", "fit"),
-    "base_model": ("Choose the base model…", "base_model"),
-    "length": ("How long to train…", "length"),
-    "preset": ("Choose a preset…", "find_preset"),
+ACTIONS_OF_REMEDIES: Mapping[str, str] = {
+    "memory": "fit",
+    "base_model": "base_model",
+    "length": "length",
+    "preset": "find_preset",
+    "captions": "auto_captions",
+    "queue": "page_queue",
 }
-"""What is offered against a problem, by its topic: the label of a button, and its action."""
+"""The window's action for each remedy (`modules/system/remedies.py`) that has a button among the findings."""
 
 
 BEFORE_START, REPLACE_FILE = "Before you start", "Replace the file?"  # titles
@@ -81,7 +83,7 @@ class Interaction(Protocol):
     def confirm_start(self, warnings: Sequence[Problem], preview: Preview | None) -> StartAnswer:
         """Show the warnings of the check and the preview of the run; return whether to start.
 
-        What helps against the warnings is offered, too (`OFFERS`): its action is returned.
+        What helps against the warnings is offered, too (`ACTIONS_OF_REMEDIES`): its action is returned.
         """
 
     def show_failure(self, failure: Failure) -> bool:

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from modules.system.problem import Problem
+from modules.system.remedies import REMEDIES
 from trainer.preflight import Preview
-from ui.loop.interaction import BEFORE_START, OFFERS, Answer, Failure, FileKind, Severity, StartAnswer
+from ui.loop.interaction import ACTIONS_OF_REMEDIES, BEFORE_START, Answer, Failure, FileKind, Severity, StartAnswer
 from ui.loop.pump import Pump
 from ui.loop.wording import preview_lines
 from ui.widgets.dialog import Dialog
@@ -109,8 +110,8 @@ class TkInteraction:
 
     def confirm_start(self, warnings: Sequence[Problem], preview: Preview | None) -> StartAnswer:
         """Show the warnings of the check and the preview of the run; return whether to start, or an offer to take."""
-        topics = {problem.topic for problem in warnings}
-        offers = [Answer(action, label) for topic, (label, action) in OFFERS.items() if topic in topics]
+        named = {problem.remedy for problem in warnings}
+        offers = [Answer(action, REMEDIES[r].label) for r, action in ACTIONS_OF_REMEDIES.items() if r in named]
         answers = (*offers, Answer("back", "Back"), Answer("start", "Start", is_default=True))
         dialog = Dialog(self._root, self._theme, BEFORE_START, "", answers, severity="warning")
         theme, px = self._theme, self._theme.px

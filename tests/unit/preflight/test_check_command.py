@@ -11,6 +11,7 @@ import pytest
 
 from modules.config.codec import encode, save_file
 from modules.config.schema import Config
+from tests.builders.images import draw_folder
 from tests.unit.preflight.setups import changed
 from trainer.__main__ import main
 from trainer.preflight import check
@@ -38,6 +39,18 @@ def test_it_finds_what_the_window_finds(config: Config, file: Path, capsys: pyte
     data = as_data(capsys, str(file))
     assert data["problems"] == [p.to_json() for p in check(broken).problems]
     assert {p["path"] for p in data["problems"]} >= {"data.bucket_step_px", "concepts.0.path", "general.train_device"}
+
+
+def test_the_remedies_are_printed_as_commands(
+    config: Config, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    images = draw_folder(tmp_path / "bare", sizes=[(64, 64)] * 2)
+    (images / "000.txt").unlink()
+    save_file(changed(config, model__base_model="nowhere.safetensors", concepts__0__path=str(images)), file)
+    assert main(["check", str(file)]) == 2
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("Choose the base model: python -m trainer models") for line in lines)
+    assert any(line.startswith("Write captions: python -m trainer caption FOLDER") for line in lines)
 
 
 def test_what_happened_to_the_values_of_a_file_is_in_the_json(

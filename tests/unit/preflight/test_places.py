@@ -22,11 +22,11 @@ def test_a_file_of_another_program_is_a_warning_and_is_kept(config: Config) -> N
     destination.parent.mkdir()
     destination.write_bytes(b"precious")
     [problem] = check(config).problems
-    assert (problem.path, problem.severity, problem.topic) == ("output.destination", "warning", "destination")
+    assert (problem.path, problem.severity, problem.remedy) == ("output.destination", "warning", "destination")
     assert "Darkroom did not write it. It is kept" in problem.message
     assert str(destination.with_name("lora-2.safetensors")) in problem.message
     [problem] = check(config, replaces=True).problems
-    assert (problem.severity, problem.topic) == ("warning", "")
+    assert (problem.severity, problem.remedy) == ("warning", "")
     assert "It will be replaced" in problem.message
     assert destination.read_bytes() == b"precious"
 
@@ -35,7 +35,7 @@ def test_a_file_that_this_program_wrote_is_mentioned(config: Config) -> None:
     destination = Path(config.output.destination)
     destination.parent.mkdir()
     save_file({"a": np.zeros(1)}, destination, {"software": "Darkroom"})
-    assert [(p.severity, p.topic) for p in check(config).problems] == [("info", "destination")]
+    assert [(p.severity, p.remedy) for p in check(config).problems] == [("info", "destination")]
 
 
 @pytest.mark.parametrize("beside", ["lora.yaml", "lora_embeddings"])

@@ -41,7 +41,7 @@ def on(config: Config, device: str) -> Config:
 @pytest.mark.parametrize("name", ["#sdxl 1.0 LoRA 24 GB", "#z-image LoRA 8 GB"])
 def test_a_run_sized_for_a_gpu_is_an_error_that_names_what_runs_here(name: str) -> None:
     [problem] = found(preset(name))
-    assert (problem.severity, problem.path, problem.topic) == ("error", "general.train_device", "preset")
+    assert (problem.severity, problem.path, problem.remedy) == ("error", "general.train_device", "preset")
     assert "No GPU was found. The run is sized for a GPU. On 8 cores" in problem.message
     assert "such as the preset #sd 1.5 LoRA, or train on a machine with a GPU" in problem.advice
 

@@ -69,7 +69,7 @@ def test_far_too_short_and_far_too_long_runs_are_warnings(
     found = _found("#sd 1.5 LoRA", tmp_path, epochs=epochs, repeats=repeats)
     assert len(found) == bool(seen)
     for problem in found:
-        assert (problem.path, problem.severity, problem.topic) == ("training.epochs", "warning", "length")
+        assert (problem.path, problem.severity, problem.remedy) == ("training.epochs", "warning", "length")
         assert f"{epochs * 5:,} steps with 10 images: each is seen {seen}" in problem.message
         assert "Usual are 60 to 150 epochs for so many images, by subject: person 100, object 60" in problem.advice
 

@@ -291,7 +291,7 @@ class Starter:
         if errors_in(problems):
             self._findings.show("Cannot start yet", problems, self._form.config)
             return
-        existing = next((p for p in report.problems if p.topic == "destination"), None)
+        existing = next((p for p in report.problems if p.remedy == "destination"), None)
         warnings = [p for p in problems if p.severity == "warning" and p is not existing]
         answer = self._interaction.confirm_start(warnings, report.preview) if warnings else True
         if answer is not True:

@@ -1,0 +1,60 @@
+"""What fixes a problem besides its field: the window has a button for it, the command line prints the command.
+
+A `Problem` names its remedy. A new one is a record here, and the window's action for it in `ui/loop/interaction.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from modules.system.problem import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """What a button that fixes a problem is called, and the same as a sentence for the command line."""
+
+    name: str
+    label: str
+    command: str
+
+
+REMEDIES: Mapping[str, Remedy] = {
+    remedy.name: remedy
+    for remedy in (
+        Remedy(
+            "memory",
+            "Fit to my card…",
+            "python -m trainer check CONFIG --fit auto --save FILE writes a config whose memory fits the card.",
+        ),
+        Remedy(
+            "base_model",
+            "Choose the base model…",
+            "python -m trainer models lists the models on this computer; --set model.base_model=PATH uses one.",
+        ),
+        Remedy("length", "How long to train…", "--set training.epochs=NUMBER sets how long to train."),
+        Remedy(
+            "preset",
+            "Choose a preset…",
+            "python -m trainer train CONFIG --family FAMILY trains its images with a preset of another family.",
+        ),
+        Remedy(
+            "captions",
+            "Write captions…",
+            "python -m trainer caption FOLDER --download writes a caption for each image that has none.",
+        ),
+        Remedy("queue", "Open the queue…", "python -m trainer queue add CONFIG trains it after the other runs."),
+        Remedy(
+            "destination",
+            "Keep both",
+            "The result gets a number, so both stay; --overwrite replaces the other one.",
+        ),
+    )
+}
+
+
+def remedies_of(problems: Iterable[Problem]) -> list[Remedy]:
+    """Return the remedies that errors and warnings name, each once, in the order of the registry."""
+    named = {problem.remedy for problem in problems if problem.severity != "info"}
+    return [remedy for remedy in REMEDIES.values() if remedy.name in named]
