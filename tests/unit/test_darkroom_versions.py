@@ -303,7 +303,7 @@ def test_the_files_of_parts_are_settings_of_the_parts(family: Any, denoiser: str
     assert to_darkroom_6({"model": {"vae_file": ""}, "parts": 3}, []) == {"model": {}, "parts": 3}
 
 
-LARGE = {"flux": "text_encoder_2", "chroma": "text_encoder", "sd3": "text_encoder_3"}
+LARGE = {"flux": "text_encoder_2", "chroma": "text_encoder", "sd3": "text_encoder_3", "pixart": "text_encoder"}
 
 
 def test_a_whole_file_of_version_6_trains_its_large_text_encoder() -> None:
@@ -321,7 +321,7 @@ def test_files_before_version_7_state_what_they_implied(family: str, encoder: st
         tree = to_darkroom_7({"model": model, "parts": {encoder: {"dtype": "int8"}, "vae": {}}}, [])
         assert tree["parts"] == {encoder: {"train": True, "dtype": "int8"}, "vae": {}}
         assert to_darkroom_7({"model": model}, [])["parts"] == {encoder: {"train": True}}
-    stated = {"model": {"family": family}, "parts": {encoder: {"train": False}}}
+    stated = {"model": {"family": family}, "parts": {encoder: {"train": False}}, "output": {"format": "diffusers"}}
     assert to_darkroom_7(stated, []) == stated
     for version, is_trained in ((6, True), (7, False)):
         for parts in ({}, {encoder: {"dtype": "bfloat16"}}):
@@ -344,6 +344,7 @@ def test_new_runs_train_no_large_text_encoder() -> None:
     for family, encoder in LARGE.items():
         config, _ = set_path(config, "model.family", family)
         assert encoder not in [part.name for part in trained_parts(config)]
+    config, _ = set_path(config, "model.family", "sd3")
     # Only what nobody set follows the part.
     config, _ = set_path(config, "parts.text_encoder_3.dtype", "bfloat16")
     assert not config.part("text_encoder_3").train

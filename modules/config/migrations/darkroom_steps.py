@@ -299,15 +299,16 @@ def to_darkroom_6(tree: Tree, notes: Notes) -> Tree:
     return result
 
 
-# Our version 6 to version 7: large text encoders are not trained, and adapters of some families have ComfyUI's names,
-# unless a file states otherwise.
+# Our version 6 to version 7: large text encoders are not trained, and adapters of some families have ComfyUI's or
+# diffusers' names, unless a file states otherwise.
 #
 # Until then every part was trained, and all adapters had kohya's names. A file keeps what it meant: it is stated where
-# the file did not. Families whose large encoders cannot be trained are not affected.
+# the file did not. Families whose large encoders cannot be trained are not affected. OneTrainer's files come through
+# here, too, with the same defaults: so do those of families that are newer than version 6.
 
 
-_COMFY_NAMES = frozenset({"z_image", "krea2", "qwen_image", "anima"})
-_LARGE = {"flux": "text_encoder_2", "chroma": "text_encoder", "sd3": "text_encoder_3"}  # of the families of version 6
+_OTHER_NAMES = frozenset({"z_image", "krea2", "qwen_image", "anima", "pixart"})
+_LARGE = {"flux": "text_encoder_2", "chroma": "text_encoder", "sd3": "text_encoder_3", "pixart": "text_encoder"}
 
 
 def to_darkroom_7(tree: Tree, notes: Notes) -> Tree:
@@ -317,8 +318,8 @@ def to_darkroom_7(tree: Tree, notes: Notes) -> Tree:
     name = family.get("name") if isinstance(family, dict) else family
     if not isinstance(name, str):
         return tree
-    if name in _COMFY_NAMES:
-        return _stated(tree, "output", {"format": "kohya"})
+    if name in _OTHER_NAMES:
+        tree = _stated(tree, "output", {"format": "kohya"})
     return _stated(tree, "parts", {_LARGE[name]: {"train": True}}) if name in _LARGE else tree
 
 
