@@ -9,10 +9,10 @@ from typing import Literal
 
 from modules.config.schema import Config
 from modules.system.problem import count
+from ui.app.catalogue import page_named
 from ui.features.first_steps.model import WAYS
 from ui.forms.changes import changes
 from ui.forms.context import Context
-from ui.forms.setting_pages import HOME
 from ui.loop.run_state import RunState
 from ui.loop.wording import OUTCOME_LABELS, PHASE_LABELS, format_download, format_duration, format_loss
 from ui.widgets.controls import Button
@@ -207,9 +207,9 @@ class BottomBar(Panel):
         self._show_second(stage)
 
     def _is_elsewhere(self) -> bool:
-        """Return whether the main button of the screen is on Home, or on the card of first steps."""
+        """Return whether the main button of the screen is on the page, or on the card of first steps."""
         context = self._context
-        return context.navigation.page == HOME or context.preferences.now.first_steps in WAYS
+        return page_named(context.navigation.page).has_main_button or context.preferences.now.first_steps in WAYS
 
     def _show_second(self, stage: str) -> None:
         backup = self._context.starter.resumable

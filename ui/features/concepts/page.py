@@ -177,7 +177,7 @@ class ConceptsPage:
         toolbar = Panel(body, context.theme)
         toolbar.grid(row=0, column=0, sticky="ew", pady=(0, px(GAP)))
         for name, label, command, tip in self._commands():
-            button = Button(toolbar, context.theme, label, command, style="primary" if name == "add" else "plain")
+            button = Button(toolbar, context.theme, label, command)
             button.pack(side="left", padx=(0, GAP))
             context.tips.attach(button, partial(str, tip))
             self.buttons[name] = button
