@@ -111,6 +111,12 @@ def add_actions(
             help=_CAPTIONS_HELP,
         ),
         Action(
+            "all_captions",
+            "All captions…",
+            opener_of("captions.opening:open_all_captions"),
+            help=_ALL_CAPTIONS_HELP,
+        ),
+        Action(
             "auto_captions",
             "Automatic captions…",
             opener_of("captions.opening:open_automatic_captions"),
@@ -152,6 +158,7 @@ _IMPORT_HELP = "Import a folder of presets, such as OneTrainer's training_preset
 _DIFFERENCES_HELP = "List the settings that differ from the loaded file, a preset or the defaults"
 _JSON_HELP = "Show the config as JSON, copy it, or load one from the clipboard"
 _CAPTIONS_HELP = "Edit captions and masks of a concept or a folder, or write them with a model"
+_ALL_CAPTIONS_HELP = "All captions of a concept in one grid: edit, search, find and replace, trigger word"
 _AUTO_HELP = "Let a model write the captions of a concept or a folder: WD14 tags, BLIP or Florence-2"
 _OTHER_FAMILY_HELP = "Take the concepts, prompts and length of this config to another model family, with a preset of it"
 _BASE_MODEL_HELP = "Choose a model file or folder, one that other programs on this computer have, or a download"

@@ -83,7 +83,7 @@ SETTING_PAGES: tuple[PageSpec, ...] = (
         "Concepts",
         "The folders of training images.",
         ("concepts",),
-        ("captions",),
+        ("captions", "all_captions"),
     ),
     PageSpec(
         "training",

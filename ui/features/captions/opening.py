@@ -6,6 +6,7 @@ from pathlib import Path
 
 from modules.data.concept import Concept
 from modules.data.hub import HubDataset
+from ui.features.captions.all_captions_window import AllCaptionsWindow
 from ui.features.captions.annotate_window import AnnotateWindow
 from ui.features.captions.editor import CaptionEditor
 from ui.features.captions.image_set import Source, source_of
@@ -41,6 +42,25 @@ def open_caption_editor(
     if image is not None:
         editor.model.show_image(image)
     return editor
+
+
+def open_all_captions(context: Context) -> AllCaptionsWindow | None:
+    """Open the window with all captions of the first concept; without any, ask for a folder.
+
+    One that is open is shown again.
+    """
+    windows = [w for w in context.root.winfo_children() if isinstance(w, AllCaptionsWindow)]
+    if windows:
+        windows[0].lift()
+        windows[0].focus_set()
+        return windows[0]
+    sources = _sources(context)
+    if not sources:
+        other = _ask_folder(context, "Edit the captions of a folder")
+        if other is None:
+            return None
+        sources[str(other.folder)] = other
+    return AllCaptionsWindow(context, sources, next(iter(sources)))
 
 
 def open_automatic_captions(context: Context, concept: Concept | None = None) -> AnnotateWindow | None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 from modules.data.captions.caption_file import parse_caption_file
 from modules.system.errors import DarkroomError
 from modules.system.problem import count
+from ui.features.captions.image_set import ImageSet
 from ui.features.captions.replacing import Change, Outcome, Search, Written, apply, changes, undo
-from ui.features.captions.session import EditorSession
 from ui.forms.context import Context
 from ui.loop.background import Job
 from ui.widgets.controls import Button, Switch
@@ -32,6 +33,18 @@ _COLUMNS = (
 )
 
 
+class Listed(Protocol):
+    """The images whose captions are searched, and the set that they are from."""
+
+    @property
+    def set(self) -> ImageSet:
+        """All images of the folder."""
+
+    @property
+    def images(self) -> Sequence[Path]:
+        """The listed images."""
+
+
 class ReplaceWindow(Window):
     """Replaces in the captions of the images that are listed; `written(texts)` receives the new texts by file."""
 
@@ -39,7 +52,7 @@ class ReplaceWindow(Window):
         self,
         master: tk.Misc,
         context: Context,
-        session: EditorSession,
+        session: Listed,
         written: Callable[[dict[Path, str]], object],
     ) -> None:
         super().__init__(master, context.theme, "Find and replace in captions")
@@ -124,7 +137,7 @@ class ReplaceWindow(Window):
         self._context.pump.background.run(work, partial(self._show_outcome, is_undo=is_undo))
 
     def _show_outcome(self, outcome: Outcome, *, is_undo: bool) -> None:
-        self._written({item.path: parse_caption_file(item.after).text for item in outcome.written})
+        self._written({item.path: parse_caption_file(item.after or b"").text for item in outcome.written})
         if not self.winfo_exists():
             return
         self.last = () if is_undo else outcome.written

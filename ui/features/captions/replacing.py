@@ -57,11 +57,11 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A file that was changed: its content before and after."""
+    """A file that was changed: its content before and after; None where there was no file."""
 
     path: Path
-    before: bytes
-    after: bytes
+    before: bytes | None
+    after: bytes | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def apply(changes: Sequence[Change]) -> Outcome:
     for change in changes:
         try:
             file = read_caption_file(change.path)
-            if file.text != change.before or not file.is_editable or file.content is None:
+            if file.text != change.before or not file.is_editable:
                 skipped.append((change.path, "it has changed since the preview"))
                 continue
             after = with_text(file, change.after)
@@ -114,7 +114,10 @@ def undo(written: Sequence[Written]) -> Outcome:
             if read_caption_file(item.path).content != item.after:
                 skipped.append((item.path, "it has changed since the replacement"))
                 continue
-            write_bytes(Path(os.path.realpath(item.path)), item.before)
+            if item.before is None:
+                item.path.unlink()
+            else:
+                write_bytes(Path(os.path.realpath(item.path)), item.before)
             restored.append(Written(item.path, item.after, item.before))
         except OSError as error:
             skipped.append((item.path, error.strerror or str(error)))

@@ -74,6 +74,7 @@ ACTION_WORDS: Mapping[str, str] = {
     "base_model": "checkpoint file download comfyui a1111 automatic1111 forge stability matrix hugging face civitai",
     "bundle": "bug report log",
     "captions": "caption tags masks editor brush",
+    "all_captions": "caption tags bulk batch edit prefix suffix trigger word replace",
     "differences": "diff compare changes",
     "export": "single file convert model",
     "find_preset": "template",
