@@ -66,6 +66,7 @@ class Scans:
         self._background = background
         self._records: dict[Key, _ScanRecord] = {}
         self._outdated: set[Key] = set()
+        self._overtaken: set[Key] = set()  # whose files may have changed during their scan
         self._index = image_index(None)  # so that scanning again opens new and changed images only
         self._waiting: dict[Key, tuple[Concept, list[Callable[[], None]]]] = {}
         self._running: tuple[Key, Job] | None = None
@@ -112,6 +113,8 @@ class Scans:
         """Compare all folders with their scans at the next request; the results stay until then."""
         self._outdated |= self._records.keys()
         self._outdated -= self._waiting.keys()
+        if self._running is not None:
+            self._overtaken.add(self._running[0])
 
     def stop(self) -> None:
         """Stop scanning; folders without a result are marked as not scanned, until the next `forget`."""
@@ -181,7 +184,10 @@ class Scans:
         self._records[key] = record
         self._outdated.discard(key)
         self._running = None
-        _, callbacks = self._waiting.pop(key, (None, []))
+        concept, callbacks = self._waiting.pop(key, (None, []))
+        if key in self._overtaken and concept is not None:
+            self._waiting[key] = (concept, list(callbacks))  # once more
+        self._overtaken.discard(key)
         if not self._waiting:
             self._report(None)
         for done in callbacks:
