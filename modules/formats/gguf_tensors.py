@@ -1,23 +1,18 @@
-"""The tensors of a GGUF file: unpacked on demand, or packed as they are stored.
-
-Blocks are unpacked by diffusers' functions, which compute in plain torch on any device.
-"""
+"""The tensors of a GGUF file: unpacked on demand, or packed as they are stored."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
+from modules.formats.gguf_blocks import UNPACK
 from modules.formats.gguf_header import BlockType, GgufTensor, read_gguf_header
 from modules.formats.lazy_tensors import LazyTensor
 from modules.formats.safetensors_io import DTYPES
 from modules.system.errors import DarkroomError
 from modules.system.regular_files import open_regular
-
-Unpack = Callable[[torch.Tensor, int, int, torch.dtype], torch.Tensor]
 
 
 def gguf_tensors(path: Path) -> tuple[dict[str, LazyTensor], dict[str, str]]:
@@ -44,18 +39,9 @@ def read_packed(path: Path, tensor: GgufTensor) -> torch.Tensor:
     return torch.frombuffer(buffer, dtype=torch.uint8) if buffer else torch.empty(0, dtype=torch.uint8)
 
 
-def block_function(kind: BlockType) -> Unpack:
-    """Return diffusers' function that unpacks blocks of a quantized type. Importing it takes a second."""
-    from diffusers.quantizers.gguf import utils
-
-    function: Unpack = getattr(utils, f"dequantize_blocks_{kind.name}")
-    return function
-
-
-def unpack_blocks(packed: torch.Tensor, kind: BlockType, unpack: Unpack, dtype: torch.dtype) -> torch.Tensor:
+def unpack_blocks(packed: torch.Tensor, kind: BlockType, dtype: torch.dtype) -> torch.Tensor:
     """Return the weights (n,) in the bytes of a quantized type, in a dtype, rounded once from float32."""
-    blocks = packed.view(-1, kind.num_bytes)
-    return unpack(blocks, kind.block, kind.num_bytes, torch.float32).reshape(-1).to(dtype)
+    return UNPACK[kind.name](packed.view(-1, kind.num_bytes)).flatten().to(dtype)
 
 
 def _lazy(path: Path, tensor: GgufTensor) -> LazyTensor:
@@ -68,6 +54,6 @@ def _lazy(path: Path, tensor: GgufTensor) -> LazyTensor:
         if not math.prod(shape):
             return torch.empty(shape)
         packed = read_packed(path, tensor)
-        return unpack_blocks(packed, kind, block_function(kind), torch.float32).reshape(shape)
+        return unpack_blocks(packed, kind, torch.float32).reshape(shape)
 
     return LazyTensor(shape, torch.float32, make)

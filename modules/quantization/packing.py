@@ -22,7 +22,7 @@ import torch
 
 from modules.data.cache.store import BrokenEntryError, EntryStore
 from modules.formats.gguf_header import BlockType
-from modules.formats.gguf_tensors import block_function, unpack_blocks
+from modules.formats.gguf_tensors import unpack_blocks
 from modules.quantization.known_once import known_once
 from modules.quantization.registry import BLOCK_WEIGHTS, QuantizedFormat, Residual, Rounding
 from modules.system.devices import dtype_of
@@ -245,7 +245,6 @@ class GgufBlocks:
 
     def __init__(self, kind: BlockType) -> None:
         self.kind = kind
-        self._unpack = block_function(kind)
 
     def pack(self, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Raise TypeError: the weights of a file are packed already."""
@@ -257,7 +256,7 @@ class GgufBlocks:
 
     def unpack(self, stored: PackedData, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
         """Return the weight in a dtype."""
-        return unpack_blocks(stored.packed, self.kind, self._unpack, dtype).view(shape)
+        return unpack_blocks(stored.packed, self.kind, dtype).view(shape)
 
 
 # The low-rank product of a quantized weight (SVDQuant, Li et al. 2024, section 4.2).

@@ -199,7 +199,7 @@ def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result: Any = plain_args[0].clone()
         pins = True
     elif func is _ATEN._to_copy.default and asked is not None:
-        if torch.device(asked).type == "cpu" and _is_cuda(given[0]):
+        if _waits(given[0], torch.device(asked), bool(kwargs.get("non_blocking"))):
             _state.counts.num_waits += 1
         result = func(*plain_args, **plain_kwargs)
     else:
@@ -215,6 +215,13 @@ def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if pins:
         _pin(wrapped)
     return wrapped
+
+
+def _waits(tensor: torch.Tensor, target: torch.device, non_blocking: bool) -> bool:
+    """Whether the host waits for a copy between it and the GPU: for all to the host, and for those that may block."""
+    if _is_cuda(tensor):
+        return target.type == "cpu"
+    return target.type == "cuda" and not (non_blocking and _is_pinned(tensor))
 
 
 def _device_of(func: Any, given: list[torch.Tensor], asked: Any) -> torch.device:

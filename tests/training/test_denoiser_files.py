@@ -23,7 +23,7 @@ from modules.families.parts.single_file.models import CONFIGS_KEY
 from modules.families.parts.single_file.moves import to_original
 from modules.families.z_image.spec import Z_IMAGE
 from modules.families.z_image.transformer_file import TRANSFORMER_FILE
-from modules.formats.gguf_tensors import block_function, gguf_tensors, read_packed, unpack_blocks
+from modules.formats.gguf_tensors import gguf_tensors, read_packed, unpack_blocks
 from modules.formats.lazy_tensors import lazy_state
 from modules.formats.safetensors_io import read_safetensors
 from modules.quantization.linear import QuantizedLinear
@@ -132,7 +132,7 @@ def test_a_gguf_file_gives_each_projection_its_rows(config: Config, weights: Sta
     layers = packed_layers(Z_IMAGE.name, Z_IMAGE.denoiser, file, settings)
     for name, rows in zip(("to_q", "to_k", "to_v"), qkv.chunk(3), strict=True):
         entry = layers[f"layers.0.attention.{name}"]
-        values = unpack_blocks(read_packed(file, entry), entry.type, block_function(entry.type), torch.float32)
+        values = unpack_blocks(read_packed(file, entry), entry.type, torch.float32)
         assert torch.equal(values.reshape(entry.shape), rows)
     assert torch.equal(loaded(read_from(config, file))["layers.0.attention.to_k.weight"], qkv.chunk(3)[1])
     packed = read_from(config, file, parts={"transformer": {"dtype": "gguf"}})

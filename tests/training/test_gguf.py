@@ -21,7 +21,7 @@ from modules.families.kinds.identify import identify, who_loads_file
 from modules.families.protocol import ModelFamily
 from modules.families.registry import FAMILIES
 from modules.formats.gguf_header import READABLE, BlockType, block_type, read_gguf_header
-from modules.formats.gguf_tensors import block_function, gguf_tensors, unpack_blocks
+from modules.formats.gguf_tensors import gguf_tensors, unpack_blocks
 from modules.formats.headers import UnreadableFileError, read_header
 from modules.formats.stored_tensors import read_stored
 from modules.memory.part_plan import PartPlan
@@ -32,6 +32,7 @@ from tests.builders.configs import laid_over, small_config
 from tests.builders.gguf_files import write_hollow_unet, write_unet
 from tests.builders.images import draw_folder
 from tests.builders.pipelines import load_tiny
+from tests.builders.pretended_gpu import CAN_PRETEND, pretended_gpu
 from tests.builders.runs import run
 from tests.builders.single_files import write_tiny
 from trainer.preflight import check
@@ -56,9 +57,22 @@ def test_blocks_are_unpacked_to_the_values_of_the_package_gguf(name: str) -> Non
     raw = torch.randint(0, 256, (40, kind.num_bytes), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
     for place in _scales(kind):  # random bytes are valid but for the scales, which must be finite
         raw[:, place : place + 2] = torch.tensor(list(struct.pack("<e", 0.01)), dtype=torch.uint8)
-    found = unpack_blocks(raw.flatten(), kind, block_function(kind), torch.float32)
+    found = unpack_blocks(raw.flatten(), kind, torch.float32)
     theirs = gguf.quants.dequantize(raw.numpy(), gguf.GGMLQuantizationType[name])
     assert np.array_equal(found.numpy(), theirs.flatten())
+
+
+@pytest.mark.skipif(not CAN_PRETEND, reason="needs torch's build for CPUs on Linux")
+def test_the_host_never_waits_for_unpacked_blocks() -> None:
+    with pretended_gpu() as counts:
+        for name in KINDS:
+            kind = block_type(gguf.GGMLQuantizationType[name])
+            assert kind is not None
+            packed = torch.zeros(2 * kind.num_bytes, dtype=torch.uint8, device="cuda")
+            weights = unpack_blocks(packed, kind, torch.bfloat16)
+            assert (weights.device.type, len(weights)) == ("cuda", 2 * kind.block)
+    assert counts.num_operations
+    assert not counts.num_waits
 
 
 def _scales(kind: BlockType) -> tuple[int, ...]:
