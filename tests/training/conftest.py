@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+
+from tests.builders.module_copies import ModuleCopies
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -20,15 +21,15 @@ def tiny_parts_read_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
     from modules.families.parts import files
 
     read_from_file, of_session = files.read_part, tmp_path_factory.getbasetemp()
-    parts: dict[tuple[Path, str, type, torch.dtype], Any] = {}
+    parts: dict[tuple[Path, str, type, torch.dtype], ModuleCopies] = {}
 
     def read_part(folder: Path, name: str, kind: Any, dtype: torch.dtype, **options: Any) -> Any:
         if not (folder.parent.parent == of_session and folder.parent.name.startswith("models")):
             return read_from_file(folder, name, kind, dtype, **options)
         known = (folder, name, kind, dtype)
         if known not in parts:
-            parts[known] = read_from_file(folder, name, kind, dtype, **options)
-        return copy.deepcopy(parts[known])
+            parts[known] = ModuleCopies(read_from_file(folder, name, kind, dtype, **options))
+        return parts[known].make()
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(files, "read_part", read_part)
