@@ -20,6 +20,7 @@ from modules.families.spec import FamilySpec
 from modules.system.errors import DarkroomError
 from tests.builders.flow_models import FLOW_MODELS, VARIANTS, flow_model
 from tests.builders.images import draw_folder
+from tests.builders.recordings import unpack_recordings
 
 # Always the same examples, as a test that fails now and then is nobody's; more of them in the full suite. Without time
 # limits: on a busy machine hypothesis would report that generating large configs is too slow.
@@ -59,7 +60,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def recordings(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the recorded passes of the tests' models, kept from run to run."""
     cache = getattr(request.config, "cache", None)  # None with `-p no:cacheprovider`
-    return tmp_path_factory.mktemp("recordings") if cache is None else Path(cache.mkdir("recordings"))
+    folder = tmp_path_factory.mktemp("recordings") if cache is None else Path(cache.mkdir("recordings"))
+    unpack_recordings(folder)
+    return folder
 
 
 @pytest.fixture
