@@ -1,6 +1,6 @@
 """The preset a new user runs first: the run from start to file, and what the model has learned by it.
 
-Daily half as long as it ships, which must do for the zogs; with `-m full` as it ships, on more noise.
+Daily a third as long as it ships, which must do for the colours; with `-m full` also half as long and as it ships.
 """
 
 from __future__ import annotations
@@ -40,6 +40,11 @@ RIGHT_FLOW_ZOGS = 6
 GROUNDS_OF_EMBEDDING = ("green", "blue", "red", "black")
 GROUNDS = ("green", "blue", "yellow", "white", "red", "purple")
 HALF_EPOCHS = 15
+SHORT = pytest.param({"training": {"epochs": 10}, "backup": {"every": {"n": 4}}}, id="short")
+HALF = pytest.param(
+    {"training": {"epochs": HALF_EPOCHS}, "backup": {"every": {"n": 7}}}, id="half", marks=pytest.mark.full
+)
+WHOLE = pytest.param({}, id="as it ships", marks=pytest.mark.full)
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -62,13 +67,7 @@ def demo_config(folder: Path, changes: dict[str, Any], name: str = "#demo") -> C
     )
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param({"training": {"epochs": HALF_EPOCHS}, "backup": {"every": {"n": 7}}}, id="half"),
-        pytest.param({}, id="as it ships", marks=pytest.mark.full),
-    ],
-)
+@pytest.fixture(scope="module", params=[SHORT, HALF, WHOLE])
 def config(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Config:
     return demo_config(tmp_path_factory.mktemp("demo"), request.param)
 
@@ -86,7 +85,7 @@ def test_it_does_all_that_a_run_can_do(ran: Ran, config: Config) -> None:
     assert set(steps[0].training_parts) == {"unet", "text_encoder"}
     assert ran.of(CacheProgress), "nothing was cached"
     validations = [v.loss for v in ran.of(ValidationFinished)]
-    assert len(validations) >= 5
+    assert len(validations) >= 4
     assert validations[-1] < 0.8 * validations[0], "zogs that were never shown are not known any better"
     assert len(ran.of(BackupSaved)) >= 2
     assert Path(ran.of(ModelSaved)[-1].path).is_file()
@@ -95,15 +94,16 @@ def test_it_does_all_that_a_run_can_do(ran: Ran, config: Config) -> None:
 
 
 def test_the_samples_show_the_zog_appear(ran: Ran, config: Config) -> None:
-    last = max(s.step for s in ran.of(SampleReady))
+    last, right = max(s.step for s in ran.of(SampleReady)), []
     for index, prompt in enumerate(config.sampling.prompts):
         ground = next(g for g in ("green", "blue", "yellow", "white", "purple") if f"{g} ground" in prompt.prompt)
         if "zog" in prompt.prompt:
             before, after = (shown(ran, index, step) for step in (0, last))
             zog = Scene("ring", "pink", ground)
             assert not evaluate(before, zog).shape_right, f"the demo model knew {prompt.prompt!r} before"
-            assert evaluate(after, zog).shape_right
             assert evaluate(after, zog).colours_right
+            right.append(evaluate(after, zog).shape_right)
+    assert all(right) if config.training.epochs >= HALF_EPOCHS else any(right)
 
 
 def shown(ran: Ran, index: int, step: int) -> np.ndarray:
@@ -112,7 +112,7 @@ def shown(ran: Ran, index: int, step: int) -> np.ndarray:
         return np.asarray(image.convert("RGB"))
 
 
-@pytest.mark.full
+@pytest.mark.parametrize("config", [HALF, WHOLE], indirect=True)
 def test_stock_diffusers_samples_zogs_and_all_else_as_before(ran: Ran, config: Config) -> None:
     """Right zogs of 24, of which the untrained model samples none; least of three seeds on six kinds of processor.
 

@@ -272,6 +272,7 @@ def _has_clip(family: str, part: str) -> bool:
     return next(p for p in FAMILIES[family].parts if p.name == part).class_name.startswith("CLIP")
 
 
+@pytest.mark.full
 def test_the_command_measures_the_cpu(tmp_path: Path) -> None:
     """A process of its own, as on a GPU."""
     options = ["--device", "cpu", "--tiny", "--out", str(tmp_path), "--stages", "1"]
