@@ -304,22 +304,22 @@ COLOUR = MaskerSpec(
 CAPTIONERS: Mapping[str, CaptionerSpec] = {
     spec.name: spec
     for spec in (
+        FLORENCE_2_BASE,  # the first one is the default: it describes photographs, and needs no other package
+        FLORENCE_2_LARGE,
+        BLIP_BASE,
+        BLIP_LARGE,
         WD_SWINV2_V3,
         WD_VIT_V3,
         WD_EVA02_LARGE_V3,
         WD_VIT_V2,
-        FLORENCE_2_BASE,
-        FLORENCE_2_LARGE,
-        BLIP_BASE,
-        BLIP_LARGE,
     )
 }
 
 
-def captioner_for_photographs() -> CaptionerSpec:
-    """Return the first captioner that is not for drawings, one whose packages are installed if there is one."""
-    others = [spec for spec in CAPTIONERS.values() if not spec.is_for_drawings]
-    return next((s for s in others if all(p.is_installed for p in s.packages)), others[0])
+def captioner_for(*, are_drawn: bool) -> CaptionerSpec:
+    """Return the first captioner for drawings, or for photographs; one whose packages are installed if there is one."""
+    fitting = [spec for spec in CAPTIONERS.values() if spec.is_for_drawings == are_drawn]
+    return next((s for s in fitting if all(p.is_installed for p in s.packages)), fitting[0])
 
 
 MASKERS: Mapping[str, MaskerSpec] = {spec.name: spec for spec in (U2NET, U2NET_HUMAN, ISNET, CLIPSEG, COLOUR)}

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from modules.annotators import registry
-from modules.annotators.registry import CAPTIONERS, captioner_for_photographs
+from modules.annotators.registry import CAPTIONERS, captioner_for
 from modules.system.factories import Package
 from tests.ui.conftest import Window
 from ui.features.captions.annotate_window import AnnotateWindow
@@ -27,7 +28,7 @@ def test_one_for_photographs_is_proposed_and_then_the_last_choice(
     """The tagger for anime was proposed for photos, with a red line about its package that stayed."""
     monkeypatch.setattr(Package, "is_installed", property(lambda package: package.name != registry.ONNX.name))
     captions = opened(window, tmp_path)
-    assert captions.spec == captioner_for_photographs()
+    assert captions.spec == captioner_for(are_drawn=False)
     assert not captions.spec.is_for_drawings
     captions.form.set("model", TAGGER)
     captions.start()
@@ -43,3 +44,13 @@ def test_one_for_photographs_is_proposed_and_then_the_last_choice(
     again = opened(window, tmp_path)
     assert again.spec == CAPTIONERS[TAGGER]
     again.close()
+
+
+def test_a_tagger_is_proposed_for_drawings_only(window: Window, tmp_path: Path) -> None:
+    flat = Image.new("RGB", (256, 256), "navy")
+    for place, colour in enumerate(("gold", "crimson", "white")):
+        flat.paste(colour, (20 + 70 * place, 40, 70 + 70 * place, 200))
+    flat.save(tmp_path / "drawn.png")
+    captions = opened(window, tmp_path)
+    window.wait_until(lambda: captions.spec.is_for_drawings)
+    captions.close()

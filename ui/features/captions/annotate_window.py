@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from modules.annotators.registry import (
     MASKERS,
     CaptionerSpec,
     MaskerSpec,
-    captioner_for_photographs,
+    captioner_for,
     find_place,
 )
 from modules.settings.field import Section
@@ -62,6 +63,8 @@ class AnnotateWindow(Window):
         self.job = JOBS["mask" if is_for_masks else "caption"]
         self._build()
         self._show_model()
+        if not is_for_masks and context.preferences.now.captioner not in CAPTIONERS:
+            context.pump.background.run(partial(_look_drawn, source), self._propose, lambda _error: None)
         self.appear(*_SIZE)
         context.pump.add_source(self.runner.drain)
         self.runner.changed.subscribe(lambda: context.pump.redraw_soon(self, self._show, at_most_every_seconds=0.1))
@@ -108,10 +111,17 @@ class AnnotateWindow(Window):
         if self.what == "captions":
             last = self._context.preferences.now.captioner
             values["extension"] = source.extension
-            values["model"] = last if last in CAPTIONERS else captioner_for_photographs().name
+            values["model"] = last if last in CAPTIONERS else captioner_for(are_drawn=False).name
         elif source.masks_folder is not None:
             values["masks_folder"] = str(source.masks_folder)
         return validate_settings(self.job.settings, values)
+
+    def _propose(self, are_drawn: bool) -> None:
+        """Choose a captioner for drawings if the images look drawn, and none was chosen in the meantime."""
+        if not are_drawn or not self.winfo_exists() or self.runner.state.is_active:
+            return
+        if self.spec == captioner_for(are_drawn=False):
+            self.form.set("model", captioner_for(are_drawn=True).name)
 
     @property
     def spec(self) -> CaptionerSpec | MaskerSpec:
@@ -209,3 +219,9 @@ class AnnotateWindow(Window):
     def _show_status(self, text: str, token: str) -> None:
         self.status.recolour(token)
         self.status.set_text(text)
+
+
+def _look_drawn(source: Source) -> bool:
+    from modules.annotators.drawn import look_drawn
+
+    return look_drawn(source.folder, include_subfolders=source.include_subfolders)
