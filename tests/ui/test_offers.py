@@ -218,7 +218,7 @@ def test_a_window_that_opens_beside_a_run_of_another_process_says_so(
     monkeypatch.setattr("trainer.run_folder.records.running_in", lambda _workspace: holders)
     desk.look()
     desk.wait_until(lambda: desk.keys() == [ELSEWHERE])
-    assert f"another process ({os.getppid()}) was training: {run_dir.name}." in desk.notices.items[0].text
+    assert f"another program was training: {run_dir.name}." in desk.notices.items[0].text
     desk.press("Show run")
     assert desk.shown == [run_dir]
     desk.notices.withdraw_before_start()  # Start asks about it

@@ -173,7 +173,7 @@ def test_the_past_of_a_run_has_each_step_once_and_its_last_ending(tmp_path: Path
     run_dir = write_run(tmp_path, day(1), [*first, *second])
     state = read_past_state(run_dir)
     assert list(state.curve("smoothed")) == [(1, 0.3), (2, 0.3)]
-    assert (state.failed, state.finished, state.phase) == (None, None, "")
+    assert (state.failed, state.finished, state.phase) == (None, None, "crashed")
     assert state.step is not None
     assert state.started is not None
     assert (state.step.step, state.started.first_step, len(state.samples)) == (2, 1, 1)

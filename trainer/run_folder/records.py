@@ -136,7 +136,7 @@ def read_record(run_dir: Path) -> RunRecord:
     log.close()
     best_loss, best_step = log.best
     holder, settings = holder_of(run_dir), raw_settings(run_dir)
-    ending, message = log.ending if holder is None else ("running", f"Process {holder.pid} trains it.")
+    ending, message = log.ending if holder is None else ("running", "")
     return RunRecord(
         run_dir=run_dir,
         started=started_at(run_dir),

@@ -300,4 +300,6 @@ def _describe_outcome(state: RunState) -> tuple[str, str, str]:
     if state.finished is not None:
         label = OUTCOME_LABELS.get(state.finished.outcome, "Finished")
         return label, state.finished.message, "good"
+    if state.phase == "crashed":
+        return PHASE_LABELS[state.phase], "The program or the computer stopped before the run ended.", "warning"
     return PHASE_LABELS[""], "", "text"

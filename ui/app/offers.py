@@ -95,9 +95,9 @@ class Offers:
     def _report_runs(self, runs: tuple[tuple[Path, Holder], ...]) -> None:
         if not runs:
             return
-        run_dir, holder = runs[0]
+        run_dir = runs[0][0]
         text = (
-            f"When this window opened, another process ({holder.pid}) was training: {run_dir.name}. "
+            f"When this window opened, another program was training: {run_dir.name}. "
             "A second run would share the memory and the speed of the machine with it."
         )
         replies = (

@@ -14,6 +14,7 @@ from modules.config.schema import Config
 from trainer.events import RunStarted, StepFinished
 from trainer.run_folder.event_log import EVENTS_FILE, num_whole_bytes
 from trainer.run_folder.records import config_of, is_run, read_record, run_dirs, timed_events
+from trainer.run_folder.run_lock import holder_of
 from ui.loop.folding import fold, history_before
 from ui.loop.run_state import RunState
 from ui.loop.series import EMPTY, PastRun, Series
@@ -24,9 +25,12 @@ _EVENT_KEYS = {"loss": "loss", "smoothed": "smoothed_loss"}
 def read_past_state(run_dir: Path) -> RunState:
     """Return the state of a run that is over: its curves and samples, its log, and how its last attempt ended.
 
-    Reads the whole log: for a background thread.
+    The phase of one that ended unexpectedly is "crashed", like its record. Reads the whole log: for a background
+    thread.
     """
-    return replace(_read_state(run_dir), phase="", detail="", choices=None)
+    state = replace(_read_state(run_dir), phase="", detail="", choices=None)
+    is_crashed = state.started is not None and not state.is_over and holder_of(run_dir) is None
+    return replace(state, phase="crashed") if is_crashed else state
 
 
 def read_state_so_far(run_dir: Path) -> tuple[RunState, int]:

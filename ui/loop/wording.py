@@ -36,6 +36,7 @@ PHASE_LABELS: Mapping[str, str] = {
     "backing_up": "Backing up",
     "paused": "Paused",
     "stopping": "Stopping",
+    "crashed": "Crashed",
 }
 OUTCOME_LABELS: Mapping[str, str] = {"stopped": "Stopped", "stopped_early": "Stopped early"}  # else "Finished"
 
