@@ -17,9 +17,9 @@ from modules.settings.edit import set_path
 from modules.settings.field import records_of
 from modules.settings.walk import is_relevant
 from tests.ui.made_up import Fast, TeaConfig
-from ui.app.catalogue import PAGES, page_named
+from ui.app.catalogue import page_named
 from ui.forms.records import claimed_sections, groups_of, inline_records, variant_records
-from ui.forms.setting_pages import groups_on, page_of, sections_of
+from ui.forms.setting_pages import SETTING_PAGES, groups_on, page_of, sections_of
 from ui.forms.visibility import is_shown
 
 
@@ -102,9 +102,9 @@ def test_a_section_that_no_page_claims_is_on_the_training_page() -> None:
 
 
 def test_every_field_of_the_config_is_on_exactly_one_page() -> None:
-    shown = [s for page in PAGES for s in sections_of(page, Config)]
+    shown = [s for page in SETTING_PAGES for s in sections_of(page, Config)]
     assert sorted(s for s in shown if "." not in s) == sorted(claimed_sections(Config))
-    rows = [r.path for page in PAGES for g in groups_on(page, Config()) for r in g.records]
+    rows = [r.path for page in SETTING_PAGES for g in groups_on(page, Config()) for r in g.records]
     assert len(rows) == len(set(rows))
     assert "training.method" not in {r.path for g in groups_on(page_named("training"), Config()) for r in g.records}
     page = page_of(Config, "training.method.guidance")

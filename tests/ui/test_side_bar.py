@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from modules.config.schema import Config
 from tests.ui.conftest import Window
-from tests.ui.driving import walk
+from tests.ui.driving import flip, walk
 from ui.app.catalogue import PAGES
+from ui.features.lists.simple import ImagesCard
+from ui.forms.model import Source
 from ui.widgets.tabs import Tab
 
-ENTRIES = [page for page in PAGES if page.entry_key == page.key and not page.on_demand]
+ENTRIES = [page for page in PAGES if page.entry_key == page.key and not page.on_demand and page.key != "simple"]
 
 
 def listed(window: Window) -> list[str]:
@@ -53,3 +56,22 @@ def test_the_history_and_the_queue_are_tabs_of_one_entry(window: Window) -> None
     assert window.app.context.navigation.page == "queue"
     assert entry._is_open
     assert window.app.shell.pages["queue"].frame.winfo_ismapped()
+
+
+def test_the_simple_view_has_one_page_of_settings_and_loses_none(window: Window) -> None:
+    app = window.app
+    app.form.load(Config(), Source("mine"))
+    app.form.edit("training.batch_size", 3)
+    flip(app.shell.side_bar.simple_switch)
+    assert listed(window) == ["home", "simple", "concepts", "run", "runs", "sample", "tools"]
+    page: Any = app.shell.pages["simple"]
+    shown = {row.record.path for row in page.form_view.rows() if row.is_shown}
+    assert {"model.base_model", "adapter.rank", "training.epochs", "output.destination"} <= shown
+    card = next(w for w in walk(page.frame) if isinstance(w, ImagesCard))
+    assert card.hidden.cget("text").startswith("1 setting of this config")
+    app.form.edit("training.epochs", 7)
+    card.show_button.invoke()
+    window.settle()
+    assert app.context.navigation.page == "training"
+    assert "simple" not in listed(window)
+    assert (app.form.config.training.batch_size, app.form.config.training.epochs) == (3, 7)

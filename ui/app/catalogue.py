@@ -7,11 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ui.forms.setting_pages import HOME, SETTING_PAGES, PageSpec
+from ui.forms.setting_pages import HOME, SETTING_PAGES, SIMPLE, PageSpec
 
 _RUN_TABS = (("runs", "Run history"), ("queue", "Queue"))
 PAGES: tuple[PageSpec, ...] = (
     PageSpec(HOME, "Home", "Begin, or continue.", has_main_button=True),
+    PageSpec(
+        SIMPLE,
+        "Train a LoRA",
+        "What a LoRA needs; its other settings keep their values.",
+        actions=("find_preset", "auto_captions", "length", "fit"),
+    ),
     *SETTING_PAGES,
     PageSpec(
         "run",
@@ -55,6 +61,7 @@ _VIEWS: Mapping[str, str] = {
     HOME: "ui.app.home_page:HomePage",
     "concepts": "ui.features.concepts.page:ConceptsPage",
     "rewards": "ui.features.rewards.page:rewards_page",
+    SIMPLE: "ui.features.lists.simple:simple_page",
     "sampling": "ui.features.lists.page:sampling_page",
     "embeddings": "ui.features.lists.page:embeddings_page",
     "run": "ui.features.run.page:RunPage",

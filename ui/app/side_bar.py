@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from ui.app.actions import WINDOW_MENU
 from ui.app.catalogue import PAGES, page_named, page_shortcut
 from ui.forms.context import Context
-from ui.forms.setting_pages import PageSpec, page_of
+from ui.forms.setting_pages import SIMPLE, PageSpec, page_of
 from ui.widgets.controls import Button, Switch
 from ui.widgets.menu import make_menu, open_at
 from ui.widgets.panel import Panel, Text
@@ -71,6 +71,7 @@ class SideBar(Panel):
             if entry is None:
                 continue  # it shares that of another page
             is_needed = context.preferences.now.show_advanced or spec.is_needed(context.form.config)
+            is_needed = is_needed and self._is_of_view(spec)
             if spec.key in self._asked_for or (is_needed and not spec.on_demand):
                 if not entry.winfo_manager():
                     entry.pack(fill="x", after=before[spec.section_title])
@@ -80,11 +81,30 @@ class SideBar(Panel):
             elif entry.winfo_manager():
                 before[spec.section_title] = entry
 
+    def _is_of_view(self, spec: PageSpec) -> bool:
+        """Return whether the simple view, or the full one, lists a page."""
+        if self._context.preferences.now.is_simple:
+            return not spec.sections or spec.key == "concepts"
+        return spec.key != SIMPLE
+
+    def _choose_view(self) -> None:
+        """Change between the simple view and the full one, and open a page that the view has."""
+        context, is_simple = self._context, self.is_simple.get()
+        context.preferences.change(is_simple=is_simple)
+        if is_simple or context.navigation.page == SIMPLE:
+            context.navigation.open(SIMPLE if is_simple else "training")
+
     def _add_footer(self) -> None:
         context, px = self._context, self._context.theme.px
+        self.is_simple = FlagVar(master=self, value=context.preferences.now.is_simple)
         self.show_advanced = FlagVar(master=self, value=context.preferences.now.show_advanced)
         box = Panel(self, context.theme, "sidebar")
         box.pack(side="bottom", fill="x", padx=px(PAD), pady=px(8))
+        self.simple_switch = Switch(
+            box, context.theme, self.is_simple, on="sidebar", text="Simple view", command=self._choose_view
+        )
+        self.simple_switch.pack(anchor="w")
+        context.tips.attach(self.simple_switch, lambda: "One page with what a LoRA needs. No setting is lost.")
         self.advanced_switch = Switch(
             box,
             context.theme,
@@ -129,6 +149,7 @@ class SideBar(Panel):
 
     def _follow_preferences(self) -> None:
         self.show_advanced.set(self._context.preferences.now.show_advanced)
+        self.is_simple.set(self._context.preferences.now.is_simple)
         self._show_needed()
 
     def _fit(self) -> None:

@@ -57,6 +57,7 @@ class UiSettings(BaseModel):
     geometry: str = ""
     page: str = HOME
     show_advanced: bool = False
+    is_simple: bool = False  # the side bar has the page of what a LoRA needs instead of those with all settings
     appearance: Literal["dark", "light"] = "dark"
     first_steps: str = ""  # the way to begin whose steps are shown; empty for none
     scale_percent: Annotated[int, Ge(0), Le(400)] = 0  # 0: as measured on the screen

@@ -17,6 +17,16 @@ from ui.forms.records import Group, claimed_sections, groups_of, variant_records
 # The choices that shape every page: the top bar is their only place. The fields of a method are on its page.
 TOP_BAR = ("model.family", "training.method", "training.trains")
 HOME = "home"  # the key of the first page
+SIMPLE = "simple"  # the key of the page with what a LoRA needs, whose fields are those of other pages
+SIMPLE_FIELDS = (
+    "model.base_model",
+    "data.resolution_px",
+    "adapter",
+    "training.epochs",
+    "training.learning_rate",
+    "output.destination",
+    "output.trigger_words",
+)
 TOP_BAR_TITLE = "Top bar"
 _OUTPUT_FIELDS = tuple(
     f"general.{name}"
@@ -64,7 +74,7 @@ class PageSpec:
     @property
     def section_title(self) -> str:
         """The heading of the side bar that the page is listed under; none for Home."""
-        return "" if self.key == HOME else "Settings" if self.sections else "Work"
+        return "" if self.key == HOME else "Settings" if self.sections or self.key == SIMPLE else "Work"
 
 
 SETTING_PAGES: tuple[PageSpec, ...] = (
@@ -166,6 +176,8 @@ def page_of(config_type: type[Config], path: str) -> PageSpec | None:
 
 def groups_on(page: PageSpec, config: Config) -> tuple[Group, ...]:
     """Return the groups of fields of a page, without fields that another page or the top bar shows."""
+    if page.key == SIMPLE:
+        return groups_of(config, SIMPLE_FIELDS)
     other_fields = {s for p in SETTING_PAGES if p.key != page.key for s in p.sections if "." in s}
     groups = groups_of(config, sections_of(page, type(config)), without=other_fields)
     return tuple(group_here for group in groups if (group_here := _without_top_bar(group, config)).records)
