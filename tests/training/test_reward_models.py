@@ -292,9 +292,7 @@ def test_methods_without_reward_gradient_take_any_reward(tiny_sd: Path, images: 
         assert all(m.by_reward_model["compressibility"] < 0 for m in measured)
         assert len(measured) == 3
     refused = check(reward_config(tmp_path, tiny_sd, images, {"kind": "compressibility"})).errors
-    assert [e.message for e in refused] == [
-        "AlignProp needs gradients, but JPEG compressibility is not differentiable."
-    ]
+    assert [e.message for e in refused] == ["AlignProp needs gradients, which JPEG compressibility does not have."]
 
 
 @pytest.mark.full

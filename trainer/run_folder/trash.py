@@ -48,11 +48,8 @@ def contents_of(run_dir: Path) -> Contents:
 
 def delete_run(run_dir: Path) -> DeletedRun:
     """Move a run to the trash of its workspace. Raises DarkroomError if it trains at the moment, and OSError."""
-    holder = holder_of(run_dir)
-    if holder is not None:
-        raise DarkroomError(
-            f"The run {run_dir.name} is in use by process {holder.pid}.", advice="Stop it first, then delete it."
-        )
+    if holder_of(run_dir) is not None:
+        raise DarkroomError(f"The run {run_dir.name} trains at the moment.", advice="Stop it first, then delete it.")
     if run_dir.parent.name != "runs":
         raise DarkroomError(f"{run_dir} is not a run in a workspace.", advice="Delete it in the file manager.")
     trash = run_dir.parent.parent / TRASH

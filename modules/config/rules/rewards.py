@@ -62,7 +62,7 @@ def reward_models(config: Config) -> Iterator[Problem]:
             continue
         path, spec = f"reward.models.{index}", REWARDS[scorer.kind]
         if scorer != held_out and method.needs_reward_gradient and not spec.is_differentiable:
-            message = f"{method.label} needs gradients, but {spec.label} is not differentiable."
+            message = f"{method.label} needs gradients, which {spec.label} does not have."
             yield Problem(f"{path}.kind", message, advice="Choose another reward model, or hold this one out.")
         for name, check in spec.checks.items():
             try:
