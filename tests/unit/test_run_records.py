@@ -185,6 +185,7 @@ def test_a_run_that_trains_is_found_by_its_lock_and_said_before_another_starts(
     for run_dir in (None, second):
         [problem] = problems_of_other_runs(config, run_dir)
         assert (problem.severity, first.name in problem.message) == ("warning", True)
+        assert problem.remedy == "queue"
     [problem] = problems_of_other_runs(config, first)
     assert problem.severity == "error"
     assert "in use by another run of this program" in problem.message
@@ -228,7 +229,7 @@ def test_deleted_runs_are_in_the_trash_until_it_is_emptied(tmp_path: Path) -> No
 def test_a_run_that_trains_is_not_deleted(tmp_path: Path, is_training: Callable[[Path], None]) -> None:
     run_dir = write_run(tmp_path, "one", [])
     is_training(run_dir)
-    with pytest.raises(DarkroomError, match="in use by process"):
+    with pytest.raises(DarkroomError, match="trains at the moment"):
         delete_run(run_dir)
     with pytest.raises(DarkroomError, match="not a run"):
         delete_run(tmp_path)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ui.widgets.files.browser import Purpose
 
 _MAX_WARNINGS = 8
+_MAX_OFFERS = 3
 
 
 class FolderMemory(Protocol):
@@ -112,6 +113,7 @@ class TkInteraction:
         """Show the warnings of the check and the preview of the run; return whether to start, or an offer to take."""
         named = {problem.remedy for problem in warnings}
         offers = [Answer(action, REMEDIES[r].label) for r, action in ACTIONS_OF_REMEDIES.items() if r in named]
+        offers = offers[:_MAX_OFFERS]  # the list of findings, which Back shows, has all of them
         answers = (*offers, Answer("back", "Back"), Answer("start", "Start", is_default=True))
         dialog = Dialog(self._root, self._theme, BEFORE_START, "", answers, severity="warning")
         theme, px = self._theme, self._theme.px
