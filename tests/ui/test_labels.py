@@ -94,8 +94,9 @@ def test_no_text_is_cut_off_on_any_page(scaled: Callable[[int], Window], percent
         window.settle()
         assert cut_off(frame) == [], page.key
         assert outside(frame, window.app.root) == [], page.key
-    entries = shell.side_bar.entries.values()
-    assert all(e.winfo_ismapped() for e in entries)
+    hidden = [key for key, entry in shell.side_bar.entries.items() if not entry.winfo_ismapped()]
+    assert hidden == ["simple"]  # the page of the simple view
+    entries = [entry for key, entry in shell.side_bar.entries.items() if key not in hidden]
     if percent == 100:  # all entries are visible without scrolling
         lowest = max(e.winfo_rooty() + e.winfo_height() for e in entries)
         canvas = shell.side_bar.scroll.canvas

@@ -126,10 +126,11 @@ def test_edited_settings_are_named() -> None:
     assert describe_edits(changes(config, Config())) == ""
     for path in edits:
         config, _ = set_path(config, path, 7)
-    assert describe_edits(changes(config, Config())[:1]).endswith("1 setting (Seed). It applies to the next run.")
+    first = describe_edits(changes(config, Config())[:1])
+    assert first.endswith("1 setting (Loader threads). It applies to the next run.")
     config, _ = set_path(config, "validation.num_timesteps", 9)
     words = describe_edits(changes(config, Config()))
-    assert words.startswith("Changed since Start: 5 settings (Seed, ")
+    assert words.startswith("Changed since Start: 5 settings (Loader threads, ")
     assert words.endswith(" and 1 more). They apply to the next run.")
 
 
