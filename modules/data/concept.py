@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
@@ -247,6 +248,11 @@ class Concept(Section):
     ] = "#ffffff"
     image: ImageChanges = ImageChanges.with_defaults()
     text: CaptionChanges = CaptionChanges.with_defaults()
+
+    @property
+    def label(self) -> str:
+        """What it is called in lists: its name, or else that of its folder."""
+        return self.name or Path(self.path).name or "no folder"
 
     @property
     def dataset_kind(self) -> DatasetKind:

@@ -87,7 +87,7 @@ def card_of(
     index: int, concept: Concept, result: Result | None, facts: ScanFacts | None, *, kind_label: str
 ) -> ConceptCard:
     """Return the card of a concept; `result` and `facts` come from its scan, None while it is unknown."""
-    name = concept.name or Path(concept.path).name or "no folder"
+    name = concept.label
     common = (index, name, concept.kind, kind_label, concept.path, concept.enabled)
     if facts is None:
         figures = "scanning…" if result is None else str(result)

@@ -168,7 +168,7 @@ class Scans:
         self._running = (key, job)
 
     def _report_progress(self, concept: Concept, _what: str, done: int, total: int) -> None:
-        self._report(ScanProgress(concept.name or Path(concept.path).name, done, total, len(self._waiting)))
+        self._report(ScanProgress(concept.label, done, total, len(self._waiting)))
 
     def _report(self, progress: ScanProgress | None) -> None:
         self.progress = progress

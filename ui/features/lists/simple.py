@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tkinter as tk
-from pathlib import Path
 
 from modules.config.schema import Config
 from modules.system.problem import count
@@ -53,7 +52,7 @@ class ImagesCard(Card):
     def refresh(self) -> None:
         """Name the folders, and count the settings that only the full view shows."""
         form = self._context.form
-        names = [c.name or Path(c.path).name or "no folder" for c in form.config.concepts if c.enabled]
+        names = [c.label for c in form.config.concepts if c.enabled]
         self.text.set_text(", ".join(names) if names else "None yet: add ten to fifty good images.")
         baseline = form.baseline if form.source.kind in ("built_in", "preset") else Config()
         parts = []

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from modules.config.records import top_records
@@ -118,7 +117,7 @@ def detail_lines(item: Item) -> list[str]:
     config = item.config
     training, record = config.training, top_records(Config)["training.optimizer"]
     optimizer = record.choices.get(training.optimizer.name, training.optimizer.name)
-    names = [c.name or Path(c.path).name or "no folder" for c in config.concepts if c.enabled]
+    names = [c.label for c in config.concepts if c.enabled]
     more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
     return [
         describe_training(item),
