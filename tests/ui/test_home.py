@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from trainer.launch import RunRequest
 from trainer.preflight.machine import Machine
 from trainer.run_folder.records import RunRecord
 from ui.app import home_cards, recent_runs
-from ui.app.home_model import lacks_images, machine_rows, why_no_gpu
+from ui.app.home_model import RecentRuns, lacks_images, machine_rows, why_no_gpu, work_of
 from ui.app.recent_runs import describe_run
 from ui.features.first_steps.model import WAYS
 from ui.forms.model import Source
@@ -42,12 +43,8 @@ def past_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[RunRecord
     """The newest runs that Home finds, instead of those in workspaces; and a computer without a GPU."""
     runs: list[RunRecord] = []
     monkeypatch.setattr(recent_runs, "read_newest", lambda *_known: (tuple(runs), {}))
-    monkeypatch.setattr(home_cards, "_MACHINE", f"{__name__}:this_desktop")
+    monkeypatch.setattr(home_cards, "_find_machine", lambda: DESKTOP)
     return runs
-
-
-def this_desktop() -> Machine:
-    return DESKTOP
 
 
 def texts(widget: Any) -> str:
@@ -105,6 +102,19 @@ def test_it_states_whether_the_config_can_start_and_leads_there(
     home.work.buttons["page_run"].invoke()
     ready.settle()
     assert context.navigation.page == "run"
+
+
+def test_resume_is_offered_once_it_is_known_that_the_run_has_not_finished(ready: Window, tmp_path: Path) -> None:
+    context, starter = ready.app.context, ready.app.starter
+    starter.resumable = SimpleNamespace(run_dir=tmp_path, step=7)  # type: ignore[assignment]
+
+    def offers(records: list[RunRecord] | None) -> list[str]:
+        return [press.label for press in work_of(context, starter, records).buttons]
+
+    assert offers(None) == ["Start"]
+    assert offers([record(tmp_path)]) == ["Start"]
+    assert offers([record(tmp_path, ending="crashed")]) == ["Start", "Resume at step 7"]
+    assert RecentRuns(context.pump.background).records is None
 
 
 def test_the_newest_runs_have_their_last_sample_and_open_in_the_list(

@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modules.system.factories import load_factory
 from ui.app.home_model import machine_rows, why_no_gpu
 from ui.features.queue.model import QueueControl
 from ui.forms.context import Context
@@ -106,7 +105,9 @@ class RunTile(Panel):
         note = "" if self.image_key else "no samples"
         self._image = Text(frame, theme, note, colour="faint", on="field", anchor="center")
         self._image.pack(fill="both", expand=True)
-        title, ending, colour, started = load_factory("ui.app.recent_runs:describe_run")(record)
+        from ui.app.recent_runs import describe_run  # there are runs: the module is loaded
+
+        title, ending, colour, started = describe_run(record)
         self._name = FittedText(self, theme, title, role="strong", on="card")
         lines = (self._name, FittedText(self, theme, ending, role="small", colour=colour, on="card"))
         for line in (*lines, FittedText(self, theme, started, role="caption", colour="muted", on="card")):
@@ -145,7 +146,7 @@ class MachineCard(Card):
 
     def find(self) -> None:
         """Read the hardware in the background, which runs a tool of the driver; the free memory changes."""
-        self._context.pump.background.run(lambda: load_factory(_MACHINE)(), self._show)
+        self._context.pump.background.run(_find_machine, self._show)
 
     def _show(self, machine: Machine) -> None:
         if machine == self.machine or not self.winfo_exists():
@@ -167,7 +168,10 @@ class MachineCard(Card):
             self._note.grid_remove()
 
 
-_MACHINE = "trainer.preflight.machine:this_machine"
+def _find_machine() -> Machine:
+    from trainer.preflight.machine import this_machine
+
+    return this_machine()
 
 
 class QueueCard(Card):

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from modules.config.records import top_records
 from modules.config.schema import Config
 from modules.config.usage import learns_from, method_of
-from modules.system.factories import load_factory
 from modules.system.problem import count, cut, errors_in
 from ui.features.run.model import Starter
 from ui.forms.context import Context
@@ -23,8 +22,8 @@ from ui.loop.wording import PHASE_LABELS, format_duration
 if TYPE_CHECKING:
     from trainer.preflight.machine import Machine
     from trainer.run_folder.records import RunRecord
+    from ui.app.recent_runs import Stamps
 
-_READ = "ui.app.recent_runs:read_newest"
 _MAX_NOTES_CHARS = 220
 _GB = 1e9
 
@@ -106,10 +105,10 @@ def lacks_images(config: Config) -> bool:
 
 
 def describe_training(config: Config) -> tuple[str, ...]:
-    """Return what a config trains, and with which model and images, each as a line."""
+    """Describe the training of a config in two lines: its target and length, and its model and images."""
     target = top_records(type(config))["training.trains"].choices.get(config.training.trains, "")
     method = method_of(config).label if config.training.trains != "vae" else ""
-    names = [c.name or Path(c.path).name or "no folder" for c in config.concepts if c.enabled]
+    names = [c.label for c in config.concepts if c.enabled]
     model = f"Base model: {config.model.base_model}" if config.model.base_model else "No base model"
     lines = (
         (f"{target} for {config.family.label}", method, count(config.training.epochs, "epoch")),
@@ -144,30 +143,34 @@ def why_no_gpu(machine: Machine) -> str:
 
 
 class RecentRuns:
-    """The records of the newest runs of some workspaces; `changed` is emitted when they differ. `is_known` is False
-    until they have been read.
-    """
+    """The records of the newest runs of some workspaces, None until they are read; `changed` when they differ."""
 
     def __init__(self, background: Background) -> None:
-        self.records: tuple[RunRecord, ...] = ()
-        self.is_known = False
+        self.records: tuple[RunRecord, ...] | None = None
         self.changed: Signal[[]] = Signal()
         self._background = background
-        self._stamps: Mapping[Path, tuple[object, ...]] = {}
+        self._stamps: Stamps = {}
         self._job: Job | None = None
 
     def refresh(self, workspaces: Sequence[Path]) -> None:
         """Read the runs that are new or have changed."""
         if self._job is not None:
             self._job.cancel()
-        known = {record.run_dir: record for record in self.records}
+        known = {record.run_dir: record for record in self.records or ()}
         stamps, places = dict(self._stamps), tuple(workspaces)
-        # Imported by the thread: the window starts without it.
-        self._job = self._background.run(lambda: load_factory(_READ)(places, known, stamps), self._keep)
+        self._job = self._background.run(lambda: _read(places, known, stamps), self._keep)
 
-    def _keep(self, found: tuple[tuple[RunRecord, ...], Mapping[Path, tuple[object, ...]]]) -> None:
+    def _keep(self, found: tuple[tuple[RunRecord, ...], Stamps]) -> None:
         self._job = None
         records, self._stamps = found
-        if records != self.records or not self.is_known:
-            self.records, self.is_known = records, True
+        if records != self.records:
+            self.records = records
             self.changed()
+
+
+def _read(
+    workspaces: Sequence[Path], known: Mapping[Path, RunRecord], stamps: Stamps
+) -> tuple[tuple[RunRecord, ...], Stamps]:
+    from ui.app.recent_runs import read_newest  # by the thread: the window starts without it
+
+    return read_newest(workspaces, known, stamps)

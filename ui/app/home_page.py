@@ -93,7 +93,7 @@ class HomePage:
         return False
 
     def _show_runs(self) -> None:
-        self.recent.show(self._runs.records)
+        self.recent.show(self._runs.records or ())
         self._refresh()
 
     def _arrange(self) -> None:
