@@ -16,7 +16,6 @@ from trainer.events import PhaseChanged, RunFinished
 from trainer.launch import RunRequest
 from trainer.rollout_events import ChoicesWanted
 from trainer.run_folder.choices import SKIP, TIE, Answer, Request, answer, answer_of, ask, withdraw
-from ui.app.catalogue import PAGES
 from ui.features.choose.page import BEST, BETTER_OF_TWO, WORST
 from ui.loop.wording import PHASE_LABELS
 from ui.widgets.grid_layout import largest_squares
@@ -157,7 +156,7 @@ def test_shortcuts_stay_shortcuts(window: Window, run: FakeRun, tmp_path: Path) 
         page.frame.event_generate(sequence)
     window.settle()
     assert window.asked.asked("ask_save_file")
-    assert window.app.context.navigation.page == PAGES[1].key
+    assert window.app.context.navigation.page == "model"
     assert answers(window, requests) == [None]
 
 

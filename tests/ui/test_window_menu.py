@@ -164,7 +164,7 @@ def test_an_entry_has_its_mark_right_of_the_shortcut_and_opens_wherever_it_is_cl
     entry.set_mark("!", "error")
     window.settle()
     places = {str(w.cget("text")): w.winfo_x() for w in entry.winfo_children() if isinstance(w, Text)}
-    assert places["Data"] < places["Ctrl+4"] < places["!"]
+    assert places["Data"] < places["Ctrl+3"] < places["!"]
     next(w for w in entry.winfo_children() if isinstance(w, Text) and w.cget("text") == "!").event_generate(
         "<Button-1>"
     )
@@ -174,7 +174,7 @@ def test_an_entry_has_its_mark_right_of_the_shortcut_and_opens_wherever_it_is_cl
 def test_entries_show_their_shortcut_instead_of_a_tip_and_top_bar_links_focus(window: Window) -> None:
     entry = window.app.shell.side_bar.entries["data"]
     entry.event_generate("<Enter>")
-    assert entry.shown_shortcut == "Ctrl+4"
+    assert entry.shown_shortcut == "Ctrl+3"
     entry.event_generate("<Leave>")
     assert entry.shown_shortcut == ""
     assert {page.section_title for page in PAGES} == {"", "Settings", "Work"}

@@ -56,6 +56,16 @@ PAGES: tuple[PageSpec, ...] = (
         on_demand=True,
     ),
 )
+_LETTERS: Mapping[str, str] = {
+    SIMPLE: "B",
+    "embeddings": "E",
+    "run": "R",
+    "choose": "G",
+    "sample": "M",
+    "tools": "L",
+    "runs": "H",
+    "queue": "U",
+}
 _FORM_PAGE = "ui.forms.form_page:FormPage"
 _VIEWS: Mapping[str, str] = {
     HOME: "ui.app.home_page:HomePage",
@@ -84,6 +94,6 @@ def page_named(key: str) -> PageSpec:
 
 
 def page_shortcut(page: PageSpec) -> str:
-    """Return the shortcut that opens a page: a digit by its place in the side bar, letters from the eleventh on."""
-    letters = {"embeddings": "E", "run": "R", "choose": "G", "sample": "M", "tools": "L", "runs": "H", "queue": "U"}
-    return f"Ctrl+{letters.get(page.key) or (PAGES.index(page) + 1) % 10}"
+    """Return the shortcut that opens a page: its letter, or the digit of its place among the others."""
+    with_digit = [p.key for p in PAGES if p.key not in _LETTERS]
+    return f"Ctrl+{_LETTERS.get(page.key) or with_digit.index(page.key) + 1}"
