@@ -1,4 +1,4 @@
-"""What fixes a problem besides its field: the window has a button for it, the command line prints the command.
+"""The remedies of problems: for each, the window has a button, and the command line prints the command.
 
 A `Problem` names its remedy. A new one is a record here, and the window's action for it in `ui/loop/interaction.py`.
 """
@@ -13,7 +13,7 @@ from modules.system.problem import Problem
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """What a button that fixes a problem is called, and the same as a sentence for the command line."""
+    """A way to fix a problem: the label of its button, and a sentence for the command line."""
 
     name: str
     label: str

@@ -46,7 +46,7 @@ def test_every_remedy_that_a_check_names_is_a_record_and_every_record_is_named()
 
 
 def test_the_window_has_an_action_for_every_remedy() -> None:
-    """That of a taken destination is asked at the start, where both can be kept."""
+    """The question about a taken destination comes at the start, where both can be kept."""
     assert ACTIONS_OF_REMEDIES.keys() == REMEDIES.keys() - {"destination"}
 
 

@@ -37,7 +37,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class ForkSource:
-    """What a fork can start from: a backup of a run, or a model that the run has saved, whose weights alone count.
+    """The start of a fork: a backup of a run, or a model that the run has saved, of which only the weights count.
 
     `run` is the name of the run in sentences; `step` is -1 if it is not known.
     """

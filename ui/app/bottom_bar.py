@@ -15,7 +15,7 @@ from ui.forms.changes import changes
 from ui.forms.context import Context
 from ui.loop.run_state import RunState
 from ui.loop.wording import OUTCOME_LABELS, PHASE_LABELS, format_download, format_duration, format_loss
-from ui.widgets.controls import Button
+from ui.widgets.controls import Button, ButtonStyle
 from ui.widgets.menu import make_menu, open_at
 from ui.widgets.panel import Panel, Text
 from ui.widgets.progress import ThinBar
@@ -200,9 +200,8 @@ class BottomBar(Panel):
             label = "Start the fork"
         if self.start.cget("text") != label:
             self.start.configure(text=label)
-        self.start.restyle(
-            "danger" if can_stop or stage == "stopping" else "plain" if self._is_elsewhere() else "primary"
-        )
+        style: ButtonStyle = "plain" if self._is_elsewhere() else "primary"
+        self.start.restyle("danger" if can_stop or stage == "stopping" else style)
         self.start.set_enabled(can_stop or stage == "idle")
         self._show_second(stage)
 

@@ -1,4 +1,4 @@
-"""What PixArt's transformer needs besides diffusers' class: its positions, and a kernel for its self-attention."""
+"""The positions of PixArt's transformer, which its files lack, and kernels for its self-attention."""
 
 from __future__ import annotations
 

@@ -23,8 +23,6 @@ CHOICES: Mapping[Choice, str] = {
     "without": "Without these words",
     "empty": "Without a caption",
 }
-
-
 _MAX_AT_ONCE = 200  # files that are written while the window waits
 
 
