@@ -189,15 +189,17 @@ def walk(settings: Oft, walk: Replay, path: str, weight: Shape, x: Array, out: A
     """Run OFT on the estimate's tape: the rotation of the outputs, or of the inputs before the weight once more."""
     shapes = factor_shapes(settings, weight)
     size = weight[0] if settings.rotates == "outputs" else math.prod(weight[1:])
-    # The rotations are kept in float32, and also in 16 bits if the pass is in 16 bits.
-    rotations = size * block_size_of(settings, size) * (3 if walk.plan.compute_bytes else 1)
+    # In float32 Cayley's transform keeps its result, and its series three powers and, in a pass in float32, the result.
+    # A pass in 16 bits keeps the result in those too.
+    num_kept = 1 if settings.rotates == "outputs" else 3 if walk.plan.compute_bytes else 4
+    rotations = size * block_size_of(settings, size) * (2 * num_kept + 1 if walk.plan.compute_bytes else num_kept)
     if settings.rotates == "outputs":
         turned = walk.adapter_product(path, out, shapes, channels=weight[0], out=out, composed=rotations)
         return walk.product(turned, out) if settings.rescale else turned
     if math.prod(weight[2:]) > 1:
         return walk.adapter_product(path, x, shapes, channels=weight[0], out=out, composed=math.prod(weight))
     rotated = walk.adapter_product(path, x, shapes, channels=weight[1], out=x, composed=rotations)
-    return walk.adapter_product(path, rotated, {}, channels=weight[0], out=out)
+    return walk.own_product(rotated, weight, out=out)
 
 
 def network(settings: Oft) -> NetworkMetadata:

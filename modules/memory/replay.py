@@ -369,6 +369,14 @@ class Replay:
             self.tape.mark(result.num_bytes + taken.num_bytes)
         return replace(result, channels=channels)
 
+    def own_product(self, x: Array, weight: Shape, *, out: Array) -> Array:
+        """A product of a layer's own frozen weight with an adapter's result; only a convolution saves its input."""
+        taken = self._taken(x)
+        result = self._product(out.numel, taken.channels, item_bytes=taken.item_bytes, needs_grad=self._records)
+        if self._records and len(weight) > 2:
+            self._keep(taken)
+        return replace(result, channels=weight[0])
+
     def add(self, x: Array, y: Array) -> Array:
         """A sum of two arrays, which saves neither; y may be smaller and is then broadcast."""
         item_bytes = max(x.item_bytes, y.item_bytes)

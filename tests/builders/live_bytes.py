@@ -75,19 +75,25 @@ def cuda_autocast(dtype: torch.dtype) -> Iterator[Callable[[], None]]:
             *[cast(a, to) for a in args], **{k: cast(v, to) for k, v in kwargs.items()}
         )
 
-    halves = dict.fromkeys(("linear", "conv2d", "scaled_dot_product_attention"), dtype)
-    table = {**halves, "group_norm": torch.float32, "layer_norm": torch.float32}
-    plain = {name: getattr(functional, name) for name in table}
+    halves = dict.fromkeys(((functional, name) for name in ("linear", "conv2d", "scaled_dot_product_attention")), dtype)
+    singles = dict.fromkeys(((functional, name) for name in ("group_norm", "layer_norm")), torch.float32)
+    table: dict[tuple[Any, str], torch.dtype] = {
+        **halves,
+        (torch, "einsum"): dtype,
+        (torch, "matmul"): dtype,
+        **singles,
+    }
+    plain = {(module, name): getattr(module, name) for module, name in table}
     is_autocast = delta_adapter._is_autocast
-    for name, to in table.items():
-        setattr(functional, name, casting(plain[name], to))
+    for (module, name), to in table.items():
+        setattr(module, name, casting(plain[module, name], to))
     delta_adapter._is_autocast = lambda x: True
     try:
         yield end
     finally:
         delta_adapter._is_autocast = is_autocast
-        for name, function in plain.items():
-            setattr(functional, name, function)
+        for (module, name), function in plain.items():
+            setattr(module, name, function)
 
 
 _PACKED = ("packed", "scales", "down", "up")  # of a quantized layer

@@ -292,6 +292,7 @@ OF_ADAPTERS = [
     Case("sd1", 512, 1, "oft", F32, False, "block"),
     Case("sd1", 512, 1, "embedding", F32, False, "off"),
     Case("sd1", 512, 1, "oft v2", BF16, True, "off"),
+    Case("sd1", 512, 1, "oft v2", F32, False, "block"),
     Case("sd1", 512, 1, "dora of inputs", F32, True, "block"),
 ]
 CASES = [*DAILY, *(pytest.param(c, marks=pytest.mark.full) for c in [*OF_ADAPTERS, *REST] if c not in DAILY)]
