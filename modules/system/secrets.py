@@ -129,10 +129,17 @@ def _sift(node: Any, path: str, notes: list[Problem]) -> Any:
     for key, value in node.items():
         if not _is_secret(path, str(key)):
             kept[key] = _sift(value, f"{path}{key}.", notes)
-        elif value:
+        elif _is_set(value):
             message = "Passwords and tokens are not imported into configs."
             notes.append(Problem(f"{path}{key}", message, "info", f"Import them with {WHERE_TO_IMPORT}."))
     return kept
+
+
+def _is_set(value: Any) -> bool:
+    """Return whether a secret, or any of a group of them, is set; OneTrainer writes a group with all values empty."""
+    if isinstance(value, Mapping):
+        return any(_is_set(v) for key, v in value.items() if key != "__version" and (key, v) != ("user", "root"))
+    return bool(value)
 
 
 def _is_secret(path: str, key: str) -> bool:

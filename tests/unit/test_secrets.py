@@ -326,6 +326,13 @@ def test_what_opens_a_cloud_machine_is_not_kept_with_its_settings(kept_under: st
     assert not [p for p in said if "planted01" in str(p)]
 
 
+def test_a_group_of_secrets_that_onetrainer_writes_empty_needs_no_note() -> None:
+    cloud = {"__version": 0, "api_key": "", "host": "", "port": 0, "user": "root", "password": ""}
+    tree = {"secrets": {"__version": 0, "huggingface_token": "", "cloud": cloud}}
+    assert without_secrets(tree) == ({}, [])
+    assert without_secrets({"secrets": {"cloud": {**cloud, "host": "planted01"}}})[1]
+
+
 def test_no_setting_of_ours_has_the_name_of_a_secret() -> None:
     tree = encode(Config())
     assert without_secrets(tree) == (tree, [])
