@@ -262,8 +262,8 @@ class EndCard(Card):
             self.buttons[name] = button
         self.title = Text(header, context.theme, role="heading", on="card")
         self.title.pack(side="left")
-        self.text = FittedText(header, context.theme, "", on="card", colour="muted")
-        self.text.pack(side="left", fill="x", expand=True, padx=(self._px(12), 0))
+        self.text = FittedText(self.body, context.theme, "", on="card", colour="muted")
+        self.text.pack(fill="x", padx=(self._px(12), 0))
         context.tips.attach(self.text, lambda: self.text.hidden_text)
 
     def _tip_of(self, name: str, tip: str) -> str:
