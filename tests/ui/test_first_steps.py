@@ -14,11 +14,13 @@ from modules.config.schema import Config
 from modules.data.concept import Concept
 from modules.settings.every import Every
 from modules.system.hardware import GpuMemory
+from modules.system.problem import Problem
 from tests.ui.conftest import Window
 from tests.ui.driving import walk
 from trainer.launch import RunRequest
 from trainer.preflight.machine import Machine
 from trainer.preflight.presets_here import Offer, RunEstimate
+from trainer.preflight.report import Report
 from ui.app.catalogue import PAGES
 from ui.features.captions.annotate_window import AnnotateWindow
 from ui.features.first_steps import looking
@@ -288,3 +290,15 @@ def test_the_presets_and_the_needs_of_the_settings_are_found_in_the_background(
     assert (context.form.config.training.epochs, context.form.config.sampling.every.n) == (100, 20)
     window.settle()
     assert card.buttons["go"].cget("text") == "Start"
+
+
+def test_an_error_of_the_check_before_a_start_is_a_step_of_its_own(ready: Window) -> None:
+    card, context, starter = ready.app.shell.first_steps, ready.app.context, ready.app.starter
+    context.preferences.change(first_steps="config")
+    context.form.load(context.form.config, Source("old", Path("old.json"), "file"))
+    ready.open_page("training")
+    assert card.buttons["go"].cget("text") == "Start"
+    starter.report, starter._report_of = Report((Problem("training.device", "No GPU."),), None), context.form.config
+    starter.changed()
+    ready.settle()
+    assert card.buttons["go"].cget("text") == "Open Model"

@@ -27,7 +27,7 @@ from trainer.run_folder.records import RunRecord, read_record
 from trainer.run_queue.file import QueueFile
 from ui.app.offers import EDITED, ELSEWHERE, FORK, QUEUE, Offers
 from ui.features.queue.model import QueueControl
-from ui.features.run.model import ANOTHER_RUN, QUEUE_RUNS
+from ui.features.run.model import QUEUE_RUNS, RUN_IN_PROGRESS
 from ui.features.runs.forking import fork_choices, fork_config, proposed_name, with_name
 from ui.forms.preferences import Preferences, UiSettings
 from ui.widgets.notices import CRASHED_RUN, Notices
@@ -250,7 +250,7 @@ def test_a_fork_while_a_run_trains_is_shown_and_waits(desk: Desk) -> None:
     desk.fork(backup)
     desk.wait_until(lambda: desk.keys() == [FORK])
     [notice] = desk.notices.items
-    assert ANOTHER_RUN in notice.text
+    assert RUN_IN_PROGRESS in notice.text
     assert not notice.replies
     desk.session.is_reserved = True  # the queue has the next turn
     assert desk.engine.run is not None
@@ -277,7 +277,7 @@ def test_a_run_that_begins_while_a_question_is_open_is_said(desk: Desk) -> None:
     desk.asked.choose = choose  # type: ignore[method-assign,assignment]
     desk.press("Start")
     desk.wait_until(lambda: desk.findings.items)
-    assert [f.problem.message for f in desk.findings.items] == [ANOTHER_RUN]
+    assert [f.problem.message for f in desk.findings.items] == [RUN_IN_PROGRESS]
     assert len(desk.engine.requests) == 1
     assert desk.starter.fork_from is not None
 

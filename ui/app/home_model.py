@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from modules.config.records import top_records
 from modules.config.schema import Config
 from modules.config.usage import learns_from, method_of
-from modules.system.problem import count, cut, errors_in
+from modules.system.problem import count, cut
 from ui.features.run.model import Starter
 from ui.forms.context import Context
 from ui.forms.findings import locate
@@ -92,8 +92,8 @@ def _readiness(context: Context, starter: Starter) -> tuple[str, str, Press]:
     report = starter.current_report
     if report is None:
         return "No setting has an error. Start checks the images and the memory, then trains.", "label", start
-    if number := len(errors_in(list(report.problems))):
-        return f"The last check found {count(number, 'error')}: Start lists them.", "error", start
+    if number := len(report.errors):
+        return f"The last check found {count(number, 'error')}. Start lists what it found.", "error", start
     preview = report.preview
     length = f": {count(preview.total_steps, 'step')}" if preview is not None and preview.total_steps else ""
     return f"Ready{length}.", "good", start

@@ -30,6 +30,7 @@ from ui.widgets.theme import Theme
 from ui.widgets.tooltip import Tooltips
 
 if TYPE_CHECKING:
+    from trainer.preflight.report import Report
     from trainer.run_folder.fork import ForkSource
     from ui.loop.past_runs import Result
 
@@ -45,6 +46,10 @@ class RunStarter(Protocol):
     @property
     def can_start(self) -> bool:
         """Whether a run can be started."""
+
+    @property
+    def current_report(self) -> Report | None:
+        """The report of the last check, if the settings are still those that were checked."""
 
     def known_steps(self, config: Config) -> int:
         """Return how many steps a run of a config has; 0 if no check has counted them."""

@@ -273,11 +273,12 @@ class FirstStepsBar(Panel):
 
     def _progress(self) -> Progress:
         context, state = self._context, self._context.session.state
+        report = context.starter.current_report
         return Progress(
             context.form.config,
             context.form.source,
             context.form.baseline,
-            num_errors=len(context.field_problems.errors),
+            num_errors=len(context.field_problems.errors) + (len(report.errors) if report is not None else 0),
             has_started=context.session.is_active or state.started is not None,
             has_finished=state.finished is not None,
             num_images=self._look.num_images,

@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # the window needs these when a run begins
     from trainer.launch import RequestKind, RunRequest
     from trainer.run_folder.fork import ForkSource
 
-QUEUE_RUNS, ANOTHER_RUN = "The queue is running.", "Another run is training."  # why no run can start
+QUEUE_RUNS, RUN_IN_PROGRESS = "The queue is running.", "A run is in progress."  # why no run can start
 _MAX_DETAILS_CHARS = 50_000
 
 
@@ -82,7 +82,7 @@ class Starter:
         """Why no run can be started now; empty if one can."""
         if self.can_start:
             return ""
-        return QUEUE_RUNS if self._session.is_reserved else ANOTHER_RUN
+        return QUEUE_RUNS if self._session.is_reserved else RUN_IN_PROGRESS
 
     @property
     def can_resume(self) -> bool:
