@@ -28,6 +28,7 @@ _FLOP_PER_WEIGHT_AND_PIXEL = 6e12 / (_WEIGHTS * _PIXELS)
 # for an image of one with checkpointing on an RTX 4090, counted 0.2 s (kohya_ss 1288).
 _OF_USERS = 4.0
 _CORE_FLOPS = 40e9  # of one core in float32: SD 1.5's UNet took 10.4 s for a pass at 512 px on one, and 12.6 s by this
+_OPERATION_SECONDS = 0.13e-3  # on a processor, however small: the demo's step took 0.15 s for its 1,071 operations
 _BUS = 12e9 * _UNIT_SECONDS  # bytes in a unit of time
 _CARD_MEMORY = 1e12 * _UNIT_SECONDS
 _HOST_MEMORY = 20e9 * _UNIT_SECONDS
@@ -117,13 +118,14 @@ def step_seconds(facts: StepFacts, *, num_cores: int) -> float:
     """Return about how long an optimizer step takes: on a card of the middle class, or on cores of a processor.
 
     Cards of today differ by a factor of four, so that it may be half or twice as long. A processor computes for nearly
-    all of the time: the FLOPs of the passes, and the update of the weights.
+    all of the time: the FLOPs of the passes, or its operations if the model is tiny, and the update of the weights.
     """
     if facts.on_gpu:
         return step_time(facts) * _UNIT_SECONDS * _OF_USERS
     forward = facts.work * facts.num_weights * facts.pixels * facts.batch_size * _FLOP_PER_WEIGHT_AND_PIXEL
     passes = 2 + facts.trains_weights + _RECOMPUTED[facts.checkpointing]
     computing = forward * passes / (_CORE_FLOPS * max(1, num_cores))
+    computing = max(computing, kernels_of(facts) * _OPERATION_SECONDS)
     return facts.accumulation_steps * computing + _updating(facts) * _UNIT_SECONDS
 
 

@@ -98,7 +98,7 @@ def test_check_reports_the_problems_and_the_preview(config_file: Path, capsys: p
     assert main(["check", str(config_file)]) == 0
     reported = capsys.readouterr().out
     assert "5 images (3 at 64x64, 2 at 80x48), 0 for validation." in reported
-    assert "3 steps in the first epoch, 6 in total." in reported
+    assert "3 steps in the first epoch, 6 in total, roughly " in reported
     assert main(["check", str(config_file), "--set", "model.base_model=nowhere", "--json"]) == 2
     data = json.loads(capsys.readouterr().out)
     assert [p["path"] for p in data["problems"] if p["severity"] == "error"] == ["model.base_model"]

@@ -15,6 +15,7 @@ from modules.system.problem import Problem
 from tests.ui.conftest import Window
 from tests.ui.driving import walk
 from trainer.preflight import Preview
+from trainer.preflight.report import RunFigures
 from ui.loop.interaction import Answer, Failure
 from ui.loop.log_lines import LogLine
 from ui.loop.series import Series
@@ -103,11 +104,21 @@ def test_a_line_of_text(screen: tk.Tk, theme: Theme) -> None:
 
 def test_the_start_dialog_shows_warnings_and_preview(screen: tk.Tk, theme: Theme) -> None:
     warnings = [Problem("x", f"Warning {n}.", "warning", "Mind it.") for n in range(10)]
-    preview = Preview(12, 4, 1, (("64x64", 12),), (("a.png", "broken"),), 12, 120)
+    figures = RunFigures(7_300.0, 9_100_000_000, 8_000_000_000, on_gpu=True)
+    preview = Preview(12, 4, 1, (("64x64", 12),), (("a.png", "broken"),), 12, 1200, figures=figures)
     seen: list[str] = []
     when_open(screen, lambda d: (seen.append(texts_in(d)), d.buttons["start"].invoke()))
     assert TkInteraction(screen, theme).confirm_start(warnings, preview)
-    for words in ("Warning 0. Mind it.", "and 2 more", "12 images, 120 steps in total", "4 validation images"):
+    for words in (
+        "Warning 0. Mind it.",
+        "and 2 more",
+        "12 images, 1,200 steps in total",
+        "4 validation images",
+        "Steps",
+        "2 hours",
+        "9.1 of 8 GB",
+        "Memory of the card",
+    ):
         assert words in seen[0]
     when_open(screen, lambda d: d.buttons["back"].invoke())
     assert not TkInteraction(screen, theme).confirm_start(warnings, None)

@@ -17,7 +17,8 @@ from modules.optim.optimizers.adam import AdamW
 from modules.optim.optimizers.factored import Adafactor
 from modules.optim.optimizers.sums import Sgd
 from modules.optim.spec import OptimizerSettings
-from modules.system.hardware import GpuMemory, gpu_memory
+from modules.system import hardware
+from modules.system.hardware import GpuMemory, Hardware, gpu_memory
 from modules.system.paths import PROGRAM_ROOT
 from modules.system.problem import Problem
 from tests.builders.budgets import budget_of_run
@@ -30,8 +31,8 @@ from trainer.preflight.budget import (
     disk_problems,
     memory_problems,
 )
-from trainer.preflight.estimates import cached_sizes_of
-from trainer.preflight.room import chosen_blocks, with_blocks
+from trainer.preflight.estimates import cached_sizes_of, figures_of
+from trainer.preflight.room import chosen_blocks, on_card, with_blocks
 from trainer.preflight.run_budget import known_budget, memory_estimate
 
 GB = 1_000_000_000
@@ -80,7 +81,8 @@ def test_the_estimate_names_the_peak_phase_and_its_parts() -> None:
     assert found.peak.phase == "training"
     assert found.is_published
     assert [p.phase for p in found.phases] == ["encoding images", "training"]
-    line = describe_memory(budget_of_run(config(), SIZES))
+    budget = budget_of_run(config(), SIZES)
+    line = describe_memory(budget, budget)
     assert line.startswith("About ")
     assert "while training" in line
     assert "activations" in line
@@ -90,15 +92,30 @@ def test_the_estimate_names_the_peak_phase_and_its_parts() -> None:
 def test_the_line_says_what_automatic_checkpointing_does_with_the_free_memory() -> None:
     """As the run does at its start; without a known memory it is the least that the run needs."""
     budget = budget_of_run(config(parts=with_part("unet", checkpointing="auto", train=True)), SIZES)
-    least = describe_memory(budget)
+    least = describe_memory(budget, budget)
     assert least.startswith(f"About {in_gb(budget.peak_bytes)} while training")
     assert "uses more where more is free" in least
-    on_card = describe_memory(budget, free_bytes=12 * GB)
+    line = describe_memory(budget, on_card(budget, 12 * GB))
     blocks = chosen_blocks(budget, limit_bytes=round(0.9 * 12 * GB))
-    assert f"recomputes {len(blocks['unet'])} blocks in the memory that is free now" in on_card
-    assert f"needs at least {in_gb(budget.peak_bytes)}." in on_card
-    assert f"About {in_gb(with_blocks(budget, blocks).peak_bytes)} while training" in on_card
-    assert "checkpointing" not in describe_memory(budget_of_run(config(), SIZES), free_bytes=12 * GB)
+    assert f"recomputes {len(blocks['unet'])} blocks in the memory that is free now" in line
+    assert f"needs at least {in_gb(budget.peak_bytes)}." in line
+    assert f"About {in_gb(with_blocks(budget, blocks).peak_bytes)} while training" in line
+    plain = budget_of_run(config(), SIZES)
+    assert on_card(plain, 12 * GB) is plain
+
+
+def test_the_figures_at_a_glance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time for the steps that are left, memory against the card, or the computer where no GPU is used."""
+    budget = budget_of_run(config(), SIZES)
+    card = figures_of(budget, num_steps=100, memory_of=lambda _device: GpuMemory(8 * GB, 7 * GB))
+    assert (card.memory_bytes, card.device_bytes, card.on_gpu) == (budget.peak_bytes, 8 * GB, True)
+    pairs = config(training={"precision": "bfloat16", "batch_size": 4, "method": {"name": "dpo"}})
+    twice = figures_of(budget_of_run(pairs, SIZES), num_steps=100, memory_of=lambda _device: None)
+    assert twice.seconds > 2 * card.seconds
+    monkeypatch.setattr(hardware, "here", lambda: Hardware("cpu", False, None))
+    monkeypatch.setattr(hardware, "total_memory", lambda: 32 * GB)
+    here = figures_of(budget, num_steps=100, memory_of=lambda _device: None)
+    assert (here.device_bytes, here.on_gpu) == (32 * GB, False)
 
 
 def several(num_gpus: int, **multi_gpu: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from modules.data.versions import ImageVersions
 from modules.rewards.user_code_file import approved_hashes
 from modules.settings.field import Setting
 from modules.system.paths import from_root
-from modules.system.problem import Problem, count, describe_data
+from modules.system.problem import Problem, about, count, describe_data
 from modules.system.remedies import remedies_of
 from trainer.job import Job
 from trainer.job_events import JobFinished
@@ -115,9 +115,10 @@ def _preview(report: Report) -> str:
     images = f"{words} ({sizes})" if sizes else "No images"
     trained = "".join(f"{part}\n" for part in preview.trained)
     model, passes, memory = (f"{line}\n" if line else "" for line in (preview.model, preview.passes, preview.memory))
+    time = f", roughly {about(preview.figures.seconds)}" if preview.figures is not None else ""
     return (
         f"{model}{images}, {preview.num_validation_images} for validation.\n"
-        f"{count(preview.steps_first_epoch, 'step')} in the first epoch, {preview.total_steps:,} in total.\n"
+        f"{count(preview.steps_first_epoch, 'step')} in the first epoch, {preview.total_steps:,} in total{time}.\n"
         f"{trained}{passes}{memory}{_list_under('Skipped files', preview.skipped, _MAX_SKIPPED)}"
         f"{_list_under('Captions', preview.captions, _MAX_CAPTIONS)}"
     )

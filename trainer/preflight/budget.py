@@ -33,7 +33,7 @@ from modules.system.paths import from_root
 from modules.system.problem import Problem, count
 from trainer.preflight.host_memory import describe_reading
 from trainer.preflight.memory_plan import ITEM_BYTES
-from trainer.preflight.room import automatic_parts, on_card
+from trainer.preflight.room import automatic_parts
 from trainer.preflight.run_budget import TIGHT, Budget, Counts
 from trainer.preflight.search import Worth, advice, peak_with
 from trainer.preflight.start_from import notes_on_start, trained_layers
@@ -83,12 +83,12 @@ def trained_parts(budget: Budget) -> tuple[TrainedPart, ...]:
     return tuple(parts_trained(budget.config, budget.passes, budget.run.plans))
 
 
-def describe_memory(budget: Budget, *, free_bytes: int | None = None) -> str:
+def describe_memory(budget: Budget, placed: Budget) -> str:
     """Return the estimate as a line for the preview.
 
-    `free_bytes` are those of the training device, which automatic checkpointing uses; None if they are not known.
+    `placed` is the budget with the free memory of the training device, which automatic checkpointing uses; the same
+    budget if that is not known.
     """
-    placed = budget if free_bytes is None else on_card(budget, free_bytes)
     estimate = placed.memory()
     note = "Estimated for the published model, because yours is not downloaded yet." if estimate.is_published else ""
     return " ".join(filter(None, (str(estimate), _describe_blocks(budget, placed), describe_reading(budget), note)))

@@ -26,7 +26,7 @@ from trainer.preflight.companions import problems_of_companions
 from trainer.preflight.devices import problems_of_devices
 from trainer.preflight.distilled import problems_of_distilled
 from trainer.preflight.embeddings import problems_of_words
-from trainer.preflight.estimates import problems_of_estimates, sizes_of
+from trainer.preflight.estimates import figures_of, problems_of_estimates, sizes_of
 from trainer.preflight.fit import free_here
 from trainer.preflight.graphs import problems_of_graphs
 from trainer.preflight.images import problems_of_concept_folders, problems_of_images
@@ -42,14 +42,14 @@ from trainer.preflight.report import Preview, Progress, Report, no_progress
 from trainer.preflight.requirements import problems_of_packages, problems_of_speed
 from trainer.preflight.resume import problems_of_other_runs, problems_of_resume
 from trainer.preflight.reward_models import problems_of_measuring, problems_of_perceptual, problems_of_reward_models
-from trainer.preflight.room import automatic_parts
+from trainer.preflight.room import automatic_parts, on_card
 from trainer.preflight.run_budget import Budget, known_budget
 from trainer.preflight.sample_images import problems_of_sample_images
 from trainer.preflight.sampling_model import problems_of_sampling_model
 from trainer.preflight.sides import problems_of_image_sides, problems_of_sample_sides
 from trainer.preflight.start_from import problems_of_start
 from trainer.preflight.training_adapter import problems_of_training_adapter
-from trainer.run_folder.backup import find_backup
+from trainer.run_folder.backup import BackupInfo, find_backup
 from trainer.run_folder.run_dir import existing_start_copy
 
 _REWARD_MODELS = ("reward.", "training.method")
@@ -87,7 +87,9 @@ def check(
     problems += problems_of_graphs(config)
     problems += problems_of_speed(config)
     is_new = resume_from is None and run_dir is None
-    run_dir = run_dir if resume_from is None else _run_dir(resume_from)
+    backup = None if resume_from is None else _backup_at(resume_from)
+    if resume_from is not None:
+        run_dir = backup.run_dir if backup is not None else None
     problems += problems_of_places(config, own_run=None if is_fork else run_dir, replaces=replaces)
     problems += problems_of_caption_settings(config)
     problems += problems_of_captions_files(config)
@@ -146,19 +148,23 @@ def check(
         )
     if concept_problems:
         return Report(tuple(problems), None)
-    free_bytes = free_here(config, memory_of=memory_of) if automatic_parts(config) else None
-    memory = describe_memory(budget, free_bytes=free_bytes) if budget else ""
-    preview = _preview(config, model, training, validation, plans, budget, memory)
+    preview = _preview(config, model, training, validation, plans, budget)
+    if budget is not None:
+        free_bytes = free_here(config, memory_of=memory_of) if automatic_parts(config) else None
+        placed = budget if free_bytes is None else on_card(budget, free_bytes)
+        num_steps = max(0, total_steps - (backup.step if backup is not None else 0))
+        figures = figures_of(placed, num_steps=num_steps, memory_of=memory_of)
+        preview = replace(preview, memory=describe_memory(budget, placed), figures=figures)
     reward_models = tuple(
         p.message for p in of_reward_models if p.severity == "info" and p.path.startswith(_REWARD_MODELS)
     )
     return Report(tuple(problems), replace(preview, reward_models=reward_models, captions=captions.findings), scanned)
 
 
-def _run_dir(place: Path) -> Path | None:
-    """Return the folder of the run that a backup, a run's folder or a workspace refers to; None without a backup."""
+def _backup_at(place: Path) -> BackupInfo | None:
+    """Return the backup that a backup, a run's folder or a workspace refers to; None without one."""
     try:
-        return find_backup(place).run_dir
+        return find_backup(place)
     except DarkroomError:  # the check of the backup reports it
         return None
 
@@ -175,7 +181,6 @@ def _preview(
     validation: Dataset,
     plans: EpochPlans,
     budget: Budget | None,
-    memory: str,
 ) -> Preview:
     skipped = (*training.skipped, *validation.skipped)
     return Preview(
@@ -191,7 +196,6 @@ def _preview(
         model=model.sentence if model is not None and model.is_model else "",
         passes=" ".join(filter(None, (describe_passes(config), describe_choices(config, plans)))),
         trained=trained_parts(budget) if budget else (),
-        memory=memory,
     )
 
 

@@ -21,6 +21,19 @@ def no_progress(_name: str, _done: int, _total: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class RunFigures:
+    """The length of a run and what it needs: the rough time of its steps, and its memory against that of its device.
+
+    `device_bytes` is the memory of the card, or of the computer where `on_gpu` is False; None if it is not known.
+    """
+
+    seconds: float
+    memory_bytes: int
+    device_bytes: int | None
+    on_gpu: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Preview:
     """The preview of a run, in exact numbers."""
 
@@ -48,6 +61,8 @@ class Preview:
     """How many of the images are pairs, counted as one."""
     captions: tuple[tuple[str, str], ...] = ()
     """Files and what is to be known about their captions: missing, empty, in another encoding, long."""
+    figures: RunFigures | None = None
+    """Time and memory at a glance; None if the model's shapes are not known."""
 
 
 @dataclass(frozen=True, slots=True)

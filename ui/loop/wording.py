@@ -11,7 +11,7 @@ from modules.config.schema import Config
 from modules.rewards.registry import REWARDS
 from modules.settings.every import Every
 from modules.system.paths import as_config_path, from_root
-from modules.system.problem import count, describe_data
+from modules.system.problem import about, count, describe_data
 
 if TYPE_CHECKING:  # the window needs these classes when a run has begun
     from trainer.events import DownloadProgress, RewardMeasured, RunFailed, ValidationFinished
@@ -133,6 +133,21 @@ def preview_lines(preview: Preview) -> list[str]:
     if preview.memory:
         lines.append(preview.memory)
     return lines
+
+
+def start_figures(preview: Preview) -> list[tuple[str, str, bool]]:
+    """Return the figures of a run at a glance, each with its label and whether it is too large: steps, time, memory."""
+    figures = [("Steps", f"{preview.total_steps:,}", False)] if preview.total_steps else []
+    needs = preview.figures
+    if needs is None or not figures:
+        return figures
+    figures.append(("Time, roughly", about(needs.seconds), False))
+    where = "Memory of the card" if needs.on_gpu else "Memory"
+    used = f"{needs.memory_bytes / 1e9:.1f}"
+    if needs.device_bytes is None:
+        return [*figures, (where, f"{used} GB", False)]
+    has = f"{used} of {needs.device_bytes / 1e9:.0f} GB"
+    return [*figures, (where, has, needs.memory_bytes > needs.device_bytes)]
 
 
 def format_download(progress: DownloadProgress, what: str) -> str:

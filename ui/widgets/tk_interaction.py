@@ -16,9 +16,10 @@ from modules.system.remedies import REMEDIES
 from trainer.preflight import Preview
 from ui.loop.interaction import ACTIONS_OF_REMEDIES, BEFORE_START, Answer, Failure, FileKind, Severity, StartAnswer
 from ui.loop.pump import Pump
-from ui.loop.wording import preview_lines
+from ui.loop.wording import preview_lines, start_figures
 from ui.widgets.dialog import Dialog
 from ui.widgets.entry import Entry
+from ui.widgets.key_figures import KeyFigures
 from ui.widgets.panel import Panel, Text
 from ui.widgets.theme import Theme
 from ui.widgets.variables import TextVar
@@ -117,6 +118,10 @@ class TkInteraction:
         answers = (*offers, Answer("back", "Back"), Answer("start", "Start", is_default=True))
         dialog = Dialog(self._root, self._theme, BEFORE_START, "", answers, severity="warning")
         theme, px = self._theme, self._theme.px
+        if preview is not None:
+            figures = KeyFigures(dialog.content, theme, on="window")
+            figures.show(start_figures(preview))
+            figures.pack(fill="x", pady=(px(10), px(6)))
         for problem in warnings[:_MAX_WARNINGS]:
             text = f"{problem.message} {problem.advice}".strip()
             Text(dialog.content, theme, f"▲  {text}", wrap_px=460).pack(anchor="w", pady=(px(8), 0))

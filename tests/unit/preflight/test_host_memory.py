@@ -42,8 +42,8 @@ def test_a_large_encoder_and_the_denoiser_are_never_in_memory_together() -> None
 def test_it_is_in_the_preview_of_a_run_on_a_card() -> None:
     on_card = budget_of()
     assert describe_reading(on_card) == "About 24.2 GB of the computer's memory while the model is read."
-    assert describe_reading(on_card) in describe_memory(on_card)
-    assert "the computer's" not in describe_memory(budget_of("cpu"))
+    assert describe_reading(on_card) in describe_memory(on_card, on_card)
+    assert "the computer's" not in describe_memory(budget_of("cpu"), budget_of("cpu"))
 
 
 def test_too_little_memory_is_a_warning() -> None:

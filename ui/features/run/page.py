@@ -23,10 +23,11 @@ from ui.loop.interaction import BEFORE_START
 from ui.loop.metric_curves import has_method_metrics, short_number
 from ui.loop.past_runs import read_last_state
 from ui.loop.run_state import RunState
-from ui.loop.wording import plan_lines, preview_lines
+from ui.loop.wording import plan_lines, preview_lines, start_figures
 from ui.widgets.card import Card
 from ui.widgets.image_grid import ImageGrid, Tile
 from ui.widgets.image_viewer import ImageViewer
+from ui.widgets.key_figures import KeyFigures
 from ui.widgets.log import LogPanel
 from ui.widgets.panel import Panel, Text
 from ui.widgets.plot import Plot
@@ -216,6 +217,8 @@ class RunPage:
         tk.Grid.grid_configure(self.facts_card, row=0, column=0, sticky="nsew", pady=(0, px(PAD)))
         tk.Grid.grid_configure(self.images_card, row=1, column=0, sticky="nsew")
         self.fit_button = context.buttons.make(self.facts_card, "fit", on="card")
+        self.figures = KeyFigures(self.facts_card.body, context.theme, on="card")
+        self.figures.pack(fill="x", padx=(px(12), 0), pady=(0, px(6)))
         self._facts_view = ScrollFrame(self.facts_card.body, context.theme, "card")
         self._facts_view.pack(fill="both", expand=True, padx=(px(12), 0))
         self.facts = Text(self._facts_view.body, context.theme, colour="label", on="card", wrap_px=300)
@@ -296,13 +299,15 @@ class RunPage:
         self.rollout.show([_rollout_tile(image, image.prompt) for image in (rollout.images if rollout else ())])
 
     def _show_facts(self, state: RunState) -> None:
+        report = self._starter.report if state.started is None else None
+        self.figures.show(start_figures(report.preview) if report is not None and report.preview is not None else ())
         if state.started is not None:
             self.facts_card.heading.set_text("This run")
             self.facts.set_text("\n".join(run_lines(state, is_active=self._context.session.is_active)))
             self.fit_button.place_forget()
             return
         self.facts_card.heading.set_text(BEFORE_START)
-        report, px = self._starter.report, self._context.theme.px
+        px = self._context.theme.px
         if report is not None and report.preview is not None and report.preview.memory:
             tk.Place.place_configure(self.fit_button, relx=1.0, x=-px(8), y=px(5), anchor="ne")
         else:
