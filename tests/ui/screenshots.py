@@ -299,7 +299,7 @@ def take_all(out: Path, run_dir: Path, only: str) -> None:
         camera.take("page-run-before")
         session.show_past(state, camera.app.form.config)
     if camera.wants("first-steps"):
-        camera.app.preferences.change(first_steps="images")
+        camera.app.preferences.change(first_steps="demo")
         camera.take("first-steps")
         camera.app.preferences.change(first_steps="")
     for appearance in ("dark", "light"):

@@ -28,7 +28,7 @@ def scaled(open_window: Callable[..., Window], monkeypatch: pytest.MonkeyPatch) 
     def opens(percent: int) -> Window:
         monkeypatch.setattr("ui.app.window.Theme", lambda mode: Theme(mode, scale=percent / 100))
         ctk.set_widget_scaling(percent / 100)
-        return open_window(first_steps="images")
+        return open_window(first_steps="demo")
 
     yield opens
     ctk.set_widget_scaling(1.0)
@@ -94,6 +94,8 @@ def test_no_text_is_cut_off_on_any_page(scaled: Callable[[int], Window], percent
         window.settle()
         assert cut_off(frame) == [], page.key
         assert outside(frame, window.app.root) == [], page.key
+    window.app.preferences.change(is_simple=False)  # the simple page is that view
+    window.settle()
     hidden = [key for key, entry in shell.side_bar.entries.items() if not entry.winfo_ismapped()]
     assert hidden == ["simple"]  # the page of the simple view
     entries = [entry for key, entry in shell.side_bar.entries.items() if key not in hidden]

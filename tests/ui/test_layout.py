@@ -132,7 +132,7 @@ def on_screen(
         monkeypatch.setattr(tk.Misc, "winfo_screenheight", lambda _widget: height)
         monkeypatch.setattr("ui.app.window.Theme", lambda _mode: Theme(mode, scale=percent / 100))
         ctk.set_widget_scaling(percent / 100)
-        window = open_window(first_steps="images")
+        window = open_window(first_steps="demo")
         window.app.root.geometry(f"{width}x{height}+0+0")
         window.app.preferences.change(show_advanced=True)
         window.settle()
@@ -160,6 +160,7 @@ def test_nothing_is_cut_off_covered_or_raw(
         window.open_page(page.key)
         window.settle()
         faults[page.key] = faults_of(root)
+        window.app.preferences.change(is_simple=False)  # the simple page is that view
     close = dialogs.Window.close
     name = ""
 

@@ -59,10 +59,14 @@ def form_of(window: Window, key: str) -> FormView:
     return form_view
 
 
+def choose_view(window: Window, name: str) -> None:
+    window.app.shell.side_bar.views[name].event_generate("<Button-1>")
+    window.settle()
+
+
 @pytest.fixture
 def advanced(window: Window) -> Window:
-    flip(window.app.shell.side_bar.advanced_switch)
-    window.settle()
+    choose_view(window, "All")
     return window
 
 
@@ -194,11 +198,9 @@ def test_the_switch_shows_the_advanced_fields(window: Window) -> None:
     view = form_of(window, "training")
     shown = {row.record.path for row in view.rows() if row.is_shown}
     assert "general.deterministic" not in shown
-    flip(window.app.shell.side_bar.advanced_switch)
-    window.settle()
+    choose_view(window, "All")
     assert "general.deterministic" in {row.record.path for row in view.rows() if row.is_shown}
-    flip(window.app.shell.side_bar.advanced_switch)
-    window.settle()
+    choose_view(window, "Usual")
     assert {row.record.path for row in view.rows() if row.is_shown} == shown
 
 
@@ -284,7 +286,7 @@ def test_a_path_is_browsed_for(window: Window, tmp_path: Path) -> None:
 def test_the_form_of_a_made_up_section(open_window: Callable[..., Window]) -> None:
     window = open_window()
     window.app.form.load(TeaConfig(), Source("tea"))
-    flip(window.app.shell.side_bar.advanced_switch)
+    choose_view(window, "All")
     view = form_of(window, "training")
     tea = [row for row in view.rows() if row.record.path.startswith("tea.")]
     assert {r.record.kind for r in tea} == {"int", "float", "bool", "text", "choice", "int_list", "every", "section"}

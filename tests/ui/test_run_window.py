@@ -468,7 +468,7 @@ def test_the_last_session_is_restored(open_window: Callable[..., Window]) -> Non
     assert second.app.form.source == source
     assert second.app.form.is_changed
     assert second.app.context.navigation.page == "sampling"
-    assert second.app.shell.side_bar.show_advanced.get() is True
+    assert second.app.shell.side_bar.views["All"]._is_open
 
 
 def test_a_broken_session_is_reported_and_the_defaults_open(open_window: Callable[..., Window]) -> None:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from modules.config.schema import Config
 from tests.ui.conftest import Window
-from tests.ui.driving import flip, walk
+from tests.ui.driving import walk
 from ui.app.catalogue import PAGES
-from ui.features.lists.simple import ImagesCard
-from ui.forms.model import Source
 from ui.widgets.tabs import Tab
 
 ENTRIES = [page for page in PAGES if page.entry_key == page.key and not page.on_demand and page.key != "simple"]
@@ -58,20 +55,33 @@ def test_the_history_and_the_queue_are_tabs_of_one_entry(window: Window) -> None
     assert window.app.shell.pages["queue"].frame.winfo_ismapped()
 
 
-def test_the_simple_view_has_one_page_of_settings_and_loses_none(window: Window) -> None:
+def test_one_switch_chooses_the_view_and_the_key_is_the_same_switch(window: Window) -> None:
     app = window.app
-    app.form.load(Config(), Source("mine"))
-    app.form.edit("training.batch_size", 3)
-    flip(app.shell.side_bar.simple_switch)
+    bar = app.shell.side_bar
+
+    def view() -> str:
+        window.settle()
+        [chosen] = [name for name, tab in bar.views.items() if tab._is_open]
+        return chosen
+
+    assert view() == "Usual"
+    full = listed(window)
+    bar.views["All"].event_generate("<Button-1>")
+    assert view() == "All"
+    assert listed(window) == [p.key for p in ENTRIES]
+    app.context.actions.run("simple_view")
+    assert view() == "Simple"
+    assert app.context.navigation.page == "simple"
     assert listed(window) == ["home", "simple", "concepts", "run", "runs", "sample", "tools"]
-    page: Any = app.shell.pages["simple"]
-    shown = {row.record.path for row in page.form_view.rows() if row.is_shown}
-    assert {"model.base_model", "adapter.rank", "training.epochs", "output.destination"} <= shown
-    card = next(w for w in walk(page.frame) if isinstance(w, ImagesCard))
-    assert card.hidden.cget("text").startswith("1 setting of this config")
-    app.form.edit("training.epochs", 7)
-    card.show_button.invoke()
+    app.context.actions.run("simple_view")
+    assert view() == "All", "as before"
+    assert app.context.navigation.page == "training"
+    bar.views["Usual"].event_generate("<Button-1>")
+    assert view() == "Usual"
+    assert listed(window) == full
+    app.context.navigation.open("simple")
+    assert view() == "Simple", "the page is that view, whoever opens it"
+    bar.views["Usual"].event_generate("<Button-1>")
     window.settle()
     assert app.context.navigation.page == "training"
     assert "simple" not in listed(window)
-    assert (app.form.config.training.batch_size, app.form.config.training.epochs) == (3, 7)

@@ -16,11 +16,13 @@ from tests.ui.test_open_and_close import left
 from ui.app.catalogue import PAGES
 from ui.forms.model import Source
 from ui.loop.jobs import JobRunner, JobState
+from ui.widgets.controls import Switch
 from ui.widgets.entry import Entry
 from ui.widgets.focus import focused_widget
 from ui.widgets.notices import Notice, Reply
 from ui.widgets.panel import Text
 from ui.widgets.plot_axes import Zoom
+from ui.widgets.variables import FlagVar
 from ui.widgets.window import cancel_pending, set_scale
 
 
@@ -54,7 +56,7 @@ def test_a_notice_about_a_load_ends_with_the_start(ready: Window) -> None:
 
 
 def test_a_low_window_keeps_most_of_its_height_for_the_page(open_window: Callable[..., Window]) -> None:
-    window = open_window(first_steps="images")
+    window = open_window(first_steps="demo")
     app, shell = window.app, window.app.shell
     long = "The run of 3 March, 12:04 ended unexpectedly at step 120 of 400. Its newest backup is step 100 (12:08)."
     for number in range(3):
@@ -192,7 +194,9 @@ def test_entries_show_their_shortcut_instead_of_a_tip_and_top_bar_links_focus(wi
 
 
 def test_a_switch_has_its_knob_inside_the_track(window: Window) -> None:
-    switch = window.app.shell.side_bar.advanced_switch
+    switch = Switch(window.app.shell.host, window.app.theme, FlagVar(master=window.app.shell))
+    switch.grid(row=1, column=0)
+    window.settle()
     canvas: tk.Canvas = switch._canvas
     width = int(canvas.cget("width"))
 

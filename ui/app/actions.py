@@ -15,7 +15,7 @@ from ui.app.catalogue import PAGES, page_shortcut
 from ui.features.presets.menu import add_presets
 from ui.features.run.model import Starter
 from ui.forms.context import Context, FeatureLinks
-from ui.forms.setting_pages import PageSpec
+from ui.forms.setting_pages import SIMPLE, PageSpec
 from ui.widgets.actions import Action
 from ui.widgets.dialog import Window
 
@@ -147,6 +147,7 @@ def add_actions(
             is_enabled=lambda: session.state.started is not None,
             help="Open this run's folder",
         ),
+        Action("simple_view", "Simple view", lambda: _change_view(context), "Ctrl+B", help=_VIEW_HELP),
         *(_command_action(context, *row) for row in _RUN_COMMANDS),
         *(_page_action(context, page) for page in PAGES),
     )
@@ -165,6 +166,7 @@ _BASE_MODEL_HELP = "Choose a model file or folder, one that other programs on th
 _FIT_HELP = "Find the fastest settings whose memory fits the card, and what each costs"
 _LENGTH_HELP = "Set the epochs from the number of images and from what they show"
 _PROBE_HELP = "Measure the batch size and the learning rate on a few real steps"
+_VIEW_HELP = "One page with what a LoRA needs, or all pages. No setting is lost"
 _SELF_TEST_HELP = "Learn one image by heart: are the model or the settings wrong?"
 _TOKENS_HELP = "Manage tokens and passwords, for example for Hugging Face"
 _FREE_HELP = "Pause training and free the card's memory for other programs; Continue brings it back, bit for bit"
@@ -196,6 +198,18 @@ def _command_action(context: Context, name: str, label: str, command: str, help_
 
 def _page_action(context: Context, page: PageSpec) -> Action:
     return Action(f"page_{page.key}", page.title, lambda: context.navigation.open(page.key), page_shortcut(page))
+
+
+def show_view(context: Context, *, is_simple: bool, show_advanced: bool) -> None:
+    """Show the simple view, or the full one with usual or all settings, and a page that the view has."""
+    context.preferences.change(is_simple=is_simple, show_advanced=show_advanced)
+    if is_simple or context.navigation.page == SIMPLE:
+        context.navigation.open(SIMPLE if is_simple else "training")
+
+
+def _change_view(context: Context) -> None:
+    now = context.preferences.now
+    show_view(context, is_simple=not now.is_simple, show_advanced=now.show_advanced)
 
 
 def _choose_base_model(context: Context) -> None:

@@ -15,8 +15,7 @@ PAGES: tuple[PageSpec, ...] = (
     PageSpec(
         SIMPLE,
         "Train a LoRA",
-        "What a LoRA needs; its other settings keep their values.",
-        actions=("find_preset", "auto_captions", "length", "fit"),
+        "What a LoRA needs, in this order. Then press Start.",
     ),
     *SETTING_PAGES,
     PageSpec(
@@ -57,7 +56,6 @@ PAGES: tuple[PageSpec, ...] = (
     ),
 )
 _LETTERS: Mapping[str, str] = {
-    SIMPLE: "B",
     "embeddings": "E",
     "run": "R",
     "choose": "G",
@@ -71,7 +69,7 @@ _VIEWS: Mapping[str, str] = {
     HOME: "ui.app.home_page:HomePage",
     "concepts": "ui.features.concepts.page:ConceptsPage",
     "rewards": "ui.features.rewards.page:rewards_page",
-    SIMPLE: "ui.features.lists.simple:simple_page",
+    SIMPLE: "ui.features.simple.page:SimplePage",
     "sampling": "ui.features.lists.page:sampling_page",
     "embeddings": "ui.features.lists.page:embeddings_page",
     "run": "ui.features.run.page:RunPage",
@@ -94,6 +92,11 @@ def page_named(key: str) -> PageSpec:
 
 
 def page_shortcut(page: PageSpec) -> str:
-    """Return the shortcut that opens a page: its letter, or the digit of its place among the others."""
-    with_digit = [p.key for p in PAGES if p.key not in _LETTERS]
+    """Return the shortcut that opens a page: its letter, or the digit of its place among the others.
+
+    The simple page has none: Ctrl+B changes between the views.
+    """
+    if page.key == SIMPLE:
+        return ""
+    with_digit = [p.key for p in PAGES if p.key not in _LETTERS and p.key != SIMPLE]
     return f"Ctrl+{_LETTERS.get(page.key) or with_digit.index(page.key) + 1}"

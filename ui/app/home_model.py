@@ -14,6 +14,7 @@ from modules.system.problem import count, cut
 from ui.features.run.model import Starter
 from ui.forms.context import Context
 from ui.forms.findings import locate
+from ui.forms.setting_pages import SIMPLE
 from ui.loop.background import Background, Job
 from ui.loop.run_state import RunState
 from ui.loop.signal import Signal
@@ -85,7 +86,8 @@ def _readiness(context: Context, starter: Starter) -> tuple[str, str, Press]:
         text = f"{count(len(paths), 'setting')} {needs} a correction before a run can start.{where}"
         return text, "error", Press("Show it" if len(paths) == 1 else "Show the first", path=paths[0])
     if lacks_images(form.config):
-        return "No images yet: add the folders that hold them.", "warning", Press("Add images", action="page_concepts")
+        page = SIMPLE if context.preferences.now.is_simple else "concepts"
+        return "No images yet: add the folders that hold them.", "warning", Press("Add images", action=f"page_{page}")
     start = Press("Start", action="start")
     if starter.why_not:
         return starter.why_not, "label", Press("Open the run", action="page_run")

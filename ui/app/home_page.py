@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from modules.config.presets import DEMO
 from ui.app.home_cards import MachineCard, QueueCard, RecentCard
 from ui.app.home_model import Press, RecentRuns, Work, work_of
-from ui.features.first_steps.model import WAYS
+from ui.features.first_steps.model import HIDDEN, WAYS
 from ui.features.run.model import Starter
 from ui.forms.context import Context
 from ui.forms.model import Source
@@ -196,8 +196,8 @@ class WorkCard(Card):
             self._context.tips.attach(button, lambda text=way.text: text)  # type: ignore[misc]
 
     def begin(self, name: str) -> None:
-        """Begin one of the ways: its steps appear above the page."""
-        self._context.preferences.change(first_steps=name)
+        """Begin one of the ways: on its page, or with its steps above the page."""
+        self._context.preferences.change(first_steps=name if WAYS[name].steps else HIDDEN)
         if WAYS[name].action:
             self._context.actions.run(WAYS[name].action)
 

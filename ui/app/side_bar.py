@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import tkinter as tk
+from collections.abc import Mapping
+from functools import partial
 from typing import Any, TypeVar
 
-from ui.app.actions import WINDOW_MENU
+from ui.app.actions import WINDOW_MENU, show_view
 from ui.app.catalogue import PAGES, page_named, page_shortcut
 from ui.forms.context import Context
 from ui.forms.setting_pages import SIMPLE, PageSpec, page_of
-from ui.widgets.controls import Button, Switch
+from ui.widgets.controls import Button
 from ui.widgets.menu import make_menu, open_at
 from ui.widgets.panel import Panel, Text
 from ui.widgets.scroll import ScrollFrame
+from ui.widgets.tabs import Tab
 from ui.widgets.theme import PAD
-from ui.widgets.variables import FlagVar
 
 WIDTH = 176
 _Widget = TypeVar("_Widget", bound=tk.Widget)
 _SPACINGS_PX = (7, 6, 5, 4, 3, 2, 1, 0)  # above and below the text of an entry: the largest with which all entries fit
+SIMPLE_VIEW, USUAL_VIEW, ALL_VIEW = "Simple", "Usual", "All"
+VIEWS: Mapping[str, str] = {
+    SIMPLE_VIEW: "One page with what a LoRA needs. No setting is lost (Ctrl+B).",
+    USUAL_VIEW: "All pages, with the settings that people change.",
+    ALL_VIEW: "All pages, also with settings that are rarely changed.",
+}
 SCALES = (0, 100, 125, 150, 175, 200)  # percent; 0: as measured on the screen
 
 
@@ -28,6 +36,7 @@ class SideBar(Panel):
     def __init__(self, master: tk.Misc, context: Context) -> None:
         super().__init__(master, context.theme, "sidebar", width=context.theme.px(WIDTH))
         self.entries: dict[str, NavEntry] = {}
+        self.views: dict[str, Tab] = {}
         self._headings: dict[str, Panel | Text] = {}
         self._asked_for: set[str] = set()  # the open page, and those on demand
         self._context = context
@@ -87,34 +96,20 @@ class SideBar(Panel):
             return not spec.sections or spec.key == "concepts"
         return spec.key != SIMPLE
 
-    def _choose_view(self) -> None:
-        """Change between the simple view and the full one, and open a page that the view has."""
-        context, is_simple = self._context, self.is_simple.get()
-        context.preferences.change(is_simple=is_simple)
-        if is_simple or context.navigation.page == SIMPLE:
-            context.navigation.open(SIMPLE if is_simple else "training")
-
     def _add_footer(self) -> None:
         context, px = self._context, self._context.theme.px
-        self.is_simple = FlagVar(master=self, value=context.preferences.now.is_simple)
-        self.show_advanced = FlagVar(master=self, value=context.preferences.now.show_advanced)
         box = Panel(self, context.theme, "sidebar")
         box.pack(side="bottom", fill="x", padx=px(PAD), pady=px(8))
-        self.simple_switch = Switch(
-            box, context.theme, self.is_simple, on="sidebar", text="Simple view", command=self._choose_view
-        )
-        self.simple_switch.pack(anchor="w")
-        context.tips.attach(self.simple_switch, lambda: "One page with what a LoRA needs. No setting is lost.")
-        self.advanced_switch = Switch(
-            box,
-            context.theme,
-            self.show_advanced,
-            on="sidebar",
-            text="Show advanced",
-            command=lambda: context.preferences.change(show_advanced=self.show_advanced.get()),
-        )
-        self.advanced_switch.pack(anchor="w")
-        context.tips.attach(self.advanced_switch, lambda: "Also shows settings that are rarely changed.")
+        Text(box, context.theme, "View", role="caption", colour="faint", on="sidebar").pack(anchor="w")
+        line = Panel(box, context.theme, "sidebar")
+        line.pack(fill="x", pady=(0, px(8)))
+        for name, tip in VIEWS.items():
+            tab = self.views[name] = Tab(
+                line, context.theme, name, partial(self._choose_view, name), role="body", on="sidebar"
+            )
+            tab.pack(side="left", padx=(0, px(14)))
+            context.tips.attach(tab, lambda tip=tip: tip)  # type: ignore[misc]
+        self._mark_view()
         self.window_button = Button(box, context.theme, "Window  ▾", self.open_window_menu, on="sidebar", anchor="w")
         self.window_button.pack(fill="x", pady=(4, 0))
         context.tips.attach(self.window_button, lambda: "Dark or light, the size of everything, keys, and help")
@@ -147,9 +142,21 @@ class SideBar(Panel):
             )
         return menu
 
+    def _choose_view(self, name: str) -> None:
+        now = self._context.preferences.now
+        is_simple = name == SIMPLE_VIEW
+        show_view(
+            self._context, is_simple=is_simple, show_advanced=now.show_advanced if is_simple else name == ALL_VIEW
+        )
+
+    def _mark_view(self) -> None:
+        now = self._context.preferences.now
+        chosen = SIMPLE_VIEW if now.is_simple else ALL_VIEW if now.show_advanced else USUAL_VIEW
+        for name, tab in self.views.items():
+            tab.mark(is_open=name == chosen, is_alone=False)
+
     def _follow_preferences(self) -> None:
-        self.show_advanced.set(self._context.preferences.now.show_advanced)
-        self.is_simple.set(self._context.preferences.now.is_simple)
+        self._mark_view()
         self._show_needed()
 
     def _fit(self) -> None:
@@ -168,6 +175,8 @@ class SideBar(Panel):
                 entry.set_spacing(spacing_px)
 
     def _mark_open(self, page: str) -> None:
+        if page == SIMPLE:
+            self._context.preferences.change(is_simple=True)  # whoever opened it: the page is that view
         self._asked_for = {key for key in self._asked_for if _is_on_demand(key)} | {page}
         self._show_needed()
         shown = page_named(page).entry_key

@@ -100,13 +100,16 @@ class FormView(Panel):
     def _build(self) -> Iterator[None]:
         self._groups = self._groups_now()
         for group in self._groups:
-            card = GroupCard(self, self._context, group, has_all_levels=self._has_all_levels)
+            card = self._make_card(group)
             self.cards.append(card)
             self._arrange()
             yield from card.build()
         self.is_complete = True
         self._arrange()
         self._context.field_problems.check()
+
+    def _make_card(self, group: Group) -> GroupCard:
+        return GroupCard(self, self._context, group, has_all_levels=self._has_all_levels)
 
     def _refresh_problems(self) -> None:
         for row in self.rows():

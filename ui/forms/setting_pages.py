@@ -18,15 +18,6 @@ from ui.forms.records import Group, claimed_sections, groups_of, variant_records
 TOP_BAR = ("model.family", "training.method", "training.trains")
 HOME = "home"  # the key of the first page
 SIMPLE = "simple"  # the key of the page with what a LoRA needs, whose fields are those of other pages
-SIMPLE_FIELDS = (
-    "model.base_model",
-    "data.resolution_px",
-    "adapter",
-    "training.epochs",
-    "training.learning_rate",
-    "output.destination",
-    "output.trigger_words",
-)
 TOP_BAR_TITLE = "Top bar"
 _OUTPUT_FIELDS = tuple(
     f"general.{name}"
@@ -176,8 +167,6 @@ def page_of(config_type: type[Config], path: str) -> PageSpec | None:
 
 def groups_on(page: PageSpec, config: Config) -> tuple[Group, ...]:
     """Return the groups of fields of a page, without fields that another page or the top bar shows."""
-    if page.key == SIMPLE:
-        return groups_of(config, SIMPLE_FIELDS)
     other_fields = {s for p in SETTING_PAGES if p.key != page.key for s in p.sections if "." in s}
     groups = groups_of(config, sections_of(page, type(config)), without=other_fields)
     return tuple(group_here for group in groups if (group_here := _without_top_bar(group, config)).records)

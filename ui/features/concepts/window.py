@@ -150,7 +150,7 @@ class ConceptEditor(Window):
         footer.grid(row=2, column=0, sticky="ew", padx=px(PAD), pady=px(10))
         self.advanced = FlagVar(master=self, value=self._context.preferences.now.show_advanced)
         self.advanced_switch = Switch(
-            footer, self.theme, self.advanced, on="window", text="Show advanced",
+            footer, self.theme, self.advanced, on="window", text="All settings",
             command=lambda: self._context.preferences.change(show_advanced=self.advanced.get()),
         )  # fmt: skip
         Button(footer, self.theme, "Close", self.close).pack(side="right")

@@ -110,5 +110,16 @@ def describe_misfit(here: Here, num_images: int) -> str:
     return f"These settings are sized for a GPU: without one, {time}."
 
 
+def describe_needs(here: Here) -> str:
+    """Return the memory that the current settings need, against that of this computer."""
+    machine = here.machine
+    if here.needs is None:
+        return f"{describe_machine(machine)} What these settings need there is not known yet."
+    needed = f"About {here.needs.memory_bytes / _GB:.1f} GB of"
+    if machine.gpu is not None:
+        return f"{needed} the card's {machine.card_gb} GB."
+    return f"{needed} this computer's {_whole_gb(machine.memory_bytes)}. There is no GPU: a processor trains, slowly."
+
+
 def _whole_gb(size_bytes: int) -> str:
     return f"{size_bytes / _GB:,.0f} GB"

@@ -1,4 +1,4 @@
-"""Finds out in the background what the card of a first start shows: this computer, its presets, images, captions."""
+"""Finds out in the background what the page Train a LoRA shows: this computer, its presets, images, captions."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from modules.config.schema import Config
 from modules.data.concept import Concept
-from ui.features.first_steps.here import Here, find_machine, find_needs, find_offers, needs_key
-from ui.features.first_steps.images import CountedImages, count_images, samples_per_epoch
+from ui.features.simple.here import Here, find_machine, find_needs, find_offers, needs_key
+from ui.features.simple.images import CountedImages, count_images, samples_per_epoch
 from ui.loop.background import Background
 from ui.loop.signal import Signal
 

@@ -1,0 +1,220 @@
+"""The page Train a LoRA: the state of each step, what it offers until it is done, and the view that it belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modules.config.presets import DEMO, Preset
+from modules.config.schema import Config
+from modules.data.concept import Concept
+from modules.settings.edit import replace_value
+from modules.settings.every import Every
+from modules.system.hardware import GpuMemory
+from tests.ui.conftest import Window
+from trainer.preflight.machine import Machine
+from trainer.preflight.presets_here import Offer, RunEstimate
+from ui.features.captions.annotate_window import AnnotateWindow
+from ui.features.simple import looking
+from ui.features.simple.here import Here
+from ui.features.simple.images import with_one_sentence
+from ui.features.simple.model import FIELDS, STEPS, Progress
+from ui.features.simple.page import SimplePage
+from ui.forms.model import Source
+
+WRITE, SENTENCE, FOLDER, CAPTION = "Write them for me…", "One sentence for all…", "Choose the folder…", "Use a caption"
+OF_DEMO = Source(DEMO, Path("demo.json"), "built_in")
+OTHER = Source("#sd 1.5 LoRA", Path("lora.json"), "built_in")
+WITH_IMAGES = Config.model_validate({"concepts": [{"path": "images"}]})
+WITH_PROMPT = Config.model_validate({"concepts": [{"path": "images"}], "sampling": {"prompts": [{"prompt": "a cat"}]}})
+LONG = replace_value(WITH_PROMPT, "training.epochs", 100)
+GB = 10**9
+DESKTOP = Machine(None, 32 * GB, 500 * GB, 8, "No GPU was found.")
+CARD = Machine(GpuMemory(12 << 30, 11 << 30), 32 * GB, 500 * GB, 8)
+LARGE = RunEstimate(download_bytes=0, memory_bytes=22 * GB, step_seconds=60.0, images_per_step=1)
+TEN = {"num_images": 10, "num_captions": 10, "samples_per_epoch": 10.0}
+BY_TITLE = {step.title: step for step in STEPS}
+
+
+@pytest.fixture(autouse=True)
+def known_computer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every computer be the same, without estimating presets for it."""
+    monkeypatch.setattr(looking, "find_machine", lambda: DESKTOP)
+    monkeypatch.setattr(looking, "find_offers", lambda _machine, _report: ())
+    monkeypatch.setattr(looking, "find_needs", lambda _config, _machine: (None, True))
+
+
+@pytest.mark.parametrize(
+    ("title", "progress", "is_done"),
+    [
+        ("Base model", Progress(WITH_PROMPT, OF_DEMO, WITH_PROMPT), False),  # that of the demo is not the user's
+        ("Base model", Progress(WITH_IMAGES, OF_DEMO), True),  # who adds images to the demo uses its model
+        ("Base model", Progress(Config(), Source()), False),
+        ("Base model", Progress(replace_value(Config(), "model.base_model", "mine.safetensors"), Source()), True),
+        ("Base model", Progress(Config(), OTHER), True),
+        ("Base model", Progress(Config(), OTHER, here=Here(DESKTOP, needs=LARGE, fits=False)), False),
+        ("Base model", Progress(Config(), OTHER, here=Here(CARD, needs=LARGE, fits=False)), True),
+        ("Images", Progress(WITH_IMAGES, OF_DEMO, WITH_IMAGES), False),
+        ("Images", Progress(WITH_IMAGES, OTHER, num_images=10, num_captions=9), False),
+        ("Images", Progress(WITH_IMAGES, OTHER, num_images=10, num_captions=10), True),
+        ("Length", Progress(WITH_IMAGES, OTHER), False),
+        ("Length", Progress(WITH_IMAGES, OTHER, WITH_IMAGES, **TEN), False),
+        ("Length", Progress(LONG, OTHER, LONG, **TEN), True),  # the usual one for a person
+        ("Length", Progress(replace_value(LONG, "training.epochs", 77), OTHER, LONG, **TEN), True),
+        ("Memory", Progress(LONG, OTHER), False),
+        ("Memory", Progress(LONG, OTHER, here=Here(CARD, needs=LARGE, fits=False)), False),
+        ("Memory", Progress(LONG, OTHER, here=Here(DESKTOP, needs=LARGE)), True),
+        ("Samples", Progress(WITH_PROMPT, OF_DEMO, WITH_PROMPT), False),
+        ("Samples", Progress(WITH_PROMPT, OTHER), True),
+        ("LoRA", Progress(replace_value(Config(), "training.trains", "embedding"), OTHER), False),
+        ("LoRA", Progress(Config(), OTHER), True),
+    ],
+)
+def test_a_step_is_ticked_off_when_it_is_done(title: str, progress: Progress, is_done: bool) -> None:
+    assert BY_TITLE[title].is_done(progress) is is_done
+
+
+def offer(**needs: Any) -> Offer:
+    return Offer(Preset("#small LoRA", "small", Path("small.json")), "Small", replace(LARGE, **needs))
+
+
+def test_the_base_model_comes_with_the_computer_and_the_presets_that_fit_it() -> None:
+    assert [step.title for step in STEPS] == ["Base model", "Images", "Length", "Memory", "Samples", "LoRA"]
+
+    def model_of(here: Here, source: Source = OF_DEMO, num_images: int = 0) -> tuple[str, list[str]]:
+        step, progress = STEPS[0], Progress(Config(), source, here=here, num_images=num_images)
+        return step.describe(progress), [choice.text for choice in step.choices(progress)]
+
+    text, presets = model_of(Here(CARD, (offer(), offer(download_bytes=2 * GB))), num_images=40)
+    assert text.startswith(
+        "This computer: a GPU with 12 GB, 32 GB of memory, 500 GB free on the disk. These presets fit"
+    )
+    assert presets[1] == "Small: 2.0 GB to download, 22.0 GB of memory, about 2 days for 40 images."
+    assert model_of(Here(CARD))[0].endswith("Looking for the presets that it can train…")
+    assert "too little memory" in model_of(Here(CARD, ()))[0]
+    text, _ = model_of(Here(replace(DESKTOP, why_no_gpu="No driver."), (offer(),)))
+    assert "no GPU, a processor with 8 cores" in text
+    assert "This preset runs on it, slowly; the others need a GPU. No driver." in text
+    loaded = model_of(Here(CARD, (), needs=replace(LARGE, download_bytes=2 * GB)), OTHER)[0]
+    assert loaded == "Preset #sd 1.5 LoRA, for Stable Diffusion 1 and 2. 2.0 GB to download first."
+
+
+def test_length_and_memory_are_stated_with_their_reasons() -> None:
+    def text(title: str, progress: Progress) -> str:
+        return BY_TITLE[title].describe(progress)
+
+    small = Here(DESKTOP, needs=replace(LARGE, memory_bytes=2 * GB))
+    usual = text("Length", Progress(LONG, OTHER, LONG, here=small, **TEN))
+    assert usual.startswith("1,000 steps, about 17 hours: each image is seen 100 times. Usual for a person. A face")
+    short = Progress(replace_value(LONG, "training.epochs", 3), OTHER, **TEN)
+    assert "too few to learn a subject" in text("Length", short)
+    assert BY_TITLE["Length"].is_wrong(short)
+    long = Progress(replace_value(LONG, "training.epochs", 9000), OTHER, **TEN)
+    assert "learned by heart" in text("Length", long)
+    open_length = Progress(WITH_IMAGES, OTHER, WITH_IMAGES, **TEN)
+    assert text("Length", open_length).endswith("What do the images show?")
+    assert text("Memory", Progress(LONG, OTHER, here=small)).startswith("About 2.0 GB of this computer's 32 GB.")
+    misfit = Progress(LONG, OTHER, here=Here(CARD, needs=LARGE, fits=False))
+    assert text("Memory", misfit) == "These settings need about 22.0 GB of memory, and the card has 12."
+    assert BY_TITLE["Memory"].is_wrong(misfit)
+    without_gpu = text("Memory", Progress(LONG, OTHER, here=Here(DESKTOP, needs=LARGE, fits=False)))
+    assert without_gpu == "These settings are sized for a GPU: without one, about 33 hours for 20 images."
+
+
+def test_from_a_folder_to_a_length_without_leaving_the_page(
+    open_window: Callable[..., Window], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    preset = tmp_path / "small.json"
+    preset.write_text('{"darkroom_version": 7, "training": {"batch_size": 2}}')
+    found = replace(offer(), preset=Preset("#small", "s", preset))
+    monkeypatch.setattr(looking, "find_offers", lambda _machine, _report: (found,))
+    monkeypatch.setattr(looking, "find_needs", lambda _config, _machine: (LARGE, True))
+    window = open_window()
+    context, answers = window.app.context, window.asked.answers
+    home: Any = window.open_page("home")
+    home.work.buttons["images"].invoke()
+    window.settle()
+    assert context.navigation.page == "simple"
+    page: Any = window.app.shell.pages["simple"]
+    assert isinstance(page, SimplePage)
+    cards = page.cards
+    window.wait_until(lambda: "#small" in cards["Base model"].buttons, "the offers")
+    cards["Base model"].buttons["#small"].invoke()
+    window.settle()
+    assert context.form.source.name == "#small"
+    assert cards["Base model"].sign.cget("text") == "✓"
+    assert cards["Images"].sign.cget("text") == "2"
+    images = tmp_path / "images"
+    images.mkdir()
+    for number in range(10):
+        (images / f"{number}.png").touch()
+    answers["ask_folders"] = ()
+    cards["Images"].buttons[FOLDER].invoke()
+    assert context.form.config.concepts == ()
+    answers["ask_folders"] = (images,)
+    cards["Images"].buttons[FOLDER].invoke()
+    window.wait_until(lambda: SENTENCE in cards["Images"].buttons, "the count")
+    assert "10 images, 0 captions." in cards["Images"].state.cget("text")
+    cards["Images"].buttons[WRITE].invoke()
+    window.settle()
+    [captions] = [w for w in window.app.root.winfo_children() if isinstance(w, AnnotateWindow)]
+    assert captions.source.folder == images
+    captions.close()
+    answers["ask_text"] = " "
+    cards["Images"].buttons[SENTENCE].invoke()
+    answers["ask_text"] = "ohwx "
+    cards["Images"].buttons[SENTENCE].invoke()
+    [concept] = context.form.config.concepts
+    assert (concept.caption_source, concept.fixed_caption) == ("fixed_text", "a photo of ohwx")
+    assert context.form.config.output.trigger_words == "ohwx"
+    window.wait_until(lambda: CAPTION in cards["Samples"].buttons, "the captions")
+    cards["Samples"].buttons[CAPTION].invoke()
+    [prompt] = context.form.config.sampling.prompts
+    assert (prompt.prompt, prompt.width_px, prompt.height_px) == ("a photo of ohwx", 512, 512)
+    context.form.edit("sampling.every", Every(n=2, unit="epoch"))
+    before = context.form.config.training.epochs
+    cards["Length"].buttons["Person"].invoke()
+    window.settle()
+    epochs = context.form.config.training.epochs
+    assert (epochs, context.form.config.sampling.every.n) == (100, max(1, round(2 * epochs / before)))
+    assert {title for title, card in cards.items() if card.sign.cget("text") == "✓"} == set(cards)
+
+
+def test_captions_that_were_written_elsewhere_are_counted_again(
+    open_window: Callable[..., Window], tmp_path: Path
+) -> None:
+    window = open_window()
+    context = window.app.context
+    for name in ("1.png", "2.png", "1.txt"):
+        (tmp_path / name).write_bytes(b"a zog")
+    context.form.load(Config(concepts=(Concept(path=str(tmp_path)),)), OTHER)
+    page: Any = window.open_page("simple")
+    card = page.cards["Images"]
+    window.wait_until(lambda: "2 images, 1 caption." in card.state.cget("text"), "the count")
+    (tmp_path / "2.txt").write_text("two zogs")
+    context.captions_changed()
+    window.wait_until(lambda: card.sign.cget("text") == "✓", "the new count")
+    with_caption, without = Concept(path="a"), Concept(path="b")
+    config, text = with_one_sentence(Config(concepts=(with_caption, without)), (without,), "two ohwx cats")
+    assert text == "two ohwx cats"
+    assert config.concepts[0] == with_caption
+
+
+def test_the_page_has_the_fields_of_other_pages_and_counts_what_it_does_not_show(window: Window) -> None:
+    app = window.app
+    app.form.load(Config(), Source("mine"))
+    app.form.edit("training.batch_size", 3)
+    page: Any = window.open_page("simple")
+    shown = {row.record.path for row in page.form_view.rows() if row.is_shown}
+    assert {*FIELDS, "adapter.rank"} <= shown
+    assert page.hidden.cget("text").startswith("1 setting of this config")
+    assert page.show_field("training.epochs")
+    app.form.edit("training.epochs", 7)
+    page.show_button.invoke()
+    window.settle()
+    assert app.context.navigation.page == "training"
+    assert (app.form.config.training.batch_size, app.form.config.training.epochs) == (3, 7)

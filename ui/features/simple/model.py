@@ -1,0 +1,315 @@
+"""What a LoRA needs, in the order of thought: for each step its state as a sentence, and what can be chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from modules.config.presets import DEMO, Preset
+from modules.config.schema import Config
+from modules.data.concept import Concept
+from modules.data.subjects import Amount, LengthChoice, is_too_long, is_too_short, length_choices
+from modules.system.problem import about, count, cut, with_article
+from ui.features.simple.here import (
+    Here,
+    describe_machine,
+    describe_misfit,
+    describe_needs,
+    describe_offer,
+    describe_offers,
+)
+from ui.forms.model import Source
+
+_MAX_CAPTION_CHARS = 90
+_MAX_PROMPTS = 3  # that are named
+_GB = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The config and what is known of it. `baseline` is the config as it was loaded.
+
+    The images and captions in the user's folders are 0 until they are counted, as are `samples_per_epoch`; `here` is
+    None until this computer is known; `caption` is the first caption.
+    """
+
+    config: Config
+    source: Source
+    baseline: Config = field(default_factory=Config)
+    num_images: int = 0
+    num_captions: int = 0
+    here: Here | None = None
+    samples_per_epoch: float = 0.0
+    caption: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of several things to choose in a step: its button, and what it means. `value` is what is chosen."""
+
+    label: str
+    text: str
+    value: Preset | int | Literal["folders", "write", "sentence", "prompt"]
+
+
+def _no_choices(_progress: Progress) -> tuple[Choice, ...]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step: its name, its state as a sentence, the buttons that change it (their label and action), and its fields.
+
+    Where it is not done, `choices` are offered. `is_wrong` if the state is a warning.
+    """
+
+    title: str
+    describe: Callable[[Progress], str]
+    is_done: Callable[[Progress], bool]
+    buttons: tuple[tuple[str, str], ...] = ()
+    fields: tuple[str, ...] = ()
+    choices: Callable[[Progress], tuple[Choice, ...]] = _no_choices
+    is_wrong: Callable[[Progress], bool] = lambda _progress: False
+
+
+def _is_demo(progress: Progress) -> bool:
+    return progress.source.name == DEMO
+
+
+def user_concepts(progress: Progress) -> tuple[Concept, ...]:
+    """Return the user's concepts with a folder of images, without the demo's."""
+    of_demo = {c.path for c in progress.baseline.concepts} if _is_demo(progress) else set()
+    return tuple(c for c in progress.config.concepts if c.enabled and c.path.strip() and c.path not in of_demo)
+
+
+def image_concepts(progress: Progress) -> tuple[Concept, ...]:
+    """Return the user's concepts of images to train on."""
+    return tuple(c for c in user_concepts(progress) if c.kind == "training")
+
+
+# -- the base model
+
+
+def _has_model(progress: Progress) -> bool:
+    """Return whether a preset, a config or a base model is chosen; the demo's is one for those who add images to it."""
+    is_chosen = progress.config.model.base_model != progress.baseline.model.base_model
+    is_loaded = bool(user_concepts(progress)) if _is_demo(progress) else progress.source != Source()
+    needs_gpu = progress.here is not None and not progress.here.has_gpu and not progress.here.fits
+    return (is_chosen or is_loaded) and not needs_gpu
+
+
+def _describe_model(progress: Progress) -> str:
+    here = progress.here
+    if not _has_model(progress):
+        if here is None:
+            return "Choose the preset for your model and the memory of your card. It sets everything else."
+        return f"{describe_machine(here.machine)} {describe_offers(here)}"
+    name = f"Preset {progress.source.name}" if progress.source.kind == "built_in" else progress.source.name
+    needs = here.needs if here is not None else None
+    download = f" {needs.download_bytes / _GB:.1f} GB to download first." if needs and needs.download_bytes else ""
+    return f"{name}, for {progress.config.family.label}.{download}"
+
+
+def _preset_choices(progress: Progress) -> tuple[Choice, ...]:
+    found = progress.here.offers if progress.here is not None else ()
+    return tuple(Choice(o.preset.name, describe_offer(o, progress.num_images), o.preset) for o in found or ())
+
+
+# -- the images and their captions
+
+
+def _has_images(progress: Progress) -> bool:
+    return bool(user_concepts(progress))
+
+
+def _has_captions(progress: Progress) -> bool:
+    """Return whether every image has a caption; true until they are counted."""
+    return progress.num_captions >= progress.num_images
+
+
+def _describe_images(progress: Progress) -> str:
+    if not _has_images(progress):
+        other = "The demo has its own images. " if _is_demo(progress) else ""
+        return f"{other}Add a folder with ten to fifty good images, of different scenes and light."
+    names = ", ".join(concept.label for concept in user_concepts(progress))
+    numbers = f"{count(progress.num_images, 'image')}, {count(progress.num_captions, 'caption')}"
+    advice = (
+        ""
+        if _has_captions(progress)
+        else " Captions name what the images show; what they do not name belongs to your subject."
+    )
+    return f"{names}: {numbers}.{advice}"
+
+
+def _image_choices(progress: Progress) -> tuple[Choice, ...]:
+    if not _has_images(progress):
+        about_files = "A text file next to each image, with the same name, is its caption."
+        return (Choice("Choose the folder…", about_files, "folders"),)
+    if _has_captions(progress):
+        return ()
+    about_sentence = "The same for each image, with the word that your LoRA should learn: for a person or an object."
+    about_model = "A model describes each image; then add your word. Better for a style, and for varied images."
+    return (
+        Choice("One sentence for all…", about_sentence, "sentence"),
+        Choice("Write them for me…", about_model, "write"),
+    )
+
+
+# -- the length
+
+
+def _amount(progress: Progress) -> Amount:
+    training = progress.config.training
+    return Amount(progress.num_images, progress.samples_per_epoch, training.batch_size * training.accumulation_steps)
+
+
+def _usual(progress: Progress) -> LengthChoice | None:
+    """Return the subject for which the present length is the usual one."""
+    epochs = progress.config.training.epochs
+    return next((choice for choice in length_choices(_amount(progress)) if choice.epochs == epochs), None)
+
+
+def _has_length(progress: Progress) -> bool:
+    """Return whether the user has set a length, or it is the usual one of a subject."""
+    is_set = progress.config.training.epochs != progress.baseline.training.epochs
+    return progress.num_images > 0 and (is_set or _usual(progress) is not None)
+
+
+def _time(steps: int, progress: Progress) -> str:
+    needs = progress.here.needs if progress.here is not None else None
+    return f", about {about(steps * needs.step_seconds)}" if needs is not None else ""
+
+
+def _views(progress: Progress) -> float:
+    return progress.samples_per_epoch * progress.config.training.epochs
+
+
+def _has_odd_length(progress: Progress) -> bool:
+    views = _views(progress)
+    return progress.num_images > 0 and (
+        is_too_short(progress.num_images, views) or is_too_long(progress.num_images, views)
+    )
+
+
+def _describe_length(progress: Progress) -> str:
+    epochs = progress.config.training.epochs
+    if not progress.num_images:
+        return f"It depends on the images. Now it is {count(epochs, 'epoch')}."
+    steps, views = _amount(progress).steps(epochs), _views(progress)
+    seen = f"each image is seen {count(round(views / progress.num_images), 'time')}."
+    text = f"{count(steps, 'step')}{_time(steps, progress)}: {seen}"
+    usual = _usual(progress)
+    if is_too_short(progress.num_images, views):
+        text += " That is probably too few to learn a subject."
+    elif is_too_long(progress.num_images, views):
+        text += " That is so many that the images are learned by heart."
+    elif usual is not None:
+        text += f" Usual for {with_article(usual.subject.label.lower())}. {usual.subject.reason}"
+    return text if _has_length(progress) else f"{text} What do the images show?"
+
+
+def _length_choices(progress: Progress) -> tuple[Choice, ...]:
+    return tuple(
+        Choice(c.subject.label, f"{c.length}{_time(c.steps, progress)}. {c.subject.reason}", c.epochs)
+        for c in length_choices(_amount(progress))
+    )
+
+
+# -- the memory
+
+
+def _fits(progress: Progress) -> bool:
+    return progress.here is not None and progress.here.needs is not None and progress.here.fits
+
+
+def _describe_memory(progress: Progress) -> str:
+    if progress.here is None:
+        return "Looking at this computer…"
+    misfit = describe_misfit(progress.here, progress.num_images)
+    return misfit or describe_needs(progress.here)
+
+
+# -- the samples and the result
+
+
+def _prompts(progress: Progress) -> list[str]:
+    of_demo = {p.prompt for p in progress.baseline.sampling.prompts} if _is_demo(progress) else set()
+    return [p.prompt for p in progress.config.sampling.prompts if p.enabled and p.prompt not in of_demo]
+
+
+def _describe_samples(progress: Progress) -> str:
+    prompts = _prompts(progress)
+    if not prompts:
+        return "Add a prompt with the words of your captions: its images show how the run is going."
+    named = [cut(" ".join(p.split()), max_chars=_MAX_CAPTION_CHARS) or "(no prompt)" for p in prompts[:_MAX_PROMPTS]]
+    more = f", and {len(prompts) - len(named):,} more" if len(prompts) > len(named) else ""
+    off = " Samples are off." if progress.config.sampling.every.is_never else ""
+    return f"{'; '.join(named)}{more}.{off}"
+
+
+def _prompt_choices(progress: Progress) -> tuple[Choice, ...]:
+    text = cut(" ".join(progress.caption.split()), max_chars=_MAX_CAPTION_CHARS)
+    return (Choice("Use a caption", f"The first one: {text}", "prompt"),) if text else ()
+
+
+def _trains_a_lora(progress: Progress) -> bool:
+    return progress.config.training.trains == "adapter"
+
+
+def _describe_result(progress: Progress) -> str:
+    if not _trains_a_lora(progress):
+        return "This config does not train a LoRA: the training target in the top bar is another one."
+    return f"It will be {Path(progress.config.output.destination).name}. A higher rank learns more, from more images."
+
+
+STEPS: tuple[Step, ...] = (
+    Step(
+        "Base model",
+        _describe_model,
+        _has_model,
+        (("All presets…", "find_preset"),),
+        ("model.base_model",),
+        _preset_choices,
+    ),
+    Step(
+        "Images",
+        _describe_images,
+        lambda progress: _has_images(progress) and _has_captions(progress),
+        (("Images and captions…", "page_concepts"),),
+        choices=_image_choices,
+    ),
+    Step(
+        "Length",
+        _describe_length,
+        _has_length,
+        (("How long to train…", "length"),),
+        ("training.epochs",),
+        _length_choices,
+        _has_odd_length,
+    ),
+    Step(
+        "Memory",
+        _describe_memory,
+        _fits,
+        (("Fit to my card…", "fit"),),
+        ("data.resolution_px",),
+        is_wrong=lambda progress: progress.here is not None and not progress.here.fits,
+    ),
+    Step(
+        "Samples",
+        _describe_samples,
+        lambda progress: bool(_prompts(progress)),
+        (("Prompts…", "page_sampling"),),
+        choices=_prompt_choices,
+    ),
+    Step(
+        "LoRA",
+        _describe_result,
+        _trains_a_lora,
+        fields=("adapter", "training.learning_rate", "output.destination", "output.trigger_words"),
+        is_wrong=lambda progress: not _trains_a_lora(progress),
+    ),
+)
+FIELDS = tuple(path for step in STEPS for path in step.fields)

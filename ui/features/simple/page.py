@@ -1,0 +1,252 @@
+"""The page Train a LoRA: what a LoRA needs, each step with its state, its fields, and the buttons that change it."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from modules.config.presets import Preset
+from modules.config.records import top_records
+from modules.config.schema import Config
+from modules.system.problem import count
+from ui.features.simple.images import with_folders, with_one_sentence, with_prompt
+from ui.features.simple.looking import FirstLook
+from ui.features.simple.model import FIELDS, STEPS, Choice, Progress, Step, image_concepts
+from ui.forms.changes import changes
+from ui.forms.context import Context
+from ui.forms.group_card import GroupCard
+from ui.forms.layout import FormView
+from ui.forms.page import PageFrame
+from ui.forms.records import Group
+from ui.forms.setting_pages import PageSpec
+from ui.widgets.controls import Button
+from ui.widgets.panel import Panel, Text, WrappedText
+from ui.widgets.theme import GAP, PAD
+
+_ASK_SENTENCE = (
+    "Type the word that your LoRA should learn, one that means nothing yet, such as zog. Each image gets the caption "
+    '"a photo of zog". Or type a whole sentence.'
+)
+_QUIET_SECONDS = 0.3
+_IN_FIRST_COLUMN = 3  # steps
+_SHOWN = (*FIELDS, "concepts", "sampling.prompts", "model.family", "general.notes")
+
+
+def hidden_changes(config: Config, baseline: Config) -> int:
+    """Return how many changed settings the page does not show."""
+    paths = (change.path for change in changes(config, baseline))
+    return sum(not any(path == shown or path.startswith(f"{shown}.") for shown in _SHOWN) for path in paths)
+
+
+class StepCard(GroupCard):
+    """A step: its title with a sign, its state, the choices until it is done, and its fields."""
+
+    def __init__(self, master: tk.Misc, context: Context, step: Step, group: Group) -> None:
+        super().__init__(master, context, group)
+        self.step = step
+        self.buttons: dict[str, Button] = {}
+        self._drawn: tuple[object, ...] = ()
+        theme, px = context.theme, context.theme.px
+        header = Panel(self.card, theme, "card")
+        header.pack(fill="x", padx=px(PAD), pady=(px(12), 0), before=self.card.body)
+        self.card.body.pack_configure(pady=(0, px(6)))
+        line = Panel(header, theme, "card")
+        line.pack(fill="x")
+        self.sign = Text(line, theme, role="heading", on="card")
+        self.sign.pack(side="left", padx=(0, px(GAP)))
+        Text(line, theme, step.title, role="heading", on="card").pack(side="left")
+        for label, action in reversed(step.buttons):
+            button = Button(line, theme, label, partial(context.actions.run, action), on="card", height=26)
+            button.pack(side="right", padx=(GAP, 0))
+            self.buttons[action] = button
+        self.state = WrappedText(header, theme, on="card", colour="label")
+        self.state.pack(fill="x", pady=(px(4), px(4)))
+        self._choices = Panel(header, theme, "card", height=1)
+        self._choices.columnconfigure(1, weight=1)
+
+    def num_rows_shown(self) -> int:
+        """Return the number of its fields, and one for the state."""
+        return super().num_rows_shown() + 1
+
+    def follow(self, progress: Progress, number: int, choose: Callable[[Choice], None]) -> None:
+        """Show the state of the step."""
+        is_done = self.step.is_done(progress)
+        self.sign.set_text("✓" if is_done else f"{number}")
+        self.sign.recolour("good" if is_done else "accent")
+        self.state.set_text(self.step.describe(progress))
+        self.state.recolour("warning" if self.step.is_wrong(progress) else "label")
+        choices = () if is_done else self.step.choices(progress)
+        if choices != self._drawn:
+            self._drawn = choices
+            self._draw_choices(choices, choose)
+
+    def _draw_choices(self, choices: tuple[Choice, ...], choose: Callable[[Choice], None]) -> None:
+        """Draw the choices below each other, each with what it means beside its button."""
+        theme, px = self._context.theme, self._context.theme.px
+        for child in self._choices.winfo_children():
+            child.destroy()
+        self._choices.pack_forget()
+        for row, choice in enumerate(choices):
+            button = Button(self._choices, theme, choice.label, partial(choose, choice), on="card")
+            tk.Grid.grid_configure(button, row=row, column=0, sticky="new", pady=(0, px(GAP)))
+            label = WrappedText(self._choices, theme, choice.text, role="small", colour="muted", on="card")
+            label.grid(row=row, column=1, sticky="ew", padx=(px(12), 0), pady=(0, px(GAP)))
+            self.buttons[choice.label] = button
+        if choices:
+            self._choices.pack(fill="x", pady=(px(4), 0))
+
+
+class StepForm(FormView):
+    """The cards of the steps in their order, down the first column and then down the second."""
+
+    def __init__(self, master: tk.Misc, context: Context, drawn: Callable[[], None]) -> None:
+        self._drawn = drawn
+        self._steps = {step.title: step for step in STEPS}
+        super().__init__(master, context, lambda: _groups(context.form.config), max_columns=2)
+
+    def _make_card(self, group: Group) -> GroupCard:
+        return StepCard(self, self._context, self._steps[group.key], group)
+
+    def _build(self) -> Iterator[None]:
+        yield from super()._build()
+        self._drawn()
+
+    def _places(self, num_columns: int, width: int, room: int) -> list[int]:
+        return [int(num_columns > 1 and number >= _IN_FIRST_COLUMN) for number in range(len(self.cards))]
+
+
+def _groups(config: Config) -> tuple[Group, ...]:
+    records = top_records(type(config))
+    return tuple(Group(step.title, "", tuple(records[path] for path in step.fields)) for step in STEPS)
+
+
+class SimplePage:
+    """Follows the config; images and this computer are looked at in the background while the page is open."""
+
+    def __init__(self, master: tk.Misc, context: Context, spec: PageSpec) -> None:
+        self.frame = PageFrame(master, context, spec)
+        self.scroll = self.frame.add_scroll(context)
+        self._context = context
+        self._is_shown = False
+        self._look = FirstLook(context.pump.background)
+        self._by_choice: dict[str, Callable[[], None]] = {
+            "folders": self._add_folders,
+            "write": self._write_captions,
+            "sentence": self._write_one_sentence,
+            "prompt": self._add_prompt,
+        }
+        self.form_view = StepForm(self.scroll.body, context, self._soon)
+        self.form_view.grid(row=0, column=0, sticky="new")
+        self._more = Panel(self.scroll.body, context.theme)
+        self.show_button = Button(
+            self._more, context.theme, "Show all settings", partial(context.actions.run, "simple_view")
+        )
+        self.show_button.pack(side="right")
+        self.hidden = WrappedText(self._more, context.theme, colour="muted")
+        self.hidden.pack(side="left", fill="x", expand=True)
+        for signal in (context.form.changed, context.form.loaded, self._look.changed):
+            signal.subscribe(self._soon)
+        context.captions_changed.subscribe(self._count_again)
+        self.form_view.build()
+
+    def on_show(self) -> None:
+        """Count the images once more: captions may have been written on another page."""
+        self._is_shown = True
+        self._count_again()
+
+    def on_hide(self) -> None:
+        """Draw and count nothing while hidden."""
+        self._is_shown = False
+
+    def show_field(self, path: str) -> bool:
+        """Show a field regardless of its level, scroll to it and focus it."""
+        row = self.form_view.reveal(path)
+        if row is not None:
+            self.scroll.see(row.control.frame)
+        return row is not None
+
+    @property
+    def cards(self) -> dict[str, StepCard]:
+        """The cards by the titles of their steps."""
+        return {card.step.title: card for card in self.form_view.cards if isinstance(card, StepCard)}
+
+    def _soon(self) -> None:
+        if self._is_shown:
+            self._context.pump.redraw_soon(self, self._refresh)
+
+    def _refresh(self) -> None:
+        context, look = self._context, self._look
+        # Once the window is drawn, which the imports of the estimates would slow down.
+        context.pump.redraw_soon((self, "computer"), look.find_machine, quiet_seconds=_QUIET_SECONDS)
+        look.find_presets(context.form.config)
+        look.count(image_concepts(self._progress()))
+        progress = self._progress()
+        for number, card in enumerate(self.cards.values(), start=1):
+            card.follow(progress, number, self._choose)
+        self._show_hidden()
+
+    def _show_hidden(self) -> None:
+        """Count the changed settings that only the full view shows."""
+        form = self._context.form
+        baseline = form.baseline if form.source.kind in ("built_in", "preset") else Config()
+        number = hidden_changes(form.config, baseline)
+        what = "edited since the preset was loaded" if baseline is form.baseline else "not at the default"
+        is_or_are = "is" if number == 1 else "are"
+        self.hidden.set_text(f"{count(number, 'setting')} of this config {is_or_are} {what}, and not shown here.")
+        if number:
+            self._more.grid(row=1, column=0, sticky="ew", pady=(0, self._context.theme.px(PAD)))
+        else:
+            self._more.grid_remove()
+
+    def _choose(self, choice: Choice) -> None:
+        """Do what was chosen: load a preset, set a length, or what `_by_choice` names."""
+        if isinstance(choice.value, Preset):
+            self._context.documents.open_preset(choice.value)
+            return
+        if isinstance(choice.value, str):
+            self._by_choice[choice.value]()
+            return
+        from trainer.preflight.subject_length import with_epochs
+
+        self._context.form.replace(with_epochs(self._context.form.config, choice.value))
+        self._context.notify(f"{choice.label}: {choice.text} Ctrl+Z undoes it.")
+
+    def _write_captions(self) -> None:
+        self._context.links.write_captions(next(iter(self._look.without_captions), None))
+
+    def _add_folders(self) -> None:
+        context = self._context
+        folders = context.interaction.ask_folders("Add folders of images", context.preferences.last_folder)
+        if folders:
+            context.form.replace(with_folders(context.form.config, folders))
+
+    def _add_prompt(self) -> None:
+        self._context.form.replace(with_prompt(self._context.form.config, self._look.caption))
+
+    def _write_one_sentence(self) -> None:
+        """Ask for the word or the sentence, and make it the caption of the images without one."""
+        context = self._context
+        text = context.interaction.ask_text("One sentence for all", _ASK_SENTENCE, "")
+        if text is None or not text.strip():
+            return
+        config, caption = with_one_sentence(context.form.config, self._look.without_captions, text)
+        context.form.replace(config)
+        context.notify(f"The caption of your images: {caption}. Ctrl+Z undoes it.")
+
+    def _count_again(self) -> None:
+        self._look.count_again()
+        self._soon()
+
+    def _progress(self) -> Progress:
+        form, look = self._context.form, self._look
+        return Progress(
+            form.config,
+            form.source,
+            form.baseline,
+            num_images=look.num_images,
+            num_captions=look.num_captions,
+            here=look.here,
+            samples_per_epoch=look.samples_per_epoch,
+            caption=look.caption,
+        )
