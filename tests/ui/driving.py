@@ -12,10 +12,11 @@ from modules.settings.field import FieldRecord
 from ui.forms.fields import Row
 from ui.forms.values import to_text
 from ui.forms.visibility import available_choices, name_of
-from ui.widgets.controls import Choice, Switch
+from ui.widgets.controls import Button, Choice, Switch
 from ui.widgets.entry import Entry
 from ui.widgets.files.dialog import FileDialog
 from ui.widgets.textarea import TextArea
+from ui.widgets.theme import COLOURS
 
 W = TypeVar("W", bound=tk.Misc)
 
@@ -30,6 +31,12 @@ def walk(widget: tk.Misc) -> Iterator[tk.Misc]:
     yield widget
     for child in widget.winfo_children():
         yield from walk(child)
+
+
+def main_buttons(window: tk.Misc) -> list[str]:
+    """Return the labels of the orange buttons of a window that can be seen."""
+    shown = [w for w in walk(window) if isinstance(w, Button) and w.winfo_viewable() and w.winfo_toplevel() is window]
+    return [str(b.cget("text")) for b in shown if b.cget("fg_color") == COLOURS["accent"]]
 
 
 def type_into(entry: Entry, text: str) -> None:

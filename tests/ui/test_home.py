@@ -13,7 +13,7 @@ from PIL import Image
 
 from modules.system.hardware import GpuMemory
 from tests.ui.conftest import Window
-from tests.ui.driving import walk
+from tests.ui.driving import main_buttons, walk
 from trainer.launch import RunRequest
 from trainer.preflight.machine import Machine
 from trainer.run_folder.records import RunRecord
@@ -22,7 +22,6 @@ from ui.app.home_model import RecentRuns, lacks_images, machine_rows, why_no_gpu
 from ui.app.recent_runs import describe_run
 from ui.features.first_steps.model import WAYS
 from ui.forms.model import Source
-from ui.widgets.controls import Button
 from ui.widgets.panel import Text
 
 GB = 10**9
@@ -51,13 +50,6 @@ def texts(widget: Any) -> str:
     return "\n".join(str(w.cget("text")) for w in walk(widget) if isinstance(w, Text) and w.winfo_ismapped())
 
 
-def main_buttons(window: Window) -> list[str]:
-    """Return the labels of the orange buttons that can be seen."""
-    buttons = [w for w in walk(window.app.root) if isinstance(w, Button) and w.winfo_ismapped()]
-    accent = window.app.theme.pair("accent")
-    return [b.cget("text") for b in buttons if b.cget("fg_color") == accent]
-
-
 def test_a_first_start_asks_how_to_begin_and_has_one_main_button(
     open_window: Callable[..., Window], past_runs: list[RunRecord]
 ) -> None:
@@ -67,7 +59,7 @@ def test_a_first_start_asks_how_to_begin_and_has_one_main_button(
     assert "How would you like to begin?" in texts(home.work)
     assert "No runs yet" in texts(home.recent)
     assert "The queue is empty" in texts(home.queue)
-    assert main_buttons(window) == [WAYS["images"].label]
+    assert main_buttons(window.app.root) == [WAYS["images"].label]
     home.work.buttons["images"].invoke()
     window.settle()
     assert window.app.context.navigation.page == "simple"
@@ -75,7 +67,7 @@ def test_a_first_start_asks_how_to_begin_and_has_one_main_button(
     home.work.buttons["demo"].invoke()
     window.settle()
     assert window.app.shell.first_steps.winfo_ismapped()
-    assert main_buttons(window) == [window.app.shell.first_steps.buttons["go"].cget("text")]
+    assert main_buttons(window.app.root) == [window.app.shell.first_steps.buttons["go"].cget("text")]
 
 
 def test_it_states_whether_the_config_can_start_and_leads_there(
@@ -85,7 +77,7 @@ def test_it_states_whether_the_config_can_start_and_leads_there(
     home: Any = ready.open_page("home")
     assert "ready" in texts(home.work), "the name of the config"
     assert "No setting has an error." in texts(home.work)
-    assert main_buttons(ready) == ["Start"]
+    assert main_buttons(ready.app.root) == ["Start"]
     ready.app.starter.refresh_preview()
     ready.wait_until(lambda: "Ready: " in texts(home.work), "the check")
     form.edit_text("training.batch_size", "0")
@@ -99,10 +91,10 @@ def test_it_states_whether_the_config_can_start_and_leads_there(
     assert lacks_images(form.config)
     ready.open_page("home")
     assert "No images yet" in texts(home.work)
-    assert main_buttons(ready) == ["Add images"]
+    assert main_buttons(ready.app.root) == ["Add images"]
     context.session.begin(RunRequest(form.config))
     ready.settle()
-    assert main_buttons(ready) == ["Open the run"]
+    assert main_buttons(ready.app.root) == ["Open the run"]
     home.work.buttons["page_run"].invoke()
     ready.settle()
     assert context.navigation.page == "run"

@@ -10,7 +10,7 @@ import customtkinter as ctk
 import pytest
 
 from tests.ui.conftest import Window
-from tests.ui.driving import walk
+from tests.ui.driving import main_buttons, walk
 from ui.app.catalogue import PAGES
 from ui.widgets.controls import Button, Choice
 from ui.widgets.entry import Entry
@@ -93,6 +93,7 @@ def test_no_text_is_cut_off_on_any_page(scaled: Callable[[int], Window], percent
         frame = window.open_page(page.key).frame  # type: ignore[attr-defined]
         window.settle()
         assert cut_off(frame) == [], page.key
+        assert main_buttons(window.app.root) == ["Load it"], "of the card of first steps"
         assert outside(frame, window.app.root) == [], page.key
     window.app.preferences.change(is_simple=False)  # the simple page is that view
     window.settle()

@@ -16,7 +16,7 @@ from modules.config.schema import Config
 from modules.families.registry import FAMILIES
 from modules.settings.field import records_of
 from tests.ui.conftest import Window
-from tests.ui.driving import change, expected, fill, flip, inside, pick, shown_by, type_into, walk
+from tests.ui.driving import change, expected, fill, flip, inside, main_buttons, pick, shown_by, type_into, walk
 from tests.ui.made_up import TeaConfig
 from ui.app.catalogue import PAGES, page_named
 from ui.forms.fields import Row
@@ -27,6 +27,7 @@ from ui.forms.setting_pages import TOP_BAR
 from ui.widgets.controls import Choice, Switch
 from ui.widgets.entry import Entry
 from ui.widgets.focus import focused_widget
+from ui.widgets.notices import Notice, Reply
 from ui.widgets.panel import Text
 
 FORM_PAGES = (
@@ -320,9 +321,15 @@ def test_all_columns_at_any_width_and_nothing_is_clipped(window: Window) -> None
                     assert right <= view.winfo_rootx() + view.winfo_width(), row.record.path
 
 
-def test_dark_and_light(window: Window) -> None:
+def test_every_page_has_one_orange_button_also_beside_a_notice_and_turns_light(window: Window) -> None:
+    window.app.context.notices.show(Notice("a", "A run ended.", (Reply("Resume", lambda: None),)))
+    found = {}
     for page in PAGES:
         window.open_page(page.key)
+        found[page.key] = main_buttons(window.app.root)
+    special = {"home": ["Train my images"], "sample": ["Generate"], "tools": found["tools"], "queue": found["queue"]}
+    assert found == {page.key: ["Start"] for page in PAGES} | special
+    assert len(found["tools"]) == len(found["queue"]) == 1
     for mode in ("light", "dark"):
         menu = window.app.shell.side_bar.make_window_menu()
         menu.invoke(1 if window.app.theme.mode == "dark" else 0)

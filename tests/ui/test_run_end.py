@@ -18,6 +18,7 @@ from modules.system.errors import DarkroomError
 from modules.system.paths import PROGRAM_ROOT
 from tests.builders.model_folders import alone_on_machine, checkpoint, comfyui
 from tests.ui.conftest import Window
+from tests.ui.driving import main_buttons
 from tests.ui.fake_engine import started, step
 from tests.ui.test_secrets_dialog import click
 from tests.unit.test_kinds import write_header
@@ -160,6 +161,7 @@ def card(window: Window, home: Path, tmp_path: Path) -> EndCard:
 
 def test_the_card_shows_the_samples_and_opens_the_generate_page(window: Window, card: EndCard) -> None:
     assert card.title.cget("text") == "zog.safetensors is ready"
+    assert main_buttons(window.app.root) == ["Try it"], "and not Start"
     window.wait_until(lambda: all(label.cget("image") for label in card._images.values()), "the images")
     assert len(card._images) == 4
     assert card.end is not None
@@ -179,6 +181,7 @@ def test_the_card_shows_the_samples_and_opens_the_generate_page(window: Window, 
     click(card.buttons["close"])
     window.settle()
     assert not card.winfo_manager()
+    assert main_buttons(window.app.root) == ["Start"]
 
 
 def test_comfyui_is_asked_for_once_and_replaces_nothing_unasked(

@@ -9,13 +9,11 @@ from typing import Literal
 
 from modules.config.schema import Config
 from modules.system.problem import count
-from ui.app.catalogue import page_named
-from ui.features.first_steps.model import WAYS
 from ui.forms.changes import changes
 from ui.forms.context import Context
 from ui.loop.run_state import RunState
 from ui.loop.wording import OUTCOME_LABELS, PHASE_LABELS, format_download, format_duration, format_loss
-from ui.widgets.controls import Button, ButtonStyle
+from ui.widgets.controls import Button
 from ui.widgets.menu import make_menu, open_at
 from ui.widgets.panel import Panel, Text
 from ui.widgets.progress import ThinBar
@@ -58,7 +56,6 @@ class BottomBar(Panel):
         context.starter.changed.subscribe(self._refresh_soon)
         context.form.changed.subscribe(self._count_edits_soon)
         context.navigation.page_wanted.subscribe(lambda _page: self._refresh_soon())
-        context.preferences.changed.subscribe(self._refresh_soon)
         self.refresh()
 
     def notify(self, text: str) -> None:
@@ -152,10 +149,10 @@ class BottomBar(Panel):
         context = self._context
         box = Panel(inner, context.theme, "bar")
         box.grid(row=0, column=3 + len(FIGURES), sticky="e", padx=(context.theme.px(12), 0))
-        self.second = Button(box, context.theme, "Pause", self._press_second, on="bar", width=84, height=36)
+        self.second = Button(box, context.theme, "Pause", self._press_second, on="bar", width=84, height=36, rank=0)
         self.second_name = ""
         self.start = Button(
-            box, context.theme, "Start", self._press_start, style="primary", on="bar", width=104, height=36
+            box, context.theme, "Start", self._press_start, style="primary", on="bar", width=104, height=36, rank=0
         )
         self.start.pack(side="right", padx=(GAP, 0))
         context.tips.attach(self.start, lambda: context.actions[self._start_name()].tip)
@@ -200,15 +197,9 @@ class BottomBar(Panel):
             label = "Start the fork"
         if self.start.cget("text") != label:
             self.start.configure(text=label)
-        style: ButtonStyle = "plain" if self._is_elsewhere() else "primary"
-        self.start.restyle("danger" if can_stop or stage == "stopping" else style)
+        self.start.restyle("danger" if can_stop or stage == "stopping" else "primary")
         self.start.set_enabled(can_stop or stage == "idle")
         self._show_second(stage)
-
-    def _is_elsewhere(self) -> bool:
-        """Return whether the main button of the screen is on the page, or on the card of first steps."""
-        context = self._context
-        return page_named(context.navigation.page).has_main_button or context.preferences.now.first_steps in WAYS
 
     def _show_second(self, stage: str) -> None:
         backup = self._context.starter.resumable

@@ -11,7 +11,7 @@ from ui.forms.setting_pages import HOME, SETTING_PAGES, SIMPLE, PageSpec
 
 _RUN_TABS = (("runs", "Run history"), ("queue", "Queue"))
 PAGES: tuple[PageSpec, ...] = (
-    PageSpec(HOME, "Home", "Begin, or continue.", has_main_button=True),
+    PageSpec(HOME, "Home", "Begin, or continue."),
     PageSpec(
         SIMPLE,
         "Train a LoRA",
@@ -35,18 +35,16 @@ PAGES: tuple[PageSpec, ...] = (
     PageSpec(
         "runs", "Run history", "All runs so far, and what each has left.", tabs=_RUN_TABS, entry_title="Runs & queue"
     ),
-    PageSpec("queue", "Queue", "Configs to train one after another.", tabs=_RUN_TABS, has_main_button=True),
+    PageSpec("queue", "Queue", "Configs to train one after another.", tabs=_RUN_TABS),
     PageSpec(
         "sample",
         "Generate",
         "Sample images of any model, with any LoRAs, without training.",
-        has_main_button=True,
     ),
     PageSpec(
         "tools",
         "Tools",
         "Inspect and convert files; merge, combine, resize, extract and scale LoRAs.",
-        has_main_button=True,
     ),
     PageSpec(
         "choose",

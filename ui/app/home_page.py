@@ -140,8 +140,7 @@ class WorkCard(Card):
         is_first = not (records or context.preferences.now.workspaces or form.is_changed or context.session.is_active)
         is_first = is_first and (form.source == Source() or form.source.name == DEMO)
         work = work_of(context, self._starter, records)
-        is_led = context.preferences.now.first_steps in WAYS  # the card of the steps has the main button then
-        state = (is_first, work, is_led)
+        state = (is_first, work)
         if state != self._drawn:
             self._drawn = state
             for child in self.body.winfo_children():
@@ -150,11 +149,11 @@ class WorkCard(Card):
             content = Panel(self.body, context.theme, "card")
             content.pack(fill="x", padx=(context.theme.px(12), 0))
             if is_first:
-                self._draw_ways(content, is_led=is_led)
+                self._draw_ways(content)
             else:
-                self._draw_work(content, work, is_led=is_led)
+                self._draw_work(content, work)
 
-    def _draw_ways(self, content: Panel, *, is_led: bool) -> None:
+    def _draw_ways(self, content: Panel) -> None:
         """Draw the ways next to each other, with what each is for."""
         theme, px = self._context.theme, self._context.theme.px
         Text(content, theme, _FIRST, role="title", on="card").grid(row=0, column=0, columnspan=len(WAYS), sticky="w")
@@ -162,13 +161,13 @@ class WorkCard(Card):
         for column, name in enumerate(names):
             content.columnconfigure(column, weight=1, uniform="ways")
             gap = (0, px(PAD) if column + 1 < len(names) else 0)
-            style: ButtonStyle = "primary" if name == "images" and not is_led else "plain"
+            style: ButtonStyle = "primary" if name == "images" else "plain"
             button = self._button(content, name, WAYS[name].label, partial(self.begin, name), style, height=40)
             tk.Grid.grid_configure(button, row=1, column=column, sticky="ew", padx=gap, pady=(px(14), 0))
             label = WrappedText(content, theme, WAYS[name].text, colour="muted", on="card")
             label.grid(row=2, column=column, sticky="new", padx=gap, pady=(px(6), 0))
 
-    def _draw_work(self, content: Panel, work: Work, *, is_led: bool) -> None:
+    def _draw_work(self, content: Panel, work: Work) -> None:
         theme, px = self._context.theme, self._context.theme.px
         FittedText(content, theme, work.title, role="title", on="card").pack(fill="x")
         for line in work.what:
@@ -181,7 +180,7 @@ class WorkCard(Card):
         row = Panel(content, theme, "card")
         row.pack(fill="x", pady=(px(12), 0))
         for number, press in enumerate(work.buttons):
-            style: ButtonStyle = "plain" if number or is_led else "primary"
+            style: ButtonStyle = "plain" if number else "primary"
             run = partial(self._press, press)
             button = self._button(row, press.action or "show", press.label, run, style, height=36, width=104)
             button.pack(side="left", padx=(0, GAP))

@@ -296,10 +296,8 @@ class NoticeLine(Panel):
         Panel(self, context.theme, "accent", width=px(_STRIPE)).pack(side="left", fill="y")
         self._box = box = Panel(self, context.theme, "card")
         box.pack(side="right", padx=px(GAP), pady=px(4))
-        for number, reply in enumerate(notice.replies):
-            self._add_button(
-                reply.label, partial(context.notices.reply, notice, reply), style="plain" if number else "primary"
-            )
+        for reply in notice.replies:
+            self._add_button(reply.label, partial(context.notices.reply, notice, reply), style="plain")
         self._add_button(notice.dismiss_label, partial(context.notices.dismiss, notice), style="ghost")
         self._more: Button | None = None
         self.text = FittedText(self, context.theme, notice.text, on="card")

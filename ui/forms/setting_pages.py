@@ -41,8 +41,7 @@ class PageSpec:
     `empty_note(config)` is shown when no field of the page applies. The side bar has an entry for a page while it is
     needed: where `is_needed(config)`, while it is open, or where advanced settings are shown. With `on_demand` the page
     gets one when it is first opened, and keeps it. Pages with the same `tabs` (the key and title of each) share the
-    entry of the first one, which is called `entry_title`, and have tabs as their title. With `has_main_button` the one
-    orange button of the screen is the page's, and not Start at the bottom.
+    entry of the first one, which is called `entry_title`, and have tabs as their title.
     """
 
     key: str
@@ -55,7 +54,6 @@ class PageSpec:
     on_demand: bool = False
     tabs: tuple[tuple[str, str], ...] = ()
     entry_title: str = ""
-    has_main_button: bool = False
 
     @property
     def entry_key(self) -> str:

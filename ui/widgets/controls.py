@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from ui.widgets.ctk import ctk, release_master
+from ui.widgets.main_button import Rank
 from ui.widgets.theme import CONTROL_HEIGHT, Theme
 
 ButtonStyle = Literal["primary", "plain", "ghost", "danger"]
@@ -24,7 +25,7 @@ _KNOB_PARTS = ("slider_oval_1_a", "slider_oval_1_b", "slider_oval_4_a", "slider_
 
 
 class Button(ctk.CTkButton):  # type: ignore[misc]
-    """A push button; Space and Return press it too."""
+    """A push button; Space and Return press it too. A primary one is orange unless one of a higher rank is shown."""
 
     def __init__(
         self,
@@ -37,9 +38,12 @@ class Button(ctk.CTkButton):  # type: ignore[misc]
         on: str = "window",
         width: int = 0,
         height: int = CONTROL_HEIGHT,
+        rank: Rank = 1,
         **options: Any,
     ) -> None:
         self.style = style
+        self.rank: Rank = rank
+        self._drawn = style
         self._theme_tokens = theme
         self._is_pressed = False
         self._pressable: set[str] = set()
@@ -65,6 +69,8 @@ class Button(ctk.CTkButton):  # type: ignore[misc]
         release_master(master)
         self._border = theme.pair(fill)
         _make_focusable(self, self._canvas, theme, press=self.invoke, show_ring=self._show_ring)
+        if style == "primary":
+            theme.main_buttons.add(self)
 
     def _draw(self, no_color_updates: bool = False) -> None:
         """Also note presses of a label that customtkinter has created: a click begins and ends here."""
@@ -88,7 +94,7 @@ class Button(ctk.CTkButton):  # type: ignore[misc]
             self.invoke()
 
     def _show_ring(self, colour: tuple[str, str] | None) -> None:
-        if colour is not None and self.style == "primary":
+        if colour is not None and self._drawn == "primary":
             colour = self._theme_tokens.pair("text")  # the button has the ring's usual colour itself
         self.configure(border_color=colour or self._border)
 
@@ -97,6 +103,19 @@ class Button(ctk.CTkButton):  # type: ignore[misc]
         if style == self.style:
             return
         self.style = style
+        self._colour_as(style)
+        if style == "primary":
+            self._theme_tokens.main_buttons.add(self)
+        self._theme_tokens.main_buttons.choose()
+
+    def show_as_main(self, *, is_main: bool) -> None:
+        """Draw a primary button orange, or plain while a more important one is shown."""
+        self._colour_as("primary" if is_main else "plain")
+
+    def _colour_as(self, style: ButtonStyle) -> None:
+        if style == self._drawn:
+            return
+        self._drawn = style
         fill, hover, ink = (self._theme_tokens.pair(t) for t in _BUTTON_COLOURS[style])
         self._border = fill
         self.configure(fg_color=fill, hover_color=hover, text_color=ink, border_color=fill)

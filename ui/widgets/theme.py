@@ -10,6 +10,8 @@ import sys
 from collections.abc import Mapping
 from typing import Literal
 
+from ui.widgets.main_button import MainButtons
+
 Mode = Literal["dark", "light"]
 Font = tuple[str, int, str]
 
@@ -85,6 +87,7 @@ class Theme:
     def __init__(self, mode: Mode = "dark", *, scale: float = 1.0) -> None:
         self.mode: Mode = mode
         self.scale = scale
+        self.main_buttons = MainButtons()
         self._families = _FAMILIES.get(sys.platform, _LINUX_FAMILIES)
 
     def colour(self, token: str) -> str:

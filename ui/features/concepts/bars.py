@@ -144,7 +144,7 @@ class UndoBar(Panel):
         self._list_value: object = None
         self.text = Text(self, context.theme, on="card")
         self.text.pack(side="left", padx=context.theme.px(12), pady=context.theme.px(6))
-        self.button = Button(self, context.theme, "Undo", self.undo, on="card", style="primary")
+        self.button = Button(self, context.theme, "Undo", self.undo, on="card")
         self.button.pack(side="right", padx=context.theme.px(6), pady=context.theme.px(4))
         context.tips.attach(self.button, lambda: "Undo the removal (Ctrl+Z)")
         context.form.watch(path, self._follow)

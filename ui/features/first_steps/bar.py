@@ -133,7 +133,7 @@ class FirstStepsBar(Panel):
         if step is not None and step.page != self._context.navigation.page:
             rows.insert(0, ("go", step.button, partial(self._go, step), "primary"))
         for name, label, run, style in rows:
-            button = Button(box, self._context.theme, label, run, style=style, on="card", height=height)
+            button = Button(box, self._context.theme, label, run, style=style, on="card", height=height, rank=2)
             button.pack(side="left", padx=(GAP, 0))
             self.buttons[name] = button
 

@@ -113,7 +113,7 @@ class ModelCard:
         self.offer = Panel(body, theme, "card")
         self.offer_text = WrappedText(self.offer, theme, on="card", colour="label")
         self.offer_text.pack(side="left", fill="x", expand=True)
-        self.offer_button = Button(self.offer, theme, "Use it", self._take_offer, style="primary", on="card")
+        self.offer_button = Button(self.offer, theme, "Use it", self._take_offer, on="card")
         self.offer_button.pack(side="right", padx=(px(GAP), 0))
 
     def _take_offer(self) -> None:

@@ -15,7 +15,7 @@ from ui.forms.changes import Change, changes
 from ui.forms.context import Context
 from ui.loop.interaction import Failure
 from ui.loop.run_state import RunState
-from ui.widgets.controls import Button, ButtonStyle
+from ui.widgets.controls import Button
 from ui.widgets.panel import Panel, WrappedText
 from ui.widgets.theme import GAP
 
@@ -44,13 +44,13 @@ class Notice(Panel):
         elif not text:
             self.pack_forget()
 
-    def set_buttons(self, *buttons: tuple[str, ButtonStyle, Callable[[], object]]) -> None:
+    def set_buttons(self, *buttons: tuple[str, Callable[[], object]]) -> None:
         """Replace the buttons."""
         for old in self.buttons.values():
             old.destroy()
         self.buttons = {}
-        for label, style, command in buttons:
-            button = Button(self.row, self.theme, label, command, style=style, on="card")
+        for label, command in buttons:
+            button = Button(self.row, self.theme, label, command, on="card")
             button.pack(side="left", padx=(self.theme.px(GAP), 0))
             self.buttons[label] = button
 
@@ -68,7 +68,7 @@ class RunNotices(Panel):
         self.best, self.edited = Notice(self, context, "good"), Notice(self, context, "info")
         self.images = Notice(self, context, "info")
         self._seen_report: ImagesReported | None = None
-        self.edited.set_buttons(("Show", "plain", context.links.show_run_changes))
+        self.edited.set_buttons(("Show", context.links.show_run_changes))
         # An empty frame keeps the height of its last child; this one makes it zero.
         Panel(self, context.theme, height=1, width=1).pack(side="bottom")
 
@@ -113,11 +113,11 @@ class RunNotices(Panel):
             return
         self._seen_report = report
         open_page = partial(self._context.interaction.open_path, Path(report.path) if report else Path())
-        close: tuple[str, ButtonStyle, Callable[[], object]] = ("Close", "plain", partial(self.images.show_text, ""))
+        close: tuple[str, Callable[[], object]] = ("Close", partial(self.images.show_text, ""))
         if report is not None and report.path:
             worst = sorted(report.outliers, key=lambda image: -report.outliers[image])
             show = partial(self._context.links.show_losses, [Path(image) for image in worst])
-            self.images.set_buttons(("Sort by loss", "primary", show), ("Open report", "plain", open_page), close)
+            self.images.set_buttons(("Sort by loss", show), ("Open report", open_page), close)
         else:
             self.images.set_buttons(close)
         self.images.show_text(report.summary if report is not None else "")
@@ -128,8 +128,8 @@ class RunNotices(Panel):
             return
         rest = f"Keep step {offer.result_step:,}" if offer.result_step is not None else "Not now"
         self.best.set_buttons(
-            (f"Use step {offer.step:,}", "primary", partial(self._use, offer)),
-            (rest, "plain", partial(self._dismiss, offer)),
+            (f"Use step {offer.step:,}", partial(self._use, offer)),
+            (rest, partial(self._dismiss, offer)),
         )
         self.best.show_text(offer.text)
 
@@ -142,11 +142,9 @@ class RunNotices(Panel):
 
     def _show_used(self, used: UsedModel) -> None:
         self.used = used
-        buttons: list[tuple[str, ButtonStyle, Callable[[], object]]] = [
-            ("Close", "plain", partial(self._dismiss, used.offer))
-        ]
+        buttons: list[tuple[str, Callable[[], object]]] = [("Close", partial(self._dismiss, used.offer))]
         if used.earlier_model is not None:
-            buttons.insert(0, ("Undo", "plain", partial(self._undo, used)))
+            buttons.insert(0, ("Undo", partial(self._undo, used)))
         self.best.set_buttons(*buttons)
         self.best.show_text(used.text)
 
