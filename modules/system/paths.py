@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import platformdirs
@@ -35,6 +36,15 @@ def from_caller(path: str | Path) -> Path:
     The launcher changes into the program's root and leaves the caller's folder in DARKROOM_CALLER_DIR.
     """
     return (Path(os.environ.get("DARKROOM_CALLER_DIR") or Path.cwd()) / _expand(path)).absolute()
+
+
+def folder_for_images(paths: Iterable[str]) -> Path:
+    """Return where to look for more images: next to the last of these paths whose folder exists, else in the user's
+    folder of images, else at home.
+    """
+    beside = (from_root(path).parent for path in reversed([*paths]) if path)
+    usual = (platformdirs.user_pictures_path(), Path.home())
+    return next((folder for folder in (*beside, *usual) if folder.is_dir()), PROGRAM_ROOT)
 
 
 def user_presets_dir() -> Path:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import platformdirs
 import pytest
 
 from modules.system.errors import DarkroomError
@@ -194,11 +195,13 @@ def test_a_folder_that_cannot_be_created_is_said_with_what_to_do(
     assert words in str(raised.value)
 
 
-def test_places_are_listed_once_and_only_if_they_exist(tree: Path) -> None:
+def test_places_are_listed_once_and_only_if_they_exist(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platformdirs, "user_pictures_path", lambda: tree)
+    monkeypatch.setattr(platformdirs, "user_downloads_path", lambda: tree / "gone")
     known = (("Workspace", tree / "cats"), ("Models", tree / "gone"))
     found = places(known, (str(tree / "dogs"), str(tree / "cats"), "/gone"), (tree,))
     assert [(p.heading, p.folder) for p in found] == [
-        ("Places", Path.home()), ("Places", tree / "cats"), ("Disks", tree), ("Recent folders", tree / "dogs"),
+        ("Places", Path.home()), ("Places", tree), ("Places", tree / "cats"), ("Recent folders", tree / "dogs"),
     ]  # fmt: skip
     assert with_recent(("/a", "/b"), Path("/b")) == ("/b", "/a")
     assert folder_of(tree / "gone" / "deep") == tree

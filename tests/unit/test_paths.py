@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import platformdirs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from modules.system.paths import (
     PROGRAM_ROOT,
+    folder_for_images,
     from_caller,
     from_root,
     log_dir,
@@ -31,6 +33,17 @@ def test_a_command_line_s_paths_count_from_the_caller(monkeypatch: pytest.Monkey
     monkeypatch.setenv("DARKROOM_CALLER_DIR", str(tmp_path))
     assert from_caller("x") == tmp_path / "x"
     assert from_caller(tmp_path / "y") == tmp_path / "y"
+
+
+def test_more_images_are_looked_for_next_to_the_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pictures = tmp_path / "Bilder"
+    monkeypatch.setattr(platformdirs, "user_pictures_path", lambda: pictures)
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    assert folder_for_images([]) == tmp_path
+    pictures.mkdir()
+    assert folder_for_images(["", "/gone/away"]) == pictures
+    assert folder_for_images([str(tmp_path / "sets" / "cats"), str(pictures / "dogs"), "/gone/x"]) == pictures
+    assert folder_for_images([str(pictures / "dogs"), str(tmp_path / "cats")]) == tmp_path
 
 
 def test_the_home_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

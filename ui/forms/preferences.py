@@ -10,7 +10,6 @@ from annotated_types import Ge, Le
 from pydantic import BaseModel, ConfigDict
 
 from modules.system.file_lock import Holder
-from modules.system.paths import PROGRAM_ROOT
 from ui.forms.setting_pages import HOME
 from ui.loop.signal import Signal
 from ui.widgets.files.places import with_recent
@@ -135,6 +134,6 @@ class Preferences:
 
     @property
     def last_folder(self) -> Path:
-        """The folder of the last file dialog, if it still exists."""
+        """The folder of the last file dialog, if it still exists; else the user's home."""
         folder = Path(self.now.last_folder)
-        return folder if self.now.last_folder and folder.is_dir() else PROGRAM_ROOT
+        return folder if self.now.last_folder and folder.is_dir() else Path.home()

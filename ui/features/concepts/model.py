@@ -13,7 +13,7 @@ from typing import Any
 
 from modules.data.archives import ARCHIVE_SUFFIXES
 from modules.data.concept import Concept
-from modules.system.paths import PROGRAM_ROOT, as_config_path, from_root
+from modules.system.paths import as_config_path, folder_for_images, from_root
 from modules.system.problem import count
 from ui.features.concepts.cards import CardFilter, CardList, ConceptCard
 from ui.features.concepts.scanning import Scans
@@ -148,8 +148,7 @@ class ConceptsModel:
     @property
     def folder_to_start(self) -> Path:
         """The folder in which a dialog for new ones opens: next to the newest concept's."""
-        folders = (from_root(c.path).parent for c in reversed(self.concepts) if c.path)
-        return next((folder for folder in folders if folder.is_dir()), PROGRAM_ROOT)
+        return folder_for_images(c.path for c in self.concepts)
 
     def folder_of(self, index: int) -> Path:
         """Return the folder of a concept, or the one that contains its file."""

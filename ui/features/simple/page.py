@@ -9,6 +9,7 @@ from functools import partial
 from modules.config.presets import Preset
 from modules.config.records import top_records
 from modules.config.schema import Config
+from modules.system.paths import folder_for_images
 from modules.system.problem import count
 from ui.features.simple.images import with_folders, with_one_sentence, with_prompt
 from ui.features.simple.looking import FirstLook
@@ -217,7 +218,9 @@ class SimplePage:
 
     def _add_folders(self) -> None:
         context = self._context
-        folders = context.interaction.ask_folders("Add folders of images", context.preferences.last_folder)
+        folders = context.interaction.ask_folders(
+            "Add folders of images", folder_for_images(c.path for c in image_concepts(self._progress()))
+        )
         if folders:
             context.form.replace(with_folders(context.form.config, folders))
 

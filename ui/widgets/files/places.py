@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import platformdirs
+
 MAX_RECENT = 8
 _MOUNT_PARENTS = ("/media", "/mnt", "/run/media", "/Volumes")
 
@@ -21,9 +23,14 @@ class Place:
 
 
 def places(known: Sequence[tuple[str, Path]], recent: Iterable[str], disks: Iterable[Path]) -> tuple[Place, ...]:
-    """Return the places that exist, each folder once: home and the known ones, the disks, then the recent ones."""
+    """Return the places that exist, each folder once: the user's, the known ones, the disks, then the recent ones."""
+    own = [
+        ("Home", Path.home()),
+        ("Pictures", platformdirs.user_pictures_path()),
+        ("Downloads", platformdirs.user_downloads_path()),
+    ]
     groups: tuple[tuple[str, list[tuple[str, Path]]], ...] = (
-        ("Places", [("Home", Path.home()), *known]),
+        ("Places", [*own, *known]),
         ("Disks", [(disk.name or str(disk), disk) for disk in disks]),
         ("Recent folders", [(Path(name).name or name, Path(name)) for name in recent]),
     )
