@@ -114,7 +114,7 @@ class Allowed:
 
 ALLOWED = (
     Allowed("", "a picture of a", "captions that the demo model was trained on"),
-    Allowed("ui/widgets/files/places.py", "Pictures", "the name that systems give the folder"),
+    Allowed("ui/widgets/files/places.py", "pictures", "the name that systems give the folder"),
     Allowed("demo/make/model.py", "demo pictures", "the seed's name: another one would draw other images"),
     Allowed("", "a painting of", "a caption template of textual inversion"),
     Allowed("", "no one", "a count: no one file"),
