@@ -192,7 +192,7 @@ def _requests(settings: SampleSettings) -> list[SampleRequest]:
         prompts = [(prompts or [SamplePrompt()])[0]]
     if not prompts:
         raise DarkroomError(
-            "The config has no sample prompts.", advice="Add some on the Sampling page, or use --prompt."
+            "The config has no sample prompts.", advice="Add some under Sampling & validation, or use --prompt."
         )
     choices = validate_settings(SampleChoices, {name: getattr(settings, name) for name in SampleChoices.model_fields})
     requests = []

@@ -104,9 +104,10 @@ def _describe_blocks(least: Budget, placed: Budget) -> str:
     if placed is least:
         return "Automatic gradient checkpointing uses more where more is free, and recomputes less."
     num_blocks = sum(len(p.checkpointed_blocks) for p in placed.run.plans.values())
+    recomputed = count(num_blocks, "block") if num_blocks else "no block"
     return (
-        f"Automatic gradient checkpointing recomputes {count(num_blocks, 'block')} in the memory that is free now; the "
-        f"run needs at least {in_gb(least.peak_bytes)}."
+        f"Automatic gradient checkpointing recomputes {recomputed} in the memory that is free now; the run needs at "
+        f"least {in_gb(least.peak_bytes)}."
     )
 
 

@@ -63,7 +63,7 @@ def _trained_prompts(config: Config, validation: Dataset, training: Dataset) -> 
         f"The reward is measured on prompts that are also trained on ({which}), such as {shown(trained[0])}. It does "
         "not show how the model does on other prompts.",
         "info",
-        "Add samples with other prompts on the Sampling page, or a validation concept with other captions.",
+        "Add samples with other prompts under Sampling & validation, or a validation concept with other captions.",
     )
 
 

@@ -60,8 +60,10 @@ def _blocks_of_main(setup: RunSetup) -> Blocks:
     blocks_by_part = chosen or {}
     entries = {part: sorted(blocks) for part, blocks in blocks_by_part.items()}
     write_text(path, json.dumps(entries, indent=2) + "\n")
+    labels = {part.name: part.label for part in setup.config.family.parts}
     for part, blocks in blocks_by_part.items():
-        words = f"Gradient checkpointing recomputes {count(len(blocks), 'block')} of {part}."
+        recomputed = count(len(blocks), "block") if blocks else "no block"
+        words = f"Gradient checkpointing recomputes {recomputed} of the part {labels[part]}."
         setup.log.emit(SettingChosen(f"parts.{part}.checkpointing", words))
     return blocks_by_part
 

@@ -197,7 +197,7 @@ class QueuePage:
             ("up", "↑", lambda: self.move(-1), "Move up (Alt+Up)"),
             ("down", "↓", lambda: self.move(1), "Move down (Alt+Down)"),
             ("repeat", "Again", self.repeat, "Train it once more"),
-            ("show", "Show run", self.show_run, "Show its run on the Run history page"),
+            ("show", "Show run", self.show_run, "Show its run in the run history"),
             ("remove", "Remove", self.remove, "Remove from the queue (Delete)"),
         ):
             self.buttons[name] = self._button(bar, label, press, tip)
