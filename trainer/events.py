@@ -22,6 +22,7 @@ from trainer.machine_events import (
     SettingChosen,
 )
 from trainer.rollout_events import ChoicesWanted, RolloutSampled
+from trainer.run_status import RunStatus
 
 Phase = Literal[
     "starting",
@@ -341,12 +342,24 @@ class RunFinished:
     model_path: str = ""
     backup_path: str = ""
 
+    @property
+    def status(self) -> RunStatus:
+        """The status of the run."""
+        by_outcome = {"stopped": RunStatus.STOPPED, "stopped_early": RunStatus.STOPPED_EARLY}
+        return by_outcome.get(self.outcome, RunStatus.FINISHED)
+
+    @property
+    def text(self) -> str:
+        """How the run ended, as a sentence."""
+        return self.message
+
 
 @dataclass(frozen=True, slots=True)
 class RunFailed:
     """The run failed: a plain sentence, an advice, and the file that holds the technical details.
 
-    `missing_model` is the name of a model that could neither be found nor downloaded.
+    `missing_model` is the name of a model that could neither be found nor downloaded. `is_crash` is set by whoever
+    follows a process that ended without reporting a failure.
     """
 
     may_coalesce: ClassVar[bool] = False
@@ -356,6 +369,17 @@ class RunFailed:
     details_path: str = ""
     backup_path: str = ""
     missing_model: str = ""
+    is_crash: bool = False
+
+    @property
+    def status(self) -> RunStatus:
+        """The status of the run."""
+        return RunStatus.CRASHED if self.is_crash else RunStatus.FAILED
+
+    @property
+    def text(self) -> str:
+        """The message and the advice."""
+        return f"{self.message} {self.advice}".strip()
 
 
 SummarizedEvent = (

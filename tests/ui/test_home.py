@@ -17,6 +17,7 @@ from tests.ui.driving import main_buttons, walk
 from trainer.launch import RunRequest
 from trainer.preflight.machine import Machine
 from trainer.run_folder.records import RunRecord
+from trainer.run_status import RunStatus
 from ui.app import home_cards, recent_runs
 from ui.app.home_model import RecentRuns, lacks_images, machine_rows, why_no_gpu, work_of
 from ui.app.recent_runs import describe_run
@@ -30,7 +31,8 @@ DESKTOP = Machine(None, 32 * GB, 500 * GB, 8, "No GPU was found.")
 
 def record(run_dir: Path, **facts: Any) -> RunRecord:
     usual: dict[str, Any] = {
-        "started": datetime(2026, 11, 28, 14, 5), "ending": "finished", "message": "", "step": 420, "total_steps": 420,
+        "started": datetime(2026, 11, 28, 14, 5), "status": RunStatus.FINISHED, "message": "",
+        "step": 420, "total_steps": 420,
         "seconds": 60.0, "best_loss": None, "best_step": None, "num_samples": 0, "outputs": (), "size_bytes": 0,
         "facts": None, "destination": "models/zog.safetensors",
     }  # fmt: skip
@@ -109,7 +111,7 @@ def test_resume_is_offered_once_it_is_known_that_the_run_has_not_finished(ready:
 
     assert offers(None) == ["Start"]
     assert offers([record(tmp_path)]) == ["Start"]
-    assert offers([record(tmp_path, ending="crashed")]) == ["Start", "Resume at step 7"]
+    assert offers([record(tmp_path, status=RunStatus.CRASHED)]) == ["Start", "Resume at step 7"]
     assert RecentRuns(context.pump.background).records is None
 
 
@@ -118,7 +120,10 @@ def test_the_newest_runs_have_their_last_sample_and_open_in_the_list(
 ) -> None:
     sample = tmp_path / "sample.png"
     Image.new("RGB", (64, 64), "red").save(sample)
-    past_runs += [record(tmp_path / "b", newest_sample=str(sample)), record(tmp_path / "a", ending="crashed", step=9)]
+    past_runs += [
+        record(tmp_path / "b", newest_sample=str(sample)),
+        record(tmp_path / "a", status=RunStatus.CRASHED, step=9),
+    ]
     window = open_window()
     window.app.form.load(window.app.form.config, Source("zog"))
     home: Any = window.open_page("home")

@@ -37,10 +37,12 @@ from trainer.launch import RunRequest
 from trainer.run_folder import attached, inbox
 from trainer.run_folder.attached import AttachedRun, Detached
 from trainer.run_folder.backup import write_backup
+from trainer.run_folder.records import read_record
 from trainer.run_folder.run_lock import RunLock, holder_of
 from trainer.run_queue.file import QueueFile
 from trainer.run_queue.items import Change
 from trainer.run_queue.running import QueueRun
+from trainer.run_status import RunStatus
 from ui.app.session_files import load_session, take_session
 from ui.app.window import App
 from ui.forms.preferences import LeftProcess
@@ -215,7 +217,7 @@ def test_the_next_window_follows_the_runs_of_the_queue(
         lock.release()
         window.wait_until(lambda: session.stage == "idle", "its end")
         assert window.app.starter.why_not == "The queue is running."
-        change(lambda now: now.end(number, "finished", ""))  # noqa: B023 - called at once
+        change(lambda now: now.end(number, RunStatus.FINISHED, ""))  # noqa: B023 - called at once
     queue.close()
     change(lambda now: now)
     window.wait_until(lambda: window.app.starter.can_start, "the end of the queue")
@@ -289,6 +291,7 @@ def test_a_killed_process_is_a_failure(tmp_path: Path) -> None:
     failed = run.events.get_nowait()
     assert isinstance(failed, RunFailed)
     assert "ended unexpectedly" in failed.message
+    assert failed.status is read_record(run_dir).status is RunStatus.CRASHED
 
 
 def test_a_run_that_finished_before_it_was_followed_has_not_failed(tmp_path: Path) -> None:

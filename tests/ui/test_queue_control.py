@@ -122,7 +122,7 @@ def test_after_a_failure_it_continues_or_stops_as_chosen(bench: Bench, continues
     bench.at_rest()
     assert bench.states == ["failed", "finished" if continues_after else "waiting"]
     assert bench.file.read().item(1).message == "No memory. Use less."
-    assert any("which failed" in words for words in bench.said) is not continues_after
+    assert any("(failed)" in words for words in bench.said) is not continues_after
 
 
 def test_a_child_that_ends_without_a_word_is_a_failure(bench: Bench) -> None:
@@ -130,7 +130,7 @@ def test_a_child_that_ends_without_a_word_is_a_failure(bench: Bench) -> None:
     bench.wait_until(lambda: bench.control.queue.after_failure == "stop")
     ends(bench.run())
     bench.at_rest()
-    assert bench.states == ["failed", "waiting"]
+    assert bench.states == ["crashed", "waiting"]
     assert "ended unexpectedly" in bench.file.read().item(1).message
 
 
@@ -144,7 +144,7 @@ def test_stop_stops_the_queue_and_skip_only_the_run(bench: Bench) -> None:
     ends(second, STOPPED)
     bench.at_rest()
     assert bench.states == ["stopped", "stopped"]
-    assert "The queue has stopped after two, which was stopped." in bench.said
+    assert "The queue has stopped after two (stopped)." in bench.said
 
 
 def test_it_can_stop_after_the_current_run(bench: Bench) -> None:
@@ -179,7 +179,7 @@ def test_the_next_config_is_edited_while_one_runs(bench: Bench) -> None:
     bench.wait_until(lambda: bench.file.read().item(2).config == config)
     bench.control.edit(1)
     bench.control.save_edited(config)
-    bench.wait_until(lambda: any("cannot be edited: it is running" in words for words in bench.said))
+    bench.wait_until(lambda: any("cannot be edited: it has begun" in words for words in bench.said))
     ends(run, FINISHED)
     assert bench.next_run(2).request.config.training.epochs == 99
     ends(bench.next_run(2), FINISHED)

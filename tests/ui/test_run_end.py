@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,6 @@ from ui.features.run.end_card import EndCard
 from ui.features.run.ending import end_of, look_at, pairs_of
 from ui.features.run.program_copy import copy_into
 from ui.features.run.samples import write_stars
-from ui.features.runs.model import ENDINGS
 from ui.loop.background import JobCancelledError
 from ui.loop.past_runs import read_past_state
 from ui.loop.run_state import RunState
@@ -278,26 +276,3 @@ def test_the_best_model_is_not_offered_after_another_one_was_chosen(window: Wind
     use_as_result(best, result, run_dir=run_dir, is_kept=True, step=30)  # as the window of checkpoints does
     session.changed()
     window.wait_until(lambda: not page.notices.best.winfo_manager(), "no offer")
-
-
-@pytest.mark.parametrize(
-    "events",
-    [
-        (RunFinished("finished", 40, "Finished after 40 steps."),),
-        (RunFinished("stopped", 40, "Stopped after 40 steps."),),
-        (RunFailed("The disk is full."),),
-        (),
-        (RunFailed("The disk is full."), started("."), step(41)),  # resumed, and killed
-    ],
-)
-def test_the_status_line_shows_what_the_record_of_the_run_has(
-    window: Window, tmp_path: Path, events: Sequence[Event]
-) -> None:
-    """Also after a restart: the state is read from the log."""
-    run_dir = write_run(tmp_path, "2026-03-01_12-00-00", [(0.0, started(str(tmp_path))), *((1.0, e) for e in events)])
-    record = read_record(run_dir)
-    window.app.context.session.show_past(read_past_state(run_dir), Config())
-    window.settle()
-    bar = window.app.shell.bottom_bar
-    assert bar.phase.cget("text") == ENDINGS[record.ending]
-    assert record.message.startswith(bar.detail.cget("text"))

@@ -94,7 +94,7 @@ def test_only_runs_that_changed_are_read_again(tmp_path: Path, monkeypatch: pyte
     assert seen[2:] == [day(1)]
     record = reading.runs.of(run_dir)
     assert record is not None
-    assert record.ending == "running"
+    assert record.status == "running"
 
 
 def test_the_search_and_the_sorting(tmp_path: Path) -> None:
@@ -173,7 +173,9 @@ def test_the_past_of_a_run_has_each_step_once_and_its_last_ending(tmp_path: Path
     run_dir = write_run(tmp_path, day(1), [*first, *second])
     state = read_past_state(run_dir)
     assert list(state.curve("smoothed")) == [(1, 0.3), (2, 0.3)]
-    assert (state.failed, state.finished, state.phase) == (None, None, "crashed")
+    assert (state.finished, state.phase) == (None, "")
+    assert state.failed is not None
+    assert state.failed.is_crash
     assert state.step is not None
     assert state.started is not None
     assert (state.step.step, state.started.first_step, len(state.samples)) == (2, 1, 1)

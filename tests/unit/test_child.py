@@ -101,6 +101,7 @@ def test_a_killed_child_is_a_failure_with_its_words() -> None:
     process.send_signal(signal.SIGKILL)
     failed = ending(run)
     assert isinstance(failed, RunFailed)
+    assert failed.is_crash
     assert "killed (SIGKILL)" in failed.message
     assert "memory was full" in failed.advice
     assert Path(failed.details_path).is_file()
@@ -118,6 +119,7 @@ def test_a_child_without_an_ending_is_a_failure(script: str, words: str) -> None
     failed = ending(child(script))
     assert isinstance(failed, RunFailed)
     assert words in failed.message
+    assert failed.is_crash is ("unexpectedly" in words), "a refusal is an ordinary failure"
     assert list(log_dir().iterdir()) == [Path(failed.details_path)]
 
 
@@ -168,7 +170,7 @@ def test_the_config_of_a_child_is_written_and_removed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("after_failure", "states"), [("continue", ["failed", "finished"]), ("stop", ["failed", "waiting"])]
+    ("after_failure", "states"), [("continue", ["crashed", "finished"]), ("stop", ["crashed", "waiting"])]
 )
 def test_the_queue_continues_after_a_failure_or_stops(tmp_path: Path, after_failure: str, states: list[str]) -> None:
     file = QueueFile(tmp_path / "queue.json")

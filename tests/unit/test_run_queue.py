@@ -27,6 +27,7 @@ from trainer.run_folder.backup import write_backup
 from trainer.run_queue.file import QueueFile
 from trainer.run_queue.items import Item, RunQueue, from_json
 from trainer.run_queue.running import QueueRun, continues_after, request_of
+from trainer.run_status import RunStatus
 
 CONFIG = Config()
 HOLD = "import sys; from pathlib import Path; from trainer.run_queue.file import QueueFile; "
@@ -71,9 +72,9 @@ def applied(queue: RunQueue, what: str, number: int, place: int) -> RunQueue:
         case "begin":
             return queue.begin(number)
         case "end":
-            return queue.end(number, "finished", "Finished.")
+            return queue.end(number, RunStatus.FINISHED, "Finished.")
         case "fail":
-            return queue.end(number, "failed", "It failed.")
+            return queue.end(number, RunStatus.FAILED, "It failed.")
         case "recover":
             return queue.recover()
         case "repeat":
@@ -121,7 +122,7 @@ def test_an_interrupted_item_comes_first_then_the_order_of_the_queue() -> None:
 def test_only_waiting_items_are_edited_and_running_ones_stay() -> None:
     queue = filled(2).begin(1)
     assert queue.edit(2, epochs(7)).item(2).config.training.epochs == 7
-    with pytest.raises(DarkroomError, match="running"):
+    with pytest.raises(DarkroomError, match="has begun"):
         queue.edit(1, CONFIG)
     with pytest.raises(DarkroomError, match="running"):
         queue.remove([1])
@@ -213,24 +214,26 @@ def test_what_happens_to_a_run_is_recorded(tmp_path: Path) -> None:
     second = run.take_next()
     assert second is not None
     run.note(second, RunFinished("stopped_early", 5, "Stopped early."))
-    assert file.read().item(2).state == "finished"
+    assert file.read().item(2).state == "stopped_early"
     assert run.take_next() is None
     run.close()
 
 
 def test_a_failure_stops_the_queue_only_where_that_is_chosen_and_a_stop_always_does() -> None:
     queue = filled(1)
-    assert continues_after(queue, "failed")
-    assert not continues_after(queue.with_after_failure("stop"), "failed")
-    assert not continues_after(queue, "stopped")
+    for state in (RunStatus.FAILED, RunStatus.CRASHED):
+        assert continues_after(queue, state)
+        assert not continues_after(queue.with_after_failure("stop"), state)
+    assert continues_after(queue.with_after_failure("stop"), RunStatus.STOPPED_EARLY)
+    assert not continues_after(queue, RunStatus.STOPPED)
 
 
 def test_an_interrupted_run_resumes_and_without_a_backup_starts_again(tmp_path: Path) -> None:
-    item = replace(filled(1).items[0], state="interrupted", run_dir=str(tmp_path))
+    item = replace(filled(1).items[0], state=RunStatus.INTERRUPTED, run_dir=str(tmp_path))
     assert request_of(item).kind == "train"
     backup = write_backup(tmp_path, step=3, epoch=1, now=datetime(2026, 3, 4), write=lambda folder: None)
     assert (request_of(item).kind, request_of(item).resume_from) == ("resume", backup.path)
-    assert request_of(replace(item, state="waiting")).kind == "train"
+    assert request_of(replace(item, state=RunStatus.WAITING)).kind == "train"
 
 
 def test_the_verb_adds_lists_moves_and_removes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -242,7 +245,7 @@ def test_the_verb_adds_lists_moves_and_removes(tmp_path: Path, capsys: pytest.Ca
     data = json.loads(capsys.readouterr().out)
     assert [(item["number"], item["name"]) for item in data["items"]] == [(2, "second"), (1, "demo")]
     assert main(["queue", "list"]) == 0
-    assert "2  waiting      second" in capsys.readouterr().out
+    assert "2  Waiting       second" in capsys.readouterr().out
     assert main(["queue", "remove", "1", "2"]) == 0
     assert main(["queue", "remove", "1"]) == 2
     assert "no item 1" in capsys.readouterr().err

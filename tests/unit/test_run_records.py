@@ -93,7 +93,7 @@ def test_a_finished_run(tmp_path: Path) -> None:
     ]
     assert write_run(tmp_path, run_dir.name, timed) == run_dir
     record = read_record(run_dir)
-    assert (record.ending, record.message) == ("finished", "Finished after 40 steps.")
+    assert (record.status, record.message) == ("finished", "Finished after 40 steps.")
     assert (record.step, record.total_steps, record.seconds) == (40, 40, 300.0)
     assert (record.best_loss, record.best_step, record.num_samples) == (0.4, 20, 1)
     assert record.outputs == (Path("out/lora.safetensors"),)
@@ -108,7 +108,7 @@ def test_a_finished_run(tmp_path: Path) -> None:
     [
         ((), "crashed"),
         ((RunFinished("stopped", 5, "Stopped."),), "stopped"),
-        ((RunFinished("stopped_early", 5, "Stopped early."),), "finished"),
+        ((RunFinished("stopped_early", 5, "Stopped early."),), "stopped_early"),
         ((RunFailed("No memory."),), "failed"),
         ((RunFailed("No memory."), PhaseChanged("loading")), "crashed"),
     ],
@@ -116,7 +116,7 @@ def test_a_finished_run(tmp_path: Path) -> None:
 def test_how_a_run_ended(tmp_path: Path, last: tuple[Event, ...], ending: str) -> None:
     run_dir = tmp_path / "runs" / "one"
     write_run(tmp_path, "one", [(0, started(run_dir)), (1, step(5)), *((2, event) for event in last)])
-    assert read_record(run_dir).ending == ending
+    assert read_record(run_dir).status == ending
 
 
 def lost_and_resumed(run_dir: Path) -> list[tuple[float, Event]]:
@@ -168,7 +168,7 @@ def test_the_time_between_the_attempts_does_not_count(tmp_path: Path) -> None:
 def test_a_folder_without_a_log_is_a_run_that_crashed(tmp_path: Path) -> None:
     (tmp_path / "runs" / "one").mkdir(parents=True)
     record = read_record(tmp_path / "runs" / "one")
-    assert (record.ending, record.step, record.facts) == ("crashed", 0, None)
+    assert (record.status, record.step, record.facts) == ("crashed", 0, None)
 
 
 def test_a_run_that_trains_is_found_by_its_lock_and_said_before_another_starts(
@@ -180,7 +180,7 @@ def test_a_run_that_trains_is_found_by_its_lock_and_said_before_another_starts(
     before = stamp_of(first)
     is_training(first)
     assert stamp_of(first) != before
-    assert read_record(first).ending == "running"
+    assert read_record(first).status == "running"
     assert [(path, holder.pid) for path, holder in running_in(tmp_path)] == [(first, os.getpid())]
     for run_dir in (None, second):
         [problem] = problems_of_other_runs(config, run_dir)

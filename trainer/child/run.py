@@ -86,11 +86,12 @@ def ending_of(last: Event | None, code: int, log: Path) -> RunFailed | None:
         name = _signal_name(-code)
         reason = _OUT_OF_MEMORY if name == "SIGKILL" else ""
         advice = f"{reason} Resume the run if it has a backup; otherwise start it again.".strip()
-        return RunFailed(f"The training process was killed ({name}).", advice, str(log))
+        return RunFailed(f"The training process was killed ({name}).", advice, str(log), is_crash=True)
     if code == 2 and words:  # a command or config that it refused, with its sentence
         return RunFailed(words, details_path=str(log))
     reason = f": {words}" if words else ""
-    return RunFailed(f"The training process ended unexpectedly with code {code}{reason}", details_path=str(log))
+    message = f"The training process ended unexpectedly with code {code}{reason}"
+    return RunFailed(message, details_path=str(log), is_crash=True)
 
 
 def _signal_name(number: int) -> str:

@@ -32,8 +32,9 @@ from trainer.jobs.config import (
 )
 from trainer.jobs.spec import positional
 from trainer.run_queue.file import QueueFile
-from trainer.run_queue.items import Item, State
-from trainer.run_queue.running import QueueRun, continues_after, ending_of, request_of
+from trainer.run_queue.items import Item
+from trainer.run_queue.running import QueueRun, continues_after, request_of
+from trainer.run_status import RunStatus
 
 _WAIT_SECONDS = 0.2
 
@@ -82,9 +83,9 @@ def _list(options: argparse.Namespace) -> int:
         sys.stdout.write("The queue is empty. Add configs with: queue add CONFIG\n")
     for item in now.items:
         words = f"  {item.message}" if item.message else ""
-        sys.stdout.write(f"{item.number:>4}  {item.state:<12} {item.name}{words}\n")
+        sys.stdout.write(f"{item.number:>4}  {item.state.label:<13} {item.name}{words}\n")
     if runner is not None:
-        sys.stdout.write(f"Process {runner.pid} is running the queue.\n")
+        sys.stdout.write("The queue is running.\n")
     return 0
 
 
@@ -110,7 +111,7 @@ def run_queue(file: QueueFile, listener: Listener, *, launch: Callable[[Item], C
 
     Raises DarkroomError if another program runs the queue.
     """
-    running, states = QueueRun(file), list[State]()
+    running, states = QueueRun(file), list[RunStatus]()
     try:
         while (item := running.take_next()) is not None:
             sys.stderr.write(f"Queue item {item.number}: {item.name}\n")
@@ -120,12 +121,12 @@ def run_queue(file: QueueFile, listener: Listener, *, launch: Callable[[Item], C
     finally:
         running.close()
         listener.close()
-    if "stopped" in states:
+    if RunStatus.STOPPED in states:
         return 130
-    return int("failed" in states)
+    return int(any(state.is_failure for state in states))
 
 
-def _follow(running: QueueRun, item: Item, listener: Listener, launch: Callable[[Item], ChildRun]) -> State:
+def _follow(running: QueueRun, item: Item, listener: Listener, launch: Callable[[Item], ChildRun]) -> RunStatus:
     """Train an item to its end and return how it ended. A child that cannot be started is a failure."""
     try:
         child = launch(item)
@@ -133,13 +134,13 @@ def _follow(running: QueueRun, item: Item, listener: Listener, launch: Callable[
         failed = RunFailed(f"The training process could not be started: {error}.")
         running.note(item, failed)
         listener.show(failed)
-        return "failed"
+        return failed.status
     with _stopping(child):
         for event in _events(child):
             listener.show(event)
             running.note(item, event)
             if isinstance(event, RunFinished | RunFailed):
-                ending = ending_of(event)[0]
+                ending = event.status
     return ending
 
 

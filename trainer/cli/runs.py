@@ -48,6 +48,7 @@ from trainer.launch import RunRequest, import_engine, module_arguments, num_proc
 from trainer.preflight import check
 from trainer.run_folder.backup import find_backup
 from trainer.run_folder.inbox import open_inbox
+from trainer.run_status import RunStatus
 
 _LAUNCHER = "TORCHELASTIC_RUN_ID"
 STOPPED_UNDER_LAUNCHER = 0  # torchrun takes anything else for a failure, and would start the run again
@@ -267,7 +268,7 @@ def _run(
     desk = commands.CommandDesk()
     if isinstance(settings, RunSettings) and settings.profile:
         desk.put(commands.ProfileNow())
-    ending: list[Event] = []
+    ending: list[RunFinished | RunFailed] = []
     rank = current_rank()
     listener: Listener = OtherProcess(str(rank))
     if rank.is_main:
@@ -287,13 +288,10 @@ def _run(
 
         execute_guarded(request, emit=emit, desk=desk)
     listener.close()
-    match ending[-1]:
-        case RunFinished(outcome="stopped"):
-            return STOPPED_UNDER_LAUNCHER if _LAUNCHER in os.environ else 130
-        case RunFinished():
-            return 0
-        case _:
-            return 1
+    status = ending[-1].status
+    if status is RunStatus.STOPPED:
+        return STOPPED_UNDER_LAUNCHER if _LAUNCHER in os.environ else 130
+    return int(status.is_failure)
 
 
 def _run_on_several(request: RunRequest) -> int:

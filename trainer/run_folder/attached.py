@@ -130,7 +130,9 @@ class AttachedRun:
         log = self.detached.log if self.detached is not None and self.detached.log.is_file() else None
         words = " ".join(last_lines(log, 2).split()) if log is not None else ""
         advice = "Resume the run if it has a backup; otherwise start it again."
-        return RunFailed(f"{_UNEXPECTED}: {words}" if words else f"{_UNEXPECTED}.", advice, str(log or ""))
+        return RunFailed(
+            f"{_UNEXPECTED}: {words}" if words else f"{_UNEXPECTED}.", advice, str(log or ""), is_crash=True
+        )
 
     def _is_running(self) -> bool:
         if self._run_dir is not None and holder_of(self._run_dir) is not None:

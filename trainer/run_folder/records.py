@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from modules.config.codec import load_file
 from modules.config.schema import Config
@@ -37,25 +37,25 @@ from trainer.run_folder.fork import Origin, origin_of
 from trainer.run_folder.result import RESULTS_FILE, results_of
 from trainer.run_folder.run_dir import RUN_FILE, age_of, begun_at, given_name, started_at
 from trainer.run_folder.run_lock import holder_of
+from trainer.run_status import RunStatus
 
-Ending = Literal["running", "finished", "stopped", "failed", "crashed"]
-
+CRASH = RunFailed("The program or the computer stopped before the run ended.", is_crash=True)
+"""The ending of a run whose log has none."""
 _OF_STEP = b'{"event": "StepFinished"'
-_ENDINGS: dict[str, Ending] = {"stopped": "stopped"}  # of other outcomes: "finished"
 
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
     """A run: its folder and the facts in its log. `seconds` is the time that it ran, without the time between attempts.
 
-    `ending` is "crashed" if neither an ending was logged nor a process holds the folder. `best_loss` is the lowest
-    validation loss, `pace` that of the last attempt. `outputs` are the saved models, `size_bytes` is the size of the
+    It has crashed if neither an ending was logged nor a process holds the folder. `best_loss` is the lowest validation
+    loss, `pace` that of the last attempt. `outputs` are the saved models, `size_bytes` is the size of the
     folder without them. `chosen_step` is the step of the result if an earlier model was chosen as it afterwards.
     """
 
     run_dir: Path
     started: datetime | None
-    ending: Ending
+    status: RunStatus
     message: str
     step: int
     total_steps: int
@@ -94,7 +94,7 @@ class RunRecord:
     @property
     def is_unfinished(self) -> bool:
         """Whether it ended unexpectedly and can be resumed."""
-        return self.ending == "crashed" and bool(self.backups)
+        return self.status is RunStatus.CRASHED and bool(self.backups)
 
 
 def run_dirs(workspace: Path) -> list[Path]:
@@ -136,12 +136,11 @@ def read_record(run_dir: Path) -> RunRecord:
     log.close()
     best_loss, best_step = log.best
     holder, settings = holder_of(run_dir), raw_settings(run_dir)
-    ending, message = log.ending if holder is None else ("running", "")
     return RunRecord(
         run_dir=run_dir,
         started=started_at(run_dir),
-        ending=ending,
-        message=message,
+        status=log.end.status if holder is None else RunStatus.RUNNING,
+        message=log.end.text if holder is None else "",
         step=log.last.step if log.last else (log.started.first_step if log.started else 0),
         total_steps=log.last.total_steps if log.last else (log.started.total_steps if log.started else 0),
         seconds=log.seconds,
@@ -233,21 +232,10 @@ class _Log:
         self.outputs: list[Path] = []
         self.pace: PaceMeasured | None = None
         self.seconds = 0.0
-        self._end: RunFinished | RunFailed | None = None
+        self.end: RunFinished | RunFailed = CRASH
         self._last_step = b""
         self._attempt_began: float | None = None
         self._attempt_seen: float | None = None
-
-    @property
-    def ending(self) -> tuple[Ending, str]:
-        """Return how the last attempt ended, and its message."""
-        match self._end:
-            case RunFinished():
-                return _ENDINGS.get(self._end.outcome, "finished"), self._end.message
-            case RunFailed():
-                return "failed", f"{self._end.message} {self._end.advice}".strip()
-            case _:
-                return "crashed", "The program or the computer stopped before the run ended."
 
     @property
     def best(self) -> tuple[float | None, int | None]:
@@ -270,7 +258,7 @@ class _Log:
         """Add a line. What a run did after the step from which it is resumed is lost, and does not count any more."""
         if line.startswith(_OF_STEP):
             self._last_step = line
-            self._end = None
+            self.end = CRASH
             return
         event = from_line(line.decode(errors="replace"))
         if event is None:
@@ -289,7 +277,7 @@ class _Log:
                 self.outputs.append(Path(event.path))
             case PaceMeasured():
                 self.pace = event
-        self._end = event if isinstance(event, RunFinished | RunFailed) else None
+        self.end = event if isinstance(event, RunFinished | RunFailed) else CRASH
 
     def close(self) -> None:
         """Parse the last step, and close the last attempt."""

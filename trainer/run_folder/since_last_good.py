@@ -101,7 +101,7 @@ def last_good_run(run_dir: Path) -> RunRecord | None:
         if _family_of(other) != family:
             continue
         record = read_record(other)
-        if record.ending == "finished" and record.step:
+        if record.status.is_complete and record.step:
             return record
     return None
 

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from modules.config.codec import decode, encode, pack_lists
 from modules.config.schema import Config
 from modules.system.errors import DarkroomError
+from trainer.run_status import RunStatus
 
-State = Literal["waiting", "running", "interrupted", "finished", "stopped", "failed"]
 AfterFailure = Literal["continue", "stop"]
-OPEN: frozenset[State] = frozenset({"waiting", "interrupted"})
 _FORMAT = 1
 
 
@@ -27,7 +26,7 @@ class Item:
     number: int
     name: str
     settings: Mapping[str, Any]
-    state: State = "waiting"
+    state: RunStatus = RunStatus.WAITING
     message: str = ""
     run_dir: str = ""
 
@@ -39,7 +38,22 @@ class Item:
     @property
     def is_open(self) -> bool:
         """Whether it is still to be trained."""
-        return self.state in OPEN
+        return self.state in (RunStatus.WAITING, RunStatus.INTERRUPTED)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether its training has not begun."""
+        return self.state is RunStatus.WAITING
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it is trained at the moment."""
+        return self.state is RunStatus.RUNNING
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has been trained, or its run has failed."""
+        return not (self.is_open or self.is_running)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +67,13 @@ class RunQueue:
     @property
     def running(self) -> Item | None:
         """The item that is trained at the moment."""
-        return next((item for item in self.items if item.state == "running"), None)
+        return next((item for item in self.items if item.is_running), None)
 
     @property
     def next(self) -> Item | None:
         """The item to train next: an interrupted one first, then the first that waits."""
         is_open = [item for item in self.items if item.is_open]
-        return min(is_open, key=lambda item: item.state != "interrupted", default=None)
+        return min(is_open, key=lambda item: item.state is not RunStatus.INTERRUPTED, default=None)
 
     def item(self, number: int) -> Item:
         """Return an item. Raises DarkroomError for a number that is not in the queue."""
@@ -76,7 +90,7 @@ class RunQueue:
     def remove(self, numbers: Collection[int]) -> RunQueue:
         """Remove items. Raises DarkroomError for the running one."""
         for number in numbers:
-            if self.item(number).state == "running":
+            if self.item(number).is_running:
                 raise DarkroomError(f"Item {number} is running.", advice="Stop it first, then remove it.")
         return replace(self, items=tuple(item for item in self.items if item.number not in numbers))
 
@@ -97,9 +111,9 @@ class RunQueue:
     def edit(self, number: int, config: Config) -> RunQueue:
         """Replace the config of an item that is still to be trained. Raises DarkroomError for another."""
         item = self.item(number)
-        if item.state != "waiting":
+        if not item.is_waiting:
             raise DarkroomError(
-                f"Item {number} cannot be edited: it is {item.state}.", advice="Add the config as a new item."
+                f"Item {number} cannot be edited: it has begun.", advice="Add the config as a new item."
             )
         return self._with(replace(item, settings=encode(pack_lists(config))))
 
@@ -108,26 +122,27 @@ class RunQueue:
         queue = self
         for number in numbers:
             item = self.item(number)
-            if item.state != "running":
-                queue = queue._with(replace(item, state="waiting", message="", run_dir=""))
+            if not item.is_running:
+                queue = queue._with(replace(item, state=RunStatus.WAITING, message="", run_dir=""))
         return queue
 
     def begin(self, number: int) -> RunQueue:
         """Mark an item as running."""
-        return self._with(replace(self.item(number), state="running", message=""))
+        return self._with(replace(self.item(number), state=RunStatus.RUNNING, message=""))
 
     def with_run_dir(self, number: int, run_dir: str) -> RunQueue:
         """Record the folder of the item's run."""
         return self._with(replace(self.item(number), run_dir=run_dir))
 
-    def end(self, number: int, state: State, message: str) -> RunQueue:
+    def end(self, number: int, state: RunStatus, message: str) -> RunQueue:
         """Record how the item's run ended."""
         return self._with(replace(self.item(number), state=state, message=message))
 
     def recover(self) -> RunQueue:
         """Mark items as interrupted that were running when their program ended; they resume from their backups."""
         message = "The program that ran the queue ended."
-        items = (replace(i, state="interrupted", message=message) if i.state == "running" else i for i in self.items)
+        state = RunStatus.INTERRUPTED
+        items = (replace(i, state=state, message=message) if i.is_running else i for i in self.items)
         return replace(self, items=tuple(items))
 
     def with_after_failure(self, choice: AfterFailure) -> RunQueue:
@@ -169,7 +184,7 @@ def _item(data: object) -> Item:
             "state": str(state),
             "message": str(message),
             "run_dir": str(run_dir),
-        } if state in get_args(State):
-            return Item(number, name, settings, state, message, run_dir)  # type: ignore[arg-type]
+        } if state in list(RunStatus):
+            return Item(number, name, settings, RunStatus(state), message, run_dir)
         case _:
             raise ValueError("it contains an item that cannot be read")

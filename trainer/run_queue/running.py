@@ -16,7 +16,8 @@ from trainer.events import Event, RunFailed, RunFinished, RunStarted
 from trainer.launch import RunRequest
 from trainer.run_folder.backup import list_backups
 from trainer.run_queue.file import QueueFile
-from trainer.run_queue.items import Item, RunQueue, State
+from trainer.run_queue.items import Item, RunQueue
+from trainer.run_status import RunStatus
 
 
 class QueueRun:
@@ -48,8 +49,7 @@ class QueueRun:
             case RunStarted():
                 return self._file.change(lambda queue: queue.with_run_dir(item.number, event.run_dir))
             case RunFinished() | RunFailed():
-                state, message = ending_of(event)
-                return self._file.change(lambda queue: queue.end(item.number, state, message))
+                return self._file.change(lambda queue: queue.end(item.number, event.status, event.text))
             case _:
                 return None
 
@@ -64,7 +64,7 @@ def request_of(item: Item, *, allowed_code: frozenset[str] = frozenset()) -> Run
     """Return the request of an item: an interrupted run resumes from its newest backup, if it has one."""
     request = RunRequest(item.config, in_window=False, allowed_code=allowed_code)
     backups = list_backups(Path(item.run_dir)) if item.run_dir else []
-    if item.state == "interrupted" and backups:
+    if item.state is RunStatus.INTERRUPTED and backups:
         return replace(request, kind="resume", resume_from=backups[-1].path)
     return request
 
@@ -80,17 +80,6 @@ def start_detached_queue() -> tuple[Holder, Path]:
     return Holder.of(process), log
 
 
-def ending_of(event: RunFinished | RunFailed) -> tuple[State, str]:
-    """Return the state of an item whose run ended with an event, and its message."""
-    match event:
-        case RunFailed():
-            return "failed", f"{event.message} {event.advice}".strip()
-        case RunFinished(outcome="stopped"):
-            return "stopped", event.message
-        case _:
-            return "finished", event.message
-
-
-def continues_after(queue: RunQueue, state: State) -> bool:
+def continues_after(queue: RunQueue, state: RunStatus) -> bool:
     """Return whether the next item is trained after one that ended in a state: not after a stop by the user."""
-    return state == "finished" or (state == "failed" and queue.after_failure == "continue")
+    return state.is_complete or (state.is_failure and queue.after_failure == "continue")

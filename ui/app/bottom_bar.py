@@ -12,7 +12,7 @@ from modules.system.problem import count
 from ui.forms.changes import changes
 from ui.forms.context import Context
 from ui.loop.run_state import RunState
-from ui.loop.wording import OUTCOME_LABELS, PHASE_LABELS, format_download, format_duration, format_loss
+from ui.loop.wording import PHASE_LABELS, STATUS_COLOURS, format_download, format_duration, format_loss
 from ui.widgets.controls import Button
 from ui.widgets.menu import make_menu, open_at
 from ui.widgets.panel import Panel, Text
@@ -270,7 +270,10 @@ def _describe_phase(stage: str, state: RunState) -> tuple[str, str, str]:
     if stage == "checking":
         return PHASE_LABELS["checking"], "reading settings and images", "text"
     if stage == "idle":
-        return _describe_outcome(state)
+        end = state.end
+        if end is None:
+            return PHASE_LABELS[""], "", "text"
+        return end.status.label, end.text, STATUS_COLOURS.get(end.status, "good")
     phase = stage if stage in ("paused", "stopping") else state.phase
     detail = state.detail
     if phase == "loading" and state.downloading is not None:
@@ -282,14 +285,3 @@ def _describe_phase(stage: str, state: RunState) -> tuple[str, str, str]:
     elif phase == "choosing" and state.choices is not None:
         return PHASE_LABELS[phase], f"{count(state.choices.num_open, 'choice')} left", "accent"
     return PHASE_LABELS.get(phase, phase), detail, "text"
-
-
-def _describe_outcome(state: RunState) -> tuple[str, str, str]:
-    if state.failed is not None:
-        return "Failed", f"{state.failed.message} {state.failed.advice}".strip(), "error"
-    if state.finished is not None:
-        label = OUTCOME_LABELS.get(state.finished.outcome, "Finished")
-        return label, state.finished.message, "good"
-    if state.phase == "crashed":
-        return PHASE_LABELS[state.phase], "The program or the computer stopped before the run ended.", "warning"
-    return PHASE_LABELS[""], "", "text"

@@ -15,6 +15,7 @@ from modules.system.errors import DarkroomError
 from modules.system.file_lock import Holder
 from trainer.run_folder.backup import find_backup, list_backups
 from trainer.run_folder.run_lock import holder_of
+from trainer.run_status import RunStatus
 from ui.features.queue.model import QueueControl
 from ui.forms.context import Context
 from ui.forms.preferences import LeftProcess
@@ -186,7 +187,7 @@ class Closing:
             return False
         if self._queue.owns_run:
             return self._hand_queue_over()
-        return end.outcome != "stopped" or self._hand_run_over()
+        return end.status is not RunStatus.STOPPED or self._hand_run_over()
 
     def _hand_queue_over(self) -> bool:
         self._queue.hand_over()

@@ -191,8 +191,8 @@ class QueueCard(Card):
 
     def refresh(self) -> None:
         """List what is trained and what waits."""
-        items = [i for i in self._queue.queue.items if i.is_open or i.state == "running"]
-        lines = [f"{item.name}: {item.state}" for item in items[:_MAX_QUEUED]]
+        items = [i for i in self._queue.queue.items if not i.has_ended]
+        lines = [f"{item.name}: {item.state.label.lower()}" for item in items[:_MAX_QUEUED]]
         if len(items) > _MAX_QUEUED:
             lines.append(f"and {len(items) - _MAX_QUEUED} more")
         self.text.set_text(self._queue.problem or "\n".join(lines) or _NO_QUEUE)

@@ -66,7 +66,7 @@ def work_of(context: Context, starter: Starter, records: Sequence[RunRecord] | N
     state, colour, first = _readiness(context, starter)
     buttons = [first]
     backup = starter.resumable
-    finished = {record.run_dir for record in records or () if record.ending == "finished"}
+    finished = {record.run_dir for record in records or () if record.status.is_complete}
     if records is not None and starter.can_resume and backup is not None and backup.run_dir not in finished:
         buttons.append(Press(f"Resume at step {backup.step:,}", action="resume"))
     title = form.source.name + (", edited" if form.is_changed else "")

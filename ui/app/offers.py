@@ -70,7 +70,7 @@ class Offers:
         self._background.run(find, self._report_runs)
         interrupted = self._queue.interrupted_item
         if interrupted is not None and now.left_queue is None:
-            self._offer_queue(interrupted.name, num_open=sum(i.state == "waiting" for i in self._queue.queue.items))
+            self._offer_queue(interrupted.name, num_open=sum(i.is_waiting for i in self._queue.queue.items))
         queue_run_dir = interrupted.run_dir if interrupted else ""
         self._background.run(lambda: newest_unfinished(workspaces), partial(self._offer_run, queue_run_dir))
 

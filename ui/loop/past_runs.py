@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from modules.config.schema import Config
-from trainer.events import RunStarted, StepFinished
+from trainer.events import StepFinished
+from trainer.run_folder.backup import list_backups
 from trainer.run_folder.event_log import EVENTS_FILE, num_whole_bytes
-from trainer.run_folder.records import config_of, is_run, read_record, run_dirs, timed_events
+from trainer.run_folder.records import CRASH, config_of, is_run, read_record, run_dirs, timed_events
 from trainer.run_folder.run_lock import holder_of
 from ui.loop.folding import fold, history_before
 from ui.loop.run_state import RunState
@@ -25,12 +26,13 @@ _EVENT_KEYS = {"loss": "loss", "smoothed": "smoothed_loss"}
 def read_past_state(run_dir: Path) -> RunState:
     """Return the state of a run that is over: its curves and samples, its log, and how its last attempt ended.
 
-    The phase of one that ended unexpectedly is "crashed", like its record. Reads the whole log: for a background
-    thread.
+    Reads the whole log: for a background thread.
     """
     state = replace(_read_state(run_dir), phase="", detail="", choices=None)
-    is_crashed = state.started is not None and not state.is_over and holder_of(run_dir) is None
-    return replace(state, phase="crashed") if is_crashed else state
+    if not is_run(run_dir) or state.is_over or holder_of(run_dir) is not None:
+        return state
+    backup = next(reversed(list_backups(run_dir)), None)
+    return replace(state, failed=replace(CRASH, backup_path=str(backup.path) if backup is not None else ""))
 
 
 def read_state_so_far(run_dir: Path) -> tuple[RunState, int]:
@@ -44,7 +46,7 @@ def _read_state(run_dir: Path, num_bytes: int | None = None) -> RunState:
     history = history_before((event for _, event in timed), until_step=sys.maxsize)
     state = RunState()
     for at_seconds, event in timed:
-        if isinstance(event, RunStarted):
+        if state.is_over:  # it was resumed
             state = replace(state, finished=None, failed=None)
         if not isinstance(event, StepFinished):  # the history has them, each once
             state = fold(state, event, at_seconds)

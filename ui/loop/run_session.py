@@ -27,7 +27,7 @@ from ui.loop.signal import Signal
 
 if TYPE_CHECKING:
     from trainer.commands import Command
-    from trainer.events import Event, RunFailed, RunFinished
+    from trainer.events import Event
     from trainer.launch import LaunchedRun, RunRequest
     from trainer.run_folder.attached import AttachedRun
 
@@ -292,7 +292,7 @@ class RunSession:
         if not self._state.is_over:
             from trainer.events import RunFailed
 
-            self._fold(RunFailed("Training ended unexpectedly.", _advise(self._find_newest_backup())))
+            self._fold(RunFailed("Training ended unexpectedly.", _advise(self._find_newest_backup()), is_crash=True))
         self._handle = self.attached = None
         self._enter("idle")
 
@@ -346,8 +346,3 @@ def _read_history(resume_from: Path) -> RunState:
     except DarkroomError:  # the run itself reports it
         return RunState()
     return history_before(read_events(backup.run_dir), until_step=backup.step)
-
-
-def outcome(state: RunState) -> RunFinished | RunFailed | None:
-    """Return how the last run ended, if it has."""
-    return state.failed or state.finished

@@ -97,9 +97,14 @@ class RunState:
     failed: RunFailed | None = None
 
     @property
+    def end(self) -> RunFinished | RunFailed | None:
+        """How the run ended; None while it trains, and before the first one."""
+        return self.failed or self.finished
+
+    @property
     def is_over(self) -> bool:
         """Whether the run has finished or failed."""
-        return self.finished is not None or self.failed is not None
+        return self.end is not None
 
     @property
     def run_share(self) -> float:

@@ -12,6 +12,7 @@ from modules.rewards.registry import REWARDS
 from modules.settings.every import Every
 from modules.system.paths import as_config_path, from_root
 from modules.system.problem import about, count, describe_data
+from trainer.run_status import RunStatus
 
 if TYPE_CHECKING:  # the window needs these classes when a run has begun
     from trainer.events import DownloadProgress, RewardMeasured, RunFailed, ValidationFinished
@@ -36,9 +37,13 @@ PHASE_LABELS: Mapping[str, str] = {
     "backing_up": "Backing up",
     "paused": "Paused",
     "stopping": "Stopping",
-    "crashed": "Crashed",
 }
-OUTCOME_LABELS: Mapping[str, str] = {"stopped": "Stopped", "stopped_early": "Stopped early"}  # else "Finished"
+STATUS_COLOURS: Mapping[RunStatus, str] = {
+    RunStatus.RUNNING: "good",
+    RunStatus.INTERRUPTED: "warning",
+    RunStatus.CRASHED: "warning",
+    RunStatus.FAILED: "error",
+}
 
 
 def describe_validation(event: ValidationFinished) -> str:

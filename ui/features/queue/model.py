@@ -15,8 +15,9 @@ from modules.system.errors import DarkroomError
 from modules.system.file_lock import Holder
 from trainer.run_queue.file import QueueFile
 from trainer.run_queue.items import AfterFailure, Change, Item, RunQueue
+from trainer.run_status import RunStatus
 from ui.loop.background import Background
-from ui.loop.run_session import Launch, RunSession, outcome
+from ui.loop.run_session import Launch, RunSession
 from ui.loop.signal import Signal
 
 if TYPE_CHECKING:  # the window needs these when the queue runs
@@ -87,7 +88,7 @@ class QueueControl:
         """The item that was trained when the program that ran the queue ended."""
         if self.is_running or self.runner is not None:
             return None
-        return next((item for item in self.queue.items if item.state == "interrupted"), None)
+        return next((item for item in self.queue.items if item.state is RunStatus.INTERRUPTED), None)
 
     def look(self, _deadline: float) -> bool:
         """Read the file again if another program changed it: a source of the pump, once a second."""
@@ -215,7 +216,7 @@ class QueueControl:
         if started is not None and started.run_dir != self._last_run_dir:
             self._last_run_dir = started.run_dir
             self._write(partial(self._run.note, self.current, started), lambda _queue: None)
-        ended = outcome(self._session.state)
+        ended = self._session.state.end
         if not self._session.is_active and ended is not None:
             self._end(self.current, ended)
 
@@ -244,22 +245,22 @@ class QueueControl:
         self._refuse(error)
 
     def _end(self, item: Item, ended: RunFinished | RunFailed) -> None:
-        from trainer.run_queue.running import continues_after, ending_of
+        from trainer.run_queue.running import continues_after
 
         assert self._run is not None
         self._is_busy, self.current, run = True, None, self._run
-        state = ending_of(ended)[0]
+        state = ended.status
 
         def continue_queue(queue: RunQueue | None) -> None:
             if self._run is not run:  # it was handed over meanwhile
                 return
             self._is_busy = False
             if self.is_last or not (self._is_skipping or continues_after(queue or self.queue, state)):
-                self._release(f"The queue has stopped after {item.name}, which {_ENDINGS[state]}.")
+                self._release(f"The queue has stopped after {item.name} ({state.label.lower()}).")
             else:
                 self._follow()
 
-        if self._is_leaving and state == "stopped":
+        if self._is_leaving and state is RunStatus.STOPPED:
             self._write(partial(self._file.change, partial(_mark_interrupted, item)), continue_queue)
         else:
             self._write(partial(self._run.note, item, ended), continue_queue)
@@ -307,7 +308,4 @@ class QueueControl:
 
 
 def _mark_interrupted(item: Item, queue: RunQueue) -> RunQueue:
-    return queue.end(item.number, "interrupted", "The window was closed during this run.")
-
-
-_ENDINGS = {"failed": "failed", "stopped": "was stopped", "finished": "finished"}
+    return queue.end(item.number, RunStatus.INTERRUPTED, "The window was closed during this run.")

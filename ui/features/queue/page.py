@@ -27,6 +27,7 @@ from ui.forms.model import Source
 from ui.forms.page import PageFrame
 from ui.forms.setting_pages import PageSpec
 from ui.loop.background import Job
+from ui.loop.wording import STATUS_COLOURS
 from ui.widgets.card import Card
 from ui.widgets.controls import Button, Switch
 from ui.widgets.menu import make_menu, open_at
@@ -46,7 +47,6 @@ _COLUMNS = (
     Column("what", "Training", 230, is_optional=True, is_fitted=True),
     Column("length", "Length", 140, is_optional=True),
 )
-_TAGS = {"failed": "error", "interrupted": "warning", "running": "good", "finished": "muted", "stopped": "muted"}
 _NOTHING = (
     "Add configs, and they are trained one after another, each in a process of its own.\n"
     "A config is copied when it is added: later edits do not change it."
@@ -138,7 +138,7 @@ class QueuePage:
     def edit(self) -> None:
         """Load the config of the selected item into the form; a notice saves it to the queue or discards it."""
         item = self._single_item()
-        if item is None or item.state != "waiting":
+        if item is None or not item.is_waiting:
             return
         self._context.form.load(item.config, Source(item.name))
         self._queue.edit(item.number)
@@ -146,7 +146,7 @@ class QueuePage:
 
     def remove(self) -> None:
         """Remove the selected items; a notice brings them back."""
-        places = [(self._items.index(item), item) for item in self.selected_items if item.state != "running"]
+        places = [(self._items.index(item), item) for item in self.selected_items if not item.is_running]
         if not places:
             return
         queue = self._queue
@@ -169,7 +169,7 @@ class QueuePage:
 
     def repeat(self) -> None:
         """Let the selected items that have ended wait again."""
-        numbers = [item.number for item in self.selected_items if not item.is_open and item.state != "running"]
+        numbers = [item.number for item in self.selected_items if item.has_ended]
         self._queue.change(lambda now: now.repeat(numbers))
 
     def show_run(self) -> None:
@@ -313,12 +313,12 @@ class QueuePage:
         cells = (
             name,
             difference.cell if difference is not None else "…",
-            item.state.capitalize(),
+            item.state.label,
             message,
             describe_training(item),
             describe_length(item),
         )
-        return f" {place + 1}", cells, _TAGS.get(item.state, "")
+        return f" {place + 1}", cells, STATUS_COLOURS.get(item.state, "muted" if item.has_ended else "")
 
     def _enable(self) -> None:
         control, items = self._queue, self.selected_items
@@ -327,14 +327,14 @@ class QueuePage:
         is_wide = bool(self.details.winfo_manager())
         self.message.set_text("\n".join(filter(None, (message, "" if is_wide else difference.sentence))))
         self.facts.set_text("\n".join([*difference.lines, "", facts] if difference.lines else [facts]))
-        ended = [item for item in items if not item.is_open and item.state != "running"]
+        ended = [item for item in items if item.has_ended]
         enabled = {
-            "edit": one is not None and one.state == "waiting",
+            "edit": one is not None and one.is_waiting,
             "up": one is not None,
             "down": one is not None,
             "repeat": bool(ended),
             "show": one is not None and bool(one.run_dir),
-            "remove": any(item.state != "running" for item in items),
+            "remove": any(not item.is_running for item in items),
             "run": not control.is_running and not control.is_run_elsewhere and control.queue.next is not None,
             "last": control.is_running,
             "skip": control.current is not None and self._context.session.stage in ("running", "paused"),

@@ -35,7 +35,8 @@ def run_lines(state: RunState, *, is_active: bool) -> list[str]:
     family = FAMILIES.get(started.family)
     labels = {p.name: p.label for p in family.parts} if family else {}
     parts = ", ".join(labels.get(p, p) for p in state.training_parts) or "nothing"
-    lines = [] if state.failed is None else [f"Failed. {describe_continuation(state.failed, started.run_dir)}"]
+    failed = state.failed
+    lines = [f"{failed.status.label}. {describe_continuation(failed, started.run_dir)}"] if failed is not None else []
     lines += [f"{'Training' if is_active else 'Trained'}: {parts}"]
     lines += time_lines(state) if is_active else []
     lines += _step_lines(state, labels)

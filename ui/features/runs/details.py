@@ -11,6 +11,7 @@ from modules.system.problem import count
 from trainer.events import SampleReady
 from trainer.run_folder.backup import BackupInfo
 from trainer.run_folder.records import RunRecord
+from trainer.run_status import RunStatus
 from ui.features.runs.model import changes_line, fact_lines
 from ui.forms.context import Context
 from ui.loop.background import Job
@@ -83,7 +84,7 @@ class RunDetails:
         if record == self._record:
             return
         is_other = record is None or self._record is None or record.run_dir != self._record.run_dir
-        has_ended = record is not None and self._record is not None and record.ending != self._record.ending
+        has_ended = record is not None and self._record is not None and record.status != self._record.status
         self._record = record
         if is_other:
             self.chart.set_zoom(Zoom())  # its steps mean nothing in another run
@@ -130,7 +131,7 @@ class RunDetails:
         self.compare_button.pack_forget()
         if record is not None and (record.backups or record.outputs):
             tk.Pack.pack_configure(self.compare_button, anchor="w", pady=(self._context.theme.px(10), 0))
-            self.compare_button.set_enabled(record.ending != "running")
+            self.compare_button.set_enabled(record.status is not RunStatus.RUNNING)
 
     def _compare(self) -> None:
         if self._record is not None:

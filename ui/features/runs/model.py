@@ -20,13 +20,6 @@ from ui.loop.background import Background, Job
 from ui.loop.signal import Signal
 from ui.loop.wording import format_duration, format_loss, format_size
 
-ENDINGS = {
-    "running": "Running",
-    "finished": "Finished",
-    "stopped": "Stopped",
-    "failed": "Failed",
-    "crashed": "Crashed",
-}
 _PARTS = {"backup": "backups", "samples": "samples", "save": "saved models", "tensorboard": "TensorBoard logs"}
 
 
@@ -35,7 +28,7 @@ def row_of(record: RunRecord) -> tuple[str, ...]:
     return (
         start_text(record),
         model_name(record),
-        ENDINGS[record.ending],
+        record.status.label,
         f"{record.step:,} of {record.total_steps:,}" if record.total_steps else "–",
         format_loss(record.best_loss),
         format_duration(record.seconds) if record.seconds else "–",
@@ -74,12 +67,12 @@ def changes_line(record: RunRecord) -> str:
     if since is None:
         return ""
     slower = "".join(f" Also, {d.text}." for d in since.found if d.topic == "pace")
-    return f"{since.sentence(CAUSES_OF_FAILURE if record.ending == 'failed' else CAUSES_OF_SLOWNESS)}{slower}"
+    return f"{since.sentence(CAUSES_OF_FAILURE if record.status.is_failure else CAUSES_OF_SLOWNESS)}{slower}"
 
 
 def fact_lines(record: RunRecord) -> list[str]:
     """Return the known facts of a run, one per line."""
-    ending = ENDINGS[record.ending]
+    ending = record.status.label
     lines = [record.message if record.message.startswith(ending) else f"{ending}. {record.message}".strip()]
     if record.total_steps:
         took = f" in {format_duration(record.seconds)}" if record.seconds else ""
@@ -136,7 +129,7 @@ _PORTION = 20  # runs read by one job: the first ones appear at once
 SortKey = Callable[[RunRecord], Any]
 SORTS: dict[str, SortKey] = {
     "model": lambda r: model_name(r).lower(),
-    "ending": lambda r: ENDINGS[r.ending],
+    "ending": lambda r: r.status.label,
     "steps": lambda r: r.step,
     "length": lambda r: r.seconds,
     "best": lambda r: (r.best_loss is None, r.best_loss or 0.0),

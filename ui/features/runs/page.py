@@ -17,6 +17,7 @@ from trainer.run_folder.backup import BackupInfo
 from trainer.run_folder.records import RunRecord, config_of
 from trainer.run_folder.run_dir import give_name
 from trainer.run_folder.trash import has_trash
+from trainer.run_status import RunStatus
 from ui.features.runs.comparison import MAX_RUNS, RunComparison
 from ui.features.runs.deletion import RunDeletion
 from ui.features.runs.details import RunDetails
@@ -28,6 +29,7 @@ from ui.forms.page import PageFrame
 from ui.forms.setting_pages import PageSpec
 from ui.loop.past_runs import read_past_state
 from ui.loop.run_state import RunState
+from ui.loop.wording import STATUS_COLOURS
 from ui.widgets.card import Card
 from ui.widgets.controls import Button
 from ui.widgets.entry import Entry
@@ -47,7 +49,6 @@ _COLUMNS = (
     Column("size", "Size", 74, "e", is_optional=True),
 )
 _SORTED_BY = {"#0": "started"}
-_TAGS = {"failed": "error", "crashed": "warning", "running": "good"}
 _NOTHING = "No runs yet.\nEvery run that is started here or on the command line is listed on this page."
 _NOT_FOUND = "No run matches the search."
 _LOOK_SECONDS = 5.0
@@ -198,7 +199,7 @@ class RunsPage:
 
     def delete(self) -> None:
         """Show what a deletion of the selected runs removes, and move them to the trash if that is confirmed."""
-        self.deletion.ask([r for r in self.selected_runs if r.ending != "running"])
+        self.deletion.ask([r for r in self.selected_runs if r.status is not RunStatus.RUNNING])
 
     @property
     def selected_runs(self) -> list[RunRecord]:
@@ -332,14 +333,14 @@ class RunsPage:
         self.details.show(records)
         one = records[0] if len(records) == 1 else None
         can_start = self._context.starter.can_start
-        is_free = one is not None and one.ending != "running"
+        is_free = one is not None and one.status is not RunStatus.RUNNING
         enabled = {
             "reopen": one is not None,
             "resume": is_free and bool(one and one.backups) and can_start,
             "fork": bool(one and (one.backups or one.outputs)),
             "compare": len(records) > 1,
             "more": one is not None,
-            "delete": any(r.ending != "running" for r in records),
+            "delete": any(r.status is not RunStatus.RUNNING for r in records),
         }
         for name, is_enabled in enabled.items():
             self.buttons[name].set_enabled(is_enabled)
@@ -360,4 +361,4 @@ def command_line(verb: str, run_dir: Path) -> str:
 
 def _row(record: RunRecord) -> tuple[str, tuple[str, ...], str]:
     started, *cells = row_of(record)
-    return f" {started}", tuple(cells), _TAGS.get(record.ending, "")
+    return f" {started}", tuple(cells), STATUS_COLOURS.get(record.status, "")

@@ -1,0 +1,37 @@
+"""The status of a run or of an item of the queue: one word for each, in the window and on the command line."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class RunStatus(StrEnum):
+    """How far a run has come, or how it ended. The value is the name in files.
+
+    A run has failed if it reported why, and crashed if its process ended without a report: it was killed, or the
+    computer stopped. An interrupted item is resumed as soon as the queue runs again, however its run ended.
+    """
+
+    WAITING = "waiting"
+    INTERRUPTED = "interrupted"
+    RUNNING = "running"
+    FINISHED = "finished"
+    STOPPED_EARLY = "stopped_early"
+    STOPPED = "stopped"
+    FAILED = "failed"
+    CRASHED = "crashed"
+
+    @property
+    def label(self) -> str:
+        """The word that people read."""
+        return self.value.replace("_", " ").capitalize()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the run ended by itself and wrote its result."""
+        return self in (RunStatus.FINISHED, RunStatus.STOPPED_EARLY)
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether the run ended unintentionally."""
+        return self in (RunStatus.FAILED, RunStatus.CRASHED)
