@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import tkinter as tk
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ from trainer.events import PhaseChanged, RunFailed, RunFinished, StepFinished
 from trainer.launch import RunRequest
 from trainer.run_folder import attached, inbox
 from trainer.run_folder.attached import AttachedRun, Detached
-from trainer.run_folder.backup import write_backup
+from trainer.run_folder.backup import list_backups, write_backup
 from trainer.run_folder.records import read_record
 from trainer.run_folder.run_lock import RunLock, holder_of
 from trainer.run_queue.file import QueueFile
@@ -212,14 +212,18 @@ def test_the_next_window_follows_the_runs_of_the_queue(
         assert session.state.started is not None
         assert pages.page == ("run" if number == 1 else "queue")
         pages.open("queue")
+        window.app.queue.skip()
+        window.wait_until(lambda: (run_dir / inbox.INBOX_FILE).is_file(), "the stop")  # noqa: B023 - called at once
+        assert file.read().item(number).is_skipped
         with (run_dir / "events.jsonl").open("a") as log:
             log.write(to_line(RunFinished("finished", 40, "Finished.")) + "\n")
         lock.release()
         window.wait_until(lambda: session.stage == "idle", "its end")
         assert window.app.starter.why_not == "The queue is running."
         change(lambda now: now.end(number, RunStatus.FINISHED, ""))  # noqa: B023 - called at once
-    queue.close()
-    change(lambda now: now)
+    window.wait_until(lambda: all(item.has_ended for item in window.app.queue.queue.items), "the last item")
+    window.settle()
+    queue.close()  # without another change of the file
     window.wait_until(lambda: window.app.starter.can_start, "the end of the queue")
 
 
@@ -444,14 +448,12 @@ def test_the_engine_trains_on_and_is_found_again(real: Window, root: tk.Tk, tmp_
     again.close()
 
 
-@pytest.mark.slow
-@pytest.mark.full
-def test_the_queue_trains_on_without_its_window(config: Any, open_window: Callable[..., Window], root: tk.Tk) -> None:
-    """The run that was training is resumed, the others follow, and the next window shows them."""
+def leave_queue(config: Any, open_window: Callable[..., Window], epochs: Sequence[int]) -> tuple[QueueFile, Window]:
+    """Close a window while it trains the first item of its queue, and return the queue and the next window."""
     file = QueueFile(queue_file())
-    for number in (1, 2):
+    for number, epochs_of_item in enumerate(epochs, start=1):
         path = f"{config.output.destination}.{number}.safetensors"
-        item = replace_value(replace_value(config, "output.destination", path), "training.epochs", 20)
+        item = replace_value(replace_value(config, "output.destination", path), "training.epochs", epochs_of_item)
         file.change(lambda now, item=item, number=number: now.add(f"item {number}", item))  # type: ignore[misc]
     before = open_window()
     before.app.queue._launch = launch_child
@@ -461,7 +463,14 @@ def test_the_queue_trains_on_without_its_window(config: Any, open_window: Callab
     before.asked.answers["choose"] = "leave"
     before.app.closing.ask()
     wait(before, lambda: before.app._is_closed, "the close")
-    after = open_window()
+    return file, open_window()
+
+
+@pytest.mark.slow
+@pytest.mark.full
+def test_the_queue_trains_on_without_its_window(config: Any, open_window: Callable[..., Window]) -> None:
+    """The run that was training is resumed, the others follow, and the next window shows them."""
+    file, after = leave_queue(config, open_window, (20, 20))
     session, ends = after.app.context.session, []
 
     def note() -> None:
@@ -475,6 +484,30 @@ def test_the_queue_trains_on_without_its_window(config: Any, open_window: Callab
     assert [item.state for item in file.read().items] == ["finished", "finished"]
     steps = [len(read_state_so_far(Path(item.run_dir))[0].curve("loss")) for item in file.read().items]
     assert steps == [end.step for end in ends]
+
+
+@pytest.mark.slow
+@pytest.mark.full
+def test_the_next_window_skips_an_item_of_the_queue_and_stops_another(
+    config: Any, open_window: Callable[..., Window]
+) -> None:
+    """Stop ends the queue, too; what was skipped and stopped can be resumed."""
+    file, after = leave_queue(config, open_window, (5000, 5000, 20))
+    session, bar, page = after.app.context.session, after.app.shell.bottom_bar, after.open_page("queue")
+    wait(after, lambda: session.attached and session.state.step, "the first item")
+    after.settle()
+    page.buttons["skip"].invoke()  # type: ignore[attr-defined]
+    wait(after, lambda: file.read().item(2).run_dir, "the second item")
+    run_dir = file.read().item(2).run_dir
+    wait(after, lambda: session.state.started and session.state.started.run_dir == run_dir, "its run")
+    wait(after, lambda: session.state.step, "a step")
+    after.settle()
+    assert bar.start.cget("text") == "Stop"
+    bar.start.invoke()
+    wait(after, lambda: after.app.starter.can_start, "the end of the queue")
+    assert [item.state.label for item in file.read().items] == ["Stopped", "Stopped", "Waiting"]
+    assert bar.phase.cget("text") == "Stopped"
+    assert all(list_backups(Path(item.run_dir)) for item in file.read().items[:2])
 
 
 # A window that starts its config, as a press on Start does.

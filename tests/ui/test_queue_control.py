@@ -136,8 +136,9 @@ def test_a_child_that_ends_without_a_word_is_a_failure(bench: Bench) -> None:
 
 def test_stop_stops_the_queue_and_skip_only_the_run(bench: Bench) -> None:
     run = bench.run()
+    bench.wait_until(lambda: bench.control.can_skip)
     bench.control.skip()
-    assert run.desk.is_stop_requested
+    bench.wait_until(lambda: run.desk.is_stop_requested)
     ends(run, STOPPED)
     second = bench.next_run(2)
     bench.session.stop()

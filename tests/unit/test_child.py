@@ -34,6 +34,7 @@ from trainer.launch import RunRequest, module_arguments
 from trainer.run.allowed_code import code_of
 from trainer.run_queue.file import QueueFile
 from trainer.run_queue.items import Item
+from trainer.run_queue.running import skip
 
 STEP = StepFinished(1, 1, 1, 3, 1, 3, float("nan"), 0.5, None, 2.0, 1.0)
 ENDED = RunFinished("stopped", 1, "Stopped after 1 step.")
@@ -185,6 +186,22 @@ def test_the_queue_continues_after_a_failure_or_stops(tmp_path: Path, after_fail
     assert run_queue(file, JsonLines(), launch=launch) == 1
     assert [item.state for item in file.read().items] == states
     assert "killed (SIGKILL)" in file.read().items[0].message
+
+
+@pytest.mark.parametrize(("is_skipped", "states"), [(True, ["stopped", "stopped"]), (False, ["stopped", "waiting"])])
+def test_another_program_skips_an_item(tmp_path: Path, is_skipped: bool, states: list[str]) -> None:
+    file = QueueFile(tmp_path / "queue.json")
+    for name in ("one", "two"):
+        file.change(lambda now, name=name: now.add(name, Config()))  # type: ignore[misc]
+
+    def launch(item: Item) -> ChildRun:
+        if is_skipped:
+            file.change(lambda now: now.with_run_dir(item.number, str(tmp_path)))
+            skip(file, file.read().item(item.number))
+        return child(f"print({to_line(RunFinished('stopped', 3, 'Stopped.'))!r}, flush=True)")
+
+    assert run_queue(file, JsonLines(), launch=launch) == (0 if is_skipped else 130)
+    assert [item.state for item in file.read().items] == states
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows reports closed pipes otherwise")

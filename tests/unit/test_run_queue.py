@@ -222,10 +222,15 @@ def test_what_happens_to_a_run_is_recorded(tmp_path: Path) -> None:
 def test_a_failure_stops_the_queue_only_where_that_is_chosen_and_a_stop_always_does() -> None:
     queue = filled(1)
     for state in (RunStatus.FAILED, RunStatus.CRASHED):
-        assert continues_after(queue, state)
-        assert not continues_after(queue.with_after_failure("stop"), state)
-    assert continues_after(queue.with_after_failure("stop"), RunStatus.STOPPED_EARLY)
-    assert not continues_after(queue, RunStatus.STOPPED)
+        assert continues_after(queue, 1, state)
+        assert not continues_after(queue.with_after_failure("stop"), 1, state)
+    assert continues_after(queue.with_after_failure("stop"), 1, RunStatus.STOPPED_EARLY)
+    assert not continues_after(queue, 1, RunStatus.STOPPED)
+    skipped = queue.skip(1)
+    assert continues_after(skipped, 1, RunStatus.STOPPED)
+    assert not continues_after(skipped.begin(1), 1, RunStatus.STOPPED), "it was repeated"
+    assert from_json(skipped.to_json()) == skipped
+    assert from_json({**skipped.to_json(), "items": [_without_skip(skipped)]}) == queue, "of older versions"
 
 
 def test_an_interrupted_run_resumes_and_without_a_backup_starts_again(tmp_path: Path) -> None:
@@ -254,3 +259,9 @@ def test_the_verb_adds_lists_moves_and_removes(tmp_path: Path, capsys: pytest.Ca
 def test_an_item_keeps_its_place_when_it_is_read() -> None:
     item = Item(4, "four", {})
     assert from_json(replace(RunQueue(), items=(item,), next_number=1).to_json()).next_number == 5
+
+
+def _without_skip(queue: RunQueue) -> dict[str, Any]:
+    item = queue.to_json()["items"][0]
+    del item["is_skipped"]
+    return item

@@ -116,12 +116,13 @@ def run_queue(file: QueueFile, listener: Listener, *, launch: Callable[[Item], C
         while (item := running.take_next()) is not None:
             sys.stderr.write(f"Queue item {item.number}: {item.name}\n")
             states.append(_follow(running, item, listener, launch))
-            if not continues_after(file.read(), states[-1]):
+            if not continues_after(file.read(), item.number, states[-1]):
                 break
+        is_complete = item is None
     finally:
         running.close()
         listener.close()
-    if RunStatus.STOPPED in states:
+    if states[-1:] == [RunStatus.STOPPED] and not is_complete:
         return 130
     return int(any(state.is_failure for state in states))
 

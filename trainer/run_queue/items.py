@@ -21,7 +21,10 @@ _FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A config in the queue. `number` identifies it for good; `run_dir` is the folder of its run once it has one."""
+    """A config in the queue. `number` identifies it for good; `run_dir` is the folder of its run once it has one.
+
+    A run that is stopped ends the queue, unless its item `is_skipped`.
+    """
 
     number: int
     name: str
@@ -29,6 +32,7 @@ class Item:
     state: RunStatus = RunStatus.WAITING
     message: str = ""
     run_dir: str = ""
+    is_skipped: bool = False
 
     @property
     def config(self) -> Config:
@@ -123,16 +127,20 @@ class RunQueue:
         for number in numbers:
             item = self.item(number)
             if not item.is_running:
-                queue = queue._with(replace(item, state=RunStatus.WAITING, message="", run_dir=""))
+                queue = queue._with(replace(item, state=RunStatus.WAITING, message="", run_dir="", is_skipped=False))
         return queue
 
     def begin(self, number: int) -> RunQueue:
         """Mark an item as running."""
-        return self._with(replace(self.item(number), state=RunStatus.RUNNING, message=""))
+        return self._with(replace(self.item(number), state=RunStatus.RUNNING, message="", is_skipped=False))
 
     def with_run_dir(self, number: int, run_dir: str) -> RunQueue:
         """Record the folder of the item's run."""
         return self._with(replace(self.item(number), run_dir=run_dir))
+
+    def skip(self, number: int) -> RunQueue:
+        """Let the queue continue when the item's run is stopped."""
+        return self._with(replace(self.item(number), is_skipped=True))
 
     def end(self, number: int, state: RunStatus, message: str) -> RunQueue:
         """Record how the item's run ended."""
@@ -184,7 +192,9 @@ def _item(data: object) -> Item:
             "state": str(state),
             "message": str(message),
             "run_dir": str(run_dir),
+            **others,
         } if state in list(RunStatus):
-            return Item(number, name, settings, RunStatus(state), message, run_dir)
+            is_skipped = others.get("is_skipped") is True
+            return Item(number, name, settings, RunStatus(state), message, run_dir, is_skipped)
         case _:
             raise ValueError("it contains an item that cannot be read")

@@ -12,9 +12,11 @@ from pathlib import Path
 
 from modules.system.file_lock import FileLock, Holder
 from trainer.child.process import detached_python, new_log
+from trainer.commands import Stop
 from trainer.events import Event, RunFailed, RunFinished, RunStarted
 from trainer.launch import RunRequest
 from trainer.run_folder.backup import list_backups
+from trainer.run_folder.inbox import INBOX_FILE, send
 from trainer.run_queue.file import QueueFile
 from trainer.run_queue.items import Item, RunQueue
 from trainer.run_status import RunStatus
@@ -80,6 +82,18 @@ def start_detached_queue() -> tuple[Holder, Path]:
     return Holder.of(process), log
 
 
-def continues_after(queue: RunQueue, state: RunStatus) -> bool:
-    """Return whether the next item is trained after one that ended in a state: not after a stop by the user."""
-    return state.is_complete or (state.is_failure and queue.after_failure == "continue")
+def skip(file: QueueFile, item: Item) -> RunQueue:
+    """Stop the run of an item that another program trains; that program takes the next one.
+
+    Raises DarkroomError and OSError.
+    """
+    queue = file.change(lambda now: now.skip(item.number))
+    send(Path(item.run_dir) / INBOX_FILE, Stop())
+    return queue
+
+
+def continues_after(queue: RunQueue, number: int, state: RunStatus) -> bool:
+    """Return whether the next item is trained after one that ended in a state: after a stop only if it was skipped."""
+    if state is RunStatus.STOPPED:
+        return any(item.is_skipped for item in queue.items if item.number == number)
+    return state.is_complete or queue.after_failure == "continue"

@@ -58,7 +58,6 @@ class QueueControl:
         self._run: QueueRun | None = None
         self._request: RunRequest | None = None
         self._is_busy = False  # taking an item, or recording an end
-        self._is_skipping = False
         self._is_leaving = False
         self._last_run_dir = ""
         self._pending_writes: list[Callable[[], RunQueue | None]] = []
@@ -91,11 +90,11 @@ class QueueControl:
         return next((item for item in self.queue.items if item.state is RunStatus.INTERRUPTED), None)
 
     def look(self, _deadline: float) -> bool:
-        """Read the file again if another program changed it: a source of the pump, once a second."""
+        """Read the file again if another program changed it or has ended: a source of the pump, once a second."""
         now = time.monotonic()
         if now >= self._next_look:
             self._next_look = now + _LOOK_SECONDS
-            if self._file.stamp() != self._stamp:
+            if self._file.stamp() != self._stamp or (self.is_run_elsewhere and self._file.runner is None):
                 self.refresh()
         return False
 
@@ -121,9 +120,15 @@ class QueueControl:
 
     # -- changing
 
-    def change(self, change: Change, message: str = "") -> None:
-        """Change the queue; `message` is shown when it is done."""
-        self._background.run(lambda: self._file.change(change), partial(self._keep, message), self._refuse)
+    def change(self, change: Change, message: str = "", done: Callable[[], None] | None = None) -> None:
+        """Change the queue; then show `message` and call `done()`."""
+
+        def keep(queue: RunQueue) -> None:
+            self._keep(message, queue)
+            if done is not None:
+                done()
+
+        self._background.run(lambda: self._file.change(change), keep, self._refuse)
 
     def add(self, name: str, config: Config) -> None:
         """Add a copy of a config."""
@@ -162,11 +167,25 @@ class QueueControl:
             self._release("The queue has stopped.")
         self.changed()
 
+    @property
+    def can_skip(self) -> bool:
+        """Whether an item is trained, here or by another program, whose run can be stopped."""
+        item = self.queue.running
+        if item is None or self._session.stage == "stopping":
+            return False
+        return self._session.can_stop if self.is_running else bool(item.run_dir)
+
     def skip(self) -> None:
-        """Stop the current run and continue with the next item."""
-        if self.current is not None:
-            self._is_skipping = True
-            self._session.stop()
+        """Stop the current run, wherever it trains, and continue with the next item."""
+        item = self.queue.running
+        if item is None or not self.can_skip:
+            return
+        if self.is_running:
+            self.change(partial(RunQueue.skip, number=item.number), done=self._session.stop)
+        else:
+            from trainer.run_queue.running import skip
+
+            self._background.run(partial(skip, self._file, item), partial(self._keep, ""), self._refuse)
 
     def leave(self) -> None:
         """Prepare for the end of the window: the current run, which is stopped now, is resumed by the next one."""
@@ -230,7 +249,7 @@ class QueueControl:
         if item is None:
             self._release(COMPLETE)
             return
-        self.current, self._last_run_dir, self._is_skipping = item, "", False
+        self.current, self._last_run_dir = item, ""
         self._request = request_of(item)
         self._before_run(self._request)
         try:
@@ -255,7 +274,7 @@ class QueueControl:
             if self._run is not run:  # it was handed over meanwhile
                 return
             self._is_busy = False
-            if self.is_last or not (self._is_skipping or continues_after(queue or self.queue, state)):
+            if self.is_last or not continues_after(queue or self.queue, item.number, state):
                 self._release(f"The queue has stopped after {item.name} ({state.label.lower()}).")
             else:
                 self._follow()

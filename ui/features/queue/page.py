@@ -337,7 +337,7 @@ class QueuePage:
             "remove": any(not item.is_running for item in items),
             "run": not control.is_running and not control.is_run_elsewhere and control.queue.next is not None,
             "last": control.is_running,
-            "skip": control.current is not None and self._context.session.stage in ("running", "paused"),
+            "skip": control.can_skip,
         }
         for name, is_enabled in enabled.items():
             self.buttons[name].set_enabled(is_enabled)
