@@ -46,12 +46,17 @@ class Holder:
     @property
     def is_alive(self) -> bool:
         """Whether the process still runs. A process of another computer counts as alive: it cannot be checked."""
-        return self.host != platform.node() or abs(_start_of(self.pid) - self.started) < _SAME_START_SECONDS
+        return not self.is_of_this_computer or abs(_start_of(self.pid) - self.started) < _SAME_START_SECONDS
+
+    @property
+    def is_of_this_computer(self) -> bool:
+        """Whether the process runs on this computer."""
+        return self.host == platform.node()
 
     @property
     def is_this_process(self) -> bool:
         """Whether it is the current process."""
-        return self.pid == os.getpid() and self.host == platform.node()
+        return self.pid == os.getpid() and self.is_of_this_computer
 
 
 class LockTaken(Exception):  # noqa: N818 - the state of a file; callers turn it into a message

@@ -44,14 +44,12 @@ def holder_of(run_dir: Path) -> Holder | None:
 def in_use(run_dir: Path, holder: Holder | None, *, is_certain: bool = True) -> DarkroomError:
     """Return the error that a run's folder is in use by a process, without raising it."""
     path = run_dir / LOCK_FILE
-    match holder:
-        case None:
-            name = "another process"
-        case Holder() if holder.is_this_process:
-            name = f"another run of this program (process {holder.pid})"
-        case Holder(pid=pid, host=host):
-            name = f"another process (process {pid} on {host})"
-    if_gone = "" if is_certain else f"If that process no longer runs, delete {path}."
+    name = "another program"
+    if holder is not None and not holder.is_of_this_computer:
+        name = f"a program on the computer {holder.host}"
+    elif holder is not None and holder.is_this_process:
+        name = "another run of this program"
+    if_gone = "" if is_certain else f"If no program trains there any more, delete {path}."
     return DarkroomError(
         f"The run's folder {path.parent} is in use by {name}.",
         advice=f"Wait until that run has ended, or stop it. Then resume. {if_gone}".strip(),

@@ -76,10 +76,9 @@ class QueueFile:
         make_folder(self.path.parent)
         try:
             lock = FileLock(self._sibling(".running"))
-        except LockTaken as taken:
-            process = f" (process {taken.holder.pid})" if taken.holder else ""
+        except LockTaken:
             raise DarkroomError(
-                f"Another program is running the queue{process}.",
+                "Another program is running the queue.",
                 advice="Items that you add here are trained by it, too. Stop it there to run the queue here.",
             ) from None
         try:
