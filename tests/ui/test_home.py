@@ -19,7 +19,7 @@ from trainer.preflight.machine import Machine
 from trainer.run_folder.records import RunRecord
 from trainer.run_status import RunStatus
 from ui.app import home_cards, recent_runs
-from ui.app.home_model import RecentRuns, lacks_images, machine_rows, why_no_gpu, work_of
+from ui.app.home_model import lacks_images, machine_rows, why_no_gpu, work_of
 from ui.app.recent_runs import describe_run
 from ui.features.first_steps.model import WAYS
 from ui.forms.model import Source
@@ -102,17 +102,12 @@ def test_it_states_whether_the_config_can_start_and_leads_there(
     assert context.navigation.page == "run"
 
 
-def test_resume_is_offered_once_it_is_known_that_the_run_has_not_finished(ready: Window, tmp_path: Path) -> None:
+def test_what_can_be_resumed_is_offered(ready: Window, tmp_path: Path) -> None:
+    """The starter knows whether a run has finished."""
     context, starter = ready.app.context, ready.app.starter
+    assert [press.label for press in work_of(context, starter).buttons] == ["Start"]
     starter.resumable = SimpleNamespace(run_dir=tmp_path, step=7)  # type: ignore[assignment]
-
-    def offers(records: list[RunRecord] | None) -> list[str]:
-        return [press.label for press in work_of(context, starter, records).buttons]
-
-    assert offers(None) == ["Start"]
-    assert offers([record(tmp_path)]) == ["Start"]
-    assert offers([record(tmp_path, status=RunStatus.CRASHED)]) == ["Start", "Resume at step 7"]
-    assert RecentRuns(context.pump.background).records is None
+    assert [press.label for press in work_of(context, starter).buttons] == ["Start", "Resume at step 7"]
 
 
 def test_the_newest_runs_have_their_last_sample_and_open_in_the_list(

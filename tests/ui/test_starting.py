@@ -19,7 +19,8 @@ from modules.system.file_lock import Holder
 from modules.system.problem import Problem
 from tests.ui.fake_engine import FakeEngine
 from tests.ui.recorder import Recorder
-from trainer.events import RunFailed, RunFinished
+from trainer.event_lines import to_line
+from trainer.events import Event, PhaseChanged, RunFailed, RunFinished
 from trainer.preflight import Preview, Report
 from trainer.run_folder.backup import BackupInfo, write_backup
 from trainer.run_folder.run_dir import new_run_dir
@@ -124,6 +125,24 @@ def test_a_run_that_another_window_trains_is_not_offered_to_resume(
     monkeypatch.setattr("ui.features.run.model.holder_of", lambda _run_dir: elsewhere)
     bench.starter.look_for_backup()
     bench.wait_until(lambda: bench.starter.resumable is None)
+
+
+def test_a_finished_run_is_not_offered_to_resume(bench: Bench) -> None:
+    """The bottom bar, Home, the keys and the finder have one rule; a run that was resumed afterwards is offered."""
+    backup = bench.backup(3)
+
+    def offered_after(*events: Event) -> bool:
+        (backup.run_dir / "events.jsonl").write_text("".join(f"{to_line(event)}\n" for event in events))
+        looked: list[None] = []
+        bench.starter.changed.subscribe(lambda: looked.append(None))
+        bench.starter.look_for_backup()
+        bench.wait_until(lambda: looked)
+        return bench.starter.can_resume
+
+    assert offered_after(RunFinished("stopped", 3, "Stopped."))
+    assert not offered_after(RunFinished("finished", 3, "Finished."))
+    assert not offered_after(RunFinished("stopped_early", 3, "Stopped early."))
+    assert offered_after(RunFinished("finished", 3, "Finished."), PhaseChanged("loading"))
 
 
 @pytest.mark.parametrize("severity", ["info", "warning"])

@@ -75,6 +75,12 @@ def last_event(run_dir: Path) -> Event | None:
     return from_line(lines[-1].decode(errors="replace")) if lines else None
 
 
+def has_finished(run_dir: Path) -> bool:
+    """Return whether the last attempt of a run ended by itself: there is nothing to resume, only more to train."""
+    last = last_event(run_dir)
+    return isinstance(last, RunFinished) and last.status.is_complete
+
+
 class EventLog:
     """Passes events on and writes them to a file once it is open. The run's folder is locked while it is open."""
 

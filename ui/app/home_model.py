@@ -54,8 +54,8 @@ class Work:
     buttons: tuple[Press, ...]
 
 
-def work_of(context: Context, starter: Starter, records: Sequence[RunRecord] | None) -> Work:
-    """Return the work that goes with the state of the window; `records` are the newest runs, None if not yet known."""
+def work_of(context: Context, starter: Starter) -> Work:
+    """Return the work that goes with the state of the window."""
     form, session = context.form, context.session
     if session.is_active:
         config = session.config or form.config
@@ -66,8 +66,7 @@ def work_of(context: Context, starter: Starter, records: Sequence[RunRecord] | N
     state, colour, first = _readiness(context, starter)
     buttons = [first]
     backup = starter.resumable
-    finished = {record.run_dir for record in records or () if record.status.is_complete}
-    if records is not None and starter.can_resume and backup is not None and backup.run_dir not in finished:
+    if starter.can_resume and backup is not None:
         buttons.append(Press(f"Resume at step {backup.step:,}", action="resume"))
     title = form.source.name + (", edited" if form.is_changed else "")
     notes = cut(" ".join(form.config.general.notes.split()), max_chars=_MAX_NOTES_CHARS)

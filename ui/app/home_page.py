@@ -139,7 +139,7 @@ class WorkCard(Card):
         context, form = self._context, self._context.form
         is_first = not (records or context.preferences.now.workspaces or form.is_changed or context.session.is_active)
         is_first = is_first and (form.source == Source() or form.source.name == DEMO)
-        work = work_of(context, self._starter, records)
+        work = work_of(context, self._starter)
         state = (is_first, work)
         if state != self._drawn:
             self._drawn = state

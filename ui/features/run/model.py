@@ -53,7 +53,7 @@ class Starter:
     ) -> None:
         self.report: Report | None = None
         self._report_of: Config | None = None
-        self.resumable: BackupInfo | None = None
+        self.resumable: BackupInfo | None = None  # of a run that has not finished
         self.fork_from: ForkSource | None = None  # the next start is a new run from this
         self._fork_document: Document | None = None  # its settings, as they were loaded
         self._form = form
@@ -345,9 +345,13 @@ def _describe_changes(before: Config, now: Config, paths: Sequence[str]) -> str:
 
 
 def _resumable_in(workspace: Path) -> BackupInfo | None:
-    """Return the newest backup of a workspace, unless another process trains its run at the moment."""
+    """Return the newest backup of a workspace, unless its run has finished or another process trains it."""
+    from trainer.run_folder.event_log import has_finished
+
     backup = newest_resumable(workspace)
-    holder = holder_of(backup.run_dir) if backup is not None else None
+    if backup is None or has_finished(backup.run_dir):
+        return None
+    holder = holder_of(backup.run_dir)
     return backup if holder is None or holder.is_this_process else None
 
 
