@@ -50,7 +50,7 @@ FACTORS = frozenset(f"hada_{name}" for name in ("w1_a", "w1_b", "w2_a", "w2_b", 
 
 
 class Loha(Section):
-    """LoHa (Hyeon-Woo et al. 2022): the elementwise product of two low-rank products."""
+    """Adds two low-rank products, multiplied by element (Hyeon-Woo et al. 2022): a higher rank for its size."""
 
     name: Literal["loha"] = "loha"
     rank: Rank = 16

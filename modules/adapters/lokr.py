@@ -52,7 +52,7 @@ FACTORS = frozenset({"lokr_w1", "lokr_w1_a", "lokr_w1_b", "lokr_w2", "lokr_w2_a"
 
 
 class Lokr(Section):
-    """LoKr (Yeh et al. 2024): a Kronecker product of a small and a low-rank matrix."""
+    """Adds a Kronecker product of small matrices (Yeh et al. 2024): very small files, or a high rank."""
 
     name: Literal["lokr"] = "lokr"
     rank: Rank = 16

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 class Lora(Section):
-    """LoRA (Hu et al. 2021): adds a low-rank product to each chosen layer."""
+    """Adds a product of two small matrices to each layer (Hu et al. 2021): the usual choice."""
 
     name: Literal["lora"] = "lora"
     rank: Rank = 16

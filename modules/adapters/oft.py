@@ -36,7 +36,7 @@ NO_LIMIT = 1024.0
 
 
 class Oft(Section):
-    """OFT (Qiu et al. 2023): rotates the outputs or inputs of each layer in blocks and keeps their norms."""
+    """Rotates the outputs or inputs of each layer in blocks and keeps their norms (Qiu et al. 2023)."""
 
     name: Literal["oft"] = "oft"
     block_size: Annotated[

@@ -166,7 +166,12 @@ def _is_epsilon(prediction_type: PredictionType) -> bool:
 
 _RECORDS = (
     WeightingSpec(
-        "none", "None", lambda process, timesteps_B, gamma: None, predictions=(*_DDPM, *_FLOW), onetrainer="CONSTANT"
+        "none",
+        "None",
+        lambda process, timesteps_B, gamma: None,
+        "None counts each timestep the same.",
+        predictions=(*_DDPM, *_FLOW),
+        onetrainer="CONSTANT",
     ),
     WeightingSpec(
         "min_snr",

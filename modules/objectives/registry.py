@@ -19,7 +19,7 @@ class Denoise(Section):
 DENOISE = MethodSpec(
     "denoise",
     "Denoising",
-    "Denoising is the standard method: the model learns to remove noise from your images.",
+    "Learns to remove noise from your images: the standard method.",
     Denoise,
     "trainer.methods.denoise:build",
     has_denoising_loss=lambda settings: True,
@@ -45,6 +45,11 @@ METHODS_OF_TARGETS: Mapping[str, MethodSpec] = {"vae": reconstruction.SPEC}
 """The methods of training targets that cannot be trained by the others, by the target. Its settings are
 `training.<target>`.
 """
+
+
+def method_help() -> Mapping[str, str]:
+    """Return a sentence for each method, by its name."""
+    return {name: spec.help for name, spec in METHODS.items()}
 
 
 def method_labels() -> Mapping[str, str]:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
 
-from modules.rewards.registry import hold_out_labels
+from modules.rewards.registry import hold_out_labels, reward_help
 from modules.settings.field import Setting, one_of
 from modules.settings.shared_types import HIGHEST_PX, LOWEST_PX, sides_of
 from modules.system.problem import Problem, shown
@@ -113,7 +113,7 @@ EqualizeSteps = Annotated[
 ]
 HeldOutReward = Annotated[
     str,
-    *one_of(hold_out_labels),
+    *one_of(hold_out_labels, reward_help),
     Setting(
         "Held-out reward",
         "A reward model that is only logged, not trained on. If its score falls while the others rise, the model "

@@ -189,6 +189,11 @@ def reward_labels() -> Mapping[str, str]:
     return {name: spec.label for name, spec in REWARDS.items()}
 
 
+def reward_help() -> Mapping[str, str]:
+    """Return a sentence for each reward, by its name, and for the choice of none."""
+    return {"none": "No reward model is left out of the training.", **{n: spec.help for n, spec in REWARDS.items()}}
+
+
 def hold_out_labels() -> Mapping[str, str]:
     """Return the choices for the held-out reward: none, or any reward."""
     return {"none": "None", **reward_labels()}

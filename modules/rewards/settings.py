@@ -12,7 +12,7 @@ from typing import Annotated
 from annotated_types import Ge, Le
 
 from modules.formats.published_files import FileRequest, file_request
-from modules.rewards.registry import REWARDS, reward_labels, rewards_using
+from modules.rewards.registry import REWARDS, reward_help, reward_labels, rewards_using
 from modules.settings.field import Section, Setting, When, one_of
 
 
@@ -22,7 +22,7 @@ class Scorer(Section):
     enabled: Annotated[bool, Setting("Enabled", "Whether this reward model is used.")] = True
     kind: Annotated[
         str,
-        *one_of(reward_labels),
+        *one_of(reward_labels, reward_help),
         Setting(
             "Reward model",
             "How images are scored: by a published reward model, by a simple measure that needs no file, or by your "

@@ -27,14 +27,16 @@ class FlowScheduler:
 
 @dataclass(frozen=True, slots=True)
 class SamplerSpec:
-    """A sampler: its label, the diffusers scheduler it uses for DDPM models, that scheduler's options, and the
-    prediction types of the models it can sample. `flow` is its scheduler for flow models, None if it has none.
+    """A sampler: its label and a sentence about it, the diffusers scheduler it uses for DDPM models, that scheduler's
+    options, and the prediction types of the models it can sample. `flow` is its scheduler for flow models, None if it
+    has none.
 
     `is_for_few_steps`: it is for models that were distilled to sample in few steps; `most_steps` is how many it takes
     with a DDPM model, None for any number.
     """
 
     label: str
+    help: str
     scheduler: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     predictions: tuple[str, ...] = ("epsilon", "v_prediction")
@@ -67,28 +69,93 @@ _FLOW_UNIPC = FlowScheduler("UniPCMultistepScheduler", _MULTISTEP, has_grid=True
 SAMPLERS: Mapping[str, SamplerSpec] = {
     # On the straight path of a flow the step of DDIM (Song et al. 2021, eq. 12 with eta 0) equals Euler's.
     # It would clip latents like pixels where a model's config, written for another scheduler, does not state otherwise.
-    "ddim": SamplerSpec("DDIM", "DDIMScheduler", {"clip_sample": False}, flow=_FLOW_DDIM),
-    "euler": SamplerSpec("Euler", "EulerDiscreteScheduler", flow=_FLOW_EULER),
-    "euler_a": SamplerSpec("Euler a", "EulerAncestralDiscreteScheduler"),
+    "ddim": SamplerSpec(
+        "DDIM",
+        "The same image for the same seed; 30 to 50 steps.",
+        "DDIMScheduler",
+        {"clip_sample": False},
+        flow=_FLOW_DDIM,
+    ),
+    "euler": SamplerSpec(
+        "Euler",
+        "Simple and fast, the usual choice for flow models; 20 to 30 steps.",
+        "EulerDiscreteScheduler",
+        flow=_FLOW_EULER,
+    ),
+    "euler_a": SamplerSpec(
+        "Euler a",
+        "Adds new noise in each step: more varied, and another image for each number of steps.",
+        "EulerAncestralDiscreteScheduler",
+    ),
     # Its first step is at the last timestep, as models distilled for few steps were trained (SDXL Turbo and Lightning).
     "euler_trailing": SamplerSpec(
-        "Euler trailing", "EulerDiscreteScheduler", {"timestep_spacing": "trailing"}, is_for_few_steps=True
+        "Euler trailing",
+        "Begins at full noise, for models that were distilled to few steps (SDXL Turbo, Lightning).",
+        "EulerDiscreteScheduler",
+        {"timestep_spacing": "trailing"},
+        is_for_few_steps=True,
     ),
-    "euler_karras": SamplerSpec("Euler Karras", "EulerDiscreteScheduler", {"use_karras_sigmas": True}),
-    "heun": SamplerSpec("Heun", predictions=(), flow=_FLOW_HEUN),
-    "dpmpp": SamplerSpec("DPM++ 2M", "DPMSolverMultistepScheduler", flow=_FLOW_DPMPP),
-    "dpmpp_karras": SamplerSpec("DPM++ 2M Karras", "DPMSolverMultistepScheduler", {"use_karras_sigmas": True}),
-    "dpmpp_sde": SamplerSpec("DPM++ 2M SDE", "DPMSolverMultistepScheduler", {"algorithm_type": "sde-dpmsolver++"}),
+    "euler_karras": SamplerSpec(
+        "Euler Karras",
+        "Euler with more of its steps near the finished image.",
+        "EulerDiscreteScheduler",
+        {"use_karras_sigmas": True},
+    ),
+    "heun": SamplerSpec(
+        "Heun", "Two passes for each step: more exact, and half as fast.", predictions=(), flow=_FLOW_HEUN
+    ),
+    "dpmpp": SamplerSpec(
+        "DPM++ 2M",
+        "Uses the step before, too: good images in 20 to 25 steps.",
+        "DPMSolverMultistepScheduler",
+        flow=_FLOW_DPMPP,
+    ),
+    "dpmpp_karras": SamplerSpec(
+        "DPM++ 2M Karras",
+        "DPM++ 2M with more of its steps near the finished image: a usual choice for Stable Diffusion.",
+        "DPMSolverMultistepScheduler",
+        {"use_karras_sigmas": True},
+    ),
+    "dpmpp_sde": SamplerSpec(
+        "DPM++ 2M SDE",
+        "DPM++ 2M that adds new noise in each step.",
+        "DPMSolverMultistepScheduler",
+        {"algorithm_type": "sde-dpmsolver++"},
+    ),
     "dpmpp_sde_karras": SamplerSpec(
         "DPM++ 2M SDE Karras",
+        "DPM++ 2M SDE with more of its steps near the finished image.",
         "DPMSolverMultistepScheduler",
         {"algorithm_type": "sde-dpmsolver++", "use_karras_sigmas": True},
     ),
-    "unipc": SamplerSpec("UniPC", "UniPCMultistepScheduler", flow=_FLOW_UNIPC),
-    "unipc_karras": SamplerSpec("UniPC Karras", "UniPCMultistepScheduler", {"use_karras_sigmas": True}),
+    "unipc": SamplerSpec(
+        "UniPC",
+        "Corrects each step by the next prediction: good images in 10 to 20 steps.",
+        "UniPCMultistepScheduler",
+        flow=_FLOW_UNIPC,
+    ),
+    "unipc_karras": SamplerSpec(
+        "UniPC Karras",
+        "UniPC with more of its steps near the finished image.",
+        "UniPCMultistepScheduler",
+        {"use_karras_sigmas": True},
+    ),
     # Each step predicts the image and adds new noise (Luo et al. 2023, algorithm 3; Zheng et al. 2024, algorithm 4).
-    "lcm": SamplerSpec("LCM", "LCMScheduler", flow=_FLOW_LCM, is_for_few_steps=True, most_steps=_DISTILLED_STEPS),
-    "tcd": SamplerSpec("TCD", "TCDScheduler", is_for_few_steps=True, most_steps=_DISTILLED_STEPS),
+    "lcm": SamplerSpec(
+        "LCM",
+        "For models that were distilled to 4 to 8 steps: predicts the image and adds new noise.",
+        "LCMScheduler",
+        flow=_FLOW_LCM,
+        is_for_few_steps=True,
+        most_steps=_DISTILLED_STEPS,
+    ),
+    "tcd": SamplerSpec(
+        "TCD",
+        "For models that were distilled with it: as LCM, with less new noise.",
+        "TCDScheduler",
+        is_for_few_steps=True,
+        most_steps=_DISTILLED_STEPS,
+    ),
 }
 
 
@@ -100,6 +167,11 @@ def samplers_for(predictions: Collection[str]) -> Mapping[str, SamplerSpec]:
 def sampler_labels() -> Mapping[str, str]:
     """Return the names and labels of the samplers that some family's models can be sampled with."""
     return {name: spec.label for name, spec in samplers_for(predictions_in_use()).items()}
+
+
+def sampler_help() -> Mapping[str, str]:
+    """Return a sentence for each sampler, by its name."""
+    return {name: spec.help for name, spec in SAMPLERS.items()}
 
 
 def few_step_labels() -> str:

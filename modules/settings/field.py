@@ -119,6 +119,7 @@ class Setting:
     `not_yet` marks a field that files may contain but the engine does not support yet: with a value other than the
     default, the start is refused if the setting would change training, and a warning is given if it would not.
     `not_yet_choices` are the choices, or the variants, that are handled in the same way.
+    `choice_help` has a sentence for each choice, for those whose names explain nothing: it stands before the name.
     `preview` names the function that returns a `BarPreview` of the whole config and the number of steps (0 if unknown),
     as "module:function"; the window draws it below the field's group, or below the fields of the chosen variant.
     """
@@ -131,6 +132,7 @@ class Setting:
     applies_when: When | None = None
     changeable_on_resume: bool = False
     choice_labels: Mapping[str, str] = field(default_factory=dict)
+    choice_help: Mapping[str, str] = field(default_factory=dict)
     path_kind: PathKind = ""
     multiline: bool = False
     empty_means: str = ""
@@ -156,14 +158,20 @@ class OneOf:
     """The names in a registry, as the choices of a text field: `Annotated[str, *one_of(names)]`."""
 
     names: Callable[[], Mapping[str, str]]
+    help: Callable[[], Mapping[str, str]] = dict
 
     def __get_pydantic_json_schema__(self, core_schema: Any, handler: Callable[[Any], dict[str, Any]]) -> Any:
         """Return the JSON Schema of the field with its allowed names."""
         return {**handler(core_schema), "enum": list(self.names())}
 
 
-def one_of(names: Callable[[], Mapping[str, str]]) -> tuple[OneOf, AfterValidator]:
-    """Return the annotations that restrict a text field to the keys of `names()` (name to label)."""
+def one_of(
+    names: Callable[[], Mapping[str, str]], help_of: Callable[[], Mapping[str, str]] = dict
+) -> tuple[OneOf, AfterValidator]:
+    """Return the annotations that restrict a text field to the keys of `names()` (name to label).
+
+    `help_of()` has a sentence for each name, if there are any.
+    """
 
     def check(value: str) -> str:
         allowed = names()
@@ -171,7 +179,7 @@ def one_of(names: Callable[[], Mapping[str, str]]) -> tuple[OneOf, AfterValidato
             raise ValueError(f"{shown(value)} is not one of {', '.join(allowed)}")
         return value
 
-    return OneOf(names), AfterValidator(check)
+    return OneOf(names, help_of), AfterValidator(check)
 
 
 def variants(default: str) -> tuple[Any, BeforeValidator]:
@@ -207,6 +215,7 @@ class FieldRecord:
     hi_is_open: bool = False
     step: float | None = None
     choices: Mapping[str, str] = field(default_factory=dict)
+    choice_help: Mapping[str, str] = field(default_factory=dict)
     item: type[BaseModel] | None = None
     variants: Mapping[str, type[BaseModel]] = field(default_factory=dict)
 
@@ -287,6 +296,8 @@ def _record(path: str, name: str, annotation: Any, optional: bool, info: FieldIn
         hi_is_open=isinstance(upper, Lt),
         step=multiple,  # type: ignore[arg-type]  # annotated_types declares a protocol here
         choices=choices,
+        choice_help={name: text for m in info.metadata if isinstance(m, OneOf) for name, text in m.help().items()}
+        | dict(setting.choice_help),
         item=item,
         variants=variants,
     )

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from modules.config.records import top_records
+from modules.config.schema import Config
+from modules.config.sections.evaluation import SamplePrompt
 from modules.optim.registry import OPTIMIZERS
+from modules.rewards.settings import Scorer
+from modules.settings.field import records_of
 from tests.ui.conftest import Window
 from tests.ui.driving import inside
-from ui.forms.chooser import Chooser
+from ui.forms.chooser import Chooser, about
+from ui.forms.fields import is_explained
 from ui.widgets.controls import Choice
 
 
@@ -44,3 +50,14 @@ def test_nothing_found_chooses_nothing(window: Window) -> None:
     assert chooser.winfo_exists()
     assert window.app.form.config.training.optimizer.name == "adamw"
     chooser.close()
+
+
+def test_each_choice_of_a_method_a_model_or_a_sampler_is_explained_where_it_is_chosen() -> None:
+    records = [*top_records(Config).values(), *records_of(SamplePrompt), *records_of(Scorer)]
+    records += [inner for record in records for variant in record.variants.values() for inner in records_of(variant)]
+    explained = {record.path: record for record in records if is_explained(record)}
+    named = {"training.method", "training.trains", "model.family", "adapter", "training.optimizer", "training.schedule"}
+    others = {"training.loss.weighting", "training.noise.distribution", "sampler", "held_out_reward", "kind", "loss"}
+    assert named | others <= set(explained)
+    short = [(p, n) for p, r in explained.items() for n in r.choices if not 15 < len(about(r, n)) <= 125]
+    assert not short, short

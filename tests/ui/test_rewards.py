@@ -13,15 +13,16 @@ from modules.rewards.registry import REWARDS
 from modules.rewards.settings import Scorer
 from modules.rewards.user_code_file import approved_hashes, hash_of
 from tests.ui.conftest import Window
-from tests.ui.driving import inside, pick
+from tests.ui.driving import pick, walk
 from tests.ui.fake_engine import started, step
 from trainer.events import PhaseChanged, RewardMeasured, RunFinished
 from trainer.rollout_events import RolloutSampled, SampledImage
 from ui.features.rewards.page import needs_of
+from ui.forms.chooser import Chooser
 from ui.forms.model import Source
 from ui.loop.wording import reward_line, reward_rows
+from ui.widgets.controls import Button
 from ui.widgets.image_viewer import ImageViewer
-from ui.widgets.link_columns import LinkColumns
 from ui.widgets.plot_axes import padded_axis
 
 
@@ -90,12 +91,20 @@ def test_the_held_out_reward_model_is_marked(window: Window) -> None:
     window.settle()
     assert page.form_view.empty_note.winfo_ismapped()
     assert page.form_view.winfo_reqheight() < 120, "the cards that are gone leave no gap"
-    others = inside(page.frame, LinkColumns)
-    place = next(p for p in others.placed if p.link is not None and p.link.key == "grpo")
-    others.event_generate("<Button-1>", x=place.x + 5, y=place.y + 5)
+    button = next(w for w in walk(page.frame) if isinstance(w, Button) and w.cget("text") == "Another method…")
+    button.invoke()
+    window.settle()
+    chooser = next(w for w in window.app.root.winfo_children() if isinstance(w, Chooser))
+    tree = chooser.table.tree
+    line = str(chooser.names.index("grpo"))
+    assert "makes the better ones more likely" in tree.item(line, "text"), "the sentence comes before the name"
+    assert tree.item(line, "values")[0] == "GRPO"
+    window.wait_until(lambda: tree.winfo_viewable() and tree.bbox(line), "the list")
+    _, y, _, height = (int(edge) for edge in tree.bbox(line))
+    for sequence in ("<Button-1>", "<ButtonRelease-1>"):
+        tree.event_generate(sequence, x=tree.winfo_width() - 20, y=y + height // 2)  # anywhere in the row
     window.settle()
     assert form.config.training.method.name == "grpo"
-    assert not others.winfo_ismapped()
 
 
 @pytest.mark.parametrize(

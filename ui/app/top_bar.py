@@ -16,6 +16,7 @@ from ui.features.presets.menu import add_presets
 from ui.forms.binding import ChoiceBinding, tip_of
 from ui.forms.changes import changes
 from ui.forms.context import Context
+from ui.forms.fields import choose_from_list
 from ui.forms.setting_pages import TOP_BAR
 from ui.widgets.controls import Button, Choice
 from ui.widgets.fitted_text import shorten
@@ -162,6 +163,7 @@ class TopBar(Panel):
         caption.grid(row=0, column=column, sticky="w", padx=(context.theme.px(gap), 0))
         variable = TextVar(master=inner)
         choice = Choice(inner, context.theme, variable, record.choices, on="bar", width=_LEAST_CHOICE_PX)
+        choice.open_instead = lambda: choose_from_list(context, record, variable.set)
         choice.grid(row=1, column=column, padx=(gap, 0))
         context.tips.attach(choice, lambda: tip_of(context, record))
         self.choices[path] = choice

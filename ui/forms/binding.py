@@ -206,8 +206,13 @@ def tip_of(context: Context, record: FieldRecord) -> str:
     return "\n".join(line for line in lines if line)
 
 
+def first_sentence(text: str) -> str:
+    """Return the first sentence of a text."""
+    end = _END.search(text)
+    return text if end is None else text[: end.start() + 1]
+
+
 def explanation(record: FieldRecord) -> str:
     """Return the first sentence of a field's help; all of it if it is short."""
     text = record.setting.help
-    end = _END.search(text)
-    return text if end is None or len(text) <= _SHORT_HELP else text[: end.start() + 1]
+    return text if len(text) <= _SHORT_HELP else first_sentence(text)

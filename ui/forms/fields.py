@@ -28,7 +28,6 @@ from ui.widgets.variables import FlagVar, TextVar
 NUMBER_WIDTH = 110
 BASE_MODEL = "model.base_model"  # which has a window of its own
 _INDENT = 14
-_LONG_MENU = 20  # more choices than this are chosen in a window
 _FLASH_MS = 1600
 _UNIT_LABELS = {unit: unit if unit == "never" else f"{unit}s" for unit in get_args(Unit)}
 
@@ -192,10 +191,15 @@ def _switch(master: tk.Misc, context: Context, record: FieldRecord) -> Control:
 def _choice(master: tk.Misc, context: Context, record: FieldRecord) -> Control:
     variable = TextVar(master=master)
     choice = Choice(master, context.theme, variable, record.choices)
-    if len(record.choices) > _LONG_MENU:
+    if is_explained(record):
         choice.open_instead = lambda: choose_from_list(context, record, variable.set)
     binding = ChoiceBinding(context.form, record, variable, choice.set_choices)
     return Control(choice, binding, choice.focus_ring, _ignore)
+
+
+def is_explained(record: FieldRecord) -> bool:
+    """Return whether each choice of a field has a sentence about it, so that they are chosen in the window."""
+    return bool(record.variants) or (bool(record.choice_help) and set(record.choices) <= set(record.choice_help))
 
 
 def choose_from_list(context: Context, record: FieldRecord, choose: Callable[[str], object]) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Le, MultipleOf
 
-from modules.sampling.registry import few_step_labels, sampler_labels
+from modules.sampling.registry import few_step_labels, sampler_help, sampler_labels
 from modules.settings.conditions import USES_DENOISER
 from modules.settings.every import Every
 from modules.settings.field import Section, Setting, When, one_of
@@ -107,7 +107,7 @@ class SamplePrompt(Section):
     ] = 7.5
     sampler: Annotated[
         str,
-        *one_of(sampler_labels),
+        *one_of(sampler_labels, sampler_help),
         Setting(
             "Sampler",
             f"The sampler that removes the noise. For models distilled for few steps: {few_step_labels()}.",

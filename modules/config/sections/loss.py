@@ -20,6 +20,11 @@ def weighting_labels() -> Mapping[str, str]:
     return {name: spec.label for name, spec in weightings_for(predictions_in_use()).items()}
 
 
+def weighting_help() -> Mapping[str, str]:
+    """Return a sentence for each of these weightings, by its name."""
+    return {name: spec.help for name, spec in weightings_for(predictions_in_use()).items()}
+
+
 class Loss(Section):
     """How the error between prediction and target is weighted."""
 
@@ -27,7 +32,7 @@ class Loss(Section):
 
     weighting: Annotated[
         str,
-        *one_of(weighting_labels),
+        *one_of(weighting_labels, weighting_help),
         Setting(
             "Loss weighting",
             " ".join(spec.help for spec in weightings_for(predictions_in_use()).values() if spec.help),

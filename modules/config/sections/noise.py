@@ -6,7 +6,12 @@ from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le
 
-from modules.diffusion.timesteps.distributions import DEFAULT_DISTRIBUTION, DISTRIBUTIONS, distribution_labels
+from modules.diffusion.timesteps.distributions import (
+    DEFAULT_DISTRIBUTION,
+    DISTRIBUTIONS,
+    distribution_help,
+    distribution_labels,
+)
 from modules.diffusion.timesteps.sampling import TimestepSampling
 from modules.families.registry import FAMILIES
 from modules.settings.conditions import USES_DENOISER
@@ -154,7 +159,7 @@ class Noise(Section):
     ] = 1.0
     distribution: Annotated[
         str,
-        *one_of(distribution_labels),
+        *one_of(distribution_labels, distribution_help),
         Setting(
             "Timestep distribution",
             f"How often each timestep is trained. {' '.join(spec.help for spec in DISTRIBUTIONS.values())}",

@@ -10,7 +10,7 @@ from modules.config.sections.loss import Loss
 from modules.config.sections.noise import Noise
 from modules.families.attention import attention_labels
 from modules.objectives.methods.reconstruction import Reconstruction
-from modules.objectives.registry import METHODS, METHODS_OF_TARGETS, method_labels
+from modules.objectives.registry import METHODS, METHODS_OF_TARGETS, method_help, method_labels
 from modules.objectives.spec import MethodSpec
 from modules.optim.registry import DEFAULT_OPTIMIZER, OPTIMIZERS
 from modules.optim.scaling import SCALER_LABELS, Scaler
@@ -84,9 +84,10 @@ class Training(Section):
         *variants("denoise"),
         Setting(
             "Method",
-            f"The source of the training signal. {' '.join(spec.help for spec in METHODS.values())}",
+            "What the model learns from: your images, pairs of a better and a worse one, or scores of reward models.",
             group="Method",
             choice_labels=method_labels(),
+            choice_help=method_help(),
         ),
     ] = METHODS["denoise"].settings.with_defaults()  # type: ignore[assignment]  # a section with a name
     trains: Annotated[
@@ -101,6 +102,12 @@ class Training(Section):
                 "full": "Fine-tune",
                 "embedding": "Embedding",
                 "vae": "VAE",
+            },
+            choice_help={
+                "adapter": "A small file on top of the model: the usual choice, with the least memory.",
+                "full": "All weights of the model: a file as large as the model, and several times the memory.",
+                "embedding": "A new word for prompts: a file of some kilobytes.",
+                "vae": "The part that encodes images into latents and decodes them.",
             },
         ),
     ] = "adapter"

@@ -252,6 +252,11 @@ DEFAULT_DISTRIBUTION = _UNIFORM.name
 DISTRIBUTIONS: Mapping[str, DistributionSpec] = {spec.name: spec for spec in _RECORDS}
 
 
+def distribution_help() -> Mapping[str, str]:
+    """Return a sentence for each distribution, by its name."""
+    return {name: spec.help for name, spec in DISTRIBUTIONS.items()}
+
+
 def distribution_labels() -> Mapping[str, str]:
     """Return the names of the distributions with their labels."""
     return {name: spec.label for name, spec in DISTRIBUTIONS.items()}

@@ -12,7 +12,7 @@ FROZEN = "distilled_guidance_layer."
 
 
 class ChromaSettings(FamilySettings):
-    """Chroma1."""
+    """8.9 billion weights: FLUX.1 schnell, made smaller and without its distillation."""
 
     name: Literal["chroma"] = "chroma"
 

@@ -11,7 +11,7 @@ from modules.settings.field import Setting
 
 
 class Flux2DevSettings(Flux2Settings):
-    """FLUX.2 dev."""
+    """32 billion weights, distilled: for large cards, or quantized."""
 
     name: Literal["flux2"] = "flux2"
     guidance: Annotated[

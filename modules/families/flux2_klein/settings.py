@@ -8,6 +8,6 @@ from modules.families.parts.flux2.settings import Flux2Settings
 
 
 class Flux2KleinSettings(Flux2Settings):
-    """FLUX.2 klein."""
+    """4 or 9 billion weights; base models, and distilled ones for few steps."""
 
     name: Literal["flux2_klein"] = "flux2_klein"

@@ -14,7 +14,7 @@ _WITH_SIZES_PX = 128
 
 
 class PixArtSettings(FamilySettings):
-    """PixArt alpha and sigma."""
+    """Small (0.6 billion weights) with a large text encoder (T5)."""
 
     name: Literal["pixart"] = "pixart"
 

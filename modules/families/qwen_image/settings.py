@@ -17,7 +17,7 @@ def unused_layers(num_blocks: int) -> tuple[str, ...]:
 
 
 class QwenImageSettings(FamilySettings):
-    """Qwen-Image."""
+    """20 billion weights; draws text in images well."""
 
     name: Literal["qwen_image"] = "qwen_image"
 

@@ -8,6 +8,6 @@ from modules.families.parts.diffusion_settings import LatentDiffusionSettings
 
 
 class SdSettings(LatentDiffusionSettings):
-    """Stable Diffusion 1.x and 2.x."""
+    """Small (0.9 billion weights), for images of 512 to 768 pixels: trains on almost any card."""
 
     name: Literal["sd"] = "sd"

@@ -17,7 +17,7 @@ USUAL_TOKENS, MAX_TOKENS = 256, 512
 
 
 class Sd3Settings(FamilySettings):
-    """Stable Diffusion 3 and 3.5."""
+    """2 to 8 billion weights (medium and large), for images of 1024 pixels."""
 
     name: Literal["sd3"] = "sd3"
     text_tokens: Annotated[

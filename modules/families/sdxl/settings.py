@@ -12,7 +12,7 @@ from modules.settings.field import Setting
 
 
 class SdxlSettings(LatentDiffusionSettings):
-    """Stable Diffusion XL."""
+    """2.6 billion weights, for images of 1024 pixels; many models are based on it."""
 
     name: Literal["sdxl"] = "sdxl"
     clip_skip_2: Annotated[

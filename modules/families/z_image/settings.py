@@ -8,6 +8,6 @@ from modules.families.settings import FamilySettings
 
 
 class ZImageSettings(FamilySettings):
-    """Z-Image."""
+    """6 billion weights; a base model, and a distilled one for few steps (Turbo)."""
 
     name: Literal["z_image"] = "z_image"

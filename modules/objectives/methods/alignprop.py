@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt, Le
 
 from modules.objectives.spec import MethodGuide, MethodSpec, RolloutFacts
-from modules.rewards.registry import hold_out_labels
+from modules.rewards.registry import hold_out_labels, reward_help
 from modules.settings.field import Section, Setting, When, one_of
 from modules.system.problem import Problem
 
@@ -85,7 +85,7 @@ class AlignProp(Section):
     ] = 1.0
     held_out_reward: Annotated[
         str,
-        *one_of(hold_out_labels),
+        *one_of(hold_out_labels, reward_help),
         Setting(
             "Held-out reward",
             "A reward model that is only logged, not trained on. If its score falls while the others rise, the model "
@@ -114,7 +114,7 @@ def _problems(settings: AlignProp) -> Iterator[Problem]:
 SPEC = MethodSpec(
     "alignprop",
     "AlignProp",
-    "AlignProp trains the model to sample images with higher scores from reward models.",
+    "Follows the gradient of reward models' scores: the quickest way to images with higher ones.",
     AlignProp,
     "trainer.methods.alignprop:build",
     rollout=lambda settings: RolloutFacts(settings.steps, settings.guidance, settings.backprop_steps),
@@ -128,7 +128,8 @@ SPEC = MethodSpec(
     problems=_problems,
     guide=MethodGuide(
         needs=(
-            "One or more differentiable reward models. Those that are computed from the image alone need no download.",
+            "One or more reward models whose scores have a gradient. Those that are computed from the image alone need "
+            "no download.",
             "Prompts: the captions of your concepts. With a reward step probability below 1, images as well.",
         ),
         watch={

@@ -87,8 +87,7 @@ def _problems(settings: Ddpo) -> Iterator[Problem]:
 SPEC = MethodSpec(
     "ddpo",
     "DDPO",
-    "DDPO samples images and makes the denoising steps of those with higher rewards more likely. The reward models "
-    "need not be differentiable.",
+    "Samples images, and makes the denoising steps of those with higher scores more likely. Any reward model will do.",
     Ddpo,
     "trainer.methods.ddpo:build",
     rollout=lambda settings: RolloutFacts(
@@ -113,7 +112,7 @@ SPEC = MethodSpec(
     problems=_problems,
     guide=MethodGuide(
         needs=(
-            "One or more reward models; they need not be differentiable.",
+            "One or more reward models, of any kind.",
             "Prompts: the captions of your concepts.",
             "Patience: it samples all images it learns from. Published runs take 50 to 200 rollouts.",
         ),

@@ -24,6 +24,11 @@ class Dpo(Section):
             "from growing without limit, which helps against overfitting. MaPO needs no original model, so a step is "
             "faster by a third; it also trains on the chosen images themselves.",
             choice_labels={"sigmoid": "Diffusion-DPO (sigmoid)", "ipo": "IPO", "mapo": "MaPO (no reference)"},
+            choice_help={
+                "sigmoid": "Prefers the chosen image more than the original model does.",
+                "ipo": "The same, and keeps the preference from growing without limit, against overfitting.",
+                "mapo": "Needs no original model, so a step is faster by a third; also trains on the chosen images.",
+            },
         ),
     ] = "sigmoid"
     beta: Annotated[
@@ -75,7 +80,7 @@ class Dpo(Section):
 SPEC = MethodSpec(
     "dpo",
     "Diffusion-DPO",
-    "Diffusion-DPO trains the model on pairs of images, so that it prefers the chosen to the rejected image.",
+    "Learns from pairs of images to prefer the chosen to the rejected one.",
     Dpo,
     "trainer.methods.dpo:build",
     learns_from=lambda settings: "pairs",

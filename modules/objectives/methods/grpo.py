@@ -133,8 +133,7 @@ def _rollout(settings: Grpo) -> RolloutFacts:
 SPEC = MethodSpec(
     "grpo",
     "GRPO",
-    "GRPO samples a group of images for each prompt and makes the better ones of each group more likely. The reward "
-    "models need not be differentiable.",
+    "Samples a group of images for each prompt, and makes the better ones more likely. Any reward model will do.",
     Grpo,
     "trainer.methods.grpo:build",
     rollout=_rollout,
@@ -151,7 +150,7 @@ SPEC = MethodSpec(
     problems=_problems,
     guide=MethodGuide(
         needs=(
-            "One or more reward models; they need not be differentiable.",
+            "One or more reward models, of any kind.",
             "Prompts: the captions of your concepts.",
             "Groups of 8 images or more for each prompt: it learns only from their differences.",
         ),

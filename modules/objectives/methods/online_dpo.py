@@ -13,7 +13,7 @@ from annotated_types import Ge, Gt, Le
 
 from modules.objectives import rollout_fields as fields
 from modules.objectives.spec import MethodGuide, MethodSpec, RolloutFacts
-from modules.sampling.registry import sampler_labels
+from modules.sampling.registry import sampler_help, sampler_labels
 from modules.settings.field import Section, Setting, When, one_of
 from modules.system.problem import Problem
 
@@ -79,7 +79,7 @@ class OnlineDpo(Section):
     ] = 5.0
     sampler: Annotated[
         str,
-        *one_of(sampler_labels),
+        *one_of(sampler_labels, sampler_help),
         Setting(
             "Sampler",
             "The sampler of the images. Use the one that you will use.",
@@ -95,6 +95,10 @@ class OnlineDpo(Section):
             "Diffusion-DPO prefers the chosen image more than the reference does. IPO also keeps the preference from "
             "growing without limit.",
             choice_labels={"sigmoid": "Diffusion-DPO (sigmoid)", "ipo": "IPO"},
+            choice_help={
+                "sigmoid": "Prefers the better image more than the reference does.",
+                "ipo": "The same, and keeps the preference from growing without limit.",
+            },
             applies_when=_OF_IMAGES,
         ),
     ] = "sigmoid"
@@ -257,8 +261,8 @@ def _rollout(settings: OnlineDpo) -> RolloutFacts:
 SPEC = MethodSpec(
     "online_dpo",
     "Online DPO",
-    "Online DPO samples images of each prompt and trains the model to prefer the best of them to the worst. Reward "
-    "models or a person choose them.",
+    "Samples images of each prompt, and learns to prefer the best of them to the worst. Reward models or a person "
+    "choose them.",
     OnlineDpo,
     "trainer.methods.image_pairs:build",
     rollout=_rollout,
@@ -276,8 +280,7 @@ SPEC = MethodSpec(
     problems=_problems,
     guide=MethodGuide(
         needs=(
-            "One or more reward models, which need not be differentiable; or a person: then the run waits for choices "
-            "on the page Choose.",
+            "One or more reward models, of any kind; or a person: then the run waits for choices on the page Choose.",
             "Prompts: the captions of your concepts, or a concept of prompts.",
             "At least 8 images of each prompt for reward models; a person sees 2 to 4.",
         ),

@@ -51,7 +51,7 @@ _CLIPPING = RemovedSetting((), "adv-optm no longer has it. Use Clip grad norm.")
 
 
 class AdamWAdv(OptimizerSettings):
-    """AdamW, advanced."""
+    """AdamW, advanced: with further options for its state and its momentum."""
 
     name: Literal["adamw_adv"] = "adamw_adv"
     beta1: Beta1 = 0.9
@@ -67,7 +67,7 @@ class AdamWAdv(OptimizerSettings):
 
 
 class AdoptAdv(OptimizerSettings):
-    """ADOPT, advanced."""
+    """ADOPT, advanced: with further options for its state and its momentum."""
 
     name: Literal["adopt_adv"] = "adopt_adv"
     beta1: Beta1 = 0.9
@@ -105,7 +105,7 @@ class ProdigyAdv(OptimizerSettings):
 
 
 class LionAdv(OptimizerSettings):
-    """Lion, advanced."""
+    """Lion, advanced: with further options for its state and its momentum."""
 
     name: Literal["lion_adv"] = "lion_adv"
     beta1: Beta1 = 0.9

@@ -88,7 +88,7 @@ MUON = OptimizerSpec(
 
 
 class MuonAdv(OptimizerSettings):
-    """Muon, advanced."""
+    """Muon, advanced: with further options for its state and its momentum."""
 
     name: Literal["muon_adv"] = "muon_adv"
     beta1: Beta1 = 0.9

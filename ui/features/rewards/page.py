@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Iterable, Sequence
+from functools import partial
 
+from modules.config.records import why_unused
 from modules.config.schema import Config
 from modules.config.usage import method_of, scorers_of
-from modules.objectives.registry import METHODS
 from modules.rewards.registry import REWARDS
 from modules.rewards.settings import Scorer
 from ui.features.rewards.model import Guide, guide_of
 from ui.forms.context import Context
+from ui.forms.fields import choose_from_list
 from ui.forms.form_with_list import FormWithList, ListSpec, Row
 from ui.forms.setting_pages import PageSpec
 from ui.widgets.card import Card
-from ui.widgets.link_columns import Link, LinkColumns
+from ui.widgets.controls import Button
 from ui.widgets.panel import Panel, Text, WrappedText
 from ui.widgets.table import Column
 from ui.widgets.theme import PAD
@@ -80,7 +82,7 @@ _REWARD_MODELS = ListSpec(
 
 NEEDS, COSTS, WATCH = "What it needs", "What it costs", "What to watch on the Run page"
 _WEIGHTS = (4, 4, 5)
-_OTHER_PX, _MOST_PX = 360, 2000
+_METHOD = "training.method"
 
 
 class MethodCard:
@@ -96,10 +98,7 @@ class MethodCard:
         self.columns = Panel(self.card.body, context.theme, "card")
         for column, weight in enumerate(_WEIGHTS):
             self.columns.columnconfigure(column, weight=weight, uniform="guide")
-        self.others = LinkColumns(self.card.body, context.theme, self._choose, min_column_px=_OTHER_PX)
-        self.card.body.bind(  # not of the card itself, which customtkinter draws then
-            "<Configure>", lambda _e: context.pump.redraw_soon((self, "width"), self._draw_others), add="+"
-        )
+        self.other_button = Button(self.card.body, context.theme, "Another method…", self._choose_other, on="card")
         context.form.changed.subscribe(lambda: context.pump.redraw_soon(self, self.refresh))
         self.refresh()
 
@@ -117,30 +116,20 @@ class MethodCard:
         for number, (title, entries) in enumerate(lists):
             self._add_column(number, title, entries)
         px = self._context.theme.px
-        if not lists:
+        if lists:
+            self.columns.pack(fill="x", padx=(px(12), 0), pady=(px(10), px(2)))
+        else:
             self.columns.pack_forget()
-            self.others.pack(fill="x", padx=(px(12), 0), pady=(px(12), px(2)))
-            self._draw_others()
-            return
-        self.others.pack_forget()
-        self.columns.pack(fill="x", padx=(px(12), 0), pady=(px(10), px(2)))
+        if why_unused(self._context.form.config, _METHOD):
+            self.other_button.pack_forget()  # a VAE has its own method and no other
+        else:
+            self.other_button.pack(anchor="w", padx=(px(12), 0), pady=(px(10), px(2)))
 
-    def _choose(self, name: str) -> None:
+    def _choose_other(self) -> None:
         """Choose another method, as in the top bar."""
-        self._context.form.choose_variant("training.method", name)
-        self._context.notify(f"The method is {METHODS[name].label}. Ctrl+Z undoes it.")
-
-    def _draw_others(self) -> None:
-        """List the other methods if the chosen one leaves room. A VAE has its own method and no other."""
-        config, width = self._context.form.config, self.card.winfo_width()
-        others = [Link(n, m.label, m.help) for n, m in METHODS.items() if n != method_of(config).name]
-        usable = [
-            link
-            for link in others
-            if (METHODS[link.key].trains_on == "pixels") == (method_of(config).trains_on == "pixels")
-        ]
-        if width > 1 and self.others.winfo_manager():
-            self.others.show([("Other methods", usable)], width - self._context.theme.px(2 * PAD), _MOST_PX)
+        record = self._context.form.record(_METHOD)
+        assert record is not None
+        choose_from_list(self._context, record, partial(self._context.form.choose_variant, _METHOD))
 
     def _add_column(self, number: int, title: str, entries: Iterable[str]) -> None:
         context, px = self._context, self._context.theme.px
