@@ -17,24 +17,23 @@ from ui.features.search.finder import open_finder
 from ui.features.search.model import Index, SearchResult
 from ui.widgets.actions import Action
 
-ACTIONS = Index(
-    Config(),
-    actions=[
-        Action("base_model", "Base model…", print, help="Choose a model file or folder"),
-        Action("load", "Load…", print, help="Load a config"),
-        Action("export", "Export as one file…", print, help="Write the model as one file"),
-        Action("appearance_dark", "Dark", print, help="Dark window colors"),
-        Action("appearance_light", "Light", print, help="Light window colors"),
-        Action("page_tools", "Tools", print),
-        Action("fit", "Fit to my card…", print, help="Find the fastest settings whose memory fits the card"),
-        Action("probe", "Probe…", print, help="Measure the batch size and the learning rate on a few real steps"),
-        Action("captions", "Captions and masks…", print, help="Edit captions and masks"),
-        Action("auto_captions", "Automatic captions…", print, help="Let a model write the captions"),
-        Action("keys", "Keys…", print, "F1", help="List every key"),
-        Action("page_queue", "Queue", print, "Ctrl+U"),
-        Action("page_runs", "Runs", print, "Ctrl+H"),
-    ],
-)
+COMMANDS = [
+    Action("base_model", "Base model…", print, help="Choose a model file or folder"),
+    Action("load", "Load…", print, help="Load a config"),
+    Action("export", "Export as one file…", print, help="Write the model as one file"),
+    Action("appearance_dark", "Dark", print, help="Dark window colors"),
+    Action("appearance_light", "Light", print, help="Light window colors"),
+    Action("page_tools", "Tools", print),
+    Action("other_family", "Train this dataset on…", print, help="Take the config to another model family"),
+    Action("fit", "Fit to my card…", print, help="Find the fastest settings whose memory fits the card"),
+    Action("probe", "Probe…", print, help="Measure the batch size and the learning rate on a few real steps"),
+    Action("captions", "Captions and masks…", print, help="Edit captions and masks"),
+    Action("auto_captions", "Automatic captions…", print, help="Let a model write the captions"),
+    Action("keys", "Keys…", print, "F1", help="List every key"),
+    Action("page_queue", "Queue", print, "Ctrl+U"),
+    Action("page_runs", "Runs", print, "Ctrl+H"),
+]
+ACTIONS = Index(Config(), actions=COMMANDS)
 
 
 def test_the_label_counts_more_than_the_help() -> None:
@@ -90,14 +89,15 @@ def test_the_main_setting_comes_before_those_of_the_parts() -> None:
         ("sampler", "sampling.prompts.0.sampler"),
         ("num repeats", "concepts.0.repeats"),
         ("flux", "model.family"),
-        ("fp8", "output.dtype"),
+        ("fp8", "parts.unet.dtype"),
+        ("sdxl", "model.family"),
         ("train text encoder", "parts.text_encoder.train"),
         ("shuffle caption", "concepts.0.text.shuffle_tags"),
     ],
 )
 def test_fields_of_entries_options_and_usual_words_are_found(text: str, path: str) -> None:
     for names in ({}, other_names()):
-        assert Index(Config(), names).find(text).matches[0].path == path
+        assert Index(Config(), names, COMMANDS).find(text).matches[0].path == path
 
 
 @pytest.mark.parametrize(
@@ -243,9 +243,9 @@ def test_there_is_one_finder(window: Window) -> None:
     second = open_finder(window.app.context)
     assert not first.winfo_exists()
     second.text.set("no such thing")
-    assert "Nothing is named “no such thing”" in second.foot.cget("text")
+    assert "Nothing found for “no such thing”" in second.foot.cget("text")
     second.text.set("zzzz")
-    assert second.foot.cget("text") == "Nothing is named “zzzz”. Try another word."
+    assert second.foot.cget("text") == "Nothing found for “zzzz”. Try another word."
     assert not second.matches
     window.wait_until(lambda: "unet_lr" in str(second._index._entries), "the names of other programs")
     second.text.set("ema_decay")

@@ -57,7 +57,7 @@ class Finder(SearchWindow):
         self.matches = result.matches
         if hasattr(self, "foot"):
             nearest = "These are the nearest." if result.matches else "Try another word."
-            self.foot.set_text(f"Nothing is named “{text.strip()}”. {nearest}" if result.is_nearest else _KEYS)
+            self.foot.set_text(f"Nothing found for “{text.strip()}”. {nearest}" if result.is_nearest else _KEYS)
         return [(f" {m.label}", (m.place, m.note), "") for m in self.matches]
 
     def _open(self, match: Match) -> None:

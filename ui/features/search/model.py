@@ -30,6 +30,7 @@ _OTHER_VARIANT = 3.0
 _NO_EFFECT = 20.0  # a setting of another program that does nothing here comes last
 _ALIAS = 0.3
 _EXACT_NAME = -4.0
+_WHOLE_LABEL = -1.2
 _SIMILAR = 0.75  # of two words: a letter or two mistyped
 
 
@@ -147,6 +148,7 @@ def _cost(entry: _Entry, words: Sequence[str]) -> float | None:
     for word in words:
         costs = [_cost_of(entry, word)]
         costs += [_SYNONYM + cost for phrase in SYNONYMS.get(word, ()) if (cost := _cost_of(entry, phrase)) is not None]
+        costs += [_SYNONYM + _WHOLE_LABEL for phrase in SYNONYMS.get(word, ()) if phrase == entry.label]
         finite = [cost for cost in costs if cost is not None]
         if not finite:
             return None
@@ -204,9 +206,10 @@ def _entries_of(
     cost = (_PART if record.path.startswith("parts.") else 0.0) + (_HIDDEN if note else 0.0)
     cost += (_ADVANCED if record.setting.level == "advanced" else 0.0) + (_NO_EFFECT if without_effect else 0.0)
     yield _entry(match, record, names.get(record.path, ()), cost)
-    for text in available_choices(record, name_of(value_at(config, record.path))).values() if record.choices else ():
-        choice = replace(match, label=f"{record.label}: {text}")
-        yield _Entry(choice, choice.label.lower(), place.lower(), "", (), cost + _CHOICE)
+    choices = available_choices(record, name_of(value_at(config, record.path))) if record.choices else {}
+    for name, text in choices.items():
+        choice, about = replace(match, label=f"{record.label}: {text}"), record.choice_help.get(name, "")
+        yield _Entry(choice, choice.label.lower(), place.lower(), about.lower(), (), cost + _CHOICE)
 
 
 def _sentence_part(sentence: str) -> str:

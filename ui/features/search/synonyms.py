@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+# One that is the whole label of a setting or an option leads there.
 SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "8bit": ("quantiz", "8-bit", "int8", "float8"),
     "4bit": ("quantiz", "nfloat4"),
@@ -21,7 +22,7 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "dreambooth": ("prior", "regularization", "concept type"),
     "dtype": ("precision",),
     "fp16": ("float16", "precision", "dtype"),
-    "fp8": ("float8",),
+    "fp8": ("float8", "weight dtype: float8"),
     "fp32": ("float32", "precision", "dtype"),
     "freeze": ("train", "stop training"),
     "gpu": ("device",),
@@ -46,6 +47,7 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "rotation": ("rotat",),
     "scheduler": ("schedule", "sampler"),
     "sdpa": ("attention",),
+    "sdxl": ("stable diffusion xl",),
     "size": ("resolution",),
     "speed": ("compile", "cache", "threads"),
     "steps": ("steps", "epochs"),
@@ -85,18 +87,20 @@ ACTION_WORDS: Mapping[str, str] = {
     "keys": "shortcuts hotkeys",
     "length": "how many steps epochs long enough number of steps subject person style object",
     "load": "open import onetrainer kohya ai-toolkit",
-    "other_family": "move switch migrate convert config change model family base architecture sdxl flux",
+    "other_family": "move switch migrate convert config change model family base architecture",
     "page_concepts": "images dataset datasets folders captions",
     "page_queue": "batch jobs later",
     "page_run": "loss curve progress log samples tensorboard",
     "page_runs": "runs history results backups compare fork resume",
     "page_sample": "generate inference txt2img test",
+    "page_simple": "simple beginner guide easy guided wizard",
     "page_tools": "convert model lora file merge extract resize inspect",
     "probe": "learning rate finder lr range test batch size find measure",
     "profile": "speed trace slow",
     "report_images": "bad images outliers wrong captions loss of each image per-image",
     "self_test": "does not learn no effect nothing happens broken model check overfit one image diagnose wrong",
     "resume": "continue backup crash",
+    "simple_view": "beginner easy advanced expert view",
     "start": "train run",
     "stop": "cancel abort",
     "tensorboard": "tb loss curves",
