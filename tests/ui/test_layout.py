@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import tkinter as tk
+import tkinter.font as tkfont
 from collections.abc import Callable, Iterator
 from itertools import combinations
 from pathlib import Path
+from tkinter import ttk
 
 import customtkinter as ctk
 import pytest
@@ -93,6 +95,26 @@ def too_low(inside: tk.Misc) -> list[str]:
     ]
 
 
+def cut_headings(inside: tk.Misc) -> list[str]:
+    """Return the headings of tables that are wider than their column, or in a column beyond the edge."""
+    found = []
+    for tree in walk(inside):
+        if not isinstance(tree, ttk.Treeview) or not tree.winfo_ismapped():
+            continue
+        shown = tree.cget("displaycolumns")
+        columns = ["#0", *(tree.cget("columns") if shown in (("#all",), "#all") else shown)]
+        font = tkfont.Font(tree, font=ttk.Style(tree).lookup(f"{tree.cget('style') or 'Treeview'}.Heading", "font"))
+        right = 0
+        for column in columns:
+            text, width = str(tree.heading(column, "text")), int(str(tree.column(column, "width")))
+            right += width
+            if font.measure(text) > width:
+                found.append(f"heading {text!r}: {font.measure(text)} px in {width}")
+            if right > tree.winfo_width() + _ROUNDING_PX and tree.winfo_width() > 1:
+                found.append(f"column {text!r} ends at {right} px of {tree.winfo_width()}")
+    return found
+
+
 _RAW = re.compile(
     r"(?<![\w/.\\])[a-z0-9]+(?:\.[a-z0-9]+)*_[a-z0-9_.]*[a-z0-9](?![\w/\\])"  # the key of a setting, and no path
     r"|(?:[A-Z][a-z]+)+(?:Error|Exception)|<\w+ "
@@ -115,6 +137,7 @@ def raw_names(inside: tk.Misc) -> list[str]:
 def faults_of(inside: tk.Misc) -> list[str]:
     return [
         *(f"cut off: {t}" for t in cut_off(inside)),
+        *cut_headings(inside),
         *too_low(inside),
         *outside(inside),
         *covered(inside),

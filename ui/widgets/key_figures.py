@@ -10,7 +10,7 @@ from ui.widgets.theme import Theme
 
 
 class KeyFigures(Panel):
-    """A row of equally wide columns; without figures it takes no space."""
+    """A row of columns as wide as their figures need, with the rest between them; without figures it takes no space."""
 
     def __init__(self, master: tk.Misc, theme: Theme, *, on: str) -> None:
         super().__init__(master, theme, on, height=1)
@@ -24,9 +24,9 @@ class KeyFigures(Panel):
         for child in self.winfo_children():
             child.destroy()
         for column in range(self.grid_size()[0]):
-            self.columnconfigure(column, weight=0, uniform="")
+            self.columnconfigure(column, weight=0)
         for column, (label, value, is_too_large) in enumerate(figures):
-            self.columnconfigure(column, weight=1, uniform="figures")
+            self.columnconfigure(column, weight=1)
             colour = "warning" if is_too_large else "text"
             Text(self, self.theme, value, role="heading", colour=colour, on=self.token).grid(
                 row=0, column=column, sticky="w"

@@ -75,7 +75,7 @@ class Table(Panel):
         for column in others:
             self._add_column(column.name, column)
         self._columns = tuple(columns)
-        if any(column.is_optional for column in columns):
+        if any(column.is_optional or column.is_stretched for column in columns):
             self.tree.bind("<Configure>", lambda event: self._fit(event.width), add="+")
         self._fitted = [n for n, column in enumerate(others) if column.is_fitted]
         self._texts = FittedTexts(self, theme)
@@ -195,14 +195,15 @@ class Table(Panel):
             self.tree.item(str(index), values=self._fit_texts(values))
 
     def _fit(self, width: int) -> None:
-        """Show the columns that fit; the stretched one gets the rest. Tk would clip the last ones instead."""
+        """Show the columns that fit; the stretched ones share the rest. Tk would clip the last ones instead."""
         shown = fitting_columns(self._columns, width / self.theme.scale)
         names = [column.name for column in shown if column.name != "#0"]
         if names != [str(name) for name in self.tree["displaycolumns"]]:
             self.tree.configure(displaycolumns=names)
-        others = sum(self.theme.px(column.width_px) for column in shown if not column.is_stretched)
+        rest = width - sum(self.theme.px(column.width_px) for column in shown if not column.is_stretched)
+        whole = sum(column.width_px for column in shown if column.is_stretched)
         for column in shown:
-            room = width - others if column.is_stretched else self.theme.px(column.width_px)
+            room = rest * column.width_px // whole if column.is_stretched else self.theme.px(column.width_px)
             self.tree.column(column.name, width=max(room, self.theme.px(min(_MIN_WIDTH, column.width_px))))
 
 

@@ -43,7 +43,7 @@ _COLUMNS = (
     Column("#0", "Started", 130),
     Column("model", "Name", 140, is_stretched=True),
     Column("ending", "Ended", 78),
-    Column("steps", "Steps", 104),
+    Column("steps", "Steps", 104, is_optional=True),
     Column("best", "Best validation", 112, is_optional=True),
     Column("length", "Length", 96, is_optional=True),
     Column("size", "Size", 74, "e", is_optional=True),
