@@ -16,14 +16,14 @@ from ui.widgets.focus import focused_widget
 
 def test_a_list_is_opened_by_the_pointer_and_chosen_from_by_keys(window: Window) -> None:
     page: Any = window.open_page("training")
-    row = next(r for r in page.form_view.rows() if r.record.path == "training.schedule")
+    row = next(r for r in page.form_view.rows() if r.record.path == "training.precision")
     page.scroll.canvas.yview_moveto(0.25)  # so that the list has room below
     choice = inside(row.control.frame, Choice)
     click(window, choice)
     window.wait_until(choice.menu.winfo_viewable, "the list")
     names = list(choice.choices)
-    keys(window, *["Down"] * (names.index("cosine") + 1), "Return")
-    window.wait_until(lambda: window.app.form.config.training.schedule.name == "cosine", "the choice")
+    keys(window, *["Down"] * (names.index("float16") + 1), "Return")
+    window.wait_until(lambda: window.app.form.config.training.precision == "float16", "the choice")
 
 
 def test_an_optimizer_is_chosen_by_a_click_in_its_window(window: Window) -> None:

@@ -264,6 +264,17 @@ def test_controls_work_by_keyboard(screen: tk.Tk, theme: Theme) -> None:
         widget._canvas.focus_force()
         screen.update()
         widget._canvas.event_generate("<space>")
+    button._canvas.focus_force()
+    screen.update()
+    switch._canvas.focus_force()
+    screen.update()
+    assert switch.cget("border_color") == theme.pair("text"), "not the colour of the track"
+    choice._canvas.focus_force()
+    screen.update()
+    assert choice._canvas.itemcget("ring", "outline") == theme.colour("accent")
+    button._canvas.focus_force()
+    screen.update()
+    assert not choice._canvas.find_withtag("ring")
     assert pressed == ["button"]
     assert flag.get() is True
     button.set_enabled(False)

@@ -227,7 +227,7 @@ class NavEntry(Panel):
         self.bind("<Leave>", self._leave)
         self.bind("<Return>", lambda _e: context.navigation.open(spec.key))
         self.bind("<space>", lambda _e: context.navigation.open(spec.key))
-        self.bind("<FocusIn>", self._hover)
+        self.bind("<FocusIn>", self._focus)
         self.bind("<FocusOut>", self._leave)
 
     def _part(self, widget: _Widget) -> _Widget:
@@ -275,11 +275,14 @@ class NavEntry(Panel):
         if not self._is_open:
             self._colour("card")
 
+    def _focus(self, event: tk.Event[Any]) -> None:
+        self._hover(event)
+        self._label.recolour("accent")
+
     def _leave(self, _event: tk.Event[Any]) -> None:
         if self._key is not None:
             self._key.set_text("")
-        if not self._is_open:
-            self._colour("sidebar")
+        self._colour("field" if self._is_open else "sidebar")
 
     def _colour(self, token: str) -> None:
         self.recolour(token)

@@ -112,3 +112,13 @@ def _switch(fill: str, knob: str, is_on: bool, draw: ImageDraw.ImageDraw, right:
     inset = bottom * 0.16
     left = right - bottom + inset if is_on else inset
     draw.ellipse((left, inset, left + bottom - 2 * inset, bottom - inset), fill=knob)
+
+
+def rounded_corners(right: float, bottom: float, radius: float) -> list[float]:
+    """Return the points of a smooth polygon that is a rectangle with rounded corners, its top left one at 0, 0."""
+    points, reach = [], 2 * radius  # Tk bends the line halfway between a point and the corner
+    for x, y, towards_x, towards_y in ((0, 0, 1, 1), (right, 0, -1, 1), (right, bottom, -1, -1), (0, bottom, 1, -1)):
+        along, across = (x + towards_x * reach, y), (x, y + towards_y * reach)
+        before, after = (across, along) if towards_x == towards_y else (along, across)
+        points += [*before, *before, x, y, *after, *after]  # between two equal points it is straight
+    return points

@@ -7,6 +7,7 @@ import tkinter.font as tkfont
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+from ui.widgets.canvas import rounded_corners
 from ui.widgets.ctk import ctk, release_master
 from ui.widgets.main_button import Rank
 from ui.widgets.theme import CONTROL_HEIGHT, Theme
@@ -22,6 +23,10 @@ _BUTTON_COLOURS: Mapping[str, tuple[str, str, str]] = {
 
 _KNOB_INSET = 4  # design pixels between the knob and the edge of a switch
 _KNOB_PARTS = ("slider_oval_1_a", "slider_oval_1_b", "slider_oval_4_a", "slider_oval_4_b")
+
+
+_RADIUS = 6
+_RING = "ring"
 
 
 class Button(ctk.CTkButton):  # type: ignore[misc]
@@ -54,7 +59,7 @@ class Button(ctk.CTkButton):  # type: ignore[misc]
             command=command,
             width=width,
             height=height,
-            corner_radius=6,
+            corner_radius=_RADIUS,
             border_width=1,
             border_spacing=1,
             bg_color=theme.pair(on),
@@ -140,6 +145,7 @@ class Switch(ctk.CTkSwitch):  # type: ignore[misc]
         text: str = "",
         command: Callable[[], object] | None = None,
     ) -> None:
+        self._theme_tokens = theme
         super().__init__(
             master,
             text=text,
@@ -182,6 +188,8 @@ class Switch(ctk.CTkSwitch):  # type: ignore[misc]
         self._canvas.itemconfig("progress_parts", fill=fill, outline=fill)
 
     def _show_ring(self, colour: tuple[str, str] | None) -> None:
+        if colour is not None and self._check_state:
+            colour = self._theme_tokens.pair("text")  # the track has the ring's usual colour itself
         self.configure(border_color=colour or "transparent")
 
     def set_enabled(self, is_enabled: bool) -> None:
@@ -206,14 +214,15 @@ class Choice(ctk.CTkOptionMenu):  # type: ignore[misc]
         self._name_variable = variable
         self._choices = dict(choices)
         self._chosen = command
-        self.open_instead: Callable[[], object] | None = None  # in place of a menu that would be too long
+        self.open_instead: Callable[[], object] | None = None  # in place of the menu
+        self._ring: tuple[str, str] | None = None
         super().__init__(
             master,
             values=list(self._choices.values()),
             command=self._on_label,
             width=width,
             height=CONTROL_HEIGHT,
-            corner_radius=6,
+            corner_radius=_RADIUS,
             bg_color=theme.pair(on),
             fg_color=theme.pair("field"),
             button_color=theme.pair("field"),
@@ -228,7 +237,6 @@ class Choice(ctk.CTkOptionMenu):  # type: ignore[misc]
             dynamic_resizing=False,
         )
         release_master(master)
-        self._ring = theme.pair("field")
         self._name_trace = variable.trace_add("write", lambda *_: self._show_name())
         self._show_name()
         _make_focusable(self, self._canvas, theme, press=self._clicked, show_ring=self._show_ring)
@@ -278,7 +286,18 @@ class Choice(ctk.CTkOptionMenu):  # type: ignore[misc]
         super()._open_dropdown_menu()
 
     def _show_ring(self, colour: tuple[str, str] | None) -> None:
-        self.configure(button_color=colour or self._ring)
+        self._ring = colour
+        self._draw()
+
+    def _draw(self, no_color_updates: bool = False) -> None:
+        """Also draw the ring of the focus, which customtkinter's menu button does not have."""
+        super()._draw(no_color_updates)
+        self._canvas.delete(_RING)
+        if self._ring is not None:
+            right, bottom = self._canvas.winfo_width() - 1, self._canvas.winfo_height() - 1
+            radius, colour = self._apply_widget_scaling(_RADIUS), self._apply_appearance_mode(self._ring)
+            corners = rounded_corners(right, bottom, radius)
+            self._canvas.create_polygon(corners, smooth=True, fill="", outline=colour, tags=_RING)
 
     def _on_label(self, label: str) -> None:
         name = next(n for n, text in self._choices.items() if text == label)

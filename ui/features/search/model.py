@@ -209,7 +209,9 @@ def _entries_of(
     choices = available_choices(record, name_of(value_at(config, record.path))) if record.choices else {}
     for name, text in choices.items():
         choice, about = replace(match, label=f"{record.label}: {text}"), record.choice_help.get(name, "")
-        yield _Entry(choice, choice.label.lower(), place.lower(), about.lower(), (), cost + _CHOICE)
+        yield _Entry(
+            choice, choice.label.lower(), place.lower(), about.lower(), (), cost + _CHOICE, name.replace("_", " ")
+        )
 
 
 def _sentence_part(sentence: str) -> str:

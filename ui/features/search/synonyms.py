@@ -47,7 +47,6 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "rotation": ("rotat",),
     "scheduler": ("schedule", "sampler"),
     "sdpa": ("attention",),
-    "sdxl": ("stable diffusion xl",),
     "size": ("resolution",),
     "speed": ("compile", "cache", "threads"),
     "steps": ("steps", "epochs"),
