@@ -90,6 +90,11 @@ class CardGrid(Grid):
         layout, (x, y) = self.layout(), self.place_of(number)
         return x + layout.cell_width // 2, y + layout.cell_height // 2
 
+    def edges_of(self, number: int) -> tuple[int, int]:
+        """Return the top and the bottom of a card on the screen."""
+        top = self.canvas.winfo_rooty() + self.place_of(number)[1]
+        return top, top + self.layout().cell_height
+
     def switch_of(self, number: int) -> tuple[int, int]:
         """Return the middle of a card's switch on the canvas."""
         return self._switch_place(self.layout(), *self.place_of(number))

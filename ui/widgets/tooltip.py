@@ -11,7 +11,7 @@ from ui.widgets.theme import Theme
 
 _DELAY_MS = 500
 _SHOWN_MS = 12_000  # then it has been read, and what it covers may be wanted
-_LOW_PX = 60  # the height of a widget that a tip is placed below, or above, and does not cover
+_LOW_PX = 240  # the height of a widget that a tip is placed below, or above, and does not cover
 _WRAP_PX = 340
 
 
@@ -94,8 +94,11 @@ class Tooltips:
             return ""
         return str(self._label.cget("text"))
 
-    def point_at(self, event: tk.Event[Any], text: Callable[[], str]) -> None:
-        """Show `text()` in place of another tip if the pointer stays, as for one of several things on a canvas."""
+    def point_at(self, event: tk.Event[Any], text: Callable[[], str], edges: tuple[int, int] | None = None) -> None:
+        """Show `text()` in place of another tip if the pointer stays, as for one of several things on a canvas.
+
+        `edges` are the top and the bottom of that thing on the screen; those of a widget that is not high are known.
+        """
         self._leave()
         if self._is_closed:
             return
@@ -103,7 +106,7 @@ class Tooltips:
         x, y = event.x_root, event.y_root
         if (x, y) == self._rested_at:
             return  # a page was opened below the pointer, which has not moved
-        self._waiting = self._root.after(_DELAY_MS, lambda: self._due(text, x, y, event.widget))
+        self._waiting = self._root.after(_DELAY_MS, lambda: self._due(text, x, y, event.widget, edges))
 
     def _follow_end_of(self, widget: tk.Misc) -> None:
         """Hide the tip with its widget: Tk does not report that the pointer leaves a widget that is destroyed."""
@@ -116,12 +119,13 @@ class Tooltips:
         if not self._is_closed and str(event.widget) == self._last_pointed_at:
             self._leave()
 
-    def _due(self, text: Callable[[], str], x: int, y: int, widget: tk.Misc) -> None:
+    def _due(self, text: Callable[[], str], x: int, y: int, widget: tk.Misc, edges: tuple[int, int] | None) -> None:
         self._waiting = ""
         words = text()
         if words and widget.winfo_viewable():
             top, height = widget.winfo_rooty(), widget.winfo_height()
-            self.show(words, x, y, edges=(top, top + height) if height <= self._theme.px(_LOW_PX) else None)
+            own_edges = (top, top + height) if height <= self._theme.px(_LOW_PX) else None
+            self.show(words, x, y, edges=edges or own_edges)
 
     def _typed(self, _event: object = None) -> None:
         """Hide the tip, and show none for what appears below the pointer before it moves."""

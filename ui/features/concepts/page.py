@@ -283,7 +283,8 @@ class _Handler:
 
     def pointed_at(self, number: int | None, event: tk.Event[Any]) -> None:
         """Show the whole text of a card as a tooltip."""
-        self._context.tips.point_at(event, lambda: self._page.model.tip(number))
+        edges = self._page.grid.edges_of(number) if number is not None else None
+        self._context.tips.point_at(event, lambda: self._page.model.tip(number), edges)
 
     def open_menu(self, _number: int, event: tk.Event[Any]) -> None:
         """Open the menu of the selected cards."""

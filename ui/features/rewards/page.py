@@ -123,7 +123,7 @@ class MethodCard:
         if why_unused(self._context.form.config, _METHOD):
             self.other_button.pack_forget()  # a VAE has its own method and no other
         else:
-            self.other_button.pack(anchor="w", padx=(px(12), 0), pady=(px(10), px(2)))
+            tk.Pack.pack_configure(self.other_button, anchor="w", padx=(px(12), 0), pady=(px(10), px(2)))
 
     def _choose_other(self) -> None:
         """Choose another method, as in the top bar."""

@@ -114,7 +114,7 @@ def describe_needs(here: Here) -> str:
     """Return the memory that the current settings need, against that of this computer."""
     machine = here.machine
     if here.needs is None:
-        return f"{describe_machine(machine)} What these settings need there is not known yet."
+        return "What these settings need is not known yet."
     needed = f"About {here.needs.memory_bytes / _GB:.1f} GB of"
     if machine.gpu is not None:
         return f"{needed} the card's {machine.card_gb} GB."
