@@ -210,6 +210,7 @@ def test_a_tip_does_not_stay_and_does_not_cover_its_widget(screen: tk.Tk, theme:
     assert not tips._waiting  # the pointer has not moved
     button._canvas.event_generate("<Enter>", rootx=x + 1, rooty=y)
     assert tips._waiting
+    tips._leave()
     tips._due(lambda: "What it does", 20, 20, button, (10, 300))  # one of several things on a canvas
     screen.update()
     assert tips._window is not None

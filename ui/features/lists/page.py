@@ -19,7 +19,7 @@ from ui.widgets.table import Column
 
 def sampling_page(master: tk.Misc, context: Context, spec: PageSpec) -> FormWithList:
     """Return the page: the form of its section and the table of prompts."""
-    return FormWithList(master, context, spec, PROMPTS)
+    return FormWithList(master, context, spec, _PROMPTS)
 
 
 def _row_of(sample: SamplePrompt, _config: Config) -> Row:
@@ -37,7 +37,7 @@ def _new(prompts: Sequence[SamplePrompt], config: Config) -> SamplePrompt:
     return SamplePrompt(width_px=side_px, height_px=side_px)
 
 
-PROMPTS = ListSpec(
+_PROMPTS = ListSpec(
     path="sampling.prompts",
     title="Sample prompts",
     columns=(

@@ -134,6 +134,8 @@ def _describe_images(progress: Progress) -> str:
         other = "The demo has its own images. " if _is_demo(progress) else ""
         return f"{other}Add a folder with ten to fifty good images, of different scenes and light."
     names = ", ".join(concept.label for concept in user_concepts(progress))
+    if not progress.num_images:  # not counted yet, or in archives
+        return f"{names}."
     numbers = f"{count(progress.num_images, 'image')}, {count(progress.num_captions, 'caption')}"
     advice = (
         ""
