@@ -47,13 +47,7 @@ CONFIGS = {
         }
     ),
 }
-PAGES = (
-    "model",
-    "data",
-    "training",
-    "adapter",
-    "general",
-)  # general last: it stays open while a file is loaded
+PAGES = ("model", "data", "training", "output")  # the last one stays open while a file is loaded
 
 
 @pytest.fixture(params=["no window manager", "window manager"])
@@ -87,10 +81,10 @@ def rows(window: Window) -> dict[str, Row]:
 
 def load_by_hand(window: Window, name: str) -> None:
     """Leave the focus in a page that is no longer shown, press Load…, and give the dialog the name of a file."""
-    window.open_page("training")
-    epochs = inside(rows(window)["training.epochs"].control.frame, Entry).tk_entry
-    click(window, epochs)
-    window.wait_until(lambda: focused_widget(window.app.root) is epochs, "the focus")
+    window.open_page("data")
+    resolution = inside(rows(window)["data.resolution_px"].control.frame, Entry).tk_entry
+    click(window, resolution)
+    window.wait_until(lambda: focused_widget(window.app.root) is resolution, "the focus")
     keys(window, "ctrl+1")
     assert window.app.context.navigation.page == "home"
     answer_file_dialog_by_hand(window.app.root, name)
@@ -124,7 +118,7 @@ def test_a_shortcut_that_is_pressed_in_the_file_dialog_is_not_for_the_window(loa
     loading.app.context.actions.run("load")
     loading.settle()
     assert loading.app.form.source.name == "lora"
-    assert loading.app.context.navigation.page == "home"
+    assert loading.app.context.navigation.page == PAGES[-1]
 
 
 def when_shown(window: Window, *steps: Callable[[FileDialog], Callable[[], bool] | None]) -> None:

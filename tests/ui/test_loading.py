@@ -334,16 +334,16 @@ def test_each_of_twelve_problems_links_to_its_field(window: Window, tmp_path: Pa
     places = {
         "model.base_model": "model",
         "parts.unet.train": "model",
-        "output.destination": "model",
+        "output.destination": "output",
         "data.resolution_px": "data",
         "concepts.2.path": "concepts",
         "concepts": "concepts",
         "training.learning_rate": "training",
         "training.optimizer.beta1": "training",
-        "adapter.rank": "adapter",
-        "validation.every": "validation",
+        "adapter.rank": "training",
+        "validation.every": "sampling",
         "sampling.prompts.1.width_px": "sampling",
-        "backup.every": "backup",
+        "backup.every": "output",
     }
     bar = bar_with(window, [Problem(path, "It does not fit.", advice="Change it.") for path in places])
     assert bar.kinds["error"].cget("text") == "✖  12 errors"
