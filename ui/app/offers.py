@@ -33,7 +33,7 @@ class Offers:
         preferences: Preferences,
         background: Background,
         *,
-        show_run: Callable[[Path], None],
+        show_run: Callable[[Path], object],
         watch_run: Callable[[Path], None],
         show_queue: Callable[[], None],
         save_edited: Callable[[], None],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import logging
-import re
 import time
 import tkinter as tk
 
@@ -15,11 +14,9 @@ from ui.app.side_bar import SideBar
 from ui.app.top_bar import TopBar
 from ui.features.first_steps.bar import FirstStepsBar
 from ui.forms.context import Context
-from ui.forms.model import FormModel
 from ui.forms.page import Page, page_task
 from ui.forms.setting_pages import PageSpec
 from ui.loop.pump import Pump
-from ui.loop.signal import forget_listeners_since, new_key
 from ui.widgets.panel import Panel
 from ui.widgets.theme import is_low
 from ui.widgets.variables import remove_traces, variables_in
@@ -136,44 +133,3 @@ def _build(host: tk.Misc, context: Context, spec: PageSpec) -> Page:
     module, _, name = view_of(spec).partition(":")
     page: Page = getattr(importlib.import_module(module), name)(host, context, spec)
     return page
-
-
-_COMMAND = re.compile(r"\[(\d+\w+) ")  # of a Python function in a Tk script
-
-
-class ViewScope:
-    """Create it before the views are built; `close` removes everything that they registered."""
-
-    def __init__(self, root: tk.Tk, form: FormModel, pump: Pump) -> None:
-        self._root, self._form, self._pump = root, form, pump
-        self._key = new_key()
-        self._sources = pump.sources
-        self._bindings = {tag: _scripts(root, tag) for tag in self._tags}
-
-    @property
-    def _tags(self) -> tuple[str, str]:
-        return "all", str(self._root)
-
-    def close(self) -> None:
-        """Remove listeners, watchers, sources, redraws, jobs, and bindings of the whole window."""
-        forget_listeners_since(self._key)
-        self._form.forget_watchers_since(self._key)
-        self._pump.forget_views(self._sources)
-        for tag in self._tags:
-            self._restore_bindings(tag)
-
-    def _restore_bindings(self, tag: str) -> None:
-        before = self._bindings[tag]
-        for sequence, script in _scripts(self._root, tag).items():
-            old_script = before.get(sequence, "")
-            if script == old_script:
-                continue
-            self._root.tk.call("bind", tag, sequence, old_script)
-            for name in set(_COMMAND.findall(script)) - set(_COMMAND.findall(old_script)):
-                self._root.deletecommand(name)  # else it would keep the view alive
-
-
-def _scripts(root: tk.Tk, tag: str) -> dict[str, str]:
-    """Return the scripts of a binding tag by their sequences."""
-    sequences = root.tk.splitlist(root.tk.call("bind", tag))
-    return {str(sequence): str(root.tk.call("bind", tag, sequence)) for sequence in sequences}

@@ -18,7 +18,8 @@ from ui.app.closing import Closing
 from ui.app.offers import Offers
 from ui.app.session_files import take_session
 from ui.app.session_saving import SessionOffers, SessionSaver
-from ui.app.shell import Shell, ViewScope, import_pages
+from ui.app.shell import Shell, import_pages
+from ui.app.views import Views
 from ui.features.queue.model import QueueControl
 from ui.features.run.model import Starter, run_failure
 from ui.features.tensorboard.model import TensorBoardControl, may_expose
@@ -34,31 +35,23 @@ from ui.loop.pump import Pump
 from ui.loop.run_session import Launch, RunSession, launch_as_set
 from ui.widgets.action_button import ActionButtons
 from ui.widgets.actions import ActionTable, sequences_of
-from ui.widgets.dialog import Dialog, Window
-from ui.widgets.notices import CRASHED_RUN, Notice, Notices, Reply
+from ui.widgets.dialog import Dialog
+from ui.widgets.notices import CRASHED_RUN, Notices
 from ui.widgets.scroll import bind_wheel
 from ui.widgets.theme import Theme
 from ui.widgets.tk_interaction import FileServices, TkInteraction
 from ui.widgets.tooltip import Tooltips
 from ui.widgets.window import (
-    accept_paths,
     bind_clicks,
     cancel_pending,
     create_root,
     forget_window,
-    grow_to_scale,
     place,
     set_icon,
-    set_scale,
-    style_ttk,
-    switch_mode,
 )
 
 if TYPE_CHECKING:  # the window needs these when a run begins
     from trainer.launch import LaunchedRun, RunRequest
-    from ui.loop.past_runs import Result
-
-_SCALE_NOTICE = "scale"  # the key of the notice about a scale that has not been applied yet
 
 
 def _launch_child(request: RunRequest) -> LaunchedRun:
@@ -84,7 +77,6 @@ class App:
         self._session = take_session(session_file())
         self._last = self._session.last
         self.preferences = Preferences(self._last.settings)
-        self._scale_percent = self.preferences.now.scale_percent
         self.theme = Theme(self.preferences.now.appearance)
         self._owns_root = root is None
         self._is_closed = False
@@ -108,9 +100,13 @@ class App:
         self.session_saver = SessionSaver(self._session.file, self.form, self.context.pump, self._settings_now)
         self._add_actions()
         self._connect()
-        self._views = ViewScope(self.root, self.form, self.context.pump)
-        self.shell = self._make_shell()
+        self._views = Views(self.context, save=self.session_saver.save_soon, open_dropped=self._open_dropped)
         self._first_page(config_path)
+
+    @property
+    def shell(self) -> Shell:
+        """The frame with the bars and pages: another one after a change of the scale."""
+        return self._views.shell
 
     # -- life
 
@@ -124,7 +120,7 @@ class App:
         if on_visible is not None:
             on_visible()
         set_icon(self.root)
-        accept_paths(self.root, self.shell, self._open_dropped)
+        self._views.accept_drops()
         self.context.pump.start()
         self.context.pump.background.run(self.diagnostics.log_system_facts, lambda _: None)
         self.starter.look_for_backup()
@@ -220,9 +216,9 @@ class App:
             notify=self._notify,
             links=make_feature_links(
                 lambda: self.context,
-                show_run=self._show_run,
-                try_result=self._try_result,
-                show_losses=self._show_losses,
+                show_run=lambda run_dir: self._open_page("runs").show_run(run_dir),
+                try_result=lambda result: self._open_page("sample").sources.use_result(result, with_prompt=True),
+                show_losses=lambda images: self._open_page("concepts").show_losses(images),
             ),
             models=Models(self.starter, self.queue),
             view_state=ViewState(),
@@ -238,13 +234,6 @@ class App:
         add_tool_actions(
             self.context, open_tensorboard=self.tensorboard.open, log_file=lambda: self.diagnostics.log_file
         )
-
-    def _make_shell(self) -> Shell:
-        self.root.title("Darkroom")
-        style_ttk(self.root, self.theme)
-        shell = Shell(self.context)
-        shell.pack(fill="both", expand=True)
-        return shell
 
     def _places(self) -> Sequence[tuple[str, Path]]:
         """Return the folders of the program that its file dialogs offer."""
@@ -265,7 +254,6 @@ class App:
         bind_wheel(self.root)
         bind_clicks(self.root)
         self.root.protocol("WM_DELETE_WINDOW", self.closing.ask)
-        context.preferences.changed.subscribe(self._apply_appearance)
         self.session_saver.follow_edits()
         context.form.changed.subscribe(self._refresh_soon)
         context.session.changed.subscribe(self._refresh_soon)
@@ -282,7 +270,7 @@ class App:
             self.queue,
             context.preferences,
             context.pump.lasting,
-            show_run=self._show_run,
+            show_run=context.links.show_run,
             watch_run=self.closing.follow,
             show_queue=partial(context.navigation.open, "queue"),
             save_edited=lambda: self.queue.save_edited(context.form.config),
@@ -298,20 +286,9 @@ class App:
             notify=self._notify,
         )
 
-    def _show_run(self, run_dir: Path) -> None:
-        self.context.navigation.open("runs")
-        page: Any = self.shell.page("runs")
-        page.show_run(run_dir)
-
-    def _show_losses(self, images: Sequence[Path]) -> None:
-        self.context.navigation.open("concepts")
-        page: Any = self.shell.page("concepts")
-        page.show_losses(images)
-
-    def _try_result(self, result: Result) -> None:
-        self.context.navigation.open("sample")
-        page: Any = self.shell.page("sample")
-        page.sources.use_result(result, with_prompt=True)
+    def _open_page(self, key: str) -> Any:
+        self.context.navigation.open(key)
+        return self.shell.page(key)
 
     def _first_page(self, config_path: Path | None) -> None:
         if self._last.problems:
@@ -341,51 +318,6 @@ class App:
 
     def _show_current_problems(self) -> None:
         self.context.findings.show_current(self.context.field_problems.problems, self.form.config)
-
-    def _apply_appearance(self) -> None:
-        mode = self.preferences.now.appearance
-        if mode != self.theme.mode:
-            self.context.pump.work_through("appearance", switch_mode(self.root, self.theme, mode))
-        if self.preferences.now.scale_percent != self._scale_percent:
-            self.context.pump.redraw_soon(self, self.rescale)  # not within the menu that chose it
-
-    def rescale(self) -> None:
-        """Build the bars and the open page anew at the chosen scale; settings, edits and a run stay as they are."""
-        if self.preferences.now.scale_percent == self._scale_percent:
-            self.context.notices.remove(_SCALE_NOTICE)
-            return
-        if reason := self._why_not_rescale():
-            reply = Reply("Change it now", self.rescale, stays=True)
-            self.context.notices.show(Notice(_SCALE_NOTICE, f"The scale has not changed yet: {reason}.", (reply,)))
-            return
-        self.context.notices.remove(_SCALE_NOTICE)
-        self._scale_percent = self.preferences.now.scale_percent
-        self.session_saver.save_soon()
-        self.shell.leave()
-        self.shell.destroy()
-        self._views.close()
-        self.context.tips.renew()
-        set_scale(self.root, self.theme, self._scale_percent)
-        grow_to_scale(self.root, self.theme)
-        self.shell = self._make_shell()
-        accept_paths(self.root, self.shell, self._open_dropped)
-        self.context.navigation.open(self.context.navigation.page)
-        self.context.field_problems.check()
-        self.context.buttons.refresh()  # and forget the old ones
-
-    def _why_not_rescale(self) -> str:
-        """Close the windows of editors, which save; return what would be lost, or an empty text."""
-        from ui.loop.jobs import has_job
-
-        if any(has_job(source) for source in self.context.pump.sources):
-            return "a job of the Generate or the Tools page, or an export, is running"
-        windows = [w for w in self.root.winfo_children() if isinstance(w, Window)]
-        if any(isinstance(w, Dialog) for w in windows):
-            return "a question is open"
-        for window in windows:
-            window.close()
-        open_title = next((w.title() for w in windows if w.winfo_exists()), "")
-        return f"the window {open_title} is open" if open_title else ""
 
     def _follow_run_end(self) -> None:
         is_active = self.context.session.is_active
