@@ -30,14 +30,14 @@ from trainer.probe.plot import batch_plot, rate_plot
 from ui.app.catalogue import PAGES
 from ui.app.window import App
 from ui.features.captions.opening import open_caption_editor
-from ui.features.config_views.differences import open_differences
-from ui.features.config_views.json_window import open_json_view
+from ui.features.config_views.differences import Differences
+from ui.features.config_views.json_window import JsonView
 from ui.features.probe.model import BATCH, RATE, ProbeFindings
 from ui.features.probe.window import ProbeWindow
 from ui.features.runs.comparison import RunComparison
-from ui.features.search.finder import open_finder
+from ui.features.search.finder import Finder
 from ui.features.tokens.window import SecretsDialog
-from ui.forms.chooser import open_chooser
+from ui.forms.chooser import Chooser
 from ui.forms.context import Context
 from ui.forms.model import Source
 from ui.loop.interaction import Answer, Failure
@@ -169,10 +169,10 @@ def windows(camera: Camera, run_dir: Path) -> Iterator[tuple[str, Callable[[], A
     failure = Failure("The run failed", "There was not enough memory.", "Lower the batch size.", "details", run_dir)
     samples = sorted(run_dir.glob("samples/**/*.png"))
     tiles = [Tile(path, path.stem) for path in samples]
-    yield "finder", lambda: open_finder(context)
-    yield "differences", lambda: open_differences(context, "defaults")
-    yield "json", lambda: open_json_view(context)
-    yield "chooser", lambda: open_chooser(context, optimizer, print)
+    yield "finder", lambda: Finder(context)
+    yield "differences", lambda: Differences(context, "defaults")
+    yield "json", lambda: JsonView(context)
+    yield "chooser", lambda: Chooser(context, optimizer, print)
     for title in ("General", "Augmentation", "Text", "Statistics", "Doctor"):
 
         def concept(title: str = title) -> Any:

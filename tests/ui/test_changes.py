@@ -11,7 +11,7 @@ from modules.config import presets
 from modules.config.schema import Config
 from tests.ui.conftest import Window
 from tests.ui.made_up import TeaConfig
-from ui.features.config_views.differences import Differences, open_differences
+from ui.features.config_views.differences import Differences
 from ui.forms.changes import changes
 from ui.forms.model import FormModel
 
@@ -117,7 +117,7 @@ def test_the_count_in_the_top_bar_opens_the_list(window: Window, shipped: Path) 
 def test_any_config_is_compared_with_any_preset(window: Window, shipped: Path) -> None:
     window.app.form.edit("concepts", ({"path": "mine"},))
     window.app.form.edit_text("training.epochs", "34")
-    view = open_differences(window.app.context)
+    view = Differences(window.app.context)
     assert rows(view) == ["Concepts › Concepts", "Training › Epochs"]
     view.reference.set("defaults")
     assert rows(view) == ["Training › Epochs"]
@@ -129,7 +129,7 @@ def test_any_config_is_compared_with_any_preset(window: Window, shipped: Path) -
     assert (window.app.form.config.training.epochs, window.app.form.config.training.batch_size) == (33, 2)
     assert len(window.app.form.config.concepts) == 1
     assert rows(view) == []
-    second = open_differences(window.app.context)
+    second = Differences(window.app.context)
     assert not view.winfo_exists()
     second.close()
 
@@ -139,7 +139,7 @@ def test_reverting_a_variant_restores_its_fields(window: Window) -> None:
     form.edit("training.optimizer.weight_decay", 0.5)
     form.load(form.config, form.source)
     form.choose_variant("training.optimizer", "adafactor")
-    view = open_differences(window.app.context)
+    view = Differences(window.app.context)
     assert rows(view) == ["Training › Optimizer"]
     view.table.select([0])
     view.revert()

@@ -8,7 +8,7 @@ from modules.config.codec import as_text, load_text
 from modules.config.schema import Config
 from modules.system.paths import PROGRAM_ROOT
 from tests.ui.conftest import Window
-from ui.features.config_views.json_window import JsonView, open_json_view
+from ui.features.config_views.json_window import JsonView
 
 
 def test_the_text_of_a_config_is_the_whole_of_it() -> None:
@@ -22,7 +22,7 @@ def test_the_text_of_a_config_is_the_whole_of_it() -> None:
 
 def test_the_window_follows_copies_loads_and_is_undone(window: Window) -> None:
     app = window.app
-    view = open_json_view(app.context)
+    view = JsonView(app.context)
     assert view.text.get("1.0", "end-1c") == as_text(app.form.config)
     app.form.edit("training.epochs", 7)
     window.settle()
@@ -49,7 +49,7 @@ def test_the_window_follows_copies_loads_and_is_undone(window: Window) -> None:
     view.load()
     assert app.form.document is before
     assert view.about.cget("text").startswith("The text is not a JSON file")
-    second = open_json_view(app.context)
+    second = JsonView(app.context)
     assert not view.winfo_exists()
     assert isinstance(second, JsonView)
     second.close()

@@ -13,7 +13,7 @@ from modules.settings.field import Setting
 from tests.ui.conftest import Window
 from ui.app.catalogue import page_named
 from ui.features.about.window import Keys
-from ui.features.search.finder import open_finder
+from ui.features.search.finder import Finder
 from ui.features.search.model import Index, SearchResult
 from ui.widgets.actions import Action
 
@@ -225,12 +225,12 @@ def test_the_window_opens_the_chosen_field(window: Window) -> None:
 
 def test_a_found_page_is_opened_and_a_found_command_runs(window: Window) -> None:
     for text, page in (("queue", "queue"), ("runs", "runs")):
-        finder = open_finder(window.app.context)
+        finder = Finder(window.app.context)
         finder.text.set(text)
         finder.go()
         window.settle()
         assert window.app.context.navigation.page == page
-    finder = open_finder(window.app.context)
+    finder = Finder(window.app.context)
     finder.text.set("oom")
     assert "fit" in [m.action for m in finder.matches]
     finder.text.set("shortcuts")
@@ -239,8 +239,8 @@ def test_a_found_page_is_opened_and_a_found_command_runs(window: Window) -> None
 
 
 def test_there_is_one_finder(window: Window) -> None:
-    first = open_finder(window.app.context)
-    second = open_finder(window.app.context)
+    first = Finder(window.app.context)
+    second = Finder(window.app.context)
     assert not first.winfo_exists()
     second.text.set("no such thing")
     assert "Nothing found for “no such thing”" in second.foot.cget("text")

@@ -24,21 +24,21 @@ from tests.ui.driving import walk
 from tests.unit.test_run_records import started, validated, write_run
 from trainer.events import SampleReady
 from trainer.run_folder.records import read_record
-from ui.features.base_model.window import open_base_model
+from ui.features.base_model.window import BaseModelWindow
 from ui.features.captions.opening import open_automatic_captions, open_caption_editor
-from ui.features.config_views.differences import open_differences
-from ui.features.config_views.json_window import open_json_view
+from ui.features.config_views.differences import Differences
+from ui.features.config_views.json_window import JsonView
 from ui.features.generate.page import IdleSampleViewer
-from ui.features.length.window import open_length
-from ui.features.presets.window import open_preset_list
+from ui.features.length.window import LengthWindow
+from ui.features.presets.window import PresetList
 from ui.features.run.sample_grid import SampleTable
 from ui.features.run.sample_viewer import SampleViewer
 from ui.features.runs.comparison import RunComparison
-from ui.features.search.finder import open_finder
+from ui.features.search.finder import Finder
 from ui.features.self_test.window import open_self_test
 from ui.features.tokens.window import SecretsDialog
 from ui.forms import items
-from ui.forms.chooser import open_chooser
+from ui.forms.chooser import Chooser
 from ui.forms.group_card import reset_menu
 from ui.forms.model import Source
 from ui.loop.interaction import Answer, Failure
@@ -143,15 +143,15 @@ def openers(window: Window, tmp_path: Path) -> Openers:
     answers = (Answer("no", "No"), Answer("yes", "Yes", is_default=True))
     reset = lambda: reset_menu(shell.top_bar, context, optimizer)  # noqa: E731
     return {
-        "finder": lambda: open_finder(context),
-        "presets": lambda: open_preset_list(context, print),
-        "length": lambda: open_length(context),
-        "base model": lambda: open_base_model(context, offers_family=True),
+        "finder": lambda: Finder(context),
+        "presets": lambda: PresetList(context, print),
+        "length": lambda: LengthWindow(context),
+        "base model": lambda: BaseModelWindow(context, offers_family=True),
         "captions of the card": lambda: open_automatic_captions(context),
-        "differences": lambda: open_differences(context),
+        "differences": lambda: Differences(context),
         "self-test": lambda: open_self_test(context),
-        "JSON": lambda: open_json_view(context),
-        "chooser": lambda: open_chooser(context, optimizer, print),
+        "JSON": lambda: JsonView(context),
+        "chooser": lambda: Chooser(context, optimizer, print),
         "concept": concept_tabs,
         "prompt": lambda: pages["sampling"].edit(0),
         "embedding": lambda: pages["embeddings"].edit(0),

@@ -17,7 +17,6 @@ from ui.features.run.model import Starter
 from ui.forms.context import Context, FeatureLinks
 from ui.forms.setting_pages import SIMPLE, PageSpec
 from ui.widgets.actions import Action
-from ui.widgets.dialog import Window
 
 
 def add_actions(
@@ -46,18 +45,16 @@ def add_actions(
         Action(
             "find_preset",
             "Find a preset…",
-            opener_of("presets.window:open_preset_list", documents.open_preset),
+            opener_of("presets.window:PresetList", documents.open_preset),
             "Ctrl+Shift+P",
             help="List all presets with what they are for, and search them",
         ),
         Action("demo", "Load the demo", documents.open_demo),
-        Action(
-            "json", "Config as JSON…", opener_of("config_views.json_window:open_json_view"), "Ctrl+J", help=_JSON_HELP
-        ),
+        Action("json", "Config as JSON…", opener_of("config_views.json_window:JsonView"), "Ctrl+J", help=_JSON_HELP),
         Action(
             "differences",
             "Differences…",
-            opener_of("config_views.differences:open_differences"),
+            opener_of("config_views.differences:Differences"),
             "Ctrl+D",
             help=_DIFFERENCES_HELP,
         ),
@@ -99,7 +96,7 @@ def add_actions(
         Action(
             "find",
             "Find…",
-            opener_of("search.finder:open_finder"),
+            opener_of("search.finder:Finder"),
             "Ctrl+F",
             help="Find a setting, a command or a page",
         ),
@@ -134,8 +131,8 @@ def add_actions(
             lambda: _choose_base_model(context),
             help=_BASE_MODEL_HELP,
         ),
-        Action("fit", "Fit to my card…", opener_of("fit.window:open_fit"), help=_FIT_HELP),
-        Action("length", "How long to train…", opener_of("length.window:open_length"), help=_LENGTH_HELP),
+        Action("fit", "Fit to my card…", opener_of("fit.window:FitWindow"), help=_FIT_HELP),
+        Action("length", "How long to train…", opener_of("length.window:LengthWindow"), help=_LENGTH_HELP),
         Action("probe", "Probe…", opener_of("probe.window:open_probe"), help=_PROBE_HELP),
         Action("self_test", "Self-test…", opener_of("self_test.window:open_self_test"), help=_SELF_TEST_HELP),
         Action("tokens", "Tokens…", opener_of("tokens.window:open_secrets"), help=_TOKENS_HELP),
@@ -240,9 +237,7 @@ def add_tool_actions(
     session = context.session
 
     def opener_of(place: str, *arguments: Callable[[], Any]) -> Callable[[], None]:
-        return lambda: _close_older(
-            load_factory(f"ui.features.{place}")(context, *(argument() for argument in arguments))
-        )
+        return lambda: load_factory(f"ui.features.{place}")(context, *(argument() for argument in arguments))
 
     context.actions.add(
         Action("tensorboard", "TensorBoard", open_tensorboard, help=_TENSORBOARD_HELP),
@@ -288,13 +283,6 @@ def _profile(context: Context) -> None:
     context.notify("The next 22 steps are profiled; the log shows where the result is.")
 
 
-def _close_older(window: Window) -> None:
-    """Close an older window of the same kind."""
-    for old in [w for w in window.master.winfo_children() if type(w) is type(window) and w is not window]:
-        if isinstance(old, Window):
-            old.close()
-
-
 _BASE_MODEL_MODULE = "ui.features.base_model.window"
 _CAPTIONS_MODULE, _DIFFERENCES_MODULE = "ui.features.captions.opening", "ui.features.config_views.differences"
 
@@ -313,7 +301,7 @@ def make_feature_links(
         ),
         show_losses=show_losses,
         write_captions=lambda concept: load_factory(f"{_CAPTIONS_MODULE}:open_automatic_captions")(context(), concept),
-        choose_base_model=lambda asking: load_factory(f"{_BASE_MODEL_MODULE}:open_base_model")(
+        choose_base_model=lambda asking: load_factory(f"{_BASE_MODEL_MODULE}:BaseModelWindow")(
             asking, offers_family=asking.form is context().form
         ),
         train_on=lambda family, settings: load_factory("ui.features.other_family.window:open_other_family")(
@@ -324,6 +312,6 @@ def make_feature_links(
         compare_checkpoints=lambda run_dirs: load_factory("ui.features.checkpoints.window:open_checkpoints")(
             context(), run_dirs
         ),
-        show_run_changes=lambda: load_factory(f"{_DIFFERENCES_MODULE}:open_differences")(context(), "run"),
+        show_run_changes=lambda: load_factory(f"{_DIFFERENCES_MODULE}:Differences")(context(), "run"),
         add_presets=lambda menu, presets, choose: add_presets(menu, context(), presets, choose),
     )

@@ -8,7 +8,6 @@ from modules.settings.field import FieldRecord
 from ui.forms.binding import first_sentence
 from ui.forms.context import Context
 from ui.forms.visibility import available_choices, name_of
-from ui.widgets.dialog import close_windows
 from ui.widgets.search_window import Rows, SearchWindow
 from ui.widgets.table import Column
 
@@ -21,6 +20,8 @@ class Chooser(SearchWindow):
 
     Names that explain nothing stand behind their sentence; others, which people look for, before it.
     """
+
+    is_single = True
 
     def __init__(self, context: Context, record: FieldRecord, choose: Callable[[str], object]) -> None:
         current = name_of(context.form.value(record.path))
@@ -64,9 +65,3 @@ def about(record: FieldRecord, name: str) -> str:
     section = record.variants.get(name) if name not in record.choice_help else None
     text = (section.__doc__ or "").strip() if section else record.choice_help.get(name, "")
     return first_sentence(text.partition("\n")[0])
-
-
-def open_chooser(context: Context, record: FieldRecord, choose: Callable[[str], object]) -> Chooser:
-    """Open the window; one that is already open is closed."""
-    close_windows(context.root, Chooser)
-    return Chooser(context, record, choose)

@@ -204,9 +204,9 @@ def is_explained(record: FieldRecord) -> bool:
 
 def choose_from_list(context: Context, record: FieldRecord, choose: Callable[[str], object]) -> None:
     """Open the window of a field's choices, which is imported when it is opened first."""
-    from ui.forms.chooser import open_chooser
+    from ui.forms.chooser import Chooser
 
-    open_chooser(context, record, choose)
+    Chooser(context, record, choose)
 
 
 def _every(master: tk.Misc, context: Context, record: FieldRecord) -> Control:

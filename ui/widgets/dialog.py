@@ -5,6 +5,7 @@ from __future__ import annotations
 import tkinter as tk
 from collections.abc import Sequence
 from functools import partial
+from typing import ClassVar
 
 from ui.loop.interaction import Answer, Severity
 from ui.loop.pump import hurry
@@ -18,18 +19,18 @@ _WRAP_PX = 460
 _TOKENS = {"plain": "accent", "warning": "warning", "error": "error"}
 
 
-def close_windows(root: tk.Misc, kind: type[Window]) -> None:
-    """Close the open windows of a class."""
-    for window in root.winfo_children():
-        if isinstance(window, kind):
-            window.close()
-
-
 class Window(tk.Toplevel):
-    """A secondary window: themed, closed by Escape, removed from customtkinter's registry when destroyed."""
+    """A secondary window: themed, closed by Escape, removed from customtkinter's registry when destroyed.
+
+    One that `is_single` closes an older one of its class.
+    """
+
+    is_single: ClassVar[bool] = False
 
     def __init__(self, root: tk.Misc, theme: Theme, title: str) -> None:
         hurry()  # until the pump has a turn without drawing
+        for older in [w for w in root.winfo_children() if self.is_single and isinstance(w, type(self))]:
+            older.close()
         super().__init__(root)
         self.withdraw()
         self.title(title)

@@ -31,6 +31,8 @@ _COLUMNS = (Column("#0", "Where", 110), Column("key", "Key", 210), Column("what"
 class About(Window):
     """Version, licence, environment and the documents by name."""
 
+    is_single = True
+
     def __init__(self, context: Context) -> None:
         super().__init__(context.root, context.theme, "About Darkroom")
         self._context = context
@@ -81,6 +83,8 @@ class About(Window):
 class Keys(Window):
     """Every key of the window, from the table of actions."""
 
+    is_single = True
+
     def __init__(self, context: Context) -> None:
         super().__init__(context.root, context.theme, "Keys")
         theme, px = context.theme, context.theme.px
@@ -114,6 +118,8 @@ _INTRO = (
 
 class BundleWindow(Window):
     """Lists the files, shows the selected one, and saves all as a zip file."""
+
+    is_single = True
 
     def __init__(self, context: Context, log_file: Path | None) -> None:
         super().__init__(context.root, context.theme, "Debug bundle")

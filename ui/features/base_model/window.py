@@ -18,7 +18,7 @@ from ui.forms.context import Context
 from ui.loop.interaction import Answer
 from ui.loop.wording import format_size
 from ui.widgets.controls import Button
-from ui.widgets.dialog import Window, close_windows
+from ui.widgets.dialog import Window
 from ui.widgets.entry import Entry
 from ui.widgets.menu import make_menu, open_at
 from ui.widgets.panel import Panel, Text, WrappedText
@@ -43,6 +43,8 @@ _OWN_HINT = "A .safetensors, .ckpt or .gguf file, or a folder in diffusers' layo
 
 class BaseModelWindow(Window):
     """Each of the three ways has its own button; closing changes nothing."""
+
+    is_single = True
 
     def __init__(self, context: Context, *, offers_family: bool) -> None:
         super().__init__(context.root, context.theme, "Base model")
@@ -269,12 +271,3 @@ def _row(model: FoundModel) -> tuple[str, tuple[str, ...], str]:
     values = (model.label or "Unknown", model.form, model.place, format_size(model.size_bytes))
     name = model.path.name if model.name == str(model.path) else model.name
     return f" {name}", values, "" if model.is_base_model else "faint"
-
-
-def open_base_model(context: Context, *, offers_family: bool = True) -> BaseModelWindow:
-    """Open the window; one that is already open is closed.
-
-    With `offers_family` a model of another family leads to the window that moves the config to it.
-    """
-    close_windows(context.root, BaseModelWindow)
-    return BaseModelWindow(context, offers_family=offers_family)

@@ -25,6 +25,8 @@ _TIE_TEXT = "No checkpoint has more votes than all others."
 class VoteWindow(Window):
     """Asks the rounds of a vote; `on_use(row)` is called if the winner is to be the result."""
 
+    is_single = True
+
     def __init__(self, context: Context, vote: BlindVote, on_use: Callable[[Row], object]) -> None:
         super().__init__(context.root, context.theme, "Blind vote")
         self.vote = vote

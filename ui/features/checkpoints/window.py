@@ -16,7 +16,7 @@ from ui.forms.section_form import SectionForm
 from ui.loop.interaction import Answer
 from ui.widgets.card import Card
 from ui.widgets.controls import Button, Choice
-from ui.widgets.dialog import Window, close_windows
+from ui.widgets.dialog import Window
 from ui.widgets.image_grid import Tile
 from ui.widgets.image_viewer import ImageViewer
 from ui.widgets.panel import Panel, Text, WrappedText
@@ -92,7 +92,6 @@ class CheckpointsWindow(Window):
         if not vote.rounds:
             self._context.notify("The chosen checkpoints have no prompt of which each has an image.")
             return None
-        close_windows(self._context.root, VoteWindow)
         return VoteWindow(self._context, vote, self.use)
 
     def use(self, row: Row) -> None:

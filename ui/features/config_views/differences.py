@@ -11,7 +11,7 @@ from ui.forms.changes import Change, changes
 from ui.forms.context import Context
 from ui.forms.records import value_at
 from ui.widgets.controls import Button, Choice
-from ui.widgets.dialog import Window, close_windows
+from ui.widgets.dialog import Window
 from ui.widgets.panel import Panel, Text
 from ui.widgets.table import Column, Table
 from ui.widgets.theme import GAP, PAD
@@ -28,6 +28,8 @@ _COLUMNS = (
 
 class Differences(Window):
     """Follows the config: an entry that becomes equal leaves the list."""
+
+    is_single = True
 
     def __init__(self, context: Context, reference: str = "") -> None:
         super().__init__(context.root, context.theme, "Differences")
@@ -130,9 +132,3 @@ class Differences(Window):
     def _enable_buttons(self) -> None:
         for button in (self.go_button, self.revert_button):
             button.set_enabled(bool(self.table.selected))
-
-
-def open_differences(context: Context, reference: str = "") -> Differences:
-    """Open the window with a reference, or the usual one; one that is already open is closed."""
-    close_windows(context.root, Differences)
-    return Differences(context, reference)

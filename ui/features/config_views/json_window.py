@@ -8,7 +8,7 @@ from modules.config.codec import as_text
 from ui.forms.context import Context
 from ui.widgets.auto_bar import AutoBar
 from ui.widgets.controls import Button
-from ui.widgets.dialog import Window, close_windows
+from ui.widgets.dialog import Window
 from ui.widgets.entry import edit_as_usual
 from ui.widgets.panel import Panel, WrappedText
 from ui.widgets.theme import GAP, PAD
@@ -22,6 +22,8 @@ _ABOUT = (
 
 class JsonView(Window):
     """Follows the config until the user edits the text; Load then replaces the config."""
+
+    is_single = True
 
     def __init__(self, context: Context) -> None:
         super().__init__(context.root, context.theme, "Config as JSON")
@@ -133,9 +135,3 @@ class JsonView(Window):
     def _show_message(self, text: str, colour: str) -> None:
         self.about.set_text(text)
         self.about.recolour(colour)
-
-
-def open_json_view(context: Context) -> JsonView:
-    """Open the window; one that is already open is closed."""
-    close_windows(context.root, JsonView)
-    return JsonView(context)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ui.features.fit.model import Fitting
 from ui.forms.context import Context
 from ui.widgets.controls import Button
-from ui.widgets.dialog import Window, close_windows
+from ui.widgets.dialog import Window
 from ui.widgets.entry import Entry
 from ui.widgets.panel import Panel, Text, WrappedText
 from ui.widgets.table import Column, Table
@@ -24,6 +24,8 @@ _COLUMNS = (
 
 class FitWindow(Window):
     """Shows the proposed settings before they are applied; closing changes nothing."""
+
+    is_single = True
 
     def __init__(self, context: Context, fitting: Fitting | None = None) -> None:
         super().__init__(context.root, context.theme, "Fit to my card")
@@ -111,9 +113,3 @@ class FitWindow(Window):
         else:
             self.table.pack_forget()
         self.apply_button.set_enabled(fitting.can_apply)
-
-
-def open_fit(context: Context) -> FitWindow:
-    """Open the window; one that is already open is closed."""
-    close_windows(context.root, FitWindow)
-    return FitWindow(context)

@@ -9,7 +9,7 @@ from modules.data.subjects import LengthChoice
 from ui.features.length.model import LengthModel
 from ui.forms.context import Context
 from ui.widgets.controls import Button
-from ui.widgets.dialog import Window, close_windows
+from ui.widgets.dialog import Window
 from ui.widgets.panel import Panel, Text, WrappedText
 from ui.widgets.theme import PAD
 
@@ -22,6 +22,8 @@ _NOTE = (
 
 class LengthWindow(Window):
     """A click sets the epochs and closes; closing changes nothing."""
+
+    is_single = True
 
     def __init__(self, context: Context) -> None:
         super().__init__(context.root, context.theme, "How long to train")
@@ -66,9 +68,3 @@ class LengthWindow(Window):
             reason = WrappedText(self._rows, self.theme, choice.subject.reason, role="small", colour="muted")
             reason.grid(row=2 * row + 1, column=1, sticky="new", padx=px(12), pady=(0, px(12)))
             self.buttons[choice.subject.name] = button
-
-
-def open_length(context: Context) -> LengthWindow:
-    """Open the window; one that is already open is closed."""
-    close_windows(context.root, LengthWindow)
-    return LengthWindow(context)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ui.features.other_family.model import Moving
 from ui.forms.context import Context
 from ui.widgets.controls import Button, Choice
-from ui.widgets.dialog import Window, close_windows
+from ui.widgets.dialog import Window
 from ui.widgets.panel import Panel, Text, WrappedText
 from ui.widgets.table import Column, Table
 from ui.widgets.theme import GAP, PAD
@@ -23,6 +23,8 @@ _COLUMNS = (
 
 class OtherFamily(Window):
     """Shows what would change before it does; closing changes nothing."""
+
+    is_single = True
 
     def __init__(self, context: Context, moving: Moving | None = None) -> None:
         super().__init__(context.root, context.theme, "Train this dataset on another family")
@@ -105,5 +107,4 @@ def open_other_family(context: Context, family: str = "", settings: Mapping[str,
 
     One that is already open is closed.
     """
-    close_windows(context.root, OtherFamily)
     return OtherFamily(context, Moving(context.form, context.pump.background, family, settings))

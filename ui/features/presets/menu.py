@@ -27,6 +27,6 @@ def add_presets(menu: tk.Menu, context: Context, presets: Sequence[Preset], choo
 
 def open_list(context: Context, choose: Callable[[Preset], object]) -> None:
     """Open the list of presets, whose window is imported when it is opened first."""
-    from ui.features.presets.window import open_preset_list
+    from ui.features.presets.window import PresetList
 
-    open_preset_list(context, choose)
+    PresetList(context, choose)

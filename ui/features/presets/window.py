@@ -32,7 +32,7 @@ from ui.forms.context import Context
 from ui.forms.model import Source
 from ui.loop.interaction import failure_of
 from ui.widgets.controls import Button
-from ui.widgets.dialog import Window, close_windows
+from ui.widgets.dialog import Window
 from ui.widgets.entry import Entry
 from ui.widgets.panel import Panel, Text, WrappedText
 from ui.widgets.search_window import Rows, SearchWindow
@@ -58,6 +58,8 @@ _COMPARISON_COLUMNS = (
 
 class Presets(Window):
     """Return or a double click loads; Delete deletes own presets, which can be undone."""
+
+    is_single = True
 
     def __init__(self, context: Context) -> None:
         super().__init__(context.root, context.theme, "Presets")
@@ -291,6 +293,8 @@ class PresetList(SearchWindow):
     Those of a model for the memory of this computer's card come first, those for a larger card last and in gray.
     """
 
+    is_single = True
+
     def __init__(self, context: Context, choose: Callable[[Preset], object]) -> None:
         self.card_gb = 0  # unknown at first
         self._context = context
@@ -367,9 +371,3 @@ def _names_without_gpu() -> tuple[str, ...]:
     from trainer.preflight.presets_here import names_on_processor
 
     return names_on_processor(this_machine())
-
-
-def open_preset_list(context: Context, choose: Callable[[Preset], object]) -> PresetList:
-    """Open the list of presets; one that is already open is closed."""
-    close_windows(context.root, PresetList)
-    return PresetList(context, choose)

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from modules.config.imports.other_names import OtherName, other_names
 from ui.features.search.model import Index, Match
 from ui.forms.context import Context
-from ui.widgets.dialog import close_windows
 from ui.widgets.panel import Text
 from ui.widgets.search_window import Rows, SearchWindow
 from ui.widgets.table import Column
@@ -26,6 +25,8 @@ _LEFT_OUT = ("find", "save_as", "presets")  # this window, and menus of the top 
 
 class Finder(SearchWindow):
     """Finds settings, options of theirs, the names that other programs have for them, commands and pages."""
+
+    is_single = True
 
     def __init__(self, context: Context) -> None:
         self.matches: tuple[Match, ...] = ()
@@ -67,9 +68,3 @@ class Finder(SearchWindow):
         self._context.navigation.go_to(match.opens)
         if match.note:
             self._context.notify(f"{match.label}: {match.note}.")
-
-
-def open_finder(context: Context) -> Finder:
-    """Open the search window; one that is already open is closed."""
-    close_windows(context.root, Finder)
-    return Finder(context)
