@@ -9,10 +9,12 @@ from PIL import Image
 
 from modules.annotators import registry
 from modules.annotators.registry import CAPTIONERS, captioner_for
+from modules.data.concept import Concept
 from modules.system.factories import Package
 from tests.ui.conftest import Window
 from ui.features.captions.annotate_window import AnnotateWindow
 from ui.features.captions.image_set import Source
+from ui.features.captions.opening import open_automatic_captions
 
 TAGGER = "wd_vit_v3"
 
@@ -54,3 +56,16 @@ def test_a_tagger_is_proposed_for_drawings_only(window: Window, tmp_path: Path) 
     captions = opened(window, tmp_path)
     window.wait_until(lambda: captions.spec.is_for_drawings)
     captions.close()
+
+
+def test_the_window_is_for_the_concept_that_it_was_opened_for_last(window: Window, tmp_path: Path) -> None:
+    """It stayed at the first concept, and would have written that one's captions again."""
+    context = window.app.context
+    first = open_automatic_captions(context, Concept(path=str(tmp_path / "one")))
+    assert first is open_automatic_captions(context)
+    second = open_automatic_captions(context, Concept(path=str(tmp_path / "two")))
+    assert second is not None
+    assert second.source.folder == tmp_path / "two"
+    assert first is not None
+    assert not first.winfo_exists()
+    second.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tkinter as tk
 from collections.abc import Sequence
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from ui.loop.interaction import Answer, Severity
 from ui.loop.pump import hurry
@@ -15,8 +15,18 @@ from ui.widgets.theme import GAP, PAD, Theme
 from ui.widgets.variables import remove_traces, variables_in
 from ui.widgets.window import FRAME_PX, forget_window
 
+W = TypeVar("W", bound="Window")
 _WRAP_PX = 460
 _TOKENS = {"plain": "accent", "warning": "warning", "error": "error"}
+
+
+def bring_to_front(root: tk.Misc, kind: type[W]) -> W | None:
+    """Bring an open window of a class to the front and return it; None if none is open."""
+    window = next((w for w in root.winfo_children() if isinstance(w, kind)), None)
+    if window is not None:
+        window.lift()
+        window.focus_set()
+    return window
 
 
 class Window(tk.Toplevel):

@@ -12,6 +12,7 @@ from ui.features.captions.editor import CaptionEditor
 from ui.features.captions.image_set import Source, source_of
 from ui.forms import items
 from ui.forms.context import Context
+from ui.widgets.dialog import bring_to_front
 
 
 def open_caption_editor(
@@ -23,22 +24,16 @@ def open_caption_editor(
     """
     sources = _sources(context)
     chosen = f"concept {concept_index}" if concept_index is not None else next(iter(sources), "")
-    editors = [w for w in context.root.winfo_children() if isinstance(w, CaptionEditor)]
-    if editors:
-        if concept_index is not None:
-            editors[0].model.open_concepts(sources, chosen)
-        if image is not None:
-            editors[0].model.show_image(image)
-        editors[0].lift()
-        editors[0].focus_set()
-        return editors[0]
-    if chosen not in sources:
+    editor = bring_to_front(context.root, CaptionEditor)
+    if editor is not None and concept_index is not None:
+        editor.model.open_concepts(sources, chosen)
+    elif editor is None and chosen not in sources:
         other = _ask_folder(context, "Edit the captions and masks of a folder")
         if other is None:
             return None
         chosen = str(other.folder)
         sources[chosen] = other
-    editor = CaptionEditor(context, sources, chosen)
+    editor = editor or CaptionEditor(context, sources, chosen)
     if image is not None:
         editor.model.show_image(image)
     return editor
@@ -49,11 +44,8 @@ def open_all_captions(context: Context) -> AllCaptionsWindow | None:
 
     One that is open is shown again.
     """
-    windows = [w for w in context.root.winfo_children() if isinstance(w, AllCaptionsWindow)]
-    if windows:
-        windows[0].lift()
-        windows[0].focus_set()
-        return windows[0]
+    if (window := bring_to_front(context.root, AllCaptionsWindow)) is not None:
+        return window
     sources = _sources(context)
     if not sources:
         other = _ask_folder(context, "Edit the captions of a folder")
@@ -66,14 +58,14 @@ def open_all_captions(context: Context) -> AllCaptionsWindow | None:
 def open_automatic_captions(context: Context, concept: Concept | None = None) -> AnnotateWindow | None:
     """Open the window of automatic captions for a concept, or for the first one; without any, ask for a folder.
 
-    One that is open is shown again.
+    One that is open is shown again, unless it is for another concept and writes nothing at the moment.
     """
-    windows = [w for w in context.root.winfo_children() if isinstance(w, AnnotateWindow)]
-    if windows:
-        windows[0].lift()
-        windows[0].focus_set()
-        return windows[0]
-    source = source_of(concept) if concept is not None else next(iter(_sources(context).values()), None)
+    source = source_of(concept) if concept is not None else None
+    if (window := bring_to_front(context.root, AnnotateWindow)) is not None:
+        if source is None or source == window.source or window.runner.state.is_active:
+            return window
+        window.close()
+    source = source or next(iter(_sources(context).values()), None)
     source = source or _ask_folder(context, "Write captions for the images of a folder")
     return None if source is None else AnnotateWindow(context.root, context, source, is_for_masks=False)
 

@@ -11,7 +11,7 @@ from ui.forms.context import Context
 from ui.loop.metric_curves import short_number
 from ui.loop.series import Series
 from ui.widgets.controls import Button, Switch
-from ui.widgets.dialog import Window
+from ui.widgets.dialog import Window, bring_to_front
 from ui.widgets.entry import Entry
 from ui.widgets.panel import Panel, Text, WrappedText
 from ui.widgets.plot import Plot
@@ -190,7 +190,4 @@ def probe_figure(plot: ProbePlot) -> Figure:
 
 def open_probe(context: Context) -> ProbeWindow:
     """Open the window; one that is already open is brought to the front, because it may be measuring."""
-    for old in [w for w in context.root.winfo_children() if isinstance(w, ProbeWindow)]:
-        old.lift()
-        return old
-    return ProbeWindow(context)
+    return bring_to_front(context.root, ProbeWindow) or ProbeWindow(context)

@@ -16,7 +16,7 @@ from trainer.jobs.spec import validate_settings
 from ui.forms.context import Context
 from ui.loop.jobs import JobRunner
 from ui.widgets.controls import Button
-from ui.widgets.dialog import Window
+from ui.widgets.dialog import Window, bring_to_front
 from ui.widgets.entry import Entry
 from ui.widgets.panel import Panel, Text, WrappedText
 from ui.widgets.photos import Photos
@@ -144,7 +144,4 @@ class SelfTestWindow(Window):
 
 def open_self_test(context: Context) -> SelfTestWindow:
     """Open the window; one that is already open is brought to the front, because it may be testing."""
-    for old in [w for w in context.root.winfo_children() if isinstance(w, SelfTestWindow)]:
-        old.lift()
-        return old
-    return SelfTestWindow(context)
+    return bring_to_front(context.root, SelfTestWindow) or SelfTestWindow(context)
