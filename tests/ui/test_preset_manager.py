@@ -67,6 +67,10 @@ def test_presets_are_managed_in_the_window(open_window: Callable[..., Window]) -
     window.app.root.update()
     press("Delete", lambda: names() == ["mine too"])
     press("Undo delete", lambda: names() == ["mine too", "mine too copy"])
+    manager.table.select([0, 1])
+    window.app.root.update()
+    press("Delete", lambda: names() == [])
+    press("Undo delete", lambda: names() == ["mine too", "mine too copy"])
     manager.find.set("#demo")
     window.app.root.update()
     assert manager.buttons["Delete"].cget("state") == "disabled"

@@ -67,7 +67,7 @@ class Presets(Window):
         self.visible: list[PresetRow] = []
         self._all: list[PresetRow] = []
         self._context = context
-        self._trashed: list[Trashed] = []
+        self._trashed: list[list[Trashed]] = []  # of each deletion
         self._path_to_select = context.form.source.path
         px = context.theme.px
         self.find = TextVar(master=self)
@@ -147,21 +147,24 @@ class Presets(Window):
 
     def delete(self) -> None:
         """Move the selected own presets to the trash folder."""
-        rows = [r for r in self._selected_rows() if not r.preset.is_built_in]
+        presets = [r.preset for r in self._selected_rows() if not r.preset.is_built_in]
 
-        def work() -> None:
-            for row in rows:
-                self._trashed.append(delete_preset(row.preset))
-
-        if rows:
-            names = rows[0].preset.name if len(rows) == 1 else count(len(rows), "preset")
-            self._do(work, f"Deleted {names}. Undo delete brings it back.")
+        trashed: list[Trashed] = []
+        if presets:
+            them = "it" if len(presets) == 1 else "them"
+            self._do(
+                lambda: trashed.extend(map(delete_preset, presets)),
+                f"Deleted {_names(presets)}. Undo delete brings {them} back.",
+            )
+        if trashed:  # also before a failure
+            self._trashed.append(trashed)
 
     def undo_delete(self) -> None:
-        """Bring the preset back that was deleted last."""
+        """Bring the presets back that were deleted last."""
         if self._trashed:
             trashed = self._trashed.pop()
-            self._do(lambda: restore_preset(trashed), f"Restored {trashed.preset.name}.")
+            work = lambda: [restore_preset(each) for each in trashed][-1]  # noqa: E731
+            self._do(work, f"Restored {_names([each.preset for each in trashed])}.")
 
     def compare(self) -> None:
         """Show the settings in which two presets differ; one alone is compared with the current settings."""
@@ -230,7 +233,7 @@ class Presets(Window):
             ("Duplicate", row is not None),
             ("Delete", any(not r.preset.is_built_in for r in rows)),
             ("Undo delete", bool(self._trashed)),
-            ("Compare", len(rows) in (1, 2)),
+            ("Compare", len(rows) in (1, 2) and all(r.config is not None for r in rows)),
         ):
             self.buttons[name].set_enabled(is_possible)
 
@@ -253,6 +256,10 @@ class Presets(Window):
             button = Button(footer, self.theme, label, command, style=style, width=60)  # type: ignore[arg-type]
             button.pack(side="left", padx=(0, GAP))
             self.buttons[label] = button
+
+
+def _names(presets: Sequence[Preset]) -> str:
+    return presets[0].name if len(presets) == 1 else count(len(presets), "preset")
 
 
 class PresetComparison(Window):
