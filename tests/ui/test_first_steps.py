@@ -11,11 +11,14 @@ import pytest
 from modules.config.presets import DEMO
 from modules.system.problem import Problem
 from tests.ui.conftest import Window
+from tests.ui.fake_engine import started
+from trainer.events import RunFinished
 from trainer.launch import RunRequest
 from trainer.preflight.report import Report
 from ui.app.catalogue import PAGES
 from ui.features.first_steps.model import WAYS, Progress, current_step
 from ui.forms.model import Source
+from ui.loop.run_state import RunState
 
 OF_DEMO = Source(DEMO, Path("demo.json"), "built_in")
 
@@ -59,6 +62,10 @@ def test_the_card_leads_through_the_demo_and_stays_away_once_closed(open_window:
     assert context.form.source.name == DEMO
     assert context.preferences.now.first_steps == "demo"
     assert card.buttons["go"].cget("text") == "Start"
+    context.session.show_past(RunState(started=started(), finished=RunFinished("stopped", 3, "Stopped.")))
+    window.settle()
+    assert card.buttons["go"].cget("text") == "Open the Run page", "a run that was stopped has not finished"
+    context.session.show_past(RunState())
     window.open_page("data")
     card.buttons["back"].invoke()
     window.settle()

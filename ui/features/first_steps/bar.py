@@ -154,5 +154,5 @@ class FirstStepsBar(Panel):
             context.form.source,
             num_errors=len(context.field_problems.errors) + (len(report.errors) if report is not None else 0),
             has_started=context.session.is_active or state.started is not None,
-            has_finished=state.finished is not None,
+            has_finished=state.end is not None and state.end.status.is_complete,
         )
