@@ -7,6 +7,7 @@ third longer.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,11 @@ from ui.forms.setting_pages import SIMPLE, PageSpec
 from ui.widgets.actions import Action
 
 
+def _opener(context: Context, place: str, *arguments: Any) -> Callable[[], None]:
+    """Return the function that opens a window of a feature, which is imported only then."""
+    return lambda: load_factory(f"ui.features.{place}")(context, *arguments)
+
+
 def add_actions(
     context: Context,
     *,
@@ -29,9 +35,7 @@ def add_actions(
     """Add all other actions to the context's table."""
     documents, starter, session = context.documents, context.models.of(Starter), context.session
 
-    def opener_of(place: str, *arguments: Any) -> Callable[[], None]:
-        return lambda: load_factory(f"ui.features.{place}")(context, *arguments)
-
+    opener_of = partial(_opener, context)
     context.actions.add(
         Action("load", "Load…", documents.open_file, "Ctrl+O", help=_LOAD_HELP),
         Action("save", "Save", documents.save, "Ctrl+S", help="Save to the loaded file"),
@@ -128,7 +132,7 @@ def add_actions(
         Action(
             "base_model",
             "Base model…",
-            lambda: _choose_base_model(context),
+            lambda: context.links.choose_base_model(context),
             help=_BASE_MODEL_HELP,
         ),
         Action("fit", "Fit to my card…", opener_of("fit.window:FitWindow"), help=_FIT_HELP),
@@ -157,7 +161,7 @@ _DIFFERENCES_HELP = "List the settings that differ from the loaded file, a prese
 _JSON_HELP = "Show the config as JSON, copy it, or load one from the clipboard"
 _CAPTIONS_HELP = "Edit captions and masks of a concept or a folder, or write them with a model"
 _ALL_CAPTIONS_HELP = "All captions of a concept in one grid: edit, search, find and replace, trigger word"
-_AUTO_HELP = "Let a model write the captions of a concept or a folder: WD14 tags, BLIP or Florence-2"
+_AUTO_HELP = "Let a model write the captions of a concept or a folder: sentences or tags"
 _OTHER_FAMILY_HELP = "Take the concepts, prompts and length of this config to another model family, with a preset of it"
 _BASE_MODEL_HELP = "Choose a model file or folder, one that other programs on this computer have, or a download"
 _FIT_HELP = "Find the fastest settings whose memory fits the card, and what each costs"
@@ -209,10 +213,6 @@ def _change_view(context: Context) -> None:
     show_view(context, is_simple=not now.is_simple, show_advanced=now.show_advanced)
 
 
-def _choose_base_model(context: Context) -> None:
-    context.links.choose_base_model(context)
-
-
 def _undo(context: Context) -> None:
     context.notify("Undone." if context.form.undo() else "Nothing to undo.")
 
@@ -236,9 +236,7 @@ def add_tool_actions(
     """Add the actions of tools and of the window's menu to the context's table."""
     session = context.session
 
-    def opener_of(place: str, *arguments: Callable[[], Any]) -> Callable[[], None]:
-        return lambda: load_factory(f"ui.features.{place}")(context, *(argument() for argument in arguments))
-
+    opener_of = partial(_opener, context)
     context.actions.add(
         Action("tensorboard", "TensorBoard", open_tensorboard, help=_TENSORBOARD_HELP),
         Action(
@@ -255,7 +253,9 @@ def add_tool_actions(
             is_enabled=lambda: session.stage == "running",
             help=_REPORT_HELP,
         ),
-        Action("bundle", "Debug bundle…", opener_of("about.window:BundleWindow", log_file), help=_BUNDLE_HELP),
+        Action(
+            "bundle", "Debug bundle…", lambda: opener_of("about.window:BundleWindow", log_file())(), help=_BUNDLE_HELP
+        ),
         Action("manage_presets", "Manage presets…", opener_of("presets.window:Presets"), help=_PRESETS_HELP),
         Action("keys", "Keys…", opener_of("about.window:Keys"), "F1", help="List every key"),
         *(
@@ -280,7 +280,7 @@ _BUNDLE_HELP = "Collect settings, versions and logs for a bug report, without se
 
 def _profile(context: Context) -> None:
     context.session.send(load_factory("trainer.commands:ProfileNow")())
-    context.notify("The next 22 steps are profiled; the log shows where the result is.")
+    context.notify("Profiling takes the next 22 steps: of times, then of memory. The log shows where the result is.")
 
 
 _BASE_MODEL_MODULE = "ui.features.base_model.window"

@@ -18,7 +18,7 @@ class Action:
 
     name: str
     label: str
-    run: Callable[[], None]
+    run: Callable[[], object]
     shortcut: str = ""
     is_enabled: Callable[[], bool] = _always
     help: str = ""

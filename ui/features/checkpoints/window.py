@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from modules.system.errors import DarkroomError
+from trainer.run_folder.run_dir import given_name
 from ui.features.checkpoints.grid import CheckpointGrid, Place
 from ui.features.checkpoints.model import CheckpointSession, Row
 from ui.features.checkpoints.vote import FEWEST, MOST, BlindVote
@@ -37,7 +38,7 @@ class CheckpointsWindow(Window):
     """Samples the checkpoints of runs in a process of its own; closing the window stops it, the images stay."""
 
     def __init__(self, context: Context, run_dirs: Sequence[Path], session: CheckpointSession | None = None) -> None:
-        names = ", ".join(run_dir.name for run_dir in run_dirs)
+        names = ", ".join(given_name(run_dir) or run_dir.name for run_dir in run_dirs)
         super().__init__(context.root, context.theme, f"Checkpoints of {names}")
         self._context = context
         may_start = lambda: context.session.stage == "idle"  # noqa: E731

@@ -91,7 +91,7 @@ class FitWindow(Window):
         self.apply_button = Button(footer, self.theme, "Apply", self.apply, style="primary", width=92)
         self.apply_button.pack(side="right")
         Button(footer, self.theme, "Cancel", self.close, width=92).pack(side="right", padx=(0, GAP))
-        note = "Times are estimates for a mid-range card: use them to compare. Measure with the benchmark."
+        note = "Times are estimates for a mid-range card: use them to compare."
         Text(footer, self.theme, note, colour="muted", role="small").pack(side="left")
 
     def _soon(self) -> None:
