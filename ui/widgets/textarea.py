@@ -10,6 +10,13 @@ from ui.widgets.panel import Text
 from ui.widgets.theme import Theme
 
 
+def colour_text(text: tk.Text, theme: Theme) -> None:
+    """Give a text the colours of a field in the current mode."""
+    colour = theme.colour
+    text.configure(background=colour("field"), foreground=colour("text"), insertbackground=colour("text"))
+    text.configure(selectbackground=colour("accent"), selectforeground=colour("on_accent"))
+
+
 class TextArea(tk.Frame):
     """A bordered text of several lines, always in sync with the variable."""
 
@@ -47,14 +54,7 @@ class TextArea(tk.Frame):
 
     def apply_theme(self) -> None:
         """Apply the colours of the current mode."""
-        colour = self.theme.colour
-        self.text.configure(
-            background=colour("field"),
-            foreground=colour("text"),
-            insertbackground=colour("text"),
-            selectbackground=colour("accent"),
-            selectforeground=colour("on_accent"),
-        )
+        colour_text(self.text, self.theme)
         self._draw_border(has_focus=False)
 
     def mark_invalid(self, is_invalid: bool) -> None:

@@ -23,6 +23,7 @@ from ui.widgets.controls import Button
 from ui.widgets.entry import Entry, edit_as_usual
 from ui.widgets.focus import focused_widget
 from ui.widgets.panel import Panel, Text, WrappedText
+from ui.widgets.textarea import colour_text
 from ui.widgets.theme import GAP, PAD, Theme
 from ui.widgets.variables import TextVar
 
@@ -146,10 +147,7 @@ class CaptionPanel(Panel):
         super().apply_theme()
         colour = self.theme.colour
         if hasattr(self, "list"):
-            self.text.configure(
-                background=colour("field"), foreground=colour("text"), insertbackground=colour("text"),
-                selectbackground=colour("accent"), selectforeground=colour("on_accent"),
-            )  # fmt: skip
+            colour_text(self.text, self.theme)
             self.list.configure(
                 background=colour("field"), foreground=colour("text"), selectbackground=colour("selection"),
                 selectforeground=colour("text"), highlightbackground=colour("accent"), highlightcolor=colour("accent"),

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Literal
 
 from modules.data.concept import Concept, Kind
 from modules.data.scan import name_within
@@ -19,7 +18,6 @@ from trainer.run_folder.records import run_dirs
 from ui.forms.context import Context
 from ui.forms.model import FormModel
 
-Order = Literal["name", "loss"]
 ORDERS: Mapping[str, str] = {"name": "By name", "loss": "By loss"}
 VIEW = "concept_images"  # the name of the view's state, with the order
 _MOST_REPORTS = 50  # that are read

@@ -11,6 +11,7 @@ from ui.widgets.controls import Button
 from ui.widgets.dialog import Window
 from ui.widgets.entry import edit_as_usual
 from ui.widgets.panel import Panel, WrappedText
+from ui.widgets.textarea import colour_text
 from ui.widgets.theme import GAP, PAD
 
 _SIZE = (720, 560)
@@ -89,15 +90,8 @@ class JsonView(Window):
     def apply_theme(self) -> None:
         """Apply the colours of the current mode."""
         super().apply_theme()
-        colour = self.theme.colour
         if hasattr(self, "text"):
-            self.text.configure(
-                background=colour("field"),
-                foreground=colour("text"),
-                insertbackground=colour("text"),
-                selectbackground=colour("accent"),
-                selectforeground=colour("on_accent"),
-            )
+            colour_text(self.text, self.theme)
 
     def destroy(self) -> None:
         """Also unsubscribe from the model."""
