@@ -42,7 +42,7 @@ _COLUMNS = (
     Column("#0", "", 44),
     Column("name", "Name", 130, is_fitted=True),
     Column("differs", "Difference", 260, is_stretched=True, is_fitted=True),
-    Column("state", "State", 84),
+    Column("state", "State", 94),
     Column("message", "Result", 150, is_fitted=True),
     Column("what", "Training", 230, is_optional=True, is_fitted=True),
     Column("length", "Length", 140, is_optional=True),
