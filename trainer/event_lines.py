@@ -20,7 +20,9 @@ EVENT_TYPES: Mapping[str, type[Event]] = {kind.__name__: kind for kind in get_ar
 _JOB_EVENT_TYPES: Mapping[str, type[JobEvent]] = {kind.__name__: kind for kind in get_args(JobEvent)}
 _PLACES = frozenset({"run_dir", "path", "model_path", "backup_path", "details_path"})
 _Record = TypeVar("_Record", bound=Event | SampledImage)
-_NAMES = frozenset({"phase", "outcome", "family", "method", "trains", "format", "what", "device", "missing_model"})
+_NAMES = frozenset(
+    {"phase", "outcome", "family", "method", "trains", "format", "what", "device", "missing_model", "remedy"}
+)
 _ACTED_ON = _PLACES | _NAMES
 _MOST_DIGITS = 300  # of a whole number: a longer one cannot be divided into GB, and no run writes one
 _DECODER = json.JSONDecoder(parse_int=lambda digits: int(digits) if len(digits) <= _MOST_DIGITS else math.inf)

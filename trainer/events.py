@@ -358,8 +358,9 @@ class RunFinished:
 class RunFailed:
     """The run failed: a plain sentence, an advice, and the file that holds the technical details.
 
-    `missing_model` is the name of a model that could neither be found nor downloaded. `is_crash` is set by whoever
-    follows a process that ended without reporting a failure.
+    `missing_model` is the name of a model that could neither be found nor downloaded, `remedy` that of what fixes it
+    (`modules/system/remedies.py`), if something does. `is_crash` is set by whoever follows a process that ended without
+    reporting a failure.
     """
 
     may_coalesce: ClassVar[bool] = False
@@ -369,6 +370,7 @@ class RunFailed:
     details_path: str = ""
     backup_path: str = ""
     missing_model: str = ""
+    remedy: str = ""
     is_crash: bool = False
 
     @property

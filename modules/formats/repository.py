@@ -28,8 +28,8 @@ _TIMEOUT_SECONDS = 20.0
 class MissingModelError(DarkroomError):
     """A model is neither on this machine nor can it be downloaded; `name` is its name in the settings."""
 
-    def __init__(self, name: str, message: str, *, advice: str) -> None:
-        super().__init__(message, advice=advice)
+    def __init__(self, name: str, message: str, *, advice: str, remedy: str = "base_model") -> None:
+        super().__init__(message, advice=advice, remedy=remedy)
         self.name = name
 
 
@@ -95,6 +95,7 @@ def refusal(name: str, error: Exception, hub: HubAccess) -> MissingModelError | 
             f"{name} is a gated model: you must accept its terms at Hugging Face and use a token. {tried}",
             advice=f"Accept them at huggingface.co/{name}, create a token there and enter it: {WHERE_TO_ENTER}. Or "
             "choose a file that you have, or a model that is found on this machine.",
+            remedy="tokens",
         )
     if isinstance(error, RepositoryNotFoundError):
         return MissingModelError(
@@ -108,5 +109,6 @@ def refusal(name: str, error: Exception, hub: HubAccess) -> MissingModelError | 
             name,
             f"Hugging Face did not accept the token for {name} ({code}). {tried}",
             advice=f"Create a token with access to it at huggingface.co and enter it: {WHERE_TO_ENTER}.",
+            remedy="tokens",
         )
     return None

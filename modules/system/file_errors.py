@@ -34,6 +34,11 @@ def name_destination(error: OSError, destination: Path, temporary: Path) -> OSEr
     return OSError(error.errno, error.strerror, str(destination / path.relative_to(temporary)))
 
 
+def is_disk_full(error: BaseException | None) -> bool:
+    """Return whether an error means that a disk, or the user's share of it, is full."""
+    return isinstance(error, OSError) and error.errno in _FULL
+
+
 def describe_file_error(error: OSError) -> tuple[str, str]:
     """Return a sentence that names the file and what is wrong with it, and an advice."""
     if isinstance(error, UnconfirmedError):

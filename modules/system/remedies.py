@@ -33,6 +33,16 @@ REMEDIES: Mapping[str, Remedy] = {
             "Choose the base model…",
             "python -m trainer models lists the models on this computer; --set model.base_model=PATH uses one.",
         ),
+        Remedy(
+            "repository",
+            "Use the replacement",
+            "--set model.base_model=OWNER/MODEL uses the repository that replaces it.",
+        ),
+        Remedy(
+            "family",
+            "Train it as what it is…",
+            "python -m trainer train CONFIG --family FAMILY trains its images with a preset of another family.",
+        ),
         Remedy("length", "How long to train…", "--set training.epochs=NUMBER sets how long to train."),
         Remedy(
             "preset",
@@ -44,7 +54,18 @@ REMEDIES: Mapping[str, Remedy] = {
             "Write captions…",
             "python -m trainer caption FOLDER --download writes a caption for each image that has none.",
         ),
-        Remedy("queue", "Open the queue…", "python -m trainer queue add CONFIG trains it after the other runs."),
+        Remedy("queue", "Add to the queue", "python -m trainer queue add CONFIG trains it after the other runs."),
+        Remedy(
+            "space",
+            "Free space…",
+            "python -m trainer cache CONFIG --prune removes the cache entries that a config does not use; "
+            "--set backup.keep=1 keeps one rolling backup.",
+        ),
+        Remedy(
+            "tokens",
+            "Enter a token…",
+            "python -m trainer secrets set huggingface_token stores a token for Hugging Face.",
+        ),
         Remedy(
             "destination",
             "Keep both",

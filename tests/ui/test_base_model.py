@@ -204,7 +204,9 @@ def test_a_download_that_fails_offers_another_base_model(ready: Window, comfy: P
     ready.app.context.actions.run("start")
     ready.wait_until(lambda: ready.engine.run, "the run")
     assert ready.engine.run is not None
-    ready.engine.run.end(RunFailed("The base model cannot be downloaded.", "Choose.", missing_model=missing))
+    ready.engine.run.end(
+        RunFailed("The base model cannot be downloaded.", "Choose.", missing_model=missing, remedy="base_model")
+    )
     ready.wait_until(lambda: ready.asked.asked("show_failure"), "the dialog")
     ((failure,),) = ready.asked.asked("show_failure")
     is_base_model = missing == "demo/model"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from modules.system.paths import PROGRAM_ROOT
@@ -39,10 +40,12 @@ def test_every_finding_has_a_field_or_a_remedy() -> None:
 
 def test_every_remedy_that_a_check_names_is_a_record_and_every_record_is_named() -> None:
     named = {r.value for _, c in constructed() if isinstance(r := remedy_in(c), ast.Constant)}
-    source = (PROGRAM_ROOT / "trainer/preflight/missing_captions.py").read_text(encoding="utf-8")
-    model = (PROGRAM_ROOT / "trainer/preflight/model.py").read_text(encoding="utf-8")
-    assert named <= REMEDIES.keys()
-    assert {r for r in REMEDIES if r not in named and f'"{r}"' not in source + model} == set()
+    files = [f for folder in ("modules", "trainer") for f in (PROGRAM_ROOT / folder).rglob("*.py")]
+    source = "\n".join(f.read_text(encoding="utf-8") for f in files)
+    of_errors = set(re.findall(r'remedy(?:: str)? ?= ?"(\w+)"', source))
+    captions = (PROGRAM_ROOT / "trainer/preflight/missing_captions.py").read_text(encoding="utf-8")
+    assert named | of_errors <= REMEDIES.keys()
+    assert {r for r in REMEDIES if r not in named | of_errors and f'"{r}"' not in captions} == set()
 
 
 def test_the_window_has_an_action_for_every_remedy() -> None:

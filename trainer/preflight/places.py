@@ -19,6 +19,7 @@ from trainer.run_folder.destination import TakenDestination, chosen_destination,
 
 _MAX_NAME_BYTES = 230  # most systems allow 255, and a file has a longer name while it is written
 _MIN_FREE_BYTES = 16 * 2**20  # less is not enough for a small LoRA and its log
+_FULL = "the disk is full"
 _FOLDERS = (("general.workspace_dir", "workspace"), ("general.cache_dir", "cache"))
 
 
@@ -46,7 +47,8 @@ def _folders(config: Config, *, tries_writing: bool) -> Iterator[Problem]:
         if not name.strip():
             yield Problem(path, "No folder is set.", advice="Choose one, such as workspace/run.")
         elif reason := _why_not_writable(from_root(name), tries_writing=tries_writing):
-            yield Problem(path, f"The folder {name} is not writable: {reason}.", advice="Choose another folder.")
+            message, advice = f"The folder {name} is not writable: {reason}.", "Choose another folder."
+            yield Problem(path, message, advice=advice, remedy="space" if reason.startswith(_FULL) else "")
 
 
 def _unusable_output(config: Config, *, tries_writing: bool) -> Problem | None:
@@ -67,8 +69,8 @@ def _unusable_output(config: Config, *, tries_writing: bool) -> Problem | None:
     reason = _why_not_writable(destination.parent, tries_writing=tries_writing) or _why_not_valid(destination)
     if not reason:
         return None
-    advice = "Choose another destination."
-    return Problem("output.destination", f"{name} cannot be written: {reason}.", advice=advice)
+    message, remedy = f"{name} cannot be written: {reason}.", "space" if reason.startswith(_FULL) else ""
+    return Problem("output.destination", message, advice="Choose another destination.", remedy=remedy)
 
 
 def _existing(config: Config, taken: TakenDestination | None, *, replaces: bool) -> Problem:
@@ -209,7 +211,7 @@ def _why_not_writable(folder: Path, *, tries_writing: bool) -> str:
         _remove(probe)
         return error.strerror or str(error)
     if free_bytes < _MIN_FREE_BYTES:
-        return f"the disk is full ({free_bytes / 2**20:.1f} MiB free)"
+        return f"{_FULL} ({free_bytes / 2**20:.1f} MiB free)"
     return ""
 
 

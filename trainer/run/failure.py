@@ -12,16 +12,18 @@ from modules.estimate.run import in_gb
 from modules.formats.repository import MissingModelError
 from modules.system.atomic import write_text
 from modules.system.errors import DarkroomError
+from modules.system.file_errors import is_disk_full
 from modules.system.hardware import GpuMemory, gpu_memory
 from modules.system.redaction import redact
 from trainer.events import RunFailed
 from trainer.preflight.budget import memory_problems
 from trainer.preflight.estimates import sizes_of
+from trainer.preflight.model import successor_of
 from trainer.preflight.run_budget import Counts, known_budget
 from trainer.ranks import LostProcessError
 from trainer.run.setup import RunSetup
 from trainer.run_folder.backup import BackupInfo, list_backups
-from trainer.step.failures import NotEnoughMemoryError, explain, is_fixable
+from trainer.step.failures import BranchError, NotEnoughMemoryError, explain, is_fixable, is_out_of_memory
 
 _SHARE = 0.8  # of the estimate: the savings are to bring the run well below what was not enough
 
@@ -48,13 +50,25 @@ def _full_failure(error: BaseException, run_dir: Path | None) -> RunFailed:
         advice = f"{advice} {_way_on(run_dir, backups)}"
     if is_fixable(error):
         missing = error.name if isinstance(error, MissingModelError) else ""
-        return RunFailed(message, advice, backup_path=backup_path, missing_model=missing)
+        return RunFailed(message, advice, backup_path=backup_path, missing_model=missing, remedy=_remedy(error))
     details = redact("".join(traceback.format_exception(error)))
     if isinstance(error, OSError):  # its sentence is enough; where no log is open, this is printed
         logger.error("The run failed: %s", message)
     else:
         logger.error("The run failed.\n%s", details)
-    return RunFailed(message, advice, _write_details(details, run_dir), backup_path)
+    return RunFailed(message, advice, _write_details(details, run_dir), backup_path, remedy=_remedy(error))
+
+
+def _remedy(error: BaseException) -> str:
+    """Return the remedy of an error, or of the one that made a branch of the dry run fail; empty without one."""
+    if isinstance(error, MissingModelError) and successor_of(error.name):
+        return "repository"
+    if is_disk_full(error):
+        return "space"
+    if is_out_of_memory(error):
+        return "memory"
+    own = error.remedy if isinstance(error, DarkroomError) else ""
+    return own or (_remedy(error.__cause__) if isinstance(error, BranchError) and error.__cause__ is not None else "")
 
 
 def _way_on(run_dir: Path | None, backups: Sequence[BackupInfo]) -> str:
@@ -77,7 +91,7 @@ def not_enough_memory(error: Exception, setup: RunSetup) -> NotEnoughMemoryError
         logger.exception("There is no estimate of the memory.")
         estimate, ways = "", ""
     advice = " ".join(text for text in (ways, advice if isinstance(error, DarkroomError) or not ways else "") if text)
-    return NotEnoughMemoryError(f"{message} {estimate}".strip(), advice=advice)
+    return NotEnoughMemoryError(f"{message} {estimate}".strip(), advice=advice, remedy="memory")
 
 
 def _write_details(details: str, run_dir: Path | None) -> str:

@@ -21,6 +21,7 @@ from ui.widgets.theme import GAP, PAD, is_low
 
 _LOW_SHARE, _SHORT_SHARE, _TALL_SHARE = 0.12, 0.18, 0.5  # of the window's height: the page keeps most of it
 _HEADER_HEIGHT = 24
+_REMEDY_HEIGHT = 20  # little more than a line of the list
 _MAX_TITLE_CHARS = 64
 _INDENT = 22  # of the text behind the sign
 _SIGNS = {"error": "✖", "warning": "▲", "info": "•"}
@@ -35,6 +36,8 @@ class FindingsBar(Panel):
         self.is_tall = False
         self._context = context
         self._current = -1  # the entry opened last
+        self.remedy_buttons: dict[str, Button] = {}
+        """The first button of each remedy in the list."""
         rule(self, context.theme).pack(fill="x")
         self._add_header()
         self._add_list()
@@ -61,18 +64,15 @@ class FindingsBar(Panel):
         """Update the list."""
         findings = self._context.findings
         self._current = -1
+        self.remedy_buttons.clear()
+        for button in self.list.winfo_children():
+            button.destroy()
         if not findings.items:
             self.is_tall = False
             self.grid_remove()
             return
         self.title.set_text(cut(findings.title, max_chars=_MAX_TITLE_CHARS))
         self._show_kinds()
-        remedies = {f.problem.remedy for f in findings.items}
-        for name, button in self.remedy_buttons.items():
-            if name in remedies:
-                button.pack(side="right", padx=(0, 6))
-            else:
-                button.pack_forget()
         self.list.configure(state="normal")
         self.list.delete("1.0", "end")
         for index, finding in enumerate(findings.visible):
@@ -116,15 +116,13 @@ class FindingsBar(Panel):
         self.close_button = self._small_button(header, "Dismiss", context.findings.dismiss)
         self.copy_button = self._small_button(header, "Copy all", self.copy_all)
         self.height_button = self._small_button(header, "Taller", self.toggle_height)
-        self.remedy_buttons = {
-            name: self._small_button(header, REMEDIES[name].label, partial(context.actions.run, action))
-            for name, action in ACTIONS_OF_REMEDIES.items()
-        }
         self.close_button.pack(side="right")
         self.copy_button.pack(side="right", padx=(0, 6))
 
-    def _small_button(self, master: tk.Misc, text: str, command: Callable[[], object]) -> Button:
-        return Button(master, self._context.theme, text, command, on="card", height=_HEADER_HEIGHT)
+    def _small_button(
+        self, master: tk.Misc, text: str, command: Callable[[], object], *, height: int = _HEADER_HEIGHT
+    ) -> Button:
+        return Button(master, self._context.theme, text, command, on="card", height=height)
 
     def _add_list(self) -> None:
         theme, px = self._context.theme, self._context.theme.px
@@ -173,19 +171,32 @@ class FindingsBar(Panel):
 
     def _add(self, index: int, finding: Finding) -> None:
         row, problem = _row_tag(index), finding.problem
-        end = "\n" if index < len(self._context.findings.visible) - 1 else ""
         for text, tag in (
             (f"{_SIGNS[problem.severity]}\t", problem.severity),
             (f"{finding.place}   " if finding.place else "", "place" if finding.page else "advice"),
             (problem.message, "message"),
             (f" {problem.advice}" if problem.advice else "", "advice"),
-            (end, "message"),
         ):
             self.list.insert("end", text, (tag, row))
+        self._add_remedy(problem.remedy, row)
+        if index < len(self._context.findings.visible) - 1:
+            self.list.insert("end", "\n", ("message", row))
         if finding.page:
             self.list.tag_bind(row, "<Button-1>", lambda _e: self.go(index))
             self.list.tag_bind(row, "<Enter>", lambda _e: self._hover(row))
             self.list.tag_bind(row, "<Leave>", lambda _e: self._hover(""))
+
+    def _add_remedy(self, remedy: str, row: str) -> None:
+        """Add the button that fixes a finding behind its text, if there is one."""
+        action = ACTIONS_OF_REMEDIES.get(remedy)
+        if action is None:
+            return
+        command, label = partial(self._context.actions.run, action), REMEDIES[remedy].label
+        button = self._small_button(self.list, label, command, height=_REMEDY_HEIGHT)
+        self.remedy_buttons.setdefault(remedy, button)
+        self.list.insert("end", "  ", ("message", row))
+        self.list.window_create("end", window=button, pady=1)
+        self.list.tag_add(row, "end-2c")
 
     def _hover(self, row: str) -> None:
         self.list.configure(cursor="hand2" if row else "arrow")

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from modules.config.presets import BUILT_IN_DIR
 from modules.system.paths import PROGRAM_ROOT, from_root, log_dir, queue_file, session_file, user_presets_dir
+from modules.system.remedies import REMEDIES
 from trainer.run_queue.file import QueueFile
 from ui.app.actions import add_actions, add_tool_actions, make_feature_links
 from ui.app.catalogue import PAGES
 from ui.app.closing import Closing
 from ui.app.offers import Offers
+from ui.app.remedies import add_remedy_actions
 from ui.app.session_files import take_session
 from ui.app.session_saving import SessionOffers, SessionSaver
 from ui.app.shell import Shell, import_pages
@@ -30,7 +32,7 @@ from ui.forms.findings import Findings
 from ui.forms.navigation import Navigation
 from ui.forms.preferences import Preferences, UiSettings
 from ui.loop.diagnostics import Diagnostics
-from ui.loop.interaction import Interaction
+from ui.loop.interaction import ACTIONS_OF_REMEDIES, Interaction
 from ui.loop.pump import Pump
 from ui.loop.run_session import Launch, RunSession, launch_as_set
 from ui.widgets.action_button import ActionButtons
@@ -231,6 +233,7 @@ class App:
             open_preset_menu=lambda: self.shell.top_bar.open_menu(),
             close=self.closing.ask,
         )
+        add_remedy_actions(self.context)
         add_tool_actions(
             self.context, open_tensorboard=self.tensorboard.open, log_file=lambda: self.diagnostics.log_file
         )
@@ -333,8 +336,10 @@ class App:
         if state.failed is not None:
             run_dir = state.started.run_dir if state.started is not None else ""
             config = self.context.session.config
-            is_missing = config is not None and state.failed.missing_model == config.model.base_model
+            missing, remedy = state.failed.missing_model, state.failed.remedy
+            is_base_model = config is not None and missing in ("", config.model.base_model)
+            action = ACTIONS_OF_REMEDIES.get(remedy, "") if is_base_model or remedy == "tokens" else ""
             failure = run_failure(state.failed, run_dir)
-            offer = "Choose the base model…" if is_missing else ""
+            offer = REMEDIES[remedy].label if action else ""
             if self.context.interaction.show_failure(replace(failure, offer=offer)):
-                self.context.actions.run("base_model")
+                self.context.actions.run(action)

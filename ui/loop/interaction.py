@@ -17,10 +17,14 @@ StartAnswer = bool | str  # whether to start; or the action of an offer to take 
 ACTIONS_OF_REMEDIES: Mapping[str, str] = {
     "memory": "fit",
     "base_model": "base_model",
+    "repository": "use_replacement",
+    "family": "train_as_found",
     "length": "length",
     "preset": "find_preset",
     "captions": "auto_captions",
-    "queue": "page_queue",
+    "queue": "add_to_queue",
+    "space": "space",
+    "tokens": "tokens",
 }
 """The window's action for each remedy (`modules/system/remedies.py`) that has a button among the findings."""
 

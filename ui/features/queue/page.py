@@ -9,7 +9,6 @@ from pathlib import Path
 
 from modules.config.imports.any_file import load_any
 from modules.config.presets import Preset
-from modules.system.problem import errors_in
 from trainer.run_queue.items import Item
 from ui.features.queue.model import QueueControl
 from ui.features.queue.rows import (
@@ -121,12 +120,7 @@ class QueuePage:
 
     def add_current(self) -> None:
         """Add a copy of the config in the form."""
-        form = self._context.form
-        problems = errors_in(form.problems())
-        if problems:
-            self._context.findings.show("Not added to the queue", problems, form.config)
-            return
-        self._queue.add(form.source.name.lstrip("#"), form.config)
+        self._context.actions.run("add_to_queue")
 
     def add_file(self) -> None:
         """Add the config of a file that the user chooses."""

@@ -1,0 +1,127 @@
+"""The buttons that fix findings: replacement, family, queue and free space."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from modules.config.codec import save_file
+from modules.config.schema import Config
+from modules.settings.edit import set_path
+from modules.system.errors import DarkroomError
+from modules.system.problem import Problem
+from tests.ui.conftest import Window
+from tests.ui.test_secrets_dialog import click
+from tests.unit.preflight.setups import write_sdxl
+from trainer.run_folder.backup import list_backups, write_backup
+from trainer.run_folder.run_lock import RunLock
+from ui.features.other_family.window import OtherFamily
+from ui.features.queue.model import QueueControl
+from ui.features.space.model import delete, find_space
+from ui.features.space.window import SpaceWindow
+
+
+def test_each_finding_has_its_button(window: Window, tmp_path: Path) -> None:
+    """Behind its text, so that it is clear which finding it fixes."""
+    context, bar = window.app.context, window.app.shell.findings_bar
+    context.form.edit("model.hub_cache_dir", str(tmp_path))
+    context.form.edit("model.base_model", "runwayml/stable-diffusion-v1-5")
+    window.settle()
+    assert set(bar.remedy_buttons) >= {"repository"}
+    row = next(n for n, f in enumerate(context.findings.visible) if f.problem.remedy == "repository")
+    button = bar.remedy_buttons["repository"]
+    assert bar.list.index(button).split(".")[0] == str(row + 1)
+    click(button)
+    window.settle()
+    assert context.form.config.model.base_model == "stable-diffusion-v1-5/stable-diffusion-v1-5"
+    assert "repository" not in bar.remedy_buttons
+
+
+def test_a_model_of_another_family_can_be_trained_as_such(ready: Window, tmp_path: Path) -> None:
+    context, model = ready.app.context, write_sdxl(tmp_path / "xl")
+    context.form.edit("model.base_model", str(model))
+    ready.settle()
+    click(ready.app.shell.findings_bar.remedy_buttons["family"])
+
+    def opened() -> OtherFamily | None:
+        return next((w for w in ready.app.root.winfo_children() if isinstance(w, OtherFamily)), None)
+
+    ready.wait_until(opened, "the window")
+    dialog = opened()
+    assert dialog is not None
+    ready.wait_until(lambda: dialog.moving.result is not None, "the preset")
+    dialog.apply()
+    config = context.form.config
+    assert (config.model.family.name, config.model.base_model) == ("sdxl", str(model))
+
+
+def test_a_run_beside_another_one_can_be_queued(ready: Window) -> None:
+    context = ready.app.context
+    warning = Problem("general.workspace_dir", "Another run is training.", "warning", remedy="queue")
+    context.findings.show("Before you start", [warning], context.form.config)
+    ready.settle()
+    click(ready.app.shell.findings_bar.remedy_buttons["queue"])
+    control = context.models.of(QueueControl)
+    ready.wait_until(lambda: control.queue.items, "the item")
+    assert control.queue.items[0].config == context.form.config
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Config:
+    """A config whose workspace, cache and downloads hold files."""
+    config = Config()
+    for path, name in (
+        ("general.workspace_dir", "workspace"),
+        ("general.cache_dir", "cache"),
+        ("model.hub_cache_dir", "hub"),
+    ):
+        config, _ = set_path(config, path, str(tmp_path / name))
+    for step in (10, 20):
+        write_backup(
+            tmp_path / "workspace" / "runs" / "one", step=step, epoch=1, now=datetime(2026, 1, 1, 0, step),
+            write=lambda folder: save_file(config, folder / "config.json"),
+        )  # fmt: skip
+    for file in ("cache/latents/aa/x.safetensors", "hub/models--owner--model/blobs/b", "workspace/.trash/old/log.txt"):
+        (tmp_path / file).parent.mkdir(parents=True)
+        (tmp_path / file).write_bytes(b"x" * 5000)
+    return config
+
+
+def test_what_can_be_deleted_to_free_space(full: Config, tmp_path: Path) -> None:
+    places = (tmp_path / "workspace",)
+    run_dir = places[0] / "runs" / "one"
+    found = find_space(full, places)
+    assert found.free.startswith("Free: ")
+    names = {item.name.partition(" in ")[0] for item in found.items}
+    assert names == {
+        "Deleted runs", "1 older backup of one", "Cache of images and captions", "Downloaded model owner/model",
+    }  # fmt: skip
+    lock = RunLock(run_dir)
+    with pytest.raises(DarkroomError, match="A run is training"):
+        delete(found.items, places)
+    lock.release()
+    assert delete(found.items, places) == sum(item.size_bytes for item in found.items)
+    assert find_space(full, places).items == ()
+    assert [backup.step for backup in list_backups(run_dir)] == [20]
+
+
+def test_space_is_freed_after_a_question(ready: Window, full: Config, tmp_path: Path) -> None:
+    context = ready.app.context
+    context.form.replace(full)
+    ready.settle()
+    context.actions.run("space")
+    (dialog,) = (w for w in ready.app.root.winfo_children() if isinstance(w, SpaceWindow))
+    ready.wait_until(lambda: dialog.items, "the sizes")
+    row = next(n for n, item in enumerate(dialog.items) if item.name.startswith("Downloaded"))
+    dialog.table.select([row])
+    ready.settle()
+    ready.asked.answers["choose"] = "cancel"
+    click(dialog.delete_button)
+    assert (tmp_path / "hub" / "models--owner--model").exists()
+    ready.asked.answers["choose"] = "delete"
+    click(dialog.delete_button)
+    ready.wait_until(lambda: not any(i.name.startswith("Downloaded") for i in dialog.items), "the deletion")
+    assert not (tmp_path / "hub" / "models--owner--model").exists()
+    dialog.close()

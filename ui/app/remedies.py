@@ -1,0 +1,73 @@
+"""The remedies that change the config or the queue at once, as actions of the window."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from modules.system.factories import load_factory
+from modules.system.problem import errors_in
+from ui.features.queue.model import QueueControl
+from ui.forms.context import Context
+from ui.widgets.actions import Action
+
+
+def add_remedy_actions(context: Context) -> None:
+    """Add the actions to the context's table."""
+    context.actions.add(
+        Action(
+            "use_replacement",
+            "Use the replacement of the base model",
+            partial(_use_replacement, context),
+            help="Set the repository that has the weights of one that was removed from Hugging Face",
+        ),
+        Action(
+            "train_as_found",
+            "Train the base model as what it is",
+            partial(_train_as_found, context),
+            help="Change the model family to that of the base model's file",
+        ),
+        Action(
+            "add_to_queue",
+            "Add this config to the queue",
+            partial(_add_to_queue, context),
+            help="Train it after the other runs",
+        ),
+        Action(
+            "space",
+            "Free space…",
+            lambda: load_factory("ui.features.space.window:open_space")(context),
+            help="Delete old backups, caches, deleted runs and downloaded models, after a question",
+        ),
+    )
+
+
+def _use_replacement(context: Context) -> None:
+    name = context.form.config.model.base_model
+    successor = load_factory("trainer.preflight.model:successor_of")(name)
+    if successor:
+        context.form.edit("model.base_model", successor)
+        context.notify(f"The base model is now {successor}.")
+    else:
+        context.notify(f"No replacement of {name} is known.")
+
+
+def _train_as_found(context: Context) -> None:
+    config = context.form.config
+
+    def change(family: str) -> None:
+        if family:
+            context.links.train_on(family, {"model.base_model": config.model.base_model})
+        else:
+            context.notify("The base model is not known to be of another family.")
+
+    find = load_factory("trainer.preflight.model:family_found")
+    context.pump.background.run(partial(find, config), change)
+
+
+def _add_to_queue(context: Context) -> None:
+    form = context.form
+    if errors := errors_in(form.problems()):
+        context.findings.show("Not added to the queue", errors, form.config)
+        return
+    context.models.of(QueueControl).add(form.source.name.lstrip("#"), form.config)
+    context.navigation.open("queue")

@@ -1,0 +1,123 @@
+"""The files that can be deleted to free space: deleted runs, older backups, caches and downloaded models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from modules.config.schema import Config
+from modules.estimate.disk import file_system_of, free_bytes
+from modules.system.atomic import remove_folder
+from modules.system.errors import DarkroomError
+from modules.system.paths import from_root
+from modules.system.problem import count
+from trainer.data.hub_datasets import hub_cache_dir
+from trainer.run_folder.backup import list_backups, remove_older
+from trainer.run_folder.records import run_dirs_of, running_in, size_of
+from trainer.run_folder.run_lock import holder_of
+from trainer.run_folder.trash import empty_trash, trash_bytes
+from ui.loop.wording import format_size
+
+_CACHES = ("latents", "masks", "text")
+_OF_HUB = {"models": "model", "datasets": "data set"}
+
+
+@dataclass(frozen=True, slots=True)
+class Deletable:
+    """Something that can be deleted: its name, bytes, what happens then, and the function that deletes it."""
+
+    name: str
+    size_bytes: int
+    then: str
+    delete: Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """The free space of the disks that a run writes to, as a sentence, and what can be deleted, the largest first."""
+
+    free: str
+    items: tuple[Deletable, ...]
+
+
+def find_space(config: Config, workspaces: Sequence[Path]) -> Space:
+    """Return the free space, and what can be deleted of a config's caches and of the runs of some workspaces.
+
+    For a background thread: it reads the sizes of whole folders.
+    """
+    found = (*_of_runs(workspaces), *_caches(config), *_downloads(config))
+    items = sorted((item for item in found if item.size_bytes), key=lambda item: -item.size_bytes)
+    return Space(_describe_free(config), tuple(items))
+
+
+def delete(items: Sequence[Deletable], workspaces: Sequence[Path]) -> int:
+    """Delete some things and return their bytes. Raises DarkroomError while a run trains, and OSError."""
+    if any(True for workspace in workspaces for _ in running_in(workspace)):
+        raise DarkroomError("A run is training, and may read these files.", advice="Wait until it has ended.")
+    for item in items:
+        item.delete()
+    return sum(item.size_bytes for item in items)
+
+
+def describe_deletion(items: Sequence[Deletable]) -> str:
+    """Return the question about a deletion: each thing with what happens then."""
+    lines = [f"{item.name}, {format_size(item.size_bytes)}: {item.then}" for item in items]
+    return "\n".join(["This cannot be undone.", "", *lines])
+
+
+def _of_runs(workspaces: Sequence[Path]) -> Iterator[Deletable]:
+    then = "They cannot be brought back."
+    yield Deletable("Deleted runs", trash_bytes(workspaces), then, partial(empty_trash, tuple(workspaces)))
+    for run_dir in run_dirs_of(workspaces):
+        older = list_backups(run_dir)[:-1]
+        if older and holder_of(run_dir) is None:
+            name = f"{count(len(older), 'older backup')} of {run_dir.name}"
+            size = sum(size_of(backup.path) for backup in older)
+            yield Deletable(name, size, "Its newest backup stays.", partial(remove_older, run_dir, keep=1))
+
+
+def _caches(config: Config) -> Iterator[Deletable]:
+    folders = [from_root(config.general.cache_dir) / name for name in _CACHES]
+    name = f"Cache of images and captions in {config.general.cache_dir}"
+    then = "The next run encodes its images and captions again."
+    yield Deletable(name, sum(map(size_of, folders)), then, partial(_remove, folders))
+
+
+def _downloads(config: Config) -> Iterator[Deletable]:
+    folder = hub_cache_dir(config)
+    for prefix, what in _OF_HUB.items():
+        for place in sorted(folder.glob(f"{prefix}--*")):
+            name = place.name.removeprefix(f"{prefix}--").replace("--", "/")
+            is_used = name == config.model.base_model.strip()
+            then = "This config uses it. " if is_used else "Other programs may use it. "
+            label = f"Downloaded {what} {name}"
+            yield Deletable(
+                label, size_of(place), f"{then}It is downloaded again when needed.", partial(_remove, [place])
+            )
+
+
+def _remove(folders: Sequence[Path]) -> None:
+    for folder in folders:
+        if folder.is_dir():
+            remove_folder(folder)
+
+
+def _describe_free(config: Config) -> str:
+    """Return the free space of each disk that a run writes to."""
+    places = {
+        "runs": from_root(config.general.workspace_dir),
+        "caches": from_root(config.general.cache_dir),
+        "the result": from_root(config.output.destination),
+        "downloads": hub_cache_dir(config),
+    }
+    by_disk: dict[int | None, list[str]] = {}
+    for name, place in places.items():
+        by_disk.setdefault(file_system_of(place), []).append(name)
+    parts = []
+    for names in by_disk.values():
+        free = free_bytes(places[names[0]])
+        on_disk = "" if len(by_disk) == 1 else f" on the disk of {' and '.join(names)}"
+        parts += [f"{format_size(free)}{on_disk}"] if free is not None else []
+    return f"Free: {', '.join(parts)}." if parts else ""
