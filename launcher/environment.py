@@ -59,6 +59,14 @@ def choose(root: Path, environ: Mapping[str, str]) -> Environment:
     return own if first.prefix.resolve() == own.prefix.resolve() else first
 
 
+def running(root: Path) -> Environment:
+    """The environment of the Python that runs."""
+    prefix = Path(sys.prefix)
+    if prefix.resolve() == (root / FOLDER).resolve():
+        return Environment("project", prefix)
+    return Environment("conda" if (prefix / "conda-meta").is_dir() else "venv", prefix)
+
+
 def check_active(env: Environment, found: Interpreter | None) -> None:
     """Raise `Failure` if the active environment has no Python, or a version that Darkroom does not support."""
     if found is None:

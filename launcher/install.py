@@ -42,7 +42,7 @@ class Job(NamedTuple):
         return self.env.prefix / CONSTRAINTS
 
 
-def ensure(job: Job) -> dict[Package, Installed]:
+def ensure(job: Job, progress: Progress | None = None) -> dict[Package, Installed]:
     """Install everything that is missing and return all installed packages. Runs in the environment's own Python."""
     prefix = job.env.prefix
     present = requirements.installed()
@@ -50,7 +50,7 @@ def ensure(job: Job) -> dict[Package, Installed]:
         return present
     if not os.access(prefix, os.W_OK):
         raise read_only(job.env)
-    progress = Progress()
+    progress = progress or Progress()
     with (
         write_errors_as_failures(job.env),
         marker.locked(prefix, WAIT_SECONDS, lambda: progress.show("Waiting for another start that is installing")),

@@ -60,6 +60,17 @@ def wanted(root: Path, extras: Iterable[str]) -> list[str]:
         raise Failure(Sentence.INCOMPLETE, path=path, reason=error, command="git checkout .") from error
 
 
+def optional(root: Path) -> list[str]:
+    """The requirements of the project and of its extras, without those of its development."""
+    path = root / "pyproject.toml"
+    try:
+        project = tomllib.loads(path.read_text(encoding="utf-8"))["project"]
+        of_extras = {extra: lines for extra, lines in project["optional-dependencies"].items() if extra != "dev"}
+        return [*(line for lines in of_extras.values() for line in lines), *project["dependencies"]]
+    except (OSError, ValueError, KeyError) as error:
+        raise Failure(Sentence.INCOMPLETE, path=path, reason=error, command="git checkout .") from error
+
+
 def tested_versions(root: Path) -> dict[Package, str]:
     """The exact versions in constraints.txt."""
     path = root / "constraints.txt"

@@ -26,6 +26,13 @@ class JobNotes:
 
 
 @dataclass(frozen=True, slots=True)
+class JobLines:
+    """New lines of a job's log."""
+
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ImageSampled:
     """An image was sampled and written; `request` counts the requests of a worker, `index` the images of a request."""
 
@@ -85,4 +92,4 @@ class JobStopped:
     request: int = 0
 
 
-JobEvent = JobProgress | JobNotes | ImageSampled | ImageAnnotated | JobFinished | JobFailed | JobStopped
+JobEvent = JobProgress | JobNotes | JobLines | ImageSampled | ImageAnnotated | JobFinished | JobFailed | JobStopped

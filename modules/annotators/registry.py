@@ -17,7 +17,7 @@ from modules.system.paths import models_dir
 CaptionSetting = Literal["threshold", "character_threshold", "exclude_tags", "keep_underscores", "initial", "detail"]
 MaskSetting = Literal["prompts", "colour", "tolerance", "threshold"]
 
-ONNX = Package("onnxruntime", extra="captioning")
+ONNX = Package("onnxruntime")
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # of a transformers model; the first one that a repository has
 
 

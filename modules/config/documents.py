@@ -139,8 +139,8 @@ With every optimizer a run that continues from a backup ends with the same weigh
 interruption, and 16-bit weights can be trained, with float32 master weights or stochastic rounding
 (`training.low_precision_updates`). The table shows the default settings.
 
-- **Package**: who implements the optimizer. Packages with an extra in brackets are installed with it:
-  `pip install ".[extra]"`.
+- **Package**: who implements the optimizer. One that is missing is installed by its
+  button in the window, or by `python -m trainer install PACKAGE`.
 - **Fused backward pass**: each weight can be updated inside the backward pass, so that only one gradient exists at a
   time. Optimizers whose step needs all weights at once cannot; with stochastic rounding, all weights exist in float32
   during their step, otherwise a few at a time do.
@@ -200,7 +200,7 @@ def _waits(spec: OptimizerSpec[Any], settings: OptimizerSettings) -> str:
 
 
 def _packages(spec: OptimizerSpec[Any], settings: OptimizerSettings) -> str:
-    packages = [f"{p.distribution or p.name}{f' ({p.extra})' if p.extra else ''}" for p in spec.packages_of(settings)]
+    packages = [p.pip_name for p in spec.packages_of(settings)]
     library = [spec.library] if spec.library else []
     return ", ".join(library + packages) or spec.factory.partition(":")[0].partition(".")[0]
 

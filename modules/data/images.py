@@ -152,7 +152,9 @@ def _identify(path: Path, file: BinaryIO) -> ImageFile.ImageFile:
         if not _is_heic(file):
             raise
     if not _can_read_heic():
-        raise BrokenImageError(path, "a HEIC image, which needs the package pillow-heif (pip install pillow-heif)")
+        raise BrokenImageError(
+            path, "a HEIC image, which needs the package pillow-heif (python -m trainer install pillow-heif)"
+        )
     return Image.open(file, formats=[_HEIC])
 
 

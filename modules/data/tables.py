@@ -258,7 +258,7 @@ def opened_table(file: Path) -> Iterator[TableFile]:
     except ImportError as error:
         raise OSError(
             errno.ENOPKG if hasattr(errno, "ENOPKG") else errno.ENOENT,
-            f"{kind} file, which needs the package pyarrow (pip install pyarrow)",
+            f"{kind} file, which needs the package pyarrow (python -m trainer install pyarrow)",
             str(file),
         ) from error
     try:

@@ -51,9 +51,11 @@ ATTENTIONS: Mapping[str, AttentionSpec] = {
         "flash",
         needs_16_bit=True,
         takes_mask=False,
-        packages=(Package("flash_attn"),),
+        packages=(Package("flash_attn", is_offered=False),),
     ),
-    "xformers": AttentionSpec("xFormers", f"{_KERNELS}:xformers", "xformers", packages=(Package("xformers"),)),
+    "xformers": AttentionSpec(
+        "xFormers", f"{_KERNELS}:xformers", "xformers", packages=(Package("xformers", is_offered=False),)
+    ),
 }
 
 

@@ -91,4 +91,5 @@ def _naming_packages(spec: OptimizerSpec[Any], settings: OptimizerSettings) -> I
         raise DarkroomError(
             f"The optimizer {spec.label} needs the package {packages[0].name}, which cannot be loaded ({error}).",
             advice=f"{packages[0].install}, or choose another optimizer.",
+            remedy="packages",
         ) from error

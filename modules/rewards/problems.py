@@ -40,7 +40,8 @@ def _packages(scorer: Scorer, scorers: Sequence[Scorer]) -> Iterator[Problem]:
     for package in spec.packages:
         if not package.is_installed:
             message = f"{spec.label} needs the package {package.name}, which is not installed."
-            yield Problem(where, message, advice=f"{package.install}, or choose another reward model.")
+            advice = f"{package.install}, or choose another reward model."
+            yield Problem(where, message, advice=advice, remedy="packages")
 
 
 def _files(path: str, scorer: Scorer, *, offline: bool, hub_cache_dir: str) -> Iterator[Problem]:

@@ -31,7 +31,7 @@ OCR = RewardSpec(
     "modules.rewards.models.ocr:make_ocr",
     "0 to 1 (completely readable)",
     is_differentiable=False,
-    packages=(Package("rapidocr", extra="ocr"), Package("onnxruntime", extra="ocr")),
+    packages=(Package("rapidocr"), Package("onnxruntime")),
 )
 
 # PickScore: a CLIP model trained on human choices between two images of a caption (Kirstain et al. 2023).

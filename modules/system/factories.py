@@ -22,12 +22,13 @@ def load_factory(reference: str) -> Any:
 class Package:
     """A Python package that a choice needs, by the name it is imported by.
 
-    `extra` names the extra of this program that installs it, if any; `distribution` is its name for pip, if different.
+    `distribution` is its name for pip, if different. `is_offered`: it is among the requirements of this program or of
+    one of its extras, so that the program can install it.
     """
 
     name: str
-    extra: str = ""
     distribution: str = ""
+    is_offered: bool = True
 
     @property
     def is_installed(self) -> bool:
@@ -36,6 +37,10 @@ class Package:
 
     @property
     def install(self) -> str:
-        """The way to install it, as the beginning of an advice: "Install NAME (pip install ...)"."""
-        name = self.distribution or self.name
-        return f'Install {name} (pip install ".[{self.extra}]")' if self.extra else f"Install {name}"
+        """The way to install it, as the beginning of an advice: "Install NAME (command)"."""
+        return f"Install {self.pip_name}" + (f" (python -m trainer install {self.pip_name})" if self.is_offered else "")
+
+    @property
+    def pip_name(self) -> str:
+        """Its name for pip."""
+        return self.distribution or self.name

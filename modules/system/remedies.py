@@ -62,6 +62,11 @@ REMEDIES: Mapping[str, Remedy] = {
             "--set backup.keep=1 keeps one rolling backup.",
         ),
         Remedy(
+            "packages",
+            "Install the packages…",
+            "python -m trainer install PACKAGE installs a package that a choice needs.",
+        ),
+        Remedy(
             "tokens",
             "Enter a token…",
             "python -m trainer secrets set huggingface_token stores a token for Hugging Face.",

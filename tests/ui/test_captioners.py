@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,12 @@ from modules.annotators.registry import CAPTIONERS, captioner_for
 from modules.data.concept import Concept
 from modules.system.factories import Package
 from tests.ui.conftest import Window
+from tests.ui.fake_child import Spawner
+from trainer.job_events import JobFinished, JobLines, JobProgress, JobStopped
 from ui.features.captions.annotate_window import AnnotateWindow
 from ui.features.captions.image_set import Source
 from ui.features.captions.opening import open_automatic_captions
+from ui.features.packages.window import InstallWindow
 
 TAGGER = "wd_vit_v3"
 
@@ -46,6 +50,42 @@ def test_one_for_photographs_is_proposed_and_then_the_last_choice(
     again = opened(window, tmp_path)
     assert again.spec == CAPTIONERS[TAGGER]
     again.close()
+
+
+def test_a_missing_package_is_installed_by_one_button(
+    window: Window, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = {"onnxruntime"}
+    monkeypatch.setattr(Package, "is_installed", property(lambda package: package.name not in missing))
+    spawn = Spawner()
+    monkeypatch.setattr(
+        "ui.features.packages.window.open_install",
+        lambda context, packages, done: InstallWindow(context, packages, done, spawn=spawn),
+    )
+    captions = opened(window, tmp_path)
+    captions.form.set("model", TAGGER)
+    window.settle()
+    captions.install_button.invoke()
+    (install,) = (w for w in window.app.root.winfo_children() if isinstance(w, InstallWindow))
+    window.settle()
+    assert install.stop_button.cget("state") == "normal"
+    spawn.last.report(JobLines(("Collecting onnxruntime",)), JobProgress("downloading package 1: onnxruntime", 0, 1))
+    window.wait_until(lambda: install.status.cget("text").startswith("downloading"), "the progress")
+    assert install.log.get("1.0", "end").strip() == "Collecting onnxruntime"
+    install.stop_button.invoke()
+    assert json.loads(spawn.last.sent[-1]) == {"command": "Stop"}
+    spawn.last.report(JobStopped("Stopped."))
+    spawn.last.end(130)
+    window.wait_until(install.again_button.winfo_manager, "the end")
+    assert captions.missing.winfo_manager()
+    install.again_button.invoke()
+    missing.clear()
+    spawn.last.report(JobFinished("Installed onnxruntime."))
+    spawn.last.end()
+    window.wait_until(lambda: not captions.missing.winfo_manager(), "the installed package")
+    assert install.status.cget("text") == "Installed onnxruntime."
+    install.close()
+    captions.close()
 
 
 def test_a_tagger_is_proposed_for_drawings_only(window: Window, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import socket
 import sys
 from functools import partial
@@ -58,11 +59,12 @@ def test_a_missing_or_failing_tensorboard_is_said(tmp_path: Path, monkeypatch: p
     )
     with pytest.raises(DarkroomError, match="ended while it started: no"):
         TensorBoardServer().start(tmp_path)
-    monkeypatch.setattr("ui.features.tensorboard.model.importlib.util.find_spec", lambda _name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     with pytest.raises(DarkroomError) as caught:
         TensorBoardServer().start(tmp_path)
     assert caught.value.message == "TensorBoard is not installed."
-    assert "pip install tensorboard" in caught.value.advice
+    assert "python -m trainer install tensorboard" in caught.value.advice
+    assert caught.value.remedy == "packages"
 
 
 class _Server(TensorBoardServer):
@@ -97,7 +99,8 @@ def test_the_button_opens_the_browser_and_the_setting_keeps_it_running() -> None
         _AtOnce(),
         lambda: config[0],
         said.append,
-        failures.append,
+        lambda failure: failures.append(failure) or bool(failure.offer),  # type: ignore[func-returns-value]
+        install=lambda: said.append("installed"),
         may_expose=lambda _folder, _asks: True,
         open_address=opened.append,
         server=server,
@@ -112,7 +115,10 @@ def test_the_button_opens_the_browser_and_the_setting_keeps_it_running() -> None
     assert server.started[-1] == ("runs", 7000, True)
     server.error = DarkroomError("TensorBoard is not installed.", advice="Install it.")
     control.open()
-    assert [(f.message, f.advice) for f in failures] == [("TensorBoard is not installed.", "Install it.")]
+    assert [(f.message, f.advice, f.offer) for f in failures] == [("TensorBoard is not installed.", "Install it.", "")]
+    server.error = DarkroomError("TensorBoard is not installed.", advice="Install it.", remedy="packages")
+    control.open()
+    assert (failures[-1].offer, said[-1]) == ("Install TensorBoard…", "installed")
     control.close()
 
 
@@ -127,6 +133,7 @@ def test_a_config_alone_exposes_nothing(tmp_path: Path, answer: str | None) -> N
         lambda: config[0],
         lambda _text: None,
         lambda _failure: None,
+        install=lambda: None,
         may_expose=partial(may_expose, preferences, asked),
         open_address=lambda _address: None,
         server=server,

@@ -333,7 +333,7 @@ def test_heic_without_its_package_names_it(tmp_path: Path, monkeypatch: pytest.M
         (tmp_path / name).write_bytes(HEIC)
     result = scan(tmp_path)
     assert set(reasons(result).values()) == {
-        "a HEIC image, which needs the package pillow-heif (pip install pillow-heif)"
+        "a HEIC image, which needs the package pillow-heif (python -m trainer install pillow-heif)"
     }
 
 

@@ -192,4 +192,6 @@ def test_without_its_package_an_arrow_file_names_it(tmp_path: Path, monkeypatch:
     save_to_disk(tmp_path / "saved")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     result = scan(tmp_path / "saved")
-    assert "needs the package pyarrow (pip install pyarrow)" in reasons(result)["data-00000-of-00002.arrow"]
+    assert (
+        "needs the package pyarrow (python -m trainer install pyarrow)" in reasons(result)["data-00000-of-00002.arrow"]
+    )

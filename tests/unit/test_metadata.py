@@ -199,7 +199,7 @@ def test_a_parquet_file_without_its_package(folder: Path, monkeypatch: pytest.Mo
     (folder / "metadata.parquet").write_bytes(b"PAR1")
     result = scan(folder)
     assert reasons(result) == [
-        ("metadata.parquet", "a Parquet file, which needs the package pyarrow (pip install pyarrow)")
+        ("metadata.parquet", "a Parquet file, which needs the package pyarrow (python -m trainer install pyarrow)")
     ]
 
 

@@ -509,11 +509,11 @@ def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, monkeypatch: 
         first, second = problems_of(scorers, tmp_path, held_out_reward=held_out)
         assert (first.path, first.severity) == (path, "error")
         assert first.message == "Readable text (OCR) needs the package rapidocr, which is not installed."
-        assert first.advice == 'Install rapidocr (pip install ".[ocr]"), or choose another reward model.'
+        assert first.advice == "Install rapidocr (python -m trainer install rapidocr), or choose another reward model."
         assert "onnxruntime" in second.message
     with pytest.raises(DarkroomError, match="needs the package rapidocr, which cannot be loaded") as caught:
         load_reader()
-    assert 'pip install ".[ocr]"' in caught.value.advice
+    assert "trainer install rapidocr" in caught.value.advice
 
 
 # ---- several reward models

@@ -20,7 +20,16 @@ from trainer.cli.program import Verb
 from trainer.cli.signals import on_signal
 from trainer.event_lines import to_line
 from trainer.job import Job
-from trainer.job_events import ImageAnnotated, JobEvent, JobFailed, JobFinished, JobNotes, JobProgress, JobStopped
+from trainer.job_events import (
+    ImageAnnotated,
+    JobEvent,
+    JobFailed,
+    JobFinished,
+    JobLines,
+    JobNotes,
+    JobProgress,
+    JobStopped,
+)
 from trainer.jobs.registry import JOBS
 from trainer.jobs.spec import JobSpec, request_in, validate_settings
 
@@ -117,6 +126,9 @@ def _show_on_terminal(event: JobEvent, meter: Meter) -> None:
         case JobNotes():
             for note in event.notes:
                 meter.line(note)
+        case JobLines():
+            for line in event.lines:
+                meter.line(line)
         case ImageAnnotated() if event.problem:
             meter.line(f"{event.path}: {event.problem}")
 

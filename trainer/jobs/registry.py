@@ -29,6 +29,7 @@ _RECORDS: Mapping[str, str] = {
     "caption": "caption:CAPTION",
     "mask": "mask:MASK",
     "bundle": "bundle:BUNDLE",
+    "install": "install:INSTALL",
 }
 
 

@@ -11,8 +11,10 @@ import sys
 from collections.abc import Iterator
 
 from modules.config.schema import Config
+from modules.config.usage import scorers_of
 from modules.families.attention import ATTENTIONS, usable_attentions
 from modules.optim.registry import optimizer_spec
+from modules.rewards.registry import REWARDS
 from modules.system import hardware
 from modules.system.problem import Problem
 
@@ -80,4 +82,14 @@ def problems_of_packages(config: Config) -> Iterator[Problem]:
                 "training.optimizer",
                 f"The optimizer {spec.name} needs the package {package.name}, which is not installed.",
                 advice=f"{package.install}, or choose another optimizer.",
+                remedy="packages" if package.is_offered else "",
             )
+
+
+def missing_packages(config: Config) -> tuple[str, ...]:
+    """Return the packages that the choices of a config lack and that the program can install, by their pip names."""
+    scorers = scorers_of(config)
+    packages = list(optimizer_spec(config.training.optimizer).packages_of(config.training.optimizer))
+    for scorer in scorers.all if scorers is not None else ():
+        packages += REWARDS[scorer.kind].packages
+    return tuple(dict.fromkeys(p.pip_name for p in packages if p.is_offered and not p.is_installed))

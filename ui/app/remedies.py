@@ -33,6 +33,12 @@ def add_remedy_actions(context: Context) -> None:
             help="Train it after the other runs",
         ),
         Action(
+            "install_packages",
+            "Install what the config lacks…",
+            partial(_install_packages, context),
+            help="Install the packages that the optimizer and the reward models need",
+        ),
+        Action(
             "space",
             "Free space…",
             lambda: load_factory("ui.features.space.window:open_space")(context),
@@ -62,6 +68,18 @@ def _train_as_found(context: Context) -> None:
 
     find = load_factory("trainer.preflight.model:family_found")
     context.pump.background.run(partial(find, config), change)
+
+
+def _install_packages(context: Context) -> None:
+    find = load_factory("trainer.preflight.requirements:missing_packages")
+
+    def install(packages: tuple[str, ...]) -> None:
+        if packages:
+            context.links.install_packages(packages, context.field_problems.check_again)
+        else:
+            context.notify("No package is missing.")
+
+    context.pump.background.run(partial(find, context.form.config), install)
 
 
 def _add_to_queue(context: Context) -> None:

@@ -96,6 +96,7 @@ class App:
             lambda: self.form.config,
             self._notify,
             self.context.interaction.show_failure,
+            install=lambda: self.context.links.install_packages(("tensorboard",), self.tensorboard.open),
             may_expose=partial(may_expose, self.context.preferences, self.context.interaction),
         )
         self.closing = Closing(self.context, self.queue, close=self.close, save=lambda: self.session_saver.save_soon())

@@ -76,6 +76,7 @@ class FeatureLinks:
     show_losses: Callable[[Sequence[Path]], object]  # on the grid of the concept that has the first of these images
     write_captions: Callable[[Concept | None], object]  # with a model; None: of the first concept
     choose_base_model: Callable[[Context], object]  # of the form of a context
+    install_packages: Callable[[Sequence[str], Callable[[], object]], object]  # by pip name; then call a function
     train_on: Callable[
         [str, Mapping[str, object]], object
     ]  # another family, with the settings that name its base model

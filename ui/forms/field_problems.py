@@ -52,6 +52,12 @@ class FieldProblems:
         self._check_rules()
         self._files_soon()
 
+    def check_again(self) -> None:
+        """Check the config anew: what it refers to has changed."""
+        for check in (self._rules, self._files):
+            check.forget()
+        self.check()
+
     def _check_rules(self) -> None:
         """Apply the rules. What a built-in preset lacks by design is not marked as a mistake: the start reports it."""
         form = self._form
@@ -130,6 +136,10 @@ class _Check:
         self._config, self._shipped_config = config, shipped
         if self._job is None:
             self._begin(config)
+
+    def forget(self) -> None:
+        """Let the same config be checked again."""
+        self._config = None
 
     def _begin(self, config: Config) -> None:
         function, shipped = self._function, self._shipped_config

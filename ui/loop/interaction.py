@@ -24,6 +24,7 @@ ACTIONS_OF_REMEDIES: Mapping[str, str] = {
     "captions": "auto_captions",
     "queue": "add_to_queue",
     "space": "space",
+    "packages": "install_packages",
     "tokens": "tokens",
 }
 """The window's action for each remedy (`modules/system/remedies.py`) that has a button among the findings."""

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Literal
 from modules.settings.field import Section
 from trainer.child.job import ChildJob, JobEnded, send_job
 from trainer.child.process import Spawn, spawn_trainer
-from trainer.job_events import ImageAnnotated, JobEvent, JobFailed, JobFinished, JobNotes, JobProgress, JobStopped
+from trainer.job_events import (
+    ImageAnnotated,
+    JobEvent,
+    JobFailed,
+    JobFinished,
+    JobLines,
+    JobNotes,
+    JobProgress,
+    JobStopped,
+)
 from ui.loop.interaction import Failure
 from ui.loop.signal import Signal
 
@@ -63,6 +72,8 @@ def apply_event(state: JobState, event: JobEvent | JobEnded) -> JobState:
             return replace(state, what=what, share=share, detail=_progress_text(done, total, left))
         case JobNotes(notes=notes):
             return replace(state, notes=(*state.notes, *notes))
+        case JobLines(lines=lines):
+            return replace(state, lines=(*state.lines, *lines)[-_MAX_LINES:])
         case ImageAnnotated():
             return replace(state, lines=(*state.lines, *_annotation_lines(event))[-_MAX_LINES:])
         case JobFinished(message=message, paths=paths, notes=notes):

@@ -13,7 +13,7 @@ from modules.optim.terms.general import advanced_setting
 from modules.settings.field import Setting, When
 from modules.system.factories import Package
 
-BITSANDBYTES = Package("bitsandbytes", extra="cuda")
+BITSANDBYTES = Package("bitsandbytes")
 _BLOCK = 256  # weights that share a scale
 
 IN_8_BITS = When("optim_bits", ("8",))

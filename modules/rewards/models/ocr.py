@@ -85,6 +85,7 @@ def load_reader() -> Callable[[Image.Image], str]:
         raise DarkroomError(
             f"{REWARDS['ocr'].label} needs the package {package.name}, which cannot be loaded ({error}).",
             advice=f"{package.install}, or choose another reward model.",
+            remedy="packages",
         ) from error
 
     def read(image: Image.Image) -> str:

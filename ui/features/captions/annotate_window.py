@@ -96,7 +96,11 @@ class AnnotateWindow(Window):
         scroll.pack(fill="both", expand=True, padx=(px(PAD), 0))
         self.help = WrappedText(scroll.body, theme, role="small", colour="muted")
         self.help.pack(fill="x", pady=(0, px(4)))
-        self.missing = WrappedText(scroll.body, theme, role="small", colour="warning")
+        self.missing = Panel(scroll.body, theme)
+        self.missing_text = Text(self.missing, theme, role="small", colour="warning")
+        self.missing_text.pack(side="left")
+        self.install_button = Button(self.missing, theme, "Install…", self.install, height=24)
+        self.install_button.pack(side="left", padx=(GAP, 0))
         card = Card(scroll.body, theme)
         card.pack(fill="x")
         first = ("model", "mode")
@@ -133,16 +137,30 @@ class AnnotateWindow(Window):
         spec = self.spec
         if not self.runner.state.is_active:
             self._show_status("", "label")  # it was about the model before
-        missing = [p for p in spec.packages if not p.is_installed]
+        missing = self._missing()
         lines = [spec.help]
         if spec.files is not None:
             lines.append(f"Files: {spec.files.description}.{f' Licence: {spec.licence}.' if spec.licence else ''}")
         self.help.set_text("\n".join(lines))
-        self.missing.set_text("\n".join(f"{p.install}." for p in missing))
+        are = "is" if len(missing) == 1 else "are"
+        self.missing_text.set_text(f"{' and '.join(missing)} {are} not installed.")
         if missing:
             self.missing.pack(fill="x", pady=(0, self.theme.px(8)), after=self.help)
         else:
             self.missing.pack_forget()
+
+    def _missing(self) -> list[str]:
+        """Return the packages that the chosen model lacks."""
+        return [package.pip_name for package in self.spec.packages if not package.is_installed]
+
+    def install(self) -> None:
+        """Install the packages that the chosen model lacks."""
+        if missing := self._missing():
+            self._context.links.install_packages(missing, self._follow_installation)
+
+    def _follow_installation(self) -> None:
+        if self.winfo_exists():
+            self._show_model()
 
     # -- running
 
@@ -155,9 +173,8 @@ class AnnotateWindow(Window):
         except DarkroomError as error:
             self._show_status(str(error), "error")
             return
-        missing = [p for p in self.spec.packages if not p.is_installed]
-        if missing:
-            self._show_status(f"{missing[0].install}, or choose another model.", "error")
+        if missing := self._missing():
+            self._show_status(f"Install {' and '.join(missing)}, or choose another model.", "error")
             return
         if self.what == "captions":
             self._context.preferences.change(captioner=self.spec.name)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from modules.config.schema import Config
 from modules.system.errors import DarkroomError
-from modules.system.factories import load_factory
+from modules.system.factories import Package, load_factory
 from modules.system.paths import from_root
 from ui.forms.preferences import Preferences
 from ui.loop.background import Background
@@ -36,13 +36,14 @@ class TensorBoardControl:
         notify: Callable[[str], None],
         show_failure: Callable[[Failure], object],
         *,
+        install: Callable[[], object],
         may_expose: Callable[[Path, bool], bool],
         open_address: Callable[[str], object] = lambda address: load_factory("webbrowser:open")(address),
         server: TensorBoardServer | None = None,
     ) -> None:
         self._background, self._config, self._notify = background, config, notify
         self._show_failure, self._open_address = show_failure, open_address
-        self._may_expose = may_expose
+        self._install, self._may_expose = install, may_expose
         self._server = server or TensorBoardServer()
         self._is_starting = False
 
@@ -79,7 +80,10 @@ class TensorBoardControl:
             self._is_starting = False
             if not isinstance(error, DarkroomError):
                 _log.error("TensorBoard could not be started", exc_info=error)
-            self._show_failure(failure_of("TensorBoard could not be started", error))
+            failure = failure_of("TensorBoard could not be started", error)
+            is_missing = isinstance(error, DarkroomError) and error.remedy == "packages"
+            if self._show_failure(replace(failure, offer="Install TensorBoard…" if is_missing else "")) and is_missing:
+                self._install()
 
         self._background.run(lambda: self._server.start(folder, port=port, is_exposed=is_exposed), succeed, fail)
 
@@ -133,10 +137,9 @@ class TensorBoardServer:
         host = EVERYWHERE if is_exposed else LOCAL
         if not (self.is_running and self._serves == (folder, host)):
             self.stop()
-            if importlib.util.find_spec("tensorboard") is None:
-                raise DarkroomError(
-                    "TensorBoard is not installed.", advice="Install it with: pip install tensorboard. Then try again."
-                )
+            if not Package("tensorboard").is_installed:
+                advice = f"{Package('tensorboard').install}, then try again."
+                raise DarkroomError("TensorBoard is not installed.", advice=advice, remedy="packages")
             self._port = free_port(port, host=host)
             command = command_of(folder, host, self._port)
             self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)

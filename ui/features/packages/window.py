@@ -1,0 +1,108 @@
+"""The window that installs packages which a choice needs: progress, pip's log, and Stop."""
+
+from __future__ import annotations
+
+import importlib
+import tkinter as tk
+from collections.abc import Callable, Sequence
+
+from trainer.child.process import Spawn, spawn_trainer
+from trainer.jobs.registry import JOBS
+from trainer.jobs.spec import validate_settings
+from ui.forms.context import Context
+from ui.loop.jobs import JobRunner
+from ui.widgets.controls import Button
+from ui.widgets.dialog import Window, close_windows
+from ui.widgets.panel import Panel, WrappedText
+from ui.widgets.progress import ThinBar
+from ui.widgets.theme import GAP, PAD
+
+_SIZE = (680, 400)
+
+
+class InstallWindow(Window):
+    """Installs at once, in a process of its own; closing the window stops it. `done()` is called once it has ended."""
+
+    def __init__(
+        self,
+        context: Context,
+        packages: Sequence[str],
+        done: Callable[[], object] = lambda: None,
+        *,
+        spawn: Spawn = spawn_trainer,
+    ) -> None:
+        super().__init__(context.root, context.theme, f"Install {', '.join(packages)}")
+        self._context, self._done, self._packages = context, done, tuple(packages)
+        self.runner = JobRunner(spawn=spawn)
+        theme, pad = context.theme, context.theme.px(PAD)
+        about = (
+            f"Installs {' and '.join(packages)} where Darkroom's own packages are, in the version that it was tested "
+            "with. Stop removes what is not complete."
+        )
+        WrappedText(self, theme, about, colour="muted").pack(fill="x", padx=pad, pady=(pad, 0))
+        footer = Panel(self, theme)
+        footer.pack(side="bottom", fill="x", padx=pad, pady=pad)
+        self.close_button = Button(footer, theme, "Close", self.close, width=92)
+        self.close_button.pack(side="right")
+        self.stop_button = Button(footer, theme, "Stop", self.runner.stop, width=92)
+        self.stop_button.pack(side="right", padx=(0, GAP))
+        self.again_button = Button(footer, theme, "Try again", self.start, width=110)
+        self.bar = ThinBar(self, theme, on="window")
+        self.bar.pack(fill="x", padx=pad, pady=(pad, 0))
+        self.status = WrappedText(self, theme, colour="label")
+        self.status.pack(fill="x", padx=pad, pady=theme.px(8))
+        self.log = tk.Text(
+            self, height=8, wrap="char", borderwidth=0, highlightthickness=0, state="disabled", padx=theme.px(8),
+            pady=theme.px(6), font=theme.font("small"), background=theme.colour("card"),
+            foreground=theme.colour("muted"),
+        )  # fmt: skip
+        self.log.pack(fill="both", expand=True, padx=pad)
+        self._unsubscribe = self.runner.changed.subscribe(lambda: context.pump.redraw_soon(self, self._show))
+        context.pump.add_source(self.runner.drain)
+        self.start()
+        self.appear(*_SIZE)
+
+    def start(self) -> None:
+        """Begin the installation, or begin it again."""
+        job = JOBS["install"]
+        self.runner.start(job, validate_settings(job.settings, {"packages": self._packages}))
+        self._show()
+
+    def destroy(self) -> None:
+        """Also stop the installation."""
+        self._unsubscribe()
+        self.runner.stop()
+        self._context.pump.remove_source(self.runner.drain)
+        self._context.pump.forget(self)
+        self.runner.close()
+        super().destroy()
+        self._finish()
+
+    def _finish(self) -> None:
+        importlib.invalidate_caches()  # so that this process finds what was installed
+        self._done()
+
+    def _show(self) -> None:
+        state = self.runner.state
+        self.bar.set(state.share)
+        failure = state.failure
+        self.status.recolour("error" if failure is not None else "label")
+        self.status.set_text(f"{failure.message} {failure.advice}".strip() if failure is not None else state.status)
+        self.log.configure(state="normal")
+        self.log.delete("1.0", "end")
+        self.log.insert("1.0", "\n".join(state.lines))
+        self.log.see("end")
+        self.log.configure(state="disabled")
+        self.stop_button.set_enabled(state.stage == "running")
+        if state.stage in ("failed", "stopped"):
+            self.again_button.pack(side="right", padx=(0, GAP))
+        else:
+            self.again_button.pack_forget()
+        if state.stage == "finished":
+            self._finish()
+
+
+def open_install(context: Context, packages: Sequence[str], done: Callable[[], object] = lambda: None) -> InstallWindow:
+    """Open the window, which begins at once; one that is already open is closed."""
+    close_windows(context.root, InstallWindow)
+    return InstallWindow(context, packages, done)
