@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import torch
 
 from modules.system.errors import DarkroomError
+from modules.system.file_errors import plain_reason
 from modules.system.network import network_of_machines
 from modules.system.ranks import ONLY_RANK, Rank, meeting_place
 
@@ -339,7 +340,7 @@ def connect(rank: Rank, *, device_type: str) -> Ranks:
         if distributed.is_initialized():
             distributed.destroy_process_group()
         raise DarkroomError(
-            f"The {rank} could not meet the others at {host}:{port}: {error}",
+            f"The {rank} could not meet the others at {host}:{port}: {plain_reason(error)}.",
             advice="Start all processes with torchrun or srun, and check that no firewall separates the machines.",
         ) from error
     assert control is not None, "every process belongs to the group of all"

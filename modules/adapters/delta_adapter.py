@@ -208,7 +208,7 @@ def layer_at(module: nn.Module, path: str, adapter: str) -> AdaptedLayer:
     layer = module.get_submodule(path)
     if not isinstance(layer, AdaptedLayer) or getattr(layer, "groups", 1) != 1:
         raise DarkroomError(
-            f"{adapter} cannot be trained on {path}, a {type(layer).__name__}.", advice="Choose other layers."
+            f"{adapter} cannot be trained on {path}, a layer of another kind.", advice="Choose other layers."
         )
     return layer
 

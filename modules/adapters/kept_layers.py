@@ -90,7 +90,7 @@ def kept_layer(layer: AdapterLayer, target: nn.Module, *, where: str) -> KeptLay
     """
     if not isinstance(target, _WithWeight) or getattr(target, "groups", 1) != 1 or target.weight is None:
         raise DarkroomError(
-            f"{where} changes {layer.part}.{layer.path}, a {type(target).__name__}, which is not supported.",
+            f"{where} changes {layer.part}.{layer.path}, a layer of a kind for which that is not supported.",
             advice="Choose to leave out the other layers, on the Training page.",
         )
     kept = KeptLayer(layer, tuple(target.weight.shape), where=where).to(target.weight.device)

@@ -330,7 +330,7 @@ def _plain_layer(module: nn.Module, layer: AdapterLayer, where: str) -> AdapterL
     base = module.get_submodule(layer.path)
     if not isinstance(base, nn.Linear | nn.Conv2d):
         raise DarkroomError(
-            f"{where} has a LoRA on {layer.part}.{layer.path}, a {type(base).__name__}, which cannot have one.",
+            f"{where} has a LoRA on {layer.part}.{layer.path}, a layer of a kind that cannot have one.",
             advice="Choose other layers, on the Training page: those that are not trained are kept as they are.",
         )
     down, up = plain_lora(layer, weight_shape(base), where=where)

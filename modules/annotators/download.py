@@ -11,6 +11,7 @@ from modules.annotators.registry import ModelFiles, find_place
 from modules.formats.diffusers_folder import OnBytes, byte_progress_bar
 from modules.system.atomic import atomic_file
 from modules.system.errors import DarkroomError
+from modules.system.file_errors import plain_reason
 from modules.system.paths import models_dir
 from modules.system.secrets import HubAccess
 
@@ -50,7 +51,7 @@ def _download_from_hub(files: ModelFiles, hub: HubAccess, hub_cache_dir: str, on
                 )
             )
         except (LocalEntryNotFoundError, HfHubHTTPError, OSError, ValueError) as error:
-            raise _failure(files, str(error).splitlines()[0] if str(error) else type(error).__name__) from error
+            raise _failure(files, plain_reason(error)) from error
         if all((folder / name).is_file() for name in (*files.names, *([weights] if weights else []))):
             return folder
     raise _failure(files, "a file is missing in the repository")
@@ -72,8 +73,8 @@ def _download_from_address(files: ModelFiles, on_bytes: OnBytes) -> Path:
             if files.md5 and digest.hexdigest() != files.md5:
                 raise _failure(files, "the file that arrived is not the published one (its MD5 sum differs)")
     except (URLError, OSError) as error:
-        reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
-        raise _failure(files, str(reason)) from error
+        cause = getattr(error, "reason", None)
+        raise _failure(files, plain_reason(cause if isinstance(cause, Exception) else error)) from error
     return destination
 
 

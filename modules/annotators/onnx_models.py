@@ -16,6 +16,7 @@ from PIL import Image
 from modules.annotators.protocol import Captioner, CaptionSettings, Masker, MaskSettings, SoftMask, split_list
 from modules.annotators.registry import ONNX
 from modules.system.errors import DarkroomError
+from modules.system.file_errors import plain_reason
 
 
 class Session(Protocol):
@@ -39,7 +40,7 @@ def open_session(file: Path, device: str) -> Session:
         runtime = importlib.import_module(ONNX.name)
     except ImportError as error:
         raise DarkroomError(
-            f"{file.name} needs the package {ONNX.name}, which cannot be loaded ({error}).",
+            f"{file.name} needs the package {ONNX.name}, which cannot be loaded ({plain_reason(error)}).",
             advice=f"{ONNX.install}, or choose another model.",
         ) from error
     wanted = ["CPUExecutionProvider"]
@@ -49,7 +50,7 @@ def open_session(file: Path, device: str) -> Session:
         session: Session = runtime.InferenceSession(str(file), providers=wanted)
     except Exception as error:
         raise DarkroomError(
-            f"The model file {file} cannot be loaded: {str(error).splitlines()[0]}",
+            f"The model file {file} cannot be loaded: {plain_reason(error)}.",
             advice="Delete it, so that it is downloaded again.",
         ) from error
     return session
@@ -171,7 +172,7 @@ def read_tags(file: Path) -> tuple[Tag, ...]:
             return tuple(Tag(row["name"], row["category"]) for row in csv.DictReader(rows))
     except (OSError, ValueError, KeyError, csv.Error) as error:
         raise DarkroomError(
-            f"The table of tags {file} cannot be read: {error!r}.",
+            f"The table of tags {file} cannot be read: {plain_reason(error)}.",
             advice="Delete it, so that it is downloaded again.",
         ) from error
 

@@ -19,6 +19,7 @@ from modules.annotators.protocol import Captioner, CaptionSettings, Detail, Mask
 from modules.formats.stored_tensors import read_stored
 from modules.system.devices import resolve_device
 from modules.system.errors import DarkroomError
+from modules.system.file_errors import plain_reason
 
 _PICKLED = "pytorch_model.bin"
 
@@ -38,7 +39,7 @@ def load_pretrained(folder: Path, model_class: str, device: str) -> tuple[Any, A
         model = _load_model(folder, getattr(transformers, model_class))
     except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
         raise DarkroomError(
-            f"The model in {folder} cannot be loaded: {str(error).splitlines()[0] if str(error) else error!r}",
+            f"The model in {folder} cannot be loaded: {plain_reason(error)}.",
             advice="Delete the folder, so that the model is downloaded again.",
         ) from error
     return model.to(place).eval(), processor, place

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from modules.system.file_errors import plain_reason
 from modules.system.paths import PROGRAM_ROOT
 from modules.system.problem import Problem, shown
 
@@ -72,7 +73,7 @@ def read_list(
     try:
         content = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
-        message = f"The file {path} with the {kind.name} cannot be read: {error}."
+        message = f"The file {path} with the {kind.name} cannot be read: {plain_reason(error)}."
         notes.append(Problem(kind.list_path, message, "warning"))
         return None
     is_ours = isinstance(content, dict)

@@ -8,6 +8,7 @@ from modules.data.hub import HubDataset
 from modules.data.scan import READ_SUFFIXES
 from modules.formats.diffusers_folder import OnBytes, byte_progress_bar
 from modules.system.errors import DarkroomError
+from modules.system.file_errors import plain_reason
 from modules.system.secrets import WHERE_TO_ENTER, HubAccess
 
 
@@ -33,10 +34,9 @@ def download(dataset: HubDataset, *, cache_dir: str, hub: HubAccess, on_bytes: O
             tqdm_class=byte_progress_bar(on_bytes),
         )
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError, ValueError) as error:
-        lines = str(error).splitlines() or [type(error).__name__]
         raise DarkroomError(
-            f"The data set {dataset.name} could not be downloaded from Hugging Face: {lines[0]} The request used "
-            f"{hub.description}.",
+            f"The data set {dataset.name} could not be downloaded from Hugging Face: {plain_reason(error)}. "
+            f"The request used {hub.description}.",
             advice=f"Check its name and the connection. If it is gated or private, accept its terms at "
             f"huggingface.co/datasets/{dataset.name} and enter a token with access to it: {WHERE_TO_ENTER}.",
         ) from error

@@ -18,6 +18,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, Protocol
 
+from modules.system.file_errors import plain_reason
 from modules.system.regular_files import read_regular
 
 # Folders of data sets that the package `datasets` saved (`save_to_disk`): which of their files hold the rows.
@@ -271,4 +272,6 @@ def opened_table(file: Path) -> Iterator[TableFile]:
     except (pyarrow.ArrowException, OSError, ValueError, KeyError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # pyarrow's own errors, about a truncated file, have no number
-        raise OSError(errno.EINVAL, f"not a readable {kind.split()[1]} file ({error})", str(file)) from error
+        raise OSError(
+            errno.EINVAL, f"not a readable {kind.split()[1]} file ({plain_reason(error)})", str(file)
+        ) from error

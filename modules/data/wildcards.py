@@ -13,6 +13,7 @@ from pathlib import Path
 
 from modules.data.links import leads_out
 from modules.system.errors import DarkroomError
+from modules.system.file_errors import plain_reason
 from modules.system.seeds import derive_seed
 
 _CHOICE = re.compile(r"\{([^{}|]*\|[^{}]*)\}")
@@ -94,6 +95,8 @@ def _lines(folder: Path | None, name: str) -> list[str]:
             raise DarkroomError(f"{path} is larger than any wildcard file.", advice="Choose another folder.")
         text = path.read_text(encoding="utf-8-sig", errors="replace")
     except OSError as error:
-        raise DarkroomError(f"{path} cannot be read: {error}.", advice="Close other programs that use it.") from error
+        raise DarkroomError(
+            f"{path} cannot be read: {plain_reason(error)}.", advice="Close other programs that use it."
+        ) from error
     lines = (line.strip() for line in text.splitlines())
     return [line for line in lines if line and not line.startswith("#")]

@@ -17,6 +17,7 @@ from modules.formats.headers import UnreadableFileError, read_header
 from modules.formats.repository import THREE_WAYS, UNWANTED, MissingModelError, refusal, wanted_files
 from modules.formats.safetensors_io import DTYPES
 from modules.system.errors import DarkroomError
+from modules.system.file_errors import plain_reason
 from modules.system.paths import from_root
 from modules.system.regular_files import read_regular
 from modules.system.secrets import HubAccess
@@ -98,7 +99,7 @@ def read_json(folder: Path, *names: str) -> dict[str, Any]:
         data = json.loads(read_regular(file, _MAX_JSON_BYTES))
     except (OSError, ValueError, RecursionError) as error:
         raise DarkroomError(
-            f"The model in {folder} is incomplete: {'/'.join(names)} cannot be read ({error}).",
+            f"The model in {folder} is incomplete: {'/'.join(names)} cannot be read ({plain_reason(error)}).",
             advice="Download it again.",
         ) from error
     if not isinstance(data, dict):
@@ -138,7 +139,7 @@ def read_part(folder: Path, name: str, kind: Any, dtype: torch.dtype, *, prefix:
             )
     except (OSError, ValueError, RuntimeError) as error:
         raise DarkroomError(
-            f"The {name} of the model in {folder} cannot be read: {str(error).splitlines()[0]}",
+            f"The {name} of the model in {folder} cannot be read: {plain_reason(error)}.",
             advice="The folder must hold it as .safetensors in diffusers layout. If it is damaged, download it again.",
         ) from error
     missing = [*loading["missing_keys"], *loading["mismatched_keys"]]

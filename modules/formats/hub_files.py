@@ -9,6 +9,7 @@ from pathlib import Path
 from modules.formats.diffusers_folder import byte_progress_bar
 from modules.formats.published_files import FileRequest, find_file
 from modules.system.errors import DarkroomError
+from modules.system.file_errors import plain_reason
 from modules.system.secrets import HubAccess
 
 
@@ -55,7 +56,7 @@ def _fetch(wanted: FileRequest, downloads: Downloads, needed_by: str) -> Path:
         )
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError, ValueError) as error:
         raise DarkroomError(
-            f"{needed_by} needs {wanted.words}, which could not be downloaded: {str(error).splitlines()[0]}",
+            f"{needed_by} needs {wanted.words}, which could not be downloaded: {plain_reason(error)}.",
             advice="Check the connection, or download it yourself and enter its path in the settings.",
         ) from error
     missing = [name for name in wanted.published.names if not (folder / name).is_file()]

@@ -20,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 from modules.formats.lazy_tensors import LazyTensor
 from modules.system.atomic import atomic_file
 from modules.system.errors import DarkroomError
+from modules.system.file_errors import plain_reason
 
 CODES = {
     torch.float64: "F64",
@@ -104,7 +105,7 @@ def read_safetensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
-        raise DarkroomError(f"{path} is not a complete safetensors file: {error}.") from error
+        raise DarkroomError(f"{path} is not a complete safetensors file: {plain_reason(error)}.") from error
 
 
 def _header(tensors: Mapping[str, Writable], metadata: Mapping[str, str], dtype: torch.dtype | None) -> bytes:

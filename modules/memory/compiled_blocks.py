@@ -15,12 +15,15 @@ a backward pass must recompute a block just as it was computed.
 from __future__ import annotations
 
 import functools
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
+
+from modules.system.file_errors import plain_reason
 
 Forward = Callable[..., Any]
 
@@ -175,9 +178,8 @@ def _reason(error: BaseException) -> str:
     """Return why compiling failed, as the end of a sentence, from the first cause of an error."""
     while (cause := getattr(error, "inner_exception", None) or error.__cause__) is not None:
         error = cause
-    text = f"{type(error).__name__}: {error}"
+    text = "".join(traceback.format_exception_only(error))
     for sign, reason in _WHAT_IS_MISSING:
         if sign.lower() in text.lower():
             return reason
-    first = text.strip().splitlines()[0]
-    return f"of an error: {first[:200]}"
+    return f"of an error: {plain_reason(error)[:200]}"

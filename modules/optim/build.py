@@ -15,6 +15,7 @@ from modules.optim.registry import optimizer_spec
 from modules.optim.spec import OptimizerSettings, OptimizerSpec
 from modules.system.errors import DarkroomError
 from modules.system.factories import load_factory
+from modules.system.file_errors import plain_reason
 
 # Steps of optimizers that read memory in order: bitsandbytes' kernels, and the factored state of adv-optm.
 #
@@ -89,7 +90,8 @@ def _naming_packages(spec: OptimizerSpec[Any], settings: OptimizerSettings) -> I
         if not packages:
             raise
         raise DarkroomError(
-            f"The optimizer {spec.label} needs the package {packages[0].name}, which cannot be loaded ({error}).",
+            f"The optimizer {spec.label} needs the package {packages[0].name}, which cannot be loaded "
+            f"({plain_reason(error)}).",
             advice=f"{packages[0].install}, or choose another optimizer.",
             remedy="packages",
         ) from error

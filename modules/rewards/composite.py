@@ -70,7 +70,8 @@ class CompositeReward:
         blind = [reward_model.name for reward_model in self.reward_models if not reward_model.reward.is_differentiable]
         if blind:
             raise DarkroomError(
-                f"Not differentiable: {', '.join(blind)}. The training method needs differentiable rewards.",
+                f"The training method needs rewards that can be traced back to the images: not those of "
+                f"{', '.join(blind)}.",
                 advice="Remove it from the reward models, or choose it as the held-out reward, which is only logged.",
             )
 

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from pathlib import Path
 
 NO_THREAD = "can't start new thread"
 """Python's message if the system has no memory, or no number, for another thread."""
 
+_NUMBER = re.compile(r"\[(?:Errno|WinError) -?\d+\]\s*")
+_CLASS = re.compile(r"(?:Got:?\s*)?\b(?:[\w.]*[a-z]Error|[\w.]*Exception)\b:?\s*")
+_CONNECTION = re.compile(
+    r"Max retries exceeded|Connection(?: |Pool)|name resolution|Name or service not known|getaddrinfo"
+)
 _FULL = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}
 _DENIED = {errno.EACCES, errno.EPERM}
 
@@ -67,6 +73,20 @@ def describe_file_error(error: OSError) -> tuple[str, str]:
             return f"Too many files are open: {file} could not be opened.", "Close other programs and try again."
         case _:
             return f"{file} could not be read or written: {_reason(error)}.", "Check the path and its permissions."
+
+
+def plain_reason(error: BaseException, *, names_file: bool = False) -> str:
+    """Return why something failed, as the end of a sentence: without Python's names and numbers of errors.
+
+    With `names_file` the file of an error of the file system is named, for a sentence that does not name it.
+    """
+    if isinstance(error, OSError) and error.errno is not None:
+        return describe_file_error(error)[0].rstrip(".") if names_file else _reason(error)
+    if isinstance(error, KeyError) and error.args:
+        return f"{error.args[0]} is missing"
+    lines = str(error).strip().splitlines()
+    text = _CLASS.sub("", _NUMBER.sub("", lines[0] if lines else "")).strip().rstrip(".")
+    return "the connection failed" if _CONNECTION.search(text) else text or "no reason was given"
 
 
 def _path_of(error: OSError) -> str:

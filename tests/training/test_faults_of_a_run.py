@@ -226,7 +226,9 @@ def test_a_failure_that_cannot_be_described_is_still_reported(config: Config, mo
         raise StrangeError
 
     monkeypatch.setattr("trainer.run.execute.execute", strange)
-    assert run(config).ending == RunFailed("The run failed: StrangeError.", "The log has the details.")
+    assert run(config).ending == RunFailed(
+        "The run failed, and why could not be described.", "The log has the details."
+    )
 
 
 # -- resumed from an older backup

@@ -144,7 +144,7 @@ def test_onnx_files_need_a_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(DarkroomError, match="needs the package onnxruntime") as error:
         onnx_models.open_session(tmp_path / "model.onnx", "cpu")
-    assert "captioning" in error.value.advice
+    assert "python -m trainer install onnxruntime" in error.value.advice
 
 
 @pytest.mark.parametrize(

@@ -393,13 +393,13 @@ def test_a_reference_may_contain_a_drive(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        ("def score(:", "failed: SyntaxError"),
-        ("raise ValueError('no')", "failed: ValueError: no"),
+        ("def score(:", "failed in line 1: invalid syntax"),
+        ("raise ValueError('no')", "failed in line 1: no"),
         ("score = 3", "has no function score"),
         ("def score(p, t):\n    return p.mean()", r"returned \(\); expected a tensor of shape \(3,\)"),
-        ("def score(p, t):\n    return [1.0, 2.0, 3.0]", "returned list; expected"),
-        ("def score(p, t):\n    return 1 / 0", "failed: ZeroDivisionError"),
-        ("def score(p, t):\n    return p.detach().mean(dim=(1, 2, 3))", "is not differentiable"),
+        ("def score(p, t):\n    return [1.0, 2.0, 3.0]", "returned something that is not a tensor; expected"),
+        ("def score(p, t):\n    return 1 / 0", "failed in line 2: division by zero"),
+        ("def score(p, t):\n    return p.detach().mean(dim=(1, 2, 3))", "cannot be traced back to the images"),
     ],
 )
 def test_errors_in_user_code_are_reported(tmp_path: Path, code: str, words: str) -> None:
@@ -439,11 +439,11 @@ def test_a_function_without_gradient_may_return_lists_and_miss_scores(tmp_path: 
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        ("return 3.0", "returned float; expected one number per image"),
-        ("return ['a', 'b', 'c']", "returned list; expected one number per image"),
+        ("return 3.0", "returned something other than one number per image"),
+        ("return ['a', 'b', 'c']", "returned something other than one number per image"),
         ("return [1.0, 2.0]", "returned 2 numbers for 3 images"),
-        ("return images.numpy()", "returned ndarray; expected one number per image"),
-        ("raise SystemExit(3)", "failed: SystemExit: 3"),
+        ("return images.numpy()", "returned something other than one number per image"),
+        ("raise SystemExit(3)", "failed in line 2: it ended the program"),
     ],
 )
 def test_errors_of_a_function_without_gradient_are_reported(tmp_path: Path, code: str, words: str) -> None:
@@ -464,7 +464,7 @@ def test_code_may_contain_dataclasses(tmp_path: Path) -> None:
     torch.testing.assert_close(reward(IMAGES, PROMPTS), 2 * IMAGES.flatten(1).mean(1))
     composite = CompositeReward((RewardModel("light", Says((1.0, 2.0, 3.0)), 1.0), RewardModel("mine", reward, 1.0)))
     assert not composite.is_differentiable
-    with pytest.raises(DarkroomError, match="Not differentiable: mine"):
+    with pytest.raises(DarkroomError, match="traced back to the images: not those of mine"):
         composite.require_gradient()
 
 

@@ -22,6 +22,7 @@ from modules.sampling.denoising_loop import guide, initial_noise, run_denoising_
 from modules.sampling.prediction import InpaintingImages, blank_images, read_inpainting_images, with_guidance
 from modules.system.devices import CPU, Device, move
 from modules.system.errors import DarkroomError
+from modules.system.file_errors import plain_reason
 from modules.system.paths import from_root
 from trainer import phases
 from trainer.step.precision import Precision
@@ -199,7 +200,9 @@ def _inpainting_images(prompt: SamplePrompt) -> InpaintingImages:
     try:
         return read_inpainting_images(from_root(prompt.base_image), from_root(prompt.mask_image), size)
     except OSError as error:
-        raise DarkroomError(f"An image to inpaint cannot be read: {error}.", advice="Choose another one.") from error
+        raise DarkroomError(
+            f"An image to inpaint cannot be read: {plain_reason(error, names_file=True)}.", advice="Choose another one."
+        ) from error
 
 
 def _depth_map(prompt: SamplePrompt, latent_factor: int) -> torch.Tensor:
@@ -210,7 +213,9 @@ def _depth_map(prompt: SamplePrompt, latent_factor: int) -> torch.Tensor:
     try:
         return latent_depth(load_sample_depth(from_root(prompt.depth_image), size)[None], latent_factor)
     except OSError as error:
-        raise DarkroomError(f"A depth map cannot be read: {error}.", advice="Choose another one.") from error
+        raise DarkroomError(
+            f"A depth map cannot be read: {plain_reason(error, names_file=True)}.", advice="Choose another one."
+        ) from error
 
 
 def to_image(images_13PP: torch.Tensor) -> Image.Image:

@@ -19,6 +19,7 @@ from modules.objectives.denoise import sample_losses, weighted_by_area
 from modules.objectives.methods.reconstruction import Reconstruction
 from modules.objectives.perceptual import PerceptualDistance
 from modules.objectives.reconstruction import peak_signal_to_noise, pixel_errors, structural_similarity
+from modules.system.file_errors import plain_reason
 from modules.system.problem import count
 from trainer import phases
 from trainer.callbacks.image_sampler import to_image
@@ -152,8 +153,9 @@ class ReconstructionSamples:
         except PlacementError:
             raise
         except (RuntimeError, ValueError, OSError, SyntaxError) as error:
-            reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-            self._emit(WarningRaised(f"The samples could not be generated: {reason}", "Training continues."))
+            self._emit(
+                WarningRaised(f"The samples could not be generated: {plain_reason(error)}.", "Training continues.")
+            )
 
     def _pairs_of_share(self, number: int) -> list[Image.Image]:
         """Return this process's share of the images, which are dealt in turn, as one of the evaluations shows them."""

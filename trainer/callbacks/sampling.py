@@ -14,6 +14,7 @@ from modules.config.sections.evaluation import SamplePrompt, Sampling
 from modules.data.wildcards import expand
 from modules.memory.guard import PlacementError
 from modules.system.errors import DarkroomError
+from modules.system.file_errors import plain_reason
 from modules.system.paths import from_root
 from modules.system.problem import count
 from modules.system.seeds import derive_seed
@@ -100,10 +101,9 @@ class SamplingCallback:
         except PlacementError:
             raise
         except (RuntimeError, ValueError, OSError, DarkroomError) as error:
-            reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
             self._emit(
                 WarningRaised(
-                    f"The samples could not be generated: {reason}",
+                    f"The samples could not be generated: {plain_reason(error)}.",
                     "Training continues. Smaller samples need less memory.",
                 )
             )

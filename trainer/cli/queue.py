@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Annotated, Literal
 
 from modules.settings.field import Section, Setting
+from modules.system.file_errors import plain_reason
 from modules.system.paths import queue_file
 from modules.system.problem import errors_in
 from trainer.child.run import ChildRun, launch_child
@@ -132,7 +133,7 @@ def _follow(running: QueueRun, item: Item, listener: Listener, launch: Callable[
     try:
         child = launch(item)
     except OSError as error:
-        failed = RunFailed(f"The training process could not be started: {error}.")
+        failed = RunFailed(f"The training process could not be started: {plain_reason(error)}.")
         running.note(item, failed)
         listener.show(failed)
         return failed.status

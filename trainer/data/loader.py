@@ -19,6 +19,7 @@ from modules.data.shares import Share, share_of
 from modules.data.versions import ImageVersion, ImageVersions, RejectedVersions
 from modules.system.devices import Device, move_async
 from modules.system.errors import DarkroomError
+from modules.system.file_errors import plain_reason
 from modules.system.ranks import ONLY_RANK, Rank
 from trainer.data.inputs import InputSource, PreparedInput
 from trainer.data.masks import MaskSource
@@ -202,7 +203,7 @@ class Loader:
             return future.result()
         except (OSError, ValueError, SyntaxError) as error:
             raise DarkroomError(
-                f"An image can no longer be read: {error}.",
+                f"An image can no longer be read: {plain_reason(error, names_file=True)}.",
                 advice="Remove or replace the image, or switch on the latent cache, which leaves such images out.",
             ) from error
 

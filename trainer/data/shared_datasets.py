@@ -24,7 +24,7 @@ from modules.data.stored_examples import map_examples, write_examples
 from modules.formats.headers import UnreadableFileError
 from modules.system.atomic import remove_quietly
 from modules.system.errors import DarkroomError
-from modules.system.file_errors import describe_file_error
+from modules.system.file_errors import describe_file_error, plain_reason
 from modules.system.leftovers import temporary_path
 from modules.system.ranks import Rank
 from trainer.commands import StopAgreed, StopRequested
@@ -135,7 +135,7 @@ def _failure_of(error: Exception) -> _Failure:
         message, advice = error.message, error.advice
     elif isinstance(error, OSError):
         message, advice = describe_file_error(error)
-    return _Failure(message or type(error).__name__, advice, is_stopped=isinstance(error, StopRequested))
+    return _Failure(message or plain_reason(error), advice, is_stopped=isinstance(error, StopRequested))
 
 
 def _outline_of_main(ranks: Ranks, outline: _Outline | None) -> _Outline:
@@ -168,7 +168,8 @@ def _map(file: Path, rank: Rank, config: Config, outline: _Outline) -> Datasets:
         examples = map_examples(file)
     except (OSError, UnreadableFileError) as error:
         raise DarkroomError(
-            f"The {rank} cannot read the list of images that the first process of its machine has written: {error}",
+            f"The {rank} cannot read the list of images that the first process of its machine has written: "
+            f"{plain_reason(error)}.",
             advice=f"All processes of a machine must be able to read {file.parent}.",
         ) from error
     settings = dataset_settings(config)

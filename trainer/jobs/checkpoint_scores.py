@@ -23,6 +23,7 @@ from modules.rewards.registry import CLIP_SCORE, REWARDS
 from modules.rewards.settings import Scorer, wanted_files
 from modules.system.devices import Device, move
 from modules.system.errors import DarkroomError
+from modules.system.file_errors import plain_reason
 from trainer.data.datasets import datasets_of
 from trainer.job import Job
 from trainer.jobs.checkpoints import score_label
@@ -149,7 +150,9 @@ def _with_scores(comparison: Comparison, name: str, load: Callable[[], Score], d
             if math.isfinite(value):  # a reward may not apply to a prompt
                 comparison = comparison.with_scores(image, {name: value})
     except (DarkroomError, OSError) as error:
-        comparison = comparison.with_notes([f"Not everything is scored by {score_label(name)}: {error}"])
+        comparison = comparison.with_notes(
+            [f"Not everything is scored by {score_label(name)}: {plain_reason(error, names_file=True)}."]
+        )
     finally:
         write_comparison(comparison)
     return comparison

@@ -51,6 +51,7 @@ from trainer.run.reading import load_family
 from trainer.run.sampled_model import place_sampled_model
 from trainer.run_folder.run_dir import existing_start_copy
 from trainer.run_folder.shards import has_averages, read_whole
+from trainer.step.failures import explain
 
 IDLE_SECONDS = 900.0
 _MOST_WAITING = 50
@@ -334,4 +335,5 @@ def _answer(engine: SamplingEngine, request: SampleRequest, job: Job) -> JobEven
         return JobFailed("The device has too little memory for this image.", _OUT_OF_MEMORY, request=request.number)
     except Exception as error:  # noqa: BLE001 - the outer edge of a request; reported to the window
         details = redact(traceback.format_exc())
-        return JobFailed(redact(f"{type(error).__name__}: {error}"), "", details, request.number)
+        message, advice = explain(error)
+        return JobFailed(redact(message), advice, details, request.number)

@@ -14,6 +14,7 @@ from PIL import Image
 
 from modules.system.atomic import atomic_folder
 from modules.system.devices import CPU, move
+from modules.system.file_errors import plain_reason
 from trainer.events import WarningRaised
 from trainer.methods.protocol import StepContext
 from trainer.methods.rollouts import Chunk
@@ -92,7 +93,11 @@ class RolloutImages:
             _remove_old(folder)
         except OSError as error:
             advice = "Training continues. Check the disk and the folder's permissions."
-            context.emit(WarningRaised(f"The images of the rollout could not be written to {folder}: {error}", advice))
+            context.emit(
+                WarningRaised(
+                    f"The images of the rollout could not be written to {folder}: {plain_reason(error)}.", advice
+                )
+            )
             return
         context.emit(RolloutSampled(step, tuple(images)))
 

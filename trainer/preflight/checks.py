@@ -16,6 +16,7 @@ from modules.data.plans import EpochPlans
 from modules.families.kinds.file_kind import FileKind
 from modules.rewards.user_code_file import approved_hashes
 from modules.system.errors import DarkroomError
+from modules.system.file_errors import plain_reason
 from modules.system.hardware import gpu_memory
 from modules.system.problem import Problem, count
 from trainer.data.datasets import datasets_of
@@ -124,7 +125,11 @@ def check(
         scanned = datasets or datasets_of(readable, partial(progress, "scanning"))
     except OSError as error:
         problems.append(
-            Problem("concepts", f"A folder of images cannot be read: {error}.", advice="Check that it exists.")
+            Problem(
+                "concepts",
+                f"A folder of images cannot be read: {plain_reason(error, names_file=True)}.",
+                advice="Check that it exists.",
+            )
         )
         return Report(tuple(problems), None)
     training, validation, plans = scanned.training, scanned.validation, scanned.plans

@@ -29,6 +29,7 @@ from modules.data.listing import SUFFIXES, SkippedEntry
 from modules.data.order import sizes_of_epoch
 from modules.families.parts.prompt_weights import without_weights
 from modules.system.errors import DarkroomError
+from modules.system.file_errors import plain_reason
 from modules.system.paths import from_root
 from trainer.data.datasets import dataset_settings
 from trainer.data.hub_datasets import with_local_folders
@@ -84,7 +85,10 @@ def look_at(config: Config, progress: Progress = no_progress) -> Examination:
     try:
         datasets = build_datasets(dataset_settings(config), None, partial(progress, "scanning"))
     except OSError as error:
-        raise DarkroomError(f"A folder cannot be read: {error}.", advice="Check its path and permissions.") from error
+        raise DarkroomError(
+            f"A folder cannot be read: {plain_reason(error, names_file=True)}.",
+            advice="Check its path and permissions.",
+        ) from error
     concepts, images = _concepts_and_images(config, datasets)
     skipped_entries = (*datasets.training.skipped, *datasets.validation.skipped)
     skipped = sorted({s.path: s for s in skipped_entries if not s.is_normal}.items())

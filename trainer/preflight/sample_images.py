@@ -8,6 +8,7 @@ from modules.config.schema import Config
 from modules.config.sections.evaluation import SamplePrompt
 from modules.config.usage import inpaints, reads_depth
 from modules.data.images import open_image, upright
+from modules.system.file_errors import plain_reason
 from modules.system.paths import from_root
 from modules.system.problem import Problem
 
@@ -26,7 +27,7 @@ def problems_of_sample_images(config: Config) -> Iterator[Problem]:
                 with open_image(from_root(file)) as raw:
                     width_px, height_px = upright(raw).size
             except OSError as error:
-                message = f"The {label} of sample {index + 1} cannot be read: {error}."
+                message = f"The {label} of sample {index + 1} cannot be read: {plain_reason(error, names_file=True)}."
                 yield Problem(path, message, advice="Choose another image.")
                 continue
             if abs(width_px * prompt.height_px / (height_px * prompt.width_px) - 1) > _ASPECT_TOLERANCE:

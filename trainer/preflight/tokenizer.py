@@ -9,6 +9,7 @@ from modules.config.schema import Config
 from modules.estimate.architecture import architecture_of
 from modules.system.errors import DarkroomError
 from modules.system.factories import load_factory
+from modules.system.file_errors import plain_reason
 from modules.system.paths import from_root
 from trainer.preflight.model import downloaded_folder, kind_of
 
@@ -19,8 +20,7 @@ def read_tokenizer(config: Config) -> Any:
     try:
         return load_factory(config.family.text.tokenizer)(folder)
     except Exception as error:  # the library raises a plain Exception for a damaged vocabulary
-        reason = str(error) or type(error).__name__
-        message = f"The tokenizer of the base model in {folder} cannot be read: {reason}."
+        message = f"The tokenizer of the base model in {folder} cannot be read: {plain_reason(error)}."
         raise DarkroomError(message, advice="Download or copy the model again.") from error
 
 

@@ -30,6 +30,7 @@ from modules.optim.param_groups import (
 from modules.optim.registry import optimizer_spec
 from modules.optim.spec import OptimizerSettings
 from modules.system.errors import DarkroomError
+from modules.system.file_errors import plain_reason
 from trainer.methods.protocol import TrainingMethod
 from trainer.run_folder.shards import Kind, Rows, has_averages, key_of, read_whole, stored_in_shards, write_shards
 from trainer.step.counters import Counters
@@ -110,7 +111,8 @@ def read_state(folder: Path) -> SavedState:
         return SavedState(**{**data, "counters": Counters.from_json(data["counters"])})
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise DarkroomError(
-            f"The backup {folder} cannot be resumed: its state.json is not compatible with this version ({error}).",
+            f"The backup {folder} cannot be resumed: its state.json is not compatible with this version "
+            f"({plain_reason(error)}).",
             advice="The weights in the backup can still be used.",
         ) from error
 

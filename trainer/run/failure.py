@@ -36,7 +36,7 @@ def failure_of(error: BaseException, run_dir: Path | None) -> RunFailed:
         return _full_failure(error, run_dir)
     except Exception:
         logger.exception("The failure of the run could not be described in full.")
-        return RunFailed(f"The run failed: {type(error).__name__}.", "The log has the details.")
+        return RunFailed("The run failed, and why could not be described.", "The log has the details.")
 
 
 def _full_failure(error: BaseException, run_dir: Path | None) -> RunFailed:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modules.data.dataset import Dataset
-from modules.system.file_errors import UnconfirmedError, describe_file_error
+from modules.system.file_errors import UnconfirmedError, describe_file_error, plain_reason
 from modules.system.paths import from_root
 from modules.system.problem import count
 from trainer.callbacks.best import Search
@@ -198,7 +198,7 @@ def _save_result(setup: RunSetup, saving: SavingCallback, counters: Counters, be
         setup.log.emit(WarningRaised(*describe_file_error(error)))
     except OSError as error:
         result = setup.run_dir / "save" / destination.name
-        reason = describe_file_error(error)[0] if error.errno is not None else f"{error}."
+        reason = describe_file_error(error)[0] if error.errno is not None else f"{plain_reason(error)}."
         setup.log.emit(
             WarningRaised(f"The result could not be written to {destination}. {reason}", f"It is saved as {result}.")
         )

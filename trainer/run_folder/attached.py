@@ -13,6 +13,7 @@ from pathlib import Path
 
 from modules.config.codec import export_file
 from modules.system.atomic import remove_quietly
+from modules.system.file_errors import plain_reason
 from modules.system.file_lock import Holder
 from trainer.child.process import detached_python, last_lines, new_log
 from trainer.child.run import arguments_of
@@ -90,7 +91,7 @@ class AttachedRun:
         try:
             inbox.send(self._inbox_file, command)
         except OSError as error:
-            text = f"The command could not be written to {self._inbox_file}: {error}."
+            text = f"The command could not be written to {self._inbox_file}: {plain_reason(error)}."
             self.events.put(WarningRaised(text, "Check the disk, and try it again."))
 
     def leave(self) -> None:

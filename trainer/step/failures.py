@@ -7,7 +7,7 @@ import errno
 import torch
 
 from modules.system.errors import DarkroomError
-from modules.system.file_errors import NO_THREAD, describe_file_error
+from modules.system.file_errors import NO_THREAD, describe_file_error, plain_reason
 from trainer.step.precision import CUBLAS_WORKSPACE
 
 _NOT_DETERMINISTIC = " does not have a deterministic implementation"
@@ -85,8 +85,7 @@ def explain(error: BaseException) -> tuple[str, str]:
                 "Close other programs, or lower CPU threads and loader threads.",
             )
         case _:
-            text = str(error).strip().splitlines()
             return (
-                f"An unexpected error occurred: {type(error).__name__}: {text[0] if text else 'no message'}.",
+                f"An unexpected error occurred: {plain_reason(error)}.",
                 "This is a bug in the program. Please report it with the details file.",
             )

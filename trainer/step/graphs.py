@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 from modules.system.devices import Device
+from modules.system.file_errors import plain_reason
 from trainer.methods.protocol import StepBatch, StepContext, StepLoss
 from trainer.step.precision import Precision
 from trainer.step.prediction_modes import references_left
@@ -149,7 +150,7 @@ class StepGraphs:
         try:
             replay = self.recorder.record(run)
         except RuntimeError as error:
-            self.failure = reason_of(error)
+            self.failure = plain_reason(error)
             self._drop()
             self._report(self)
             return None
@@ -212,11 +213,6 @@ def recorded_loss(
 
     without: StepLoss = method.as_step_loss(_NO_LOSS, batch)
     return replace(without, loss=graphs.add_gradients(drawn, without.share, loss_of))
-
-
-def reason_of(error: RuntimeError) -> str:
-    """Return why something could not be recorded: the kind of an error and the start of its message, in one line."""
-    return f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200] if str(error) else ''}"
 
 
 def tensors_in(value: object) -> Iterator[torch.Tensor]:

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 import torch
 
 from modules.optim.param_groups import TrainGroup, moved_parameters, named_parameters
-from trainer.step.graphs import StepGraphs, reason_of
+from modules.system.file_errors import plain_reason
+from trainer.step.graphs import StepGraphs
 
 Norms = tuple[torch.Tensor, dict[str, torch.Tensor]]
 """The norm of all gradients, and the norms by unit, of shape ()."""
@@ -88,7 +89,7 @@ class UpdateGraph:
             with _capturable(self._optimizer):
                 replay = self._graphs.recorder.record(lambda: norms.append(enqueue(slot)))
         except RuntimeError as error:
-            self.failure = reason_of(error)
+            self.failure = plain_reason(error)
             self._report(self)
             return None
         finally:

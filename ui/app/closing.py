@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from modules.config.codec import load_file
 from modules.config.schema import Config
 from modules.system.errors import DarkroomError
+from modules.system.file_errors import plain_reason
 from modules.system.file_lock import Holder
 from trainer.run_folder.backup import find_backup, list_backups
 from trainer.run_folder.run_lock import holder_of
@@ -194,7 +195,7 @@ class Closing:
         try:
             process, log = self._start_queue()
         except OSError as error:
-            text = f"The process that was to continue the queue could not be started: {error}."
+            text = f"The process that was to continue the queue could not be started: {plain_reason(error)}."
             failure = Failure("The queue has stopped", text, "Run the queue again: the run resumes from its backup.")
             self._context.interaction.show_failure(failure)
             return False
@@ -214,7 +215,7 @@ class Closing:
         try:
             detached = self._start(request)
         except OSError as error:
-            text = f"The process that was to continue the run could not be started: {error}."
+            text = f"The process that was to continue the run could not be started: {plain_reason(error)}."
             advice = "Resume the run from its backup." if request.kind == "resume" else "Start the run again."
             failure = Failure("Training has stopped", text, advice)
             self._context.interaction.show_failure(failure)

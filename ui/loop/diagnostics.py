@@ -110,7 +110,7 @@ class Diagnostics:
     def _is_repeated(self, error: BaseException, trace: TracebackType | None) -> bool:
         """Return whether the same error was just seen many times: in a loop it would fill the log and ask forever."""
         frames = traceback.extract_tb(trace)
-        place = f"{error!r} {frames[-1].filename}:{frames[-1].lineno}" if frames else repr(error)
+        place = " ".join((repr(error), *(f"{f.filename}:{f.lineno}" for f in frames[-1:])))
         now = time.monotonic()
         times = self._error_times.setdefault(place, deque(maxlen=_MAX_REPEATS))
         is_repeated = len(times) == _MAX_REPEATS and now - times[0] < _REPEATS_SECONDS

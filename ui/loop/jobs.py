@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from modules.settings.field import Section
+from modules.system.file_errors import plain_reason
 from trainer.child.job import ChildJob, JobEnded, send_job
 from trainer.child.process import Spawn, spawn_trainer
 from trainer.job_events import (
@@ -130,7 +131,7 @@ class JobRunner:
         try:
             self._process = send_job(request_line(spec, settings), spawn=self._spawn)
         except OSError as error:
-            self.state = apply_event(self.state, JobFailed(f"The process could not be started: {error}."))
+            self.state = apply_event(self.state, JobFailed(f"The process could not be started: {plain_reason(error)}."))
         self.changed()
 
     def stop(self) -> None:

@@ -18,6 +18,7 @@ from modules.data.buckets import Size
 from modules.data.cache.store import EntryStore
 from modules.data.transforms.apply import Pixels, load_pixels
 from modules.data.transforms.recipe import Recipe
+from modules.system.file_errors import plain_reason
 
 EncodeImages = Callable[[torch.Tensor], torch.Tensor]
 
@@ -160,7 +161,7 @@ def _stage(
             images.append(future.result())
             ready.append(job)
         except (OSError, ValueError, SyntaxError) as error:
-            broken.append(_EncodedImage(job, None, f"{job.image.path} cannot be decoded ({error})"))
+            broken.append(_EncodedImage(job, None, f"{job.image.path} cannot be decoded ({plain_reason(error)})"))
     return _ImageBatch(tuple(ready), stage(torch.stack(images)) if images else None, tuple(broken))
 
 

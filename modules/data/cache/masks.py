@@ -17,6 +17,7 @@ from modules.data.example import Example
 from modules.data.transforms.apply import load_mask
 from modules.data.transforms.masks import Mask, random_inpainting_mask
 from modules.data.transforms.recipe import Recipe
+from modules.system.file_errors import plain_reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,5 +83,5 @@ def _store_mask(key: str, file: MaskFile, store: EntryStore) -> str:
     try:
         store.write(key, {"mask": file.load()})
     except (OSError, ValueError, SyntaxError) as error:
-        return f"{file.path} cannot be decoded ({error})"
+        return f"{file.path} cannot be decoded ({plain_reason(error)})"
     return ""

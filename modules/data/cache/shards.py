@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from modules.system.atomic import atomic_file
+from modules.system.file_errors import plain_reason
 
 logger = logging.getLogger("darkroom.cache")
 
@@ -61,7 +62,7 @@ class Shard:
                 file.seek(start)
                 content = file.read(end - start)
         except OSError as error:
-            raise BrokenShardError(f"{self.path}: {error}") from error
+            raise BrokenShardError(f"{self.path}: {plain_reason(error)}") from error
         if len(content) != end - start:
             raise BrokenShardError(f"{self.path} is truncated")
         return content
@@ -134,7 +135,7 @@ def read_shard(path: Path) -> tuple[Shard, Keys]:
             metadata = file.metadata() or {}
             starts_M, keys_NK = (file.get_tensor(name) for name in ("starts", "keys"))
     except (OSError, SafetensorError) as error:
-        raise BrokenShardError(f"{path}: {error}") from error
+        raise BrokenShardError(f"{path}: {plain_reason(error)}") from error
     is_whole = metadata.get("checksum") == _checksum(starts_M.tobytes() + keys_NK.tobytes())
     if metadata.get("format") != _FORMAT or not is_whole:
         raise BrokenShardError(f"{path}: its keys do not match their checksum")

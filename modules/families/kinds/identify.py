@@ -18,6 +18,7 @@ from modules.families.published import ALL_PROGRAMS
 from modules.formats.checkpoint_header import CheckpointHeader, read_checkpoint_header
 from modules.formats.headers import UnreadableFileError
 from modules.formats.pickle_header import unsafe_sentence
+from modules.system.file_errors import plain_reason
 from modules.system.problem import count
 
 
@@ -36,7 +37,7 @@ def identify_with_header(path: Path) -> tuple[FileKind, CheckpointHeader | None]
     except UnreadableFileError as error:
         return _unreadable(error), None
     except OSError as error:
-        return FileKind("broken", f"{path} cannot be read: {error}.", facts={"defect": "missing"}), None
+        return FileKind("broken", f"{path} cannot be read: {plain_reason(error)}.", facts={"defect": "missing"}), None
 
 
 def identify_header(header: CheckpointHeader) -> FileKind:

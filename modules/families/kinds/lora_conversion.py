@@ -37,6 +37,7 @@ from modules.formats.peft_settings import PEFT_SETTINGS
 from modules.formats.program_table import diffusers_loses_alpha
 from modules.formats.safetensors_io import CONVERTED, PAYLOAD_SHA256, OnWritten, Writable, write_safetensors
 from modules.system.errors import DarkroomError
+from modules.system.file_errors import plain_reason
 from modules.system.problem import count
 
 
@@ -56,7 +57,7 @@ def open_lora(path: Path, kind: FileKind, *, use_ema: bool = False) -> Source:
         targets = published(kind.model).adapter_targets(configs)
     except INVALID_CONFIGS as error:
         raise DarkroomError(
-            f"The model configs in the metadata of {path.name} are not valid: {error!r}.",
+            f"The model configs in the metadata of {path.name} are not valid: {plain_reason(error)}.",
             advice="The file is damaged. Download it again.",
         ) from error
     content = adapter_file(tensors, metadata, targets, where=path.name)

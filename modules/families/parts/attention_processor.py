@@ -27,6 +27,7 @@ from modules.families.model_class import ModelClass
 from modules.system.devices import Device
 from modules.system.errors import DarkroomError
 from modules.system.factories import load_factory
+from modules.system.file_errors import plain_reason
 
 Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -156,6 +157,6 @@ def _try_out(kernel: Kernel, name: str, channels: int, *, device: Device, dtype:
         labels = ", ".join(ATTENTIONS[other].label for other in others if other != name)
         raise DarkroomError(
             f"The attention {ATTENTIONS[name].label} does not run on {device} in {str(dtype).removeprefix('torch.')}: "
-            f"{str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__}",
+            f"{plain_reason(error)}.",
             advice=f"Choose another attention: {labels}.",
         ) from error

@@ -26,6 +26,7 @@ from modules.rewards.protocol import Reward, RewardContext, files_of
 from modules.rewards.settings import Scorer
 from modules.system.devices import move
 from modules.system.errors import DarkroomError
+from modules.system.file_errors import plain_reason
 
 Fit = Literal["crop", "pad"]
 
@@ -148,7 +149,7 @@ def read_clip(folder: Path) -> Any:
         )
     except (OSError, ValueError, RuntimeError, TypeError, SafetensorError) as error:
         raise DarkroomError(
-            f"The CLIP model in {folder} cannot be read: {str(error).splitlines()[0]}",
+            f"The CLIP model in {folder} cannot be read: {plain_reason(error)}.",
             advice="The folder must hold config.json and model.safetensors in transformers' layout.",
         ) from error
     missing = [*loading["missing_keys"], *loading["mismatched_keys"]]

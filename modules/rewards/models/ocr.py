@@ -16,6 +16,7 @@ from modules.rewards.protocol import Reward, RewardContext
 from modules.rewards.registry import REWARDS
 from modules.rewards.settings import Scorer
 from modules.system.errors import DarkroomError
+from modules.system.file_errors import plain_reason
 
 _QUOTED = re.compile('"([^"]+)"|\u201c([^\u201d]+)\u201d|\u201e([^\u201c]+)\u201c|\u00ab([^\u00bb]+)\u00bb')
 
@@ -83,7 +84,7 @@ def load_reader() -> Callable[[Image.Image], str]:
     except ImportError as error:
         package = REWARDS["ocr"].packages[0]
         raise DarkroomError(
-            f"{REWARDS['ocr'].label} needs the package {package.name}, which cannot be loaded ({error}).",
+            f"{REWARDS['ocr'].label} needs the package {package.name}, which cannot be loaded ({plain_reason(error)}).",
             advice=f"{package.install}, or choose another reward model.",
             remedy="packages",
         ) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import traceback
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from modules.rewards.settings import Scorer
 from modules.rewards.user_code_file import hash_of_code, read_code, refusal_of, split_reference
 from modules.system.devices import CPU, move
 from modules.system.errors import DarkroomError
+from modules.system.file_errors import plain_reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class UserCode:
         scores_B = self._call_function(images_B3PP, prompts)
         expected = (len(images_B3PP),)
         if not isinstance(scores_B, torch.Tensor) or tuple(scores_B.shape) != expected:
-            given = tuple(scores_B.shape) if isinstance(scores_B, torch.Tensor) else type(scores_B).__name__
+            given = tuple(scores_B.shape) if isinstance(scores_B, torch.Tensor) else "something that is not a tensor"
             raise DarkroomError(
                 f"The reward {self.where} returned {given}; expected a tensor of shape {expected}.",
                 advice="Return one number per image, as a tensor. A function that cannot do this must be marked as "
@@ -47,7 +49,7 @@ class UserCode:
             )
         if images_B3PP.requires_grad and not scores_B.requires_grad:
             raise DarkroomError(
-                f"The reward {self.where} is not differentiable: its scores have no autograd graph to the images.",
+                f"The scores of the reward {self.where} cannot be traced back to the images, which training needs.",
                 advice="Compute the scores with torch functions only, without numpy, .item() or no_grad.",
             )
         return scores_B
@@ -59,7 +61,7 @@ class UserCode:
             raise  # out of memory is not the function's error: the caller gives advice on saving memory
         except (Exception, SystemExit) as error:
             raise DarkroomError(
-                f"The reward {self.where} failed: {type(error).__name__}: {error}", advice="Fix the function."
+                f"The reward {self.where} failed{_place_of(error)}: {_reason_of(error)}.", advice="Fix the function."
             ) from error
 
     def _numbers(self, scores: Any, count: int) -> list[float]:
@@ -70,7 +72,7 @@ class UserCode:
             numbers = [math.nan if score is None else float(score) for score in scores]
         except (TypeError, ValueError) as error:
             raise DarkroomError(
-                f"The reward {self.where} returned {type(scores).__name__}; expected one number per image: {error}.",
+                f"The reward {self.where} returned something other than one number per image.",
                 advice="Return a list or an array with one number per image, None for an image without a score.",
             ) from error
         if len(numbers) != count:
@@ -79,6 +81,18 @@ class UserCode:
                 advice="Return a list or an array with one number per image, None for an image without a score.",
             )
         return numbers
+
+
+def _reason_of(error: BaseException) -> str:
+    return "it ended the program" if isinstance(error, SystemExit) else plain_reason(error)
+
+
+def _place_of(error: BaseException) -> str:
+    """Return the line of the user's code that failed, as part of a sentence; empty where none is known."""
+    if isinstance(error, SyntaxError):
+        return f" in line {error.lineno}" if error.lineno else ""
+    own = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename not in (__file__, "<string>")]
+    return f" in line {own[0]}" if own else ""
 
 
 def load_user_reward(path: Path, function: str, approved_hashes: Collection[str]) -> Reward:
@@ -98,7 +112,8 @@ def load_user_reward(path: Path, function: str, approved_hashes: Collection[str]
         exec(compile(code, str(path), "exec"), module.__dict__)
     except (Exception, SystemExit) as error:
         raise DarkroomError(
-            f"The reward function's file {path} failed: {type(error).__name__}: {error}", advice="Fix the file."
+            f"The reward function's file {path} failed{_place_of(error)}: {_reason_of(error)}.",
+            advice="Fix the file.",
         ) from error
     reward = getattr(module, function, None)
     if not callable(reward):

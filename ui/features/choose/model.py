@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from modules.system.file_errors import plain_reason
 from trainer.run_folder.choices import SKIP, TIE, Answer, Request, answer, open_requests, take_back
 from ui.loop.background import Background
 from ui.loop.signal import Signal
@@ -184,5 +185,5 @@ def _write_answer(request: Request, choice: Answer) -> str:
     except FileNotFoundError:
         return WITHDRAWN
     except OSError as error:
-        return f"The choice could not be written: {error}"
+        return f"The choice could not be written: {plain_reason(error)}."
     return ""

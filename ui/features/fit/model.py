@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from modules.config.schema import Config
+from modules.system.file_errors import plain_reason
 from modules.system.problem import Problem, count
 from ui.forms.changes import value_text
 from ui.forms.findings import locate
@@ -182,7 +183,7 @@ class Fitting:
         self._enter("ready", describe_fit(fit))
 
     def _report_failure(self, error: Exception) -> None:
-        self._enter("failed", f"The memory could not be estimated: {error}")
+        self._enter("failed", f"The memory could not be estimated: {plain_reason(error)}.")
         raise error
 
     def _enter(self, stage: Stage, message: str) -> None:

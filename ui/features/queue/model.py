@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from modules.config.schema import Config
 from modules.system.errors import DarkroomError
+from modules.system.file_errors import plain_reason
 from modules.system.file_lock import Holder
 from trainer.run_queue.file import QueueFile
 from trainer.run_queue.items import AfterFailure, Change, Item, RunQueue
@@ -255,7 +256,7 @@ class QueueControl:
         try:
             self._session.begin(self._request, launch_run=self._launch)
         except OSError as error:
-            self._end(item, RunFailed(f"The training process could not be started: {error}."))
+            self._end(item, RunFailed(f"The training process could not be started: {plain_reason(error)}."))
         self.refresh()
 
     def _fail_to_take(self, error: Exception) -> None:

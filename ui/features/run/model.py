@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from modules.config.codec import Loaded, load_file
 from modules.config.compare import fixed_on_resume
 from modules.config.schema import Config
+from modules.system.file_errors import plain_reason
 from modules.system.paths import from_root
 from modules.system.problem import Problem, errors_in
 from trainer.preflight import Report
@@ -320,9 +321,11 @@ class Starter:
         return None if choice == "cancel" else choice
 
     def _check_failed(self, error: Exception) -> None:
-        problem = Problem("", f"The check failed: {error}", advice="The window's log has the details.")
-        self._findings.show("Cannot start yet", [problem], self._form.config)
-        self._interaction.show_failure(Failure("The check failed", str(error), "Please report this."))
+        message = f"The check failed: {plain_reason(error)}."
+        self._findings.show(
+            "Cannot start yet", [Problem("", message, advice="The window's log has the details.")], self._form.config
+        )
+        self._interaction.show_failure(Failure("The check failed", message, "Please report this."))
 
     def _keep_report(self, config: Config, report: Report) -> None:
         self._report_of = config

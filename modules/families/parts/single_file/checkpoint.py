@@ -39,6 +39,7 @@ from modules.formats.lazy_tensors import LazyTensor
 from modules.formats.stored_tensors import read_stored
 from modules.system.errors import DarkroomError
 from modules.system.factories import load_factory
+from modules.system.file_errors import plain_reason
 
 
 @dataclass(frozen=True, eq=False)
@@ -271,7 +272,7 @@ def empty_part(kind: Any, config: Mapping[str, Any]) -> Any:
                 return kind.from_config({k: v for k, v in config.items() if k != "_class_name"})
             return kind(kind.config_class(**config))
     except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
-        raise DarkroomError(f"The config of {kind.__name__} is not valid: {error}") from error
+        raise DarkroomError(f"The config of a part of the model is not valid: {plain_reason(error)}.") from error
 
 
 def _is_old_matrix(name: str, tensor: LazyTensor) -> bool:

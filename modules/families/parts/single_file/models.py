@@ -13,6 +13,7 @@ from modules.families.parts.single_file.record import Configs, PartLayout, Singl
 from modules.families.parts.single_file.slots import missing_originals
 from modules.families.registry import published
 from modules.system.errors import DarkroomError
+from modules.system.file_errors import plain_reason
 
 CONFIGS_KEY = "darkroom_part_configs"
 """The metadata key with the parts' configs in a file of unusual size, as JSON by part."""
@@ -65,7 +66,7 @@ def layouts(model: str, configs: Configs) -> dict[str, PartLayout]:
     try:
         return {} if record is None else {layout.name: layout for layout in record.parts(configs)}
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
-        raise DarkroomError(f"The configs of the model's parts are not valid: {str(error)[:200]!r}.") from error
+        raise DarkroomError(f"The configs of the model's parts are not valid: {plain_reason(error)[:200]}.") from error
 
 
 def single_file_of(model: str) -> SingleFile:
