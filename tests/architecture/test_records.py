@@ -113,9 +113,9 @@ REGISTRIES = {
         ("trainer/jobs/",),
         words(
             "check doctor sample preview probe self-test Self-test inspect convert export diff models schema caption "
-            "mask bundle"
+            "mask bundle install"
         )
-        | words("Check Generate Probe Inspect Convert Export Extract Resize Models Differences")
+        | words("Check Generate Probe Inspect Convert Export Extract Resize Models Differences Install")
         | words("checkpoints"),
         {
             "modules/data/doctor/page.py": "the title of a page",

@@ -55,7 +55,8 @@ def test_a_missing_package_is_named_before_and_in_the_run(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     (problem,) = problems_of_packages(config)
     assert problem.path == "training.optimizer"
-    assert "cuda" in problem.advice
+    assert "python -m trainer install bitsandbytes" in problem.advice
+    assert problem.remedy == "packages"
     assert not list(problems_of_packages(other))
     with pytest.raises(DarkroomError, match="needs the package bitsandbytes"):
         build_optimizer([group_of()], AdamW8bit())
