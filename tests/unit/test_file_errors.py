@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from modules.config.codec import decode, save_file
-from modules.system.file_errors import NO_THREAD, UnconfirmedError, describe_file_error
+from modules.system.file_errors import NO_THREAD, UnconfirmedError, describe_file_error, plain_reason
 from modules.system.redaction import LogFile
 from tests.builders.full_disk import FullDisk
 from trainer.__main__ import main
@@ -132,3 +132,25 @@ def test_a_log_on_a_full_disk_prints_nothing(
         handler.close()
     assert capsys.readouterr().err == ""
     assert "kept, too" in (tmp_path / "log.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (FileNotFoundError(2, "No such file or directory", "a.png"), "No such file or directory"),
+        (KeyError("in_channels"), "in_channels is missing"),
+        (OSError("[Errno 5] Input/output error"), "Input/output error"),
+        (
+            RuntimeError("Cannot send a request. Got: ConnectError: [Errno -2] Name or service not known"),
+            "the connection failed",
+        ),
+        (ValueError("httpx.ConnectError: no route to host\nmore"), "no route to host"),
+        (TypeError(), "no reason was given"),
+    ],
+)
+def test_a_reason_has_no_name_or_number_of_pythons(error: Exception, reason: str) -> None:
+    assert plain_reason(error) == reason
+
+
+def test_a_reason_names_the_file_where_the_sentence_does_not() -> None:
+    assert plain_reason(FileNotFoundError(2, "no", "a.png"), names_file=True) == "a.png does not exist"
