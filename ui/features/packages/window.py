@@ -12,7 +12,7 @@ from trainer.jobs.spec import validate_settings
 from ui.forms.context import Context
 from ui.loop.jobs import JobRunner
 from ui.widgets.controls import Button
-from ui.widgets.dialog import Window, close_windows
+from ui.widgets.dialog import Window
 from ui.widgets.panel import Panel, WrappedText
 from ui.widgets.progress import ThinBar
 from ui.widgets.theme import GAP, PAD
@@ -22,6 +22,8 @@ _SIZE = (680, 400)
 
 class InstallWindow(Window):
     """Installs at once, in a process of its own; closing the window stops it. `done()` is called once it has ended."""
+
+    is_single = True
 
     def __init__(
         self,
@@ -104,5 +106,4 @@ class InstallWindow(Window):
 
 def open_install(context: Context, packages: Sequence[str], done: Callable[[], object] = lambda: None) -> InstallWindow:
     """Open the window, which begins at once; one that is already open is closed."""
-    close_windows(context.root, InstallWindow)
     return InstallWindow(context, packages, done)

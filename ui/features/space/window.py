@@ -9,7 +9,7 @@ from ui.forms.context import Context
 from ui.loop.interaction import Answer, failure_of
 from ui.loop.wording import format_size
 from ui.widgets.controls import Button
-from ui.widgets.dialog import Window, close_windows
+from ui.widgets.dialog import Window
 from ui.widgets.panel import Panel, WrappedText
 from ui.widgets.table import Column, Table
 from ui.widgets.theme import GAP, PAD
@@ -24,6 +24,8 @@ _COLUMNS = (
 
 class SpaceWindow(Window):
     """Lists what can be deleted; nothing goes without a question."""
+
+    is_single = True
 
     def __init__(self, context: Context) -> None:
         super().__init__(context.root, context.theme, "Free space")
@@ -89,5 +91,4 @@ class SpaceWindow(Window):
 
 def open_space(context: Context) -> SpaceWindow:
     """Open the window; one that is already open is closed."""
-    close_windows(context.root, SpaceWindow)
     return SpaceWindow(context)
