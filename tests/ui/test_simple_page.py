@@ -171,6 +171,8 @@ def test_from_a_folder_to_a_length_without_leaving_the_page(
     [concept] = context.form.config.concepts
     assert (concept.caption_source, concept.fixed_caption) == ("fixed_text", "a photo of ohwx")
     assert context.form.config.output.trigger_words == "ohwx"
+    assert [p.prompt for p in context.form.config.sampling.prompts] == ["a photo of ohwx"]
+    context.form.edit("sampling.prompts", ())
     window.wait_until(lambda: CAPTION in cards["Samples"].buttons, "the captions")
     cards["Samples"].buttons[CAPTION].invoke()
     [prompt] = context.form.config.sampling.prompts

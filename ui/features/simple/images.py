@@ -62,7 +62,8 @@ def with_folders(config: Config, folders: Sequence[Path]) -> Config:
 def with_one_sentence(config: Config, changed: Collection[Concept], text: str) -> tuple[Config, str]:
     """Return the config with one caption for all images of some concepts, and the caption.
 
-    A single word becomes "a photo of" it, and the trigger word of the result if there is none.
+    A single word becomes "a photo of" it, and the trigger word of the result if there is none. Without a sample prompt
+    the caption is the first one.
     """
     word = text.strip()
     is_word = len(word.split()) == 1
@@ -74,7 +75,7 @@ def with_one_sentence(config: Config, changed: Collection[Concept], text: str) -
     config = replace_value(config, "concepts", tuple(concepts))
     if is_word and not config.output.trigger_words.strip():
         config = replace_value(config, "output.trigger_words", word)
-    return config, caption
+    return config if config.sampling.prompts else with_prompt(config, caption), caption
 
 
 def with_prompt(config: Config, text: str) -> Config:
