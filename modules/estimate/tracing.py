@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from modules.estimate.recordings import PassesOfPart, keep, kept_file
@@ -28,6 +29,7 @@ _SIZES = tuple(
         (3, 128, 128, 32), (2, 256, 128, 64), (3, 128, 384, 64), (5, 384, 256, 32), (2, 512, 640, 32), (4, 640, 128, 64)
     )
 )  # fmt: skip
+_USUAL_FACTOR = 8
 
 
 def traced_part(spec: FamilySpec, part: PartSpec, config: Mapping[str, Any]) -> PassesOfPart:
@@ -37,12 +39,18 @@ def traced_part(spec: FamilySpec, part: PartSpec, config: Mapping[str, Any]) -> 
         name: trace(
             module,
             traced,
-            sizes=_SIZES,
+            sizes=_sizes_of(spec),
             block_types=block_types(part.model),
             transformer_types=transformer_types(part.model),
         )
         for name, traced in load_factory(part.model.passes)(module, spec).items()
     }
+
+
+def _sizes_of(spec: FamilySpec) -> tuple[PassSize, ...]:
+    """Return sizes at which latents have sides as those of the usual factor, so that their attention is the same."""
+    times = max(1, spec.latents.factor // _USUAL_FACTOR)
+    return tuple(replace(size, width_px=times * size.width_px, height_px=times * size.height_px) for size in _SIZES)
 
 
 def traced_perceptual() -> PassesOfPart:

@@ -14,6 +14,7 @@ from modules.families.flux2_klein.spec import FLUX2_KLEIN
 from modules.families.krea2.spec import KREA2
 from modules.families.pixart.spec import PIXART
 from modules.families.qwen_image.spec import QWEN_IMAGE
+from modules.families.sana.spec import SANA
 from modules.families.sd.spec import SD
 from modules.families.sd3.spec import SD3
 from modules.families.sdxl.spec import SDXL
@@ -38,6 +39,7 @@ _FAMILIES: dict[str, FamilySpec] = {
     QWEN_IMAGE.name: QWEN_IMAGE,
     ANIMA.name: ANIMA,
     PIXART.name: PIXART,
+    SANA.name: SANA,
 }
 
 FAMILIES: Mapping[str, FamilySpec] = _FAMILIES

@@ -25,6 +25,7 @@ def small_config(folder: Path, *, model: Path, images: Path, **changes: Any) -> 
     All parts that can be are trained, the large text encoders, too.
     """
     family = family_of(model)
+    step_px = max(16, FAMILIES[family].size_step_px)
     has_unet = FAMILIES[family].denoiser.model_class.endswith(":UNet2DConditionModel")
     tree: dict[str, Any] = {
         "darkroom_version": 7,
@@ -37,7 +38,7 @@ def small_config(folder: Path, *, model: Path, images: Path, **changes: Any) -> 
         },
         "model": {"base_model": str(model), "family": family},
         "parts": {part.name: {"train": True} for part in FAMILIES[family].trainable_parts if part.defaults},
-        "data": {"resolution_px": [64], "bucket_step_px": 16, "loader_threads": 1},
+        "data": {"resolution_px": [64], "bucket_step_px": step_px, "loader_threads": 1},
         "concepts": [{"path": str(images)}],
         "training": {"epochs": 2, "batch_size": 2, "learning_rate": 1e-3},
         "adapter": {"rank": 2, "alpha": 2.0, **(FEW_LAYERS if has_unet else {})},

@@ -34,6 +34,7 @@ FLOW_MODELS: Mapping[str, str] = {
     "tiny_qwen_image": "tests.builders.qwen_image:TINY",
     "tiny_anima": "tests.builders.anima:TINY",
     "tiny_pixart": "tests.builders.pixart:TINY",
+    "tiny_sana": "tests.builders.sana:TINY",
 }
 """The `FlowModel` of each tiny model, as "module:name"."""
 

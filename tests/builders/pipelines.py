@@ -43,9 +43,15 @@ def denoiser_of(family: ModelFamily) -> torch.nn.Module:
 
 
 def linear_layers(family: ModelFamily) -> set[str]:
-    """The linear layers of the denoiser that an adapter can train, by their path."""
+    """The linear layers of the denoiser that an adapter can train, by their path; convolutions of single pixels, too."""
     part = family.parts[family.spec.denoiser.name]
-    return {n for n, m in part.module.named_modules() if isinstance(m, torch.nn.Linear) and part.reaches(n)}
+    return {n for n, m in part.module.named_modules() if _is_linear(m) and part.reaches(n)}
+
+
+def _is_linear(layer: torch.nn.Module) -> bool:
+    return isinstance(layer, torch.nn.Linear) or (
+        isinstance(layer, torch.nn.Conv2d) and layer.kernel_size == (1, 1) and layer.groups == 1
+    )
 
 
 def clip_tokenizer(pad: str = END_TOKEN) -> CLIPTokenizer:

@@ -64,10 +64,17 @@ def read_folder(
     """
 
     def read(part: PartSpec) -> Any:
-        name, kind, dtype = part.name, load_factory(part.model_class), dtypes.get(part.name, torch.float32)
-        prefix = "" if part.model.inside is None else part.model.inside.prefix
+        name, kind = part.name, load_factory(part.model_class)
         if name in without_weights:
             return empty_part(kind, part.model.own_config(read_json(folder, name, "config.json")))
+        module = read_weights(part, kind, dtypes.get(name, torch.float32))
+        if part.library == "transformers" and part.model.fill_buffers:  # the library rounds them to the dtype it reads
+            load_factory(part.model.fill_buffers)(module)
+        return module
+
+    def read_weights(part: PartSpec, kind: Any, dtype: torch.dtype) -> Any:
+        name = part.name
+        prefix = "" if part.model.inside is None else part.model.inside.prefix
         if name not in read_later or keeps_some_in_float32(kind):
             return read_part(folder, name, kind, dtype, prefix=prefix)
         # In another dtype than that of the files, all weights would be in memory before the first one is quantized.

@@ -90,6 +90,14 @@ QWEN3 = ModelClass(
     f"{_PASSES}:text_passes",
     is_large=True,
 )
+GEMMA2 = ModelClass(
+    "transformers.models.gemma2.modeling_gemma2:Gemma2Model",
+    ("transformers.models.gemma2.modeling_gemma2:Gemma2DecoderLayer",),
+    f"{_PASSES}:text_passes",
+    fill_buffers="modules.families.parts.gemma:fill_buffers",
+    overflows_in_float16=True,  # it was trained in bfloat16
+    is_large=True,
+)
 _VISION_LANGUAGE = LargerModel(
     config_key="text_config",
     # Before transformers 4.52 the language model alone was under "model."; Mistral's has it once more inside.

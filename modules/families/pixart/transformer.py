@@ -4,24 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from diffusers.models.embeddings import get_2d_sincos_pos_embed
-
 from modules.families.attention import ATTENTIONS
 from modules.families.parts.attention_processor import Kernel, KernelProcessor
+from modules.families.parts.patch_positions import fill_patch_positions
 from modules.system.factories import load_factory
 
 
 def fill_positions(transformer: Any) -> None:
     """Make the buffer that files do not have: the positions of the patches of an image of the config's size."""
-    embed = transformer.pos_embed
-    positions_LD = get_2d_sincos_pos_embed(
-        transformer.inner_dim,
-        embed.base_size,
-        base_size=embed.base_size,
-        interpolation_scale=embed.interpolation_scale,
-        output_type="pt",
-    )
-    embed.pos_embed = positions_LD.float()[None]
+    fill_patch_positions(transformer.pos_embed, transformer.inner_dim)
 
 
 def set_self_attention(transformer: Any, name: str) -> None:

@@ -107,7 +107,7 @@ def merged(model: Path, family: ModelFamily, file: Path, folder: Path) -> Tensor
 
 def assert_adds(added: Tensors, changes: Changes) -> None:
     for path, change in changes.items():
-        torch.testing.assert_close(added[path], change, rtol=1e-3, atol=2e-5)
+        torch.testing.assert_close(added[path].reshape(change.shape), change, rtol=1e-3, atol=2e-5)
     assert all(not change.any() for path, change in added.items() if path not in changes)
 
 

@@ -45,6 +45,7 @@ _MODELS: Mapping[str, tuple[str, str]] = {
     "ANIMA": ("anima", "text_to_image"),
     "PIXART_ALPHA": ("pixart", "text_to_image"),
     "PIXART_SIGMA": ("pixart", "text_to_image"),
+    "SANA": ("sana", "text_to_image"),
 }
 _KLEIN = "klein"
 _FLUX2 = ("flux2", "flux2_klein")

@@ -1,0 +1,66 @@
+"""Sana (Xie et al. 2024, arXiv 2410.10629) and Sana 1.5: rectified flow in a transformer with linear attention.
+
+Its autoencoder covers 32 x 32 px with one latent of 32 channels, so that an image of 1024 px has 1,024 tokens. Gemma 2
+reads the prompts after an instruction. Sana Sprint, which was distilled for a few steps, is another model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from modules.diffusion.process_spec import ConstantShift, FlowConvention, flow_matching
+from modules.families.model_class import ModelClass
+from modules.families.parts.part_classes import GEMMA2, chat_parts, chat_prompts
+from modules.families.sana.settings import MAX_TOKENS, SanaSettings
+from modules.families.spec import FamilySpec, LatentSpec
+from modules.settings.layer_filter import LayerFilter
+
+_HOME = "modules.families.sana"
+_BLOCK = r"^transformer_blocks\.\d+\."
+_AUTOENCODER = "diffusers.models.autoencoders.autoencoder_dc"
+
+TRANSFORMER = ModelClass(
+    "diffusers.models.transformers.sana_transformer:SanaTransformer2DModel",
+    ("diffusers.models.transformers.sana_transformer:SanaTransformerBlock",),
+    f"{_HOME}.traced_passes:transformer_passes",
+    layers={
+        "attention_mlp": LayerFilter((rf"{_BLOCK}(attn1|attn2|ff)\.",), is_regex=True),
+        "attention": LayerFilter((rf"{_BLOCK}attn[12]\.",), is_regex=True),
+        "blocks": LayerFilter((_BLOCK,), is_regex=True),
+    },
+    # The embeddings of time, text and image, and the output: small, and sensitive.
+    never_quantized=frozenset({"time_embed", "caption_projection", "patch_embed", "^proj_out"}),
+    fill_buffers=f"{_HOME}.transformer_file:fill_positions",
+    overflows_in_float16=True,  # the usual checkpoints were trained in bfloat16
+    work=0.88,  # a quarter of the tokens of other transformers
+)
+DEEP_VAE = ModelClass(
+    f"{_HOME}.autoencoder:AutoencoderDC",
+    (f"{_AUTOENCODER}:EfficientViTBlock",),
+    f"{_HOME}.autoencoder:vae_passes",
+    (f"{_AUTOENCODER}:ResBlock",),
+    library="diffusers",
+)
+CONVENTION = FlowConvention(time_input="1000 sigma", shift=ConstantShift(3.0), token_px=32, sample_grid="scheduler")
+SANA = FamilySpec(
+    name="sana",
+    label="Sana",
+    settings=SanaSettings,
+    parts=chat_parts(TRANSFORMER, GEMMA2, DEEP_VAE, reader="Gemma 2"),
+    factory=f"{_HOME}.load:load",
+    default_resolution_px=1024,
+    size_step_px=32,
+    latents=LatentSpec(channels=32, factor=32, overflows_in_float16=True),
+    text=replace(
+        chat_prompts(MAX_TOKENS - 1, "caption_channels"),
+        tokenizer=f"{_HOME}.text:load_tokenizer",
+        is_lower_case=True,
+    ),
+    files=f"{_HOME}.files:FILES",
+    pipelines=("SanaPipeline",),
+    process=flow_matching(CONVENTION),
+    sample_guidance=4.5,
+    adapter_form="diffusers",
+    released="2024-11",
+    ai_toolkit=("sana",),
+)

@@ -1,0 +1,98 @@
+"""The prompts of Sana: Gemma 2's last states of a prompt in lower case, which it reads after an instruction.
+
+The instruction describes how a prompt is enhanced (section 2.3 of the paper). Its states are left out, but the prompt's
+are what Gemma makes of it after such a request. Negative prompts and the empty one are read without it (`SanaPipeline`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from modules.families.parts.chat_text import ChatReader, ChatTemplate
+from modules.families.parts.chat_tokens import ChatTokenizer, load_chat_tokenizer
+from modules.families.sana.settings import MAX_TOKENS
+
+START = "<bos>"
+INSTRUCTION = "\n".join(
+    (
+        "Given a user prompt, generate an 'Enhanced prompt' that provides detailed visual descriptions suitable for "
+        "image generation. Evaluate the level of detail in the user prompt:",
+        "- If the prompt is simple, focus on adding specifics about colors, shapes, sizes, textures, and spatial "
+        "relationships to create vivid and concrete scenes.",
+        "- If the prompt is already detailed, refine and enhance the existing details slightly without "
+        "overcomplicating.",
+        "Here are examples of how to transform or refine prompts:",
+        "- User Prompt: A cat sleeping -> Enhanced: A small, fluffy white cat curled up in a round shape, sleeping "
+        "peacefully on a warm sunny windowsill, surrounded by pots of blooming red flowers.",
+        "- User Prompt: A busy city street -> Enhanced: A bustling city street scene at dusk, featuring glowing street "
+        "lamps, a diverse crowd of people in colorful clothing, and a double-decker bus passing by towering glass "
+        "skyscrapers.",
+        "Please generate only the enhanced description for the prompt below and avoid including any additional "
+        "commentary or evaluations:",
+        "User Prompt: ",
+    )
+)
+"""The complex human instruction of `SanaPipeline`, with which the published models were trained."""
+
+
+class LowerCaseTokenizer(ChatTokenizer):
+    """A tokenizer that counts the tokens of prompts as they are read, in lower case."""
+
+    def count(self, prompt: str) -> int:
+        """Return the number of tokens of a prompt, without the instruction."""
+        return super().count(as_read(prompt))
+
+    def beyond(self, prompt: str, num_tokens: int) -> str:
+        """Return the rest of a prompt after its first tokens."""
+        return super().beyond(as_read(prompt), num_tokens)
+
+
+@dataclass(frozen=True, eq=False)
+class InstructedReader(ChatReader):
+    """Reads prompts after the instruction, whose states but the first it leaves out: the prompt begins at `begin`."""
+
+    begin: int = 1
+
+    def identity(self) -> str:
+        """Return everything but the encoder's weights that affects how a prompt is encoded."""
+        return f"{super().identity()}|{self.begin} {self.max_tokens}"
+
+    def _encode(self, forward: Callable[..., Any], prompt: str) -> torch.Tensor:
+        states_LD = super()._encode(forward, prompt)
+        return torch.cat([states_LD[:1], states_LD[self.begin :]])
+
+
+def as_read(prompt: str) -> str:
+    """Return a prompt as it is read: in lower case, without blanks at its ends."""
+    return prompt.lower().strip()
+
+
+def load_tokenizer(folder: Path | None) -> LowerCaseTokenizer:
+    """Return the tokenizer of a model's folder. Raises DarkroomError where it is missing, damaged or not Gemma's."""
+    tokenizer = LowerCaseTokenizer(load_chat_tokenizer(folder).tokenizer)
+    tokenizer.id_of(START)
+    return tokenizer
+
+
+def plain_reader(encoder: Any, tokenizer: ChatTokenizer) -> ChatReader:
+    """Return how negative prompts and the empty one are read."""
+    return ChatReader(encoder, tokenizer, ChatTemplate(START, ""), MAX_TOKENS, layers=(-1,))
+
+
+def instructed(reader: ChatReader) -> InstructedReader:
+    """Return how prompts are read, from how others are.
+
+    The pipeline cuts the states where the instruction ends by itself. Its last token is a blank, which belongs to the
+    first word of a prompt in Gemma's vocabulary.
+    """
+    before = f"{START}{INSTRUCTION}"
+    begin = len(reader.tokenizer.ids(before)) - 1
+    plain = replace(reader, template=ChatTemplate(before, ""), max_tokens=begin + MAX_TOKENS - 1)
+    return InstructedReader(
+        plain.encoder, plain.tokenizer, plain.template, plain.max_tokens, plain.layers, begin=begin
+    )
