@@ -176,6 +176,10 @@ class ModelFamily(Protocol):
         """Return the conditioning of prompts, padded to the longest of them and of those in `padded_like`."""
         ...
 
+    def encode_guided(self, negative: str, prompt: str) -> Conditioning:
+        """Return the conditioning of a negative prompt and of a prompt, in this order, for a guided sample."""
+        ...
+
     def with_size_conditioning(
         self, conditioning: Conditioning, size_conditionings: Sequence[SizeConditioning]
     ) -> Conditioning:

@@ -7,7 +7,7 @@ monomials in `recording.py`, exactly.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import combinations
 from typing import Any
@@ -69,11 +69,14 @@ class Freed:
     value: int
 
 
+_Event = Called | Entered | Left | Freed
+
+
 @dataclass(slots=True)
 class PassEvents:
     """The events of one pass; each of its `inputs` is the index of its number of elements, and the bytes of an item."""
 
-    events: list[Called | Entered | Left | Freed] = field(default_factory=list)
+    events: list[_Event] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
     inputs: list[tuple[int, int]] = field(default_factory=list)
     input_names: list[str] = field(default_factory=list)
@@ -99,16 +102,15 @@ def recording_of(
     and `blocks` the paths of the blocks, in the order of the module: whether each is a transformer block. Raises
     ValueError if the operations depend on the size, or a tensor's size is not a sum of the monomials.
     """
-    first, *others = passes
-    if any(other.events != first.events for other in others):
-        raise ValueError("The operations of the pass depend on its size.")
+    first = passes[0]
+    events = _equal_events([one.events for one in passes])
     counts = _Counts([size.monomials() for size in sizes], is_per_image=is_per_image)
     indices = [counts.index_of(numbers) for numbers in zip(*(p.numbers for p in passes), strict=True)]
-    made = [result for event in first.events if isinstance(event, Called) for result in event.results]
+    made = [result for event in events if isinstance(event, Called) for result in event.results]
     counts_of_values = [indices[number] for number, _ in first.inputs]
     counts_of_values += [indices[number] for _, number, _ in sorted(made)]
     programs = _Programs(indices, counts_of_values, blocks, weights)
-    programs.add(iter(first.events), inputs=range(len(first.inputs)))
+    programs.add(iter(events), inputs=range(len(first.inputs)))
     return Recording(
         counts=tuple(counts.fitted),
         programs=tuple(programs.known),
@@ -116,6 +118,22 @@ def recording_of(
         text=tuple(i for i, name in enumerate(first.input_names) if name in text),
         blocks=tuple(blocks),
     )
+
+
+def _equal_events(passes: Sequence[Sequence[_Event]]) -> list[_Event]:
+    """Return the events that all passes have. Raises ValueError if they differ in more than the length of a product.
+
+    That of two values may be the tokens or the latents (linear attention). The longest one is recorded.
+    """
+    equal = []
+    if len({len(events) for events in passes}) == 1:
+        for same in zip(*passes, strict=True):
+            longest = max((e.length for e in same if isinstance(e, Called) and not e.weights), default=0)
+            every = [replace(e, length=longest) if isinstance(e, Called) and not e.weights else e for e in same]
+            equal += every[:1] if all(event == every[0] for event in every) else []
+    if len(equal) != len(passes[0]):
+        raise ValueError("The operations of the pass depend on its size.")
+    return equal
 
 
 @dataclass(frozen=True, slots=True)

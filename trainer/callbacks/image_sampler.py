@@ -126,10 +126,12 @@ class ImageSampler:
 
     def _encode(self, prompt: SamplePrompt) -> Conditioning:
         is_doubled = self.family.spec.doubles_batch(prompt.guidance)
-        texts = [prompt.negative_prompt, prompt.prompt] if is_doubled else [prompt.prompt]
+        if is_doubled:
+            encoded = self.family.encode_guided(prompt.negative_prompt, prompt.prompt)
+        else:
+            encoded = self.family.encode_prompts([prompt.prompt])
         size_conditioning = SizeConditioning.whole(Size(prompt.width_px, prompt.height_px))
-        encoded = self.family.encode_prompts(texts)
-        sized = self.family.with_size_conditioning(encoded, [size_conditioning] * len(texts))
+        sized = self.family.with_size_conditioning(encoded, [size_conditioning] * len(encoded))
         return with_guidance(self.family, sized, prompt.guidance)
 
     def _shape(self, prompt: SamplePrompt) -> tuple[int, int, int, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import nn
 
+from modules.data.conditioning import Conditioning
 from modules.data.tiles import VAE_TILES, Tiling
 from modules.diffusion.process import NoiseProcess
 from modules.families.parts import vae
@@ -84,6 +85,14 @@ class LatentModel(ABC, Generic[Process]):
         """Return the images (B, 3, P, P) of normalised latents, float32 in [-1, 1]."""
         decode, factor = self._forwards.of("vae", self.vae.decode), self.spec.latents.factor
         return vae.decode_latents(decode, self.vae, latents_BCHW, factor=factor, tiling=tiling)
+
+    @abstractmethod
+    def encode_prompts(self, prompts: Sequence[str], padded_like: Sequence[str] = ()) -> Conditioning:
+        """Return the conditioning of prompts, padded to the longest of them and of those in `padded_like`."""
+
+    def encode_guided(self, negative: str, prompt: str) -> Conditioning:
+        """Return the conditioning of a negative prompt and of a prompt, which are read in the same way."""
+        return self.encode_prompts([negative, prompt])
 
     def scheduler_config(self) -> Mapping[str, Any]:
         """Return the scheduler's config from the model's files."""

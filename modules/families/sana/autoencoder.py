@@ -39,8 +39,12 @@ def vae_passes(vae: Any, spec: FamilySpec) -> Mapping[str, TracedPass]:
         sides = (size.height_px // factor, size.width_px // factor)
         return {"z": torch.empty(size.batch, vae.config.latent_channels, *sides)}
 
+    def encode(x: torch.Tensor) -> torch.Tensor:
+        latents: torch.Tensor = vae.encoder(x)
+        return latents
+
     def decode(z: torch.Tensor) -> torch.Tensor:
         image: torch.Tensor = vae.decode(z).sample
         return image
 
-    return {"encode": TracedPass(vae.encoder, images), "decode": TracedPass(decode, latents)}
+    return {"encode": TracedPass(encode, images), "decode": TracedPass(decode, latents)}

@@ -28,9 +28,9 @@ class Sana(ChatModel[TokenConditioning]):
         """Return the states of prompts. None depends on the others, so `padded_like` changes nothing."""
         return self._read([(self.reader if as_read(prompt) else self.plain, prompt) for prompt in prompts])
 
-    def encode_negative(self, prompts: Sequence[str]) -> TokenConditioning:
-        """Return the states of negative prompts: with the instruction, guidance would distort the image."""
-        return self._read([(self.plain, prompt) for prompt in prompts])
+    def encode_guided(self, negative: str, prompt: str) -> TokenConditioning:
+        """Return the states of a negative prompt, without the instruction, and of a prompt."""
+        return TokenConditioning.join([self._read([(self.plain, negative)]), self.encode_prompts([prompt])])
 
     def predict(
         self,

@@ -61,6 +61,9 @@ class ToyPixel:
     def decode(self, latents_BCHW: torch.Tensor, tiling: Tiling = VAE_TILES) -> torch.Tensor:
         return latents_BCHW.float()
 
+    def encode_guided(self, negative: str, prompt: str) -> TextConditioning:
+        return self.encode_prompts([negative, prompt])
+
     def encode_prompts(self, prompts: Sequence[str], padded_like: Sequence[str] = ()) -> TextConditioning:
         forward = self._forwards.of("text_encoder", self.tower.encoder)
         states = self.tower.encode(forward, prompts, num_chunks=self.tower.num_chunks(prompts))
