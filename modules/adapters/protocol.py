@@ -134,10 +134,10 @@ def kind_of(spec: AdapterSpec) -> AdapterKind:
 def target_layers(module: nn.Module, role: Role, *, layers: LayerFilter, reaches: Callable[[str], bool]) -> list[str]:
     """Return the dotted names of the layers that get an adapter, in the order of the module.
 
-    These are the linear and convolution layers that the filter matches; a convolution within groups has no matrix. For a text encoder there is no filter, but only
-    its numbered layers count: a projection after them has no name that every program reads in LoRA files. Layers that
-    no gradient reaches (left out by clip skip) get no adapter. Raises DarkroomError if an entry of the filter matches
-    no layer.
+    These are the linear and convolution layers that the filter matches; a convolution within groups has no matrix. For
+    a text encoder there is no filter, but only its numbered layers count: a projection after them has no name that
+    every program reads in LoRA files. Layers that no gradient reaches (left out by clip skip) get no adapter. Raises
+    DarkroomError if an entry of the filter matches no layer.
     """
     candidates = [n for n, m in module.named_modules() if _has_matrix(m) and reaches(n)]
     if role == "text_encoder":

@@ -61,7 +61,7 @@ def tiny_gemma() -> Gemma2Model:
 
 
 def tiny_deep_vae() -> AutoencoderDC:
-    """An autoencoder of factor 32 with both kinds of blocks; heads of two channels are linear in images of 64 px, too."""
+    """An autoencoder of factor 32 with both kinds of blocks; heads of two channels are always linear."""
     channels, kinds = (4, 4, 8, 8, 16, 32), ("ResBlock",) * 3 + ("EfficientViTBlock",) * 3
     return AutoencoderDC(
         attention_head_dim=2,
@@ -110,7 +110,7 @@ def write_sana_folder(folder: Path, **options: Any) -> Path:
 
 
 def sana_pipeline(folder: Path, family: ModelFamily) -> SanaPipeline:
-    """diffusers' pipeline of a loaded model's parts, with diffusers' own autoencoder and transformers' own tokenizer."""
+    """diffusers' pipeline of a loaded model's parts, with its own autoencoder and transformers' tokenizer."""
     vae: Any = family.parts["vae"].module
     theirs = AutoencoderDC.from_config(dict(vae.config))
     theirs.load_state_dict(vae.state_dict())

@@ -1,7 +1,7 @@
 """The files of Sana: folders, the names of layers in LoRA files, and files of the transformer alone.
 
-diffusers' names have the prefix `transformer.`, and its pipeline loads them. ComfyUI does not have the model; nodes that
-others wrote for it read the published checkpoints.
+diffusers' names have the prefix `transformer.`, and its pipeline loads them. ComfyUI does not have the model; nodes of
+others read its published checkpoints.
 """
 
 from __future__ import annotations

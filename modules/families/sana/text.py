@@ -1,7 +1,7 @@
 """The prompts of Sana: Gemma 2's last states of a prompt in lower case, which it reads after an instruction.
 
 The instruction describes how a prompt is enhanced (section 2.3 of the paper). Its states are left out, but the prompt's
-are what Gemma makes of it after such a request. Negative prompts and the empty one are read without it (`SanaPipeline`).
+are what Gemma makes of it after such a request. Negative prompts and the empty one are read alone (`SanaPipeline`).
 """
 
 from __future__ import annotations
@@ -93,6 +93,4 @@ def instructed(reader: ChatReader) -> InstructedReader:
     before = f"{START}{INSTRUCTION}"
     begin = len(reader.tokenizer.ids(before)) - 1
     plain = replace(reader, template=ChatTemplate(before, ""), max_tokens=begin + MAX_TOKENS - 1)
-    return InstructedReader(
-        plain.encoder, plain.tokenizer, plain.template, plain.max_tokens, plain.layers, begin=begin
-    )
+    return InstructedReader(plain.encoder, plain.tokenizer, plain.template, plain.max_tokens, plain.layers, begin=begin)
