@@ -43,7 +43,7 @@ def denoiser_of(family: ModelFamily) -> torch.nn.Module:
 
 
 def linear_layers(family: ModelFamily) -> set[str]:
-    """The linear layers of the denoiser that an adapter can train, by their path, with convolutions of single pixels."""
+    """The linear layers of the denoiser that an adapter can train, by their path, and convolutions of one pixel."""
     part = family.parts[family.spec.denoiser.name]
     return {n for n, m in part.module.named_modules() if _is_linear(m) and part.reaches(n)}
 

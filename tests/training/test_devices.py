@@ -186,7 +186,8 @@ def test_what_is_cached_arrives_as_what_is_encoded(
         weights.append(run(config).weights)
     assert_equal_tensors(weights[0], weights[1])
     encoded, read = batches[: len(batches) // 2], batches[len(batches) // 2 :]
-    assert len({b["latents"].tensor.shape[2:] for b in encoded}) == 2
+    is_fine = config.data.bucket_step_px == 16
+    assert len({b["latents"].tensor.shape[2:] for b in encoded}) == (2 if is_fine else 1)
     for one, other in zip(encoded, read, strict=True):
         assert_equal_tensors({n: d.tensor for n, d in one.items()}, {n: d.tensor for n, d in other.items()})
     wanted = {"float32": torch.float32, "bfloat16": torch.bfloat16}[precision]
