@@ -287,7 +287,7 @@ def test_a_run_that_is_too_large_is_a_warning_with_advice() -> None:
     assert found.path == "parts.unet.checkpointing"
     assert "while training" in found.message
     assert "12.0 GB" in found.message
-    assert "parts.unet.checkpointing) saves about" in found.advice
+    assert "for the UNet and the text encoders saves about" in found.advice
     assert "training.batch_size) saves about" in found.advice
     assert "With all of them the run needs about" in found.advice
     assert "which fits" in found.advice
@@ -302,7 +302,7 @@ def test_the_reported_savings_are_those_of_the_changed_config() -> None:
     (found,) = memory_problems(budget_of_run(config(), SIZES), memory_of=card(free=12 * GB))
     blocks = {name: {**part, "checkpointing": "transformer"} for name, part in BF16.items() if name != "vae"}
     saved = total(config()) - total(config(parts={**BF16, **blocks}))
-    assert f"(parts.unet.checkpointing) saves about {saved / 1e9:.1f} GB" in found.advice
+    assert f"the text encoders saves about {saved / 1e9:.1f} GB" in found.advice
 
 
 def test_a_gpu_that_is_much_too_small_gets_no_promises() -> None:
@@ -319,7 +319,7 @@ def test_a_frozen_base_is_advised_to_be_quantized_as_far_as_needed(free_gb: int,
     (found,) = memory_problems(budget_of_run(wanted, SIZES), memory_of=card(free=free_gb * GB))
     parts["unet"]["dtype"] = format_name
     saved = total(wanted) - total(config(training=small, parts=parts))
-    words = f"{format_name} as the weight dtype of the UNet (parts.unet.dtype) saves about {saved / 1e9:.1f} GB"
+    words = f"{format_name} as the weight dtype of the UNet saves about {saved / 1e9:.1f} GB"
     assert words.lower() in found.advice.lower()
     assert saved > 2 * GB
     (found,) = memory_problems(budget_of_run(config(training=small, parts=parts), SIZES), memory_of=card(free=GB))
@@ -333,7 +333,7 @@ def test_a_frozen_base_is_advised_to_be_quantized_as_far_as_needed(free_gb: int,
 def test_a_fine_tune_is_advised_on_its_optimizer() -> None:
     full = config(training={"trains": "full", "precision": "bfloat16", "batch_size": 1})
     (found,) = memory_problems(budget_of_run(full, SIZES), memory_of=card(free=24 * GB))
-    assert "Adafactor (training.optimizer.name)" in found.advice
+    assert "Adafactor" in found.advice
 
 
 @pytest.mark.full

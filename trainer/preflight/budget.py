@@ -186,7 +186,7 @@ def _describe(worth: Worth) -> str:
     """Return a change with what it saves, and what it costs where a step takes longer with it."""
     slower = f" (a step takes {worth.time_factor:.2g} times as long)" if worth.time_factor > _LONGER else ""
     saves = f"saves about {in_gb(worth.saved_bytes)}" if worth.saved_bytes > 0 else "saves memory after the others"
-    return f"{worth.move.words} ({worth.move.path}) {saves}{slower}"
+    return f"{worth.move.words} {saves}{slower}"
 
 
 def _sentence(text: str) -> str:

@@ -140,7 +140,7 @@ def _sacrifice(path: str, words: str, *values: tuple[str, Any]) -> Move:
 def _sixteen_bits(parts: Sequence[PartSpec], *, changes_result: bool = False) -> Move:
     """Return bfloat16 as the weight dtype of parts, named by the denoiser if it is one of them."""
     first = next((p for p in parts if p.role == "denoiser"), parts[0])
-    words = f"bfloat16 as the weight dtype of {', '.join(p.name for p in parts)}"
+    words = f"bfloat16 as the weight dtype of {', '.join(p.label for p in parts)}"
     values = tuple((f"parts.{p.name}.dtype", "bfloat16") for p in parts)
     return Move(f"parts.{first.name}.dtype", words, values, changes_result)
 
