@@ -288,7 +288,7 @@ def test_a_run_that_is_too_large_is_a_warning_with_advice() -> None:
     assert "while training" in found.message
     assert "12.0 GB" in found.message
     assert "for the UNet and the text encoders saves about" in found.advice
-    assert "training.batch_size) saves about" in found.advice
+    assert "with twice the accumulation steps saves about" in found.advice
     assert "With all of them the run needs about" in found.advice
     assert "which fits" in found.advice
 
