@@ -1,4 +1,4 @@
-"""Every child process of the window, started afresh as the window starts it, and one piece of work for each."""
+"""Every child process of the window but a run, as the window starts it, and one piece of work for each."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ from modules.config.schema import Config
 from tests.builders.annotators import write_blip_folder, write_clipseg_folder
 from tests.builders.configs import small_config
 from tests.builders.images import draw_folder
+from tests.builders.runs import run
 from trainer.child.job import ChildJob, JobEnded, send_job, start_job
-from trainer.child.run import launch_child
 from trainer.events import RunFinished
 from trainer.job_events import JobEvent, JobFailed, JobFinished
 from trainer.jobs.registry import JOBS
 from trainer.jobs.sample import SampleChoices, SampleRequest, sample_line
 from trainer.jobs.spec import AdapterChoice, request_line, validate_settings
-from trainer.launch import RunRequest
 from ui.features.tensorboard.model import TensorBoardServer
 
 _SECONDS = 120
@@ -33,7 +32,7 @@ PROMPT = {"prompt": "a disc", "width_px": 64, "height_px": 64, "steps": 1, "samp
 
 @dataclass(frozen=True)
 class Trained:
-    """A config, and what a run of it in a child process wrote."""
+    """A config, and what a run of it wrote."""
 
     config: Config
     lora: Path
@@ -50,9 +49,7 @@ def trained(tiny_sd: Path, images: Path, tmp_path_factory: pytest.TempPathFactor
         backup={"at_end": True},
         sampling={"prompts": [PROMPT]},
     )
-    child = launch_child(RunRequest(config))
-    child.thread.join(_SECONDS)
-    *_, ending = child.waiting()
+    ending = run(config).events[-1]
     assert isinstance(ending, RunFinished), ending
     return Trained(config, Path(ending.model_path), Path(ending.backup_path))
 
