@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from diffusers.models.embeddings import get_2d_sincos_pos_embed
-
 
 def fill_patch_positions(embed: Any, width: int) -> None:
     """Make the buffer with the positions of the patches of an image of the config's size, if there is one.
@@ -14,6 +12,8 @@ def fill_patch_positions(embed: Any, width: int) -> None:
     """
     if embed.pos_embed is None:
         return
+    from diffusers.models.embeddings import get_2d_sincos_pos_embed  # the window reads the files' records without it
+
     positions_LD = get_2d_sincos_pos_embed(
         width,
         embed.base_size,
