@@ -11,6 +11,6 @@ MAX_TOKENS = 300
 
 
 class SanaSettings(FamilySettings):
-    """Sana."""
+    """1.6 billion weights, and few tokens for an image, which makes it fast."""
 
     name: Literal["sana"] = "sana"
