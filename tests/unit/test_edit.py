@@ -84,7 +84,7 @@ def test_any_value_is_set_or_is_a_problem_and_then_nothing_changes(path: str, va
         ("training.epochs", 0, "it should be at least 1."),
         ("training.epochs", "many", "'many' is not valid: it should be a whole number."),
         ("training.learning_rate", float("nan"), "nan is not valid"),
-        ("model.family", "sana", "there is no such choice; the choices are 'sd', 'sdxl'"),
+        ("model.family", "sd9", "there is no such choice; the choices are 'sd', 'sdxl'"),
         ("adapter.layers", "some", "'some' is not valid"),
         ("training.optimizer", {"name": "seven_league"}, "there is no such choice; the choices are 'adamw', "),
         ("data.resolution_px", [], "it should have at least one entry."),
