@@ -83,8 +83,18 @@ def full(tmp_path: Path) -> Config:
             tmp_path / "workspace" / "runs" / "one", step=step, epoch=1, now=datetime(2026, 1, 1, 0, step),
             write=lambda folder: save_file(config, folder / "config.json"),
         )  # fmt: skip
-    for file in ("cache/latents/aa/x.safetensors", "hub/models--owner--model/blobs/b", "workspace/.trash/old/log.txt"):
-        (tmp_path / file).parent.mkdir(parents=True)
+    key = "aa" + 30 * "0"
+    for file in (
+        f"cache/latents/aa/{key}.safetensors",
+        f"cache/text/shards/{key}.safetensors",
+        "cache/masks/aa/x.safetensors",
+        f"cache/masks/bb/{key}.safetensors",
+        "cache/masks/photo.png",
+        "hub/models--owner--model/blobs/b",
+        "hub/models--mine/weights.bin",
+        "workspace/.trash/old/log.txt",
+    ):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_bytes(b"x" * 5000)
     return config
 
@@ -105,6 +115,8 @@ def test_what_can_be_deleted_to_free_space(full: Config, tmp_path: Path) -> None
     assert delete(found.items, places) == sum(item.size_bytes for item in found.items)
     assert find_space(full, places).items == ()
     assert [backup.step for backup in list_backups(run_dir)] == [20]
+    left = {file.name for file in tmp_path.rglob("*") if file.is_file() and run_dir not in file.parents}
+    assert left == {"x.safetensors", f"aa{30 * '0'}.safetensors", "photo.png", "weights.bin"}, "the user's"
 
 
 def test_space_is_freed_after_a_question(ready: Window, full: Config, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from modules.config.schema import Config
+from modules.data.cache.entry_files import entry_files
 from modules.estimate.disk import file_system_of, free_bytes
 from modules.system.atomic import remove_folder
 from modules.system.errors import DarkroomError
@@ -79,29 +80,30 @@ def _of_runs(workspaces: Sequence[Path]) -> Iterator[Deletable]:
 
 
 def _caches(config: Config) -> Iterator[Deletable]:
-    folders = [from_root(config.general.cache_dir) / name for name in _CACHES]
+    files = [f for name in _CACHES for f in entry_files(from_root(config.general.cache_dir) / name)]
     name = f"Cache of images and captions in {config.general.cache_dir}"
     then = "The next run encodes its images and captions again."
-    yield Deletable(name, sum(map(size_of, folders)), then, partial(_remove, folders))
+    yield Deletable(name, sum(file.stat().st_size for file in files), then, partial(_remove_files, files))
 
 
 def _downloads(config: Config) -> Iterator[Deletable]:
     folder = hub_cache_dir(config)
     for prefix, what in _OF_HUB.items():
         for place in sorted(folder.glob(f"{prefix}--*")):
+            if not (place / "blobs").is_dir():  # not of the hub: the config names the folder
+                continue
             name = place.name.removeprefix(f"{prefix}--").replace("--", "/")
             is_used = name == config.model.base_model.strip()
             then = "This config uses it. " if is_used else "Other programs may use it. "
             label = f"Downloaded {what} {name}"
             yield Deletable(
-                label, size_of(place), f"{then}It is downloaded again when needed.", partial(_remove, [place])
+                label, size_of(place), f"{then}It is downloaded again when needed.", partial(remove_folder, place)
             )
 
 
-def _remove(folders: Sequence[Path]) -> None:
-    for folder in folders:
-        if folder.is_dir():
-            remove_folder(folder)
+def _remove_files(files: Sequence[Path]) -> None:
+    for file in files:
+        file.unlink(missing_ok=True)
 
 
 def _describe_free(config: Config) -> str:
