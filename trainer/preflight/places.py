@@ -12,6 +12,7 @@ from modules.config.schema import Config
 from modules.families.kinds.identify import identify
 from modules.formats.index_files import index_file
 from modules.settings.field import FieldRecord, Section, records_of
+from modules.system.file_errors import is_disk_full
 from modules.system.paths import from_root
 from modules.system.problem import Problem
 from trainer.preflight.model import kind_of
@@ -209,7 +210,7 @@ def _why_not_writable(folder: Path, *, tries_writing: bool) -> str:
         free_bytes = shutil.disk_usage(existing).free
     except OSError as error:
         _remove(probe)
-        return error.strerror or str(error)
+        return _FULL if is_disk_full(error) else error.strerror or str(error)
     if free_bytes < _MIN_FREE_BYTES:
         return f"{_FULL} ({free_bytes / 2**20:.1f} MiB free)"
     return ""

@@ -125,7 +125,8 @@ def test_a_disk_that_is_full_to_the_last_byte(config: Config, tmp_path: Path, mo
     before = sorted(tmp_path.rglob("*"))
     monkeypatch.setattr(Path, "write_bytes", cut_short)
     report = check(config)
-    assert all("No space left on device" in p.message for p in report.errors)
+    assert all("the disk is full" in p.message for p in report.errors)
+    assert all(p.remedy == "space" for p in report.errors)
     assert len(report.errors) == 3
     assert sorted(tmp_path.rglob("*")) == before
 
