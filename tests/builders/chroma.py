@@ -14,6 +14,7 @@ from modules.families.protocol import ModelFamily
 from tests.builders.flow_models import FULL_OF_ONETRAINER, FlowModel, OneTrainerConfig
 from tests.builders.flux import TINY as FLUX
 from tests.builders.models import write_folder
+from tests.builders.pipelines import latents_and_image
 from tests.builders.t5 import tiny_t5, write_t5_tokenizer
 from tests.builders.z_image import tiny_flux_vae
 
@@ -84,23 +85,17 @@ def _pipeline_sample(
     states_1LD, mask_1L = masked_text(pipe, prompt)
     empty_1LD, empty_mask_1L = masked_text(pipe, "")
 
-    def sampled(kind: str) -> torch.Tensor:
-        images: torch.Tensor = pipe(
-            prompt_embeds=states_1LD,
-            prompt_attention_mask=mask_1L,
-            negative_prompt_embeds=empty_1LD,
-            negative_prompt_attention_mask=empty_mask_1L,
-            latents=pipe._pack_latents(noise_BCHW, *noise_BCHW.shape),
-            guidance_scale=guidance,
-            num_inference_steps=4,
-            height=height,
-            width=width,
-            output_type=kind,
-        ).images
-        return images
-
-    latents = pipe._unpack_latents(sampled("latent"), height, width, pipe.vae_scale_factor)
-    return latents, sampled("pt")
+    latents, image = latents_and_image(
+        pipe,
+        noise_BCHW,
+        guidance,
+        prompt_embeds=states_1LD,
+        prompt_attention_mask=mask_1L,
+        negative_prompt_embeds=empty_1LD,
+        negative_prompt_attention_mask=empty_mask_1L,
+        latents=pipe._pack_latents(noise_BCHW, *noise_BCHW.shape),
+    )
+    return pipe._unpack_latents(latents, height, width, pipe.vae_scale_factor), image
 
 
 CHROMA_OF_ONETRAINER = {

@@ -17,6 +17,7 @@ from modules.formats.peft_settings import PEFT_SETTINGS
 from modules.formats.safetensors_io import read_safetensors
 from tests.builders.flow_models import FULL_OF_ONETRAINER, FlowModel, OneTrainerConfig
 from tests.builders.models import write_folder
+from tests.builders.pipelines import latents_and_image
 from tests.builders.qwen_vae import tiny_qwen_vae
 from tests.builders.z_image import write_tokenizer
 
@@ -139,19 +140,10 @@ def _pipeline_sample(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     height, width = (8 * side for side in noise_BCHW.shape[-2:])
 
-    def sampled(kind: str) -> torch.Tensor:
-        images: torch.Tensor = pipe(
-            prompt,
-            latents=pipe._pack_latents(noise_BCHW, *noise_BCHW.shape),
-            guidance_scale=guidance - 1.0,  # the pipeline's scale is what guidance adds: 0 is none
-            num_inference_steps=4,
-            height=height,
-            width=width,
-            output_type=kind,
-        ).images
-        return images
-
-    return pipe._unpack_latents(sampled("latent"), height, width)[:, :, 0], sampled("pt")
+    packed = pipe._pack_latents(noise_BCHW, *noise_BCHW.shape)
+    # The pipeline's scale is what guidance adds: 0 is none.
+    latents, image = latents_and_image(pipe, noise_BCHW, guidance - 1.0, prompt=prompt, latents=packed)
+    return pipe._unpack_latents(latents, height, width)[:, :, 0], image
 
 
 def _in_native_peft_names(lora: Path, folder: Path) -> list[Path]:

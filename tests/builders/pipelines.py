@@ -54,6 +54,19 @@ def _is_linear(layer: torch.nn.Module) -> bool:
     )
 
 
+def latents_and_image(
+    pipe: Any, noise_BCHW: torch.Tensor, guidance: float, *, factor: int = 8, **options: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What a flow model's pipeline makes of noise in four steps, before and after the autoencoder; `options` are its
+    own, such as the prompt.
+    """
+    height, width = (factor * side for side in noise_BCHW.shape[-2:])
+    usual = {"latents": noise_BCHW, "guidance_scale": guidance, "num_inference_steps": 4}
+    options = {**usual, "height": height, "width": width, **options}
+    latents, image = (pipe(**options, output_type=kind).images for kind in ("latent", "pt"))
+    return latents, image
+
+
 def clip_tokenizer(pad: str = END_TOKEN) -> CLIPTokenizer:
     """transformers' own tokenizer over the bundled vocabulary."""
     return CLIPTokenizer(vocab=clip_vocabulary(), merges=clip_merges(), model_max_length=77, pad_token=pad)

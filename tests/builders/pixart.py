@@ -16,6 +16,7 @@ from modules.families.protocol import ModelFamily
 from modules.sampling.denoising_loop import make_scheduler
 from tests.builders.flow_models import FlowModel, OneTrainerConfig
 from tests.builders.models import tiny_vae, write_folder
+from tests.builders.pipelines import latents_and_image
 from tests.builders.t5 import tiny_t5, write_t5_tokenizer
 
 SCHEDULER = {
@@ -87,23 +88,9 @@ def _pipeline_text(pipe: Any, prompt: str) -> Mapping[str, torch.Tensor]:
 def _pipeline_sample(
     pipe: Any, prompt: str, noise_BCHW: torch.Tensor, guidance: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    height, width = (8 * side for side in noise_BCHW.shape[-2:])
-
-    def sampled(kind: str) -> torch.Tensor:
-        images: torch.Tensor = pipe(
-            prompt,
-            latents=noise_BCHW,
-            guidance_scale=guidance,
-            num_inference_steps=4,
-            height=height,
-            width=width,
-            output_type=kind,
-            use_resolution_binning=False,
-            clean_caption=False,
-        ).images
-        return images
-
-    return sampled("latent"), sampled("pt")
+    return latents_and_image(
+        pipe, noise_BCHW, guidance, prompt=prompt, use_resolution_binning=False, clean_caption=False
+    )
 
 
 PIXART_OF_ONETRAINER = {

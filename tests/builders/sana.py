@@ -17,6 +17,7 @@ from modules.families.protocol import ModelFamily
 from modules.families.sana.text import INSTRUCTION
 from tests.builders.flow_models import FlowModel, OneTrainerConfig
 from tests.builders.models import write_folder
+from tests.builders.pipelines import latents_and_image
 
 SCHEDULER = {
     "_class_name": "DPMSolverMultistepScheduler",
@@ -143,22 +144,7 @@ def pipeline_text(pipe: SanaPipeline, prompt: str, negative: str | None = None) 
 def _pipeline_sample(
     pipe: SanaPipeline, prompt: str, noise_BCHW: torch.Tensor, guidance: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    height, width = (32 * side for side in noise_BCHW.shape[-2:])
-
-    def sampled(kind: str) -> torch.Tensor:
-        images: torch.Tensor = pipe(
-            prompt,
-            latents=noise_BCHW,
-            guidance_scale=guidance,
-            num_inference_steps=4,
-            height=height,
-            width=width,
-            output_type=kind,
-            use_resolution_binning=False,
-        ).images
-        return images
-
-    return sampled("latent"), sampled("pt")
+    return latents_and_image(pipe, noise_BCHW, guidance, prompt=prompt, factor=32, use_resolution_binning=False)
 
 
 ONETRAINER = {
