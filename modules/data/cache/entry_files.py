@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+SHARDS = "shards"  # the folder of shards
 _FILE = re.compile(r"[0-9a-f]{16,}\.safetensors")  # the name is a key, or the digest of a shard's keys
 
 
@@ -15,6 +16,6 @@ def entry_files(folder: Path) -> Iterator[Path]:
     A config names the folder, so other files in it may be anything of the user's.
     """
     for path in folder.glob("*/*.safetensors"):
-        is_in_place = path.parent.name in (path.name[:2], "shards")
+        is_in_place = path.parent.name in (path.name[:2], SHARDS)
         if is_in_place and _FILE.fullmatch(path.name) and path.is_file() and not path.is_symlink():
             yield path

@@ -23,6 +23,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
+from modules.data.cache.entry_files import SHARDS
 from modules.data.cache.shards import (
     BrokenShardError,
     Keys,
@@ -39,7 +40,6 @@ from modules.system.file_errors import name_destination
 logger = logging.getLogger("darkroom.cache")
 
 ENTRIES_PER_SHARD = 4096
-_SHARDS = "shards"  # the folder of shards
 _MOST_SHARD_BYTES = 256 * 2**20
 _LEFTOVER_AFTER_SECONDS = 3600  # no entry takes that long to write
 
@@ -100,7 +100,7 @@ class CacheStore:
         self.folder = folder
         self._prefix = str(folder)
         self._dtype = dtype
-        self._shards = ShardIndex(folder / _SHARDS)
+        self._shards = ShardIndex(folder / SHARDS)
         self._entries_per_shard = entries_per_shard
         self._lock = threading.Lock()
         self._to_join: set[str] = set()
@@ -249,7 +249,7 @@ def remove_entries(entries: Iterable[StoredEntry]) -> None:
     """Remove entries that `CacheStore.entries` has listed. The others in their shards are written to new shards."""
     in_shards: dict[Path, set[str]] = {}
     for entry in entries:
-        if entry.key and entry.path.parent.name == _SHARDS:
+        if entry.key and entry.path.parent.name == SHARDS:
             in_shards.setdefault(entry.path, set()).add(entry.key)
         else:
             entry.path.unlink(missing_ok=True)
