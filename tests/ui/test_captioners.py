@@ -59,7 +59,7 @@ def test_a_missing_package_is_installed_by_one_button(
     monkeypatch.setattr(Package, "is_installed", property(lambda package: package.name not in missing))
     spawn = Spawner()
     monkeypatch.setattr(
-        "ui.features.packages.window.open_install",
+        "ui.features.packages.window.InstallWindow",
         lambda context, packages, done: InstallWindow(context, packages, done, spawn=spawn),
     )
     captions = opened(window, tmp_path)

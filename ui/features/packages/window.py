@@ -35,6 +35,7 @@ class InstallWindow(Window):
     ) -> None:
         super().__init__(context.root, context.theme, f"Install {', '.join(packages)}")
         self._context, self._done, self._packages = context, done, tuple(packages)
+        self._is_installed = False
         self.runner = JobRunner(spawn=spawn)
         theme, pad = context.theme, context.theme.px(PAD)
         about = (
@@ -78,7 +79,8 @@ class InstallWindow(Window):
         self._context.pump.forget(self)
         self.runner.close()
         super().destroy()
-        self._finish()
+        if not self._is_installed:
+            self._finish()
 
     def _finish(self) -> None:
         importlib.invalidate_caches()  # so that this process finds what was installed
@@ -100,10 +102,6 @@ class InstallWindow(Window):
             self.again_button.pack(side="right", padx=(0, GAP))
         else:
             self.again_button.pack_forget()
-        if state.stage == "finished":
+        if state.stage == "finished" and not self._is_installed:
+            self._is_installed = True
             self._finish()
-
-
-def open_install(context: Context, packages: Sequence[str], done: Callable[[], object] = lambda: None) -> InstallWindow:
-    """Open the window, which begins at once; one that is already open is closed."""
-    return InstallWindow(context, packages, done)

@@ -87,8 +87,3 @@ class SpaceWindow(Window):
 
     def _follow_selection(self) -> None:
         self.delete_button.set_enabled(bool(self.table.selected))
-
-
-def open_space(context: Context) -> SpaceWindow:
-    """Open the window; one that is already open is closed."""
-    return SpaceWindow(context)
