@@ -70,10 +70,7 @@ class FormPage:
 
     def show_field(self, path: str) -> bool:
         """Show a field regardless of its level, scroll to it and focus it."""
-        row = self.form_view.reveal(path)
-        if row is not None:
-            self.scroll.see(row.control.frame)
-        return row is not None
+        return self.form_view.reveal(path, self.scroll) is not None
 
     def _form_room(self) -> int:
         return form_room(self._context)

@@ -15,6 +15,7 @@ from ui.forms.fields import Row
 from ui.forms.group_card import GroupCard
 from ui.forms.records import Group
 from ui.widgets.panel import Panel, Text
+from ui.widgets.scroll import ScrollFrame
 from ui.widgets.theme import PAD
 
 MIN_COLUMN_WIDTH = 400
@@ -76,14 +77,19 @@ class FormView(Panel):
         for card in self.cards:
             yield from card.rows.values()
 
-    def reveal(self, path: str) -> Row | None:
-        """Show the field at a path regardless of its level and focus it; return its row if the form has it."""
+    def reveal(self, path: str, scroll: ScrollFrame | None = None) -> Row | None:
+        """Show the field at a path regardless of its level and focus it; return its row if the form has it.
+
+        `scroll` is what the form is in, if that should scroll to the field.
+        """
         self.finish()
         row = next((card_row for card in self.cards if (card_row := card.force(path)) is not None), None)
         if row is not None:
             self._arrange()
             row.flash()
             row.control.focus()
+            if scroll is not None:
+                scroll.see(row.control.frame)
         return row
 
     def destroy(self) -> None:

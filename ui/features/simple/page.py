@@ -162,10 +162,7 @@ class SimplePage:
 
     def show_field(self, path: str) -> bool:
         """Show a field regardless of its level, scroll to it and focus it."""
-        row = self.form_view.reveal(path)
-        if row is not None:
-            self.scroll.see(row.control.frame)
-        return row is not None
+        return self.form_view.reveal(path, self.scroll) is not None
 
     @property
     def cards(self) -> dict[str, StepCard]:
