@@ -56,7 +56,7 @@ class Diagnostics:
         self.defer: Callable[[Callable[[], None]], object] = lambda show: show()
         self._crash_file: IO[str] | None = None
         self._is_dialog_open = False
-        self._error_times: dict[str, deque[float]] = {}  # by the place of an error, in seconds of `time.monotonic`
+        self._error_times: dict[tuple[str, ...], deque[float]] = {}  # by error and line, in seconds
         self._handlers: list[logging.Handler] = [self.ring]
         self._open_files(folder)
 
@@ -110,7 +110,7 @@ class Diagnostics:
     def _is_repeated(self, error: BaseException, trace: TracebackType | None) -> bool:
         """Return whether the same error was just seen many times: in a loop it would fill the log and ask forever."""
         frames = traceback.extract_tb(trace)
-        place = " ".join((repr(error), *(f"{f.filename}:{f.lineno}" for f in frames[-1:])))
+        place = (repr(error), *(f"{f.filename}:{f.lineno}" for f in frames[-1:]))
         now = time.monotonic()
         times = self._error_times.setdefault(place, deque(maxlen=_MAX_REPEATS))
         is_repeated = len(times) == _MAX_REPEATS and now - times[0] < _REPEATS_SECONDS

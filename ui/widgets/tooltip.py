@@ -97,7 +97,7 @@ class Tooltips:
     def point_at(self, event: tk.Event[Any], text: Callable[[], str], edges: tuple[int, int] | None = None) -> None:
         """Show `text()` in place of another tip if the pointer stays, as for one of several things on a canvas.
 
-        `edges` are the top and the bottom of that thing on the screen; those of a widget that is not high are known.
+        `edges` are the top and the bottom of that thing on the screen. A low widget needs none: its own are used.
         """
         self._leave()
         if self._is_closed:

@@ -1,4 +1,4 @@
-"""What files of Gemma 2 lack (Riviere et al. 2024)."""
+"""The buffer that files of Gemma 2 do not have (Riviere et al. 2024)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This computer for the card of a first start: what it has, and the presets that it can train, as sentences."""
+"""This computer, for the page Train a LoRA: what it has, and the presets that it can train, as sentences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a LoRA needs, in the order of thought: for each step its state as a sentence, and what can be chosen."""
+"""The steps to a LoRA, in the order in which people decide: the state of each as a sentence, and its choices."""
 
 from __future__ import annotations
 
