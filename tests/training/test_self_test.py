@@ -24,7 +24,8 @@ LEARNS, STAYS, RISES = ImageTrial(0.2, 0.1), ImageTrial(0.2, 0.199), ImageTrial(
 def demo(tmp_path: Path, name: str = "#demo") -> Config:
     (preset,) = [p for p in list_presets() if p.name == name]
     folders = {"workspace_dir": str(tmp_path / "workspace"), "cache_dir": str(tmp_path / "cache"), "num_threads": 1}
-    return laid_over(preset.load().config, {"general": folders})
+    output = {"destination": str(tmp_path / "lora.safetensors")}
+    return laid_over(preset.load().config, {"general": folders, "output": output})
 
 
 def verdict_on(config: Config, tmp_path: Path, steps: int = 12) -> tuple[str, JobFinished]:
@@ -42,7 +43,7 @@ def test_a_learning_rate_that_teaches_nothing(tmp_path: Path) -> None:
     samples = {"image.png", "known_before.png", "known_after.png", "config_before.png", "config_after.png"}
     assert {p.name for p in (tmp_path / "out").iterdir()} == samples | {"self_test.json"}
     assert not (tmp_path / "workspace").exists()
-    assert not Path(config.output.destination).exists()
+    assert not (tmp_path / "lora.safetensors").exists()
 
 
 @pytest.mark.full
