@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from diffusers.models import attention_dispatch
 from torch.nn.attention import SDPBackend
 
 from modules.families.attention import ATTENTIONS, usable_attentions
@@ -50,6 +51,17 @@ def test_those_that_run_agree(any_model: Path) -> None:
         found = result_of(set_to(load_tiny(any_model), name))
         torch.testing.assert_close(found, plain, rtol=1e-5, atol=1e-5)
     assert usable_attentions("cpu", is_16_bit=False) == ["sdpa", *ON_CPU]
+
+
+def test_the_choice_for_a_transformer_is_that_of_no_other_model(tiny_z_image: Path) -> None:
+    """In the same process, as a sampling model or a later run is."""
+    chosen: Any = load_tiny(tiny_z_image)
+    spec = chosen.spec.denoiser.model
+    set_attention(chosen.denoiser, spec, "sdpa_math", device=CPU, dtype=torch.float32)
+    assert {layer.processor._attention_backend for layer in attention_processor._attention_layers(chosen.denoiser)} == {
+        "_native_math"
+    }
+    assert attention_dispatch._AttentionBackendRegistry.get_active_backend()[0] == "native"
 
 
 @pytest.mark.parametrize("mode", ["block", "whole"])

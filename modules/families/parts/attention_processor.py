@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from diffusers.models.attention import AttentionModuleMixin
+from diffusers.models.attention_dispatch import attention_backend
 from diffusers.models.attention_processor import Attention
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -132,8 +133,12 @@ def set_processors(unet: nn.Module, name: str) -> None:
 
 
 def set_backend(transformer: Any, name: str) -> None:
-    """Let the processors of a transformer compute attention with an implementation's backend in diffusers."""
-    transformer.set_attention_backend(ATTENTIONS[name].backend)
+    """Let the processors of a transformer compute attention with an implementation's backend in diffusers.
+
+    diffusers would make it the default of every other model in the process, too.
+    """
+    with attention_backend():
+        transformer.set_attention_backend(ATTENTIONS[name].backend)
 
 
 def _attention_layers(module: nn.Module) -> list[Any]:
