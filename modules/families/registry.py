@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from modules.families.anima.spec import ANIMA
 from modules.families.chroma.spec import CHROMA
+from modules.families.ernie_image.spec import ERNIE_IMAGE
 from modules.families.flux.spec import FLUX
 from modules.families.flux2.spec import FLUX2
 from modules.families.flux2_klein.spec import FLUX2_KLEIN
@@ -40,6 +41,7 @@ _FAMILIES: dict[str, FamilySpec] = {
     ANIMA.name: ANIMA,
     PIXART.name: PIXART,
     SANA.name: SANA,
+    ERNIE_IMAGE.name: ERNIE_IMAGE,
 }
 
 FAMILIES: Mapping[str, FamilySpec] = _FAMILIES

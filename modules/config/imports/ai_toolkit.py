@@ -36,7 +36,6 @@ _LABELS = {
     "qwen_image_edit": "Qwen-Image-Edit",
     "qwen_image_edit_plus": "Qwen-Image-Edit",
     "hidream": "HiDream",
-    "ernie_image": "ERNIE-Image",
     "ideogram4": "Ideogram 4",
     "anima": "Anima",
     "lumina2": "Lumina 2",

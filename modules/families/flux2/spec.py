@@ -8,13 +8,12 @@ from __future__ import annotations
 from modules.diffusion.process_spec import flow_matching
 from modules.families.flux2.settings import Flux2DevSettings
 from modules.families.parts.flux2.classes import CONVENTION, LATENTS, TRANSFORMER, VAE, prompts
-from modules.families.parts.part_classes import chat_parts, language_model_inside
+from modules.families.parts.part_classes import MISTRAL, chat_parts
 from modules.families.spec import FamilySpec
 
 _HOME = "modules.families.flux2"
 _TEMPLATE_TOKENS = 36  # with the message of the system
 
-MISTRAL = language_model_inside("mistral", "MistralModel", "MistralDecoderLayer")
 FLUX2 = FamilySpec(
     name="flux2",
     label="FLUX.2 dev",

@@ -117,6 +117,7 @@ def language_model_inside(module: str, name: str, layer: str) -> ModelClass:
     return ModelClass(f"{classes}:{name}", (f"{classes}:{layer}",), passes, inside=_VISION_LANGUAGE, is_large=True)
 
 
+MISTRAL = language_model_inside("mistral", "MistralModel", "MistralDecoderLayer")
 DISTILLED_DDPM = DistilledSpec(
     ("turbo", "lightning", "lcm", "hyper", "dmd2"),
     "Train on the base model that it was made from, and use the result with the distilled one. Training it directly "

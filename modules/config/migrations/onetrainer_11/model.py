@@ -46,6 +46,7 @@ _MODELS: Mapping[str, tuple[str, str]] = {
     "PIXART_ALPHA": ("pixart", "text_to_image"),
     "PIXART_SIGMA": ("pixart", "text_to_image"),
     "SANA": ("sana", "text_to_image"),
+    "ERNIE": ("ernie_image", "text_to_image"),
 }
 _KLEIN = "klein"
 _FLUX2 = ("flux2", "flux2_klein")
