@@ -40,9 +40,9 @@ def tiny_transformer() -> ErnieImageTransformer2DModel:
         rope_axes_dim=(4, 6, 6),
     )
     with torch.no_grad():
-        for layer in (transformer.adaLN_modulation[-1], transformer.final_linear):
-            layer.weight.normal_(std=0.1)
-            layer.bias.normal_(std=0.1)
+        for layer, deviation in ((transformer.adaLN_modulation[-1], 0.5), (transformer.final_linear, 0.1)):
+            layer.weight.normal_(std=deviation)
+            layer.bias.normal_(std=deviation)
         transformer.time_embedding.linear_1.weight.mul_(0.05)
     return transformer
 
