@@ -14,7 +14,7 @@ from modules.system.problem import Problem
 class PublishedFile:
     """A published file that a run needs: its repository and its approximate size.
 
-    `slot` is the setting that can name a replacement. `name` is the single file that is needed, or empty for a CLIP
+    `slot` is the setting that can name a replacement. `name` is the single file that is needed, or empty for a
     model in transformers' layout: its config.json and model.safetensors. `item_bytes` is the size of an element.
     `revision` is the commit that is downloaded: a repository can change later; empty for the newest one.
     """
@@ -131,7 +131,7 @@ def _check_file(path: Path, published: PublishedFile) -> Path:
     missing = [name for name in published.names if not (path / name).is_file()]
     if missing:
         raise DarkroomError(
-            f"The folder {path} is not a CLIP model in transformers' layout: {missing[0]} is missing.",
+            f"The folder {path} is not a model in transformers' layout: {missing[0]} is missing.",
             advice=_instead(published),
         )
     return path

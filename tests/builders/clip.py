@@ -1,4 +1,4 @@
-"""Tiny random CLIP models, and the published files of rewards at toy size."""
+"""Tiny random CLIP and DINOv2 models, and the published files of rewards at toy size."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import CLIPConfig, CLIPModel
+from transformers import CLIPConfig, CLIPModel, Dinov2Config, Dinov2Model
 
 WIDTH = 16
 IMAGE_PX = 28
@@ -38,6 +38,22 @@ def tiny_clip(*, activation: str = "quick_gelu", seed: int = 0) -> CLIPModel:
 def write_clip_folder(folder: Path, model: CLIPModel | None = None) -> Path:
     """Write a CLIP model in transformers' layout."""
     (model or tiny_clip()).save_pretrained(folder, safe_serialization=True)
+    return folder
+
+
+def tiny_dino() -> Dinov2Model:
+    """A DINOv2 model whose positions are for a smaller image than it gets, as in published ones."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        config = Dinov2Config(
+            hidden_size=8, num_hidden_layers=1, num_attention_heads=1, mlp_ratio=2, image_size=IMAGE_PX, patch_size=14
+        )
+        return Dinov2Model(config).eval()
+
+
+def write_dino_folder(folder: Path) -> Path:
+    """Write a DINOv2 model in transformers' layout."""
+    tiny_dino().save_pretrained(folder, safe_serialization=True)
     return folder
 
 

@@ -13,8 +13,9 @@ from PIL import Image
 
 from modules.config.schema import Config
 from modules.formats.safetensors_io import read_safetensors
+from modules.rewards.similarity import DINO_SIMILARITY, SIMILARITIES
 from modules.system.errors import DarkroomError
-from tests.builders.clip import write_clip_folder
+from tests.builders.clip import write_clip_folder, write_dino_folder
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.runs import assert_equal_tensors, run
@@ -25,15 +26,16 @@ from trainer.job import Job
 from trainer.job_events import ImageSampled
 from trainer.jobs import checkpoint_engine
 from trainer.jobs.checkpoint_files import checkpoints_of, identity_of
-from trainer.jobs.checkpoint_scores import clip_folder, score_comparisons, scorers_here
+from trainer.jobs.checkpoint_scores import score_comparisons, scorers_here, similarity_folders
 from trainer.jobs.checkpoints import CheckpointSettings
 from trainer.jobs.sample_engine import SamplingEngine
-from trainer.run_folder.checkpoints import SIMILARITY, Comparison, images_dir, read_comparison, write_comparison
+from trainer.run_folder.checkpoints import Comparison, images_dir, read_comparison, write_comparison
 from trainer.run_folder.result import embeddings_folder, results_of, use_as_result
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 PROMPT = {"prompt": "a red disc", "width_px": 64, "height_px": 64, "steps": 1, "seed": 7, "guidance": 1.0}
 EACH = {"n": 1, "unit": "step"}
+_SIMILARITY_SCORES = {spec.score for spec in SIMILARITIES.values()}
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +126,8 @@ def test_a_step_without_a_validation_has_the_nearest_one(run_dir: Path) -> None:
 
 
 def test_images_are_sampled_once_by_one_model_and_scored(run_dir: Path, engines: list[SamplingEngine]) -> None:
-    [first], sampled = compare(run_dir, strengths="1, 0")
+    dino = str(write_dino_folder(run_dir / "dino"))
+    [first], sampled = compare(run_dir, strengths="1, 0", dino_model=dino)
     assert len(sampled) == 3 * 2 * 2
     assert [engine.num_loads for engine in engines] == [1]
     names = [c.name for c in first.checkpoints]
@@ -133,8 +136,8 @@ def test_images_are_sampled_once_by_one_model_and_scored(run_dir: Path, engines:
     assert all(np.array_equal(image, untouched[0]) for image in untouched)
     assert not any(np.array_equal(one, other) for one, other in zip(trained, [untouched[0], *trained], strict=False))
     means = first.means("step-00000003", 1.0)
-    assert means.keys() == {"clip_score", SIMILARITY}
-    assert 0.2 < means[SIMILARITY] <= 1.0
+    assert means.keys() == {"clip_score", *_SIMILARITY_SCORES}
+    assert all(0.2 < means[name] <= 1.0 for name in _SIMILARITY_SCORES)
     assert read_comparison(run_dir) == first
     lost = first.image_of("step-00000002", 1, 1.0)
     assert lost is not None
@@ -143,7 +146,7 @@ def test_images_are_sampled_once_by_one_model_and_scored(run_dir: Path, engines:
     missing = read_comparison(run_dir)
     assert missing is not None
     assert missing.image_of("step-00000002", 1, 1.0) is None
-    [again], sampled = compare(run_dir, strengths="1, 0")
+    [again], sampled = compare(run_dir, strengths="1, 0", dino_model=dino)
     assert [Path(event.path) for event in sampled] == [lost]
     assert set(again.cells) == set(first.cells)
     assert again.scores == first.scores
@@ -154,7 +157,8 @@ def test_what_cannot_be_scored_leaves_the_other_scores(config: Config, run_dir: 
     damaged, whole = (cell.image for cell in comparison.cells)
     (images_dir(run_dir) / damaged).write_bytes(b"")
     elsewhere = laid_over(config, {"concepts": [{"path": str(tmp_path / "gone")}]})
-    [scored] = score_comparisons([comparison], [elsewhere], Job(lambda _event: None, CommandDesk()))
+    job = Job(lambda _event: None, CommandDesk())
+    [scored] = score_comparisons([comparison], [elsewhere], job, similarities=["clip"])
     assert {image: list(scores) for image, scores in scored.scores.items()} == {whole: ["clip_score"]}
     of_image, of_similarity = scored.notes[-2:]
     assert of_image.startswith(f"An image has no scores: {damaged}: ")
@@ -281,7 +285,16 @@ def test_what_is_not_on_the_computer_is_named_and_never_downloaded(config: Confi
     scorers, [note] = scorers_here(plain)
     assert scorers == []
     assert note.startswith("Not on this computer, so nothing is scored by: PickScore, CLIP score, Aesthetic (LAION)")
-    assert clip_folder(plain) is None
+    folders, lacking = similarity_folders(plain, SIMILARITIES)
+    assert folders == {}
+    assert [note.partition(" needs ")[0] for note in lacking] == [
+        "The similarity to the training images (CLIP)",
+        "The similarity to the training images (DINO)",
+    ]
+    dino = write_dino_folder(tmp_path / "dino")
+    assert similarity_folders(plain, ["dino"], str(dino)) == ({DINO_SIMILARITY: dino}, [])
+    _, [wrong] = similarity_folders(plain, ["dino"], str(tmp_path))
+    assert wrong.startswith("Training images (DINO) is not measured: ")
     measured = laid_over(config, {"reward": {"models": [{"kind": "sharpness"}, {"kind": "aesthetic", "file": "gone"}]}})
     assert [scorer.kind for scorer in scorers_here(measured)[0]] == ["sharpness"]
 

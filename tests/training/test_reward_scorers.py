@@ -10,12 +10,16 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch.nn import functional
 from transformers import CLIPModel
+from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPil
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
 from modules.rewards.composite import CompositeReward, RewardModel, build_rewards
 from modules.rewards.models import ocr
-from modules.rewards.models.clip import Fit, clip_input
+from modules.rewards.models.clip import clip_input
+from modules.rewards.models.dino import dino_input, make_dino
+from modules.rewards.models.image_input import Fit
 from modules.rewards.protocol import Reward, RewardContext
 from modules.rewards.registry import REWARDS
 from modules.rewards.settings import Scorer
@@ -30,8 +34,10 @@ from tests.builders.clip import (
     aesthetic_head,
     in_open_clip,
     tiny_clip,
+    tiny_dino,
     write_aesthetic_head,
     write_clip_folder,
+    write_dino_folder,
     write_open_clip,
 )
 from tests.builders.pipelines import clip_tokenizer
@@ -212,6 +218,30 @@ def test_clip_preprocessing_is_that_of_transformers(size: tuple[int, int]) -> No
     level = 1 / 255 / 0.26130258  # after normalisation, where a level is largest
     assert float((ours - theirs).abs().max()) < 1.1 * level
     assert float((ours - theirs).abs().mean()) < 0.35 * level
+
+
+@pytest.mark.parametrize("size", [(256, 256), (300, 401), (97, 131)])
+def test_dino_preprocessing_is_that_of_transformers(size: tuple[int, int]) -> None:
+    levels = (photographs(size=size, count=1)[0] * 255).round()
+    image = Image.fromarray(levels.permute(1, 2, 0).numpy().astype(np.uint8))
+    processor = BitImageProcessorPil(
+        size={"shortest_edge": 256},
+        crop_size={"height": 224, "width": 224},
+        resample=Image.Resampling.BICUBIC,
+        image_mean=(0.485, 0.456, 0.406),
+        image_std=(0.229, 0.224, 0.225),
+    )
+    theirs = processor(image, return_tensors="pt")["pixel_values"]
+    ours = dino_input(levels[None] / 255)
+    assert ours.shape == theirs.shape == (1, 3, 224, 224)
+    assert float((ours - theirs).abs().max()) < 1.1 / 255 / 0.224
+
+
+def test_dino_embeddings_are_the_class_tokens_of_transformers(tmp_path: Path) -> None:
+    images = photographs(size=(256, 256), count=2)
+    encoder = make_dino(write_dino_folder(tmp_path / "dino"), RewardContext(CPU))
+    theirs = tiny_dino()(pixel_values=dino_input(images)).pooler_output
+    assert torch.equal(encoder.images(images), functional.normalize(theirs, dim=-1))
 
 
 @pytest.mark.parametrize("size", [(224, 224), (300, 300), (256, 400), (401, 260), (224, 160), (97, 131), (3, 400)])

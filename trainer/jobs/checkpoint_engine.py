@@ -24,7 +24,7 @@ from trainer.job import Job
 from trainer.job_events import ImageSampled
 from trainer.jobs.checkpoint_files import adapter_file_of, checkpoints_of, identity_of
 from trainer.jobs.checkpoint_scores import score_comparisons
-from trainer.jobs.checkpoints import CheckpointSettings, strengths_in
+from trainer.jobs.checkpoints import CheckpointSettings, similarities_of, strengths_in
 from trainer.jobs.sample import SampleChoices, SampleRequest
 from trainer.jobs.sample_engine import SamplingEngine
 from trainer.jobs.sample_images import settings_of, write_image
@@ -89,7 +89,10 @@ def compare_runs(settings: CheckpointSettings, run_dirs: Sequence[Path], job: Jo
         scores = before.scores if before is not None else {}
         comparisons.append(Comparison(run_dir, checkpoints, columns, strengths, scores=scores, notes=notes))
     comparisons = _sample(comparisons, configs, prompts, job)
-    return score_comparisons(comparisons, configs, job) if settings.scores else comparisons
+    if not settings.scores:
+        return comparisons
+    names = similarities_of(settings)
+    return score_comparisons(comparisons, configs, job, similarities=names, dino_model=settings.dino_model)
 
 
 def _prompts(config: Config, settings: CheckpointSettings) -> list[SamplePrompt]:

@@ -1,11 +1,11 @@
-"""Scores of the images of checkpoints: by the reward models on this computer, and by their CLIP similarity to the
-training images. Nothing is downloaded.
+"""Scores of the images of checkpoints: by the reward models on this computer, and by their similarity to the training
+images. Nothing is downloaded.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cache, partial
 from pathlib import Path
 
@@ -17,27 +17,35 @@ from modules.config.schema import Config
 from modules.data.images import BrokenImageError, open_image, upright
 from modules.formats.published_files import FileRequest, file_request, find_file
 from modules.rewards.composite import build_rewards
-from modules.rewards.models.clip import ClipImageEncoder, read_clip
 from modules.rewards.protocol import RewardContext
-from modules.rewards.registry import CLIP_SCORE, REWARDS
+from modules.rewards.registry import REWARDS
 from modules.rewards.settings import Scorer, wanted_files
+from modules.rewards.similarity import CLIP_SIMILARITY, DINO_SIMILARITY, SIMILARITIES, ImageEncoder, SimilaritySpec
 from modules.system.devices import Device, move
 from modules.system.errors import DarkroomError
+from modules.system.factories import load_factory
 from modules.system.file_errors import plain_reason
 from trainer.data.datasets import datasets_of
 from trainer.job import Job
 from trainer.jobs.checkpoints import score_label
 from trainer.run.machine import machine_of
-from trainer.run_folder.checkpoints import SIMILARITY, Comparison, images_dir, write_comparison
+from trainer.run_folder.checkpoints import Comparison, images_dir, write_comparison
 
 _MAX_TRAINING_IMAGES = 64
-_LONGEST_SIDE_PX = 768  # of a training image: CLIP reads 224 px
+_LONGEST_SIDE_PX = 768  # of a training image: the encoders read 224 px
 
 Score = Callable[[torch.Tensor, str], float]
 """Returns the score of an image (1, 3, P, P) in [0, 1] and its prompt."""
 
 
-def score_comparisons(comparisons: Sequence[Comparison], configs: Sequence[Config], job: Job) -> list[Comparison]:
+def score_comparisons(
+    comparisons: Sequence[Comparison],
+    configs: Sequence[Config],
+    job: Job,
+    *,
+    similarities: Collection[str] = tuple(SIMILARITIES),
+    dino_model: str = "",
+) -> list[Comparison]:
     """Return comparisons with the scores of their images; what cannot be measured is in their notes.
 
     A score that an image has already is kept. The models are loaded one after another, each once for all runs.
@@ -45,17 +53,16 @@ def score_comparisons(comparisons: Sequence[Comparison], configs: Sequence[Confi
     config = configs[0]
     device = machine_of(config.general, config.training.precision).train_device
     scorers, notes = scorers_here(config)
-    if (folder := clip_folder(config)) is None:
-        notes.append(f"The similarity to the training images needs {_CLIP.words}, about {_CLIP.published.size_words}.")
-    scored = [comparison.with_notes(notes) for comparison in comparisons]
+    folders, lacking = similarity_folders(config, similarities, dino_model)
+    scored = [comparison.with_notes([*notes, *lacking]) for comparison in comparisons]
     for scorer in scorers:
         reward = cache(partial(_load_reward, scorer, config, device, job))
         scored = [_with_scores(c, scorer.kind, reward, device, job) for c in scored]
-    if folder is not None:
-        encoder = cache(lambda: ClipImageEncoder(read_clip(folder), RewardContext(device)))
+    for spec, folder in folders.items():
+        encoder = cache(partial(load_factory(spec.factory), folder, RewardContext(device)))
         for number, of_run in enumerate(configs):
             similarity = partial(_load_similarity, of_run, encoder, device, job)
-            scored[number] = _with_scores(scored[number], SIMILARITY, similarity, device, job)
+            scored[number] = _with_scores(scored[number], spec.score, similarity, device, job)
     return scored
 
 
@@ -79,16 +86,32 @@ def scorers_here(config: Config) -> tuple[list[Scorer], list[str]]:
     return found, [note] if lacking else []
 
 
-def clip_folder(config: Config) -> Path | None:
-    """Return the folder of a CLIP model on this computer: one that a config names, or the published one."""
-    for scorer in config.reward.models:
-        for wanted in wanted_files(scorer):
-            if not wanted.published.name and _is_here(wanted, config):
-                return find_file(wanted, hub_cache_dir=config.model.hub_cache_dir)
-    return find_file(_CLIP, hub_cache_dir=config.model.hub_cache_dir)
+def similarity_folders(
+    config: Config, names: Collection[str], dino_model: str = ""
+) -> tuple[dict[SimilaritySpec, Path], list[str]]:
+    """Return the folders on this computer of the encoders of some similarities, and a note about each missing one.
 
-
-_CLIP = file_request(CLIP_SCORE.files[0], "")
+    A CLIP model that a config names goes before the published one, and so does `dino_model`.
+    """
+    folders, notes = {}, []
+    for spec in (SIMILARITIES[name] for name in SIMILARITIES if name in names):
+        requests = [file_request(spec.published, dino_model if spec is DINO_SIMILARITY else "")]
+        if spec is CLIP_SIMILARITY:
+            own = (wanted for scorer in config.reward.models for wanted in wanted_files(scorer))
+            requests[:0] = [w for w in own if not w.published.name and _is_here(w, config)]
+        try:
+            folder = next(
+                filter(None, (find_file(w, hub_cache_dir=config.model.hub_cache_dir) for w in requests)), None
+            )
+        except DarkroomError as error:
+            notes.append(f"{spec.label} is not measured: {error}")
+            continue
+        if folder is None:
+            needs = f"{requests[-1].words}, about {requests[-1].published.size_words}"
+            notes.append(f"The similarity to the {spec.label[:1].lower()}{spec.label[1:]} needs {needs}.")
+        else:
+            folders[spec] = folder
+    return folders, notes
 
 
 def _is_here(wanted: FileRequest, config: Config) -> bool:
@@ -106,8 +129,8 @@ def _load_reward(scorer: Scorer, config: Config, device: Device, job: Job) -> Sc
     return lambda image_13PP, prompt: reward(image_13PP, [prompt]).total_B.item()
 
 
-def _load_similarity(config: Config, encoder: Callable[[], ClipImageEncoder], device: Device, job: Job) -> Score:
-    """Return the mean cosine similarity of an image's CLIP embedding to those of a run's training images.
+def _load_similarity(config: Config, encoder: Callable[[], ImageEncoder], device: Device, job: Job) -> Score:
+    """Return the mean cosine similarity of an image's embedding to those of a run's training images.
 
     Of many training images some are read, spread evenly. Raises DarkroomError without any, and OSError.
     """

@@ -8,7 +8,8 @@ from typing import Annotated
 from annotated_types import Ge, Le
 
 from modules.rewards.registry import REWARDS
-from modules.settings.field import Section, Setting
+from modules.rewards.similarity import DINO_SIMILARITY, SIMILARITIES
+from modules.settings.field import Section, Setting, one_of
 from modules.system.errors import DarkroomError
 from modules.system.factories import load_factory
 from modules.system.paths import from_root
@@ -18,9 +19,18 @@ from trainer.job_events import JobFinished
 from trainer.jobs.sample_grid import numbers
 from trainer.jobs.spec import Argument, JobSpec
 from trainer.launch import import_engine
-from trainer.run_folder.checkpoints import SIMILARITY, Comparison, score_names
+from trainer.run_folder.checkpoints import Comparison, score_names
 
 MAX_STRENGTHS = 9
+
+
+def _similarity_labels() -> dict[str, str]:
+    labels = {name: spec.label for name, spec in SIMILARITIES.items()}
+    return {"all": "All on this computer", **labels, "none": "None"}
+
+
+def _similarity_help() -> dict[str, str]:
+    return {name: spec.help for name, spec in SIMILARITIES.items()}
 
 
 class CheckpointSettings(Section):
@@ -49,10 +59,26 @@ class CheckpointSettings(Section):
         bool,
         Setting(
             "Scores",
-            "Score the images by the reward models that are on this computer, and by their CLIP similarity to the "
-            "training images. Nothing is downloaded.",
+            "Score the images by the reward models that are on this computer, and by their similarity to the training "
+            "images. Nothing is downloaded.",
         ),
     ] = True
+    similarity: Annotated[
+        str,
+        *one_of(_similarity_labels, _similarity_help),
+        Setting("Similarity", "How the images are compared with the training images."),
+        Argument(metavar="NAME"),
+    ] = "all"
+    dino_model: Annotated[
+        str,
+        Setting(
+            "DINO model",
+            "A DINOv2 model in transformers' layout: its folder, or its repository if it has been downloaded.",
+            path_kind="folder",
+            empty_means=DINO_SIMILARITY.published.repo,
+        ),
+        Argument(metavar="FOLDER"),
+    ] = ""
 
 
 def strengths_in(text: str) -> tuple[float, ...]:
@@ -63,6 +89,13 @@ def strengths_in(text: str) -> tuple[float, ...]:
             f"Strengths: {len(strengths)} are given.", advice=f"Write 1 to {MAX_STRENGTHS}, as in 0.6, 0.8, 1."
         )
     return strengths
+
+
+def similarities_of(settings: CheckpointSettings) -> tuple[str, ...]:
+    """Return the names of the similarities to measure."""
+    if settings.similarity == "all":
+        return tuple(SIMILARITIES)
+    return tuple(name for name in SIMILARITIES if name == settings.similarity)
 
 
 def _check(settings: CheckpointSettings) -> None:
@@ -97,7 +130,8 @@ def compare_checkpoints(settings: CheckpointSettings, job: Job) -> JobFinished:
 
 def score_label(name: str) -> str:
     """Return the label of a score."""
-    return "Training images (CLIP)" if name == SIMILARITY else REWARDS[name].label if name in REWARDS else name
+    labels = {spec.score: spec.label for spec in SIMILARITIES.values()}
+    return labels.get(name) or (REWARDS[name].label if name in REWARDS else name)
 
 
 def table_of(comparison: Comparison) -> list[str]:

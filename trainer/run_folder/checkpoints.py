@@ -18,8 +18,6 @@ from typing import Any
 from modules.system.atomic import write_text
 
 FOLDER, INDEX_FILE = "checkpoints", "index.json"
-SIMILARITY = "training_similarity"
-"""The name of the CLIP similarity to the training images among the scores, next to the names of rewards."""
 
 
 @dataclass(frozen=True, slots=True)

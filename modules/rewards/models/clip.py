@@ -1,7 +1,7 @@
 """Reward models that look at an image through CLIP: CLIP similarity, and LAION's aesthetic predictor.
 
-The preprocessing is differentiable and in torch alone: resize, crop or pad, normalise. It equals transformers'
-CLIPImageProcessor, which uses Pillow, except for its rounding to 256 levels: within 1.1 levels.
+The preprocessing equals transformers' CLIPImageProcessor, which uses Pillow, except for its rounding to 256 levels:
+within 1.1 levels.
 """
 
 from __future__ import annotations
@@ -9,26 +9,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import nn
 from torch.nn import functional
 from transformers.models.clip.modeling_clip import CLIPEncoderLayer, CLIPModel
-from transformers.utils.logging import disable_progress_bar
 
 from modules.families.parts.clip_tokens import load_clip_tokenizer
 from modules.formats.stored_tensors import read_stored
 from modules.memory.checkpointing import create_checkpointed_forward
+from modules.rewards.models.image_input import Fit, square_input
 from modules.rewards.models.open_clip import read_open_clip
+from modules.rewards.models.pretrained import read_pretrained
 from modules.rewards.protocol import Reward, RewardContext, files_of
 from modules.rewards.settings import Scorer
 from modules.system.devices import move
 from modules.system.errors import DarkroomError
-from modules.system.file_errors import plain_reason
-
-Fit = Literal["crop", "pad"]
 
 _MEAN = (0.48145466, 0.4578275, 0.40821073)
 _STD = (0.26862954, 0.26130258, 0.27577711)
@@ -37,51 +34,9 @@ _STD = (0.26862954, 0.26130258, 0.27577711)
 def clip_input(images_B3PP: torch.Tensor, *, side_px: int, fit: Fit = "crop") -> torch.Tensor:
     """Return images in [0, 1] as squares of `side_px`, with CLIP's normalisation.
 
-    "crop": resizes the shorter side and crops the centre, as OpenAI does. "pad": resizes the longer side and pads the
-    image with black on both sides, as the authors of HPS v2 do. Bicubic with antialiasing and Pillow's filter
-    (a = -0.5); overshoot is clamped, as in Pillow.
+    "crop" is what OpenAI does, "pad" (with black) what the authors of HPS v2 do.
     """
-    height_px, width_px = images_B3PP.shape[-2:]
-    if fit == "pad":
-        scale = side_px / max(height_px, width_px)
-        size = (round(height_px * scale), round(width_px * scale))
-    else:
-        shorter_px = min(height_px, width_px)
-        size = (side_px * height_px // shorter_px, side_px * width_px // shorter_px)
-    if size != (height_px, width_px):
-        # On a GPU the backward pass of interpolate has no deterministic implementation.
-        needs_products = torch.are_deterministic_algorithms_enabled() and images_B3PP.is_cuda
-        resized = _resize_by_products(images_B3PP, size) if needs_products else _resize(images_B3PP, size)
-        images_B3PP = resized.clamp(0, 1)
-    square_B3SS = _pad_to_square(images_B3PP, side_px) if fit == "pad" else _crop_centre(images_B3PP, side_px)
-    mean_3, std_3 = (torch.tensor(v, dtype=square_B3SS.dtype, device=square_B3SS.device) for v in (_MEAN, _STD))
-    return (square_B3SS - mean_3[:, None, None]) / std_3[:, None, None]
-
-
-def _resize(images_B3PP: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
-    return functional.interpolate(images_B3PP, size, mode="bicubic", antialias=True, align_corners=False)
-
-
-def _resize_by_products(images_B3PP: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
-    """Return the same as `_resize`, except for rounding, by matrix products: the filter is linear and separable."""
-    rows_HP, columns_WP = (
-        _resize(torch.eye(old_px, dtype=images_B3PP.dtype, device=images_B3PP.device)[None, None], (new_px, old_px))[
-            0, 0
-        ]
-        for old_px, new_px in zip(images_B3PP.shape[-2:], size, strict=True)
-    )
-    return rows_HP @ images_B3PP @ columns_WP.T
-
-
-def _crop_centre(images_B3PP: torch.Tensor, side_px: int) -> torch.Tensor:
-    top_px, left_px = ((length_px - side_px) // 2 for length_px in images_B3PP.shape[-2:])
-    return images_B3PP[..., top_px : top_px + side_px, left_px : left_px + side_px]
-
-
-def _pad_to_square(images_B3PP: torch.Tensor, side_px: int) -> torch.Tensor:
-    more_px, wider_px = (side_px - length_px for length_px in images_B3PP.shape[-2:])
-    top_px, left_px = more_px // 2, wider_px // 2
-    return functional.pad(images_B3PP, (left_px, wider_px - left_px, top_px, more_px - top_px))
+    return square_input(images_B3PP, side_px=side_px, mean=_MEAN, std=_STD, fit=fit)
 
 
 class ClipImageEncoder:
@@ -137,28 +92,7 @@ def read_clip(folder: Path) -> Any:
 
     Raises DarkroomError where the folder does not hold one, or lacks weights.
     """
-    disable_progress_bar()
-    try:
-        model, loading = CLIPModel.from_pretrained(
-            folder,
-            local_files_only=True,
-            use_safetensors=True,
-            output_loading_info=True,
-            dtype=torch.float32,
-            trust_remote_code=False,
-        )
-    except (OSError, ValueError, RuntimeError, TypeError, SafetensorError) as error:
-        raise DarkroomError(
-            f"The CLIP model in {folder} cannot be read: {plain_reason(error)}.",
-            advice="The folder must hold config.json and model.safetensors in transformers' layout.",
-        ) from error
-    missing = [*loading["missing_keys"], *loading["mismatched_keys"]]
-    if missing:  # the library would initialise them at random and continue
-        raise DarkroomError(
-            f"{len(missing)} weights are missing from the CLIP model in {folder}; the first is {missing[0]}.",
-            advice="The download is damaged or belongs to another model; download it again.",
-        )
-    return model
+    return read_pretrained(CLIPModel, folder, "CLIP model")
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +106,11 @@ class ClipSimilarity:
     def __call__(self, images_B3PP: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:
         """Return the scores (B,)."""
         return self.factor * self.image_encoder.cosines(images_B3PP, prompts)
+
+
+def make_clip(folder: Path, context: RewardContext) -> ClipImageEncoder:
+    """Return the encoder of a folder in transformers' layout, loaded. Raises DarkroomError without a whole model."""
+    return ClipImageEncoder(read_clip(folder), context)
 
 
 def make_clip_score(scorer: Scorer, context: RewardContext) -> Reward:
