@@ -76,12 +76,13 @@ class JobFinished:
 
 @dataclass(frozen=True, slots=True)
 class JobFailed:
-    """A job failed: what is wrong, what to do, and technical details."""
+    """A job failed: what is wrong, what to do, technical details, and the name of what fixes it, if something does."""
 
     message: str
     advice: str = ""
     details: str = ""
     request: int = 0
+    remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)

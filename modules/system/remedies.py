@@ -43,6 +43,16 @@ REMEDIES: Mapping[str, Remedy] = {
             "Train it as what it is…",
             "python -m trainer train CONFIG --family FAMILY trains its images with a preset of another family.",
         ),
+        Remedy(
+            "variant",
+            "Use its variant",
+            "--set model.variant=NAME sets the variant of the base model.",
+        ),
+        Remedy(
+            "attention",
+            "Use an attention that works",
+            "--set training.attention=NAME uses one of those that the finding names.",
+        ),
         Remedy("length", "How long to train…", "--set training.epochs=NUMBER sets how long to train."),
         Remedy(
             "preset",

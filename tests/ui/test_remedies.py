@@ -14,13 +14,15 @@ from modules.system.errors import DarkroomError
 from modules.system.problem import Problem
 from tests.ui.conftest import Window
 from tests.ui.test_secrets_dialog import click
-from tests.unit.preflight.setups import write_sdxl
+from tests.unit.preflight.setups import write_model, write_sdxl
+from trainer.preflight.requirements import problems_of_speed
 from trainer.run_folder.backup import list_backups, write_backup
 from trainer.run_folder.run_lock import RunLock
 from ui.features.other_family.window import OtherFamily
 from ui.features.queue.model import QueueControl
 from ui.features.space.model import delete, find_space
 from ui.features.space.window import SpaceWindow
+from ui.loop.interaction import ACTIONS_OF_REMEDIES
 
 
 def test_each_finding_has_its_button(window: Window, tmp_path: Path) -> None:
@@ -55,6 +57,20 @@ def test_a_model_of_another_family_can_be_trained_as_such(ready: Window, tmp_pat
     dialog.apply()
     config = context.form.config
     assert (config.model.family.name, config.model.base_model) == ("sdxl", str(model))
+
+
+def test_the_variant_and_an_attention_that_works_are_set(ready: Window, tmp_path: Path) -> None:
+    context, buttons = ready.app.context, ready.app.shell.findings_bar.remedy_buttons
+    context.form.edit("model.base_model", str(write_model(tmp_path / "sd")))
+    context.form.edit("model.variant", "inpainting")
+    ready.wait_until(lambda: "variant" in buttons, "the variant's button")
+    ready.settle()
+    click(buttons["variant"])
+    ready.wait_until(lambda: context.form.config.model.variant == "text_to_image", "the variant")
+    context.form.edit("training.attention", "flash")
+    [finding] = problems_of_speed(context.form.config)
+    context.actions.run(ACTIONS_OF_REMEDIES[finding.remedy])
+    assert context.form.config.training.attention == "sdpa"
 
 
 def test_a_run_beside_another_one_can_be_queued(ready: Window) -> None:

@@ -10,15 +10,17 @@ import pytest
 from PIL import Image
 from safetensors.numpy import save_file
 
+from modules.system.remedies import REMEDIES
 from tests.ui.conftest import Window
 from tests.ui.fake_child import Spawner
 from tests.ui.fake_engine import started
-from trainer.job_events import ImageSampled, JobFinished, JobProgress
+from trainer.job_events import ImageSampled, JobFailed, JobFinished, JobProgress
 from trainer.jobs.files import ResizeSettings
 from trainer.jobs.registry import JOBS
 from trainer.jobs.sample import sample_in
 from trainer.jobs.spec import AdapterChoice, request_in
 from trainer.launch import RunRequest
+from ui.features.base_model.window import BaseModelWindow
 from ui.features.generate.page import IdleSampleViewer, _texts_in
 from ui.loop.interaction import REPLACE_FILE
 
@@ -74,6 +76,12 @@ def test_tools_from_a_dropped_file_to_its_result(window: Window, lora: Path, tmp
     assert "Error of the weights: 1.00%." in page.job.notes.cget("text")
     page.job.open_folder.invoke()
     assert window.asked.asked("open_path") == [(tmp_path,)]
+    form.form.set("out", str(tmp_path / "other.safetensors"))
+    form.button.invoke()
+    spawn.last.report(JobFailed("The disk is full.", "Free some space.", remedy="space"))
+    spawn.last.end()
+    window.wait_until(lambda: page.job.remedy.button is not None, "the button that frees space")
+    assert page.job.remedy.button.cget("text") == REMEDIES["space"].label
     merge = page.form("lora-merge")
     merge.add_files([lora, lora])
     window.wait_until(lambda: len(merge.form.model.value("files")) == 2, "two LoRAs")
@@ -124,6 +132,14 @@ def test_samples_from_the_page_to_the_enlarged_image(window: Window, lora: Path,
     spawn.last.report(JobFinished("Sampled 2 images.", request=1))
     window.wait_until(lambda: page.generate_button.cget("state") == "normal", "the end")
     assert page.status.cget("text") == "Sampled 2 images."
+    page.generate()
+    window.wait_until(lambda: len(spawn.last.sent) == 2, "the second request")
+    spawn.last.report(JobFailed("The model cannot be found.", "Choose one.", request=2, remedy="base_model"))
+    window.wait_until(lambda: page.remedy.button is not None, "the button that chooses a model")
+    page.remedy.button.invoke()
+    [choice] = [child for child in window.app.root.winfo_children() if isinstance(child, BaseModelWindow)]
+    assert choice._context.form is page.session.form
+    choice.close()
     page.enlarge(0)
     [viewer] = [child for child in window.app.root.winfo_children() if isinstance(child, IdleSampleViewer)]
     viewer.copy_settings()

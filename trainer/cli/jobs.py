@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from modules.settings.field import Section
 from modules.system.errors import DarkroomError
 from modules.system.factories import load_factory
-from modules.system.file_errors import UnconfirmedError, describe_file_error
+from modules.system.file_errors import UnconfirmedError, describe_file_error, is_disk_full
 from modules.system.redaction import redact
 from trainer import commands
 from trainer.cli.console import Meter, time_left
@@ -115,7 +115,8 @@ def run_job(spec: JobSpec, settings: Section, *, is_json: bool) -> int:
         meter.close()
         if not is_json:
             raise failure from error
-        show(JobFailed(redact(failure.message), redact(failure.advice)))
+        remedy = "space" if is_disk_full(error) else failure.remedy
+        show(JobFailed(redact(failure.message), redact(failure.advice), remedy=remedy))
         return 2
 
 

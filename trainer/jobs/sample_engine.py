@@ -44,6 +44,7 @@ from trainer.preflight.model import found_model, without_lacking_parts
 from trainer.preflight.sample_tiles import SampleTiles
 from trainer.run.checkpoint import restore_fixed
 from trainer.run.embeddings import attach_embeddings
+from trainer.run.failure import remedy_of
 from trainer.run.machine import Machine, machine_of
 from trainer.run.model import choose_attention, load_model, prepare_parts, sampling_model_of
 from trainer.run.placement import placement_of
@@ -329,11 +330,11 @@ def _answer(engine: SamplingEngine, request: SampleRequest, job: Job) -> JobEven
     except commands.StopRequested:
         return JobStopped("Stopped.", request.number)
     except DarkroomError as error:
-        return JobFailed(redact(error.message), redact(error.advice), request=request.number)
+        return JobFailed(redact(error.message), redact(error.advice), "", request.number, remedy_of(error))
     except torch.OutOfMemoryError:
         engine.close()
         return JobFailed("The device has too little memory for this image.", _OUT_OF_MEMORY, request=request.number)
     except Exception as error:  # noqa: BLE001 - the outer edge of a request; reported to the window
         details = redact(traceback.format_exc())
         message, advice = explain(error)
-        return JobFailed(redact(message), advice, details, request.number)
+        return JobFailed(redact(message), advice, details, request.number, remedy_of(error))

@@ -112,6 +112,13 @@ def successor_of(name: str) -> str:
     return _MOVED.get(name.strip().lower(), "")
 
 
+def variant_found(config: Config) -> str:
+    """Return the variant of the base model's files; empty if it is not known."""
+    found = found_model(config)
+    is_known = found is not None and found.is_model and found.family == config.model.family.name
+    return (found.variant or BASE_VARIANT) if found is not None and is_known else ""
+
+
 def family_found(config: Config) -> str:
     """Return the family of the base model's files if it is another one than the config's; empty otherwise."""
     found = found_model(config)
@@ -239,7 +246,8 @@ def _variant(found: FileKind | None, name: str, variant: str, spec: FamilySpec) 
         yield Problem("model.base_model", message, advice="Choose the base text-to-image model.")
     elif actual != variant:
         message = f"The model variant is set to {VARIANT_LABELS[variant]}, but {name} is another one. {found.sentence}"
-        yield Problem("model.variant", message, advice=f"Set the model variant to {VARIANT_LABELS[actual]}.")
+        advice = f"Set the model variant to {VARIANT_LABELS[actual]}."
+        yield Problem("model.variant", message, advice=advice, remedy="variant")
 
 
 def _diffusers_folder(

@@ -32,27 +32,37 @@ def problems_of_speed(config: Config) -> Iterator[Problem]:
 
 def _attention(config: Config, kind: str) -> Iterator[Problem]:
     """Yield an error for an attention whose device, dtype or package is missing; it names those that work."""
-    training = config.training
-    spec, is_16_bit = ATTENTIONS[training.attention], training.precision in _SIXTEEN_BITS
-    parts = config.family.parts
-    is_16_bit |= any(p.role == "denoiser" and config.part(p.name).dtype in _SIXTEEN_BITS for p in parts)
-    is_masked = config.family.denoiser.model.masks_padding
+    spec, is_16_bit, is_masked = ATTENTIONS[config.training.attention], _is_16_bit(config), _is_masked(config)
     missing = [package for package in spec.packages if not package.is_installed]
     if missing:
         why = f"needs the package {missing[0].name}, which is not installed"
     elif kind in _KINDS and kind not in spec.devices:  # a device that does not exist is reported by its own check
         why = f"does not train on this device ({kind})"
     elif kind == "cuda" and spec.needs_16_bit and not is_16_bit:
-        why = f"computes in bfloat16 or float16 only, and the precision is {training.precision}"
+        why = f"computes in bfloat16 or float16 only, and the precision is {config.training.precision}"
     elif is_masked and not spec.takes_mask:
         why = f"cannot leave out the padding of shorter prompts, as {config.family.label} needs"
     else:
         return
-    names = usable_attentions(kind or "cuda", is_16_bit=is_16_bit, is_masked=is_masked)
-    usable = ", ".join(ATTENTIONS[name].label for name in names)
-    yield Problem(
-        "training.attention", f"The attention {spec.label} {why}.", advice=f"Choose another attention: {usable}."
+    usable = ", ".join(ATTENTIONS[name].label for name in attentions_that_work(config, kind))
+    message, advice = f"The attention {spec.label} {why}.", f"Choose another attention: {usable}."
+    yield Problem("training.attention", message, advice=advice, remedy="attention" if usable else "")
+
+
+def attentions_that_work(config: Config, kind: str) -> list[str]:
+    """Return the names of the attentions that a config can use on a type of device, the best choice first."""
+    return usable_attentions(kind or "cuda", is_16_bit=_is_16_bit(config), is_masked=_is_masked(config))
+
+
+def _is_16_bit(config: Config) -> bool:
+    denoisers = (p for p in config.family.parts if p.role == "denoiser")
+    return config.training.precision in _SIXTEEN_BITS or any(
+        config.part(p.name).dtype in _SIXTEEN_BITS for p in denoisers
     )
+
+
+def _is_masked(config: Config) -> bool:
+    return config.family.denoiser.model.masks_padding
 
 
 def _compiler(config: Config, kind: str) -> Iterator[Problem]:

@@ -50,16 +50,16 @@ def _full_failure(error: BaseException, run_dir: Path | None) -> RunFailed:
         advice = f"{advice} {_way_on(run_dir, backups)}"
     if is_fixable(error):
         missing = error.name if isinstance(error, MissingModelError) else ""
-        return RunFailed(message, advice, backup_path=backup_path, missing_model=missing, remedy=_remedy(error))
+        return RunFailed(message, advice, backup_path=backup_path, missing_model=missing, remedy=remedy_of(error))
     details = redact("".join(traceback.format_exception(error)))
     if isinstance(error, OSError):  # its sentence is enough; where no log is open, this is printed
         logger.error("The run failed: %s", message)
     else:
         logger.error("The run failed.\n%s", details)
-    return RunFailed(message, advice, _write_details(details, run_dir), backup_path, remedy=_remedy(error))
+    return RunFailed(message, advice, _write_details(details, run_dir), backup_path, remedy=remedy_of(error))
 
 
-def _remedy(error: BaseException) -> str:
+def remedy_of(error: BaseException) -> str:
     """Return the remedy of an error, or of the one that made a branch of the dry run fail; empty without one."""
     if isinstance(error, MissingModelError) and successor_of(error.name):
         return "repository"
@@ -68,7 +68,7 @@ def _remedy(error: BaseException) -> str:
     if is_out_of_memory(error):
         return "memory"
     own = error.remedy if isinstance(error, DarkroomError) else ""
-    return own or (_remedy(error.__cause__) if isinstance(error, BranchError) and error.__cause__ is not None else "")
+    return own or (remedy_of(error.__cause__) if isinstance(error, BranchError) and error.__cause__ is not None else "")
 
 
 def _way_on(run_dir: Path | None, backups: Sequence[BackupInfo]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from modules.system import hardware
 from modules.system.factories import load_factory
 from modules.system.problem import errors_in
 from ui.features.queue.model import QueueControl
@@ -25,6 +26,18 @@ def add_remedy_actions(context: Context) -> None:
             "Train the base model as what it is",
             partial(_train_as_found, context),
             help="Change the model family to that of the base model's file",
+        ),
+        Action(
+            "use_variant",
+            "Use the variant of the base model",
+            partial(_use_variant, context),
+            help="Set the model variant to that of the base model's file",
+        ),
+        Action(
+            "use_attention",
+            "Use an attention that works",
+            partial(_use_attention, context),
+            help="Set an attention that runs on the training device with what is installed",
         ),
         Action(
             "add_to_queue",
@@ -68,6 +81,27 @@ def _train_as_found(context: Context) -> None:
 
     find = load_factory("trainer.preflight.model:family_found")
     context.pump.background.run(partial(find, config), change)
+
+
+def _use_variant(context: Context) -> None:
+    def change(variant: str) -> None:
+        if variant:
+            context.form.edit("model.variant", variant)
+        else:
+            context.notify("The variant of the base model is not known.")
+
+    find = load_factory("trainer.preflight.model:variant_found")
+    context.pump.background.run(partial(find, context.form.config), change)
+
+
+def _use_attention(context: Context) -> None:
+    config = context.form.config
+    kind = hardware.here().kind_of(config.general.train_device)
+    working = load_factory("trainer.preflight.requirements:attentions_that_work")(config, kind)
+    if working:
+        context.form.edit("training.attention", working[0])
+    else:
+        context.notify("No attention is known to work on this device.")
 
 
 def _install_packages(context: Context) -> None:

@@ -19,6 +19,8 @@ ACTIONS_OF_REMEDIES: Mapping[str, str] = {
     "base_model": "base_model",
     "repository": "use_replacement",
     "family": "train_as_found",
+    "variant": "use_variant",
+    "attention": "use_attention",
     "length": "length",
     "preset": "find_preset",
     "captions": "auto_captions",
@@ -46,7 +48,7 @@ class Answer:
 class Failure:
     """An error message: a plain sentence, advice, and technical details on request.
 
-    `offer` is the label of a button that leads to a fix.
+    `offer` is the label of a button that leads to a fix, `remedy` the name of the fix (`modules/system/remedies.py`).
     """
 
     title: str
@@ -55,6 +57,7 @@ class Failure:
     details: str = ""
     details_file: Path | None = None
     offer: str = ""
+    remedy: str = ""
 
 
 def failure_of(title: str, error: Exception, advice: str = "") -> Failure:

@@ -83,8 +83,8 @@ def apply_event(state: JobState, event: JobEvent | JobEnded) -> JobState:
             return replace(state, stage="finished", share=1.0, message=message, notes=all_notes, paths=results)
         case JobStopped(message=message):
             return replace(state, stage="stopped", message=message)
-        case JobFailed(message=message, advice=advice, details=details):
-            failure = Failure(state.title or "Failed", message, advice, details)
+        case JobFailed(message=message, advice=advice, details=details, remedy=remedy):
+            failure = Failure(state.title or "Failed", message, advice, details, remedy=remedy)
             return replace(state, stage="failed", message=message, failure=failure)
         case JobEnded(code=code, errors=errors) if state.is_active:
             if state.stage == "stopping":

@@ -180,8 +180,10 @@ class SampleSession:
         self._background.run(lambda: write_text(self._state_file, line), lambda _done: None, lambda _error: None)
 
     def _report_failure(self, error: Exception) -> None:
-        advice = error.advice if isinstance(error, DarkroomError) else ""
-        self.state = apply_event(self.state, JobFailed(str(getattr(error, "message", error)), advice))
+        failed = JobFailed(str(error))
+        if isinstance(error, DarkroomError):
+            failed = JobFailed(error.message, error.advice, remedy=error.remedy)
+        self.state = apply_event(self.state, failed)
         self.changed()
 
     def _take(self, event: JobEvent | JobEnded) -> None:

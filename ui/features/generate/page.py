@@ -5,6 +5,7 @@ from __future__ import annotations
 import tkinter as tk
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from modules.config.records import inner_records, top_records
@@ -12,6 +13,7 @@ from modules.config.schema import Config
 from modules.config.sections.evaluation import SamplePrompt
 from modules.config.sections.model import Part
 from modules.settings.field import FieldRecord
+from modules.system.factories import load_factory
 from modules.system.paths import from_root, session_file
 from trainer.jobs.sample_images import parameters_text, read_settings
 from ui.features.generate.cards import GridCard, ModelCard
@@ -22,6 +24,7 @@ from ui.forms.field_problems import FieldProblems
 from ui.forms.layout import FormView
 from ui.forms.page import PageFrame
 from ui.forms.records import Group, variant_records
+from ui.forms.remedy_row import RemedyRow
 from ui.forms.setting_pages import PageSpec
 from ui.loop.jobs import JobState
 from ui.widgets.card import Card, CardColumns
@@ -169,13 +172,16 @@ class SamplePage:
         tk.Grid.grid_configure(right, row=0, column=1, sticky="nsew", pady=(0, px(PAD)))
         body = right.body
         body.columnconfigure(0, weight=1)
-        body.rowconfigure(2, weight=1)
+        body.rowconfigure(3, weight=1)
         self.bar = ThinBar(body, context.theme, on="card")
         self.bar.grid(row=0, column=0, sticky="ew", padx=(px(GAP), 0), pady=(px(2), px(6)))
         self.status = WrappedText(body, context.theme, on="card", colour="muted")
         self.status.grid(row=1, column=0, sticky="ew", padx=(px(GAP), 0), pady=(0, px(8)))
         self.grid = ImageGrid(body, context.theme, context.pump, tile_px=190, empty_text=_EMPTY, on_open=self.enlarge)
-        self.grid.grid(row=2, column=0, sticky="nsew", padx=(px(GAP), 0))
+        choose = partial(context.links.choose_base_model, self.page_context)
+        self.remedy = RemedyRow(body, context, {"base_model": choose, "repository": self._use_replacement})
+        self.remedy.grid(row=2, column=0, sticky="ew", padx=(px(GAP), 0))
+        self.grid.grid(row=3, column=0, sticky="nsew", padx=(px(GAP), 0))
 
     def _add_buttons(self) -> None:
         theme = self._context.theme
@@ -208,6 +214,11 @@ class SamplePage:
         embeddings = [path for path, _ in self.model_card.embeddings.files]
         self.session.choose(adapters=adapters, embeddings=embeddings, **self.grid_card.choices())
 
+    def _use_replacement(self) -> None:
+        form = self.session.form
+        successor = load_factory("trainer.preflight.model:successor_of")(form.value("model.base_model"))
+        form.edit("model.base_model", successor or form.value("model.base_model"))
+
     def _open_folder(self) -> None:
         folder = from_root(self.session.form.config.general.workspace_dir) / "samples"
         if folder.is_dir():
@@ -230,6 +241,7 @@ class SamplePage:
         advice = state.failure.advice if state.failure else ""
         self.status.set_text(" ".join(filter(None, (state.status, advice, *state.notes))))
         self.status.recolour("error" if state.stage == "failed" else "muted")
+        self.remedy.show(state.failure)
         images = self.session.images
         if images != self._images:
             self._images = images

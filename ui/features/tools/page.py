@@ -13,6 +13,7 @@ from ui.features.tools.inspect_card import InspectView
 from ui.features.tools.model import tools
 from ui.forms.context import Context
 from ui.forms.page import PageFrame
+from ui.forms.remedy_row import RemedyRow
 from ui.forms.setting_pages import PageSpec
 from ui.loop.jobs import JobRunner, JobState
 from ui.loop.past_runs import newest_results
@@ -166,6 +167,8 @@ class JobPanel(Panel):
         self.status.pack(fill="x")
         self.notes = WrappedText(self, context.theme, on="card", colour="muted", role="small")
         self.notes.pack(fill="x", pady=(px(4), 0))
+        self.remedy = RemedyRow(self, context)
+        self.remedy.pack(fill="x")
         self.buttons = Panel(self, context.theme, "card")
         self.open_folder = Button(self.buttons, context.theme, "Show in folder", self._open_folder, on="card")
         self.inspect = Button(self.buttons, context.theme, "Inspect the result", self._inspect_result, on="card")
@@ -182,6 +185,7 @@ class JobPanel(Panel):
         if state.failure is not None and state.failure.advice:
             lines.append(state.failure.advice)
         self.notes.set_text("\n".join(lines))
+        self.remedy.show(state.failure)
         self.stop.set_enabled(state.stage == "running")
         if state.is_active:
             self.bar.set(state.share)
