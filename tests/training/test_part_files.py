@@ -108,6 +108,7 @@ def encoder(config: Config, files: dict[str, Path], file: Path, **more: Any) -> 
 # -- reading
 
 
+@pytest.mark.daily(5)
 @pytest.mark.parametrize("name", WITH_VARIANTS)
 def test_every_part_of_a_flow_model_is_read_from_a_file(
     name: str, request: pytest.FixtureRequest, tmp_path: Path

@@ -54,6 +54,7 @@ def test_a_model_of_another_family_is_refused(config: Config, tiny: FlowModel, t
     assert re.search(rf"is a Stable Diffusion 1 and 2 model, not an? {re.escape(tiny.spec.label)} model\.$", message)
 
 
+@pytest.mark.daily(3)
 def test_a_denoiser_alone_is_no_base_model(config: Config, model: Path, tiny: FlowModel, tmp_path: Path) -> None:
     alone = tmp_path / "alone.safetensors"
     shutil.copyfile(model / tiny.spec.denoiser.name / "diffusion_pytorch_model.safetensors", alone)

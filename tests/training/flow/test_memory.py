@@ -31,6 +31,7 @@ def test_the_memory_of_a_run_is_estimated(config: Config) -> None:
     assert 0 < 3 * activations[0] < activations[1] < 5 * activations[0]
 
 
+@pytest.mark.daily(4)
 def test_weights_that_are_quantized_as_they_are_read_are_the_same(config: Config, tiny: FlowModel) -> None:
     """The files are in float32: one way casts each part as it is read, the other each layer as it is quantized."""
     encoders = tiny.spec.names_of("text_encoder")

@@ -65,6 +65,7 @@ def tensors_in(file: Path) -> list[torch.Tensor]:
     return list(read_safetensors(file)[0].values())
 
 
+@pytest.mark.daily(5)
 def test_a_resumed_run_ends_the_same(ran: Ran, watched: Config) -> None:
     first = Path(ran.of(BackupSaved)[0].path)
     resumed = run(watched, resume_from=first)
@@ -118,6 +119,7 @@ def in_every_form(lora: Path, tiny: FlowModel, folder: Path) -> list[Path]:
     return [*files, *tiny.other_forms(lora, folder)]
 
 
+@pytest.mark.daily(4)
 def test_its_lora_is_resized_merged_and_extracted(ran: Ran, model: Path, tiny: FlowModel, tmp_path: Path) -> None:
     small, merged, back = (tmp_path / name for name in ("small.safetensors", "merged", "back.safetensors"))
     lora = Path(ran.finished.model_path)
