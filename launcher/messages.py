@@ -82,4 +82,10 @@ class Failure(Exception):  # noqa: N818 - an outcome reported to the user, not a
     def __init__(self, sentence: Sentence, *, exit_code: int = 1, **parts: object) -> None:
         self.sentence = sentence
         self.exit_code = exit_code
-        super().__init__(re.sub(r"\s*\n\s*", " ", sentence.value.format(**parts)))
+        self.what = _in_a_line(sentence.value.partition("; ")[0].format(**parts))
+        """What is wrong, without what to do on a terminal: a window shows this part."""
+        super().__init__(_in_a_line(sentence.value.format(**parts)))
+
+
+def _in_a_line(text: str) -> str:
+    return re.sub(r"\s*\n\s*", " ", text)

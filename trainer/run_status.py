@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+CRASH_MESSAGE = "The run ended unexpectedly: its process failed or was stopped by the system, or the computer stopped."
+"""The message of a crashed run, whoever finds it."""
+
 
 class RunStatus(StrEnum):
     """How far a run has come, or how it ended. The value is the name in files.

@@ -208,6 +208,11 @@ class FamilySpec:
         """Return whether a guidance scale, above 1, needs a second prediction in each denoising step."""
         return self.guidance == "classifier_free" and guidance > 1
 
+    @property
+    def part_labels(self) -> dict[str, str]:
+        """The labels of the parts by name."""
+        return {p.name: p.label for p in self.parts}
+
     def names_of(self, role: Role) -> tuple[str, ...]:
         """Return the names of the parts with a role; a family need not have a part of every role."""
         return tuple(p.name for p in self.parts if p.role == role)

@@ -176,7 +176,7 @@ def test_a_folder_becomes_a_file_of_the_transformer(
 ) -> None:
     file = tmp_path / "single.safetensors"
     assert main(["convert", str(model), str(file), "--to", "single"]) == 0
-    assert "Left out: text encoder, vae." in capsys.readouterr().err
+    assert "Left out: Text encoder (Qwen3), VAE." in capsys.readouterr().err
     assert_equal_tensors(read_safetensors(file)[0], named(weights, "ComfyUI"))
 
 

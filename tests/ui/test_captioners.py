@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from trainer.job_events import JobFinished, JobLines, JobProgress, JobStopped
 from ui.features.captions.annotate_window import AnnotateWindow
 from ui.features.captions.image_set import Source
 from ui.features.captions.opening import open_automatic_captions
-from ui.features.packages.window import InstallWindow
+from ui.features.packages.window import InstallWindow, open_install
 
 TAGGER = "wd_vit_v3"
 
@@ -58,16 +59,16 @@ def test_a_missing_package_is_installed_by_one_button(
     missing = {"onnxruntime"}
     monkeypatch.setattr(Package, "is_installed", property(lambda package: package.name not in missing))
     spawn = Spawner()
-    monkeypatch.setattr(
-        "ui.features.packages.window.InstallWindow",
-        lambda context, packages, done: InstallWindow(context, packages, done, spawn=spawn),
-    )
+    monkeypatch.setattr("ui.features.packages.window.open_install", partial(open_install, spawn=spawn))
     captions = opened(window, tmp_path)
     captions.form.set("model", TAGGER)
     window.settle()
     captions.install_button.invoke()
     (install,) = (w for w in window.app.root.winfo_children() if isinstance(w, InstallWindow))
     window.settle()
+    captions.install_button.invoke()  # it began the installation again
+    assert [w for w in window.app.root.winfo_children() if isinstance(w, InstallWindow)] == [install]
+    assert len(spawn.children) == 1
     assert install.stop_button.cget("state") == "normal"
     spawn.last.report(JobLines(("Collecting onnxruntime",)), JobProgress("downloading package 1: onnxruntime", 0, 1))
     window.wait_until(lambda: install.status.cget("text").startswith("downloading"), "the progress")

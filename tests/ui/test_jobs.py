@@ -95,7 +95,7 @@ def test_the_states_of_a_job() -> None:
     broken = apply_event(state, JobEnded(-9, "first\nlast words\n"))
     assert broken.stage == "failed"
     assert broken.failure is not None
-    assert broken.failure.advice == "last words"
+    assert broken.failure.details == "first\nlast words\n"
 
 
 def wait_for(drain: Callable[[float], bool], condition: Callable[[], object]) -> None:

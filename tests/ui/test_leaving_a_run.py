@@ -294,7 +294,7 @@ def test_a_killed_process_is_a_failure(tmp_path: Path) -> None:
     assert not run.is_alive
     failed = run.events.get_nowait()
     assert isinstance(failed, RunFailed)
-    assert "ended unexpectedly" in failed.message
+    assert failed.message == read_record(run_dir).message
     assert failed.status is read_record(run_dir).status is RunStatus.CRASHED
 
 
@@ -391,7 +391,7 @@ def test_a_process_that_was_refused_reports_its_words(tmp_path: Path) -> None:
     run.thread.join(20)
     failed = run.events.get_nowait()
     assert isinstance(failed, RunFailed)
-    assert failed.message == "The training process ended unexpectedly: There is no file x.json"
+    assert failed.message == "There is no file x.json"
     assert failed.details_path == str(ended.log)
 
 

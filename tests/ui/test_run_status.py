@@ -20,7 +20,7 @@ from trainer.run_folder.backup import list_backups
 from trainer.run_folder.fork import fork_into
 from trainer.run_folder.records import CRASH, read_record
 from trainer.run_queue.file import QueueFile
-from trainer.run_status import RunStatus
+from trainer.run_status import CRASH_MESSAGE, RunStatus
 from ui.app.recent_runs import describe_run
 from ui.features.run.facts import run_lines
 from ui.features.runs.comparison import compare_runs, figure_rows
@@ -31,7 +31,7 @@ from ui.loop.run_state import RunState
 
 BEGUN = (started(), step(41))
 DISK = RunFailed("The disk is full.", "Free some space.")
-KILLED = RunFailed("The training process was killed.", is_crash=True)  # as whoever follows it reports it: in no log
+KILLED = RunFailed(CRASH_MESSAGE, is_crash=True)  # as whoever follows it reports it: in no log
 DONE = RunFinished("finished", 40, "Finished after 40 steps.")
 # What the log has of a run, and how its last attempt ended.
 ROWS: dict[str, tuple[Sequence[Event], RunFinished | RunFailed, str]] = {

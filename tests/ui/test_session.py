@@ -25,6 +25,7 @@ from trainer.launch import RunRequest
 from trainer.preflight import Progress, Report
 from trainer.run_folder.backup import write_backup
 from trainer.run_folder.event_log import EVENTS_FILE
+from trainer.run_status import CRASH_MESSAGE
 from ui.app.window import App
 from ui.loop.background import Background
 from ui.loop.run_session import MAX_BACKLOG, RunSession, newest_of_each
@@ -158,7 +159,7 @@ def test_a_thread_that_ends_unexpectedly_is_a_failure(desk: Desk) -> None:
     assert desk.session.state.failed.advice.endswith("It has no backup: start it again.")
 
 
-@pytest.mark.parametrize("reported", [[], [RunFailed("The training process was killed (SIGKILL).")]])
+@pytest.mark.parametrize("reported", [[], [RunFailed(CRASH_MESSAGE)]])
 def test_an_unexpected_end_names_the_backup_that_there_is(desk: Desk, tmp_path: Path, reported: list[Event]) -> None:
     backup = write_backup(tmp_path, step=2, epoch=1, now=datetime(2026, 1, 1), write=lambda f: (f / "x").touch())
     desk.session.begin(RunRequest(Config()))

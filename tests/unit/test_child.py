@@ -35,6 +35,7 @@ from trainer.run.allowed_code import code_of
 from trainer.run_queue.file import QueueFile
 from trainer.run_queue.items import Item
 from trainer.run_queue.running import skip
+from trainer.run_status import CRASH_MESSAGE
 
 STEP = StepFinished(1, 1, 1, 3, 1, 3, float("nan"), 0.5, None, 2.0, 1.0)
 ENDED = RunFinished("stopped", 1, "Stopped after 1 step.")
@@ -103,7 +104,7 @@ def test_a_killed_child_is_a_failure_with_its_words() -> None:
     failed = ending(run)
     assert isinstance(failed, RunFailed)
     assert failed.is_crash
-    assert "killed (SIGKILL)" in failed.message
+    assert failed.message == CRASH_MESSAGE
     assert "memory was full" in failed.advice
     assert Path(failed.details_path).is_file()
 
@@ -112,15 +113,15 @@ def test_a_killed_child_is_a_failure_with_its_words() -> None:
     ("script", "words"),
     [
         ("import sys; sys.stderr.write('There is no file x.json\\n'); sys.exit(2)", "There is no file x.json"),
-        ("raise SystemError('the driver crashed')", "ended unexpectedly with code 1"),
-        ("pass", "ended unexpectedly with code 0"),
+        ("raise SystemError('the driver crashed')", CRASH_MESSAGE),
+        ("pass", CRASH_MESSAGE),
     ],
 )
 def test_a_child_without_an_ending_is_a_failure(script: str, words: str) -> None:
     failed = ending(child(script))
     assert isinstance(failed, RunFailed)
     assert words in failed.message
-    assert failed.is_crash is ("unexpectedly" in words), "a refusal is an ordinary failure"
+    assert failed.is_crash is (words == CRASH_MESSAGE), "a refusal is an ordinary failure"
     assert list(log_dir().iterdir()) == [Path(failed.details_path)]
 
 
@@ -185,7 +186,7 @@ def test_the_queue_continues_after_a_failure_or_stops(tmp_path: Path, after_fail
 
     assert run_queue(file, JsonLines(), launch=launch) == 1
     assert [item.state for item in file.read().items] == states
-    assert "killed (SIGKILL)" in file.read().items[0].message
+    assert file.read().items[0].message.startswith(CRASH_MESSAGE)
 
 
 @pytest.mark.parametrize(("is_skipped", "states"), [(True, ["stopped", "stopped"]), (False, ["stopped", "waiting"])])

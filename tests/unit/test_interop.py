@@ -110,7 +110,7 @@ def test_whole_checkpoints_load_everywhere_and_incomplete_ones_nowhere(model: st
     assert set(loads(path).values()) == {True}
     path = write_header(tmp_path / "f.safetensors", model_shapes(model, without="first_stage_model."))
     assert set(loads(path).values()) == {False}
-    assert notes(path)["ComfyUI"] == "missing: 248 weights of the vae; choose a VAE there"
+    assert notes(path)["ComfyUI"] == "missing: 248 weights of the VAE; choose a VAE there"
 
 
 def test_v_prediction_needs_a_setting_where_a_program_does_not_detect_it(tmp_path: Path) -> None:

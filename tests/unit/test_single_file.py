@@ -262,7 +262,7 @@ def test_a_file_with_missing_weights_is_refused(tmp_path: Path) -> None:
     del state["model.diffusion_model.out.2.bias"]
     save_file(state, path, metadata)
     with pytest.raises(
-        DarkroomError, match=r"1 weights of the unet are missing from .*; the first is model\.diffusion_model\.out"
+        DarkroomError, match=r"1 weights of the UNet are missing from .*; the first is model\.diffusion_model\.out"
     ):
         load(path)
     state["model.diffusion_model.out.2.bias"] = torch.ones(3)

@@ -5,7 +5,6 @@ The child stops with a backup when its parent has ended. Its log is kept if it e
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
@@ -18,6 +17,7 @@ from trainer.child.process import Child, ChildProcess, Spawn, last_lines, spawn_
 from trainer.event_lines import from_line
 from trainer.events import Event, RunFailed, RunFinished
 from trainer.launch import LaunchedRun, RunRequest, launch, module_arguments, needs_own_process, num_processes
+from trainer.run_status import CRASH_MESSAGE
 
 _VERBS: Mapping[str, str] = {
     "train": "train",
@@ -27,6 +27,7 @@ _VERBS: Mapping[str, str] = {
     "fork_weights": "fork",
 }
 _MAX_CHARS = 400
+_KILLED = -9  # by SIGKILL
 _OUT_OF_MEMORY = "The system may have stopped it because the memory was full."
 
 ChildRun = ChildProcess[Event]
@@ -82,20 +83,12 @@ def ending_of(last: Event | None, code: int, log: Path) -> RunFailed | None:
         remove_quietly(log)
         return None
     words = " ".join(last_lines(log, 2).split())[-_MAX_CHARS:]
-    if code < 0:
-        name = _signal_name(-code)
-        reason = _OUT_OF_MEMORY if name == "SIGKILL" else ""
-        advice = f"{reason} Resume the run if it has a backup; otherwise start it again.".strip()
-        return RunFailed(f"The training process was killed ({name}).", advice, str(log), is_crash=True)
     if code == 2 and words:  # a command or config that it refused, with its sentence
         return RunFailed(words, details_path=str(log))
-    reason = f": {words}" if words else ""
-    message = f"The training process ended unexpectedly with code {code}{reason}"
-    return RunFailed(message, details_path=str(log), is_crash=True)
+    return crash(log, reason=_OUT_OF_MEMORY if code == _KILLED else "")
 
 
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+def crash(log: Path | None, *, reason: str = "") -> RunFailed:
+    """Return the failure of a process that ended by itself or was killed; its log has what it printed last."""
+    advice = f"{reason} Resume the run if it has a backup; otherwise start it again.".strip()
+    return RunFailed(CRASH_MESSAGE, advice, str(log or ""), is_crash=True)

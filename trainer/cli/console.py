@@ -11,6 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
+from modules.families.registry import FAMILIES
 from modules.system.problem import count, describe_data
 from trainer.cli.program import silence
 from trainer.event_lines import to_line
@@ -215,7 +216,8 @@ def _measured_words(event: Event) -> str:
 
 
 def _started_words(event: RunStarted) -> str:
-    parts = " and ".join(event.trained_parts)
+    labels = FAMILIES[event.family].part_labels if event.family in FAMILIES else {}
+    parts = " and ".join(labels.get(part, part) for part in event.trained_parts)
     images = describe_data(event.num_images, event.num_prompts, event.num_pairs)
     steps, epochs = count(event.total_steps, "step"), count(event.epochs, "epoch")
     return (

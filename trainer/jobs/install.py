@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated
 
 from launcher import environment, install, requirements
-from launcher.messages import Failure
+from launcher.messages import Failure, Sentence
 from launcher.progress import Progress
 from modules.settings.field import Section, Setting
 from modules.system.errors import DarkroomError
@@ -21,6 +21,17 @@ from trainer.commands import StopRequested
 from trainer.job import Job
 from trainer.job_events import JobFinished, JobLines
 from trainer.jobs.spec import Argument, JobSpec
+
+_SPACE = "Free some space, and try again."
+_ADVICE = {
+    Sentence.NO_NETWORK: ("Connect to the internet, and try again.", ""),
+    Sentence.PIP_FAILED: ("pip's log has the reason. Then try again.", ""),
+    Sentence.STILL_MISSING: ("pip's log has the reason. Then try again.", ""),
+    Sentence.BUSY: ("Wait for it, and try again.", ""),
+    Sentence.DISK_FULL: (_SPACE, "space"),
+    Sentence.DISK_TOO_SMALL: (_SPACE, "space"),
+}
+_ELSEWHERE = "Start Darkroom outside of this environment: it then installs one of its own, in which this works."
 
 
 class InstallSettings(Section):
@@ -59,8 +70,8 @@ def install_packages(settings: InstallSettings, job: Job) -> JobFinished:
         finally:
             progress.follow_log()
     except Failure as failure:
-        by_hand = f"On the command line: python -m trainer install {' '.join(settings.packages)}."
-        raise DarkroomError(str(failure), advice=by_hand) from failure
+        advice, remedy = _ADVICE.get(failure.sentence, (_ELSEWHERE, ""))
+        raise DarkroomError(f"{failure.what}.", advice=advice, remedy=remedy) from failure
     message = f"Installed {', '.join(settings.packages)}."
     return JobFinished(message, text=f"{message}\n")
 

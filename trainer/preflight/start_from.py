@@ -226,7 +226,7 @@ def _divide_layers(
 
 
 def _other_layers(config: Config, start: StartHeader) -> OtherLayers:
-    labels = {p.name: p.label for p in config.family.parts}
+    labels = config.family.part_labels
     paths: dict[str, tuple[str, ...]] = {}
     for part, path in start.rest:
         paths[labels[part]] = (*paths.get(labels[part], ()), path)

@@ -54,7 +54,7 @@ def kind_of_layer(name: str) -> str:
 
 def parts_trained(config: Config, passes: Passes, plans: Plans) -> Iterator[TrainedPart]:
     """Yield the trained layers of each part that a run trains."""
-    labels = {p.name: p.label for p in config.family.parts}
+    labels = config.family.part_labels
     for name, plan in plans.items():
         if plan.trains == "nothing":
             continue

@@ -60,7 +60,7 @@ def _blocks_of_main(setup: RunSetup) -> Blocks:
     blocks_by_part = chosen or {}
     entries = {part: sorted(blocks) for part, blocks in blocks_by_part.items()}
     write_text(path, json.dumps(entries, indent=2) + "\n")
-    labels = {part.name: part.label for part in setup.config.family.parts}
+    labels = setup.config.family.part_labels
     for part, blocks in blocks_by_part.items():
         recomputed = count(len(blocks), "block") if blocks else "no block"
         words = f"Gradient checkpointing recomputes {recomputed} of the part {labels[part]}."

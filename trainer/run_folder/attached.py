@@ -16,7 +16,7 @@ from modules.system.atomic import remove_quietly
 from modules.system.file_errors import plain_reason
 from modules.system.file_lock import Holder
 from trainer.child.process import detached_python, last_lines, new_log
-from trainer.child.run import arguments_of
+from trainer.child.run import arguments_of, crash
 from trainer.commands import Command
 from trainer.event_lines import from_line
 from trainer.events import Event, RunFailed, RunFinished, RunStarted, WarningRaised
@@ -27,7 +27,7 @@ from trainer.run_folder.run_lock import holder_of
 
 _POLL_SECONDS = 0.25
 _CONFIG, _EVENTS, _INBOX = ".json", ".jsonl", ".commands"
-_UNEXPECTED = "The training process ended unexpectedly"
+_TRACEBACK, _MANY_LINES = "Traceback (most recent call last)", 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +129,10 @@ class AttachedRun:
 
     def _failure(self) -> RunFailed:
         log = self.detached.log if self.detached is not None and self.detached.log.is_file() else None
-        words = " ".join(last_lines(log, 2).split()) if log is not None else ""
-        advice = "Resume the run if it has a backup; otherwise start it again."
-        return RunFailed(
-            f"{_UNEXPECTED}: {words}" if words else f"{_UNEXPECTED}.", advice, str(log or ""), is_crash=True
-        )
+        printed = last_lines(log, _MANY_LINES) if log is not None else ""
+        if self._run_dir is None and printed and _TRACEBACK not in printed:  # refused, with its sentence
+            return RunFailed(" ".join(printed.splitlines()[-2:]), details_path=str(log))
+        return crash(log)
 
     def _is_running(self) -> bool:
         if self._run_dir is not None and holder_of(self._run_dir) is not None:

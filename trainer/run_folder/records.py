@@ -37,9 +37,9 @@ from trainer.run_folder.fork import Origin, origin_of
 from trainer.run_folder.result import RESULTS_FILE, results_of
 from trainer.run_folder.run_dir import RUN_FILE, age_of, begun_at, given_name, started_at
 from trainer.run_folder.run_lock import holder_of
-from trainer.run_status import RunStatus
+from trainer.run_status import CRASH_MESSAGE, RunStatus
 
-CRASH = RunFailed("The program or the computer stopped before the run ended.", is_crash=True)
+CRASH = RunFailed(CRASH_MESSAGE, is_crash=True)
 """The ending of a run whose log has none."""
 _OF_STEP = b'{"event": "StepFinished"'
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from trainer.jobs.spec import JobSpec
 
 _MAX_LINES = 200
+logger = logging.getLogger(__name__)
 Stage = Literal["idle", "running", "stopping", "finished", "stopped", "failed"]
 
 
@@ -86,14 +88,19 @@ def apply_event(state: JobState, event: JobEvent | JobEnded) -> JobState:
         case JobFailed(message=message, advice=advice, details=details, remedy=remedy):
             failure = Failure(state.title or "Failed", message, advice, details, remedy=remedy)
             return replace(state, stage="failed", message=message, failure=failure)
-        case JobEnded(code=code, errors=errors) if state.is_active:
+        case JobEnded(errors=errors) if state.is_active:
             if state.stage == "stopping":
                 return replace(state, stage="stopped", message="Stopped.")
-            reason = f"It ended unexpectedly (exit code {code})."
-            last = next((line for line in reversed(errors.splitlines()) if line.strip()), "")
-            return replace(state, stage="failed", message=reason, failure=Failure(state.title, reason, last, errors))
+            failure = Failure(state.title, "It ended unexpectedly.", "The window's log shows what it printed.", errors)
+            return replace(state, stage="failed", message=failure.message, failure=failure)
         case _:
             return state
+
+
+def log_failure(state: JobState) -> None:
+    """Write the technical details of a job that has failed to the window's log."""
+    if state.failure is not None and state.failure.details:
+        logger.error("%s: %s\n%s", state.failure.title, state.failure.message, state.failure.details)
 
 
 def _progress_text(done: int, total: int, seconds_left: float | None) -> str:
@@ -151,6 +158,8 @@ class JobRunner:
             if isinstance(event, JobEnded):
                 self._process = None
         if self.state is not before:
+            if self.state.failure is not before.failure:
+                log_failure(self.state)
             self.changed()
         return self.state is not before
 

@@ -291,8 +291,9 @@ class RunSession:
         """Drop everything of the run except its state."""
         if not self._state.is_over:
             from trainer.events import RunFailed
+            from trainer.run_status import CRASH_MESSAGE
 
-            self._fold(RunFailed("Training ended unexpectedly.", _advise(self._find_newest_backup()), is_crash=True))
+            self._fold(RunFailed(CRASH_MESSAGE, _advise(self._find_newest_backup()), is_crash=True))
         self._handle = self.attached = None
         self._enter("idle")
 

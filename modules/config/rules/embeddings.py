@@ -57,7 +57,7 @@ def embeddings(config: Config) -> Iterator[Problem]:
 
 def _untrained_embeddings(config: Config) -> Iterator[Problem]:
     if not trained_encoders(config):
-        labels = {p.name: p.label for p in config.family.parts}
+        labels = config.family.part_labels
         names = list(config.family.text.embedding_tensors)
         yield Problem(
             f"parts.{names[0]}.train_embedding",

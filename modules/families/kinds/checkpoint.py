@@ -9,7 +9,7 @@ from modules.families.kinds.record import FileKindSpec, Loads, loads_whole
 from modules.families.parts.single_file.models import configs_of_file, layouts, missing_names, original_names
 from modules.families.parts.single_file.record import PartLayout
 from modules.families.parts.single_file.sizes import has_published_size
-from modules.families.registry import all_files, published
+from modules.families.registry import FAMILIES, all_files, published
 from modules.formats.checkpoint_header import CheckpointHeader
 from modules.formats.program_table import CHECKPOINTS, PROGRAMS
 from modules.system.errors import DarkroomError
@@ -33,7 +33,7 @@ def _loads(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads, ...]
     lacks = _lacking(parts, header.shapes), _lacking(parts, original_names(kind.model, header.shapes))
     if any(lacks):
         advice = "; choose a VAE there" if set(lacks[1]) == {"vae"} else ""
-        return tuple(_incomplete(p, lacks[0 if p == "diffusers" else 1], advice) for p in programs)
+        return tuple(_incomplete(kind.model, p, lacks[0 if p == "diffusers" else 1], advice) for p in programs)
     if "scaled" in kind.facts:
         return tuple(loads_whole(p, None, "not measured with scaled float8") for p in programs)
     if not has_published_size(kind.model, header):
@@ -56,10 +56,11 @@ def _lacking(parts: Mapping[str, PartLayout], names: Iterable[str]) -> dict[str,
     return {part: count for part, count in counts.items() if count}
 
 
-def _incomplete(program: str, lacks: Mapping[str, int], advice: str) -> Loads:
+def _incomplete(model: str, program: str, lacks: Mapping[str, int], advice: str) -> Loads:
     if not lacks:
         return loads_whole(program, True)
-    missing = ", ".join(f"{count} weights of the {part}" for part, count in lacks.items())
+    labels = FAMILIES[published(model).family].part_labels
+    missing = ", ".join(f"{count} weights of the {labels[part]}" for part, count in lacks.items())
     return loads_whole(program, False, f"missing: {missing}{'' if program == 'diffusers' else advice}")
 
 

@@ -80,7 +80,8 @@ def notes_of_folder(source: Source, form: Form) -> tuple[str, ...]:
     left_out = sorted(source.states.keys() - layouts(source.kind.model, source.configs).keys())
     if form != "single" or not left_out:
         return ()
-    parts = ", ".join(part.replace("_", " ") for part in left_out)
+    labels = FAMILIES[published(source.kind.model).family].part_labels
+    parts = ", ".join(labels.get(part, part) for part in left_out)
     return (f"A single file of this model has its denoiser alone. Left out: {parts}.",)
 
 

@@ -102,7 +102,7 @@ def _without_index(folder: Path) -> FileKind:
             channels = _whole(config.get("latent_channels") or config.get("z_dim"))
             facts = {"layout": "diffusers folder", "class": name, "latent_channels": str(channels)}
             return FileKind("vae", f"{folder.name} is the folder of a VAE, in diffusers' layout.", facts=facts)
-        return FileKind("part", f"{folder.name} contains only one part of a model: {name}.")
+        return FileKind("part", f"{folder.name} has one part of a model alone.")
     return FileKind("unknown", f"{folder.name} is not a model folder: it has no model_index.json.")
 
 

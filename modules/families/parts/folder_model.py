@@ -90,7 +90,7 @@ def write_folder(
     parts = [p for p in FAMILIES[record.family].parts if p.name in {**known, **states}]
     named = {part.name: file_state(part.model, states.get(part.name, {})) for part in parts}
     for name, layout in known.items():
-        require_keys(name, {s.key for s in layout.slots}, named[name])
+        require_keys(FAMILIES[record.family].part_labels[name], {s.key for s in layout.slots}, named[name])
     total = sum(t.num_bytes for state in named.values() for t in state.values())
     done = 0
     with atomic_folder(destination) as folder:

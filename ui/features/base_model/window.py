@@ -200,7 +200,7 @@ class BaseModelWindow(Window):
         if not files:
             self._use(partial(choice_of, model))
             return
-        labels = {part.name: part.label for part in FAMILIES[model.kind.family].parts}
+        labels = FAMILIES[model.kind.family].part_labels
         lines = "\n".join(f"{labels[name]}: {file.name}" for name, file in files.items())
         answers = (
             Answer("cancel", "Cancel"),

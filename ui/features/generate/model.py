@@ -26,7 +26,7 @@ from trainer.jobs.sample_sources import with_model
 from trainer.jobs.spec import validate_settings
 from ui.forms.model import FormModel
 from ui.loop.background import Background, Job
-from ui.loop.jobs import JobState, apply_event
+from ui.loop.jobs import JobState, apply_event, log_failure
 from ui.loop.signal import Signal
 
 _WORKER = ("sample", "--serve")
@@ -193,6 +193,8 @@ class SampleSession:
             self.images = (image, *self.images[: _MAX_IMAGES - 1])
         elif not isinstance(event, JobFinished | JobFailed | JobStopped) or number == self._num_requests:
             self.state = apply_event(self.state, event)
+            if isinstance(event, JobFailed | JobEnded):
+                log_failure(self.state)
 
     def _restore(self) -> None:
         """Restore the last request of an earlier session, if there is one."""

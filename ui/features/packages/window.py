@@ -23,18 +23,17 @@ _SIZE = (680, 400)
 class InstallWindow(Window):
     """Installs at once, in a process of its own; closing the window stops it. `done()` is called once it has ended."""
 
-    is_single = True
-
     def __init__(
         self,
         context: Context,
         packages: Sequence[str],
-        done: Callable[[], object] = lambda: None,
+        done: Callable[[], object],
         *,
-        spawn: Spawn = spawn_trainer,
+        spawn: Spawn,
     ) -> None:
         super().__init__(context.root, context.theme, f"Install {', '.join(packages)}")
-        self._context, self._done, self._packages = context, done, tuple(packages)
+        self._context, self.packages = context, tuple(packages)
+        self._waiting = [done]
         self._is_installed = False
         self.runner = JobRunner(spawn=spawn)
         theme, pad = context.theme, context.theme.px(PAD)
@@ -68,8 +67,12 @@ class InstallWindow(Window):
     def start(self) -> None:
         """Begin the installation, or begin it again."""
         job = JOBS["install"]
-        self.runner.start(job, validate_settings(job.settings, {"packages": self._packages}))
+        self.runner.start(job, validate_settings(job.settings, {"packages": self.packages}))
         self._show()
+
+    def also_call(self, done: Callable[[], object]) -> None:
+        """Call another function, too, once the installation has ended."""
+        self._waiting.append(done)
 
     def destroy(self) -> None:
         """Also stop the installation."""
@@ -84,7 +87,8 @@ class InstallWindow(Window):
 
     def _finish(self) -> None:
         importlib.invalidate_caches()  # so that this process finds what was installed
-        self._done()
+        for done in self._waiting:
+            done()
 
     def _show(self) -> None:
         state = self.runner.state
@@ -105,3 +109,18 @@ class InstallWindow(Window):
         if state.stage == "finished" and not self._is_installed:
             self._is_installed = True
             self._finish()
+
+
+def open_install(
+    context: Context, packages: Sequence[str], done: Callable[[], object], *, spawn: Spawn = spawn_trainer
+) -> InstallWindow:
+    """Open the window and install; one that installs already is brought to the front instead of begun again."""
+    for old in [w for w in context.root.winfo_children() if isinstance(w, InstallWindow)]:
+        if old.runner.state.is_active:
+            old.also_call(done)
+            old.lift()
+            if set(packages) - set(old.packages):
+                context.notify(f"Install {' and '.join(packages)} once this installation has ended.")
+            return old
+        old.close()
+    return InstallWindow(context, packages, done, spawn=spawn)

@@ -304,4 +304,4 @@ def metric_figure(points: Sequence[Point]) -> Figure:
 
 def _unit_labels(state: RunState) -> dict[str, str]:
     family = FAMILIES.get(state.started.family) if state.started else None
-    return {part.name: part.label for part in family.parts} if family else {}
+    return family.part_labels if family else {}

@@ -33,7 +33,7 @@ def run_lines(state: RunState, *, is_active: bool) -> list[str]:
     started = state.started
     assert started is not None
     family = FAMILIES.get(started.family)
-    labels = {p.name: p.label for p in family.parts} if family else {}
+    labels = family.part_labels if family else {}
     parts = ", ".join(labels.get(p, p) for p in state.training_parts) or "nothing"
     failed = state.failed
     lines = [f"{failed.status.label}. {describe_continuation(failed, started.run_dir)}"] if failed is not None else []

@@ -124,8 +124,10 @@ def part_state(checkpoint: Checkpoint, part: str, *, use_ema: bool = False) -> d
     if use_ema and part == denoiser.name:
         tensors |= {original: tensors[name] for original, name in averaged_names(layout, tensors).items()}
     if missing := missing_names(layout, tensors):
+        label = FAMILIES[checkpoint.kind.family].part_labels[part]
         raise DarkroomError(
-            f"{len(missing)} weights of the {part} are missing from {checkpoint.path.name}; the first is {missing[0]}.",
+            f"{len(missing)} weights of the {label} are missing from {checkpoint.path.name}; the first is "
+            f"{missing[0]}.",
             advice="Download it again. If this persists, it is a kind of model that is not supported.",
         )
     if part == denoiser.name and (extra := left_over_names(layout, tensors)):

@@ -135,11 +135,11 @@ def original_tensors(states: States, configs: Configs, traits: CheckpointTraits)
 
     Raises DarkroomError where a part has a missing or an unknown tensor.
     """
-    classes = {p.name: p.model for p in FAMILIES[published(traits.model).family].parts}
+    parts = {p.name: p for p in FAMILIES[published(traits.model).family].parts}
     tensors: dict[str, LazyTensor] = {}
     for part, layout in layouts(traits.model, configs).items():
-        state = file_state(classes[part], states.get(part, {}))
-        require_keys(part, {s.key for s in layout.slots}, state)
+        state = file_state(parts[part].model, states.get(part, {}))
+        require_keys(parts[part].label, {s.key for s in layout.slots}, state)
         original = to_original(layout.slots, state)
         if layout.unused_tensors:
             original |= load_factory(layout.unused_tensors)(configs[part], original)
@@ -159,16 +159,16 @@ def file_state(model: ModelClass, state: Mapping[str, LazyTensor]) -> dict[str, 
     return {key: tensor for name, tensor in state.items() if (key := key_of(name))}
 
 
-def require_keys(part: str, wanted: set[str], state: Iterable[str]) -> None:
-    """Raise DarkroomError where a part's tensors are not exactly the wanted ones."""
+def require_keys(label: str, wanted: set[str], state: Iterable[str]) -> None:
+    """Raise DarkroomError where the tensors of a part are not exactly the wanted ones."""
     there = set(state)
     if missing := sorted(wanted - there):
         raise DarkroomError(
-            f"{len(missing)} of the {len(wanted)} weights of the {part} are missing; the first is {missing[0]}. "
+            f"{len(missing)} of the {len(wanted)} weights of the {label} are missing; the first is {missing[0]}. "
             "Nothing was saved."
         )
     if extra := sorted(there - wanted):
         raise DarkroomError(
-            f"The {part} has {len(extra)} weights that do not match its config; the first is {extra[0]}. Nothing was "
+            f"The {label} has {len(extra)} weights that do not match its config; the first is {extra[0]}. Nothing was "
             "saved."
         )
