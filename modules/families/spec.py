@@ -15,6 +15,7 @@ from modules.formats.adapter_targets import AdapterTargets
 
 Role = Literal["denoiser", "text_encoder", "vae"]
 Guidance = Literal["classifier_free", "embedded", "none"]
+GuidedNorm = int | Literal["rows"]
 
 BASE_VARIANT = "text_to_image"
 """The model variant that is conditioned on nothing besides the prompt."""
@@ -151,7 +152,7 @@ class FamilySpec:
     first.
 
     `guided_norm` is the side of the squares of latents in which a prediction with a guidance scale gets the norm of the
-    one for the prompt; 0: nowhere.
+    one for the prompt, or "rows" of each channel; 0: nowhere.
 
     `ai_toolkit` are ai-toolkit's names of the family's models (`arch`), `kohya` those of sd-scripts and musubi-tuner
     (`model_type`, `ss_base_model_version`, the end of the network's module); SD and SDXL are flags there.
@@ -173,7 +174,7 @@ class FamilySpec:
     process: ProcessSpec = DDPM
     guidance: Guidance = "classifier_free"
     sample_guidance: float = 7.5
-    guided_norm: int = 0
+    guided_norm: GuidedNorm = 0
     distilled: DistilledSpec | None = None
     adapter_form: FileForm = "kohya"
     text_without: Mapping[str, TextSpec] = field(default_factory=dict, hash=False)

@@ -14,6 +14,7 @@ from torch import nn
 from modules.data.buckets import Size
 from modules.diffusion.process_spec import FlowConvention
 from modules.families.protocol import ModelFamily
+from modules.families.spec import GuidedNorm
 from modules.sampling.registry import SAMPLERS, FlowScheduler, samplers_for
 from modules.system.devices import Device, move
 from modules.system.errors import DarkroomError
@@ -161,25 +162,31 @@ def run_denoising_loop(
     return latents_BCHW
 
 
-def guide(predict: Predict, guidance: float, *, norm_side: int = 0) -> Predict:
+def guide(predict: Predict, guidance: float, *, norm_over: GuidedNorm = 0) -> Predict:
     """Return a prediction with classifier-free guidance (Ho and Salimans 2022, eq. 6).
 
-    `predict` receives every latent twice in one batch: first for the negative prompt, then for the prompt. With a
-    `norm_side` each square of that side keeps the norm of the prediction for the prompt.
+    `predict` receives every latent twice in one batch: first for the negative prompt, then for the prompt. With
+    `norm_over` each square or row keeps the norm of the prediction for the prompt (`FamilySpec.guided_norm`).
     """
 
     def run(noisy_BCHW: torch.Tensor, timestep: torch.Tensor) -> torch.Tensor:
         negative_BCHW, positive_BCHW = predict(torch.cat([noisy_BCHW] * 2), timestep).chunk(2)
         guided_BCHW = negative_BCHW + guidance * (positive_BCHW - negative_BCHW)
-        return _with_norm_of(positive_BCHW, guided_BCHW, norm_side) if norm_side else guided_BCHW
+        return _with_norm_of(positive_BCHW, guided_BCHW, norm_over) if norm_over else guided_BCHW
 
     return run
 
 
-def _with_norm_of(like_BCHW: torch.Tensor, values_BCHW: torch.Tensor, side: int) -> torch.Tensor:
-    """Return values whose norm over the channels of each square of a side is that of others (`QwenImagePipeline`)."""
+def _with_norm_of(like_BCHW: torch.Tensor, values_BCHW: torch.Tensor, over: GuidedNorm) -> torch.Tensor:
+    """Return values with the norms of others: over the channels of each square of a side (`QwenImagePipeline`), or over
+    each row of each channel (`Lumina2Pipeline`).
+    """
 
     def norms(of_BCHW: torch.Tensor) -> torch.Tensor:
+        if over == "rows":
+            rows: torch.Tensor = of_BCHW.norm(dim=-1, keepdim=True)
+            return rows
+        side = int(over)
         squares: torch.Tensor = nn.functional.pixel_unshuffle(of_BCHW, side).norm(dim=1, keepdim=True)
         return squares.repeat_interleave(side, dim=2).repeat_interleave(side, dim=3)
 

@@ -67,7 +67,7 @@ def guided_prediction(
         output_BCHW = family.predict(noisy_BCHW, timestep.expand(noisy_BCHW.shape[0]), whole)
         return output_BCHW.float()
 
-    return guide(predict, guidance, norm_side=family.spec.guided_norm) if is_guided else predict
+    return guide(predict, guidance, norm_over=family.spec.guided_norm) if is_guided else predict
 
 
 # The images of a sample that inpaints, prepared as diffusers' inpainting pipelines prepare them.
