@@ -62,7 +62,7 @@ def test_prompts_are_read_after_the_instruction_in_lower_case(tiny_sana: Path, f
     """Blanks at the ends are nothing, and those before a word belong to it, also to the first one."""
     states = family.encode_prompts(["  A Red disc "]).states_BLD
     assert torch.equal(states, family.encode_prompts(["a red disc"]).states_BLD)
-    without = family._read([(family.plain, "a red disc")]).states_BLD
+    without = family.read([(family.plain, "a red disc")]).states_BLD
     assert not torch.allclose(states[:, -1], without[:, -1], atol=1e-3)
     first = family.reader.tokenizer.tokenizer.id_to_token(family.reader.ids("a red disc")[family.reader.begin])
     assert first == "▁a"

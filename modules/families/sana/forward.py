@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
 from modules.data.conditioning import Conditioning
 from modules.data.inputs import NO_INPUTS
-from modules.families.parts.chat_model import ChatModel
-from modules.families.parts.chat_text import ChatReader
-from modules.families.parts.conditioning import TokenConditioning, visible_tokens
+from modules.families.parts.conditioning import visible_tokens
+from modules.families.parts.gemma import InstructedModel
 from modules.families.sana.text import as_read
 
 
 @dataclass(eq=False)
-class Sana(ChatModel[TokenConditioning]):
-    """A transformer, a Gemma 2, an autoencoder; implements `ModelFamily`.
+class Sana(InstructedModel):
+    """A transformer, a Gemma 2, an autoencoder; implements `ModelFamily`."""
 
-    `reader` reads prompts after the instruction, `plain` negative prompts and the empty one without it.
-    """
-
-    plain: ChatReader
-
-    def encode_prompts(self, prompts: Sequence[str], padded_like: Sequence[str] = ()) -> TokenConditioning:
-        """Return the states of prompts. None depends on the others, so `padded_like` changes nothing."""
-        return self._read([(self.reader if as_read(prompt) else self.plain, prompt) for prompt in prompts])
-
-    def encode_guided(self, negative: str, prompt: str) -> TokenConditioning:
-        """Return the states of a negative prompt, without the instruction, and of a prompt."""
-        return TokenConditioning.join([self._read([(self.plain, negative)]), self.encode_prompts([prompt])])
+    def as_read(self, prompt: str) -> str:
+        """Return a prompt in lower case, without blanks at its ends."""
+        return as_read(prompt)
 
     def predict(
         self,
@@ -49,7 +39,3 @@ class Sana(ChatModel[TokenConditioning]):
             return_dict=False,
         )
         return self.process.velocity(output[0])
-
-    def _read(self, read_by: Sequence[tuple[ChatReader, str]]) -> TokenConditioning:
-        forward = self._forward("text_encoder")
-        return TokenConditioning.of([reader.encode(forward, [as_read(prompt)])[0] for reader, prompt in read_by])

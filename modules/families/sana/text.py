@@ -14,10 +14,11 @@ from typing import Any
 import torch
 
 from modules.families.parts.chat_text import ChatReader, ChatTemplate
-from modules.families.parts.chat_tokens import ChatTokenizer, load_chat_tokenizer
+from modules.families.parts.chat_tokens import ChatTokenizer
+from modules.families.parts.gemma import START
+from modules.families.parts.gemma import load_tokenizer as load_gemma_tokenizer
 from modules.families.sana.settings import MAX_TOKENS
 
-START = "<bos>"
 INSTRUCTION = "\n".join(
     (
         "Given a user prompt, generate an 'Enhanced prompt' that provides detailed visual descriptions suitable for "
@@ -74,9 +75,7 @@ def as_read(prompt: str) -> str:
 
 def load_tokenizer(folder: Path | None) -> LowerCaseTokenizer:
     """Return the tokenizer of a model's folder. Raises DarkroomError where it is missing, damaged or not Gemma's."""
-    tokenizer = LowerCaseTokenizer(load_chat_tokenizer(folder).tokenizer)
-    tokenizer.id_of(START)
-    return tokenizer
+    return LowerCaseTokenizer(load_gemma_tokenizer(folder).tokenizer)
 
 
 def plain_reader(encoder: Any, tokenizer: ChatTokenizer) -> ChatReader:
