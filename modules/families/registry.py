@@ -13,6 +13,7 @@ from modules.families.flux.spec import FLUX
 from modules.families.flux2.spec import FLUX2
 from modules.families.flux2_klein.spec import FLUX2_KLEIN
 from modules.families.krea2.spec import KREA2
+from modules.families.lumina2.spec import LUMINA2
 from modules.families.pixart.spec import PIXART
 from modules.families.qwen_image.spec import QWEN_IMAGE
 from modules.families.sana.spec import SANA
@@ -41,6 +42,7 @@ _FAMILIES: dict[str, FamilySpec] = {
     ANIMA.name: ANIMA,
     PIXART.name: PIXART,
     SANA.name: SANA,
+    LUMINA2.name: LUMINA2,
     ERNIE_IMAGE.name: ERNIE_IMAGE,
 }
 

@@ -35,6 +35,7 @@ FLOW_MODELS: Mapping[str, str] = {
     "tiny_anima": "tests.builders.anima:TINY",
     "tiny_pixart": "tests.builders.pixart:TINY",
     "tiny_sana": "tests.builders.sana:TINY",
+    "tiny_lumina2": "tests.builders.lumina2:TINY",
     "tiny_ernie_image": "tests.builders.ernie_image:TINY",
 }
 """The `FlowModel` of each tiny model, as "module:name"."""

@@ -137,6 +137,7 @@ def test_steps_become_epochs_where_the_images_are_found(tmp_path: Path) -> None:
         ({"is_v2": True}, "sd"),
         ({"arch": "sd15"}, "sd"),
         ({"is_xl": True}, "sdxl"),
+        ({"is_lumina2": True}, "lumina2"),
         ({"arch": "sdxl", "is_v_pred": True}, "sdxl"),
         *(({"arch": arch}, spec.name) for spec in FAMILIES.values() for arch in spec.ai_toolkit),
         *(({"arch": f"{arch}:tag"}, spec.name) for spec in FAMILIES.values() for arch in spec.ai_toolkit[:1]),
@@ -155,7 +156,7 @@ def test_the_family_follows_from_arch_or_the_older_flags(model: dict[str, Any], 
     ("model", "name"),
     [
         ({"arch": "wan22_14b:t2v"}, "Wan 2.2 (wan22_14b)"),
-        ({"is_lumina2": True}, "Lumina 2 (lumina2)"),
+        ({"arch": "ideogram4"}, "Ideogram 4 (ideogram4)"),
         ({"arch": "x9"}, "x9"),
     ],
 )

@@ -287,8 +287,8 @@ def test_folders(tiny_sd: Path, tmp_path: Path) -> None:
     found = identify(tiny_sd)
     assert (found.kind, found.family, found.model, found.prediction) == ("diffusers_folder", "sd", "sd1", "epsilon")
     assert identify(tmp_path).kind == "unknown"
-    (tmp_path / "model_index.json").write_text('{"_class_name": "Lumina2Pipeline"}')
-    assert "Lumina2Pipeline" in identify(tmp_path).sentence
+    (tmp_path / "model_index.json").write_text('{"_class_name": "MochiPipeline"}')
+    assert "MochiPipeline" in identify(tmp_path).sentence
     (tmp_path / "model_index.json").write_text('{"_class_name": "StableDiffusionXLPipeline"}')
     found = identify(tmp_path)
     assert "the weights of unet, text_encoder, text_encoder_2, vae are missing" in found.sentence

@@ -81,6 +81,11 @@ def test_the_family_is_found_wherever_it_is_named(family: FamilySpec, where: str
         assert imported({"network_dim": 4, where: prefix + name}).config.family.name == family.name
 
 
+@pytest.mark.parametrize(("box", "family"), [("flux1_checkbox", "flux"), ("lumina_checkbox", "lumina2")])
+def test_a_box_of_its_window_names_a_family(box: str, family: str) -> None:
+    assert imported({"network_dim": 4, box: True}).config.family.name == family
+
+
 def test_the_metadata_of_our_own_files_name_their_family() -> None:
     for model in published_models():
         if FAMILIES[model.family].kohya:
@@ -92,7 +97,6 @@ def test_the_metadata_of_our_own_files_name_their_family() -> None:
     [
         ({"model_type": "x1"}, "x1"),
         ({"network_module": "networks.lora_hunyuan_image"}, "HunyuanImage (hunyuan_image)"),
-        ({"lumina_checkbox": True}, "Lumina 2 (lumina)"),
     ],
 )
 def test_a_family_that_is_not_here_is_refused_by_name(given: dict[str, Any], name: str) -> None:

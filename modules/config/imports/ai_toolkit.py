@@ -38,7 +38,6 @@ _LABELS = {
     "hidream": "HiDream",
     "ideogram4": "Ideogram 4",
     "anima": "Anima",
-    "lumina2": "Lumina 2",
     "wan21": "Wan 2.1",
     "wan22_14b": "Wan 2.2",
     "ltx2": "LTX-2",

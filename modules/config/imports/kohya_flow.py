@@ -19,7 +19,7 @@ from modules.system.problem import Problem, shown
 _MODULE = re.compile(r"networks\.[a-z]+_([a-z0-9][\w-]*)")  # networks.lora_flux
 _NO_MODEL = ("fa", "diffusers")  # networks.lora_fa
 _BOXES = {"flux1_checkbox": "flux", "sd3_checkbox": "sd3", "lumina_checkbox": "lumina"}
-_LABELS = {"flux": "FLUX.1", "flux1": "FLUX.1", "chroma": "Chroma", "sd3": "Stable Diffusion 3", "lumina": "Lumina 2",
+_LABELS = {"flux": "FLUX.1", "flux1": "FLUX.1", "chroma": "Chroma", "sd3": "Stable Diffusion 3",
            "hunyuan_image": "HunyuanImage", "anima": "Anima"}  # fmt: skip
 # The weights of a part by the classes that read them, where a key is not ComfyUI's name of a text encoder.
 _FILES = {"clip_l": (":CLIPTextModel",), "t5xxl": (":T5EncoderModel",), "ae": (":AutoencoderKL",),

@@ -1,0 +1,42 @@
+"""A loaded Lumina-Image 2.0: the only code that runs its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from modules.data.conditioning import Conditioning
+from modules.data.inputs import NO_INPUTS
+from modules.families.lumina2.positions import Positions
+from modules.families.parts.gemma import InstructedModel
+from modules.system.devices import tensor_on
+
+
+@dataclass(eq=False)
+class Lumina2(InstructedModel):
+    """A transformer, a Gemma 2, a VAE; implements `ModelFamily`."""
+
+    positions: Positions
+
+    def predict(
+        self,
+        noisy_BCHW: torch.Tensor,
+        timesteps_B: torch.Tensor,
+        conditioning: Conditioning,
+        inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
+    ) -> torch.Tensor:
+        """Return the velocity (B, 16, H, W)."""
+        text, dtype = self._text(conditioning), self._input_dtype()
+        longest = max(text.lengths)
+        visible = [[position < length for position in range(longest)] for length in text.lengths]
+        with self.positions.of(text.lengths):
+            output = self._forward("transformer")(
+                hidden_states=noisy_BCHW.to(dtype),
+                timestep=self.process.time_input(timesteps_B),
+                encoder_hidden_states=text.states_BLD.to(dtype),
+                encoder_attention_mask=tensor_on(visible, noisy_BCHW.device),
+                return_dict=False,
+            )
+        return self.process.velocity(output[0])
