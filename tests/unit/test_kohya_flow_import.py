@@ -124,6 +124,7 @@ def test_networks_of_sd_name_no_family(module: str) -> None:
         ({"timestep_sampling": "sigmoid"}, ("logit_normal", 0.0, 0.0, 1.0, False)),
         ({"timestep_sampling": "shift"}, ("logit_normal", 0.0, 0.0, 3.0, False)),
         ({"timestep_sampling": "flux_shift"}, ("logit_normal", 0.0, 0.0, 1.0, True)),
+        ({"timestep_sampling": "nextdit_shift"}, ("uniform", 0.0, 0.0, 3.1582, True)),
         (
             {"weighting_scheme": "logit_normal", "logit_mean": 0.5, "logit_std": 2},
             ("logit_normal", 1.0, 0.5, 1.0, False),
@@ -169,7 +170,12 @@ def test_chosen_blocks_and_ranks_by_group() -> None:
 
 
 def test_files_of_parts_belong_to_the_part_of_their_class(family: FamilySpec) -> None:
-    files = {"clip_l": ["CLIPTextModel"], "t5xxl": ["T5EncoderModel"], "ae": ["AutoencoderKL"]}
+    files = {
+        "clip_l": ["CLIPTextModel"],
+        "t5xxl": ["T5EncoderModel"],
+        "gemma2": ["Gemma2Model"],
+        "ae": ["AutoencoderKL"],
+    }
     files["text_encoder"] = ["Qwen3Model", "Qwen3VLTextModel", "Qwen2_5_VLTextModel"]
     given = {key: f"{key}.safetensors" for key in files}
     loaded = imported({"network_dim": 4, "model_type": family.kohya[0], **given})

@@ -24,8 +24,9 @@ _LABELS = {"flux": "FLUX.1", "flux1": "FLUX.1", "chroma": "Chroma", "sd3": "Stab
 # The weights of a part by the classes that read them, where a key is not ComfyUI's name of a text encoder.
 _FILES = {"clip_l": (":CLIPTextModel",), "t5xxl": (":T5EncoderModel",), "ae": (":AutoencoderKL",),
           "text_encoder": (":Qwen3Model", ":Qwen3VLTextModel", ":Qwen2_5_VLTextModel"),
-          "qwen3": (":Qwen3Model",)}  # fmt: skip
+          "qwen3": (":Qwen3Model",), "gemma2": (":Gemma2Model",)}  # fmt: skip
 _SHIFT = 3.0  # sd-scripts' `discrete_flow_shift`
+_NEXT_DIT_SHIFT = 3.1582  # e to the power of 1.15: that of `nextdit_shift` at 1024 px
 _GUIDANCE = 3.5  # sd-scripts' `guidance_scale`
 _DROPOUTS = ("clip_l_dropout_rate", "clip_g_dropout_rate", "t5_dropout_rate")
 _SCHEMES = {"none": "uniform", "sigma_sqrt": "uniform", "logit_normal": "logit_normal", "mode": "heavy_tail",
@@ -134,6 +135,10 @@ def _noise_levels(given: Args, family: FamilySpec, result: Tree, notes: Notes) -
             put(result, "training.noise.shift", _SHIFT if shift is None else shift)
         elif method in grows:
             put(result, "training.noise.dynamic_shift", True)
+    elif method == "nextdit_shift":
+        put(result, path, "uniform")
+        put(result, "training.noise.shift", _NEXT_DIT_SHIFT)
+        put(result, "training.noise.dynamic_shift", True)
     elif method in ("sigma", "uniform"):
         ours = _SCHEMES.get(scheme, "uniform") if method == "sigma" else "uniform"
         put(result, path, ours)
