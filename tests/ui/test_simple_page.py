@@ -214,7 +214,17 @@ def test_the_page_has_the_fields_of_other_pages_and_counts_what_it_does_not_show
     shown = {row.record.path for row in page.form_view.rows() if row.is_shown}
     assert {*FIELDS, "adapter.rank"} <= shown
     assert page.hidden.cget("text").startswith("1 setting of this config")
-    assert page.show_field("training.epochs")
+    navigation, message = app.context.navigation, app.shell.bottom_bar.detail
+    app.context.preferences.change(is_simple=True)
+    for path in ("training.epochs", "adapter.alpha"):
+        navigation.open("home")
+        assert navigation.go_to(path)
+        assert navigation.page == "simple", "the setting is there"
+    assert navigation.go_to("training.batch_size")
+    window.settle()
+    assert navigation.page == "training"
+    assert "full view" in message.cget("text")
+    navigation.open("simple")
     app.form.edit("training.epochs", 7)
     page.show_button.invoke()
     window.settle()

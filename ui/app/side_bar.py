@@ -54,6 +54,7 @@ class SideBar(Panel):
         for part in (self.scroll.canvas, self.scroll.body):
             part.bind("<Configure>", lambda _e: context.pump.redraw_soon(self, self._fit), add="+")
         context.navigation.page_wanted.subscribe(self._mark_open)
+        context.navigation.full_page_wanted.subscribe(self._announce)
         context.preferences.changed.subscribe(self._follow_preferences)
         context.session.changed.subscribe(lambda: context.pump.redraw_soon("side bar", self._mark_entries))
         context.form.changed.subscribe(lambda: context.pump.redraw_soon("side bar", self._mark_entries))
@@ -95,6 +96,11 @@ class SideBar(Panel):
         if self._context.preferences.now.is_simple:
             return not spec.sections or spec.key == "concepts"
         return spec.key != SIMPLE
+
+    def _announce(self, spec: PageSpec) -> None:
+        """State that a field was found on a page that the simple view does not list."""
+        if not self._is_of_view(spec):
+            self._context.notify(f"This is the page {spec.title} of the full view. Train a LoRA leads back.")
 
     def _add_footer(self) -> None:
         context, px = self._context, self._context.theme.px

@@ -24,6 +24,7 @@ from ui.app.shell import Shell, import_pages
 from ui.app.views import Views
 from ui.features.queue.model import QueueControl
 from ui.features.run.model import Starter, run_failure
+from ui.features.simple.model import FIELDS
 from ui.features.tensorboard.model import TensorBoardControl, may_expose
 from ui.forms.context import Context, Models, ViewState
 from ui.forms.documents import Documents, first_form
@@ -195,7 +196,13 @@ class App:
         pump.add_source(self.queue.look)
         findings = Findings()
         notices = Notices()
-        navigation = Navigation(self.form, [page.key for page in PAGES], self.preferences.now.page)
+        navigation = Navigation(
+            self.form,
+            [page.key for page in PAGES],
+            self.preferences.now.page,
+            is_simple=lambda: self.preferences.now.is_simple,
+            simple_fields=FIELDS,
+        )
         tips = Tooltips(self.root, self.theme)
         actions = ActionTable()
         self.starter = Starter(self.form, session, pump, interaction, findings, before_start=self._prepare_start)

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ui.forms.model import FormModel
 from ui.forms.records import nearest_field
-from ui.forms.setting_pages import TOP_BAR, page_of
+from ui.forms.setting_pages import SIMPLE, TOP_BAR, PageSpec, page_of
 from ui.loop.signal import Signal
 
 
 class Navigation:
     """The open page, and the requests to show a page or a field."""
 
-    def __init__(self, form: FormModel, pages: Sequence[str], page: str) -> None:
-        self._pages = pages
+    def __init__(
+        self,
+        form: FormModel,
+        pages: Sequence[str],
+        page: str,
+        *,
+        is_simple: Callable[[], bool] = lambda: False,
+        simple_fields: Sequence[str] = (),
+    ) -> None:
+        """Open a page. Where `is_simple`, the page of the simple view is preferred for its fields."""
+        self._pages, self._is_simple, self._simple_fields = pages, is_simple, simple_fields
         self.page = self._valid_page(page)
         self._form = form
         self.page_wanted: Signal[[str]] = Signal()
         self.field_wanted: Signal[[str, str]] = Signal()  # the page, already open, and the path
+        self.full_page_wanted: Signal[[PageSpec]] = Signal()  # opened for a field that the simple view does not have
         self.top_bar_wanted: Signal[[str]] = Signal()  # the path of a choice in the top bar
 
     def open(self, key: str) -> None:
@@ -34,8 +44,13 @@ class Navigation:
         page = page_of(type(self._form.config), path)
         if page is None:
             return False
-        self.open(page.key)
-        self.field_wanted(page.key, nearest_field(self._form.config, path))
+        field = nearest_field(self._form.config, path)
+        is_simple = self._is_simple()
+        key = SIMPLE if is_simple and any(f"{field}.".startswith(f"{f}.") for f in self._simple_fields) else page.key
+        self.open(key)
+        self.field_wanted(key, field)
+        if is_simple and key != SIMPLE:
+            self.full_page_wanted(page)
         return True
 
     def _valid_page(self, key: str) -> str:
