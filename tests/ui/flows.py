@@ -24,18 +24,22 @@ from modules.config.presets import DEMO
 from modules.system.paths import PROGRAM_ROOT
 from tests.ui.conftest import Window
 from tests.ui.driving import inside, walk
-from tests.ui.real_input import click, keys, xdotool
+from tests.ui.real_input import answer_file_dialog_by_hand, click, keys, xdotool
 from tests.ui.recorder import Recorder
 from tests.ui.tk_thread import check_threads
 from tests.ui.window_managers import managed
 from trainer.run_queue.items import Item
+from ui.app.side_bar import SIMPLE_VIEW
 from ui.app.window import App
 from ui.features.captions.editor import CaptionEditor
 from ui.features.runs.fork_window import ForkWindow
+from ui.forms.setting_pages import SIMPLE
 from ui.loop.pump import keep_interpreter_smooth
 from ui.widgets.controls import Button
 from ui.widgets.dialog import Dialog
 from ui.widgets.entry import Entry
+from ui.widgets.files.dialog import FileDialog
+from ui.widgets.focus import focused_widget
 from ui.widgets.theme import Theme
 from ui.widgets.window import create_root
 
@@ -53,6 +57,7 @@ class Walk:
         self.window = Window(self.app, None, Recorder())  # type: ignore[arg-type]  # the engine is the real one
         self.errors: list[str] = []
         self.answered: list[str] = []
+        self.answers_by_itself = True
         self.app.show()
         root.geometry("1100x740+0+0")
         root.focus_force()
@@ -87,10 +92,33 @@ class Walk:
         self.click(entry)
         keys(self.window, "ctrl+a", *typed, "Tab")
 
+    def type_into_dialog(self, *typed: str) -> None:
+        """Press keys once the dialog that opens next has the focus in its entry, and then Return."""
+        root = self.app.root
+        dialogs = [w for w in root.winfo_children() if isinstance(w, Dialog) and w.winfo_viewable()]
+        if dialogs and focused_widget(root) is dialogs[0].first_entry:
+            xdotool("key", *typed, "Return")
+        else:
+            root.after(100, self.type_into_dialog, *typed)
+
+    def choose_folder(self, folder: Path) -> None:
+        """Type a folder into the file dialog that opens next; once it is listed, the dialog is answered."""
+        self.answers_by_itself = False
+        answer_file_dialog_by_hand(self.app.root, str(folder))
+
+        def look() -> None:
+            dialogs = [w for w in self.app.root.winfo_children() if isinstance(w, FileDialog)]
+            self.answers_by_itself = bool(dialogs) and dialogs[0].browser.folder == folder
+            if not self.answers_by_itself:
+                self.app.root.after(100, look)
+
+        look()
+
     def _answer(self) -> None:
         """Click on the first button of a dialog that has been open for a moment: the default one is on the right."""
         root = self.app.root
-        for dialog in [w for w in root.winfo_children() if isinstance(w, Dialog) and w.winfo_viewable()]:
+        found = root.winfo_children() if self.answers_by_itself else []
+        for dialog in [w for w in found if isinstance(w, Dialog) and w.winfo_viewable()]:
             button = next(b for b in dialog.buttons.values() if b.style == "primary")
             self.answered.append(dialog.title())
             if "wrong" in dialog.title():
@@ -100,17 +128,22 @@ class Walk:
         root.after(300, self._answer)
 
 
-def demo_from_the_card(walk_: Walk) -> None:
-    """Begin with the demo, shorten it, start, edit while it runs, stop, and resume until the end."""
-    app, session = walk_.app, walk_.app.context.session
+def _open_demo(walk_: Walk, result: str) -> None:
+    app = walk_.app
     walk_.click(walk_.page("home").work.buttons["demo"])
-    walk_.wait(lambda: app.form.source.name == DEMO, "the demo")
+    walk_.wait(lambda: app.form.source.name == DEMO and not app.form.is_changed, "the demo")
     for path, name in (
         ("general.workspace_dir", "workspace"),
         ("general.cache_dir", "cache"),
-        ("output.destination", "lora.safetensors"),
+        ("output.destination", result),
     ):
         app.form.edit(path, str(walk_.folder / name))
+
+
+def demo_from_the_card(walk_: Walk) -> None:
+    """Begin with the demo, shorten it, start, edit while it runs, stop, and resume until the end."""
+    app, session = walk_.app, walk_.app.context.session
+    _open_demo(walk_, "lora.safetensors")
     shutil.copytree(PROGRAM_ROOT / "demo" / "zog", walk_.folder / "zog")
     concepts = app.form.config.concepts
     app.form.edit("concepts", (concepts[0].model_copy(update={"path": str(walk_.folder / "zog")}), *concepts[1:]))
@@ -205,7 +238,50 @@ def captions_and_masks(walk_: Walk) -> None:
     walk_.wait(lambda: not editor.winfo_exists(), "the editor to close")
 
 
-FLOWS = (demo_from_the_card, captions_and_masks, fork, queue_of_two)
+def simple_page(walk_: Walk) -> None:
+    """Train a LoRA on the page of the simple view alone: a folder, one sentence, the length, a prompt, Start."""
+    app, session, images = walk_.app, walk_.app.context.session, walk_.folder / "mine"
+    images.mkdir()
+    for image in sorted((PROGRAM_ROOT / "demo" / "zog").glob("*.png"))[:4]:
+        shutil.copy(image, images)
+    _open_demo(walk_, "mine.safetensors")
+    walk_.click(app.shell.side_bar.views[SIMPLE_VIEW])
+    walk_.wait(lambda: app.context.navigation.page == SIMPLE, "the simple page")
+    page: Any = app.shell.page(SIMPLE)
+
+    def choose(step: str, choice: str) -> None:
+        card = page.cards[step]
+        walk_.wait(lambda: choice in card.buttons and card.buttons[choice].winfo_exists(), choice)
+        walk_.window.settle()
+        page.scroll.see(card.buttons[choice])
+        walk_.click(card.buttons[choice])
+
+    walk_.choose_folder(images)
+    choose("Images", "Choose the folder…")
+    walk_.wait(lambda: str(images) in [c.path for c in app.form.config.concepts], "the folder")
+    walk_.answers_by_itself = False
+    walk_.type_into_dialog("z", "o", "g")
+    choose("Images", "One sentence for all…")
+    walk_.answers_by_itself = True
+    app.root.focus_force()  # without a window manager, nothing else gives the keyboard back after a dialog
+    walk_.wait(lambda: page.cards["Images"].sign.cget("text") == "✓", "the captions")
+    before = app.form.config.training.epochs
+    choose("Length", "Object")
+    walk_.wait(lambda: app.form.config.training.epochs != before, "the length")
+    walk_.wait(lambda: page.cards["Length"].sign.cget("text") == "✓", "the state of the length")
+    walk_.fill(page, "training.epochs", "1")
+    assert app.form.config.training.epochs == 1
+    choose("Samples", "Use a caption")
+    assert app.form.config.sampling.prompts[-1].prompt == "a photo of zog"
+    walk_.click(app.shell.bottom_bar.start)
+    walk_.wait(lambda: session.is_active, "the run")
+    walk_.wait(lambda: session.stage == "idle", "its end")
+    assert session.state.finished is not None
+    assert session.state.finished.outcome == "finished", session.state
+    assert (walk_.folder / "mine.safetensors").is_file()
+
+
+FLOWS = (demo_from_the_card, captions_and_masks, fork, queue_of_two, simple_page)
 
 
 def main(arguments: list[str]) -> int:
