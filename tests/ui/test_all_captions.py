@@ -163,3 +163,6 @@ def test_the_window_edits_searches_and_adds_the_trigger_word(window: Window, fol
     assert rows.cells[1].variable.get().startswith("zog")
     grid.close()
     window.wait_until(lambda: page.model.visible[0].share_captioned == 1, "the counts of the page")
+    context.actions.run("all_captions")
+    window.app.close()  # this window before the page, which it tells what it has written
+    assert not [w for w in window.app.root.winfo_children() if isinstance(w, AllCaptionsWindow)]

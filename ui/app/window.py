@@ -38,7 +38,7 @@ from ui.loop.pump import Pump
 from ui.loop.run_session import Launch, RunSession, launch_as_set
 from ui.widgets.action_button import ActionButtons
 from ui.widgets.actions import ActionTable, sequences_of
-from ui.widgets.dialog import Dialog
+from ui.widgets.dialog import Dialog, Window
 from ui.widgets.notices import CRASHED_RUN, Notices
 from ui.widgets.scroll import bind_wheel
 from ui.widgets.theme import Theme
@@ -165,6 +165,8 @@ class App:
             return
         self._is_closed = True
         self.context.session.leave()
+        for window in [w for w in self.root.winfo_children() if isinstance(w, Window)]:
+            window.destroy()  # before the pages, which they tell what they have written last
         self.save_session()
         self._session.release()
         self.context.pump.stop()
