@@ -49,6 +49,11 @@ class PartSpec:
         return {"train": False} if self.role == "text_encoder" and self.model.is_large else {}
 
     @property
+    def reads_file(self) -> bool:
+        """Whether a file of its own can take the place of the base model's weights."""
+        return self.role != "vae" or self.model.vae_file is not None
+
+    @property
     def tokenizer_folder(self) -> str:
         """The folder of a text encoder's tokenizer in diffusers' pipelines."""
         return self.tokenizer or self.name.replace("text_encoder", "tokenizer")

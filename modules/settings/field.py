@@ -47,6 +47,9 @@ class MapKey(Protocol):
     def optional(self) -> bool: ...
 
     @property
+    def reads_file(self) -> bool: ...
+
+    @property
     def defaults(self) -> Mapping[str, Any]: ...
 
 
@@ -115,7 +118,8 @@ class Setting:
     """A field's label, help and display, attached to its annotation.
 
     `only_if_trainable` marks a field of a model part that has no effect on parts the family never trains, and
-    `only_if_optional` one that has none on parts which every model has.
+    `only_if_optional` one that has none on parts which every model has, `only_if_reads_file` one that only parts have
+    which are read from files of their own.
     `not_yet` marks a field that files may contain but the engine does not support yet: with a value other than the
     default, the start is refused if the setting would change training, and a warning is given if it would not.
     `not_yet_choices` are the choices, or the variants, that are handled in the same way.
@@ -138,13 +142,18 @@ class Setting:
     empty_means: str = ""
     only_if_trainable: bool = False
     only_if_optional: bool = False
+    only_if_reads_file: bool = False
     not_yet: NotYet = ""
     not_yet_choices: frozenset[str] = frozenset()
     preview: str = ""
 
     def is_for(self, part: MapKey) -> bool:
         """Return whether a field of a model part has an effect on this one."""
-        return (part.trainable or not self.only_if_trainable) and (part.optional or not self.only_if_optional)
+        return (
+            (part.trainable or not self.only_if_trainable)
+            and (part.optional or not self.only_if_optional)
+            and (part.reads_file or not self.only_if_reads_file)
+        )
 
     def __get_pydantic_json_schema__(self, core_schema: Any, handler: Callable[[Any], dict[str, Any]]) -> Any:
         """Return the JSON Schema of the field with its label and its help, so that editors show them."""

@@ -395,7 +395,8 @@ def variant_of(seen_in: Config, record: FieldRecord) -> str:
 
 def is_shown(seen_in: Config, record: FieldRecord) -> bool:
     """Whether the form has it: not the training of a part that is never trained, nor the use of one that all have."""
-    depends_on_part = record.setting.only_if_trainable or record.setting.only_if_optional
+    setting = record.setting
+    depends_on_part = setting.only_if_trainable or setting.only_if_optional or setting.only_if_reads_file
     return not depends_on_part or record.path in {r.path for r in live_records(seen_in)}
 
 

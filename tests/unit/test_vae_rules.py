@@ -11,6 +11,8 @@ from modules.config.codec import decode
 from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.config.usage import data_in_use, learns_from, method_of, trained_parts, trains_on_pixels
+from modules.families.registry import FAMILIES
+from modules.settings.edit import replace_value
 from modules.settings.walk import live_records
 from tests.builders.configs import laid_over, small_config
 from trainer import phases
@@ -68,6 +70,13 @@ def _family() -> Any:
     from modules.families.registry import FAMILIES
 
     return FAMILIES["sd"]
+
+
+@pytest.mark.parametrize(("family", "is_read"), [("sana", False), ("pixart", True)])
+def test_a_file_is_asked_for_where_the_family_reads_one(family: str, is_read: bool) -> None:
+    paths = {r.path for r in live_records(replace_value(Config(), "model.family", FAMILIES[family].settings()))}
+    assert ("parts.vae.file" in paths) is is_read
+    assert "parts.transformer.file" in paths
 
 
 def test_its_settings_are_shown_for_this_target_only() -> None:

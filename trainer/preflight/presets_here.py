@@ -22,7 +22,7 @@ from trainer.preflight.report import Progress, no_progress
 from trainer.preflight.run_budget import TIGHT, Budget, known_budget, on_a_gpu
 from trainer.preflight.search import StepTimes
 
-MAX_IMAGE_SECONDS = 30.0
+MAX_IMAGE_SECONDS = 20.0
 """The longest time of an image's part of a step on a processor. A run takes a thousand of them and more: beyond this,
 most of a day. A LoRA of a small model at 512 pixels takes a few seconds, one of a large model at 1024 some minutes."""
 _USUAL_IMAGES = 20

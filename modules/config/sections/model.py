@@ -162,6 +162,7 @@ class Part(Section):
             "text encoders and the VAE each have one, only configs and tokenizers are read from the base model.",
             path_kind="model",
             empty_means="the base model's own",
+            only_if_reads_file=True,
         ),
     ] = ""
     train: Annotated[

@@ -45,6 +45,7 @@ def test_a_run_sized_for_a_gpu_is_an_error_that_names_what_runs_here(name: str) 
     assert "No GPU was found. The run is sized for a GPU. On 8 cores" in problem.message
     assert "such as the preset #sd 1.5 LoRA" in problem.advice
     assert ", or train on a machine with a GPU" in problem.advice
+    assert "sana" not in problem.advice, "half a minute for an image is too slow"
 
 
 def test_one_that_needs_more_memory_than_the_computer_has_is_an_error_on_any_device(

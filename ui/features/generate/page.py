@@ -269,7 +269,7 @@ def _prompt_records() -> tuple[FieldRecord, ...]:
 
 def _part_files(config: Config) -> Iterator[FieldRecord]:
     """Yield the files of the model's parts, each named by its part."""
-    for part in config.family.parts:
+    for part in (p for p in config.family.parts if p.reads_file):
         [record] = (r for r in inner_records(Part, f"parts.{part.name}") if r.name == "file")
         yield replace(record, setting=replace(record.setting, label=f"{part.label}: {record.label.lower()}"))
 
