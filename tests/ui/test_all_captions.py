@@ -164,5 +164,5 @@ def test_the_window_edits_searches_and_adds_the_trigger_word(window: Window, fol
     grid.close()
     window.wait_until(lambda: page.model.visible[0].share_captioned == 1, "the counts of the page")
     context.actions.run("all_captions")
-    window.app.close()  # this window before the page, which it tells what it has written
+    window.app.close()  # this window before the page, to which it reports what it has written
     assert not [w for w in window.app.root.winfo_children() if isinstance(w, AllCaptionsWindow)]
