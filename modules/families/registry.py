@@ -16,6 +16,7 @@ from modules.families.krea2.spec import KREA2
 from modules.families.lumina2.spec import LUMINA2
 from modules.families.pixart.spec import PIXART
 from modules.families.qwen_image.spec import QWEN_IMAGE
+from modules.families.qwen_image21.spec import QWEN_IMAGE21
 from modules.families.sana.spec import SANA
 from modules.families.sd.spec import SD
 from modules.families.sd3.spec import SD3
@@ -39,6 +40,7 @@ _FAMILIES: dict[str, FamilySpec] = {
     KREA2.name: KREA2,
     FLUX2.name: FLUX2,
     QWEN_IMAGE.name: QWEN_IMAGE,
+    QWEN_IMAGE21.name: QWEN_IMAGE21,
     ANIMA.name: ANIMA,
     PIXART.name: PIXART,
     SANA.name: SANA,

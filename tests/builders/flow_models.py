@@ -32,6 +32,7 @@ FLOW_MODELS: Mapping[str, str] = {
     "tiny_flux2_klein": "tests.builders.flux2_klein:TINY",
     "tiny_krea2": "tests.builders.krea2:TINY",
     "tiny_qwen_image": "tests.builders.qwen_image:TINY",
+    "tiny_qwen_image21": "tests.builders.qwen_image21:TINY",
     "tiny_anima": "tests.builders.anima:TINY",
     "tiny_pixart": "tests.builders.pixart:TINY",
     "tiny_sana": "tests.builders.sana:TINY",

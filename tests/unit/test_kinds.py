@@ -188,9 +188,9 @@ def test_metadata_names_the_model_where_layers_are_ambiguous(tmp_path: Path) -> 
         ({"encoder.down.0.block.0.conv1.weight": (1,), "decoder.conv_in.weight": (8, 4, 3, 3)}, "vae", "original"),
         ({"encoder.down_blocks.0.resnets.0.conv1.weight": (1,)}, "vae", "in the diffusers layout"),
         (
-            {"encoder.down.0.block.0.conv1.weight": (1,), "decoder.conv_in.weight": (8, 64, 3, 3)},
+            {"encoder.down.0.block.0.conv1.weight": (1,), "decoder.conv_in.weight": (8, 48, 3, 3)},
             "other_model",
-            "64 latent",
+            "48 latent",
         ),
         ({"emb_params": (3, 768)}, "embedding", "3 tokens for Stable Diffusion 1.x"),
         ({"emp_params": (3, 1024)}, "embedding", "3 tokens for Stable Diffusion 2.x"),

@@ -307,7 +307,9 @@ def to_darkroom_6(tree: Tree, notes: Notes) -> Tree:
 # here, too, with the same defaults: so do those of families that are newer than version 6.
 
 
-_OTHER_NAMES = frozenset({"z_image", "krea2", "qwen_image", "anima", "pixart", "sana", "ernie_image", "lumina2"})
+_OTHER_NAMES = frozenset(
+    {"z_image", "krea2", "qwen_image", "qwen_image21", "anima", "pixart", "sana", "ernie_image", "lumina2"}
+)
 _LARGE = {"flux": "text_encoder_2", "chroma": "text_encoder", "sd3": "text_encoder_3", "pixart": "text_encoder"}
 
 

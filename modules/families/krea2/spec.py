@@ -10,7 +10,7 @@ from modules.diffusion.process_spec import FlowConvention, TokenShift, flow_matc
 from modules.families.distilled import DistilledSpec
 from modules.families.krea2.settings import Krea2Settings
 from modules.families.model_class import ModelClass
-from modules.families.parts.part_classes import QWEN_IMAGE_VAE, chat_parts, chat_prompts, language_model_inside
+from modules.families.parts.part_classes import QWEN3_VL, QWEN_IMAGE_VAE, chat_parts, chat_prompts
 from modules.families.spec import FamilySpec, LatentSpec
 from modules.settings.layer_filter import LayerFilter
 
@@ -38,7 +38,6 @@ TRANSFORMER = ModelClass(
     never_quantized=frozenset({"img_in", "time_embed", "time_mod_proj", "txt_in", "projector", "final_layer"}),
     work=3.5,
 )
-QWEN3_VL = language_model_inside("qwen3_vl", "Qwen3VLTextModel", "Qwen3VLTextDecoderLayer")
 CONVENTION = FlowConvention(shift=TokenShift(max_tokens=6400))
 KREA2 = FamilySpec(
     name="krea2",

@@ -55,7 +55,7 @@ def load_chat_tokenizer(folder: Path | None) -> ChatTokenizer:
     tokenizer = read_tokenizer(folder, _tokenizer_in)
     if tokenizer is None:
         raise DarkroomError(
-            "The model has no tokenizer: tokenizer/tokenizer.json is missing.",
+            f"The model has no tokenizer: {folder.name if folder else 'tokenizer'}/tokenizer.json is missing.",
             advice="Download it again, as a diffusers folder or repository.",
         )
     return ChatTokenizer(tokenizer)

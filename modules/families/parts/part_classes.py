@@ -118,6 +118,7 @@ def language_model_inside(module: str, name: str, layer: str) -> ModelClass:
 
 
 MISTRAL = language_model_inside("mistral", "MistralModel", "MistralDecoderLayer")
+QWEN3_VL = language_model_inside("qwen3_vl", "Qwen3VLTextModel", "Qwen3VLTextDecoderLayer")
 DISTILLED_DDPM = DistilledSpec(
     ("turbo", "lightning", "lcm", "hyper", "dmd2"),
     "Train on the base model that it was made from, and use the result with the distilled one. Training it directly "
@@ -177,10 +178,17 @@ def chat_prompts(most_tokens: int, width_key: str, *, states_read: int = 1) -> T
     )
 
 
-def chat_parts(transformer: ModelClass, encoder: ModelClass, vae: ModelClass, *, reader: str) -> tuple[PartSpec, ...]:
-    """Return the parts of a model whose prompts a frozen language model reads; `reader` is the name of that."""
+def chat_parts(
+    transformer: ModelClass, encoder: ModelClass, vae: ModelClass, *, reader: str, tokenizer: str = ""
+) -> tuple[PartSpec, ...]:
+    """Return the parts of a model whose prompts a frozen language model reads; `reader` is the name of that, and
+    `tokenizer` the folder of its tokenizer, if that is not the usual one.
+    """
+    text = PartSpec(
+        "text_encoder", f"Text encoder ({reader})", "text_encoder", encoder, trainable=False, tokenizer=tokenizer
+    )
     return (
         PartSpec("transformer", "Transformer", "denoiser", transformer),
-        PartSpec("text_encoder", f"Text encoder ({reader})", "text_encoder", encoder, trainable=False),
+        text,
         PartSpec("vae", "VAE", "vae", vae, trainable=False),
     )

@@ -1,0 +1,57 @@
+"""Qwen-Image 2.1's autoencoder, for images without transparency: one frame, and a fourth channel that is opaque."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from diffusers.models.autoencoders import autoencoder_kl_qwenimage21 as qwenimage21
+from diffusers.models.autoencoders.vae import DecoderOutput, DiagonalGaussianDistribution
+from diffusers.models.modeling_outputs import AutoencoderKLOutput
+
+from modules.families.spec import FamilySpec
+from modules.memory.recording import PassSize
+from modules.memory.trace import TracedPass
+
+_COLOURS = 3
+
+
+class AutoencoderKLQwenImage21(qwenimage21.AutoencoderKLQwenImage21):  # type: ignore[misc]  # diffusers has no types
+    """diffusers' module, with the same configs and tensors; equal to its `encode` and `decode` of one frame.
+
+    What diffusers keeps of earlier frames is needed for further ones alone, of which this autoencoder has none.
+    """
+
+    def encode(self, x: torch.Tensor, return_dict: bool = True) -> Any:
+        """Return the distribution of the latents (B, C, H, W) of images (B, 3, P, P) in [-1, 1]."""
+        opaque = torch.nn.functional.pad(x, (0, 0, 0, 0, 0, self.config.in_channels - _COLOURS), value=1.0)
+        moments_BCHW = self.quant_conv(self.encoder(opaque.unsqueeze(2))).squeeze(2)
+        distribution = DiagonalGaussianDistribution(moments_BCHW)
+        return AutoencoderKLOutput(latent_dist=distribution) if return_dict else (distribution,)
+
+    def decode(self, z: torch.Tensor, return_dict: bool = True) -> Any:
+        """Return the images (B, 3, P, P) of latents (B, C, H, W), in [-1, 1], without their transparency."""
+        frames_BC1PP = self.decoder(self.post_quant_conv(z.unsqueeze(2)), first_chunk=True)
+        images_B3PP = frames_BC1PP[:, :_COLOURS].squeeze(2).clamp(-1.0, 1.0)
+        return DecoderOutput(sample=images_B3PP) if return_dict else (images_B3PP,)
+
+
+def vae_passes(vae: Any, spec: FamilySpec) -> Mapping[str, TracedPass]:
+    """Return the encoding and decoding of an `AutoencoderKLQwenImage21`."""
+
+    def images(size: PassSize) -> dict[str, Any]:
+        return {"x": torch.empty(size.batch, _COLOURS, size.height_px, size.width_px)}
+
+    def latents(size: PassSize) -> dict[str, Any]:
+        return {"z": torch.empty(size.batch, *spec.latents.shape(size.width_px, size.height_px))}
+
+    def encode(x: torch.Tensor) -> torch.Tensor:
+        mean: torch.Tensor = vae.encode(x).latent_dist.mean
+        return mean
+
+    def decode(z: torch.Tensor) -> torch.Tensor:
+        image: torch.Tensor = vae.decode(z).sample
+        return image
+
+    return {"encode": TracedPass(encode, images), "decode": TracedPass(decode, latents)}

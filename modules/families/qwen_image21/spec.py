@@ -1,0 +1,73 @@
+"""Qwen-Image 2.1 (Qwen, 2026): rectified flow in one transformer over the tokens of text and image.
+
+A Qwen3-VL of 8 billion weights reads the prompts. The autoencoder has 64 channels for each square of 16 x 16 px, which
+is one token, and images with transparency, which is not trained here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from modules.diffusion.process_spec import FlowConvention, TokenShift, flow_matching
+from modules.families.distilled import DistilledSpec
+from modules.families.model_class import ModelClass
+from modules.families.parts.part_classes import QWEN3_VL, chat_parts, chat_prompts
+from modules.families.qwen_image21.settings import QwenImage21Settings
+from modules.families.spec import FamilySpec, LatentSpec
+from modules.settings.layer_filter import LayerFilter
+
+_HOME = "modules.families.qwen_image21"
+_CLASSES = "diffusers.models.transformers.transformer_qwenimage21"
+_AUTOENCODER = "diffusers.models.autoencoders.autoencoder_kl_qwenimage21"
+_BLOCK = r"^transformer_blocks\.\d+\."
+MAX_TOKENS = 2048
+"""The tokens that are read of a prompt. `QwenImage21Pipeline` has no limit."""
+_USUAL_TOKENS = 512
+
+TRANSFORMER = ModelClass(
+    f"{_HOME}.transformer:QwenImage21Transformer2DModel",
+    (f"{_CLASSES}:QwenImage21TransformerBlock",),
+    f"{_HOME}.traced_passes:transformer_passes",
+    attention="modules.families.parts.attention_processor:set_backend",
+    layers={
+        "attention_mlp": LayerFilter((rf"{_BLOCK}(attn|img_mlp)\.",), is_regex=True),
+        "attention": LayerFilter((rf"{_BLOCK}attn\.",), is_regex=True),
+        "blocks": LayerFilter((_BLOCK,), is_regex=True),
+    },
+    # The embeddings of time, text and image, the modulation of all blocks, and the output: small, and sensitive.
+    never_quantized=frozenset({"time_text_embed", "txt_in", "img_in", "modulation", "norm_out", "^proj_out"}),
+    masks_padding=True,
+    library="diffusers",
+    overflows_in_float16=True,  # diffusers' class clips the states of float16
+    work=3.5,
+)
+VAE = ModelClass(
+    f"{_HOME}.autoencoder:AutoencoderKLQwenImage21",
+    (f"{_AUTOENCODER}:QwenImage21AttentionBlock",),
+    f"{_HOME}.autoencoder:vae_passes",
+    (f"{_AUTOENCODER}:QwenImage21ResidualBlock",),
+    library="diffusers",
+)
+CONVENTION = FlowConvention(shift=TokenShift(max_tokens=8192, max_shift=0.9))
+QWEN_IMAGE21 = FamilySpec(
+    name="qwen_image21",
+    label="Qwen-Image 2.1",
+    settings=QwenImage21Settings,
+    parts=chat_parts(TRANSFORMER, QWEN3_VL, VAE, reader="Qwen3-VL", tokenizer="processor"),
+    factory=f"{_HOME}.load:load",
+    default_resolution_px=1024,
+    size_step_px=32,
+    latents=LatentSpec(channels=64, factor=16),
+    text=replace(chat_prompts(MAX_TOKENS, "context_in_dim"), usual_tokens=_USUAL_TOKENS),
+    files=f"{_HOME}.files:FILES",
+    pipelines=("QwenImage21Pipeline",),
+    process=flow_matching(CONVENTION),
+    sample_guidance=1.0,
+    distilled=DistilledSpec(
+        ("lightning", "turbo", "distill", "distilled"),
+        "Train on Qwen-Image 2.1, and use the result with the distilled one; both have the same layers. Training a "
+        "distilled model directly undoes its distillation: its samples will need more steps.",
+    ),
+    adapter_form="comfyui",
+    released="2026-09",
+)
