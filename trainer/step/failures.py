@@ -7,7 +7,7 @@ import errno
 import torch
 
 from modules.system.errors import DarkroomError
-from modules.system.file_errors import NO_THREAD, describe_file_error
+from modules.system.file_errors import NO_THREAD, describe_file_error, plain_reason
 from trainer.step.precision import CUBLAS_WORKSPACE
 
 _NOT_DETERMINISTIC = " does not have a deterministic implementation"
@@ -86,6 +86,6 @@ def explain(error: BaseException) -> tuple[str, str]:
             )
         case _:
             return (
-                "An unexpected error occurred.",
+                f"An unexpected error occurred: {plain_reason(error)}.",
                 "This is a bug in the program. Please report it with the details file.",
             )
