@@ -73,8 +73,11 @@ def family_labels() -> Mapping[str, str]:
 
 
 def newest_families() -> tuple[str, ...]:
-    """Return the names of the families, the newest first: the order in which they are offered to a user without one."""
-    return tuple(sorted(FAMILIES, key=lambda name: FAMILIES[name].released, reverse=True))
+    """Return the names of the families, the newest first and those for research alone last: the order in which they are
+    offered to a user without one.
+    """
+    newest = sorted(FAMILIES.values(), key=lambda spec: spec.released, reverse=True)
+    return tuple(spec.name for spec in sorted(newest, key=lambda spec: spec.is_for_research))
 
 
 def families_with(role: Role, *, at_least: int = 1) -> tuple[str, ...]:

@@ -154,7 +154,7 @@ class FamilySpec:
     `text_without` is how prompts are read without an optional text encoder, by its name, if that changes.
 
     `released` is the year and month of the first model of its generation, as "2024-08": the newest families are offered
-    first.
+    first, but those after all others whose weights are licensed for research alone (`is_for_research`).
 
     `guided_norm` is the side of the squares of latents in which a prediction with a guidance scale gets the norm of the
     one for the prompt, or "rows" of each channel; 0: nowhere.
@@ -184,6 +184,7 @@ class FamilySpec:
     adapter_form: FileForm = "kohya"
     text_without: Mapping[str, TextSpec] = field(default_factory=dict, hash=False)
     released: str = ""
+    is_for_research: bool = False
     ai_toolkit: tuple[str, ...] = ()
     kohya: tuple[str, ...] = ()
 

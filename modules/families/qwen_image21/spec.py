@@ -70,4 +70,5 @@ QWEN_IMAGE21 = FamilySpec(
     ),
     adapter_form="comfyui",
     released="2026-09",
+    is_for_research=True,
 )

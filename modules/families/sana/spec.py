@@ -62,5 +62,6 @@ SANA = FamilySpec(
     sample_guidance=4.5,
     adapter_form="diffusers",
     released="2024-11",
+    is_for_research=True,
     ai_toolkit=("sana",),
 )
