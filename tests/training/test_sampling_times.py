@@ -121,7 +121,7 @@ def test_an_internal_error_ends_the_run(
     fail_after_the_dry_run(monkeypatch, kind("planted"))
     ending = sampled(tmp_path, tiny_sd).ending
     assert isinstance(ending, RunFailed)
-    assert ending.message == "An unexpected error occurred."
+    assert ending.message == "An unexpected error occurred: planted."
 
 
 def test_an_adapter_that_changes_nothing_yet_is_left_out(
