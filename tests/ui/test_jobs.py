@@ -170,7 +170,9 @@ def test_the_worker_is_kept_between_presses(session: Any, tmp_path: Path) -> Non
     wait(lambda: own.state.stage == "stopped")
     own.unload()
     wait(lambda: not own.has_worker)
-    again = SampleSession(config, Background(), state_file=tmp_path / "sample.json", spawn=spawn)
+    state_file = tmp_path / "sample.json"
+    wait(state_file.is_file)  # it is written by another thread
+    again = SampleSession(config, Background(), state_file=state_file, spawn=spawn)
     assert again.form.value("sampling.prompts.0.prompt") == "a house"  # found again after a restart
     assert again.choices.adapters == own.choices.adapters
 
