@@ -183,6 +183,7 @@ def test_the_sampling_trajectory_is_the_pipelines(family: StableDiffusion, pipel
         torch.testing.assert_close(mine, other, rtol=0, atol=1e-5)
 
 
+@pytest.mark.daily(13)
 @pytest.mark.parametrize("sampler", sorted(samplers_for(["epsilon"])))
 @pytest.mark.parametrize("guidance", [1.0, 4.0])
 def test_a_sample_is_the_pipelines(

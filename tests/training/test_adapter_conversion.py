@@ -146,6 +146,7 @@ def test_old_processors_become_kohyas(tmp_path: Path) -> None:
 EMBEDDING = {"bundle_emb.cat.clip_l": torch.ones(2, 8), "bundle_emb.cat.clip_g": torch.ones(2, 12)}
 
 
+@pytest.mark.daily(6)
 @pytest.mark.parametrize("dtype", ["", "bfloat16"])
 @pytest.mark.parametrize("kind", ["loha", "lokr", "oft", "tucker", "dora", "norms"])
 def test_every_type_keeps_its_tensors_under_kohyas_names(kind: str, dtype: str, tmp_path: Path) -> None:

@@ -149,6 +149,7 @@ def test_a_rare_branch_is_tried_at_the_start(
 # ---- stop and resume
 
 
+@pytest.mark.full
 def test_stopped_between_denoising_steps_and_resumed_ends_bit_equal(
     tiny_sd: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,6 +240,7 @@ def test_every_trained_parameter_gets_its_gradient(
     assert [names for names in silent[1:] if names] == []
 
 
+@pytest.mark.full
 def test_memory_savings_change_no_bit(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
     config = reward_config(tmp_path, tiny_sd, images, gradient_truncation="fixed", backprop_steps=3)
     config = laid_over(config, {"training": {"epochs": 1}})
@@ -253,6 +255,7 @@ def test_memory_savings_change_no_bit(tiny_sd: Path, images: Path, tmp_path: Pat
         assert_equal_tensors(plain.weights, saving.weights)
 
 
+@pytest.mark.full
 @pytest.mark.daily(1)
 def test_selective_checkpointing_recomputes_casts_that_autocast_would_keep(
     tiny_sd: Path, images: Path, tmp_path: Path

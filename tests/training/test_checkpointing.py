@@ -274,6 +274,7 @@ def test_gradients_equal_the_plain_ones_bit_for_bit(
     assert_equal_gradients(plain_gradients(folder, kind, predicted), saved)
 
 
+@pytest.mark.daily(5)
 @pytest.mark.parametrize(
     ("kind", "mode", "saves"), matrix(["full", "lora", "embedding"], MODES, ["nothing more", "activations, layers"])
 )
@@ -299,6 +300,7 @@ def test_gradients_inside_autocast_are_the_plain_ones(
     assert_equal_gradients(plain_gradients(folder, kind, in_bfloat16), saved)
 
 
+@pytest.mark.daily(5)
 @pytest.mark.parametrize(("mode", "saves"), matrix(MODES, SAVES))
 def test_where_nothing_inside_learns_the_input_may(tiny_sd: Path, mode: str, saves: str) -> None:
     family: ModelFamily = load_tiny(tiny_sd)
@@ -318,6 +320,7 @@ def test_where_nothing_inside_learns_the_input_may(tiny_sd: Path, mode: str, sav
     assert torch.equal(of_input(PartMemory()), of_input(memory_of(mode, saves)))
 
 
+@pytest.mark.daily(5)
 @pytest.mark.parametrize(("mode", "saves"), matrix(MODES, SAVES))
 def test_a_gradient_through_the_decoder_is_the_plain_one(tiny_sd: Path, mode: str, saves: str) -> None:
     """As for a reward on images; the VAE is called through its decoder and is not trained."""

@@ -207,6 +207,7 @@ def test_a_closed_terminal_stops_a_run_cleanly(config_file: Path, tmp_path: Path
     assert find_backup(run_dir).step == last.step
 
 
+@pytest.mark.full
 def test_a_real_child_pauses_continues_and_stops_when_its_parent_is_gone(config_file: Path) -> None:
     config = laid_over(load_file(config_file).config, {"training": {"epochs": 500}})
     child = launch_child(RunRequest(config))

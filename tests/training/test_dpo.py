@@ -293,6 +293,7 @@ def test_the_reference_stays_the_same_while_the_model_moves(
     assert all(map(torch.equal, moved, references))
 
 
+@pytest.mark.full
 def test_a_run_learns_its_own_pairs(tiny_sd: Path, tmp_path: Path) -> None:
     """The loss falls and the implicit accuracy rises, on a random model."""
     pairs = draw_pairs(tmp_path / "pairs", sizes=[(64, 64)] * 4, captions=["a disc"])
@@ -398,6 +399,7 @@ def test_a_dropped_caption_is_dropped_for_both_images(tiny_sd: Path, tmp_path: P
     assert all(len(b.captions) == len(b.latents_BCHW) for b in batches)
 
 
+@pytest.mark.full
 def test_a_stopped_run_resumes_bit_for_bit(tiny_sd: Path, tmp_path: Path, pairs: Path) -> None:
     changes = {"training": {"trains": "full", "epochs": 2, "accumulation_steps": 2, "ema": {"mode": "train_device"}}}
     config = laid_over(dpo_config(tmp_path, tiny_sd, pairs), changes)

@@ -206,6 +206,7 @@ def test_a_collapsing_run_is_stopped_by_its_diversity_and_a_good_one_is_not(tmp_
     assert rewards[-1] > rewards[0]
 
 
+@pytest.mark.full
 def test_the_run_ends_where_the_measured_reward_reaches_its_target(tmp_path: Path) -> None:
     ran = run(collapsing(tmp_path, stop_at_reward=0.75))
     assert ran.finished.outcome == "stopped_early"

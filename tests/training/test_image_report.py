@@ -51,6 +51,7 @@ def files_of(folder: Path) -> dict[str, str]:
     return {str(f): hashlib.sha256(f.read_bytes()).hexdigest() for f in files}
 
 
+@pytest.mark.full
 def test_a_report_measures_each_image_once_and_changes_nothing(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
     """Neither the losses that follow nor, when it is made again from the backup, the folder of the run."""
     config = config_of(tmp_path, tiny_sd, images)

@@ -44,6 +44,7 @@ EVERYTHING: dict[str, Any] = {
 }
 
 
+@pytest.mark.full
 def test_a_run_with_all_noise_settings_resumes_bit_for_bit_and_validates_as_without(
     tiny_sd: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -106,6 +106,7 @@ def test_reentrant_checkpointing(
         assert message in ending_of(method, mode, **layers)
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("method", PLAIN_NAMES)
 def test_a_reference_left_active(method: str, ending_of: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     left_open: list[Any] = []  # a generator without a reference to it is closed at once
@@ -127,6 +128,7 @@ def test_a_reference_left_active(method: str, ending_of: Callable[..., str], mon
     assert "left the reference model active" in ending or "its record sets no `needs_reference`" in ending
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("method", [m for m in PLAIN_NAMES if needs_reference(m)])
 def test_adapters_that_stay_off_after_a_reference(
     method: str, ending_of: Callable[..., str], monkeypatch: pytest.MonkeyPatch
@@ -142,6 +144,7 @@ def test_adapters_that_stay_off_after_a_reference(
     assert NOTHING in ending_of(method)
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("method", PLAIN_NAMES)
 def test_a_frozen_adapter(method: str, ending_of: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     def plant(prepared: PreparedRun) -> None:

@@ -306,6 +306,7 @@ def test_the_first_noise_can_be_shared_within_a_group(tiny_sd: Path) -> None:
     assert not torch.equal(own[0][1], shared[0][1])
 
 
+@pytest.mark.daily(7)
 @pytest.mark.parametrize("sampler", samplers_for(["epsilon"]))
 def test_any_sampler_gives_the_image_that_it_gives_elsewhere(tiny_sd: Path, sampler: str) -> None:
     """For methods without log-probabilities; each image follows from its own seed, also where steps add noise."""

@@ -35,6 +35,7 @@ def verdict_on(config: Config, tmp_path: Path, steps: int = 12) -> tuple[str, Jo
     return json.loads((tmp_path / "out" / "self_test.json").read_text())["verdict"], done
 
 
+@pytest.mark.full
 def test_a_learning_rate_that_teaches_nothing(tmp_path: Path) -> None:
     config = replace_value(demo(tmp_path), "training.learning_rate", 1e-9)
     verdict, done = verdict_on(config, tmp_path)

@@ -248,7 +248,7 @@ def test_a_process_that_fails_within_a_step_ends_a_sharded_run(
 def test_a_process_that_fails_ends_the_run_with_its_words(other: OtherProcess, config: Config, tmp_path: Path) -> None:
     ran, ending = run_on_two(other, in_folder(config, tmp_path), fault="RunStarted")
     assert isinstance(ran.ending, RunFailed)
-    assert ran.ending.message == "The process 2 of 2 failed: An unexpected error occurred."
+    assert ran.ending.message == "The process 2 of 2 failed: An unexpected error occurred: a planted fault."
     assert ending["event"] == "RunFailed"
 
 
@@ -451,6 +451,7 @@ def test_a_signal_to_a_run_on_several_devices_stops_it(config: Config, tmp_path:
     assert process.returncode == 0
 
 
+@pytest.mark.full
 @pytest.mark.gpu
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
 def test_two_gpus_train_as_one(other: OtherProcess, config: Config, tmp_path: Path) -> None:

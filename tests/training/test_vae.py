@@ -88,6 +88,7 @@ def test_only_the_decoder_moves_and_its_loss_falls(trained: Trained) -> None:
     assert {n for n in trained.ran.weights if not n.startswith(("vae.decoder.", "vae.post_quant_conv."))} == set()
 
 
+@pytest.mark.full
 def test_validation_measures_reconstructions(trained: Trained) -> None:
     validations = trained.ran.of(ValidationFinished)
     assert validations[-1].loss < validations[0].loss

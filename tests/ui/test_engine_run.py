@@ -213,6 +213,7 @@ def test_a_second_start_freezes_no_garbage() -> None:
     assert trace() is None
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_run_keeps_nothing_of_its_steps(real: Window) -> None:
     session, counts = real.app.context.session, []

@@ -75,6 +75,7 @@ def test_the_tested_presets_exist() -> None:
     assert len(PRESETS) == 5
 
 
+@pytest.mark.full
 def test_each_preset_on_every_page_saved_and_loaded(window: Window, tmp_path: Path) -> None:
     for preset in PRESETS:
         is_shown_on_every_page_saved_and_loaded(window, tmp_path, preset)

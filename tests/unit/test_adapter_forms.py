@@ -70,6 +70,7 @@ def equal_layers(ours: AdapterLayer, theirs: AdapterLayer) -> bool:
     )
 
 
+@pytest.mark.daily(20)
 @pytest.mark.parametrize(("model", "form"), CASES)
 def test_a_file_of_published_size_is_identified_without_metadata(model: str, form: str, tmp_path: Path) -> None:
     layers = full_size(model, takes=lambda part, path: part in FORMS[form].holds)
@@ -85,6 +86,7 @@ def test_a_file_of_published_size_is_identified_without_metadata(model: str, for
     assert "size" not in found.facts
 
 
+@pytest.mark.daily(20)
 @pytest.mark.parametrize(("model", "form"), CASES)
 def test_every_layer_is_read_from_every_form(model: str, form: str, tmp_path: Path) -> None:
     configs = tiny_configs(model)
