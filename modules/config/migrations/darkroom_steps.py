@@ -307,9 +307,7 @@ def to_darkroom_6(tree: Tree, notes: Notes) -> Tree:
 # here, too, with the same defaults: so do those of families that are newer than version 6.
 
 
-_OTHER_NAMES = frozenset(
-    {"z_image", "krea2", "qwen_image", "qwen_image21", "anima", "pixart", "sana", "ernie_image", "lumina2"}
-)
+_KOHYAS_NAMES = frozenset({"sd", "sdxl", "sd3", "flux", "flux2", "flux2_klein", "chroma"})  # still
 _LARGE = {"flux": "text_encoder_2", "chroma": "text_encoder", "sd3": "text_encoder_3", "pixart": "text_encoder"}
 
 
@@ -320,7 +318,7 @@ def to_darkroom_7(tree: Tree, notes: Notes) -> Tree:
     name = family.get("name") if isinstance(family, dict) else family
     if not isinstance(name, str):
         return tree
-    if name in _OTHER_NAMES:
+    if name not in _KOHYAS_NAMES:
         tree = _stated(tree, "output", {"format": "kohya"})
     return _stated(tree, "parts", {_LARGE[name]: {"train": True}}) if name in _LARGE else tree
 
