@@ -10,8 +10,8 @@ import torch
 from modules.data.conditioning import Conditioning
 from modules.data.inputs import NO_INPUTS
 from modules.families.lumina2.positions import Positions
+from modules.families.parts.conditioning import visible_tokens
 from modules.families.parts.gemma import InstructedModel
-from modules.system.devices import tensor_on
 
 
 @dataclass(eq=False)
@@ -29,14 +29,15 @@ class Lumina2(InstructedModel):
     ) -> torch.Tensor:
         """Return the velocity (B, 16, H, W)."""
         text, dtype = self._text(conditioning), self._input_dtype()
-        longest = max(text.lengths)
-        visible = [[position < length for position in range(longest)] for length in text.lengths]
+        visible = visible_tokens(text.lengths, noisy_BCHW.device)
+        if visible is None:
+            visible = torch.ones(text.states_BLD.shape[:2], dtype=torch.bool, device=noisy_BCHW.device)
         with self.positions.of(text.lengths):
             output = self._forward("transformer")(
                 hidden_states=noisy_BCHW.to(dtype),
                 timestep=self.process.time_input(timesteps_B),
                 encoder_hidden_states=text.states_BLD.to(dtype),
-                encoder_attention_mask=tensor_on(visible, noisy_BCHW.device),
+                encoder_attention_mask=visible,
                 return_dict=False,
             )
         return self.process.velocity(output[0])
