@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from modules.config.presets import BUILT_IN_DIR
+from modules.system.factories import load_factory
 from modules.system.paths import PROGRAM_ROOT, from_root, log_dir, queue_file, session_file, user_presets_dir
 from modules.system.remedies import REMEDIES
 from trainer.run_queue.file import QueueFile
@@ -24,7 +25,6 @@ from ui.app.shell import Shell, import_pages
 from ui.app.views import Views
 from ui.features.queue.model import QueueControl
 from ui.features.run.model import Starter, run_failure
-from ui.features.simple.model import FIELDS
 from ui.features.tensorboard.model import TensorBoardControl, may_expose
 from ui.forms.context import Context, Models, ViewState
 from ui.forms.documents import Documents, first_form
@@ -203,7 +203,7 @@ class App:
             [page.key for page in PAGES],
             self.preferences.now.page,
             is_simple=lambda: self.preferences.now.is_simple,
-            simple_fields=FIELDS,
+            simple_fields=lambda: load_factory("ui.features.simple.model:FIELDS"),
         )
         tips = Tooltips(self.root, self.theme)
         actions = ActionTable()

@@ -20,7 +20,7 @@ class Navigation:
         page: str,
         *,
         is_simple: Callable[[], bool] = lambda: False,
-        simple_fields: Sequence[str] = (),
+        simple_fields: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         """Open a page. Where `is_simple`, the page of the simple view is preferred for its fields."""
         self._pages, self._is_simple, self._simple_fields = pages, is_simple, simple_fields
@@ -46,7 +46,8 @@ class Navigation:
             return False
         field = nearest_field(self._form.config, path)
         is_simple = self._is_simple()
-        key = SIMPLE if is_simple and any(f"{field}.".startswith(f"{f}.") for f in self._simple_fields) else page.key
+        is_there = is_simple and any(f"{field}.".startswith(f"{f}.") for f in self._simple_fields())
+        key = SIMPLE if is_there else page.key
         self.open(key)
         self.field_wanted(key, field)
         if is_simple and key != SIMPLE:
