@@ -83,7 +83,7 @@ class Failure(Exception):  # noqa: N818 - an outcome reported to the user, not a
         self.sentence = sentence
         self.exit_code = exit_code
         self.what = _in_a_line(sentence.value.partition("; ")[0].format(**parts))
-        """What is wrong, without what to do on a terminal: a window shows this part."""
+        """The problem alone, without the commands for a terminal: a window shows this part."""
         super().__init__(_in_a_line(sentence.value.format(**parts)))
 
 

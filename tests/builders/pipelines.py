@@ -57,8 +57,9 @@ def _is_linear(layer: torch.nn.Module) -> bool:
 def latents_and_image(
     pipe: Any, noise_BCHW: torch.Tensor, guidance: float, *, factor: int = 8, **options: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What a flow model's pipeline makes of noise in four steps, before and after the autoencoder; `options` are its
-    own, such as the prompt.
+    """Sample a flow model's pipeline from noise in four steps; return its latents and its image.
+
+    `options` are the pipeline's own, such as the prompt.
     """
     height, width = (factor * side for side in noise_BCHW.shape[-2:])
     usual = {"latents": noise_BCHW, "guidance_scale": guidance, "num_inference_steps": 4}

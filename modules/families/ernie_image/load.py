@@ -14,7 +14,7 @@ from modules.families.parts.read_model import read_model
 from modules.families.protocol import LoadRequest
 
 NORM_EPSILON = 1e-5
-"""What is added to the variances of the latents' patches, as in training: the published config has FLUX.2's 1e-4, which
+"""The epsilon of the latents' batch norm, as in training. The published config has FLUX.2's 1e-4, which
 `ErnieImagePipeline` does not read."""
 
 

@@ -215,9 +215,8 @@ class SamplePage:
         self.session.choose(adapters=adapters, embeddings=embeddings, **self.grid_card.choices())
 
     def _use_replacement(self) -> None:
-        form = self.session.form
-        successor = load_factory("trainer.preflight.model:successor_of")(form.value("model.base_model"))
-        form.edit("model.base_model", successor or form.value("model.base_model"))
+        form, path = self.session.form, "model.base_model"
+        form.edit(path, load_factory("trainer.preflight.model:successor_of")(form.value(path)))
 
     def _open_folder(self) -> None:
         folder = from_root(self.session.form.config.general.workspace_dir) / "samples"
