@@ -17,8 +17,8 @@ from diffusers.models.modeling_outputs import AutoencoderKLOutput
 
 from modules.families.parts.single_file.checkpoint import empty_part
 from modules.families.parts.single_file.slots import Slot
+from modules.families.parts.traced_passes import autoencoder_passes
 from modules.families.spec import FamilySpec
-from modules.memory.recording import PassSize
 from modules.memory.trace import TracedPass
 
 
@@ -42,23 +42,8 @@ class AutoencoderKLQwenImage(qwenimage.AutoencoderKLQwenImage):  # type: ignore[
 
 def vae_passes(vae: Any, spec: FamilySpec) -> Mapping[str, TracedPass]:
     """Return the encoding and decoding of an `AutoencoderKLQwenImage`."""
-
-    def images(size: PassSize) -> dict[str, Any]:
-        return {"x": torch.empty(size.batch, vae.config.input_channels, size.height_px, size.width_px)}
-
-    def latents(size: PassSize) -> dict[str, Any]:
-        factor = 2 ** (len(vae.config.dim_mult) - 1)
-        return {"z": torch.empty(size.batch, vae.config.z_dim, size.height_px // factor, size.width_px // factor)}
-
-    def encode(x: torch.Tensor) -> torch.Tensor:
-        mean: torch.Tensor = vae.encode(x).latent_dist.mean
-        return mean
-
-    def decode(z: torch.Tensor) -> torch.Tensor:
-        image: torch.Tensor = vae.decode(z).sample
-        return image
-
-    return {"encode": TracedPass(encode, images), "decode": TracedPass(decode, latents)}
+    config = vae.config
+    return autoencoder_passes(vae, config.input_channels, config.z_dim, factor=2 ** (len(config.dim_mult) - 1))
 
 
 _ENDS = {

@@ -47,14 +47,20 @@ def text_passes(encoder: Any, spec: FamilySpec) -> Mapping[str, TracedPass]:
 
 def vae_passes(vae: Any, spec: FamilySpec) -> Mapping[str, TracedPass]:
     """Return the encoding and decoding of an `AutoencoderKL`."""
+    config = vae.config
+    return autoencoder_passes(
+        vae, config.in_channels, config.latent_channels, factor=2 ** (len(config.block_out_channels) - 1)
+    )
+
+
+def autoencoder_passes(vae: Any, image_channels: int, channels: int, *, factor: int) -> Mapping[str, TracedPass]:
+    """Return the encoding and decoding of an autoencoder: latents have `channels`, and sides smaller by a factor."""
 
     def images(size: PassSize) -> dict[str, Any]:
-        return {"x": torch.empty(size.batch, vae.config.in_channels, size.height_px, size.width_px)}
+        return {"x": torch.empty(size.batch, image_channels, size.height_px, size.width_px)}
 
     def latents(size: PassSize) -> dict[str, Any]:
-        factor = 2 ** (len(vae.config.block_out_channels) - 1)
-        sides = (size.height_px // factor, size.width_px // factor)
-        return {"z": torch.empty(size.batch, vae.config.latent_channels, *sides)}
+        return {"z": torch.empty(size.batch, channels, size.height_px // factor, size.width_px // factor)}
 
     def encode(x: torch.Tensor) -> torch.Tensor:
         mean: torch.Tensor = vae.encode(x).latent_dist.mean

@@ -10,8 +10,8 @@ from diffusers.models.autoencoders import autoencoder_kl_qwenimage21 as qwenimag
 from diffusers.models.autoencoders.vae import DecoderOutput, DiagonalGaussianDistribution
 from diffusers.models.modeling_outputs import AutoencoderKLOutput
 
+from modules.families.parts.traced_passes import autoencoder_passes
 from modules.families.spec import FamilySpec
-from modules.memory.recording import PassSize
 from modules.memory.trace import TracedPass
 
 _COLOURS = 3
@@ -39,19 +39,4 @@ class AutoencoderKLQwenImage21(qwenimage21.AutoencoderKLQwenImage21):  # type: i
 
 def vae_passes(vae: Any, spec: FamilySpec) -> Mapping[str, TracedPass]:
     """Return the encoding and decoding of an `AutoencoderKLQwenImage21`."""
-
-    def images(size: PassSize) -> dict[str, Any]:
-        return {"x": torch.empty(size.batch, _COLOURS, size.height_px, size.width_px)}
-
-    def latents(size: PassSize) -> dict[str, Any]:
-        return {"z": torch.empty(size.batch, *spec.latents.shape(size.width_px, size.height_px))}
-
-    def encode(x: torch.Tensor) -> torch.Tensor:
-        mean: torch.Tensor = vae.encode(x).latent_dist.mean
-        return mean
-
-    def decode(z: torch.Tensor) -> torch.Tensor:
-        image: torch.Tensor = vae.decode(z).sample
-        return image
-
-    return {"encode": TracedPass(encode, images), "decode": TracedPass(decode, latents)}
+    return autoencoder_passes(vae, _COLOURS, spec.latents.channels, factor=spec.latents.factor)

@@ -10,8 +10,8 @@ from diffusers.models.autoencoders import autoencoder_dc
 from diffusers.models.autoencoders.vae import DiagonalGaussianDistribution
 from diffusers.models.modeling_outputs import AutoencoderKLOutput
 
+from modules.families.parts.traced_passes import autoencoder_passes
 from modules.families.spec import FamilySpec
-from modules.memory.recording import PassSize
 from modules.memory.trace import TracedPass
 
 _NO_VARIANCE = -30.0  # the lowest logarithm of a variance that diffusers' distribution has
@@ -30,21 +30,5 @@ class AutoencoderDC(autoencoder_dc.AutoencoderDC):  # type: ignore[misc]  # diff
 
 def vae_passes(vae: Any, spec: FamilySpec) -> Mapping[str, TracedPass]:
     """Return the encoding and decoding of an `AutoencoderDC`."""
-
-    def images(size: PassSize) -> dict[str, Any]:
-        return {"x": torch.empty(size.batch, vae.config.in_channels, size.height_px, size.width_px)}
-
-    def latents(size: PassSize) -> dict[str, Any]:
-        factor = vae.spatial_compression_ratio
-        sides = (size.height_px // factor, size.width_px // factor)
-        return {"z": torch.empty(size.batch, vae.config.latent_channels, *sides)}
-
-    def encode(x: torch.Tensor) -> torch.Tensor:
-        latents: torch.Tensor = vae.encoder(x)
-        return latents
-
-    def decode(z: torch.Tensor) -> torch.Tensor:
-        image: torch.Tensor = vae.decode(z).sample
-        return image
-
-    return {"encode": TracedPass(encode, images), "decode": TracedPass(decode, latents)}
+    factor = vae.spatial_compression_ratio
+    return autoencoder_passes(vae, vae.config.in_channels, vae.config.latent_channels, factor=factor)
