@@ -1,7 +1,7 @@
 """The recorded passes of the tests' models, which take a minute to trace: `python -m tests.builders.recordings`.
 
-The command packs what the last test run has kept; run all daily tests with an empty `.pytest_cache` before. What is
-missing, or from another version of the tracer, is traced by the test that needs it.
+The command packs what the last test run has kept: before it, delete the file and `.pytest_cache`, and run all daily
+tests. What is missing, or from another version of the tracer, is traced by the test that needs it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ _KEPT = PROGRAM_ROOT / ".pytest_cache" / "d" / "recordings"
 
 def unpack_recordings(folder: Path) -> None:
     """Write the recordings that a folder lacks."""
+    if not _FILE.is_file():  # it is about to be packed anew, without what is no longer used
+        return
     with ZipFile(_FILE) as packed:
         for name in packed.namelist():
             if not (folder / name).is_file():
