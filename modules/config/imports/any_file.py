@@ -107,6 +107,9 @@ def _from_yaml(text: str, name: str) -> Loaded:
 def _load_toml(path: Path) -> Loaded:
     import tomllib
 
+    from modules.config.imports.syntax import describe_toml_error
+
+    text = ""
     try:
         text = read_regular(path, _MAX_TOML_BYTES).decode("utf-8-sig")
         if text.count(".") > _MAX_TOML_DOTS:
@@ -117,7 +120,7 @@ def _load_toml(path: Path) -> Loaded:
     except UnicodeDecodeError:
         return Loaded(Config(), [Problem("", f"{path} is not a TOML file: it is not valid UTF-8.")])
     except (ValueError, RecursionError) as error:  # also a number of thousands of digits
-        return Loaded(Config(), [Problem("", f"{path} is not a TOML file: {error}.")])
+        return Loaded(Config(), [Problem("", f"{path} is not a TOML file: {describe_toml_error(text, str(error))}.")])
     flat = _flattened(raw)
     if "datasets" not in flat and not is_kohya(flat):
         return Loaded(Config(), [Problem("", f"{path} contains no known kohya settings.")])

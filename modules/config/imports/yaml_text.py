@@ -6,6 +6,8 @@ from typing import Any
 
 from yaml import MappingNode, MarkedYAMLError, Node, SafeLoader, SequenceNode, YAMLError
 
+from modules.config.imports.syntax import describe_yaml_error
+
 MAX_BYTES = 400_000
 _MAX_DEPTH = 60
 _TOO_DEEP = f"is not read: it is nested more than {_MAX_DEPTH} deep, or contains itself"
@@ -44,13 +46,14 @@ def read_yaml(text: str) -> Any:
     except UnreadableYamlError:
         raise
     except MarkedYAMLError as error:
-        where = f" in line {error.problem_mark.line + 1}" if error.problem_mark is not None else ""
-        raise UnreadableYamlError(f"is not a YAML file: {error.problem or error.context}{where}") from None
+        line = None if error.problem_mark is None else error.problem_mark.line + 1
+        description = describe_yaml_error(text, str(error.problem or error.context), line)
+        raise UnreadableYamlError(f"is not a YAML file: {description}") from None
     except RecursionError:
         raise UnreadableYamlError(_TOO_DEEP) from None
     except (YAMLError, ValueError, OverflowError, AttributeError, TypeError, KeyError) as error:
         # Of values that their tags promise and that they are not, and numbers of thousands of digits.
-        raise UnreadableYamlError(f"is not a YAML file: {str(error).splitlines()[0]}") from None
+        raise UnreadableYamlError(f"is not a YAML file: {describe_yaml_error(text, str(error), None)}") from None
 
 
 def _check_size(node: Node, known: dict[int, tuple[int, int]], depth: int) -> tuple[int, int]:
