@@ -10,6 +10,8 @@ from ui.widgets.ctk import ctk, release_master
 from ui.widgets.panel import Text
 from ui.widgets.theme import CONTROL_HEIGHT, Theme
 
+_HINT_LEFT_PX = 11  # right of the cursor, which stays visible in an empty entry
+
 
 class Entry(ctk.CTkEntry):  # type: ignore[misc]
     """A line of text bound to a variable, with a placeholder and a border that marks invalid text.
@@ -87,7 +89,6 @@ class Entry(ctk.CTkEntry):  # type: ignore[misc]
     def _focus_changed(self, has_focus: bool) -> None:
         self._has_focus = has_focus
         self._draw_border()
-        self._place_hint()
 
     def _show_end(self) -> None:
         if self.winfo_exists() and not self._has_focus:
@@ -110,8 +111,8 @@ class Entry(ctk.CTkEntry):  # type: ignore[misc]
     def _place_hint(self) -> None:
         if self._hint is None:
             return
-        if self._variable.get() == "" and not self._has_focus:
-            self._hint.place(x=self._theme_tokens.px(8), rely=0.5, anchor="w")
+        if self._variable.get() == "":
+            self._hint.place(x=self._theme_tokens.px(_HINT_LEFT_PX), rely=0.5, anchor="w")
             self._hint.lift()
         else:
             self._hint.place_forget()

@@ -20,10 +20,11 @@ _TOOLS: dict[Tool, tuple[str, str]] = {
     "eraser": ("Eraser", "Draw black: not trained, or with the unmasked weight (E). The right button draws white."),
     "fill": ("Fill", "Fill an area up to the next edge of the mask with white (F); the right button with black."),
 }
-_VIEWS: dict[str, str] = {"over": "Mask over the image", "mask": "Mask alone", "image": "Image alone"}
+_VIEWS: dict[str, str] = {"over": "Image, mask", "mask": "Mask", "image": "Image"}
+_VIEW_TIP = "The mask over the image, or one of them alone (Ctrl+M changes it)"
 _MAX_SIZE_STEPS = 100
 _SIZE_TIP = "Diameter of the brush in pixels of the image ([ and ], Shift+wheel)"
-_OPACITY_TIP = "How much one stroke changes the mask: gray is trained in part"
+_OPACITY_TIP = "How much one stroke changes the mask, in percent: gray is trained in part"
 
 
 class ToolBar(Panel):
@@ -46,8 +47,8 @@ class ToolBar(Panel):
         self._row.pack(fill="x")
         for tool, (label, tip) in _TOOLS.items():
             self.tools[tool] = self._add(tool, label, partial(self.choose, tool), tip)
-        self.size_text, self.size_slider = self._add_slider("Size 1000 px", _MAX_SIZE_STEPS, self._set_size, _SIZE_TIP)
-        self.opacity_text, self.opacity = self._add_slider("Opacity 100 %", 20, self._set_opacity, _OPACITY_TIP)
+        self.size_text, self.size_slider = self._add_slider("Size 1000", _MAX_SIZE_STEPS, self._set_size, _SIZE_TIP)
+        self.opacity_text, self.opacity = self._add_slider("Opacity 100", 20, self._set_opacity, _OPACITY_TIP)
         self.opacity.set(20)
         self._add("undo", "Undo", undo, "Undo (Ctrl+Z)")
         self._add("redo", "Redo", redo, "Redo (Ctrl+Shift+Z)", joined=True)
@@ -55,9 +56,9 @@ class ToolBar(Panel):
         self._add("white", "All white", partial(self._whole, WHITE), "Make the whole mask white: all is trained")
         self._add("invert", "Invert", self._invert, "Exchange white and black")
         self.view = TextVar(master=self, value="over")
-        self.view_choice = Choice(self._row, context.theme, self.view, _VIEWS, width=168, command=self._show_view)
+        self.view_choice = Choice(self._row, context.theme, self.view, _VIEWS, width=116, command=self._show_view)
         self._row.add(self.view_choice)
-        context.tips.attach(self.view_choice, lambda: "What is shown (Ctrl+M changes it)")
+        context.tips.attach(self.view_choice, lambda: _VIEW_TIP)
         self._add("out", "−", lambda: canvas.zoom(0.8), "Zoom out (-)")
         self._add("fit", "Fit", canvas.fit, "Show the whole image (0)", joined=True)
         self._add("in", "+", lambda: canvas.zoom(1.25), "Zoom in (+)", joined=True)
@@ -85,9 +86,9 @@ class ToolBar(Panel):
         """Show the state of the canvas and its mask."""
         canvas, mask = self._canvas, self._canvas.mask
         self.zoom_text.set_text(f"{canvas.viewport.zoom * 100:.0f} %" if canvas.image else "")
-        self.size_text.set_text(f"Size {canvas.brush_px:.0f} px")
+        self.size_text.set_text(f"Size {canvas.brush_px:.0f}")
         self.size_slider.set(_step_of(canvas.brush_px))
-        self.opacity_text.set_text(f"Opacity {canvas.opacity * 100:.0f} %")
+        self.opacity_text.set_text(f"Opacity {canvas.opacity * 100:.0f}")
         self.buttons["undo"].set_enabled(mask is not None and mask.can_undo)
         self.buttons["redo"].set_enabled(mask is not None and mask.can_redo)
         for name in ("black", "white", "invert"):
@@ -104,7 +105,7 @@ class ToolBar(Panel):
         theme = self._context.theme
         text = Text(self._row, theme, role="small", colour="label", on="card", width=len(longest))
         slider = Slider(self._row, theme, last, moved, on="card")
-        slider.configure(width=84)
+        slider.configure(width=56)
         self._row.add(text)
         self._row.add(slider, joined=True)
         self._context.tips.attach(slider, lambda: tip)
