@@ -6,6 +6,7 @@ shard the mask may also be a field of the sample, as WebDataset names them: cat.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,6 +41,18 @@ def mask_path_of(image: Path) -> Path:
     return image.with_name(f"{image.stem}{MASK_SUFFIX}.png")
 
 
+def mask_paths(image: Path, *, folder: Path, masks_folder: Path | None) -> tuple[Path, ...]:
+    """Return where an image of a concept's `folder` may have its mask as a file, the preferred path first.
+
+    In a masks folder that is the image's path within the concept's folder, with the suffix .png or the image's own. An
+    image is never its own mask, so the concept's folder as masks folder is the same as none.
+    """
+    if masks_folder is None or os.path.realpath(masks_folder) == os.path.realpath(folder):
+        return (mask_path_of(image),)
+    inside = image.relative_to(folder) if image.is_relative_to(folder) else Path(image.name)
+    return tuple(dict.fromkeys((masks_folder / inside.with_suffix(".png"), masks_folder / inside)))
+
+
 def is_named_like_mask(file: Path) -> bool:
     """Return whether a file is named like the mask of an image, with any suffix of an image."""
     is_hidden = file.name.startswith(".")
@@ -49,19 +62,13 @@ def is_named_like_mask(file: Path) -> bool:
 def find_mask(image: Path, *, folder: Path, masks_folder: Path | None = None) -> Companion | None:
     """Return the mask of an image of a concept's `folder`, or None if it has none.
 
-    In a masks folder, the mask lies at the image's path within the concept's folder, with the suffix .png or the
-    image's own; without one it is next to the image. Raises BrokenImageError for a mask that is not a readable image,
-    or a link out of its folder.
+    Raises BrokenImageError for a mask that is not a readable image, or a link out of its folder.
     """
-    if masks_folder is None:
-        mask = _companion(mask_path_of(image), folder)
-        if mask is None and archive_of(image) is not None:
-            sample = sample_of(image)
-            return _companion(sample.with_name(f"{sample.name}{MASK_FIELD}"), folder)
-        return mask
-    inside = image.relative_to(folder) if image.is_relative_to(folder) else Path(image.name)
-    names = (inside.with_suffix(".png"), inside)
-    return next((mask for name in names if (mask := _companion(masks_folder / name, masks_folder))), None)
+    paths = list(mask_paths(image, folder=folder, masks_folder=masks_folder))
+    if masks_folder is None and archive_of(image) is not None:
+        sample = sample_of(image)
+        paths.append(sample.with_name(f"{sample.name}{MASK_FIELD}"))
+    return next((mask for path in paths if (mask := _companion(path, masks_folder or folder))), None)
 
 
 def find_input_file(image: Path, suffix: str, *, folder: Path) -> Companion | None:

@@ -184,7 +184,7 @@ def _open_and_close_all(window: Window) -> None:
 
 
 def mask_of(folder: Path) -> Any:
-    loaded = load_image(folder / "a.png", folder / "a-masklabel.png")
+    loaded = load_image(folder / "a.png", (folder / "a-masklabel.png",))
     assert loaded.mask is not None
     return loaded.mask.pixels
 
@@ -265,7 +265,7 @@ def session_at(folder: Path) -> EditorSession:
     session = EditorSession(Source(folder, "x"))
     session.list_images(read_images(session.set.source))
     session.open(folder / "a.png")
-    session.attach(load_image(folder / "a.png", folder / "a-masklabel.png"))
+    session.attach(load_image(folder / "a.png", (folder / "a-masklabel.png",)))
     return session
 
 
@@ -292,7 +292,7 @@ def test_a_mask_keeps_its_history_while_other_images_are_open(folder: Path) -> N
     assert folder / "a.png" in session.set.masked
     session.open(folder / "b.png")
     session.open(folder / "a.png")
-    session.attach(load_image(folder / "a.png", folder / "a-masklabel.png"))
+    session.attach(load_image(folder / "a.png", (folder / "a-masklabel.png",)))
     assert session.mask.can_undo
     session.mask.undo()
     assert session.mask.is_edited

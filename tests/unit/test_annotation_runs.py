@@ -11,6 +11,7 @@ from PIL import Image
 
 from modules.annotators.protocol import CaptionSettings
 from modules.annotators.registry import CAPTIONERS
+from modules.data.companions import find_mask
 from modules.settings.field import Section
 from modules.system.errors import DarkroomError
 from trainer.__main__ import main
@@ -133,6 +134,34 @@ def test_masks_are_combined_with_existing_ones(folder: Path, tmp_path: Path) -> 
     assert done.num_written == 4
     assert (tmp_path / "masks" / "deep" / "d.png").is_file()
     assert run(mask_work(again, Fixed, originals), originals)[0].num_left == 4
+
+
+def test_a_mask_with_the_suffix_of_its_image_stays(folder: Path, tmp_path: Path) -> None:
+    masks = tmp_path / "masks"
+    masks.mkdir()
+    Image.new("RGB", (20, 10)).save(folder / "e.jpg")
+    Image.new("L", (20, 10), 255).save(masks / "e.jpg")
+    originals = Originals(folder, tmp_path / "kept")
+    request = MaskJob(folder=str(folder), model="colour", masks_folder=str(masks), include_subfolders=False)
+    done, _ = run(mask_work(request, Fixed, originals), originals)
+    assert (done.num_written, done.num_left) == (3, 1)
+    assert not (masks / "e.png").exists()
+    subtract = request.model_copy(update={"mode": "subtract", "expand_px": 0, "smooth_px": 0})
+    run(mask_work(subtract, Fixed, originals), originals)
+    with Image.open(masks / "e.png") as mask:
+        assert (mask.getpixel((2, 5)), mask.getpixel((17, 5))) == (0, 255)
+
+
+def test_an_image_is_never_its_own_mask(folder: Path, tmp_path: Path) -> None:
+    before = (folder / "a.png").read_bytes()
+    (tmp_path / "link").symlink_to(folder)
+    request = MaskJob(folder=str(folder), model="colour", masks_folder=str(tmp_path / "link"), mode="replace")
+    originals = Originals(folder, tmp_path / "kept")
+    done, _ = run(mask_work(request, Fixed, originals), originals)
+    assert done.num_written == 3
+    assert (folder / "a.png").read_bytes() == before
+    assert find_mask(folder / "a.png", folder=folder, masks_folder=folder) is not None
+    assert (folder / "a-masklabel.png").is_file()
 
 
 def test_a_folder_without_images_is_an_error(tmp_path: Path) -> None:

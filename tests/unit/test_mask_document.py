@@ -48,7 +48,7 @@ def state(mask: MaskDocument) -> tuple[bool, bytes]:
 
 @given(st.lists(STEPS, max_size=5))
 def test_undo_returns_through_every_state_and_redo_forward(steps: list[tuple[str, object, int]]) -> None:
-    mask = MaskDocument(Path("nowhere/x-masklabel.png"), 300, 270)
+    mask = MaskDocument((Path("nowhere/x-masklabel.png"),), 300, 270)
     states = [state(mask)]
     for step in steps:
         take(mask, step)
@@ -68,7 +68,7 @@ def test_undo_returns_through_every_state_and_redo_forward(steps: list[tuple[str
 
 
 def test_the_first_white_stroke_starts_black_and_the_first_black_one_white(tmp_path: Path) -> None:
-    mask = MaskDocument(tmp_path / "a-masklabel.png", 64, 48)
+    mask = MaskDocument((tmp_path / "a-masklabel.png",), 64, 48)
     mask.begin_stroke(Brush(255, 5), (20, 20))
     mask.end_stroke()
     assert (mask.pixels[20, 20], mask.pixels[0, 0]) == (255, 0)
@@ -80,7 +80,7 @@ def test_the_first_white_stroke_starts_black_and_the_first_black_one_white(tmp_p
 
 
 def test_the_opacity_of_one_stroke_does_not_add_up(tmp_path: Path) -> None:
-    mask = MaskDocument(tmp_path / "a-masklabel.png", 64, 48)
+    mask = MaskDocument((tmp_path / "a-masklabel.png",), 64, 48)
     mask.set_all(0)
     mask.begin_stroke(Brush(255, 6, 0.5), (10, 20))
     for x in (30, 10, 40):
@@ -94,7 +94,7 @@ def test_the_opacity_of_one_stroke_does_not_add_up(tmp_path: Path) -> None:
 
 
 def test_a_fill_stays_inside_an_outline_and_leaves_no_seam(tmp_path: Path) -> None:
-    mask = MaskDocument(tmp_path / "a-masklabel.png", 100, 80)
+    mask = MaskDocument((tmp_path / "a-masklabel.png",), 100, 80)
     mask.set_all(0)
     mask.begin_stroke(Brush(255, 3), (20, 20))
     for corner in ((70, 20), (70, 60), (20, 60), (20, 20)):
@@ -126,7 +126,7 @@ def test_an_area_is_what_a_search_pixel_by_pixel_finds(rows: list[list[bool]], d
 def test_the_file_is_the_one_that_the_trainer_reads(tmp_path: Path) -> None:
     image = tmp_path / "cat.jpg"
     Image.new("RGB", (64, 48)).save(image)
-    mask = MaskDocument(tmp_path / "cat-masklabel.png", 64, 48)
+    mask = MaskDocument((tmp_path / "cat-masklabel.png",), 64, 48)
     assert not mask.save()
     mask.begin_stroke(Brush(255, 8), (20, 20))
     mask.end_stroke()
@@ -137,7 +137,7 @@ def test_the_file_is_the_one_that_the_trainer_reads(tmp_path: Path) -> None:
     with Image.open(found.path) as written:
         assert (written.mode, written.size) == ("L", (64, 48))
         assert np.array_equal(np.asarray(written), mask.pixels)
-    again = MaskDocument(mask.path, 64, 48)
+    again = MaskDocument((mask.path,), 64, 48)
     assert again.exists
     again.invert()
     mask.invert()
@@ -150,18 +150,31 @@ def test_the_file_is_the_one_that_the_trainer_reads(tmp_path: Path) -> None:
     assert not mask.is_edited
 
 
+def test_a_mask_with_the_suffix_of_its_image_is_edited_as_png(tmp_path: Path) -> None:
+    Image.new("L", (8, 6), 0).save(tmp_path / "cat.jpg")
+    before = (tmp_path / "cat.jpg").read_bytes()
+    mask = MaskDocument((tmp_path / "cat.png", tmp_path / "cat.jpg"), 8, 6)
+    assert mask.exists
+    assert not mask.pixels.any()
+    mask.invert()
+    assert mask.save()
+    assert (tmp_path / "cat.jpg").read_bytes() == before
+    with Image.open(tmp_path / "cat.png") as written:
+        assert written.getextrema() == (255, 255)
+
+
 def test_a_mask_of_another_size_is_not_written_unless_it_is_edited(tmp_path: Path) -> None:
     path = tmp_path / "cat-masklabel.png"
     Image.new("RGBA", (8, 6), (255, 255, 255, 255)).save(path)
     before = path.read_bytes()
-    mask = MaskDocument(path, 64, 48)
+    mask = MaskDocument((path,), 64, 48)
     assert mask.pixels.shape == (48, 64)
     assert not mask.save()
     assert path.read_bytes() == before
 
 
 def test_a_parked_mask_keeps_its_history(tmp_path: Path) -> None:
-    mask = MaskDocument(tmp_path / "a-masklabel.png", 300, 20)
+    mask = MaskDocument((tmp_path / "a-masklabel.png",), 300, 20)
     mask.invert()
     mask.save()
     expected = state(mask)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +16,7 @@ from PIL import Image
 from modules.annotators.protocol import Masker, MaskSettings
 from modules.annotators.registry import MASKERS
 from modules.annotators.results import MASK_MODES, MaskMode, combine_masks, draw_mask
-from modules.data.companions import mask_path_of
+from modules.data.companions import mask_paths
 from modules.data.decode import flatten
 from modules.data.images import open_image, upright
 from modules.data.links import LEADS_OUT, leads_out
@@ -82,11 +82,14 @@ def mask(settings: MaskJob, job: Job) -> JobFinished | JobStopped:
 def mask_work(settings: MaskJob, load: Callable[[], Masker], originals: Originals) -> Work:
     """Return the work on each image; `load()` returns the masker, loaded when the first image needs it."""
     loaded: list[Masker] = []
+    masks_folder = from_root(settings.masks_folder) if settings.masks_folder else None
+    paths_of = partial(mask_paths, folder=from_root(settings.folder), masks_folder=masks_folder)
 
     def is_left(image: Path) -> str | None:
-        if leads_out(_file_of(image, settings), _masks_folder(settings)):
+        paths = paths_of(image)
+        if any(leads_out(path, _masks_folder(settings)) for path in paths):
             return LEADS_OUT
-        return "" if settings.mode == "skip" and _file_of(image, settings).exists() else None
+        return "" if settings.mode == "skip" and any(path.exists() for path in paths) else None
 
     def do(image: Path) -> Done:
         if not loaded:
@@ -100,8 +103,8 @@ def mask_work(settings: MaskJob, load: Callable[[], Masker], originals: Original
             smooth_px=settings.smooth_px,
             is_inverted=settings.invert,
         )
-        path = _file_of(image, settings)
-        mask = combine_masks(_old_mask(path, rgb.size), new, settings.mode, share=settings.share)
+        path = paths_of(image)[0]
+        mask = combine_masks(_old_mask(paths_of(image), rgb.size), new, settings.mode, share=settings.share)
         if mask is None:
             return Done(has_written=False)
         originals.keep(path)
@@ -113,9 +116,10 @@ def mask_work(settings: MaskJob, load: Callable[[], Masker], originals: Original
     return Work("mask", from_root(settings.folder), settings.include_subfolders, is_left, do)
 
 
-def _old_mask(path: Path, size: tuple[int, int]) -> Mask | None:
+def _old_mask(paths: Sequence[Path], size: tuple[int, int]) -> Mask | None:
     """Return the mask of an image at its size (width, height), if it has one. Raises BrokenImageError."""
-    if not path.is_file():
+    path = next((path for path in paths if path.is_file()), None)
+    if path is None:
         return None
     with open_image(path) as raw:
         mask = as_mask(upright(raw))
@@ -124,11 +128,3 @@ def _old_mask(path: Path, size: tuple[int, int]) -> Mask | None:
 
 def _masks_folder(settings: MaskJob) -> Path:
     return from_root(settings.masks_folder or settings.folder)
-
-
-def _file_of(image: Path, settings: MaskJob) -> Path:
-    if not settings.masks_folder:
-        return mask_path_of(image)
-    folder = from_root(settings.folder)
-    inside = image.relative_to(folder) if image.is_relative_to(folder) else Path(image.name)
-    return from_root(settings.masks_folder) / inside.with_suffix(".png")

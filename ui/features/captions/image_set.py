@@ -10,7 +10,7 @@ from typing import Literal
 
 from modules.data.archives import ARCHIVE_SUFFIXES, archive_of
 from modules.data.captions.caption_file import read_caption_file
-from modules.data.companions import mask_path_of
+from modules.data.companions import mask_paths
 from modules.data.concept import Concept
 from modules.data.links import leads_out
 from modules.data.listing import list_images
@@ -41,12 +41,9 @@ class Source:
         """Return the caption file of an image."""
         return image.with_name(image.stem + self.extension)
 
-    def mask_of(self, image: Path) -> Path:
-        """Return the mask of an image."""
-        if self.masks_folder is None:
-            return mask_path_of(image)
-        inside = image.relative_to(self.folder) if image.is_relative_to(self.folder) else Path(image.name)
-        return self.masks_folder / inside.with_suffix(".png")
+    def masks_of(self, image: Path) -> tuple[Path, ...]:
+        """Return where the mask of an image may lie; the first path is where it is written."""
+        return mask_paths(image, folder=self.folder, masks_folder=self.masks_folder)
 
 
 def source_of(concept: Concept) -> Source:
@@ -142,13 +139,15 @@ def read_images(source: Source) -> ImageSet:
             continue
         if file.content is not None:
             texts[path] = file.text
-    masked = frozenset(image for image in images if source.mask_of(image).is_file())
+    masked = frozenset(image for image in images if any(mask.is_file() for mask in source.masks_of(image)))
     return ImageSet(source, images, captions, texts, masked, tag_counts(texts.values()), len(listed) - len(images))
 
 
 def _leads_out(source: Source, image: Path) -> bool:
     masks = source.masks_folder or source.folder
-    return leads_out(source.caption_of(image), source.folder) or leads_out(source.mask_of(image), masks)
+    if leads_out(source.caption_of(image), source.folder):
+        return True
+    return any(leads_out(mask, masks) for mask in source.masks_of(image))
 
 
 DELIMITER = ","

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -49,13 +49,14 @@ class MaskDocument:
     drawn is trained; its first black stroke starts a white one.
     """
 
-    def __init__(self, path: Path, width_px: int, height_px: int) -> None:
-        self.path = path
+    def __init__(self, paths: Sequence[Path], width_px: int, height_px: int) -> None:
+        self.path = paths[0]
+        """Where it is written; it is read from the first of the paths that is a file."""
         self.pixels: Mask = np.full((height_px, width_px), WHITE, np.uint8)
         self.exists = False
         """Whether the image has a mask; without one `pixels` are white."""
         self.history = History()
-        self._digest = _digest(path)
+        self._digest = _digest(self.path)
         self._state = self._saved_state = self._newest_state = 0
         self._brush: Brush | None = None
         self._last: Point = (0.0, 0.0)
@@ -64,7 +65,8 @@ class MaskDocument:
         self._had_mask = False
         self._parked = Step(0, {})
         self._parked_shape = self.pixels.shape
-        if self._digest:
+        path = next((path for path in paths if path.is_file()), None)
+        if path is not None:
             with open_image(path) as raw:
                 mask = as_mask(upright(raw))
             if mask.size != (width_px, height_px):

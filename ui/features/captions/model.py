@@ -199,7 +199,7 @@ class CaptionModel:
         if image is not None:
             self.image = None
             self.changed()
-            work = partial(load_image, image, self.session.set.source.mask_of(image))
+            work = partial(load_image, image, self.session.set.source.masks_of(image))
             self._loading = self._background.run(work, self._show_image, self._report_unloadable)
 
     def _show_image(self, loaded: LoadedImage) -> None:

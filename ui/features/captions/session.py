@@ -44,13 +44,16 @@ class LoadedImage:
     problem: str = ""
 
 
-def load_image(image: Path, mask: Path) -> LoadedImage:
-    """Return an image with its mask; for a background thread. Raises BrokenImageError if it cannot be read."""
+def load_image(image: Path, masks: Sequence[Path]) -> LoadedImage:
+    """Return an image with its mask; for a background thread. Raises BrokenImageError if it cannot be read.
+
+    `masks` are the paths at which its mask may lie; it is written to the first.
+    """
     with open_image(image) as raw:
         rgb: Image.Image = flatten(upright(raw))
     scaled = ScaledImage(rgb)
     try:
-        return LoadedImage(scaled, MaskDocument(mask, *rgb.size))
+        return LoadedImage(scaled, MaskDocument(masks, *rgb.size))
     except OSError as error:
         return LoadedImage(scaled, None, str(error))
 
