@@ -1,7 +1,7 @@
 """A small model of the time of an optimizer step, to compare settings of one run with each other.
 
 Times are in forward passes of SDXL's UNet over one image of 1024 px in 16 bits: 6 TFLOP, about 0.075 s at 80 TFLOP/s,
-an assumed card of the middle class. Only the order of settings and the ratio of two times mean something. The figures
+an assumed mid-range card. Only the order of settings and the ratio of two times mean something. The figures
 are counted or assumed, as noted with each, not fitted to one card (`step_seconds` turns them into seconds):
 
 - A backward pass is two forward passes, or one where only an adapter is trained and the weights need no gradient
@@ -115,7 +115,7 @@ def step_time(facts: StepFacts) -> float:
 
 
 def step_seconds(facts: StepFacts, *, num_cores: int) -> float:
-    """Return about how long an optimizer step takes: on a card of the middle class, or on cores of a processor.
+    """Return about how long an optimizer step takes: on a mid-range card, or on cores of a processor.
 
     Cards of today differ by a factor of four, so that it may be half or twice as long. A processor computes for nearly
     all of the time: the FLOPs of the passes, or its operations if the model is tiny, and the update of the weights.

@@ -38,7 +38,7 @@ class About(Window):
         self._context = context
         theme, px = context.theme, context.theme.px
         Text(self, theme, "Darkroom", role="title").pack(anchor="w", padx=px(PAD), pady=(px(PAD), 0))
-        Text(self, theme, "Trains Stable Diffusion on your own machine.", colour="muted").pack(anchor="w", padx=px(PAD))
+        Text(self, theme, "Trains image models on your own machine.", colour="muted").pack(anchor="w", padx=px(PAD))
         table = Panel(self, theme)
         table.pack(fill="x", padx=px(PAD), pady=px(12))
         self.lines = about_lines()

@@ -81,7 +81,7 @@ def describe_offers(here: Here) -> str:
     if not here.offers:
         return "It has too little memory for the presets. Try the demo, or train on a machine with a GPU."
     if here.has_gpu:
-        return "These presets fit it: each sets everything. Times are rough, for a card of the middle class."
+        return "These presets fit it: each sets everything. Times are rough, for a mid-range card."
     reason = "" if here.machine.why_no_gpu == "No GPU was found." else f" {here.machine.why_no_gpu}"
     only = "This preset runs" if len(here.offers) == 1 else "These presets run"
     return f"{only} on it, slowly; the others need a GPU.{reason}"
