@@ -37,6 +37,7 @@ WINDOW: dict[str, Any] = {
     "window_every": 1,
     "inner_epochs": 2,
     "first_noise": "shared",
+    "clip_range": 0.5,
 }
 SHORT = {"ddpo": DDPO, "grpo": GRPO, "window": WINDOW}
 REWARD: dict[str, Any] = {"models": [{"kind": "brightness"}], "measure_every": {"unit": "never"}}
