@@ -452,7 +452,7 @@ def test_planted_faults_end_the_dry_run(
         monkeypatch.setattr(
             checkpointing,
             "checkpoint",
-            lambda run, *args, use_reentrant, preserve_rng_state, **options: reentrant(
+            lambda run, *args, use_reentrant, preserve_rng_state, determinism_check="default", **options: reentrant(
                 functools.partial(run, **options), *args
             ),
         )

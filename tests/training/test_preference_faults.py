@@ -93,7 +93,12 @@ def test_reentrant_checkpointing(
     plain = checkpointing.checkpoint
 
     def reentrant(
-        function: Callable[..., Any], *args: Any, use_reentrant: bool, preserve_rng_state: bool, **kwargs: Any
+        function: Callable[..., Any],
+        *args: Any,
+        use_reentrant: bool,
+        preserve_rng_state: bool,
+        determinism_check: str = "default",  # which only the other way has
+        **kwargs: Any,
     ) -> Any:
         return plain(
             lambda *a: function(*a, **kwargs), *args, use_reentrant=True, preserve_rng_state=preserve_rng_state
