@@ -11,6 +11,7 @@ CRASH_MESSAGE = "The run ended unexpectedly: its process failed or was stopped b
 class RunStatus(StrEnum):
     """How far a run has come, or how it ended. The value is the name in files.
 
+    A run that is elsewhere is on another machine, and no process here follows it: it may train or have ended there.
     A run has failed if it reported why, and crashed if its process ended without a report: it was killed, or the
     computer stopped. An interrupted item is resumed as soon as the queue runs again, however its run ended.
     """
@@ -23,6 +24,7 @@ class RunStatus(StrEnum):
     STOPPED = "stopped"
     FAILED = "failed"
     CRASHED = "crashed"
+    ELSEWHERE = "elsewhere"
 
     @property
     def label(self) -> str:

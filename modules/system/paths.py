@@ -72,6 +72,16 @@ def queue_file() -> Path:
     return platformdirs.user_state_path(_APP, appauthor=False) / "queue.json"
 
 
+def remotes_file() -> Path:
+    """Return the file of the machines that runs are trained on over SSH, in the platform's config folder."""
+    return platformdirs.user_config_path(_APP, appauthor=False) / "remotes.json"
+
+
+def known_hosts_file() -> Path:
+    """Return the file of the host keys of these machines that the user has accepted."""
+    return platformdirs.user_config_path(_APP, appauthor=False) / "known_hosts"
+
+
 def models_dir() -> Path:
     """Return the folder of downloaded models that are not in the cache of Hugging Face."""
     return platformdirs.user_data_path(_APP, appauthor=False) / "models"

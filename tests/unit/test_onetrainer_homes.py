@@ -117,7 +117,7 @@ def test_the_list_of_keys_is_complete() -> None:
 
 
 def test_the_cloud_is_kept_as_it_is_and_reported(tmp_path: Path) -> None:
-    """Cloud training is not supported: its settings have no effect here, and none is lost."""
+    """A machine is not part of a config: its settings have no effect here, and none is lost."""
     for cloud in (CLOUD, {**CLOUD, "enabled": False}, {"__version": 0, "telepathy": 1}, 5):
         result = placed("top", {"cloud": cloud})
         assert result.config.unknown == {"onetrainer": {"cloud": cloud}}
@@ -132,6 +132,7 @@ def test_cloud_training_that_is_on_gives_a_warning() -> None:
     on, off = (placed("top", {"cloud": {**CLOUD, "enabled": enabled}}).problems for enabled in (True, False))
     assert [(p.path, p.severity) for p in on] == [("onetrainer.cloud", "warning"), ("", "info")]
     assert "trains on this machine" in on[0].message
+    assert "remote import" in on[0].advice
     assert [(p.path, p.severity) for p in off] == [("", "info")]
 
 

@@ -28,6 +28,7 @@ from trainer.cli.console import Console, JsonLines, Listener, OtherProcess
 from trainer.cli.jobs import job_on_terminal
 from trainer.cli.options import settings_verb
 from trainer.cli.recipes import read_repeat, repeat
+from trainer.cli.remote import train_on
 from trainer.cli.signals import on_signal
 from trainer.events import Event, PhaseChanged, RunFailed, RunFinished
 from trainer.jobs.check import plan_lines
@@ -113,6 +114,12 @@ class TrainSettings(FitSettings, RunSettings, ConfigSettings):
         Argument(metavar="FILE"),
     ] = ""
 
+    on: Annotated[
+        str,
+        Setting("On", "Train on this machine over SSH (remote list) instead of here."),
+        Argument(metavar="NAME"),
+    ] = ""
+
 
 class CacheSettings(RunSettings, ConfigSettings):
     """The config whose caches are filled or pruned."""
@@ -178,6 +185,8 @@ def _train(settings: TrainSettings) -> int:
     elif settings.save:
         sys.stderr.write(f"{save_changed(config, settings)}\n")
     request = RunRequest(config, in_window=False, allowed_code=allowed, replaces=settings.overwrite)
+    if settings.on:
+        return train_on(request, settings.on, json_lines=settings.json_lines, commands_file=settings.commands)
     return _run(request, settings)
 
 
@@ -190,6 +199,7 @@ def _repeat(settings: TrainSettings) -> int:
         "--fit": settings.fit,
         "--save": settings.save,
         "--overwrite": settings.overwrite,
+        "--on": settings.on,
     }
     if given := [name for name, value in others.items() if value]:
         raise DarkroomError(

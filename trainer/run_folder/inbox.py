@@ -12,12 +12,21 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
 from modules.system.atomic import remove_quietly
-from trainer.commands import Command, CommandDesk, from_line, to_line
+from trainer.commands import Command, from_line, to_line
 
 INBOX_FILE = "commands.jsonl"
 _POLL_SECONDS = 0.5
+
+
+class Desk(Protocol):
+    """Whatever commands can be put on, such as a `CommandDesk`."""
+
+    def put(self, command: Command, /) -> None:
+        """Add a command; never blocks."""
+        ...
 
 
 def send(path: Path, command: Command) -> None:
@@ -27,7 +36,7 @@ def send(path: Path, command: Command) -> None:
 
 
 @contextmanager
-def open_inbox(path: Path, desk: CommandDesk, *, is_new: bool = False) -> Iterator[None]:
+def open_inbox(path: Path, desk: Desk, *, is_new: bool = False) -> Iterator[None]:
     """Put on the desk what is sent to an inbox while the context is open; what was sent to an earlier run is lost.
 
     An inbox that `is_new` has been sent nothing by others: what is there already counts, too.
@@ -45,7 +54,7 @@ def open_inbox(path: Path, desk: CommandDesk, *, is_new: bool = False) -> Iterat
         remove_quietly(path)
 
 
-def _read(path: Path, desk: CommandDesk, over: threading.Event) -> None:
+def _read(path: Path, desk: Desk, over: threading.Event) -> None:
     num_bytes = 0
     while not over.wait(_POLL_SECONDS):
         lines, num_bytes = new_lines(path, num_bytes)

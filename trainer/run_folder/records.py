@@ -32,6 +32,7 @@ from trainer.events import (
 )
 from trainer.machine_events import PaceMeasured
 from trainer.run_folder.backup import BackupInfo, list_backups
+from trainer.run_folder.elsewhere import elsewhere_of
 from trainer.run_folder.event_log import EVENTS_FILE, outlasts
 from trainer.run_folder.fork import Origin, origin_of
 from trainer.run_folder.result import RESULTS_FILE, results_of
@@ -74,6 +75,7 @@ class RunRecord:
     given_name: str = ""
     pace: PaceMeasured | None = None
     chosen_step: int | None = None
+    remote: str = ""  # the machine that trains it; empty for this one
     newest_sample: str = ""  # the file of the first prompt at the newest step; empty without samples
 
     @property
@@ -135,12 +137,15 @@ def read_record(run_dir: Path) -> RunRecord:
         log.add(line)
     log.close()
     best_loss, best_step = log.best
-    holder, settings = holder_of(run_dir), raw_settings(run_dir)
+    holder, settings, elsewhere = holder_of(run_dir), raw_settings(run_dir), elsewhere_of(run_dir)
+    status = log.end.status if holder is None else RunStatus.RUNNING
+    if log.end is CRASH and holder is None and elsewhere is not None:
+        status = RunStatus.ELSEWHERE
     return RunRecord(
         run_dir=run_dir,
         started=started_at(run_dir),
-        status=log.end.status if holder is None else RunStatus.RUNNING,
-        message=log.end.text if holder is None else "",
+        status=status,
+        message=log.end.text if holder is None and status is not RunStatus.ELSEWHERE else "",
         step=log.last.step if log.last else (log.started.first_step if log.started else 0),
         total_steps=log.last.total_steps if log.last else (log.started.total_steps if log.started else 0),
         seconds=log.seconds,
@@ -159,6 +164,7 @@ def read_record(run_dir: Path) -> RunRecord:
         pace=log.pace,
         chosen_step=next((r.model_step for r in reversed(results_of(run_dir)) if not r.is_abandoned), None),
         newest_sample=log.newest_sample,
+        remote=elsewhere.remote if elsewhere is not None else "",
     )
 
 

@@ -1,4 +1,4 @@
-"""The `cloud` section of our early configs: cloud training is not supported, so it is set aside unread."""
+"""The `cloud` section of our early configs: a machine is not part of a config, so it is set aside unread."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 from modules.config.migrations.tree_moves import Notes, Tree
 from modules.system.problem import Problem
+
+_IMPORT = "python -m trainer remote import NAME FILE"
 
 # The section with nothing set.
 _DEFAULTS: Mapping[str, object] = {
@@ -59,6 +61,6 @@ def note_of_cloud(path: str, cloud: Mapping[str, object]) -> Problem:
     """Return the load report's entry for the cloud settings of a file; a warning if cloud training is on."""
     kept = "The cloud settings are kept in the file unchanged."
     if cloud.get("enabled") is True:
-        message = f"Cloud training is on in the file, but is not supported yet; the run trains on this machine. {kept}"
-        return Problem(path, message, "warning")
-    return Problem(path, f"Cloud training is not supported yet. {kept}", "info")
+        message = f"Cloud training is on in the file; a run trains on this machine unless another is chosen. {kept}"
+        return Problem(path, message, "warning", f"Add its machine with: {_IMPORT}")
+    return Problem(path, f"Other machines are not part of a config here. {kept}", "info", f"Add it with: {_IMPORT}")

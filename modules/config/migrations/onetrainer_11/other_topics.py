@@ -169,7 +169,7 @@ def _skip(rest: Tree, source: str, path: str, unit: object, steps_per_update: in
         put(result, path, period(n, str(unit), steps_per_update))
 
 
-# OneTrainer's multi-GPU settings. Its cloud settings are kept unchanged: cloud training is not supported.
+# OneTrainer's multi-GPU settings. Its cloud settings are kept unchanged: a machine is not part of a config.
 
 _MULTI_GPU = {
     "multi_gpu": "multi_gpu.enabled",
@@ -187,7 +187,7 @@ _REDUCE = {
 
 
 def devices_of(rest: Tree, result: Tree, notes: Notes) -> None:
-    """Convert the multi-GPU settings; cloud training that is on is reported as unsupported."""
+    """Convert the multi-GPU settings; cloud training that is on is reported."""
     if rest.get("multi_gpu") is True:
         notes.append(
             Problem(

@@ -1,0 +1,321 @@
+"""Runs on another machine over SSH: a real server on loopback, whose machine is a folder with this Python."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from modules.config.codec import save_file
+from modules.config.schema import Config
+from modules.formats.safetensors_io import read_safetensors
+from modules.system.errors import DarkroomError
+from modules.system.paths import PROGRAM_ROOT
+from tests.builders.configs import small_config
+from tests.builders.runs import Ran, assert_equal_tensors, run
+from tests.builders.ssh import SSHD, WHY_NOT, Server, accept_key, machine_environment, ssh_server
+from trainer.commands import BackupNow, Pause, Resume, SampleNow, Stop
+from trainer.events import (
+    BackupSaved,
+    DownloadProgress,
+    Event,
+    ModelSaved,
+    PhaseChanged,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+    SampleReady,
+    StepFinished,
+    WarningRaised,
+)
+from trainer.launch import RunRequest
+from trainer.remote.connection import Connection
+from trainer.remote.following import fetch_now, follow, resume_run_there, train_there
+from trainer.remote.line import Line
+from trainer.remote.record import RemotesFile
+from trainer.run_folder.elsewhere import elsewhere_of
+from trainer.run_folder.event_log import read_events
+from trainer.run_folder.inbox import INBOX_FILE, send
+from trainer.run_folder.records import read_record, run_dirs
+
+pytestmark = [pytest.mark.skipif(SSHD is None, reason=WHY_NOT), pytest.mark.full]
+PROMPT = {"prompt": "a disc", "width_px": 64, "height_px": 64, "steps": 1, "sampler": "ddim"}
+NUM_STEPS = 6
+
+
+@pytest.fixture
+def server(tmp_path: Path, home_dir: Path) -> Iterator[Server]:
+    """A machine whose host key is accepted, with the user's folders of the tests."""
+    (tmp_path / "server").mkdir()
+    with ssh_server(tmp_path / "server", tmp_path / "machine", machine_environment(home_dir)) as running:
+        accept_key(running)
+        yield running
+
+
+@pytest.fixture(scope="module")
+def expected(tiny_sd: Path, images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The result of the run on this machine."""
+    folder = tmp_path_factory.mktemp("here")
+    finished: Ran = run(config_of(folder, tiny_sd, images))
+    assert isinstance(finished.ending, RunFinished), finished.ending
+    return folder / "out" / "lora.safetensors"
+
+
+@pytest.fixture
+def config(tiny_sd: Path, images: Path, tmp_path: Path) -> Config:
+    return config_of(tmp_path / "there", tiny_sd, images)
+
+
+def config_of(folder: Path, model: Path, images: Path) -> Config:
+    return small_config(folder, model=model, images=images, sampling={"prompts": [PROMPT], "at_end": True})
+
+
+def assert_same_result(expected: Path, config: Config) -> None:
+    one, other = (read_safetensors(Path(path))[0] for path in (expected, config.output.destination))
+    assert_equal_tensors(one, other)
+
+
+def run_dir_of(config: Config) -> Path:
+    [run_dir] = run_dirs(Path(config.general.workspace_dir))
+    return run_dir
+
+
+def assert_same_log(config: Config) -> None:
+    """Assert that the log here has every event of the log there, each once."""
+    run_dir = run_dir_of(config)
+    elsewhere = elsewhere_of(run_dir)
+    assert elsewhere is not None
+    [there] = run_dirs(Path(elsewhere.folder) / "workspace")
+    here = [type(event).__name__ for event in read_events(run_dir)]
+    assert here == [type(event).__name__ for event in read_events(there)]
+    assert [e.step for e in read_events(run_dir) if isinstance(e, StepFinished)] == [1, 2, 3, 4, 5, 6]
+
+
+def processes_of(config: Config) -> list[psutil.Process]:
+    """The processes that train a run on its machine."""
+    elsewhere = elsewhere_of(run_dir_of(config))
+    assert elsewhere is not None
+    return [p for p in psutil.process_iter() if _trains(p, elsewhere.folder)]
+
+
+def _trains(process: psutil.Process, job: str) -> bool:
+    try:
+        return any(job in word for word in process.cmdline())
+    except psutil.Error:
+        return False
+
+
+def test_a_run_is_trained_there_as_here(server: Server, config: Config, expected: Path, tmp_path: Path) -> None:
+    events: list[Event] = []
+    train_there(server.remote, RunRequest(config), Line(events.append))
+    assert isinstance(events[-1], RunFinished), events[-1]
+    assert_same_result(expected, config)
+    run_dir = run_dir_of(config)
+    assert read_record(run_dir).status.is_complete
+    assert [e.step for e in events if isinstance(e, StepFinished)] == [1, 2, 3, 4, 5, 6]
+    assert all(Path(e.path).is_file() for e in events if isinstance(e, SampleReady | ModelSaved))
+    assert [type(e) for e in read_events(run_dir)][-1] is RunFinished
+    for text in ("events.jsonl", "recipe.json", "results.json", "config.json"):
+        assert str(tmp_path / "machine") not in (run_dir / text).read_text(), text
+
+
+class CutOnRead(Connection):
+    """A connection that is cut when the first file is fetched."""
+
+    server: Server
+    num_cuts = 0
+
+    def call(self, request: str, content: bytes = b"", **arguments: Any) -> tuple[Any, bytes]:
+        if request == "read" and not CutOnRead.num_cuts:
+            CutOnRead.num_cuts = self.server.cut()
+        return super().call(request, content, **arguments)
+
+
+def test_a_connection_that_is_cut_in_each_phase_changes_nothing(
+    server: Server, config: Config, expected: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.remote.trees._PART_BYTES", 20_000)
+    cuts: list[str] = []
+
+    def emit(event: Event) -> None:
+        for phase, kind in (("upload", DownloadProgress), ("training", StepFinished)):
+            if isinstance(event, kind) and phase not in cuts and not (phase == "upload" and event.done_mb < 6.5):
+                cuts.append(phase)
+                assert server.cut()
+        events.append(event)
+
+    events: list[Event] = []
+    CutOnRead.server = server
+    train_there(server.remote, RunRequest(config), Line(emit), connect=CutOnRead)
+    assert isinstance(events[-1], RunFinished), events[-1]
+    assert cuts == ["upload", "training"]
+    assert CutOnRead.num_cuts
+    lost = [e for e in events if isinstance(e, WarningRaised) and "was lost" in e.message]
+    assert len(lost) == 3
+    assert_same_result(expected, config)
+    assert_same_log(config)
+
+
+def test_a_killed_follower_loses_nothing(server: Server, config: Config, expected: Path, tmp_path: Path) -> None:
+    RemotesFile().add(server.remote)
+    save_file(config, tmp_path / "config.json")
+    command = [sys.executable, "-m", "trainer", "train", str(tmp_path / "config.json"), "--on", "box", "--json-lines"]
+    with subprocess.Popen(command, cwd=PROGRAM_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as here:
+        assert here.stdout is not None
+        assert any('"StepFinished"' in line for line in here.stdout)
+        here.kill()
+    run_dir = run_dir_of(config)
+    assert read_record(run_dir).status.value == "elsewhere"
+    events: list[Event] = []
+    follow(server.remote, run_dir, Line(events.append))
+    assert isinstance(events[-1], RunFinished), events[-1]
+    assert_same_result(expected, config)
+    assert_same_log(config)
+    events.clear()
+    follow(server.remote, run_dir, Line(events.append))  # once more: there is nothing new
+    assert [type(e) for e in events] == [RunFinished]
+
+
+def test_a_killed_run_is_reported_and_resumed_there(server: Server, config: Config, expected: Path) -> None:
+    config = replace_backups(config)
+    events: list[Event] = []
+
+    def kill(event: Event) -> None:
+        events.append(event)
+        if isinstance(event, BackupSaved) and event.step == 2:
+            for process in processes_of(config):
+                process.send_signal(signal.SIGKILL)
+
+    train_there(server.remote, RunRequest(config), Line(kill))
+    assert isinstance(events[-1], RunFailed), events[-1]
+    assert events[-1].is_crash
+    run_dir = run_dir_of(config)
+    assert read_record(run_dir).status.value == "crashed"
+    resume_run_there(server.remote, run_dir, Line(events.append))
+    assert isinstance(events[-1], RunFinished), events[-1]
+    assert_same_result(expected, config)
+    with Connection(server.remote) as connection:
+        fetch_now(connection, run_dir, ("backup",))
+    backup = read_record(run_dir).newest_backup
+    assert backup is not None
+    assert run(replace_epochs(config, 3), resume_from=backup.path).finished.step == NUM_STEPS * 3 // 2
+
+
+def replace_backups(config: Config) -> Config:
+    every = config.backup.every.model_copy(update={"unit": "step", "number": 2})
+    return config.model_copy(update={"backup": config.backup.model_copy(update={"every": every})})
+
+
+def replace_epochs(config: Config, epochs: int) -> Config:
+    return config.model_copy(update={"training": config.training.model_copy(update={"epochs": epochs})})
+
+
+def test_commands_work_as_here(server: Server, config: Config) -> None:
+    """Sample now and Back up now, Pause and its end, Stop; two followers; through the inbox of the run's folder."""
+    config = replace_epochs(config, 200)
+    events: list[Event] = []
+    seen: set[type[Event]] = set()
+
+    def act(event: Event) -> None:
+        events.append(event)
+        is_first, inbox = type(event) not in seen, run_dir_of(config) / INBOX_FILE if len(events) > 9 else None
+        seen.add(type(event))
+        if inbox is None:
+            return
+        match event:
+            case StepFinished() if is_first:
+                send(inbox, SampleNow())
+                send(inbox, BackupNow())
+                with pytest.raises(DarkroomError, match="in use by another run"):
+                    follow(server.remote, run_dir_of(config), Line(events.append))
+            case BackupSaved() if is_first:
+                send(inbox, Pause())
+            case PhaseChanged(phase="paused"):
+                send(inbox, Resume())
+                send(inbox, Stop())
+
+    train_there(server.remote, RunRequest(config), Line(act))
+    assert isinstance(events[-1], RunFinished), events[-1]
+    assert events[-1].outcome == "stopped"
+    assert {SampleReady, BackupSaved} <= seen
+    assert any(isinstance(e, PhaseChanged) and e.phase == "paused" for e in events)
+
+
+def test_what_the_machine_refuses_leaves_no_folder(server: Server, config: Config) -> None:
+    concept = config.concepts[0].model_copy(update={"path": "/nowhere/images"})
+    events: list[Event] = []
+    train_there(server.remote, RunRequest(config.model_copy(update={"concepts": (concept,)})), Line(events.append))
+    assert isinstance(events[-1], RunFailed), events[-1]
+    assert events[-1].message.startswith("On box: ")
+    assert "/nowhere/images" in events[-1].message
+    assert not run_dirs(Path(config.general.workspace_dir))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
+    """A function that mounts a small disk, always at the same folder; only an administrator can."""
+    folder, mounted = tmp_path / "disk", list[int]()
+    folder.mkdir()
+
+    def mount(megabytes: int) -> Path:
+        command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)]
+        if os.geteuid() or subprocess.run(command, capture_output=True, check=False).returncode:
+            pytest.skip("A small disk cannot be mounted here: that needs an administrator.")
+        mounted.append(megabytes)
+        return folder
+
+    yield mount
+    for _ in mounted:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_full_disk_there_is_one_sentence(server: Server, config: Config, small_disk: Callable[[int], Path]) -> None:
+    remote = replace(server.remote, folder=str(small_disk(2)))
+    with pytest.raises(DarkroomError, match=r"The disk of box is too full: .* needed") as refused:
+        train_there(remote, RunRequest(config), Line(lambda event: None))
+    assert "Free some space there" in refused.value.advice
+
+    class Boasting(Connection):
+        """A connection to a disk that fills while files are sent."""
+
+        def call(self, request: str, content: bytes = b"", **arguments: Any) -> tuple[Any, bytes]:
+            answer = super().call(request, content, **arguments)
+            if request == "missing":
+                answer[0]["free_bytes"] = 10**12
+            return answer
+
+    small_disk(8)
+    with pytest.raises(DarkroomError, match="The disk of box is full"):
+        train_there(remote, RunRequest(config), Line(lambda event: None), connect=Boasting)
+    assert not run_dirs(Path(config.general.workspace_dir))
+
+
+def test_a_disk_that_is_full_during_the_run_is_one_sentence(
+    server: Server, config: Config, small_disk: Callable[[int], Path]
+) -> None:
+    folder = small_disk(64)
+    remote = replace(server.remote, folder=str(folder))
+    events: list[Event] = []
+
+    def fill(event: Event) -> None:
+        events.append(event)
+        if isinstance(event, RunStarted):
+            with (folder / "filler").open("wb", buffering=0) as file:
+                try:
+                    while True:
+                        file.write(bytes(4096))
+                except OSError:
+                    return
+
+    train_there(remote, RunRequest(config), Line(fill))
+    assert isinstance(events[-1], RunFailed), events[-1]
+    assert "On box: " in events[-1].message
+    assert f"The disk is full: {folder}" in events[-1].message

@@ -1,0 +1,224 @@
+"""Machines that runs are trained on over SSH: records, connections to a real server, files in both directions."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from modules.config.codec import decode
+from modules.system.errors import DarkroomError
+from modules.system.paths import known_hosts_file
+from tests.builders.ssh import SSHD, WHY_NOT, Server, accept_key, ssh_server
+from trainer.__main__ import main
+from trainer.remote import agent
+from trainer.remote.connection import Connection, ConnectionLostError
+from trainer.remote.fetching import RunFiles, checked_name
+from trainer.remote.host_keys import fingerprints, is_known, offered_keys
+from trainer.remote.inputs import config_there, inputs_of, program_tree
+from trainer.remote.record import Remote, RemotesFile, problem_of
+from trainer.remote.trees import SentFile, Tree, send_trees
+from trainer.run_folder.elsewhere import Elsewhere
+
+needs_server = pytest.mark.skipif(SSHD is None, reason=WHY_NOT)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("ssh")
+    with ssh_server(folder, folder / "machine", {"PYTHONDONTWRITEBYTECODE": "1"}) as running:
+        yield running
+
+
+def tree_of(folder: Path, **contents: bytes) -> Tree:
+    folder.mkdir(exist_ok=True)
+    for name, content in contents.items():
+        (folder / name).write_bytes(content)
+    files = [SentFile(name, folder / name, len(content), 1) for name, content in contents.items()]
+    return Tree(tuple(files))
+
+
+@needs_server
+def test_a_host_key_is_accepted_once_and_a_changed_one_is_refused(
+    server: Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.remote.checking._TORCH", "print('2.0', 0)")  # its import takes seconds
+    remote = server.remote
+    with pytest.raises(DarkroomError, match=r"The host key of box is not known\."):
+        Connection(remote)
+    RemotesFile().add(remote)
+    [shown] = fingerprints(offered_keys(remote))
+    assert main(["remote", "check", "box", "--accept", "SHA256:another"]) == 1
+    assert shown in capsys.readouterr().out
+    assert not is_known(remote)
+    main(["remote", "check", "box", "--accept", shown.split()[1]])
+    assert is_known(remote)
+    listed = capsys.readouterr().out
+    assert "127.0.0.1 answers." in listed
+    assert "GB free in" in listed
+    assert "PyTorch 2.0, which finds 0 CUDA devices." in listed
+    server.new_host_key()
+    with pytest.raises(DarkroomError, match="The host key of box is another one than before") as refused:
+        Connection(remote)
+    assert "remote check box --new-key" in refused.value.advice
+    before = known_hosts_file().read_text()
+    [shown] = fingerprints(offered_keys(remote))
+    main(["remote", "check", "box", "--new-key", "--accept", shown.split()[1]])
+    assert len(known_hosts_file().read_text().splitlines()) == len(before.splitlines()) == 1
+
+
+@needs_server
+@pytest.mark.full
+def test_each_reason_for_no_connection_is_a_sentence(server: Server) -> None:
+    accept_key(server)
+    remote = server.remote
+    wrong_key = replace(remote, key_file=str(server.folder / "host"))
+    with pytest.raises(DarkroomError, match="box does not accept the key"):
+        Connection(wrong_key)
+    with pytest.raises(DarkroomError, match="box has no Python at /nowhere/python"):
+        Connection(replace(remote, python="/nowhere/python"))
+    with pytest.raises(ConnectionLostError, match="refused"):
+        Connection(replace(remote, port=1))
+
+
+@needs_server
+def test_files_are_sent_once_and_from_where_a_lost_connection_ended(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.remote.trees._PART_BYTES", 1000)
+    accept_key(server)
+    large = bytes(range(256)) * 40
+    first = tree_of(tmp_path / "one", large=large, small=b"caption")
+    sent: list[float] = []
+
+    def send(connection: Connection, tree: Tree, *, cut_after_mb: float = 1) -> str:
+        def progress(event: object) -> None:
+            sent.append(event.done_mb)  # type: ignore[attr-defined]
+            if sent[-1] >= cut_after_mb:
+                server.cut()
+
+        [place] = send_trees(connection, [tree], cache_dir=None, progress=progress)
+        return place
+
+    with Connection(server.remote) as connection, pytest.raises(ConnectionLostError):
+        send(connection, first, cut_after_mb=0.005)
+    sent.clear()
+    with Connection(server.remote) as connection:
+        place = send(connection, first)
+        assert sent[0] >= 0.005  # the earlier parts were there
+        assert Path(place, "large").read_bytes() == large
+        sent.clear()
+        other = send(connection, tree_of(tmp_path / "two", renamed=large, small=b"another"))
+        assert sent == [pytest.approx(7e-6)]  # the caption alone
+        assert {p.name for p in Path(place).iterdir()} == {"large", "small"}  # which a run may be reading
+        assert Path(other, "small").read_bytes() == b"another"
+        facts = connection.call("files", folder=place, without=[])[0]
+        files = RunFiles(connection, place, tmp_path / "fetched", lambda text: text)
+        files.sync()
+        assert (tmp_path / "fetched" / "large").read_bytes() == large
+        assert [name for name, *_ in facts] == ["large", "small"]
+        shutil.rmtree(place)
+        with pytest.raises(DarkroomError, match=r"box reports: .*No such file"):
+            connection.call("read", path=f"{place}/large", offset=0, size=1)
+
+
+def test_the_program_is_sent_by_its_content() -> None:
+    """So another commit is another program, and a run that trains there keeps its own."""
+    names = {file.name for file in program_tree().files}
+    assert {"trainer/__main__.py", "launcher/__main__.py", "modules/config/schema.py", "pyproject.toml"} <= names
+    assert not any(name.startswith(("ui/", "tests/")) or name.endswith(".pyc") for name in names)
+
+
+def test_a_config_gets_the_paths_of_the_machine(tmp_path: Path) -> None:
+    images, model = tmp_path / "images", tmp_path / "model.safetensors"
+    images.mkdir()
+    for file in (images / "a.png", images / "a.txt", images / "notes.docx", images / ".hidden.png", model):
+        file.write_bytes(b"x")
+    config = decode(
+        {
+            "darkroom_version": 7,
+            "model": {"base_model": str(model)},
+            "concepts": [{"path": str(images)}, {"path": "/nowhere", "enabled": False}, {"path": str(images)}],
+            "output": {"destination": "models/lora.safetensors"},
+        }
+    ).config
+    inputs = inputs_of(config)
+    assert [i.settings for i in inputs] == [("model.base_model",), ("concepts.0.path", "concepts.2.path")]
+    assert [f.name for f in inputs[1].tree.files] == ["images/a.png", "images/a.txt"]
+    there = config_there(config, inputs, ["/r/t1", "/r/t2"], folder="/r", job="/r/j", num_devices=2)
+    assert there.model.base_model == "/r/t1/model.safetensors"
+    assert [c.path for c in there.concepts] == ["/r/t2/images", "/nowhere", "/r/t2/images"]
+    assert (there.general.workspace_dir, there.general.cache_dir) == ("/r/j/workspace", "/r/cache")
+    assert there.output.destination == "/r/j/result/lora.safetensors"
+    assert there.multi_gpu.enabled
+    assert there.multi_gpu.device_indexes == "0,1"
+
+
+def test_texts_of_the_machine_get_the_paths_of_here(tmp_path: Path) -> None:
+    elsewhere = Elsewhere("box", "j", "/r/j", "/home/Ü/lora.safetensors", {"/r/t2/images": "/data/Ü"})
+    line = json.dumps({"a": "/r/t2/images/a.png", "b": "/r/j/result/lora.safetensors", "c": "/r/j/workspace/runs/1/x"})
+    here = json.loads(elsewhere.in_words_of_here(line, "/r/j/workspace/runs/1", tmp_path))
+    assert here == {"a": "/data/Ü/a.png", "b": "/home/Ü/lora.safetensors", "c": f"{tmp_path}/x"}
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/../../x", "a\\b", "c:x"])
+def test_no_file_of_the_machine_is_written_outside_of_its_folder(name: str) -> None:
+    with pytest.raises(DarkroomError, match="not valid"):
+        checked_name(name)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"name": "a b"}, {"host": "-oProxyCommand=x"}, {"host": ""}, {"user": "-l"}, {"port": 70000}, {"folder": " "}],
+)
+def test_a_record_that_is_not_valid_is_refused(change: dict[str, object], tmp_path: Path) -> None:
+    file = RemotesFile(tmp_path / "remotes.json")
+    remote = Remote("box", "host")
+    assert not problem_of(remote)
+    with pytest.raises(DarkroomError):
+        file.add(replace(remote, **change))  # type: ignore[arg-type]
+
+
+def test_records_are_kept_and_a_damaged_file_is_not_overwritten(tmp_path: Path) -> None:
+    file = RemotesFile(tmp_path / "remotes.json")
+    file.add(Remote("box", "host", 22, "me", "~/.ssh/id", "~/d", "python3", 2, 0.5))
+    file.add(Remote("a", "other"))
+    assert [remote.name for remote in file.read()] == ["a", "box"]
+    assert file.find("box").num_devices == 2
+    file.remove("a")
+    with pytest.raises(DarkroomError, match="There is no machine 'a'"):
+        file.find("a")
+    file.path.write_text("{")
+    with pytest.raises(DarkroomError, match="cannot be read"):
+        file.add(Remote("c", "host"))
+    assert file.path.read_text() == "{"
+
+
+def test_the_cloud_settings_of_onetrainer_become_a_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "config.json"
+    cloud = {"enabled": True, "remote_dir": "/workspace/", "file_sync": "NATIVE_SCP", "on_finish": "DELETE"}
+    file.write_text(json.dumps({"__version": 9, "cloud": cloud}))
+    assert main(["remote", "import", "pod", str(file)]) == 2
+    assert "does not name the host" in capsys.readouterr().err
+    secrets = {
+        "cloud": {"host": "1.2.3.4", "port": "2222", "user": "root", "key_file": "~/.ssh/id", "api_key": "secret1"}
+    }
+    file.write_text(json.dumps({"__version": 9, "cloud": cloud, "secrets": secrets}))
+    assert main(["remote", "import", "pod", str(file)]) == 0
+    assert "Without a counterpart here: file_sync, on_finish." in capsys.readouterr().out
+    assert RemotesFile().find("pod") == Remote("pod", "1.2.3.4", 2222, "root", "~/.ssh/id", "/workspace/darkroom")
+    assert "secret1" not in RemotesFile().path.read_text()
+    (tmp_path / "secrets.json").write_text(json.dumps(secrets))
+    main(["remote", "import", "other", str(tmp_path / "secrets.json")])
+    assert RemotesFile().find("other").host == "1.2.3.4"
+
+
+def test_the_agent_needs_nothing_of_ours() -> None:
+    source = Path(agent.__file__).read_text()
+    imported = {line.split()[1].split(".")[0] for line in source.splitlines() if line.startswith(("import ", "from "))}
+    assert imported <= sys.stdlib_module_names

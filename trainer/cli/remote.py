@@ -1,0 +1,292 @@
+"""remote: machines that runs are trained on over SSH, and the runs there."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+from modules.settings.field import Section, Setting
+from modules.system.errors import DarkroomError
+from modules.system.paths import from_root
+from modules.system.secrets_file import load_secrets
+from trainer import commands
+from trainer.cli.console import Console, JsonLines, Listener
+from trainer.cli.options import settings_verb
+from trainer.cli.program import FAILED, OK, STOPPED, verb_group
+from trainer.cli.signals import on_signal
+from trainer.commands import Stop, StopRequested
+from trainer.events import Event, RunFailed, RunFinished
+from trainer.jobs.spec import Argument, positional
+from trainer.launch import RunRequest
+from trainer.remote.checking import findings_of
+from trainer.remote.connection import Connection, ConnectionLostError
+from trainer.remote.following import fetch_now, follow, resume_run_there, train_there
+from trainer.remote.host_keys import accept, fingerprints, is_known, offered_keys
+from trainer.remote.line import Line
+from trainer.remote.onetrainer import machine_of
+from trainer.remote.record import DEFAULT_FOLDER, Remote, RemotesFile
+from trainer.run_folder.elsewhere import Elsewhere, elsewhere_of
+from trainer.run_folder.inbox import open_inbox
+from trainer.run_status import RunStatus
+
+MachineName = Annotated[str, Setting("Name", "The name of the machine."), positional("NAME")]
+RunFolder = Annotated[
+    str, Setting("Run", "The folder of the run on this computer.", path_kind="folder"), positional("RUN")
+]
+
+
+class MachineSettings(Section):
+    """A machine in the list."""
+
+    name: MachineName = ""
+
+
+class AddSettings(MachineSettings):
+    """The record of a machine."""
+
+    host: Annotated[
+        str, Setting("Host", "Its name, its address, or an alias in OpenSSH's config."), Argument(is_required=True)
+    ] = ""
+    port: Annotated[
+        int,
+        Setting("Port", "The port of its SSH server.", empty_means="of OpenSSH's config"),
+        Argument(metavar="NUMBER"),
+    ] = 0
+    user: Annotated[str, Setting("User", "Whom to log in as; by default as OpenSSH's config has it.")] = ""
+    key: Annotated[
+        str,
+        Setting("Key", "The file of a private key; by default the SSH agent's and the usual ones.", path_kind="file"),
+        Argument(metavar="FILE"),
+    ] = ""
+    folder: Annotated[str, Setting("Folder", "Where everything is kept there.")] = DEFAULT_FOLDER
+    python: Annotated[
+        str, Setting("Python", "A Python there that has all packages; without one an environment is made there.")
+    ] = ""
+    devices: Annotated[int, Setting("Devices", "How many devices a run uses there.")] = 1
+    price: Annotated[float, Setting("Price", "What it costs in an hour, in any currency.")] = 0.0
+
+
+class ImportSettings(MachineSettings):
+    """Where the record of a machine comes from."""
+
+    file: Annotated[
+        str, Setting("File", "A config of OneTrainer, or its secrets.json.", path_kind="file"), positional("FILE")
+    ] = ""
+
+
+class CheckSettings(MachineSettings):
+    """The check of a machine."""
+
+    accept: Annotated[
+        str,
+        Setting("Accept", "Accept the host key with this fingerprint, SHA256:..., without asking."),
+        Argument(metavar="FINGERPRINT"),
+    ] = ""
+    new_key: Annotated[
+        bool, Setting("New key", "Show the host key again, also if another one was accepted before.")
+    ] = False
+
+
+class FollowSettings(Section):
+    """A run on another machine."""
+
+    run_path: RunFolder = ""
+    json_lines: Annotated[
+        bool, Setting("JSON lines", "For programs: print events as JSON lines, read commands from standard input.")
+    ] = False
+    commands: Annotated[
+        str,
+        Setting("Commands", "With --json-lines: read commands from the end of this file."),
+        Argument(metavar="FILE"),
+    ] = ""
+
+
+class FetchSettings(Section):
+    """What is fetched of a run."""
+
+    run_path: RunFolder = ""
+    backups: Annotated[bool, Setting("Backups", "Fetch its backups, too.")] = False
+
+
+class StopSettings(Section):
+    """The run to stop."""
+
+    run_path: RunFolder = ""
+
+
+def _add(settings: AddSettings) -> int:
+    remote = Remote(
+        settings.name, settings.host, settings.port, settings.user, settings.key, settings.folder, settings.python,
+        settings.devices, settings.price,
+    )  # fmt: skip
+    RemotesFile().add(remote)
+    sys.stdout.write(f"{remote.name} is added. Check it with: remote check {remote.name}\n")
+    return OK
+
+
+def _import(settings: ImportSettings) -> int:
+    file = from_root(settings.file)
+    remote, left_out = machine_of(settings.name, file, load_secrets().secrets.cloud)
+    RemotesFile().add(remote)
+    sys.stdout.write(f"{remote.name} is added: {remote.address}, {remote.folder}.\n")
+    if left_out:
+        sys.stdout.write(f"Without a counterpart here: {', '.join(left_out)}.\n")
+    return OK
+
+
+def _list(_settings: Section) -> int:
+    known = RemotesFile().read()
+    if not known:
+        sys.stdout.write("There are no machines. Add one with: remote add NAME --host HOST\n")
+    for one in known:
+        port = f":{one.port}" if one.port else ""
+        price = f"  {one.price_per_hour:g} per hour" if one.price_per_hour else ""
+        sys.stdout.write(f"{one.name:16} {one.address}{port}  {one.folder}{price}\n")
+    return OK
+
+
+def _remove(settings: MachineSettings) -> int:
+    RemotesFile().remove(settings.name)
+    sys.stdout.write(f"{settings.name} is removed here. Its files stay on the machine.\n")
+    return OK
+
+
+def _check(settings: CheckSettings) -> int:
+    remote = RemotesFile().find(settings.name)
+    if (settings.new_key or not is_known(remote)) and not _accepts(remote, settings.accept):
+        sys.stdout.write("The key was not accepted, so nothing was sent.\n")
+        return FAILED
+    with _connected(remote) as connection:
+        found = findings_of(connection)
+    for finding in found:
+        sys.stdout.write(f"{'ok' if finding.is_good else '!':3} {finding.name:11} {finding.text}\n")
+    return OK if all(finding.is_good for finding in found if finding.name != "Cards") else FAILED
+
+
+def _accepts(remote: Remote, accepted: str) -> bool:
+    """Show the host key of a machine, and return whether the user accepts it."""
+    try:
+        lines = offered_keys(remote)
+    except ConnectionLostError as error:
+        raise _unreachable(remote, error) from error
+    shown = fingerprints(lines)
+    sys.stdout.write(f"{remote.host} has this host key:\n" + "".join(f"  {one}\n" for one in shown))
+    is_accepted = any(accepted in one.split() for one in shown) if accepted else False
+    if not accepted and sys.stdin.isatty():
+        sys.stdout.write("Compare it with the one that the machine's owner names.\n")
+        is_accepted = input("Accept it? [y/N] ").strip().lower() in ("y", "yes")
+    if is_accepted:
+        accept(lines)
+    return is_accepted
+
+
+def _connected(remote: Remote) -> Connection:
+    try:
+        return Connection(remote)
+    except ConnectionLostError as error:
+        raise _unreachable(remote, error) from error
+
+
+def _unreachable(remote: Remote, error: ConnectionLostError) -> DarkroomError:
+    advice = "Check that the machine runs, and its host, port and user: remote list."
+    return DarkroomError(f"{remote.name} cannot be reached: {error}.", advice=advice)
+
+
+def _run_at(path: str) -> tuple[Path, Elsewhere, Remote]:
+    run_dir = from_root(path)
+    elsewhere = elsewhere_of(run_dir)
+    if elsewhere is None:
+        raise DarkroomError(f"{run_dir} is not the folder of a run on another machine.")
+    return run_dir, elsewhere, RemotesFile().find(elsewhere.remote)
+
+
+def _attach(settings: FollowSettings) -> int:
+    run_dir, _, remote = _run_at(settings.run_path)
+    return _followed(lambda line: follow(remote, run_dir, line), remote, settings)
+
+
+def _resume(settings: FollowSettings) -> int:
+    run_dir, _, remote = _run_at(settings.run_path)
+    return _followed(lambda line: resume_run_there(remote, run_dir, line), remote, settings)
+
+
+def _fetch(settings: FetchSettings) -> int:
+    run_dir, _, remote = _run_at(settings.run_path)
+    with _connected(remote) as connection:
+        result = fetch_now(connection, run_dir, ("save", "backup") if settings.backups else ("save",))
+    sys.stdout.write(f"{run_dir} is up to date.\n" + (f"result: {result}\n" if result is not None else ""))
+    return OK
+
+
+def _stop(settings: StopSettings) -> int:
+    _, elsewhere, remote = _run_at(settings.run_path)
+    with _connected(remote) as connection:
+        connection.call("send", f"{commands.to_line(Stop())}\n".encode(), job=elsewhere.job)
+    sys.stdout.write(f"The run stops on {remote.name} after a backup. Follow it with: remote attach RUN\n")
+    return OK
+
+
+def train_on(request: RunRequest, name: str, *, json_lines: bool, commands_file: str) -> int:
+    """Train on another machine, as the verb train does here, and return the exit code."""
+    remote = RemotesFile().find(name)
+    settings = FollowSettings(json_lines=json_lines, commands=commands_file)
+    return _followed(lambda line: train_there(remote, request, line), remote, settings)
+
+
+def _followed(work: Callable[[Line], None], remote: Remote, settings: FollowSettings) -> int:
+    """Do work that follows a run, and return the exit code. A signal to end only ends this program."""
+    listener: Listener = JsonLines() if settings.json_lines else Console()
+    ending: list[RunFinished | RunFailed] = []
+
+    def emit(event: Event) -> None:
+        listener.show(event)
+        if isinstance(event, RunFinished | RunFailed):
+            ending.append(event)
+
+    line = Line(emit)
+    on_signal(line.leave)
+    try:
+        if settings.json_lines and settings.commands:
+            with open_inbox(from_root(settings.commands), line.commands, is_new=True):
+                work(line)
+        else:
+            if settings.json_lines:
+                threading.Thread(target=_read_commands, args=(line,), name="darkroom-commands", daemon=True).start()
+            work(line)
+    except StopRequested:
+        emit(RunFinished("stopped", 0, "Stopped before the run was started."))
+    finally:
+        listener.close()
+    if not ending:
+        sys.stderr.write(f"The run continues on {remote.name}. Follow it with: remote attach RUN\n")
+        return OK
+    status = ending[-1].status
+    return STOPPED if status is RunStatus.STOPPED else int(status.is_failure)
+
+
+def _read_commands(line: Line) -> None:
+    """Read commands from the parent process; when it has ended, the run is left as it is."""
+    for text in sys.stdin:
+        command = commands.from_line(text)
+        if command is not None:
+            line.commands.put(command)
+    line.leave()
+
+
+REMOTE = verb_group(
+    "train on other machines over SSH: remote add, check, list, remove, import; attach, fetch, stop, resume",
+    {
+        "add": settings_verb("add a machine, or change its record", AddSettings, _add),
+        "import": settings_verb("add the machine of OneTrainer's cloud settings", ImportSettings, _import),
+        "check": settings_verb("reach a machine, and list its disk, cards and Python", CheckSettings, _check),
+        "list": settings_verb("list the machines", Section, _list),
+        "remove": settings_verb("remove a machine from the list", MachineSettings, _remove),
+        "attach": settings_verb("follow a run on another machine", FollowSettings, _attach),
+        "fetch": settings_verb("fetch the files of a run on another machine", FetchSettings, _fetch),
+        "stop": settings_verb("stop a run on another machine", StopSettings, _stop),
+        "resume": settings_verb("resume a run on the machine where it is", FollowSettings, _resume),
+    },
+)

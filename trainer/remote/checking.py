@@ -1,0 +1,55 @@
+"""The check of another machine: whether it can be reached, its disk, its cards, its Python."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from modules.system.problem import count
+from trainer.remote.connection import Connection
+from trainer.remote.starting import OLDEST_PYTHON
+
+_TORCH = "import torch; print(torch.__version__, torch.cuda.device_count())"
+_LITTLE_BYTES = 20e9
+_SECONDS = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A line of the check: what was looked at, what was found, and whether a run can be trained like that."""
+
+    name: str
+    text: str
+    is_good: bool = True
+
+
+def findings_of(connection: Connection) -> list[Finding]:
+    """Return what is found on a machine. Raises ConnectionLostError."""
+    remote, facts = connection.remote, connection.facts
+    free_gb = facts["free_bytes"] / 1e9
+    cards = facts["cards"]
+    version = ".".join(map(str, facts["version"]))
+    is_new = tuple(facts["version"]) >= OLDEST_PYTHON
+    found = [
+        Finding("Connection", f"{remote.address} answers."),
+        Finding("Disk", f"{free_gb:,.1f} GB free in {facts['folder']}.", facts["free_bytes"] >= _LITTLE_BYTES),
+        Finding("Cards", "; ".join(cards) if cards else f"None: {facts['no_cards']}.", bool(cards)),
+        Finding("Python", f"{version} ({facts['python']}){'' if is_new else '; 3.11 or newer is needed'}.", is_new),
+    ]
+    if len(cards) < remote.num_devices and cards:
+        text = f"{count(remote.num_devices, 'device')} set, {count(len(cards), 'card')} found."
+        found.append(Finding("Devices", text, is_good=False))
+    return [*found, _packages(connection)]
+
+
+def _packages(connection: Connection) -> Finding:
+    folder, python = connection.facts["folder"], connection.facts["python"]
+    if not connection.remote.python:
+        python = f"{folder}/environment/bin/python"
+        if connection.call("command", arguments=["test", "-e", python], cwd="/", seconds=20)[0]:
+            return Finding("Packages", f"The first run installs them in {folder}/environment.")
+    code, printed = connection.call("command", arguments=[python, "-s", "-c", _TORCH], cwd="/", seconds=_SECONDS)
+    words = printed.decode(errors="replace").split()
+    if code or len(words) != 2:
+        text = "PyTorch cannot be loaded there. Choose another Python, or none: Darkroom then installs its own."
+        return Finding("Packages", text, is_good=False)
+    return Finding("Packages", f"PyTorch {words[0]}, which finds {count(int(words[1]), 'CUDA device')}.")

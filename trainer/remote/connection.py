@@ -1,0 +1,208 @@
+"""A connection to a machine: OpenSSH's own client, with our agent at its other end.
+
+One connection carries everything, one request after another, so no multiplexing is needed, which the client of Windows
+does not have. Keys, agents, jump hosts and aliases are those of OpenSSH and its config. It never prompts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from modules.system.errors import DarkroomError
+from modules.system.paths import known_hosts_file
+from modules.system.problem import cut
+from trainer.remote import agent
+from trainer.remote.record import Remote
+
+_OPTIONS = (
+    "BatchMode=yes",
+    "StrictHostKeyChecking=yes",
+    "GlobalKnownHostsFile=none",
+    "UpdateHostKeys=no",
+    "ConnectTimeout=20",
+    "ServerAliveInterval=15",
+    "ServerAliveCountMax=3",
+    "ControlPath=none",
+    "ClearAllForwardings=yes",
+    "ForwardAgent=no",
+    "LogLevel=ERROR",
+)
+_NO_SPACE, _QUOTA = 28, 122
+_NO_CONSOLE = getattr(subprocess, "CREATE_NO_WINDOW", 0)  # of Windows
+_MAX_NOISE_LINES = 200  # which a shell's startup files print
+_BOOT = "import sys; i = sys.stdin.buffer; exec(compile(i.read(int(i.readline())), 'agent', 'exec'))"
+
+
+class ConnectionLostError(Exception):
+    """The connection has ended, or there is none; the reason is its text. Trying it again may help."""
+
+
+class Connection:
+    """An open connection. Not thread-safe. Close it, or use it as a context."""
+
+    def __init__(self, remote: Remote) -> None:
+        """Connect. Raises DarkroomError if that needs a decision of the user, ConnectionLostError for all else."""
+        self.remote = remote
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the connection
+        python = remote.python or "python3"
+        command = " ".join([*map(shlex.quote, shlex.split(python)), "-u", "-c", shlex.quote(_BOOT)])
+        self.process: subprocess.Popen[bytes] = subprocess.Popen(
+            [*ssh_command(remote), "-T", "--", remote.host, command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            creationflags=_NO_CONSOLE,
+            start_new_session=True,  # Ctrl-C is for this process
+        )
+        try:
+            self._begin()
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self) -> None:
+        source = Path(agent.__file__).read_bytes()
+        self._write(f"{len(source)}\n".encode() + source)
+        for _ in range(_MAX_NOISE_LINES):
+            if self._read_line().strip() == agent.READY.encode():
+                break
+        self.facts: dict[str, Any] = self.call("hello", folder=self.remote.folder)[0]
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connection; what runs there continues."""
+        for stream in (self.process.stdin, self.process.stdout):
+            with contextlib.suppress(OSError, ValueError):
+                stream.close()  # type: ignore[union-attr]
+        with contextlib.suppress(OSError):
+            self.process.terminate()
+        self.process.wait()
+        self._errors.close()
+
+    def call(self, request: str, content: bytes = b"", **arguments: Any) -> tuple[Any, bytes]:
+        """Return the agent's answer to a request, and its bytes.
+
+        Raises DarkroomError for what went wrong there, ConnectionLostError if there is no answer.
+        """
+        self._write(json.dumps({"request": request, **arguments, "body": len(content)}).encode() + b"\n" + content)
+        try:
+            answer = json.loads(self._read_line())
+            size = answer["body"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConnectionLostError("the other end did not answer as expected") from error
+        body = self._stream.read(size)
+        if len(body) < size:
+            raise self._lost()
+        if "reason" in answer:
+            raise self._error_of(answer)
+        return answer["result"], body
+
+    @property
+    def _stream(self) -> IO[bytes]:
+        assert self.process.stdout is not None
+        return self.process.stdout
+
+    def _write(self, content: bytes) -> None:
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(content)
+            self.process.stdin.flush()
+        except (OSError, ValueError):
+            raise self._lost() from None
+
+    def _read_line(self) -> bytes:
+        line = self._stream.readline()
+        if not line.endswith(b"\n"):
+            raise self._lost()
+        return line
+
+    def _error_of(self, answer: dict[str, Any]) -> DarkroomError:
+        name, path = self.remote.name, answer.get("path", "")
+        if answer.get("errno") in (_NO_SPACE, _QUOTA):
+            folder = self.remote.folder
+            return DarkroomError(
+                f"The disk of {name} is full: {folder}.", advice="Free some space there, and try again."
+            )
+        what = f"{path}: " if path else ""
+        return DarkroomError(f"{name} reports: {what}{answer['reason']}.", advice="Check the folder on that machine.")
+
+    def _lost(self) -> Exception:
+        """Return why the connection has ended: a decision of the user, or anything that may pass."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(5)
+        self._errors.seek(0)
+        return reason_of(self.remote, self._errors.read().decode(errors="replace"))
+
+
+def ssh_command(remote: Remote, *, known_hosts: Path | None = None) -> list[str]:
+    """Return the command of OpenSSH's client for a machine, without its host. Raises DarkroomError if there is none."""
+    ssh = shutil.which("ssh")
+    if ssh is None:
+        raise DarkroomError("OpenSSH's client was not found.", advice="Install it: the package openssh-client.")
+    options = [*_OPTIONS, f'UserKnownHostsFile="{known_hosts or known_hosts_file()}"']
+    command = [ssh, *(word for option in options for word in ("-o", option))]
+    command += ["-p", str(remote.port)] if remote.port else []
+    command += ["-l", remote.user] if remote.user else []
+    if remote.key_file:
+        command += ["-i", str(Path(remote.key_file).expanduser()), "-o", "IdentitiesOnly=yes"]
+    return command
+
+
+_WANTS_USER = (
+    (
+        r"HOST IDENTIFICATION HAS CHANGED",
+        "The host key of {name} is another one than before: another machine may answer at {host}. Nothing was sent.",
+        "If you know why it has changed, such as a new installation, accept the new one with: remote check {name} "
+        "--new-key",
+    ),
+    (
+        r"Host key verification failed|No .* host key is known",
+        "The host key of {name} is not known.",
+        "See and accept it with: remote check {name}",
+    ),
+    (
+        r"Permission denied|Too many authentication failures",
+        "{name} does not accept the key.",
+        "Add your public key to ~/.ssh/authorized_keys there, or choose another key with --key. A key with a "
+        "passphrase must be in the SSH agent (ssh-add).",
+    ),
+    (
+        r"(UNPROTECTED PRIVATE KEY|bad permissions)",
+        "The key file of {name} can be read by others, so OpenSSH does not use it.",
+        "Make it readable by you alone: chmod 600 {key}",
+    ),
+    (
+        r"python\S*: (command )?not found|not found: \S*python|No such file or directory.*python|python.*No such file",
+        "{name} has no Python at {python}.",
+        "Install Python 3.11 or newer there, or name another one with --python.",
+    ),
+)
+
+
+def reason_of(remote: Remote, printed: str) -> Exception:
+    """Return the error of a connection from what OpenSSH has printed."""
+    names = {
+        "name": remote.name,
+        "host": remote.host,
+        "key": remote.key_file,
+        "python": remote.python or "python3",
+    }
+    for pattern, message, advice in _WANTS_USER:
+        if re.search(pattern, printed):
+            return DarkroomError(message.format(**names), advice=advice.format(**names))
+    lines = [line.strip() for line in printed.splitlines() if line.strip()]
+    return ConnectionLostError(cut(lines[-1], max_chars=200).rstrip(".") if lines else "the connection was closed")

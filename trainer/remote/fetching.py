@@ -1,0 +1,141 @@
+"""Files of a run that are fetched from another machine: each whole, and with the digest that it has there."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+
+from modules.system.atomic import copy_file, copy_folder, make_folder, remove_quietly, write_text
+from modules.system.errors import DarkroomError
+from trainer.remote.agent import digest_of
+from trainer.remote.connection import Connection
+from trainer.run_folder.backup import MANIFEST
+from trainer.run_folder.destination import DESTINATION_FILE, may_write
+from trainer.run_folder.elsewhere import LINK_FILE
+from trainer.run_folder.event_log import EVENTS_FILE
+from trainer.run_folder.inbox import INBOX_FILE
+from trainer.run_folder.result import sha256_of
+from trainer.run_folder.run_dir import RUN_FILE
+from trainer.run_folder.run_lock import LOCK_FILE
+
+_PART_BYTES = 4 << 20
+_TEXTS = frozenset({".json", ".jsonl", ".txt", ".csv"})
+_LARGE = ("backup", "save")
+_OF_HERE = (EVENTS_FILE, INBOX_FILE, LOCK_FILE, RUN_FILE, DESTINATION_FILE, LINK_FILE, "config.json", "launch.json")
+_RESULT = ".result"
+
+Translate = Callable[[str], str]
+
+
+class RunFiles:
+    """The files of a run: here in its folder, and there."""
+
+    def __init__(self, connection: Connection, there: str, run_dir: Path, translate: Translate) -> None:
+        self._connection, self._there, self._run_dir, self._translate = connection, there, run_dir, translate
+        self._have: dict[str, tuple[int, int]] = {}
+
+    def sync(self, *, with_large: Collection[str] = ()) -> None:
+        """Fetch what is new or changed. Backups and saved models only `with_large`.
+
+        Raises DarkroomError, ConnectionLostError, OSError.
+        """
+        without = [*(name for name in _LARGE if name not in with_large)]
+        for name, size, mtime_ns in self._connection.call("files", folder=self._there, without=without)[0]:
+            here = self._run_dir / checked_name(name)
+            is_ours = name in _OF_HERE or PurePosixPath(name).name.startswith(".")
+            if is_ours or self._have.get(name) == (size, mtime_ns) or _is_equal(here, size, mtime_ns):
+                continue
+            self._fetch(f"{self._there}/{name}", size, mtime_ns, here)
+            self._have[name] = (size, mtime_ns)
+        for manifest in (self._run_dir / "backup").glob(f"*/{MANIFEST}") if "backup" in with_large else ():
+            _sign_again(manifest)
+
+    def fetch_result(self, there: str, destination: Path) -> Path | None:
+        """Fetch the result, and put it in its place; return where it is then, None if there is none yet.
+
+        A place that is taken by another file meanwhile, or cannot be written, is left as it is: then the result stays
+        in the run's folder.
+        """
+        files = self._connection.call("files", folder=there, without=[])[0]
+        kept = self._run_dir / _RESULT
+        for name, size, mtime_ns in files:
+            here = kept / checked_name(name)
+            if not _is_equal(here, size, mtime_ns):
+                self._fetch(f"{there}/{name}", size, mtime_ns, here, is_result=True)
+        if not files or not (kept / destination.name).exists():
+            return None
+        if may_write(destination, self._run_dir):
+            with suppress(OSError):
+                _move(kept, destination.parent)
+                return destination
+        _move(kept, self._run_dir / "save")
+        return self._run_dir / "save" / destination.name
+
+    def _fetch(self, there: str, size: int, mtime_ns: int, here: Path, *, is_result: bool = False) -> None:
+        """Fetch the first bytes of a file, from where an earlier connection has ended. Raises DarkroomError."""
+        make_folder(here.parent)
+        part = here.with_name(f".{here.name}.{mtime_ns:x}.{size:x}")
+        for other in here.parent.iterdir():
+            if other.name.startswith(f".{here.name}.") and other != part:
+                remove_quietly(other)  # of another version of it
+        offset = part.stat().st_size if part.exists() else 0
+        with part.open("ab") as file:
+            while offset < size:
+                chunk = min(_PART_BYTES, size - offset)
+                content = self._connection.call("read", path=there, offset=offset, size=chunk)[1]
+                if not content:
+                    break
+                file.write(content)
+                offset += len(content)
+        if digest_of(part) != self._connection.call("digest", path=there, size=size)[0]:
+            part.unlink()
+            if not is_result:
+                return  # it is being written anew: the next time
+            raise DarkroomError(f"{there} changed while it was fetched.", advice="Try it again: remote fetch.")
+        if here.suffix in _TEXTS and not is_result:
+            with suppress(UnicodeDecodeError):
+                part.write_text(self._translate(part.read_text(encoding="utf-8")), encoding="utf-8")
+        os.utime(part, ns=(mtime_ns, mtime_ns))
+        part.replace(here)
+
+
+def checked_name(name: str) -> str:
+    """Return a name of a file from another machine. Raises DarkroomError if it leads out of its folder."""
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name:
+        raise DarkroomError(f"The other machine has a file with a name that is not valid here: {name!r}.")
+    return name
+
+
+def _is_equal(here: Path, size: int, mtime_ns: int) -> bool:
+    """Return whether a file was fetched earlier. Texts have another size here, with other paths in them."""
+    try:
+        status = here.stat()
+    except OSError:
+        return False
+    return status.st_mtime_ns == mtime_ns and (status.st_size == size or here.suffix in _TEXTS)
+
+
+def _move(folder: Path, to: Path) -> None:
+    """Move what is in a folder, atomically, over what is there. Raises OSError."""
+    for source in sorted(folder.iterdir()):
+        if source.is_dir():
+            copy_folder(source, to / source.name)
+        elif not source.name.startswith("."):
+            copy_file(source, to / source.name)
+    remove_quietly(folder)
+
+
+def _sign_again(manifest: Path) -> None:
+    """Write the digests of the texts of a fetched backup, whose paths are those of this machine now."""
+    content = json.loads(manifest.read_text(encoding="utf-8"))
+    for name, facts in content["files"].items():
+        file = manifest.parent / checked_name(name)
+        if file.suffix in _TEXTS and file.is_file():
+            facts |= {"bytes": file.stat().st_size, "sha256": sha256_of(file)}
+    status = manifest.stat()
+    write_text(manifest, json.dumps(content, indent=1))
+    os.utime(manifest, ns=(status.st_mtime_ns, status.st_mtime_ns))

@@ -1,0 +1,232 @@
+"""The copy of a run's events and files from another machine into its folder here.
+
+Each line of the log here ends with the byte after it in the log there: so a follower resumes where the last one ended,
+however that was.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import BinaryIO
+
+from modules.system.errors import DarkroomError
+from modules.system.redaction import redact
+from trainer.commands import to_line as command_line
+from trainer.event_lines import from_line, to_line
+from trainer.events import (
+    CacheProgress,
+    DownloadProgress,
+    Event,
+    RunFailed,
+    RunFinished,
+    SampleProgress,
+    StepFinished,
+    WarningRaised,
+)
+from trainer.machine_events import MemoryMeasured
+from trainer.remote.connection import Connection
+from trainer.remote.fetching import RunFiles
+from trainer.remote.line import Line
+from trainer.run_folder.elsewhere import Elsewhere, elsewhere_of
+from trainer.run_folder.event_log import EVENTS_FILE, last_event
+
+_BYTE = "remote_byte"
+_ONLY_LIVE = (DownloadProgress, CacheProgress, SampleProgress, MemoryMeasured)  # which a log does not keep
+_FOLLOW_SECONDS = 0.5
+_MAX_TAIL_BYTES = 1 << 20
+_NUM_LINES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _News:
+    """What is new of a run: whether it still trains, the lines of its log, the events that it has printed up to a byte.
+
+    Nothing of it counts as copied before it is passed on: a connection may be lost in between.
+    """
+
+    is_running: bool
+    lines: list[_LogLine]
+    printed: list[Event]
+    printed_end: int
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing new."""
+        return not self.lines and not self.printed
+
+
+@dataclass(frozen=True, slots=True)
+class _LogLine:
+    """A line of the log there, in words of here, and the byte after it there."""
+
+    text: str
+    end: int
+
+
+class Follower:
+    """Copies the events and the files of a run into its folder here, over one connection after another."""
+
+    def __init__(self, run_dir: Path, line: Line) -> None:
+        self._elsewhere = note_of(run_dir)
+        self._run_dir, self._line = run_dir, line
+        self._byte = last_byte(run_dir)
+        self._live = 0 if self._byte == 0 else -1
+        self._run_there = ""
+        self._ending: RunFinished | RunFailed | None = None
+        self._shown: list[Event] = []  # before there was a log, which repeats them
+
+    def follow(self, connection: Connection) -> None:
+        """Follow the run to its end, or until the user leaves."""
+        files: RunFiles | None = None
+        with _log_of(self._run_dir) as log:
+            while not self._line.is_left.is_set():
+                news = self._news(connection)
+                if files is None and self._run_there:
+                    files = RunFiles(connection, self._run_there, self._run_dir, self._translate)
+                events = [event for line in news.lines if (event := from_line(line.text)) is not None]
+                if files is not None and any(not isinstance(event, StepFinished) for event in events):
+                    self._fetch(files, is_end=isinstance(events[-1], RunFinished | RunFailed))
+                self._pass_on(news, log)
+                if not news.is_running and news.is_empty:
+                    self._end(connection, files, log)
+                    return
+                for command in self._line.taken():
+                    connection.call("send", f"{command_line(command)}\n".encode(), job=self._elsewhere.job)
+
+    def run_dir_there(self, connection: Connection) -> str:
+        """Return the folder of the run there; "" before it has one."""
+        self._news(connection, seconds=0)
+        return self._run_there
+
+    def _news(self, connection: Connection, *, seconds: float = _FOLLOW_SECONDS) -> _News:
+        facts, content = connection.call(
+            "follow", job=self._elsewhere.job, log=self._byte, live=self._live, seconds=seconds
+        )
+        if facts is None:
+            name = self._elsewhere.remote
+            raise DarkroomError(f"The run was never started on {name}, or was removed there.", advice="Start it again.")
+        self._run_there = facts["run_dir"]
+        size = facts["num_log_bytes"]
+        lines, end = [], self._byte
+        for raw in content[:size].splitlines(keepends=True):
+            end += len(raw)
+            lines.append(_LogLine(self._line_of_here(raw), end))
+        printed = (from_line(self._line_of_here(raw)) for raw in content[size:].splitlines())
+        events = [event for event in printed if event is not None]
+        return _News(facts["is_running"], lines, events, facts["live"] + len(content) - size)
+
+    def _fetch(self, files: RunFiles, *, is_end: bool) -> None:
+        """Fetch the files that events name, before these are passed on; at the end all files and the result."""
+        files.sync(with_large=("save",) if is_end else ())
+        if not is_end:
+            return
+        wanted = Path(self._elsewhere.destination)
+        place = files.fetch_result(self._elsewhere.result, wanted)
+        if place not in (None, wanted):
+            self._line.emit(WarningRaised(f"{wanted} is taken or cannot be written; the result is in {place}."))
+
+    def _pass_on(self, news: _News, log: BinaryIO) -> None:
+        """Write the lines into the log, and show their events; of the printed ones those that no log has."""
+        for event in news.printed:
+            if not (self._byte or news.lines) or (isinstance(event, _ONLY_LIVE) and self._ending is None):
+                self._show(event)
+                self._shown.append(event)
+        self._live = news.printed_end
+        for line in news.lines:
+            self._byte = line.end
+            logged = from_line(line.text)
+            if logged is None:
+                continue
+            log.write(f'{line.text[:-1]}, "{_BYTE}": {line.end}}}\n'.encode())
+            if logged in self._shown:
+                self._shown.remove(logged)
+            else:
+                self._show(logged)
+
+    def _show(self, event: Event) -> None:
+        self._line.emit(event)
+        if isinstance(event, RunFinished | RunFailed):
+            self._ending = event
+        elif not isinstance(event, _ONLY_LIVE):
+            self._ending = None
+
+    def _end(self, connection: Connection, files: RunFiles | None, log: BinaryIO) -> None:
+        """Report the end of a run that has ended before, or of a process that could not report it: it was killed."""
+        if self._ending is not None:
+            return
+        if files is not None:
+            self._fetch(files, is_end=True)
+        last = last_event(self._run_dir)
+        if isinstance(last, RunFinished | RunFailed):
+            self._show(last)
+            return
+        printed = connection.call("output", job=self._elsewhere.job)[1].decode(errors="replace").strip()
+        reason = redact(" ".join(printed.splitlines()[-_NUM_LINES:]))
+        ending = RunFailed(
+            f"The run on {self._elsewhere.remote} ended unexpectedly: its process failed or was stopped there.",
+            f"{reason} If it has a backup, resume it there: remote resume RUN. Otherwise start it again.".strip(),
+            is_crash=True,
+        )
+        log.write(f"{to_line(ending, time=datetime.now().isoformat(timespec='milliseconds'))}\n".encode())
+        self._show(ending)
+
+    def _line_of_here(self, raw: bytes) -> str:
+        """Return a line of the log with the paths of here; a failure or a warning is about places of there."""
+        line = raw.decode(errors="replace").rstrip()
+        text = self._translate(line)
+        if not isinstance(from_line(text), RunFailed | WarningRaised):
+            return text
+        there = json.loads(line)
+        message = f"On {self._elsewhere.remote}: {there['message']}"
+        return json.dumps({**json.loads(text), "message": message, "advice": there.get("advice", "")})
+
+    def _translate(self, text: str) -> str:
+        return self._elsewhere.in_words_of_here(text, self._run_there, self._run_dir)
+
+
+def _elsewhere(run_dir: Path) -> Elsewhere:
+    elsewhere = elsewhere_of(run_dir)
+    if elsewhere is None:
+        raise DarkroomError(f"{run_dir} is not the folder of a run on another machine.")
+    return elsewhere
+
+
+def note_of(run_dir: Path) -> Elsewhere:
+    """Return where a run is trained. Raises DarkroomError for a run of this machine."""
+    elsewhere = elsewhere_of(run_dir)
+    if elsewhere is None:
+        raise DarkroomError(f"{run_dir} is not the folder of a run on another machine.")
+    return elsewhere
+
+
+@contextmanager
+def _log_of(run_dir: Path) -> Iterator[BinaryIO]:
+    """Yield the log of a run, open for appending; a line that a killed process has half written is removed."""
+    with (run_dir / EVENTS_FILE).open("ab+", buffering=0) as file:
+        start = file.seek(max(0, file.seek(0, os.SEEK_END) - _MAX_TAIL_BYTES))
+        file.truncate(start + file.read().rfind(b"\n") + 1)
+        yield file
+
+
+def last_byte(run_dir: Path) -> int:
+    """Return up to which byte the log of the other machine is in the log here."""
+    try:
+        with (run_dir / EVENTS_FILE).open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _MAX_TAIL_BYTES))
+            whole = file.read().rpartition(b"\n")[0]
+    except OSError:
+        return 0
+    for line in reversed(whole.splitlines()):
+        try:
+            byte = json.loads(line).get(_BYTE)
+        except (ValueError, AttributeError):
+            continue
+        if isinstance(byte, int):
+            return byte
+    return 0

@@ -1,0 +1,68 @@
+"""What connects a run on another machine with its user here, and a connection that is made again when it is lost."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+
+from modules.system.errors import DarkroomError
+from trainer.commands import Command, Stop, StopRequested
+from trainer.events import Event, WarningRaised
+from trainer.remote.connection import Connection, ConnectionLostError
+from trainer.remote.record import Remote
+
+_WAITS_SECONDS = (0.5, 2, 5, 15, 30)
+
+Connect = Callable[[Remote], Connection]
+
+
+class Line:
+    """What connects a follower with its user: the events, the commands, and whether the user has left."""
+
+    def __init__(self, emit: Callable[[Event], None]) -> None:
+        self.emit = emit
+        self.commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self.is_left = threading.Event()
+        self._kept: list[Command] = []
+
+    def leave(self) -> None:
+        """Follow the run no longer; it continues."""
+        self.is_left.set()
+
+    def taken(self) -> list[Command]:
+        """Return the commands that have come."""
+        commands, self._kept = self._kept, []
+        while not self.commands.empty():
+            commands.append(self.commands.get())
+        return commands
+
+    def check(self) -> None:
+        """Raise StopRequested if the run is to stop, or the user has left, before it has begun."""
+        self._kept = self.taken()
+        if self.is_left.is_set() or any(isinstance(command, Stop) for command in self._kept):
+            raise StopRequested
+
+
+def persistently(
+    remote: Remote, line: Line, work: Callable[[Connection], None], *, connect: Connect = Connection
+) -> None:
+    """Do work that needs a connection; after a lost one connect again, as often as it takes, until the user leaves.
+
+    Raises what the work raises, and DarkroomError if the machine cannot be reached at all.
+    """
+    attempt, was_connected = 0, False
+    while not line.is_left.is_set():
+        try:
+            with connect(remote) as connection:
+                attempt, was_connected = 0, True
+                work(connection)
+            return
+        except ConnectionLostError as error:
+            if not was_connected:
+                advice = "Check that the machine runs, and its host, port and user: remote list."
+                raise DarkroomError(f"{remote.name} cannot be reached: {error}.", advice=advice) from error
+            if attempt == 0:
+                line.emit(WarningRaised(f"The connection to {remote.name} was lost: {error}.", "It is tried again."))
+        line.is_left.wait(_WAITS_SECONDS[min(attempt, len(_WAITS_SECONDS) - 1)])
+        attempt += 1

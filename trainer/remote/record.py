@@ -1,0 +1,115 @@
+"""The record of another machine, and the file of all of them: no secrets, only the path of a key."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from modules.system.atomic import write_text
+from modules.system.errors import DarkroomError
+from modules.system.file_errors import describe_file_error
+from modules.system.paths import remotes_file
+
+_FORMAT = 1
+_NAME, _WORD = re.compile(r"\w[\w.-]{0,39}"), re.compile(r"[\w.:%@-]*")
+DEFAULT_FOLDER = "~/darkroom"
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """A machine that runs are trained on, over SSH.
+
+    An empty `user` or `key_file` leaves both to OpenSSH: its own config, its agent. `folder` is where everything is
+    there. `python` is a Python there that has all packages; without one Darkroom makes an environment of its own.
+    """
+
+    name: str
+    host: str
+    port: int = 0
+    user: str = ""
+    key_file: str = ""
+    folder: str = DEFAULT_FOLDER
+    python: str = ""
+    num_devices: int = 1
+    price_per_hour: float = 0.0
+
+    @property
+    def address(self) -> str:
+        """Its address for people."""
+        return f"{self.user}@{self.host}" if self.user else self.host
+
+
+def problem_of(remote: Remote) -> str:
+    """Return what is wrong with a record, as a sentence; empty if nothing is."""
+    if not _NAME.fullmatch(remote.name):
+        return "A name of a machine has letters, digits, dots and hyphens, at most 40."
+    if not remote.host or remote.host.startswith("-") or not _WORD.fullmatch(remote.host):
+        return f"{remote.host!r} is not the name or the address of a host."
+    if remote.user.startswith("-") or not _WORD.fullmatch(remote.user):
+        return f"{remote.user!r} is not the name of a user."
+    if not 0 <= remote.port <= 65535:
+        return f"The port {remote.port} is out of range: from 1 to 65535."
+    if not remote.folder.strip():
+        return f"No folder is set for {remote.name}. Choose one there, such as {DEFAULT_FOLDER}."
+    if remote.num_devices < 1 or remote.price_per_hour < 0:
+        return "The number of devices is at least 1, and the price at least 0."
+    return ""
+
+
+class RemotesFile:
+    """All records on disk. A missing file has none."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path or remotes_file()
+
+    def read(self) -> tuple[Remote, ...]:
+        """Return all records, by name. Raises DarkroomError if the file cannot be read; it is never overwritten."""
+        try:
+            data = json.loads(self.path.read_text(encoding="utf-8"))
+            if data["darkroom_remotes"] != _FORMAT:
+                raise ValueError("it is from a newer version")
+            return tuple(sorted(map(_remote, data["remotes"]), key=lambda remote: remote.name))
+        except FileNotFoundError:
+            return ()
+        except OSError as error:
+            message, advice = describe_file_error(error)
+            raise DarkroomError(f"The list of machines cannot be read. {message}", advice=advice) from error
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            message = f"The list of machines in {self.path} cannot be read."
+            raise DarkroomError(message, advice="Rename or remove the file, and add them again.") from error
+
+    def find(self, name: str) -> Remote:
+        """Return a record. Raises DarkroomError for a name that there is not."""
+        known = self.read()
+        found = next((remote for remote in known if remote.name == name), None)
+        if found is None:
+            names = ", ".join(remote.name for remote in known)
+            advice = f"These are known: {names}." if names else "Add it with: remote add NAME --host HOST"
+            raise DarkroomError(f"There is no machine {name!r}.", advice=advice)
+        return found
+
+    def add(self, remote: Remote) -> None:
+        """Add a record, or replace the one of its name. Raises DarkroomError for an invalid one, and OSError."""
+        if problem := problem_of(remote):
+            raise DarkroomError(problem)
+        self._write((*(other for other in self.read() if other.name != remote.name), remote))
+
+    def remove(self, name: str) -> None:
+        """Remove a record. Raises DarkroomError for a name that there is not, and OSError."""
+        self.find(name)
+        self._write(tuple(remote for remote in self.read() if remote.name != name))
+
+    def _write(self, remotes: tuple[Remote, ...]) -> None:
+        content = {"darkroom_remotes": _FORMAT, "remotes": [asdict(remote) for remote in remotes]}
+        write_text(self.path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+
+
+def _remote(data: Mapping[str, Any]) -> Remote:
+    remote = Remote(**{field.name: data[field.name] for field in fields(Remote) if field.name in data})
+    if problem_of(remote):
+        raise ValueError(remote.name)
+    return remote

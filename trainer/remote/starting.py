@@ -1,0 +1,122 @@
+"""Preparing another machine for a run, sending what it needs, and starting it there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from uuid import uuid4
+
+from modules.config.codec import encode
+from modules.config.schema import Config
+from modules.system.errors import DarkroomError
+from modules.system.paths import from_root
+from modules.system.secrets_file import load_secrets
+from trainer.data.datasets import cache_folder
+from trainer.events import Event, PhaseChanged
+from trainer.remote.agent import INBOX
+from trainer.remote.connection import Connection
+from trainer.remote.inputs import config_there, inputs_of, paths_there, program_tree
+from trainer.remote.trees import send_trees
+from trainer.run_folder.elsewhere import Elsewhere
+
+OLDEST_PYTHON = (3, 11)
+_INSTALL_SECONDS = 3600
+_NUM_LINES = 3
+_CONFIG = "config.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A program on another machine: its folder there, Python's arguments, and its environment variables."""
+
+    folder: str
+    python: tuple[str, ...]
+    environment: dict[str, str]
+
+
+def prepare(connection: Connection, emit: Callable[[Event], None], check: Callable[[], None]) -> Prepared:
+    """Send this program to the machine, and install its packages if Darkroom makes the environment there.
+
+    Raises DarkroomError, ConnectionLostError, OSError.
+    """
+    remote, facts = connection.remote, connection.facts
+    if tuple(facts["version"]) < OLDEST_PYTHON:
+        found = ".".join(map(str, facts["version"]))
+        raise DarkroomError(
+            f"{remote.name} has Python {found}; Darkroom needs Python 3.11 or newer.",
+            advice="Install one there, and name it with --python.",
+        )
+    emit(PhaseChanged("starting", f"sending Darkroom to {remote.name}"))
+    [folder] = send_trees(connection, [program_tree()], cache_dir=None, progress=emit, check=check)
+    if remote.python:
+        return Prepared(folder, (facts["python"], "-s", "-m", "trainer"), {})
+    emit(PhaseChanged("starting", f"installing packages on {remote.name}; the first time takes minutes"))
+    place = f"{facts['folder']}/environment"
+    environment = {"VIRTUAL_ENV": place, "CONDA_PREFIX": ""}
+    python = f"{place}/bin/python"
+    if connection.call("command", arguments=["test", "-e", python], cwd="/", seconds=20)[0]:
+        _run(connection, [facts["python"], "-m", "venv", place], folder)
+    prepared = Prepared(folder, (python, "-s", "-m", "launcher"), environment)
+    settings = [f"{name}={value}" for name, value in environment.items()]
+    _run(connection, ["env", *settings, *prepared.python, "train", "--help"], folder)
+    return prepared
+
+
+def _run(connection: Connection, arguments: list[str], folder: str) -> None:
+    """Run a program there to its end. Raises DarkroomError if it fails, with what it has printed last."""
+    code, printed = connection.call("command", arguments=arguments, cwd=folder, seconds=_INSTALL_SECONDS)
+    if code:
+        lines = [line.strip() for line in printed.decode(errors="replace").splitlines() if line.strip()]
+        raise DarkroomError(
+            f"Darkroom could not be installed on {connection.remote.name}: {' '.join(lines[-_NUM_LINES:])}",
+            advice="Fix it there, or use a Python there that has all packages, with --python.",
+        )
+
+
+def send_inputs(
+    connection: Connection, config: Config, *, emit: Callable[[Event], None], check: Callable[[], None]
+) -> Elsewhere:
+    """Send a config and what its run reads, as a new job. Raises DarkroomError, ConnectionLostError, OSError."""
+    remote, folder = connection.remote, connection.facts["folder"]
+    inputs = inputs_of(config)
+    emit(PhaseChanged("starting", f"sending files to {remote.name}"))
+    trees = [one.tree for one in inputs]
+    places = send_trees(connection, trees, cache_dir=cache_folder(config), progress=emit, check=check)
+    name = uuid4().hex[:12]
+    job = f"{folder}/jobs/{name}"
+    there = config_there(config, inputs, places, folder=folder, job=job, num_devices=remote.num_devices)
+    connection.call("write", json.dumps(encode(there), indent=1).encode(), name=f"jobs/{name}/{_CONFIG}")
+    paths = {
+        **paths_there(inputs, places),
+        f"{job}/workspace": config.general.workspace_dir,
+        f"{folder}/cache": config.general.cache_dir,
+    }
+    return Elsewhere(remote.name, name, job, str(from_root(config.output.destination)), paths)
+
+
+def start_there(
+    connection: Connection,
+    prepared: Prepared,
+    elsewhere: Elsewhere,
+    *,
+    allowed_code: Collection[str] = (),
+    resumed: str = "",
+) -> None:
+    """Start a job that was sent, or resume its run, whose folder there is `resumed`.
+
+    Tokens are given to the process in its environment. Raises DarkroomError, ConnectionLostError.
+    """
+    job = elsewhere.folder
+    arguments = ["resume", resumed, "--config", f"{job}/{_CONFIG}"] if resumed else ["train", f"{job}/{_CONFIG}"]
+    arguments += ["--json-lines", f"--commands={job}/{INBOX}"]
+    arguments += [f"--allow-code-hash={digest}" for digest in sorted(allowed_code)]
+    token = load_secrets().secrets.huggingface_token
+    connection.call(
+        "start",
+        job=elsewhere.job,
+        arguments=[*prepared.python, *arguments],
+        cwd=prepared.folder,
+        environment={**prepared.environment, **({"HF_TOKEN": token} if token else {})},
+        again=bool(resumed),
+    )

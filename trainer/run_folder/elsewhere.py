@@ -1,0 +1,66 @@
+"""The note in the folder of a run that is trained on another machine: where it is, and what is called what there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from modules.system.atomic import write_text
+
+LINK_FILE = "remote.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """A run on another machine: the name of the machine, its job there and the job's folder.
+
+    `destination` is where the result is to be here. `paths` are the places of that machine that texts of the run may
+    name, with those of this machine.
+    """
+
+    remote: str
+    job: str
+    folder: str
+    destination: str
+    paths: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def result(self) -> str:
+        """The folder of the result there."""
+        return f"{self.folder}/result"
+
+    def in_words_of_here(self, text: str, run_dir_there: str, run_dir: Path) -> str:
+        """Return a text of that machine, such as a line of JSON, with the paths of this one."""
+        paths = {
+            **self.paths,
+            self.result: str(Path(self.destination).parent),
+            **({run_dir_there: str(run_dir)} if run_dir_there else {}),
+        }
+        for there in sorted(paths, key=len, reverse=True):
+            for before, after in {there: paths[there], _inside_json(there): _inside_json(paths[there])}.items():
+                text = text.replace(before, after)
+        return text
+
+
+def note_elsewhere(run_dir: Path, elsewhere: Elsewhere) -> None:
+    """Record in a run's folder where it is trained. Raises OSError."""
+    write_text(run_dir / LINK_FILE, json.dumps(asdict(elsewhere), indent=1))
+
+
+def elsewhere_of(run_dir: Path) -> Elsewhere | None:
+    """Return where a run is trained; None for a run of this machine."""
+    try:
+        return _READER.validate_json((run_dir / LINK_FILE).read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def _inside_json(text: str) -> str:
+    return json.dumps(text)[1:-1]
+
+
+_READER = TypeAdapter(Elsewhere)
