@@ -35,7 +35,7 @@ ELSEWHERE = {
     "async_offloading": "No effect here; kept in the file.",
     "circular_mask_generation": "Concepts: Augmentation, of each concept",
     "clear_cache_before_training": "Not needed: only what a change affects is encoded again.",
-    "cloud": "No training in the cloud; kept in the file.",
+    "cloud": "A machine is a record of its own: `remote import`; kept in the file.",
     "coft_eps": f"{_ADAPTER} › Adapter type › COFT constraint",
     "continue_last_backup": "The button Resume run (F6), and the Run history page",
     "debug_dir": _NO_DUMP,
