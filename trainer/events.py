@@ -26,6 +26,7 @@ from trainer.run_status import RunStatus
 
 Phase = Literal[
     "starting",
+    "sending",
     "loading",
     "estimating",
     "scanning",
@@ -78,7 +79,7 @@ class PhaseChanged:
 
 @dataclass(frozen=True, slots=True)
 class DownloadProgress:
-    """The progress of downloading a model or a data set, in millions of bytes."""
+    """The progress of downloading a model or data set, or sending files to another machine, in millions of bytes."""
 
     may_coalesce: ClassVar[bool] = True
 

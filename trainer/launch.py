@@ -47,6 +47,7 @@ class RunRequest:
     `allowed_code` are hashes of the user's code files that may run in addition to the permanently approved ones.
     `datasets` are the images that the check of this config found, so that they need not be scanned again. With
     `replaces` the user agreed to replace what is at the destination of the result, which is otherwise kept.
+    `on` is the name of another machine that trains a new run.
     """
 
     config: Config
@@ -56,6 +57,7 @@ class RunRequest:
     allowed_code: frozenset[str] = frozenset()
     datasets: Datasets | None = None
     replaces: bool = False
+    on: str = ""
 
 
 class LaunchedRun(Protocol):

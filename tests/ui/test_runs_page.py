@@ -24,6 +24,7 @@ from tests.unit.test_run_records import started, validated, write_run
 from trainer.events import Event, RunFailed, RunFinished
 from trainer.preflight import Report
 from trainer.run_folder.backup import BackupInfo, write_backup
+from trainer.run_folder.elsewhere import Elsewhere, note_elsewhere
 from trainer.run_folder.run_dir import begun_at
 from trainer.run_queue.file import QueueFile
 from ui.app.message_bars import NoticeLine
@@ -107,6 +108,13 @@ def test_a_run_is_named_found_by_its_name_and_its_command_copied(opened: Window,
     page.search.set("")
     opened.wait_until(lambda: page.table.tree.set("0", "model") != "Wuffi, with masks", "the former name")
     assert begun_at(run_dir) is None, "a run of a version without run.json"
+    note_elsewhere(run_dir, Elsewhere("box", "job", "/r/job", str(workspace / "lora.safetensors")))
+    page.refresh()
+    opened.wait_until(lambda: "On box" in [page.table.tree.set(row, "ending") for row in "01"], "the machine")
+    page.show_run(run_dir)
+    opened.settle()
+    assert page.details.facts.cget("text").startswith("It trains on box, or has ended there")
+    assert page.make_menu().entrycget(0, "label") == "Follow on box"
 
 
 def test_a_run_is_reopened_compared_deleted_brought_back_forked_and_resumed(

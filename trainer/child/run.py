@@ -74,6 +74,8 @@ def arguments_of(request: RunRequest, config_file: Path) -> list[str]:
     start += [f"--allow-code-hash={digest}" for digest in sorted(request.allowed_code)]
     if request.replaces:
         start.append("--overwrite")
+    if request.on:
+        start.append(f"--on={request.on}")
     return [*start, "--json-lines"]
 
 

@@ -156,12 +156,17 @@ class Console:
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._meter = Meter(stream)
+        self._is_sending = False
 
     def show(self, event: Event) -> None:
         """Show the event."""
+        if isinstance(event, PhaseChanged):
+            self._is_sending = event.phase == "sending"
         match event:
             case DownloadProgress(done_mb=done_mb, total_mb=total_mb):
-                self._meter.progress("downloading the model (MB)", round(done_mb), round(total_mb), "")
+                what = "sending (MB)" if self._is_sending else "downloading the model (MB)"
+                left = time_left(event.seconds_left) if self._is_sending else ""
+                self._meter.progress(what, round(done_mb), round(total_mb), left)
             case CacheProgress(what=what, done=done, total=total):
                 self._meter.progress(f"caching {what}", done, total, time_left(event.seconds_left))
             case SampleProgress(done=done, total=total):

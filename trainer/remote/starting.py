@@ -47,7 +47,7 @@ def prepare(connection: Connection, emit: Callable[[Event], None], check: Callab
             f"{remote.name} has Python {found}; Darkroom needs Python 3.11 or newer.",
             advice="Install one there, and name it with --python.",
         )
-    emit(PhaseChanged("starting", f"sending Darkroom to {remote.name}"))
+    emit(PhaseChanged("sending", f"Darkroom, to {remote.name}"))
     [folder] = send_trees(connection, [program_tree()], cache_dir=None, progress=emit, check=check)
     if remote.python:
         return Prepared(folder, (facts["python"], "-s", "-m", "trainer"), {})
@@ -80,7 +80,7 @@ def send_inputs(
     """Send a config and what its run reads, as a new job. Raises DarkroomError, ConnectionLostError, OSError."""
     remote, folder = connection.remote, connection.facts["folder"]
     inputs = inputs_of(config)
-    emit(PhaseChanged("starting", f"sending files to {remote.name}"))
+    emit(PhaseChanged("sending", f"what the run reads, to {remote.name}"))
     trees = [one.tree for one in inputs]
     places = send_trees(connection, trees, cache_dir=cache_folder(config), progress=emit, check=check)
     name = uuid4().hex[:12]

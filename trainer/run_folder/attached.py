@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from trainer.run_folder import inbox
 from trainer.run_folder.event_log import EVENTS_FILE, last_event
 from trainer.run_folder.run_lock import holder_of
 
+_MODULE = ("-m", "trainer")
 _POLL_SECONDS = 0.25
 _CONFIG, _EVENTS, _INBOX = ".json", ".jsonl", ".commands"
 _TRACEBACK, _MANY_LINES = "Traceback (most recent call last)", 1000
@@ -130,7 +132,8 @@ class AttachedRun:
     def _failure(self) -> RunFailed:
         log = self.detached.log if self.detached is not None and self.detached.log.is_file() else None
         printed = last_lines(log, _MANY_LINES) if log is not None else ""
-        if self._run_dir is None and printed and _TRACEBACK not in printed:  # refused, with its sentence
+        is_refused = self._run_dir is None or not self._trains
+        if is_refused and printed and _TRACEBACK not in printed:  # with its sentence
             return RunFailed(" ".join(printed.splitlines()[-2:]), details_path=str(log))
         return crash(log)
 
@@ -144,14 +147,28 @@ class AttachedRun:
 def start_detached(request: RunRequest) -> Detached:
     """Start a run in a process of its own, which continues when its starter has ended. Raises OSError."""
     log = new_log()
-    config_file, events_file, inbox_file = (log.with_suffix(suffix) for suffix in (_CONFIG, _EVENTS, _INBOX))
-    arguments = [*arguments_of(request, config_file), f"--commands={inbox_file}"]
+    config_file = log.with_suffix(_CONFIG)
+    module = _MODULE if request.on else module_arguments(request.config)
     try:
         export_file(request.config, config_file)
-        with events_file.open("wb") as events, log.open("wb") as errors:
-            process = detached_python([*module_arguments(request.config), *arguments], events, errors)
+        return _started([*module, *arguments_of(request, config_file)], log)
     except OSError:
-        for file in (config_file, events_file, log):
+        remove_quietly(config_file)
+        raise
+
+
+def start_following(run_dir: Path) -> Detached:
+    """Follow a run on another machine in a process of its own, likewise. Raises OSError."""
+    return _started([*_MODULE, "remote", "attach", str(run_dir), "--json-lines"], new_log())
+
+
+def _started(arguments: Sequence[str], log: Path) -> Detached:
+    events_file, inbox_file = log.with_suffix(_EVENTS), log.with_suffix(_INBOX)
+    try:
+        with events_file.open("wb") as events, log.open("wb") as errors:
+            process = detached_python([*arguments, f"--commands={inbox_file}"], events, errors)
+    except OSError:
+        for file in (events_file, log):
             remove_quietly(file)
         raise
     return Detached(Holder.of(process), log)

@@ -32,7 +32,7 @@ from trainer.events import (
 )
 from trainer.machine_events import PaceMeasured
 from trainer.run_folder.backup import BackupInfo, list_backups
-from trainer.run_folder.elsewhere import elsewhere_of
+from trainer.run_folder.elsewhere import LINK_FILE, elsewhere_of
 from trainer.run_folder.event_log import EVENTS_FILE, outlasts
 from trainer.run_folder.fork import Origin, origin_of
 from trainer.run_folder.result import RESULTS_FILE, results_of
@@ -179,7 +179,7 @@ def config_of(run_dir: Path) -> Config | None:
 
 def stamp_of(run_dir: Path) -> tuple[object, ...]:
     """Return a value that changes when the run does: cheap, for a list that is read again and again."""
-    files = (EVENTS_FILE, RESULTS_FILE, "backup", "save", RUN_FILE)
+    files = (EVENTS_FILE, RESULTS_FILE, "backup", "save", RUN_FILE, LINK_FILE)
     return (*(_stat(run_dir / file) for file in files), holder_of(run_dir) is not None)
 
 

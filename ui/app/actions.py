@@ -140,6 +140,7 @@ def add_actions(
         Action("probe", "Probe…", opener_of("probe.window:open_probe"), help=_PROBE_HELP),
         Action("self_test", "Self-test…", opener_of("self_test.window:open_self_test"), help=_SELF_TEST_HELP),
         Action("tokens", "Tokens…", opener_of("tokens.window:open_secrets"), help=_TOKENS_HELP),
+        Action("machines", "Machines…", opener_of("remote.window:MachinesWindow"), help=_MACHINES_HELP),
         Action("quit", "Quit", close, "Ctrl+Q"),
         Action(
             "open_run_folder",
@@ -170,6 +171,7 @@ _PROBE_HELP = "Measure the batch size and the learning rate on a few real steps"
 _VIEW_HELP = "One page with what a LoRA needs, or all pages. No setting is lost"
 _SELF_TEST_HELP = "Learn one image by heart: are the model or the settings wrong?"
 _TOKENS_HELP = "Manage tokens and passwords, for example for Hugging Face"
+_MACHINES_HELP = "Train on another computer or a rented one over SSH: add it, check it"
 _FREE_HELP = "Pause training and free the card's memory for other programs; Continue brings it back, bit for bit"
 _STOP_HELP = "Stop the run; its backup can be resumed"
 _RUN_COMMANDS: tuple[tuple[str, str, str, str], ...] = (
@@ -291,6 +293,7 @@ def make_feature_links(
     context: Callable[[], Context],
     *,
     show_run: Callable[[Path], None],
+    follow_run: Callable[[Path], None],
     try_result: Callable[[Any], None],
     show_losses: Callable[[Sequence[Path]], None],
 ) -> FeatureLinks:
@@ -312,6 +315,7 @@ def make_feature_links(
         ),
         try_result=try_result,
         show_run=show_run,
+        follow_run=follow_run,
         compare_checkpoints=lambda run_dirs: load_factory("ui.features.checkpoints.window:open_checkpoints")(
             context(), run_dirs
         ),

@@ -9,6 +9,7 @@ from typing import Literal
 
 from modules.config.schema import Config
 from modules.system.problem import count
+from ui.features.remote.model import HERE, Machines
 from ui.forms.changes import changes
 from ui.forms.context import Context
 from ui.loop.run_state import RunState
@@ -54,6 +55,7 @@ class BottomBar(Panel):
         self.bind("<Configure>", lambda _e: context.pump.redraw_soon((self, "width"), self._make_room))
         context.session.changed.subscribe(self._refresh_soon)
         context.starter.changed.subscribe(self._refresh_soon)
+        context.models.of(Machines).changed.subscribe(self._refresh_soon)
         context.form.changed.subscribe(self._count_edits_soon)
         context.navigation.page_wanted.subscribe(lambda _page: self._refresh_soon())
         self.refresh()
@@ -157,6 +159,8 @@ class BottomBar(Panel):
         self.start.pack(side="right", padx=(GAP, 0))
         context.tips.attach(self.start, lambda: context.actions[self._start_name()].tip)
         context.tips.attach(self.second, self._second_tip)
+        self.machine = Button(box, context.theme, "", self._open_machines_menu, on="bar", height=36)
+        context.tips.attach(self.machine, lambda: "Where the next run trains")
         self.more = Button(box, context.theme, "▾", self._open_pause_menu, on="bar", width=28, height=36)
         context.tips.attach(self.more, lambda: "Other ways to pause")
         self._menu: tk.Menu | None = None
@@ -200,6 +204,28 @@ class BottomBar(Panel):
         self.start.restyle("danger" if can_stop or stage == "stopping" else "primary")
         self.start.set_enabled(can_stop or stage == "idle")
         self._show_second(stage)
+        self._show_machine(stage)
+
+    def _show_machine(self, stage: str) -> None:
+        """Show where the next run trains, if there is a choice."""
+        machines = self._context.models.of(Machines)
+        self.machine.pack_forget()
+        if machines.known and stage == "idle":
+            self.machine.configure(text=f"On {machines.chosen} ▾" if machines.chosen else f"{HERE} ▾")
+            self.machine.pack(side="left", padx=(0, GAP))
+
+    def make_machines_menu(self) -> tk.Menu:
+        """Return the menu of the places where the next run can train."""
+        machines = self._context.models.of(Machines)
+        self._menu = make_menu(self, self._context.theme)
+        for name, label in {"": HERE, **{name: name for name in machines.known}}.items():
+            self._menu.add_command(label=label, command=partial(machines.choose, name))
+        self._menu.add_separator()
+        self._menu.add_command(label="Machines…", command=partial(self._context.actions.run, "machines"))
+        return self._menu
+
+    def _open_machines_menu(self) -> None:
+        open_at(self.make_machines_menu(), self.machine, above=True)
 
     def _show_second(self, stage: str) -> None:
         backup = self._context.starter.resumable
@@ -276,8 +302,9 @@ def _describe_phase(stage: str, state: RunState) -> tuple[str, str, str]:
         return end.status.label, end.text, STATUS_COLOURS.get(end.status, "good")
     phase = stage if stage in ("paused", "stopping") else state.phase
     detail = state.detail
-    if phase == "loading" and state.downloading is not None:
-        return "Downloading", format_download(state.downloading, state.detail), "text"
+    if phase in ("loading", "sending") and state.downloading is not None:
+        title = "Downloading" if phase == "loading" else PHASE_LABELS[phase]
+        return title, format_download(state.downloading, state.detail if phase == "loading" else ""), "text"
     if phase == "caching" and state.cache is not None:
         detail = f"{state.cache.done:,} of {state.cache.total:,} {state.cache.what}"
     elif phase == "sampling" and state.sampling is not None:

@@ -121,6 +121,12 @@ class Closing:
         """Show the run of another process as the current one, with its Stop and Pause."""
         self._follow(partial(_read_so_far, run_dir))
 
+    def follow_elsewhere(self, run_dir: Path) -> None:
+        """Let a process of its own follow a run on another machine, and show it as the current one."""
+        from trainer.run_folder.attached import start_following
+
+        self._follow(lambda: _read_so_far(run_dir, start_following(run_dir)))
+
     def _follow_queue(self) -> None:
         """Follow the runs of the queue that this window, or the one before, has left to a process of its own."""
         left, session, queue = self._context.preferences.now.left_queue, self._context.session, self._queue

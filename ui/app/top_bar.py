@@ -30,6 +30,9 @@ _LEAST_CHOICE_PX = 96
 _PRESET_PX = (110, 200)  # the narrowest and the usual width of the preset's button
 _MAX_NAME_CHARS = 26
 _FLASH_MS = 1600
+_PRESET_MENU = (
+    "bring_back", "other_family", "manage_presets", "import_presets", "differences", "json", "machines", "tokens",
+)  # fmt: skip
 
 
 class TopBar(Panel):
@@ -106,7 +109,7 @@ class TopBar(Panel):
             for path, label in zip(recent, _distinct_labels(recent), strict=True):
                 files.add_command(label=label, command=partial(context.documents.open_recent, path))
         menu.add_separator()
-        for name in ("bring_back", "other_family", "manage_presets", "import_presets", "differences", "json", "tokens"):
+        for name in _PRESET_MENU:
             if context.actions[name].is_enabled():
                 self._add_action(menu, name)
         return menu

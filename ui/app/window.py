@@ -24,6 +24,7 @@ from ui.app.session_saving import SessionOffers, SessionSaver
 from ui.app.shell import Shell, import_pages
 from ui.app.views import Views
 from ui.features.queue.model import QueueControl
+from ui.features.remote.model import Machines
 from ui.features.run.model import Starter, run_failure
 from ui.features.tensorboard.model import TensorBoardControl, may_expose
 from ui.forms.context import Context, Models, ViewState
@@ -207,7 +208,16 @@ class App:
         )
         tips = Tooltips(self.root, self.theme)
         actions = ActionTable()
-        self.starter = Starter(self.form, session, pump, interaction, findings, before_start=self._prepare_start)
+        self.machines = Machines(self.preferences)
+        self.starter = Starter(
+            self.form,
+            session,
+            pump,
+            interaction,
+            findings,
+            before_start=self._prepare_start,
+            machine=lambda: self.machines.chosen,
+        )
         return Context(
             root=self.root,
             theme=self.theme,
@@ -229,10 +239,11 @@ class App:
             links=make_feature_links(
                 lambda: self.context,
                 show_run=lambda run_dir: self._open_page("runs").show_run(run_dir),
+                follow_run=lambda run_dir: self.closing.follow_elsewhere(run_dir),
                 try_result=lambda result: self._open_page("sample").sources.use_result(result, with_prompt=True),
                 show_losses=lambda images: self._open_page("concepts").show_losses(images),
             ),
-            models=Models(self.starter, self.queue),
+            models=Models(self.starter, self.queue, self.machines),
             view_state=ViewState(),
         )
 

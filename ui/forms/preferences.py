@@ -70,6 +70,7 @@ class UiSettings(BaseModel):
     exposed_folders: tuple[str, ...] = ()  # of runs that TensorBoard may show to the network
     left_run: LeftProcess | None = None  # continues when the window is closed, or ends unexpectedly
     left_queue: LeftProcess | None = None  # runs the queue while the window is closed
+    train_on: str = ""  # the machine that the next run trains on; empty for this one
     dismissed_run: str = ""  # a run that ended unexpectedly and is not offered again
 
     def with_recent(self, path: Path) -> UiSettings:

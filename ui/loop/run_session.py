@@ -50,8 +50,11 @@ class Check(Protocol):
 
 
 def launch_as_set(request: RunRequest) -> LaunchedRun:
-    """Start a run in a thread, or in a process of its own if it is set to or needs it. Raises OSError."""
-    if request.config.general.separate_process:
+    """Start a run in a thread, or in a process of its own if it is set to, needs it, or follows another machine.
+
+    Raises OSError.
+    """
+    if request.config.general.separate_process or request.on:
         from trainer.run_folder import attached
 
         return attached.launch_detached(request)

@@ -120,15 +120,17 @@ class RunState:
 
     @property
     def downloading(self) -> DownloadProgress | None:
-        """The progress of a download; None once it is complete."""
-        is_under_way = self.phase == "loading" and self.download and self.download.done_mb < self.download.total_mb
+        """The progress of a download, or of what is sent to another machine; None once it is complete."""
+        is_under_way = (
+            self.phase in ("loading", "sending") and self.download and self.download.done_mb < self.download.total_mb
+        )
         return self.download if is_under_way else None
 
     @property
     def phase_share(self) -> float | None:
         """The completed share of the current phase, if it can be counted."""
         match self.phase:
-            case "loading" if self.downloading:
+            case "loading" | "sending" if self.downloading:
                 return _share(self.downloading.done_mb, self.downloading.total_mb)
             case "caching" if self.cache:
                 return _share(self.cache.done, self.cache.total)

@@ -27,6 +27,7 @@ PHASE_LABELS: Mapping[str, str] = {
     "loading": "Loading the model",
     "estimating": "Estimating memory",
     "scanning": "Scanning images",
+    "sending": "Sending files",
     "caching": "Caching",
     "dry_run": "Dry run",
     "training": "Training",

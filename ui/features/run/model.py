@@ -51,7 +51,9 @@ class Starter:
         findings: Findings,
         *,
         before_start: Callable[[], None],
+        machine: Callable[[], str] = lambda: "",
     ) -> None:
+        """`machine` returns the name of the machine that a new run trains on; "" for this one."""
         self.report: Report | None = None
         self._report_of: Config | None = None
         self.resumable: BackupInfo | None = None  # of a run that has not finished
@@ -63,6 +65,7 @@ class Starter:
         self._interaction = interaction
         self._findings = findings
         self._before_start = before_start
+        self._machine = machine
         self.changed: Signal[[]] = Signal()  # the report, or the backup to resume
         self.offer_wanted: Signal[[str]] = Signal()  # the user took an offer instead of starting: its action
         self._checked_config: Config | None = None
@@ -265,7 +268,8 @@ class Starter:
 
         if self._is_refused():
             return
-        request = RunRequest(self._form.config, kind, backup.path if backup is not None else None)
+        on = self._machine() if kind == "train" else ""
+        request = RunRequest(self._form.config, kind, backup.path if backup is not None else None, on=on)
         self._ask_for_code(request.config)
         self._findings.dismiss()
         self._session.check(request, lambda report: self._handle_report(request, report), self._check_failed)
@@ -288,7 +292,7 @@ class Starter:
     def _handle_report(self, request: RunRequest, report: Report) -> None:
         self._checked_config = request.config
         self._keep_report(request.config, report)
-        problems = [*self._form.problems(), *report.problems]
+        problems = [*self._form.problems(), *(p for p in report.problems if not request.on or _is_of_files(p))]
         if errors_in(problems):
             self._findings.show("Cannot start yet", problems, self._form.config)
             return
@@ -367,6 +371,11 @@ def run_failure(failed: RunFailed, run_dir: str = "") -> Failure:
         file, details = None, ""
     advice = f"{failed.advice} {describe_continuation(failed, run_dir)}".strip()
     return Failure("Training failed", failed.message, advice, details, file)
+
+
+def _is_of_files(problem: Problem) -> bool:
+    """Return whether a problem is one of what a run reads, not of this machine's memory, disk and devices."""
+    return problem.remedy not in ("memory", "space") and not problem.path.startswith(("general.", "multi_gpu."))
 
 
 def _length_of(config: Config) -> tuple[object, ...]:

@@ -16,6 +16,7 @@ from trainer.machine_events import PaceMeasured
 from trainer.run_folder.records import RunRecord, read_record, run_dirs_of, stamp_of
 from trainer.run_folder.since_last_good import CAUSES_OF_FAILURE, CAUSES_OF_SLOWNESS, since_last_good
 from trainer.run_folder.trash import Contents
+from trainer.run_status import RunStatus
 from ui.loop.background import Background, Job
 from ui.loop.signal import Signal
 from ui.loop.wording import format_duration, format_loss, format_size
@@ -28,7 +29,7 @@ def row_of(record: RunRecord) -> tuple[str, ...]:
     return (
         start_text(record),
         model_name(record),
-        record.status.label,
+        f"On {record.remote}" if record.status is RunStatus.ELSEWHERE else record.status.label,
         f"{record.step:,} of {record.total_steps:,}" if record.total_steps else "–",
         format_loss(record.best_loss),
         format_duration(record.seconds) if record.seconds else "–",
@@ -73,7 +74,11 @@ def changes_line(record: RunRecord) -> str:
 def fact_lines(record: RunRecord) -> list[str]:
     """Return the known facts of a run, one per line."""
     ending = record.status.label
+    if record.status is RunStatus.ELSEWHERE:
+        ending = f"It trains on {record.remote}, or has ended there; follow it under More"
     lines = [record.message if record.message.startswith(ending) else f"{ending}. {record.message}".strip()]
+    if record.remote and record.status is not RunStatus.ELSEWHERE:
+        lines.append(f"Trained on {record.remote}")
     if record.total_steps:
         took = f" in {format_duration(record.seconds)}" if record.seconds else ""
         lines.append(f"Step {record.step:,} of {record.total_steps:,}{took}")

@@ -190,6 +190,11 @@ class RunsPage:
     def make_menu(self) -> tk.Menu:
         """Return the menu of what is needed now and then."""
         menu = make_menu(self.buttons["more"], self._context.theme)
+        record = self._single_run()
+        if record is not None and record.status is RunStatus.ELSEWHERE and self._context.starter.can_start:
+            follow = partial(self._context.links.follow_run, record.run_dir)
+            menu.add_command(label=f"Follow on {record.remote}", command=follow)
+            menu.add_separator()
         menu.add_command(label="Rename…", accelerator="F2", command=self.rename)
         menu.add_command(label="Open folder", command=self.open_folder)
         menu.add_separator()

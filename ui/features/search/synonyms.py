@@ -103,5 +103,6 @@ ACTION_WORDS: Mapping[str, str] = {
     "start": "train run",
     "stop": "cancel abort",
     "tensorboard": "tb loss curves",
+    "machines": "remote ssh cloud server rented gpu another computer runpod",
     "tokens": "hugging face token password secrets login",
 }

@@ -1,0 +1,199 @@
+"""The window of machines: their records, and the check of one."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from typing import TYPE_CHECKING
+
+from modules.system.errors import DarkroomError
+from modules.system.file_errors import plain_reason
+from ui.features.remote.model import Machines, NewKey, check
+from ui.forms.context import Context
+from ui.loop.background import Job
+from ui.loop.interaction import Answer
+from ui.widgets.controls import Button, Choice
+from ui.widgets.dialog import Window
+from ui.widgets.entry import Entry
+from ui.widgets.panel import Panel, Text, WrappedText
+from ui.widgets.theme import GAP, PAD
+from ui.widgets.variables import TextVar
+
+if TYPE_CHECKING:
+    from trainer.remote.checking import Finding
+    from trainer.remote.record import Remote
+
+_SIZE = (640, 560)
+_NEW = ""
+_NOTE = (
+    "Training there needs an SSH server, Python 3.11 or newer and a key that it accepts. The run is sent with all that "
+    "it reads, continues when this window is closed, and its folder is here as usual."
+)
+_FIELDS = (
+    ("name", "Name", "box", "What it is called here"),
+    ("host", "Host", "203.0.113.7", "Its name or address, or an alias of OpenSSH's config"),
+    ("port", "Port", "22", "Of its SSH server; empty for OpenSSH's config"),
+    ("user", "User", "", "Empty for OpenSSH's config"),
+    ("key_file", "Key file", "the SSH agent, and the usual keys", "A private key; one with a passphrase: in the agent"),
+    ("folder", "Folder there", "~/darkroom", "Where everything is kept on the machine"),
+    ("python", "Python there", "an environment that Darkroom makes", "A Python that has all packages"),
+    ("num_devices", "Devices", "1", "How many GPUs a run uses"),
+    ("price_per_hour", "Price per hour", "", "Shown in the list"),
+)  # fmt: skip
+
+
+class MachinesWindow(Window):
+    """Edits the list of machines; Save writes a record, Check reaches the machine."""
+
+    is_single = True
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context.root, context.theme, "Machines")
+        self.machines = context.models.of(Machines)
+        self.machines.read()
+        self.entries: dict[str, Entry] = {}
+        self.buttons: dict[str, Button] = {}
+        self._context = context
+        self._job: Job | None = None
+        self._texts: dict[str, TextVar] = {}
+        pad, px = context.theme.px(PAD), context.theme.px
+        WrappedText(self, context.theme, _NOTE, colour="muted").pack(fill="x", padx=pad, pady=(pad, px(10)))
+        self._add_footer()
+        grid = Panel(self, context.theme)
+        grid.pack(fill="x", padx=pad)
+        grid.columnconfigure(1, weight=1)
+        self.selected = TextVar(master=self)
+        self.choice = Choice(grid, context.theme, self.selected, {}, on="window", command=self.show)
+        self._add_row(grid, 0, "Machine", self.choice)
+        for row, (name, label, placeholder, tip) in enumerate(_FIELDS, start=1):
+            self._texts[name] = TextVar(master=self)
+            entry = Entry(grid, context.theme, self._texts[name], on="window", placeholder=placeholder)
+            self._add_row(grid, row, label, entry)
+            context.tips.attach(entry, lambda tip=tip: tip)  # type: ignore[misc]
+            self.entries[name] = entry
+        self.findings = WrappedText(self, context.theme, self.machines.problem, colour="label")
+        self.findings.pack(fill="both", expand=True, padx=pad, pady=(px(12), 0))
+        self._unsubscribe = self.machines.changed.subscribe(self._list)
+        self._list()
+        self.show(self.machines.chosen or next(iter(self.machines.known), _NEW))
+        self.appear(*_SIZE)
+
+    def show(self, name: str) -> None:
+        """Show the record of a machine; an empty one for a new machine."""
+        self.selected.set(name)
+        remote = self.machines.known.get(name)
+        for field, text in self._texts.items():
+            value = getattr(remote, field) if remote is not None else ""
+            text.set("" if value in (0, "") else f"{value:g}" if isinstance(value, float) else str(value))
+        self.buttons["remove"].set_enabled(remote is not None)
+        self._report(self.machines.problem)
+
+    def save(self) -> bool:
+        """Keep the record as it is typed; return whether it is valid, which is reported otherwise."""
+        try:
+            remote = self._typed()
+            self.machines.save(remote, instead_of=self.selected.get())
+        except DarkroomError as error:
+            self._report(str(error), "error")
+            return False
+        except OSError as error:
+            self._report(f"The list could not be written: {plain_reason(error)}.", "error")
+            return False
+        self.show(remote.name)
+        return True
+
+    def remove(self) -> None:
+        """Remove the shown machine from the list."""
+        answers = (Answer("cancel", "Cancel", is_default=True), Answer("remove", "Remove"))
+        name = self.selected.get()
+        question = f"{name} is removed from the list. Its files and runs stay on the machine."
+        if self._context.interaction.choose("Remove this machine?", question, answers) == "remove":
+            self.machines.remove(name)
+            self.show(next(iter(self.machines.known), _NEW))
+
+    def check(self, *, shows_key: bool = False) -> None:
+        """Save the record and check the machine in the background."""
+        if not self.save():
+            return
+        remote = self.machines.known[self.selected.get()]
+        self._report(f"Reaching {remote.name}…")
+        self.buttons["check"].set_enabled(False)
+
+        def done(result: list[Finding] | NewKey) -> None:
+            self.buttons["check"].set_enabled(True)
+            if isinstance(result, NewKey):
+                self._ask_for_key(remote, result)
+                return
+            lines = [f"{'✓' if found.is_good else '!'}  {found.name}: {found.text}" for found in result]
+            self._report("\n".join(lines), "text" if all(found.is_good for found in result) else "warning")
+
+        def failed(error: Exception) -> None:
+            self.buttons["check"].set_enabled(True)
+            self._report(str(error) if isinstance(error, DarkroomError) else plain_reason(error), "error")
+            if isinstance(error, DarkroomError) and "--new-key" in error.advice:
+                self.buttons["new_key"].pack(side="left", padx=(GAP, 0))
+
+        work = self._context.pump.background.run
+        self._job = work(lambda: check(remote, shows_key=shows_key), done, failed)
+
+    def destroy(self) -> None:
+        """Also drop a check that is under way, and unsubscribe."""
+        if self._job is not None:
+            self._job.cancel()
+        self._unsubscribe()
+        super().destroy()
+
+    def _ask_for_key(self, remote: Remote, key: NewKey) -> None:
+        """Show a host key, keep it if the user accepts it, and check the machine then."""
+        from trainer.remote.host_keys import accept
+
+        message = (
+            f"{remote.host} answers with this host key. Compare it with the one that its owner names:\n\n"
+            + "\n".join(key.fingerprints)
+        )
+        answers = (Answer("refuse", "Cancel", is_default=True), Answer("accept", "Accept the key"))
+        if self._context.interaction.choose("Is this the right machine?", message, answers, "warning") == "accept":
+            accept(key.lines)
+            self.buttons["new_key"].pack_forget()
+            self.check()
+        else:
+            self._report("The key was not accepted, so nothing was sent.")
+
+    def _typed(self) -> Remote:
+        """Return the record that is typed. Raises DarkroomError for what is not a number."""
+        from trainer.remote.record import DEFAULT_FOLDER, Remote
+
+        texts = {name: text.get().strip() for name, text in self._texts.items()}
+        try:
+            numbers = int(texts["port"] or 0), int(texts["num_devices"] or 1), float(texts["price_per_hour"] or 0)
+        except ValueError:
+            raise DarkroomError("Port and devices are whole numbers, and the price is a number.") from None
+        port, num_devices, price = numbers
+        folder = texts["folder"] or DEFAULT_FOLDER
+        key_file, python = texts["key_file"], texts["python"]
+        return Remote(texts["name"], texts["host"], port, texts["user"], key_file, folder, python, num_devices, price)
+
+    def _list(self) -> None:
+        self.choice.set_choices({**{name: name for name in self.machines.known}, _NEW: "A new machine"})
+
+    def _report(self, text: str, colour: str = "label") -> None:
+        self.findings.recolour(colour)
+        self.findings.set_text(text)
+
+    def _add_row(self, grid: Panel, row: int, label: str, control: Entry | Choice) -> None:
+        px = self.theme.px
+        Text(grid, self.theme, label, colour="label").grid(row=row, column=0, sticky="w", padx=(0, px(14)))
+        tk.Grid.grid_configure(control, row=row, column=1, sticky="ew", pady=2)
+
+    def _add_footer(self) -> None:
+        pad = self.theme.px(PAD)
+        footer = Panel(self, self.theme)
+        footer.pack(side="bottom", fill="x", padx=pad, pady=pad)
+        Button(footer, self.theme, "Close", self.close, width=92).pack(side="right")
+        for name, label, press, style in (
+            ("check", "Save and check", self.check, "primary"),
+            ("save", "Save", self.save, "plain"),
+            ("remove", "Remove…", self.remove, "plain"),
+        ):
+            self.buttons[name] = Button(footer, self.theme, label, press, style=style)  # type: ignore[arg-type]
+            self.buttons[name].pack(side="left", padx=(0, GAP))
+        self.buttons["new_key"] = Button(footer, self.theme, "Show the new key…", lambda: self.check(shows_key=True))
