@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from modules.data.batch import Batch
+from modules.data.buckets import Size
 from modules.sampling.ddim_step import DdimStep
 from modules.sampling.rollout import trainable_steps
 from modules.system.errors import DarkroomError
@@ -15,14 +17,14 @@ from modules.system.ranks import ONLY_RANK, Rank
 from modules.system.seeds import derive_seed
 from trainer.events import WarningRaised
 from trainer.methods.protocol import StepContext
-from trainer.methods.rollouts import Chunk, PromptBatch, SampledGroup
+from trainer.methods.rollouts import Chunk, PromptBatch, SampledGroup, prompts_of
 
-# The micro-batches of an optimizer step on a rollout: a chunk of images at one of its denoising steps.
+# The micro-batches of an optimizer step on a rollout: a chunk of images at one of its trained steps.
 
 
 @dataclass(frozen=True, eq=False)
 class PolicyBatch:
-    """A micro-batch: a chunk of images, and the denoising step to train, with its number and weight.
+    """A micro-batch: a chunk of images, and the number of the pass on it: of the denoising step that is trained.
 
     `inner_epoch` counts the optimizer steps that were made on the same rollout before. A micro-batch that does not
     count repeats one of another process, because this process has nothing to train in the step.
@@ -33,8 +35,6 @@ class PolicyBatch:
     loss_weights_B: torch.Tensor
     metrics: Mapping[str, float]
     number: int
-    denoising_step: DdimStep
-    weight: float
     step: int
     micro_batch: int
     inner_epoch: int
@@ -48,22 +48,20 @@ class PolicyBatch:
 
 def policy_batches(
     rollout: PolicyRollout,
-    steps: Sequence[DdimStep],
-    prompts: Mapping[int, PromptBatch],
-    loss_weights: Mapping[int, torch.Tensor],
+    group: Sequence[Batch],
+    size: Size | None,
     *,
     inner_epoch: int,
-    equalize_steps: bool,
     run_seed: int,
     rank: Rank = ONLY_RANK,
 ) -> Iterator[PolicyBatch]:
-    """Yield each chunk of a rollout at each of its trained denoising steps, in the random order of an optimizer step.
+    """Yield each chunk of a rollout at each of its trained steps, in the random order of an optimizer step.
 
-    `steps` are the rollout's denoising steps; `prompts` and the weights of their losses are by the number of the
-    loader's batch. Several processes take them in turn, at least one each.
+    `group` are the loader's batches whose prompts were sampled, with images of a `size` (`prompts_of`). Several
+    processes take the micro-batches in turn, at least one each.
     """
     step = rollout.first_step + inner_epoch
-    weights = step_weights(steps, equalize=equalize_steps)
+    batches = {batch.micro_batch: batch for batch in group}
     passes = [(chunk, number) for chunk in rollout.chunks for number in rollout.trained_steps[chunk.micro_batch]]
     generator = torch.Generator().manual_seed(derive_seed(run_seed, "order of a rollout", step))
     order = [passes[index] for index in torch.randperm(len(passes), generator=generator).tolist()]
@@ -72,13 +70,11 @@ def policy_batches(
     for micro_batch in indices:
         chunk, number = order[micro_batch]
         yield PolicyBatch(
-            prompts=prompts[chunk.micro_batch],
+            prompts=prompts_of(batches[chunk.micro_batch], size),
             chunk=chunk,
-            loss_weights_B=loss_weights[chunk.micro_batch],
+            loss_weights_B=batches[chunk.micro_batch].loss_weights_B,
             metrics=rollout.metrics,
             number=number,
-            denoising_step=steps[number],
-            weight=weights[number],
             step=step,
             micro_batch=micro_batch,
             inner_epoch=inner_epoch,
@@ -168,8 +164,12 @@ class PolicyRollout:
         return cls(state["first_step"], tuple(chunks), trained, state["metrics"])
 
 
-def trained_chunks(sampled: SampledGroup, advantages: Sequence[float], *, best_of: int) -> list[TrainedChunk]:
+def trained_chunks(
+    sampled: SampledGroup, advantages: Sequence[float], *, best_of: int = 0, keeps_finished: bool = False
+) -> list[TrainedChunk]:
     """Return the chunks of a sampled group with the advantages of its images, which are in the group's order.
+
+    Without `keeps_finished` the finished latents are left out, which no trained denoising step leads to.
 
     With `best_of` above 0 only that many images of each prompt: the better half of them are those with the highest
     advantages, the others those with the lowest. Each of the new chunks still has an image of every prompt, in the same
@@ -179,7 +179,8 @@ def trained_chunks(sampled: SampledGroup, advantages: Sequence[float], *, best_o
     by_batch: dict[int, list[TrainedChunk]] = {}
     for chunk in sampled.chunks:
         advantages_B = torch.tensor([next(values) for _ in chunk.rewards])
-        trained = TrainedChunk(chunk.prompts.micro_batch, _inner_states(chunk), chunk.log_probs_BN, advantages_B)
+        states = chunk.states_BCHW if keeps_finished else _inner_states(chunk)
+        trained = TrainedChunk(chunk.prompts.micro_batch, states, chunk.log_probs_BN, advantages_B)
         by_batch.setdefault(trained.micro_batch, []).append(trained)
     if not best_of:
         return [chunk for chunks in by_batch.values() for chunk in chunks]
@@ -187,7 +188,7 @@ def trained_chunks(sampled: SampledGroup, advantages: Sequence[float], *, best_o
 
 
 def _inner_states(chunk: Chunk) -> dict[int, torch.Tensor]:
-    """Return the stored states without the finished latents, which no trained step leads to."""
+    """Return the stored states without the finished latents."""
     last = chunk.log_probs_BN.shape[1]
     return {number: state for number, state in chunk.states_BCHW.items() if number != last}
 

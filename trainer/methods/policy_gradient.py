@@ -21,33 +21,33 @@ from modules.objectives.policy_losses import approx_kl, clip_fraction, clipped_s
 from modules.objectives.rollout_fields import size_of
 from modules.rewards.advantage import Combination, combine_advantages, untrained_share
 from modules.rewards.composite import CompositeReward
+from modules.sampling.ddim_step import DdimStep
 from modules.sampling.prediction import guided_prediction
 from modules.sampling.rollout import RolloutSettings, steps_of, trainable_steps
 from modules.sampling.step_selection import RandomShare, StepSelection
 from modules.system.devices import move
 from modules.system.errors import DarkroomError
+from modules.system.ranks import ONLY_RANK
 from modules.system.seeds import derive_seed
-from trainer.events import PhaseChanged, WarningRaised
+from trainer.events import WarningRaised
 from trainer.methods.policy_batches import (
     ClipCheck,
     PolicyBatch,
     PolicyRollout,
     RatioCheck,
     policy_batches,
+    step_weights,
     trained_chunks,
 )
 from trainer.methods.protocol import StepContext, StepLoss, TrainingMethod
-from trainer.methods.rollout_images import RolloutImages
+from trainer.methods.rollout_images import sample_to_train
 from trainer.methods.rollouts import (
     NOTHING_TO_LEARN,
     SampledGroup,
     Sampling,
     accumulation_groups,
     encode_prompts,
-    prompts_of,
-    sample_group,
 )
-from trainer.ranks import ALONE, Ranks
 
 
 class Comparison(Protocol):
@@ -95,6 +95,8 @@ class PolicyGradient:
     _comparison: Comparison = field(init=False)
     _state_before: dict[str, Any] = field(default_factory=dict, init=False)
     _rollout: PolicyRollout | None = field(default=None, init=False)
+    _steps: Sequence[DdimStep] = field(default=(), init=False)  # of the rollout, and the weights of their losses
+    _weights: Mapping[int, float] = field(default_factory=dict, init=False)
     _ratio_check: RatioCheck = field(default_factory=RatioCheck, init=False)
     _clip_check: ClipCheck = field(default_factory=ClipCheck, init=False)
     _warned: set[str] = field(default_factory=set, init=False)
@@ -117,24 +119,22 @@ class PolicyGradient:
             if self._rollout is None or self._rollout.first_step != first_step:
                 self._rollout = None  # frees its memory
                 self._rollout = self._sample(group, context)
-            prompts = {batch.micro_batch: prompts_of(batch, self.sampling.size) for batch in group}
-            loss_weights = {batch.micro_batch: batch.loss_weights_B for batch in group}
-            steps = steps_of(context.family, self._loop(first_step))
+            self._steps = steps_of(context.family, self._loop(first_step))
+            self._weights = step_weights(self._steps, equalize=self.settings.equalize_steps)
+            rank = ONLY_RANK if self.is_trial else context.ranks.rank
             for epoch in range(self.settings.inner_epochs):
                 yield from policy_batches(
                     self._rollout,
-                    steps,
-                    prompts,
-                    loss_weights,
+                    group,
+                    self.sampling.size,
                     inner_epoch=epoch,
-                    equalize_steps=self.settings.equalize_steps,
                     run_seed=context.run_seed,
-                    rank=self._ranks(context).rank,
+                    rank=rank,
                 )
 
     def loss(self, batch: PolicyBatch, context: StepContext) -> StepLoss:
         """Return the clipped surrogate of one denoising step, and the KL divergence from the reference."""
-        settings, step, chunk = self.settings, batch.denoising_step, batch.chunk
+        settings, step, chunk = self.settings, self._steps[batch.number], batch.chunk
         states = (chunk.states_BCHW[batch.number], chunk.states_BCHW[batch.number + 1])
         before_BCHW, after_BCHW = (move(state, context.device) for state in states)
         kl_B = torch.zeros(len(before_BCHW), device=context.device.torch)
@@ -153,7 +153,7 @@ class PolicyGradient:
         )
         self._check_ratio(batch, log_ratios_B, context)
         self._check_clipping(batch, log_ratios_B, context)
-        losses_B = batch.weight * surrogate_B + settings.kl_weight * kl_B
+        losses_B = self._weights[batch.number] * surrogate_B + settings.kl_weight * kl_B
         metrics: dict[str, float | torch.Tensor] = {
             **batch.metrics,
             "ratio": log_ratios_B.detach().exp().mean(),
@@ -196,10 +196,6 @@ class PolicyGradient:
         self._comparison.load_state_dict(state.get("comparison", {}))
         self._rollout = PolicyRollout.from_state(state) if "first_step" in state else None
 
-    def _ranks(self, context: StepContext) -> Ranks:
-        """Return the processes that share a rollout; a trial is each one's own."""
-        return ALONE if self.is_trial else context.ranks
-
     def _loop(self, step: int) -> RolloutSettings:
         """Return the denoising loop of the rollout before an optimizer step."""
         loop = self.sampling.loop
@@ -210,10 +206,7 @@ class PolicyGradient:
         first_step = group[0].step
         loop = self._loop(first_step)
         selected = self._select_steps(group, trainable_steps(steps_of(context.family, loop)), context)
-        images = RolloutImages(self.sampling.samples_per_prompt)
-        num_images = sum(batch.num_samples for batch in group) * self.sampling.samples_per_prompt
-        self._report(context, PhaseChanged("sampling", f"{num_images} images to train on"))
-        sampled = sample_group(
+        sampled = sample_to_train(
             group,
             context,
             replace(self.sampling, loop=loop),
@@ -222,12 +215,8 @@ class PolicyGradient:
                 loop.num_steps,
                 *(number + i for number in selected[prompts.micro_batch] for i in (0, 1)),
             },
-            on_images=None if self.is_trial else images.add,
-            ranks=self._ranks(context),
+            is_trial=self.is_trial,
         )
-        if not self.is_trial:
-            images.report(context, first_step)
-        self._report(context, PhaseChanged("training"))
         advantages = self._advantages(sampled)
         metrics = {
             **sampled.metrics(loop.num_steps),
@@ -263,8 +252,9 @@ class PolicyGradient:
         predict = guided_prediction(
             context.family, conditioning, empty, size=batch.prompts.size, guidance=self.sampling.loop.guidance
         )
-        timestep = torch.full((), batch.denoising_step.timestep, dtype=torch.int64, device=latents_BCHW.device)
-        return batch.denoising_step.mean(predict(latents_BCHW, timestep), latents_BCHW)
+        step = self._steps[batch.number]
+        timestep = torch.full((), step.timestep, dtype=torch.int64, device=latents_BCHW.device)
+        return step.mean(predict(latents_BCHW, timestep), latents_BCHW)
 
     def _check_ratio(self, batch: PolicyBatch, log_ratios_B: torch.Tensor, context: StepContext) -> None:
         """Check at the end of the first step on a rollout that its ratios are 1."""
@@ -286,13 +276,9 @@ class PolicyGradient:
             self._warn_once(context, self._clip_check.finish(clip_range=clip_range))
 
     def _warn_once(self, context: StepContext, warning: WarningRaised | None) -> None:
-        if warning is not None and warning.advice not in self._warned:
+        if warning is not None and warning.advice not in self._warned and not self.is_trial:
             self._warned.add(warning.advice)
-            self._report(context, warning)
-
-    def _report(self, context: StepContext, event: PhaseChanged | WarningRaised) -> None:
-        if not self.is_trial:
-            context.emit(event)
+            context.emit(warning)
 
 
 def build_policy_gradient(

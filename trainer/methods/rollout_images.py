@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,12 +12,14 @@ import numpy as np
 import torch
 from PIL import Image
 
+from modules.data.batch import Batch
+from modules.rewards.composite import CompositeReward
 from modules.system.atomic import atomic_folder
 from modules.system.devices import CPU, move
 from modules.system.file_errors import plain_reason
-from trainer.events import WarningRaised
+from trainer.events import PhaseChanged, WarningRaised
 from trainer.methods.protocol import StepContext
-from trainer.methods.rollouts import Chunk
+from trainer.methods.rollouts import Chunk, PromptBatch, SampledGroup, Sampling, sample_group
 from trainer.ranks import Ranks
 from trainer.rollout_events import Mark, RolloutSampled, SampledImage
 
@@ -107,6 +109,38 @@ class RolloutImages:
         keys = sorted({key for share in shares for key in share})[: self._most_prompts]
         by_key = {key: [small for share in shares for small in share.get(key, [])] for key in keys}
         self._by_prompt = {key: sorted(samples, key=lambda small: small.sample) for key, samples in by_key.items()}
+
+
+def sample_to_train(
+    group: Sequence[Batch],
+    context: StepContext,
+    sampling: Sampling,
+    reward: CompositeReward,
+    *,
+    stored_states: Callable[[PromptBatch], Collection[int]],
+    is_trial: bool,
+) -> SampledGroup:
+    """Sample and score images for an accumulation group, and report them, with the phase of the run.
+
+    Arguments as of `sample_group`. In a trial, for the dry run, nothing is reported, and no other process takes part.
+    """
+    if is_trial:
+        return sample_group(group, context, sampling, reward, stored_states=stored_states)
+    images = RolloutImages(sampling.samples_per_prompt)
+    num_images = sum(batch.num_samples for batch in group) * sampling.samples_per_prompt
+    context.emit(PhaseChanged("sampling", f"{num_images} images to train on"))
+    sampled = sample_group(
+        group,
+        context,
+        sampling,
+        reward,
+        stored_states=stored_states,
+        on_images=images.add,
+        ranks=context.ranks,
+    )
+    images.report(context, sampled.first_step)
+    context.emit(PhaseChanged("training"))
+    return sampled
 
 
 def _by_reward(samples: Sequence[_Small]) -> Extremes | None:
