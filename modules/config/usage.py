@@ -97,7 +97,7 @@ def step_passes(config: Config) -> StepPasses:
         rollout=rollout_of(config),
         sampled_share=method.sampled_share(settings_of_method(config)),
         images_per_pass=2 if learns_from(config) == "pairs" else 1,
-        has_reference=uses_prior(config) or keeps_reference_copy(config),
+        num_references=uses_prior(config) + keeps_reference_copy(config),
         steps_per_group=steps_per_group(config),
         repeats_forward=any(config.part(name).checkpointing != "off" for name in denoisers),
     )

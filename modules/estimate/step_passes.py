@@ -39,30 +39,31 @@ def passes_of_step(
     rollout: RolloutFacts | None,
     sampled_share: float,
     images_per_pass: int,
-    has_reference: bool,
+    num_references: int,
     steps_per_group: int,
     repeats_forward: bool,
 ) -> StepPasses:
     """Return the passes of an optimizer step whose accumulation group has `batch_size` samples in all.
 
     `sampled_share` is the share of steps that sample, `images_per_pass` how many images the other ones pass for each
-    sample of the batch. With a reference model each trained pass is also made without gradient. Several steps that
-    train on one rollout share the passes that sampled it.
+    sample of the batch. Each trained pass is also made without gradient by each of the reference models. Several steps
+    that train on one rollout share the passes that sampled it.
     """
     plain = float(batch_size * images_per_pass)
     if rollout is None:
-        return StepPasses(plain if has_reference else 0.0, plain, repeats_forward=repeats_forward)
+        return StepPasses(plain * num_references, plain, repeats_forward=repeats_forward)
     doubled = 1 + rollout.is_guided
     num_images = batch_size * rollout.samples_per_prompt / steps_per_group
     if rollout.gradient_steps:  # one graph of the last denoising steps
         sampling = num_images * doubled * (rollout.steps - rollout.gradient_steps)
         trained = num_images * doubled * rollout.gradient_steps
-    else:  # passes of their own: each trained denoising step, or a loss on the finished images
+    else:  # passes of their own: each trained denoising step or timestep, or a loss on the finished images
         sampling = num_images * doubled * (rollout.sampling_passes or rollout.steps)
         per_prompt = rollout.trained_per_prompt or rollout.samples_per_prompt
-        passes = per_prompt * rollout.trained_steps * doubled if rollout.trained_steps else 1
+        trained_alone = rollout.trained_steps * doubled + rollout.trained_timesteps
+        passes = per_prompt * trained_alone if trained_alone else 1
         trained = float(batch_size * passes * rollout.images_per_pass)
-    reference = trained if has_reference else 0.0
+    reference = trained * num_references
     return StepPasses(
         sampled_share * (sampling + reference),
         sampled_share * trained + (1 - sampled_share) * plain,

@@ -22,11 +22,14 @@ class FrozenCopy(nn.Module):
         self.weights = tuple(weights)  # a tuple, so that they are no parameters of this module
         self.copies = nn.ParameterList(nn.Parameter(w.detach().clone(), requires_grad=False) for w in self.weights)
 
-    def refresh(self) -> None:
-        """Copy the values that the weights have now."""
+    def refresh(self, decay: float = 0.0) -> None:
+        """Copy the values that the weights have now; with a decay keep that share of the former values (EMA).
+
+        The average is rounded to the dtype of the weights.
+        """
         with torch.no_grad():
             for weight, copy in zip(self.weights, self.copies, strict=True):
-                copy.copy_(weight)
+                copy.copy_(torch.lerp(weight.float(), copy.float(), decay) if decay else weight)
 
     @contextlib.contextmanager
     def swapped_in(self) -> Iterator[None]:

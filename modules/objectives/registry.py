@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from modules.objectives.methods import alignprop, ddpo, dpo, grpo, online_dpo, reconstruction
+from modules.objectives.methods import alignprop, ddpo, dpo, grpo, nft, online_dpo, reconstruction
 from modules.objectives.spec import MethodSpec
 from modules.settings.field import Section
 
@@ -38,6 +38,7 @@ METHODS: Mapping[str, MethodSpec] = {
         online_dpo.SPEC,
         ddpo.SPEC,
         grpo.SPEC,
+        nft.SPEC,
     )
 }
 

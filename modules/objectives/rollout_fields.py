@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt, Le
 
 from modules.rewards.registry import hold_out_labels, reward_help
+from modules.sampling.registry import sampler_help, sampler_labels
 from modules.settings.field import Setting, one_of
 from modules.settings.shared_types import HIGHEST_PX, LOWEST_PX, sides_of
 from modules.system.problem import Problem, shown
@@ -28,6 +29,20 @@ Guidance = Annotated[
         "guidance and twice as fast.",
     ),
 ]
+GroupSize = Annotated[
+    int,
+    Ge(2),
+    Le(256),
+    Setting(
+        "Group size",
+        "How many images of each prompt are compared with each other. Small groups are unstable; published: 12 to 24. "
+        "An optimizer step trains on batch size x accumulation steps x this many images.",
+        unit="images",
+    ),
+]
+SAMPLER_CHOICES = one_of(sampler_labels, sampler_help)
+SAMPLER = Setting("Sampler", "The sampler of the images. Use the one that you will use.", level="advanced")
+RolloutSampler = Annotated[str, *SAMPLER_CHOICES, SAMPLER]
 SampleSize = Annotated[
     str,
     Setting(
@@ -89,7 +104,7 @@ KlWeight = Annotated[
     Setting(
         "KL weight",
         "Keeps the model close to the one before training. 0 switches it off and saves a forward pass; a fine-tune "
-        "then needs no copy of its weights.",
+        "then needs no copy of its original weights.",
     ),
 ]
 RewardSum = Annotated[

@@ -23,11 +23,12 @@ class RolloutFacts:
     backpropagates through (0: it samples without gradient).
 
     `samples_per_prompt` is the number of images sampled for each prompt, `trained_steps` the number of denoising steps
-    of each of them that are trained one by one, in separate passes (0: none are). `images_per_pass` is how many
-    images of a prompt such a pass, or a pass of a loss on finished images, contains: 2 for a pair. `trained_per_prompt`
-    is how many of the images of a prompt are trained (0: all). `size` is the width and height of the images in pixels;
-    None for the images of the batch. `sampling_passes` is how many predictions sample an image (0: one for each step).
-    `sampler` is the name of its sampler; empty for the steps of DDIM that it trains on.
+    of each of them that are trained one by one, in separate passes (0: none are), `trained_timesteps` the number of
+    random timesteps at which each finished image is trained in a pass of its own, without guidance. `images_per_pass`
+    is how many images of a prompt such a pass, or a pass of a loss on finished images, contains: 2 for a pair.
+    `trained_per_prompt` is how many of the images of a prompt are trained (0: all). `size` is the width and height of
+    the images in pixels; None for the images of the batch. `sampling_passes` is how many predictions sample an image
+    (0: one for each step). `sampler` is the name of its sampler; empty for the steps of DDIM that it trains on.
     """
 
     steps: int
@@ -35,6 +36,7 @@ class RolloutFacts:
     gradient_steps: int = 0
     samples_per_prompt: int = 1
     trained_steps: int = 0
+    trained_timesteps: int = 0
     images_per_pass: int = 1
     trained_per_prompt: int = 0
     size: tuple[int, int] | None = None

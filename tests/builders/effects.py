@@ -48,7 +48,8 @@ SHORT_ONLINE = {
     "refresh_every": 1,
     "timestep_share": 1.0,
 }
-SHORT = {short["name"]: short for short in (SHORT_CHAIN, SHORT_DDPO, SHORT_GRPO, SHORT_ONLINE)}
+SHORT_NFT = {"name": "nft", "steps": 3, "group_size": 2, "timesteps_per_image": 1, "updates_per_rollout": 2}
+SHORT = {short["name"]: short for short in (SHORT_CHAIN, SHORT_DDPO, SHORT_GRPO, SHORT_ONLINE, SHORT_NFT)}
 BESIDE: dict[str, dict[str, Any]] = {
     "adapter.layers": {"adapter.custom_layers": "attn2"},
     "training.layer_filter": {"training.layer_filter_names": "attn2"},
@@ -89,9 +90,16 @@ BESIDE_OF_METHOD: dict[tuple[str, str], dict[str, Any]] = {
         ("online_dpo", f"training.method.{name}"): {"training.method": SHORT_ONLINE}
         for name in ("chosen_by", "pairs", "sampler", "loss", "reference")
     },
-    ("online_dpo", "training.method.reward_sum"): {
-        "training.method": SHORT_ONLINE,
-        "reward.models": [{"kind": "brightness"}, {"kind": "contrast"}],
+    **{
+        ("nft", f"training.method.{name}"): {"training.method": SHORT_NFT}
+        for name in ("objective", "sampler", "old_policy")
+    },
+    **{
+        (short["name"], "training.method.reward_sum"): {
+            "training.method": short,
+            "reward.models": [{"kind": "brightness"}, {"kind": "contrast"}],
+        }
+        for short in (SHORT_ONLINE, SHORT_NFT)
     },
 }
 

@@ -40,6 +40,22 @@ SHORT: dict[str, dict[str, Any]] = {
     "spo": {"name": "online_dpo", "pairs": "steps", "steps": 4, "candidates": 2, "timestep_share": 1.0},
     "ddpo": {"name": "ddpo", "steps": 3, "samples_per_prompt": 2, "guidance": 2.0, "kl_weight": 0.1},
     "grpo": {"name": "grpo", "steps": 3, "group_size": 2, "guidance": 1.0, "kl_weight": 0.1},
+    "nft": {
+        "name": "nft",
+        "steps": 3,
+        "group_size": 2,
+        "timesteps_per_image": 2,
+        "updates_per_rollout": 2,
+        "kl_weight": 0.1,
+    },
+    "awm": {
+        "name": "nft",
+        "objective": "advantage_weighted",
+        "steps": 3,
+        "group_size": 2,
+        "timesteps_per_image": 1,
+        "kl_weight": 0.1,
+    },
 }
 
 NAMES = list(SHORT)

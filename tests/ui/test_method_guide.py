@@ -11,7 +11,15 @@ from modules.objectives.metrics import METRICS
 from modules.objectives.registry import METHODS
 from tests.ui.conftest import Window
 from tests.ui.driving import walk
-from ui.features.rewards.model import ADAPTER_COPY, NO_COPY, WEIGHTS_COPY, guide_of
+from ui.features.rewards.model import (
+    ADAPTER_COPY,
+    NO_COPY,
+    SAMPLING_ADAPTER_COPY,
+    SAMPLING_WEIGHTS_COPY,
+    TWO_COPIES,
+    WEIGHTS_COPY,
+    guide_of,
+)
 from ui.features.rewards.page import COSTS, NEEDS, WATCH
 from ui.widgets.card import Card
 from ui.widgets.panel import Text
@@ -99,3 +107,22 @@ def test_the_costs_of_online_dpo() -> None:
     assert guide_of(started).costs[-1] == ADAPTER_COPY
     # 10 steps, 4 of which have three candidates more
     assert costs(pairs="steps", timestep_share=0.45)[1].startswith("132 passes through the denoiser to sample, 24 to")
+
+
+def test_the_costs_of_diffusion_nft() -> None:
+    training: dict[str, Any] = {"batch_size": 2, "accumulation_steps": 3}
+    method: dict[str, Any] = {"name": "nft", "group_size": 4, "steps": 10, "timesteps_per_image": 2}
+
+    def costs(trains: str = "adapter", **changes: Any) -> tuple[str, ...]:
+        settings = {"training": {**training, "trains": trains, "method": {**method, **changes}}}
+        return guide_of(Config.model_validate(settings)).costs
+
+    assert costs() == (
+        "24 images sampled in 10 denoising steps each, per step.",
+        "240 passes through the denoiser to sample. Each step then makes 48 to train, and as many by each of the "
+        "sampling and the original model.",
+        SAMPLING_ADAPTER_COPY,
+    )
+    assert costs(kl_weight=0.0)[1].endswith("as many by the sampling model.")
+    assert costs("full")[-1] == TWO_COPIES
+    assert costs("full", kl_weight=0.0)[-1] == SAMPLING_WEIGHTS_COPY

@@ -58,6 +58,14 @@ def config_of(folder: Path, method: dict[str, Any], **changes: Any) -> Config:
             (48 * 10 * 2 / 4 + 16, 16, 12),
         ),
         (
+            {"name": "nft", "steps": 10, "group_size": 6, "timesteps_per_image": 3, "updates_per_rollout": 2},
+            (48 * 10 / 2 + 2 * 48 * 3, 48 * 3, 24),
+        ),
+        (
+            {"name": "nft", "steps": 10, "group_size": 6, "timesteps_per_image": 3, "guidance": 5.0, "kl_weight": 0.0},
+            (48 * 10 * 2 + 48 * 3, 48 * 3, 48),
+        ),
+        (
             {"name": "grpo", "steps": 11, "group_size": 6, "best_of": 4, "guidance": 1.0, "kl_weight": 0.1,
              "timestep_share": 0.5},
             (48 * 11 + 32 * 5, 32 * 5, 48),

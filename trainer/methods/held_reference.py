@@ -1,8 +1,11 @@
-"""The reference that a method holds the model at: the original model, or a copy refreshed every so many steps."""
+"""The reference that a method holds the model at: the original model, or a copy refreshed every so many steps.
+
+DiffusionNFT also samples with such a copy.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,11 +22,13 @@ _PREFIX = "reference."
 class HeldReference:
     """With `refresh_every` above 0 a copy of the trained weights, refreshed after so many steps; else the original.
 
-    The first copy is the model as the run begins. The copy is part of the method's state, and its tensors are in the
-    order of the trained weights.
+    The first copy is the model as the run begins. `decay(step)` is the share of its former values that it keeps when it
+    is refreshed before a step. The copy is part of the method's state, and its tensors are in the order of the trained
+    weights.
     """
 
     refresh_every: int = 0
+    decay: Callable[[int], float] = lambda step: 0.0
     _copy: FrozenCopy | None = field(default=None, init=False)
     _step: int = field(default=0, init=False)  # of which the copy is
     _restored: list[torch.Tensor] = field(default_factory=list, init=False)
@@ -43,7 +48,7 @@ class HeldReference:
     def at_step(self, step: int) -> None:
         """Refresh the copy if it is due before a step, counted from 0; the weights must be those after `step` steps."""
         if self._copy is not None and self._step < step - step % self.refresh_every:
-            self._copy.refresh()
+            self._copy.refresh(self.decay(step))
             self._step = step
 
     def active(self, context: StepContext) -> AbstractContextManager[None]:

@@ -18,17 +18,7 @@ class Grpo(Section):
     """Compares the images of a prompt, and makes the better ones more likely (Liu et al. 2025, Xue et al. 2025)."""
 
     name: Literal["grpo"] = "grpo"
-    group_size: Annotated[
-        int,
-        Ge(2),
-        Le(256),
-        Setting(
-            "Group size",
-            "How many images of each prompt are compared with each other. Small groups are unstable; published: 12 to "
-            "24. An optimizer step trains on batch size x accumulation steps x this many images.",
-            unit="images",
-        ),
-    ] = 8
+    group_size: fields.GroupSize = 8
     best_of: Annotated[
         int,
         Ge(0),

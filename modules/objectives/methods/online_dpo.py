@@ -7,14 +7,14 @@ Pairs of images as in Flow-GRPO's online baseline (Liu et al. 2025, arXiv 2505.0
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
 
 from modules.objectives import rollout_fields as fields
 from modules.objectives.spec import MethodGuide, MethodSpec, RolloutFacts
-from modules.sampling.registry import sampler_help, sampler_labels
-from modules.settings.field import Section, Setting, When, one_of
+from modules.settings.field import Section, Setting, When
 from modules.system.problem import Problem
 
 _OF_IMAGES = When("pairs", ("images",))
@@ -77,16 +77,7 @@ class OnlineDpo(Section):
             "guidance, that on pairs of denoising steps the same; 1 or less turns it off and is twice as fast.",
         ),
     ] = 5.0
-    sampler: Annotated[
-        str,
-        *one_of(sampler_labels, sampler_help),
-        Setting(
-            "Sampler",
-            "The sampler of the images. Use the one that you will use.",
-            level="advanced",
-            applies_when=_OF_IMAGES,
-        ),
-    ] = "ddim"
+    sampler: Annotated[str, *fields.SAMPLER_CHOICES, replace(fields.SAMPLER, applies_when=_OF_IMAGES)] = "ddim"
     size: fields.SampleSize = ""
     loss: Annotated[
         Literal["sigmoid", "ipo"],

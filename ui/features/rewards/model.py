@@ -25,6 +25,9 @@ from modules.system.problem import count
 _HELD_OUT = "held_out"
 ADAPTER_COPY = "A copy of the adapter, the reference model; its memory is small."
 WEIGHTS_COPY = "Memory for a copy of the weights, the reference model."
+SAMPLING_ADAPTER_COPY = "A copy of the adapter, the sampling model; its memory is small."
+SAMPLING_WEIGHTS_COPY = "Memory for a copy of the weights, the sampling model."
+TWO_COPIES = "Memory for two copies of the weights, the sampling and the original model."
 NO_COPY = "No memory for a reference model: it is the model without the adapter."
 
 
@@ -48,12 +51,12 @@ def guide_of(config: Config) -> Guide:
 
 
 def _costs(config: Config) -> list[str]:
-    training, spec, facts = config.training, method_of(config), rollout_of(config)
+    training, facts = config.training, rollout_of(config)
     per_step = training.batch_size * training.accumulation_steps
     if facts is None:
         unit = {"pairs": "pair", "prompts": "prompt", "images": "image"}[learns_from(config)]
         lines = [f"{count(per_step, unit)} per step."]
-        if spec.needs_reference(settings_of_method(config)):
+        if _has_original(config):
             lines.append("A second pass without gradient, by the model as it was before training.")
         return [*lines, *_copy(config)]
     num_images = per_step * facts.samples_per_prompt
@@ -67,6 +70,13 @@ def _passes(config: Config, facts: RolloutFacts, num_images: int) -> str:
     """Return the passes through the denoiser; guidance doubles them."""
     factor, guidance = (2, " (guidance doubles them)") if facts.guidance > 1 else (1, "")
     num_sampling = _round_number(num_images * (facts.sampling_passes or facts.steps) * factor)
+    if facts.trained_timesteps:
+        num_training = _round_number(num_images * facts.trained_timesteps)
+        models = "each of the sampling and the original model" if _has_original(config) else "the sampling model"
+        return (
+            f"{num_sampling} passes through the denoiser to sample{guidance}. Each step then makes {num_training} to "
+            f"train, and as many by {models}."
+        )
     if not facts.trained_steps and not facts.gradient_steps:
         num_pairs = config.training.batch_size * config.training.accumulation_steps
         return (
@@ -84,6 +94,11 @@ def _passes(config: Config, facts: RolloutFacts, num_images: int) -> str:
 def _copy(config: Config) -> list[str]:
     if not _has_reference(config):
         return []
+    facts = rollout_of(config)
+    if facts is not None and facts.trained_timesteps:
+        if config.training.trains == "adapter":
+            return [SAMPLING_ADAPTER_COPY]
+        return [TWO_COPIES if _has_original(config) else SAMPLING_WEIGHTS_COPY]
     if config.training.trains == "adapter" and (keeps_reference_copy(config) or copies_originals(config)):
         return [ADAPTER_COPY]
     if config.training.trains == "adapter":
@@ -92,7 +107,11 @@ def _copy(config: Config) -> list[str]:
 
 
 def _has_reference(config: Config) -> bool:
-    return method_of(config).needs_reference(settings_of_method(config)) or keeps_reference_copy(config)
+    return _has_original(config) or keeps_reference_copy(config)
+
+
+def _has_original(config: Config) -> bool:
+    return method_of(config).needs_reference(settings_of_method(config))
 
 
 def _label(name: str) -> str:

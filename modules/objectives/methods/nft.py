@@ -1,0 +1,186 @@
+"""DiffusionNFT and AWM: policies that are trained on the forward process of their own images.
+
+DiffusionNFT: Zheng et al. 2025, arXiv 2509.16117. AWM: Xue et al. 2025, arXiv 2509.25050.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt, Le
+
+from modules.objectives import rollout_fields as fields
+from modules.objectives.spec import MethodGuide, MethodSpec, RolloutFacts
+from modules.settings.field import Section, Setting, When
+
+_OF_NFT = When("objective", ("negative_aware",))
+_OF_AWM = When("objective", ("advantage_weighted",))
+
+OldPolicy = Literal["copy", "linear", "delayed"]
+
+_DECAYS: dict[OldPolicy, tuple[int, float, float]] = {  # the steps before it rises, its rise per step, its maximum
+    "copy": (0, 0.0, 0.0),
+    "linear": (0, 0.001, 0.5),
+    "delayed": (75, 0.0075, 0.999),
+}
+
+
+def old_policy_decay(kind: OldPolicy, step: int) -> float:
+    """Return how much of its former values the old model keeps before a step, when the trained one is added to it.
+
+    Zheng et al. 2025 (arXiv 2509.16117), section 3.3, with the values of the authors' code: "copy" is always 0,
+    "linear" rises to 0.5 in 500 steps, "delayed" is 0 for 75 steps and then rises to 0.999.
+    """
+    flat, rise, highest = _DECAYS[kind]
+    return 0.0 if step < flat else min((step - flat) * rise, highest)
+
+
+class Nft(Section):
+    """Samples images of each prompt, and learns to denoise towards the better and away from the worse ones."""
+
+    name: Literal["nft"] = "nft"
+    objective: Annotated[
+        Literal["negative_aware", "advantage_weighted"],
+        Setting(
+            "Objective",
+            "How an image's reward enters the loss. DiffusionNFT is the stable choice. AWM learns faster, and may "
+            "collapse: its clip range and its KL to the sampling model hold it.",
+            choice_labels={"negative_aware": "DiffusionNFT", "advantage_weighted": "AWM"},
+            choice_help={
+                "negative_aware": "Draws predictions towards better images, and a mirrored model's towards worse ones.",
+                "advantage_weighted": "The denoising loss of an image, weighted by its advantage, in a clip range.",
+            },
+        ),
+    ] = "negative_aware"
+    group_size: fields.GroupSize = 8
+    steps: fields.DenoisingSteps = 10
+    guidance: Annotated[
+        float,
+        Ge(0),
+        Le(100),
+        Setting(
+            "Guidance",
+            "Guidance scale of the sampled images. Published without guidance, which the model then learns to do "
+            "without; the first images look worse for it. 1 or less turns it off and is twice as fast.",
+        ),
+    ] = 1.0
+    sampler: fields.RolloutSampler = "ddim"
+    size: fields.SampleSize = ""
+    timesteps_per_image: Annotated[
+        int,
+        Ge(1),
+        Le(64),
+        Setting(
+            "Timesteps per image",
+            "At how many random timesteps an optimizer step trains on each image. More give a steadier gradient and "
+            "take longer. Published: as many as denoising steps.",
+        ),
+    ] = 4
+    updates_per_rollout: Annotated[
+        int,
+        Ge(1),
+        Le(64),
+        Setting(
+            "Steps per rollout",
+            "How many optimizer steps train on the same images, each at other timesteps and with other noise.",
+        ),
+    ] = 1
+    old_policy: Annotated[
+        OldPolicy,
+        Setting(
+            "Sampling model",
+            "How the model that samples follows the trained one before each rollout. Faster learns faster, slower is "
+            "more stable. It is a second copy of the trained weights: small for a LoRA, for a fine-tune as large as "
+            "they are.",
+            choice_labels={"copy": "Copy", "linear": "Average, up to 0.5", "delayed": "Average, up to 0.999"},
+            choice_help={
+                "copy": "Always the trained model itself.",
+                "linear": "Keeps a share of its former weights that rises from 0 to 0.5 in 500 steps.",
+                "delayed": "The trained model for 75 steps; then keeps a share that rises to 0.999 within 133 steps.",
+            },
+        ),
+    ] = "linear"
+    beta: Annotated[
+        float,
+        Gt(0),
+        Le(10),
+        Setting(
+            "Beta",
+            "How firmly the model is held at the sampling one: a smaller beta learns faster and is less stable. "
+            "Published: 1, and 0.1 for faster learning.",
+            applies_when=_OF_NFT,
+        ),
+    ] = 1.0
+    clip_range: Annotated[
+        float,
+        Gt(0),
+        Le(0.5),
+        Setting(
+            "Clip range",
+            "How far the denoising loss of an image may move from that of the sampling model before it is not trained "
+            "further. Published: 1e-5.",
+            level="advanced",
+            applies_when=_OF_AWM,
+        ),
+    ] = 1e-5
+    sampling_kl_weight: Annotated[
+        float,
+        Ge(0),
+        Le(100),
+        Setting(
+            "KL weight, sampling model",
+            "Keeps the model close to the one that samples, an average of its former weights. Published: 0.1.",
+            level="advanced",
+            applies_when=_OF_AWM,
+        ),
+    ] = 0.1
+    advantage_clip: fields.AdvantageClip = 5.0
+    kl_weight: fields.KlWeight = 1e-4
+    reward_sum: fields.RewardSum = "advantages"
+    held_out_reward: fields.HeldOutReward = "none"
+
+
+def _rollout(settings: Nft) -> RolloutFacts:
+    return RolloutFacts(
+        settings.steps,
+        settings.guidance,
+        samples_per_prompt=settings.group_size,
+        trained_timesteps=settings.timesteps_per_image,
+        size=fields.known_size(settings.size),
+        sampler=settings.sampler,
+    )
+
+
+SPEC = MethodSpec(
+    "nft",
+    "DiffusionNFT",
+    "Samples a group of images for each prompt, and learns to denoise towards the better ones. Any reward model and "
+    "any sampler will do.",
+    Nft,
+    "trainer.methods.nft:build",
+    rollout=_rollout,
+    held_out_reward=lambda settings: settings.held_out_reward,
+    learns_from=lambda settings: "prompts",
+    needs_reference=lambda settings: settings.kl_weight > 0,
+    keeps_reference_copy=lambda settings: True,
+    steps_per_group=lambda settings: settings.updates_per_rollout,
+    reports=lambda settings: fields.reports(kl_weight=settings.kl_weight, samples_per_prompt=settings.group_size),
+    splits_batches=True,
+    is_shareable=lambda settings: True,
+    repeats_forward=True,
+    problems=lambda settings: fields.size_problems(settings.size),
+    guide=MethodGuide(
+        needs=(
+            "One or more reward models, of any kind.",
+            "Prompts: the captions of your concepts, or a concept of prompts.",
+            "Groups of 8 images or more for each prompt: it learns only from their differences.",
+        ),
+        watch={
+            "reward": "Rises within tens of steps, and is noisy.",
+            "held_out": "If it falls while the reward rises, the model exploits the reward: stop there.",
+            "equal_rewards": "Near 1 nothing is learned: use a finer reward, larger groups or other prompts.",
+            "kl": "Grows steadily. A sudden rise comes before broken images: lower the learning rate.",
+            "diversity": "If it halves, the images of a prompt become the same.",
+        },
+    ),
+)
