@@ -75,6 +75,16 @@ _GRPO = {
     "timestep_share": 0.5,
     "kl_weight": 0.0,
 }
+# With a fifth of GRPO's latents. Any sampler will do, so few denoising steps are enough.
+_NFT = {
+    "name": "nft",
+    "steps": 5,
+    "guidance": 1.0,
+    "group_size": 5,
+    "timesteps_per_image": 4,
+    "old_policy": "copy",
+    "kl_weight": 0.0,
+}
 
 CASES: tuple[Case, ...] = (
     Case(_ALIGNPROP, "adapter", 2e-3, epochs=6, batch_size=12, goal=0.61),
@@ -87,4 +97,6 @@ CASES: tuple[Case, ...] = (
     Case(_DDPO, "full", 5e-4, epochs=5, batch_size=12, goal=0.61),
     Case({**_GRPO, "inner_epochs": 1}, "adapter", 5e-3, epochs=3, batch_size=6, goal=0.64),
     Case(_GRPO, "full", 5e-4, epochs=2, batch_size=6, goal=0.64),
+    Case(_NFT, "adapter", 4e-3, epochs=1, batch_size=3, goal=0.64),
+    Case(_NFT, "full", 5e-4, epochs=1, batch_size=3, goal=0.64),
 )
