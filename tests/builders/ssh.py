@@ -85,9 +85,9 @@ def ssh_server(folder: Path, machine: Path, environment: dict[str, str]) -> Iter
 
 
 def machine_environment(home_dir: Path) -> dict[str, str]:
-    """Return the environment of a machine whose user's folders are those of a test."""
+    """Return the environment of a machine without a package index whose user's folders are those of a test."""
     folders = {f"XDG_{name.upper()}_HOME": str(home_dir / f"xdg_{name}_home") for name in _USER_FOLDERS}
-    return {**folders, "HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    return {**folders, "HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1", "PIP_NO_INDEX": "1"}
 
 
 def accept_key(server: Server) -> None:

@@ -249,6 +249,16 @@ def test_commands_work_as_here(server: Server, config: Config) -> None:
     assert any(isinstance(e, PhaseChanged) and e.phase == "paused" for e in events)
 
 
+def test_without_a_python_the_launcher_makes_an_environment_there(
+    server: Server, config: Config, tmp_path: Path
+) -> None:
+    """This machine has no package index, which is one sentence; the environment is that of the program."""
+    with pytest.raises(DarkroomError, match=r"could not be installed on box: .*pip could not install") as failed:
+        train_there(replace(server.remote, python=""), RunRequest(config), Line(lambda event: None))
+    assert "--python" in failed.value.advice
+    assert (tmp_path / "machine" / "environment" / "complete").is_file()
+
+
 def test_what_the_machine_refuses_leaves_no_folder(server: Server, config: Config) -> None:
     concept = config.concepts[0].model_copy(update={"path": "/nowhere/images"})
     events: list[Event] = []

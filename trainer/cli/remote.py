@@ -10,12 +10,13 @@ from typing import Annotated
 
 from modules.settings.field import Section, Setting
 from modules.system.errors import DarkroomError
+from modules.system.file_errors import describe_file_error
 from modules.system.paths import from_root
 from modules.system.secrets_file import load_secrets
 from trainer import commands
 from trainer.cli.console import Console, JsonLines, Listener
 from trainer.cli.options import settings_verb
-from trainer.cli.program import FAILED, OK, STOPPED, verb_group
+from trainer.cli.program import FAILED, OK, STOPPED, WRONG, verb_group
 from trainer.cli.signals import on_signal
 from trainer.commands import Stop, StopRequested
 from trainer.events import Event, RunFailed, RunFinished
@@ -258,6 +259,12 @@ def _followed(work: Callable[[Line], None], remote: Remote, settings: FollowSett
             work(line)
     except StopRequested:
         emit(RunFinished("stopped", 0, "Stopped before the run was started."))
+    except DarkroomError as error:
+        emit(RunFailed(error.message, error.advice))
+        return WRONG
+    except OSError as error:
+        message, advice = describe_file_error(error)
+        emit(RunFailed(message, f"{advice} A run that has begun continues on {remote.name}: follow it again then."))
     finally:
         listener.close()
     if not ending:

@@ -180,6 +180,8 @@ def _train(settings: TrainSettings) -> int:
     _report(loaded.problems)
     allowed = allowed_code(loaded.config, settings)
     config = loaded.config
+    if settings.fit and settings.on:
+        raise DarkroomError("--fit is for the card of this computer, not with --on.", advice="Leave one of them out.")
     if settings.fit:
         config = _fit_to_card(config, settings)
     elif settings.save:

@@ -46,25 +46,27 @@ class Agent:
         self._files, self._trees, self._jobs = (self.folder / name for name in ("files", "trees", "jobs"))
 
     def hello(self, _body: bytes) -> tuple[Any, bytes]:
-        """Create the folder, and describe the machine."""
+        """Create the folder, and describe the machine without its cards."""
         for folder in (self._files, self._trees, self._jobs):
             folder.mkdir(parents=True, exist_ok=True)
-        cards, reason = [], ""
-        try:
-            listed = subprocess.run(_CARDS, capture_output=True, text=True, timeout=20, check=True)
-            cards = [line.strip() for line in listed.stdout.splitlines() if line.strip()]
-        except (OSError, subprocess.SubprocessError) as error:
-            reason = "no NVIDIA driver" if isinstance(error, OSError) else "the NVIDIA driver does not answer"
         facts = {
             "folder": str(self.folder),
             "python": sys.executable,
             "version": list(sys.version_info[:2]),
             "system": sys.platform,
             "free_bytes": shutil.disk_usage(self.folder).free,
-            "cards": cards,
-            "no_cards": reason,
         }
         return facts, b""
+
+    def cards(self, _body: bytes) -> tuple[Any, bytes]:
+        """Return the name, memory and driver of each NVIDIA card, or why there are none."""
+        try:
+            listed = subprocess.run(_CARDS, capture_output=True, text=True, timeout=20, check=True)
+        except (OSError, subprocess.SubprocessError) as error:
+            reason = "no NVIDIA driver" if isinstance(error, OSError) else "the NVIDIA driver does not answer"
+            return {"cards": [], "reason": reason}, b""
+        cards = [line.strip() for line in listed.stdout.splitlines() if line.strip()]
+        return {"cards": cards, "reason": "the driver lists none"}, b""
 
     def missing(self, _body: bytes, digests: list[str]) -> tuple[Any, bytes]:
         """Return which contents are not there, with the bytes that were sent of each, and the room on the disk."""

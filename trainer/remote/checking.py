@@ -26,13 +26,14 @@ def findings_of(connection: Connection) -> list[Finding]:
     """Return what is found on a machine. Raises ConnectionLostError."""
     remote, facts = connection.remote, connection.facts
     free_gb = facts["free_bytes"] / 1e9
-    cards = facts["cards"]
+    listed = connection.call("cards")[0]
+    cards = listed["cards"]
     version = ".".join(map(str, facts["version"]))
     is_new = tuple(facts["version"]) >= OLDEST_PYTHON
     found = [
         Finding("Connection", f"{remote.address} answers."),
         Finding("Disk", f"{free_gb:,.1f} GB free in {facts['folder']}.", facts["free_bytes"] >= _LITTLE_BYTES),
-        Finding("Cards", "; ".join(cards) if cards else f"None: {facts['no_cards']}.", bool(cards)),
+        Finding("Cards", "; ".join(cards) if cards else f"None: {listed['reason']}.", bool(cards)),
         Finding("Python", f"{version} ({facts['python']}){'' if is_new else '; 3.11 or newer is needed'}.", is_new),
     ]
     if len(cards) < remote.num_devices and cards:

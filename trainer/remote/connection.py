@@ -34,6 +34,7 @@ _OPTIONS = (
     "ControlPath=none",
     "ClearAllForwardings=yes",
     "ForwardAgent=no",
+    "RemoteCommand=none",
     "LogLevel=ERROR",
 )
 _NO_SPACE, _QUOTA = 28, 122

@@ -17,7 +17,7 @@ from trainer.run_folder.destination import DESTINATION_FILE, may_write
 from trainer.run_folder.elsewhere import LINK_FILE
 from trainer.run_folder.event_log import EVENTS_FILE
 from trainer.run_folder.inbox import INBOX_FILE
-from trainer.run_folder.result import sha256_of
+from trainer.run_folder.result import results_of, sha256_of
 from trainer.run_folder.run_dir import RUN_FILE
 from trainer.run_folder.run_lock import LOCK_FILE
 
@@ -59,6 +59,8 @@ class RunFiles:
         A place that is taken by another file meanwhile, or cannot be written, is left as it is: then the result stays
         in the run's folder.
         """
+        if any(result.path == destination and result.is_unchanged() for result in results_of(self._run_dir)):
+            return destination  # an earlier connection has fetched it
         files = self._connection.call("files", folder=there, without=[])[0]
         kept = self._run_dir / _RESULT
         for name, size, mtime_ns in files:

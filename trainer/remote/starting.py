@@ -24,6 +24,11 @@ OLDEST_PYTHON = (3, 11)
 _INSTALL_SECONDS = 3600
 _NUM_LINES = 3
 _CONFIG = "config.json"
+# The program's own environment is a link to the one of all its versions, which is complete with the file.
+_MAKE_ENVIRONMENT = """
+[ -e "$1/complete" ] || { "$2" -m venv --clear "$1" && touch "$1/complete"; }
+[ -e "$1/complete" ] && ln -sfn "$1" .venv
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +58,9 @@ def prepare(connection: Connection, emit: Callable[[Event], None], check: Callab
         return Prepared(folder, (facts["python"], "-s", "-m", "trainer"), {})
     emit(PhaseChanged("starting", f"installing packages on {remote.name}; the first time takes minutes"))
     place = f"{facts['folder']}/environment"
-    environment = {"VIRTUAL_ENV": place, "CONDA_PREFIX": ""}
-    python = f"{place}/bin/python"
-    if connection.call("command", arguments=["test", "-e", python], cwd="/", seconds=20)[0]:
-        _run(connection, [facts["python"], "-m", "venv", place], folder)
-    prepared = Prepared(folder, (python, "-s", "-m", "launcher"), environment)
-    settings = [f"{name}={value}" for name, value in environment.items()]
+    _run(connection, ["sh", "-c", _MAKE_ENVIRONMENT, "sh", place, facts["python"]], folder)
+    prepared = Prepared(folder, (facts["python"], "-s", "-m", "launcher"), {"VIRTUAL_ENV": "", "CONDA_PREFIX": ""})
+    settings = [f"{name}={value}" for name, value in prepared.environment.items()]
     _run(connection, ["env", *settings, *prepared.python, "train", "--help"], folder)
     return prepared
 
