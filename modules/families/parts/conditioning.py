@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
@@ -98,6 +98,49 @@ class TokenConditioning:
         """Return it with the empty prompt's states for the prompts whose text encoder (0) gets it."""
         [empty_LD] = empty.split()
         return self.of([empty_LD if 0 in e else states for e, states in zip(empty_for, self.split(), strict=True)])
+
+
+@dataclass(frozen=True, eq=False)
+class PooledConditioning:
+    """The states (B, L, D) of all tokens of B prompts, padding included, and their pooled states (B, E)."""
+
+    states_BLD: torch.Tensor
+    pooled_BE: torch.Tensor
+
+    def __len__(self) -> int:
+        return int(self.states_BLD.shape[0])
+
+    def to(self, device: Device, dtype: torch.dtype | None = None) -> Self:
+        """Move it to a device, and to a dtype where one is given."""
+        states_BLD, pooled_BE = (move(t, device, dtype=dtype) for t in (self.states_BLD, self.pooled_BE))
+        return replace(self, states_BLD=states_BLD, pooled_BE=pooled_BE)
+
+    def select(self, indices: Sequence[int]) -> Self:
+        """Return the conditioning of some of the prompts, in that order."""
+        rows = list(indices)
+        return replace(self, states_BLD=self.states_BLD[rows], pooled_BE=self.pooled_BE[rows])
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Return the tensors by name, for a cache entry."""
+        return {"states": self.states_BLD, "pooled": self.pooled_BE}
+
+    def with_empty_prompts(self, empty_for: Sequence[Collection[int]], empty: Self) -> Self:
+        """Return it with the empty prompt's states for the prompts whose text encoder (0) gets it."""
+        is_replaced = [0 in e for e in empty_for]
+        states_BLD = replaced_rows(self.states_BLD, empty.states_BLD, is_replaced)
+        pooled_BE = replaced_rows(self.pooled_BE, empty.pooled_BE, is_replaced)
+        return replace(self, states_BLD=states_BLD, pooled_BE=pooled_BE)
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, torch.Tensor]) -> Self:
+        """Return the conditioning from its `tensors`. Raises KeyError where one is missing."""
+        return cls(tensors["states"], tensors["pooled"])
+
+    @classmethod
+    def join(cls, parts: Sequence[Self]) -> Self:
+        """Join conditionings into one, which has all else of the first."""
+        states_BLD, pooled_BE = (torch.cat(t) for t in ([p.states_BLD for p in parts], [p.pooled_BE for p in parts]))
+        return replace(parts[0], states_BLD=states_BLD, pooled_BE=pooled_BE)
 
 
 def visible_tokens(lengths: Sequence[int], device: torch.device) -> torch.Tensor | None:
