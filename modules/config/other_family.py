@@ -125,7 +125,7 @@ def _destination(config: Config, start: Config) -> str:
 def _prompt(prompt: SamplePrompt, config: Config, start: Config) -> SamplePrompt:
     """Return a sample prompt for the model of `start`: of a possible size, with a sampler and guidance that suit it."""
     spec, usual = start.family, SamplePrompt()
-    step_px = max(spec.size_step_px, spec.latents.factor * spec.latents.packed)
+    step_px = max(spec.size_step_px, spec.latents.px(spec.latents.packed))
     changes: dict[str, Any] = {
         name: max(step_px, round(getattr(prompt, name) / step_px) * step_px) for name in ("width_px", "height_px")
     }

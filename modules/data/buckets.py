@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Literal
 
 from modules.settings.shared_types import sides_of
+
+LatentFactor = int | Fraction
+"""The pixels along each side of a latent. Where it is a fraction, buckets have sides that give whole numbers."""
 
 # Rotations of a crop inside its image: how much room they need. Pure numbers.
 _EDGE_PX = 2  # rounding of the window's position, and the reach of the bicubic filter

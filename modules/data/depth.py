@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torch.nn.functional import interpolate
 
-from modules.data.buckets import Size
+from modules.data.buckets import LatentFactor, Size
 from modules.data.cache.build import LoadableImage, to_tensor
 from modules.data.cache.inputs import KnownKeys
 from modules.data.companions import Companion
@@ -25,7 +25,7 @@ from modules.data.versions import ImageVersion
 _MIN_RANGE = 1e-6  # less is flat
 
 
-def latent_depth(depth_B1PP: torch.Tensor, factor: int) -> torch.Tensor:
+def latent_depth(depth_B1PP: torch.Tensor, factor: LatentFactor) -> torch.Tensor:
     """Return depth maps (B, 1, P, P) of any range at the size of latents (B, 1, H, W), each from -1 to 1.
 
     As `StableDiffusionDepth2ImgPipeline` prepares them. A flat one is 0.
@@ -46,7 +46,7 @@ class DepthImage:
     recipe: Recipe
     file: Companion | None
     image_size: Size
-    latent_factor: int
+    latent_factor: LatentFactor
 
     def load_tensor(self) -> torch.Tensor:
         """Return the depth map from -1 to 1, float32 (1, H, W), with the geometry of its image.
@@ -66,7 +66,7 @@ class DepthMap:
     """The reader of the depth maps of a depth model. They are not encoded, and read at each use."""
 
     record: ModelInput
-    latent_factor: int
+    latent_factor: LatentFactor
 
     def image(self, example: Example, version: ImageVersion) -> LoadableImage:
         """Return the depth map of a version of an example."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from modules.data.buckets import LatentFactor
 from modules.estimate.passes import PartWeights, Plans, count
 from modules.estimate.run import optimizer_bytes
 from modules.memory.part_plan import FLOAT32_BYTES
@@ -32,7 +33,9 @@ class DiskNeed:
         return self.latents_bytes + self.text_bytes
 
 
-def latents_bytes(counts: Mapping[tuple[int, int], int], *, factor: int, channels: int, item_bytes: int) -> int:
+def latents_bytes(
+    counts: Mapping[tuple[int, int], int], *, factor: LatentFactor, channels: int, item_bytes: int
+) -> int:
     """Return the size of cached latents; `counts` is the number of images by size in pixels (width, height)."""
     return sum(
         number * (channels * (width // factor) * (height // factor) * item_bytes + _ENTRY_BYTES)

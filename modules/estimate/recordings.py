@@ -96,7 +96,8 @@ def shape_key(spec: FamilySpec, part: PartSpec, config: Mapping[str, Any]) -> st
     model = part.model
     code = [_digest(module) for module in (*_TRACER, model.passes.partition(":")[0])]
     facts = [code, model.reference, model.passes, model.transformer_blocks, model.other_blocks]
-    of_family = [spec.latents.factor, spec.latents.channels]
+    factor = spec.latents.factor
+    of_family = [factor if isinstance(factor, int) else str(factor), spec.latents.channels]
     return hashlib.sha256(json.dumps([facts, of_family, own], sort_keys=True).encode()).hexdigest()[:20]
 
 

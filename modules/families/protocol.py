@@ -168,8 +168,14 @@ class ModelFamily(Protocol):
         """Return the distribution of the latents of images in [-1, 1], with gradients."""
         ...
 
-    def decode(self, latents_BCHW: torch.Tensor, tiling: Tiling = VAE_TILES) -> torch.Tensor:
-        """Return the images of latents, float32 in [-1, 1], (B, 3, P, P). With gradients there are no tiles."""
+    def decode(
+        self, latents_BCHW: torch.Tensor, tiling: Tiling = VAE_TILES, prompts: Conditioning | None = None
+    ) -> torch.Tensor:
+        """Return the images of latents, float32 in [-1, 1], (B, 3, P, P). With gradients there are no tiles.
+
+        `prompts` is the conditioning of their prompts, after those of negative prompts if there are any: few decoders
+        read it, and none needs it.
+        """
         ...
 
     def encode_prompts(self, prompts: Sequence[str], padded_like: Sequence[str] = ()) -> Conditioning:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from modules.data.buckets import LatentFactor
 from modules.diffusion.process_spec import DDPM, ProcessSpec
 from modules.families.distilled import DistilledSpec
 from modules.families.model_class import ModelClass
@@ -31,6 +32,9 @@ class PartSpec:
     `most_tokens` are the tokens that a text encoder reads at once, if they are fewer than the family's. `optional`:
     models may lack it, and a run may leave it out. `tokenizer` is the folder of its tokenizer, if that is not the usual
     one. One that reads the states of another text encoder names it as `reads`: captions are dropped for both at once.
+
+    `is_elsewhere`: base models need not contain it, and saved ones do not. The family reads it from the places in its
+    own settings; estimates have the published config of it.
     """
 
     name: str
@@ -42,6 +46,7 @@ class PartSpec:
     optional: bool = False
     tokenizer: str = ""
     reads: str = ""
+    is_elsewhere: bool = False
 
     @property
     def defaults(self) -> Mapping[str, Any]:
@@ -78,12 +83,13 @@ class PartSpec:
 class LatentSpec:
     """The latents of a family: their channels, and the side in pixels of the square that each covers.
 
+    `factor` is a fraction where several latents cover the smallest possible square of whole pixels.
     `packed` is the side of the square of latents whose values are the input channels of the denoiser's first layer.
     `overflows_in_float16`: the published VAE does, so that it must run in another dtype.
     """
 
     channels: int
-    factor: int
+    factor: LatentFactor
     packed: int = 1
     overflows_in_float16: bool = False
 
@@ -94,6 +100,10 @@ class LatentSpec:
     def shape(self, width_px: int, height_px: int) -> tuple[int, int, int]:
         """Return the shape (C, H, W) of an image's latents."""
         return self.channels, height_px // self.factor, width_px // self.factor
+
+    def px(self, num_latents: int) -> int:
+        """Return the pixels that a row or column of so many latents covers."""
+        return int(num_latents * self.factor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +207,11 @@ class FamilySpec:
     def denoiser(self) -> PartSpec:
         """The part that is trained to denoise."""
         return next(p for p in self.parts if p.role == "denoiser")
+
+    @property
+    def in_base_model(self) -> FamilySpec:
+        """The facts of the family for its base models, which lack the parts that are elsewhere."""
+        return replace(self, parts=tuple(p for p in self.parts if not p.is_elsewhere))
 
     def without(self, names: Collection[str]) -> FamilySpec:
         """Return the facts of the family for a model that lacks some of its optional parts."""

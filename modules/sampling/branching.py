@@ -85,13 +85,14 @@ def branch_out(
             candidates.append(step.next_latents(mean_BCHW, fresh_BCHW))
             outputs.append(_output(predict, steps[index + 1], candidates[-1]))
             clean_BCHW, _ = steps[index + 1].clean_and_noise(outputs[-1], candidates[-1])
-            on_candidate(index, decode_images(family, clean_BCHW, train_device=device, temp_device=temp_device))
+            images_B3PP = decode_images(family, clean_BCHW, conditioning, train_device=device, temp_device=temp_device)
+            on_candidate(index, images_B3PP)
         branches[index] = Branches(move(latents_BCHW, temp_device), move(torch.stack(candidates), temp_device))
         picked = [int(torch.randint(num_candidates, (), generator=generator)) for generator in generators]
         latents_BCHW = torch.stack([candidates[k][row] for row, k in enumerate(picked)])
         output_BCHW = torch.stack([outputs[k][row] for row, k in enumerate(picked)])
     on_step()
-    images_B3PP = decode_images(family, latents_BCHW, train_device=device, temp_device=temp_device)
+    images_B3PP = decode_images(family, latents_BCHW, conditioning, train_device=device, temp_device=temp_device)
     forget_casts()
     return branches, images_B3PP
 

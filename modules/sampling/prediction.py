@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torch.nn.functional import interpolate
 
-from modules.data.buckets import Size
+from modules.data.buckets import LatentFactor, Size
 from modules.data.cache.inputs import by_latents
 from modules.data.conditioning import Conditioning, SizeConditioning
 from modules.data.decode import flatten
@@ -85,11 +85,11 @@ class InpaintingImages:
     mask_11PP: torch.Tensor
     image_13PP: torch.Tensor
 
-    def mask_by_latents(self, factor: int) -> torch.Tensor:
+    def mask_by_latents(self, factor: LatentFactor) -> torch.Tensor:
         """Return the pixels of the mask by latents, (1, F * F, H, W) for a factor F."""
         return by_latents(self.mask_11PP[:, 0], factor)
 
-    def latent_mask(self, factor: int) -> torch.Tensor:
+    def latent_mask(self, factor: LatentFactor) -> torch.Tensor:
         """Return the mask (1, 1, H, W) at the size of latents that are smaller by a factor."""
         height, width = (side // factor for side in self.mask_11PP.shape[-2:])
         return interpolate(self.mask_11PP, size=(height, width))

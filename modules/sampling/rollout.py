@@ -140,7 +140,7 @@ def roll_out(
         states.add(index + 1, latents_BCHW)
     on_step()
     with nullcontext() if gradient_steps else torch.no_grad():
-        images_B3PP = decode_images(family, latents_BCHW, train_device=device, temp_device=temp_device)
+        images_B3PP = decode_images(family, latents_BCHW, conditioning, train_device=device, temp_device=temp_device)
     if not gradient_steps:
         forget_casts()
     return Rollout(
@@ -187,7 +187,7 @@ def sample_with(
             on_step=on_step,
         )
         on_step()
-        images_B3PP = decode_images(family, latents_BCHW, train_device=device, temp_device=temp_device)
+        images_B3PP = decode_images(family, latents_BCHW, conditioning, train_device=device, temp_device=temp_device)
     forget_casts()
     states = _States((num_steps,), temp_device)
     states.add(num_steps, latents_BCHW)
@@ -246,9 +246,14 @@ def noise_of(generators: Sequence[torch.Generator], spec: FamilySpec, size: Size
 
 
 def decode_images(
-    family: ModelFamily, latents_BCHW: torch.Tensor, *, train_device: Device, temp_device: Device
+    family: ModelFamily,
+    latents_BCHW: torch.Tensor,
+    prompts: Conditioning,
+    *,
+    train_device: Device,
+    temp_device: Device,
 ) -> torch.Tensor:
-    """Return the images in [0, 1], decoded one by one and checkpointed.
+    """Return the images of latents and their prompts in [0, 1], decoded one by one and checkpointed.
 
     Decoded outside autocast, as samples are: the VAE uses its own dtype.
     """
@@ -256,7 +261,8 @@ def decode_images(
         _Decoder(family), train_device=train_device, temp_device=temp_device, mode="whole"
     )
     with torch.autocast(latents_BCHW.device.type, enabled=False):
-        images_B3PP = torch.cat([decode(latents_BCHW[i : i + 1]) for i in range(len(latents_BCHW))])
+        images = [decode(latents_BCHW[i : i + 1], prompts.select([i])) for i in range(len(latents_BCHW))]
+        images_B3PP = torch.cat(images)
     return (images_B3PP / 2 + 0.5).clamp(0, 1)
 
 
@@ -267,9 +273,9 @@ class _Decoder(nn.Module):
         super().__init__()
         self.family = family
 
-    def forward(self, latents_BCHW: torch.Tensor) -> torch.Tensor:
+    def forward(self, latents_BCHW: torch.Tensor, prompts: Conditioning) -> torch.Tensor:
         """Return the images (B, 3, P, P) in [-1, 1]."""
-        return self.family.decode(latents_BCHW)
+        return self.family.decode(latents_BCHW, prompts=prompts)
 
 
 def pairwise_distance(latents_KCHW: torch.Tensor) -> float:

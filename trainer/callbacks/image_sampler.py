@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from modules.config.sections.evaluation import SamplePrompt
-from modules.data.buckets import Size
+from modules.data.buckets import LatentFactor, Size
 from modules.data.conditioning import Conditioning, SizeConditioning
 from modules.data.depth import latent_depth, load_sample_depth
 from modules.data.inputs import inputs_named
@@ -120,8 +120,8 @@ class ImageSampler:
             ]
         with self.placement.phase(phases.SAMPLE_DECODE):
             return [
-                to_image(self.family.decode(z, self.tiles_of(p.width_px, p.height_px)))
-                for p, z in zip(prompts, latents, strict=True)
+                to_image(self.family.decode(z, self.tiles_of(p.width_px, p.height_px), text))
+                for p, z, text in zip(prompts, latents, conditionings, strict=True)
             ]
 
     def _encode(self, prompt: SamplePrompt) -> Conditioning:
@@ -207,7 +207,7 @@ def _inpainting_images(prompt: SamplePrompt) -> InpaintingImages:
         ) from error
 
 
-def _depth_map(prompt: SamplePrompt, latent_factor: int) -> torch.Tensor:
+def _depth_map(prompt: SamplePrompt, latent_factor: LatentFactor) -> torch.Tensor:
     """Return the depth map of a sample (1, 1, H, W). Raises DarkroomError for a file that cannot be read."""
     size = Size(prompt.width_px, prompt.height_px)
     if not prompt.depth_image.strip():

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from modules.data.buckets import LatentFactor
 from modules.data.cache.build import EncodingJob, LoadableImage
 from modules.data.cache.digests import DigestIndex
 from modules.data.cache.inputs import BLANK, KnownKeys, inpainting_mask, inpainting_mask_file, reader_of
@@ -156,7 +157,7 @@ def input_jobs(
     image_keys: Mapping[Place, str],
     mask_keys: Mapping[Place, str],
     encoder: str,
-    latent_factor: int,
+    latent_factor: LatentFactor,
     with_blank: bool,
     verify: bool,
     check: Callable[[], None],

@@ -13,6 +13,7 @@ from functools import cached_property
 
 import torch
 
+from modules.data.buckets import LatentFactor
 from modules.data.cache.digests import DigestIndex
 from modules.data.cache.key import mask_key
 from modules.data.cache.masks import MaskFile, mask_file
@@ -95,7 +96,7 @@ class MaskSource:
     dataset: Dataset
     device: Device
     rules: MaskRules
-    latent_factor: int
+    latent_factor: LatentFactor
     run_seed: int
     cache: MaskCache | None = None
 
@@ -144,7 +145,7 @@ def mask_files(
     versions: ImageVersions,
     digests: DigestIndex,
     *,
-    latent_factor: int,
+    latent_factor: LatentFactor,
     verify: bool,
     check: Callable[[], None],
     threads: int = 1,

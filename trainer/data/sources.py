@@ -13,6 +13,7 @@ from typing import Protocol
 
 import torch
 
+from modules.data.buckets import LatentFactor
 from modules.data.cache.build import LoadableImage
 from modules.data.cache.store import BrokenEntryError, EntryStore
 from modules.data.conditioning import Conditioning, DeliveredConditioning, PartialConditioning
@@ -150,7 +151,7 @@ class BlankLatents:
     """
 
     channels: int
-    factor: int
+    factor: LatentFactor
     device: Device
     dtype: torch.dtype
 

@@ -89,7 +89,7 @@ class AlignProp:
 
     def _sample(self, batch: Batch, context: StepContext) -> Rollout:
         seed_parts = (batch.step, batch.micro_batch)
-        factor, (height, width) = context.family.spec.latents.factor, batch.latents_BCHW.shape[-2:]
+        width_px, height_px = map(context.family.spec.latents.px, reversed(batch.latents_BCHW.shape[-2:]))
         # Encoded together, so that the embedding of the empty prompt is as long as the embeddings of the captions. Of
         # several processes each takes its rows of the micro-batch.
         captions = batch.padded_like or batch.captions
@@ -100,7 +100,7 @@ class AlignProp:
             texts.select(rows),
             texts.select([len(captions)]),
             seeds=[derive_seed(context.run_seed, "rollout", *seed_parts, row) for row in rows],
-            size=Size(width * factor, height * factor),
+            size=Size(width_px, height_px),
             settings=self.rollout,
             gradient_steps=self.truncation.draw(derive_seed(context.run_seed, "truncation", *seed_parts)),
             device=context.device,

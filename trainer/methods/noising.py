@@ -56,10 +56,8 @@ def position_of(batch: Batch) -> BatchPosition:
 
 def size_shift(process: NoiseProcess, clean_BCHW: torch.Tensor, spec: FamilySpec) -> float:
     """Return the factor of the dynamic shift for images with these latents."""
-    height, width = clean_BCHW.shape[-2:]
-    return process.spec.size_shift(
-        width_px=width * spec.latents.factor, height_px=height * spec.latents.factor, own_px=spec.default_resolution_px
-    )
+    height_px, width_px = map(spec.latents.px, clean_BCHW.shape[-2:])
+    return process.spec.size_shift(width_px=width_px, height_px=height_px, own_px=spec.default_resolution_px)
 
 
 def noising_of(noise: Noise) -> Noising:

@@ -55,7 +55,7 @@ def longest_side_px(config: Config) -> int | None:
     if longest_side is None or not uses_denoiser(config):
         return None
     try:
-        return longest_side(denoiser_config(config)) * spec.latents.factor
+        return spec.latents.px(longest_side(denoiser_config(config)))
     except (*MALFORMED_CONFIG, ArithmeticError):  # no config is known, or the check of the model reports it
         return None
 

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import torch
 
-from modules.data.buckets import Size
+from modules.data.buckets import LatentFactor, Size
 from modules.data.cache.build import LoadableImage, to_tensor
 from modules.data.cache.key import blank_image_key, conditioning_image_key, drawn_mask_key, masked_image_key
 from modules.data.cache.masks import MaskFile, mask_file
@@ -55,7 +55,7 @@ class InputReader(Protocol):
         ...
 
 
-def reader_of(record: ModelInput, latent_factor: int) -> InputReader:
+def reader_of(record: ModelInput, latent_factor: LatentFactor) -> InputReader:
     """Return the reader of an input."""
     reader: InputReader = load_factory(record.reader)(record, latent_factor)
     return reader
@@ -94,7 +94,7 @@ class CompanionImage:
     """
 
     record: ModelInput
-    latent_factor: int
+    latent_factor: LatentFactor
 
     def image(self, example: Example, version: ImageVersion) -> LoadableImage:
         """Return the image of a version of an example."""
@@ -145,7 +145,7 @@ class MaskedImage:
     """The conditioning image of an inpainting model: the file of an example, or its image without the masked area."""
 
     record: ModelInput
-    latent_factor: int
+    latent_factor: LatentFactor
 
     def image(self, example: Example, version: ImageVersion) -> LoadableImage:
         """Return the conditioning image of a version of an example."""
@@ -170,7 +170,7 @@ class MaskPixels:
     """The reader of an inpainting mask: the pixels behind each latent are its channels. They are read at each use."""
 
     record: ModelInput
-    latent_factor: int
+    latent_factor: LatentFactor
 
     def image(self, example: Example, version: ImageVersion) -> LoadableImage:
         """Return the mask of a version of an example."""
@@ -199,12 +199,12 @@ class PixelMask:
         return by_latents(mask_PP[None], self.mask.latent_factor)[0]
 
 
-def by_latents(mask_BPP: torch.Tensor, factor: int) -> torch.Tensor:
+def by_latents(mask_BPP: torch.Tensor, factor: LatentFactor) -> torch.Tensor:
     """Return the pixels of masks (B, P, P) by latents, (B, F * F, H, W), rows before columns (`FluxFillPipeline`)."""
-    return torch.nn.functional.pixel_unshuffle(mask_BPP[:, None], factor)
+    return torch.nn.functional.pixel_unshuffle(mask_BPP[:, None], int(factor))
 
 
-def inpainting_mask_file(example: Example, version: ImageVersion, latent_factor: int) -> MaskFile:
+def inpainting_mask_file(example: Example, version: ImageVersion, latent_factor: LatentFactor) -> MaskFile:
     """Return the inpainting mask of a version of an example: its mask, or without one a random mask from its seed.
 
     That of a use which ignores its mask is white.

@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
 
-from modules.data.buckets import Size
+from modules.data.buckets import LatentFactor, Size
 from modules.data.tiles import VAE_TILES
 from modules.data.transforms.apply import AUGMENTATION, RESAMPLER, UPSAMPLER
 from modules.data.transforms.geometry import Geometry
@@ -53,7 +53,9 @@ def keys_of_size(*, width_px: int, height_px: int, recipe: Recipe, encoder: str)
     return _keys_of(_text("latents", ingredients), _DIGEST)
 
 
-def mask_key(*, digest: str, width_px: int, height_px: int, is_alpha: bool, recipe: Recipe, latent_factor: int) -> str:
+def mask_key(
+    *, digest: str, width_px: int, height_px: int, is_alpha: bool, recipe: Recipe, latent_factor: LatentFactor
+) -> str:
     """Return the key of an image's mask at the size of its latents. `digest` is the digest of the file with the mask.
 
     The width and height are the image's, to which a mask of another size is stretched.
@@ -62,7 +64,7 @@ def mask_key(*, digest: str, width_px: int, height_px: int, is_alpha: bool, reci
         "digest": digest,
         "is_alpha": is_alpha,
         "circle": recipe.mask_circle,
-        "latent_factor": latent_factor,
+        "latent_factor": latent_factor if isinstance(latent_factor, int) else str(latent_factor),
         "version": MASKS,
         **_of_geometry(recipe.geometry, width_px, height_px),
     }

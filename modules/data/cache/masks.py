@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from modules.data.buckets import Size
+from modules.data.buckets import LatentFactor, Size
 from modules.data.cache.build import EntryResult
 from modules.data.cache.store import EntryStore
 from modules.data.example import Example
@@ -31,7 +31,7 @@ class MaskFile:
     recipe: Recipe
     image_size: Size
     is_alpha: bool
-    latent_factor: int
+    latent_factor: LatentFactor
     seed: int | None = None
 
     def load(self) -> torch.Tensor:
@@ -53,7 +53,7 @@ class MaskFile:
         return random_inpainting_mask(self.recipe.bucket, random.Random(self.seed))
 
 
-def mask_file(example: Example, recipe: Recipe, latent_factor: int) -> MaskFile:
+def mask_file(example: Example, recipe: Recipe, latent_factor: LatentFactor) -> MaskFile:
     """Return the mask of a version of an example."""
     size = Size(example.image.width_px, example.image.height_px)
     if example.mask is None:

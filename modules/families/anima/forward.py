@@ -46,7 +46,7 @@ class Anima(FlowModel[TokenConditioning]):
         """Return the velocity (B, 16, H, W): the transformer reads the latents as a video of one frame."""
         text, dtype = self._text(conditioning), self._input_dtype()
         least = int(self.modules[CONDITIONER].config.min_sequence_length)
-        height, width = (self.spec.latents.factor * side for side in noisy_BCHW.shape[-2:])
+        height, width = map(self.spec.latents.px, noisy_BCHW.shape[-2:])
         output = self._forward("transformer")(
             hidden_states=noisy_BCHW.to(dtype).unsqueeze(2),
             timestep=self.process.time_input(timesteps_B),

@@ -74,16 +74,18 @@ class LatentModel(ABC, Generic[Process]):
     def encode_images(self, images_B3PP: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
         """Return the normalised latents (B, C, H, W) of images in [-1, 1]: the mean, or drawn from a generator."""
         if generator is not None:
-            return vae.encode_drawn(self.vae, images_B3PP, generator, factor=self.spec.latents.factor)
-        return vae.encode_mean(self.vae, images_B3PP, factor=self.spec.latents.factor)
+            return vae.encode_drawn(self.vae, images_B3PP, generator, factor=int(self.spec.latents.factor))
+        return vae.encode_mean(self.vae, images_B3PP, factor=int(self.spec.latents.factor))
 
     def posterior(self, images_B3PP: torch.Tensor) -> Posterior:
         """Return the distribution of the latents of images in [-1, 1], with gradients."""
         return vae.encode_posterior(self.vae, images_B3PP)
 
-    def decode(self, latents_BCHW: torch.Tensor, tiling: Tiling = VAE_TILES) -> torch.Tensor:
+    def decode(
+        self, latents_BCHW: torch.Tensor, tiling: Tiling = VAE_TILES, prompts: Conditioning | None = None
+    ) -> torch.Tensor:
         """Return the images (B, 3, P, P) of normalised latents, float32 in [-1, 1]."""
-        decode, factor = self._forwards.of("vae", self.vae.decode), self.spec.latents.factor
+        decode, factor = self._forwards.of("vae", self.vae.decode), int(self.spec.latents.factor)
         return vae.decode_latents(decode, self.vae, latents_BCHW, factor=factor, tiling=tiling)
 
     @abstractmethod

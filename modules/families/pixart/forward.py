@@ -52,6 +52,6 @@ class PixArt(T5Model[DDPMProcess]):
         if not has_size_conditions(self.denoiser.config):
             return {"resolution": None, "aspect_ratio": None}
         sides_B2 = noisy_BCHW.new_ones(len(noisy_BCHW), 2, dtype=torch.float32)
-        height, width = (self.spec.latents.factor * side for side in noisy_BCHW.shape[-2:])
+        height, width = map(self.spec.latents.px, noisy_BCHW.shape[-2:])
         sides_B2[:, 0], sides_B2[:, 1] = height, width
         return {"resolution": sides_B2, "aspect_ratio": sides_B2[:, :1] / sides_B2[:, 1:]}

@@ -39,4 +39,4 @@ class AutoencoderKLQwenImage21(qwenimage21.AutoencoderKLQwenImage21):  # type: i
 
 def vae_passes(vae: Any, spec: FamilySpec) -> Mapping[str, TracedPass]:
     """Return the encoding and decoding of an `AutoencoderKLQwenImage21`."""
-    return autoencoder_passes(vae, _COLOURS, spec.latents.channels, factor=spec.latents.factor)
+    return autoencoder_passes(vae, _COLOURS, spec.latents.channels, factor=int(spec.latents.factor))

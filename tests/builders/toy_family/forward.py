@@ -58,7 +58,9 @@ class ToyPixel:
     def posterior(self, images_B3PP: torch.Tensor) -> Posterior:
         return Posterior(images_B3PP.float(), torch.full_like(images_B3PP, -30.0), Scale(1.0))
 
-    def decode(self, latents_BCHW: torch.Tensor, tiling: Tiling = VAE_TILES) -> torch.Tensor:
+    def decode(
+        self, latents_BCHW: torch.Tensor, tiling: Tiling = VAE_TILES, prompts: Conditioning | None = None
+    ) -> torch.Tensor:
         return latents_BCHW.float()
 
     def encode_guided(self, negative: str, prompt: str) -> TextConditioning:

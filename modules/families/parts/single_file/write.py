@@ -105,7 +105,7 @@ def _facts(
         architecture=record.architecture_of(traits.variant),
         implementation=record.implementation,
         prediction=traits.prediction,
-        resolution_px=int(side) * spec.latents.factor if side else spec.default_resolution_px,
+        resolution_px=spec.latents.px(int(side)) if side else spec.default_resolution_px,
         dtypes=(of_part(denoiser), of_part("vae")) if is_whole else ("", ""),
         created=created,
     )
