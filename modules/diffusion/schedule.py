@@ -6,6 +6,7 @@ and `abar_t = prod(alpha_1 .. alpha_t)`, a noisy sample is `x_t = sqrt(abar_t) x
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
@@ -35,6 +36,19 @@ def cumulative_alphas(
                 f"The scheduler's beta_schedule is {beta_schedule!r}; only 'linear' and 'scaled_linear' are supported."
             )
     return torch.cumprod(1.0 - betas_T, dim=0)
+
+
+def cosine_cumulative_alphas(*, num_timesteps: int = 1000, scaler: float = 1.0, offset: float = 0.008) -> torch.Tensor:
+    """Return the cosine schedule (Nichol and Dhariwal 2021, eq. 17) at the times 1 / T, 2 / T, ..., 1, float32.
+
+    As in diffusers' `DDPMWuerstchenScheduler`: `scaler` above 1 moves the times to more noise, below 1 to less, and no
+    timestep is without signal or noise.
+    """
+    times_T = torch.arange(1, num_timesteps + 1, dtype=torch.float64) / num_timesteps
+    moved_T = 1.0 - (1.0 - times_T) ** scaler if scaler > 1.0 else times_T**scaler
+    start = math.cos(offset / (1.0 + offset) * math.pi / 2) ** 2
+    abar_T = ((moved_T + offset) / (1.0 + offset) * math.pi / 2).cos() ** 2 / start
+    return abar_T.clamp(0.0001, 0.9999).float()
 
 
 def rescaled_to_zero_snr(abar_T: torch.Tensor) -> torch.Tensor:

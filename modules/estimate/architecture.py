@@ -48,8 +48,13 @@ def architecture_of(base_model: str, family: str) -> Architecture | None:
 
 
 def _of_folder(folder: Path, family: str) -> Architecture:
-    lacking, configs = identify(folder).without, {}
+    kind = identify(folder)
+    lacking = kind.without
+    configs: dict[str, Mapping[str, Any]] = {}
     for part in (p for p in FAMILIES[family].parts if p.name not in lacking):
+        if part.is_elsewhere:
+            configs[part.name] = shipped_configs(kind.model)[part.name]
+            continue
         config = json.loads(read_regular(folder / part.name / "config.json", _MAX_CONFIG_BYTES))
         configs[part.name] = part.model.own_config(config)
     return Architecture(configs)

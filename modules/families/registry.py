@@ -22,6 +22,7 @@ from modules.families.sd.spec import SD
 from modules.families.sd3.spec import SD3
 from modules.families.sdxl.spec import SDXL
 from modules.families.spec import FamilySpec, Role
+from modules.families.stable_cascade.spec import STABLE_CASCADE
 from modules.families.z_image.spec import Z_IMAGE
 from modules.system.errors import DarkroomError
 from modules.system.factories import load_factory
@@ -46,6 +47,7 @@ _FAMILIES: dict[str, FamilySpec] = {
     SANA.name: SANA,
     LUMINA2.name: LUMINA2,
     ERNIE_IMAGE.name: ERNIE_IMAGE,
+    STABLE_CASCADE.name: STABLE_CASCADE,
 }
 
 FAMILIES: Mapping[str, FamilySpec] = _FAMILIES

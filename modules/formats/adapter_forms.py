@@ -102,6 +102,8 @@ KOHYA = AdapterForm(
         Prefix("lora_te3_", "", _KOHYA_TEXT),  # a T5, the last of the text encoders
         Prefix("oft_unet_", DENOISER, _OFT),
         Prefix("lora_transformer_", DENOISER, {"diffusers": "OneTrainer, lora_transformer_"}),
+        Prefix("lora_prior_unet_", DENOISER, _KOHYA_UNET),
+        Prefix("lora_prior_te_", _FIRST, _KOHYA_TEXT),
     ),
 )
 LYCORIS = AdapterForm(
@@ -141,6 +143,7 @@ RAW_PEFT = AdapterForm(
     (
         Prefix("base_model.model.unet.", DENOISER, _RAW_PEFT),
         Prefix("base_model.model.transformer.", DENOISER, _RAW_PEFT),
+        Prefix("base_model.model.prior.", DENOISER, _RAW_PEFT),
         Prefix("base_model.model.text_encoder_3.", _THIRD, _RAW_PEFT),
         Prefix("base_model.model.text_encoder_2.", _SECOND, _RAW_PEFT),
         Prefix("base_model.model.text_encoder.", _FIRST, _RAW_PEFT),
@@ -151,6 +154,7 @@ _PEFT_TEXT: Mapping[Layout, Naming] = {"text": "PEFT, text", "bare text": "PEFT,
 _DOTTED = (
     Prefix("unet.", DENOISER, {"diffusers": "PEFT, denoiser"}),
     Prefix("transformer.", DENOISER, {"diffusers": "PEFT, denoiser"}),
+    Prefix("prior.", DENOISER, {"diffusers": "PEFT, denoiser"}),
     Prefix("lora_unet.", DENOISER),
     Prefix("text_encoder_3.", _THIRD, _PEFT_TEXT),
     Prefix("text_encoder_2.", _SECOND, _PEFT_TEXT),

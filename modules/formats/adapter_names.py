@@ -34,7 +34,10 @@ _NAMED = {"lora_A": DOWN, "lora_B": UP, "lora_magnitude_vector": DORA_SCALE}
 _PROCESSORS = {"to_q_lora": "to_q", "to_k_lora": "to_k", "to_v_lora": "to_v", "to_out_lora": "to_out.0"}
 _TEXT_PROCESSORS = {"to_q_lora": "q_proj", "to_k_lora": "k_proj", "to_v_lora": "v_proj", "to_out_lora": "out_proj"}
 # Names with one dotted word for the whole layer, as in kohya's files: whatever follows the first dot is a factor.
-_FLAT_LAYERS = ("lora_unet_", "lora_te_", "lora_te1_", "lora_te2_", "lora_te3_", "oft_unet_", "lycoris_")
+_FLAT_LAYERS = (
+    *("lora_unet_", "lora_te_", "lora_te1_", "lora_te2_", "lora_te3_", "oft_unet_", "lycoris_"),
+    *("lora_prior_unet_", "lora_prior_te_"),
+)
 
 
 @cache

@@ -33,15 +33,16 @@ def locate(
     offline: bool,
     cache_dir: str,
     parts: Sequence[str] = ("*",),
+    files: Sequence[str] = (),
     hub: HubAccess | None = None,
     on_bytes: OnBytes | None = None,
 ) -> Path:
     """Return the folder of a base model: the folder itself, or the local copy of a Hugging Face repository.
 
-    A missing repository is downloaded, only the weights of `parts`. `on_bytes(done, total)` is called now and then,
-    from several threads, and may raise to cancel. A later download resumes from the files that are already there. `hub`
-    holds the access token. Raises MissingModelError if there is neither a folder nor a repository, or if the token
-    gives no access to it.
+    A missing repository is downloaded, only the weights of `parts`, and further `files` of it. `on_bytes(done, total)`
+    is called now and then, from several threads, and may raise to cancel. A later download resumes from the files that
+    are already there. `hub` holds the access token. Raises MissingModelError if there is neither a folder nor a
+    repository, or if the token gives no access to it.
     """
     folder = from_root(name)
     if folder.is_dir():
@@ -55,7 +56,7 @@ def locate(
         return Path(
             snapshot_download(
                 name,
-                allow_patterns=wanted_files(parts),
+                allow_patterns=[*wanted_files(parts), *files],
                 ignore_patterns=list(UNWANTED),
                 local_files_only=offline,
                 cache_dir=cache_dir or None,

@@ -16,7 +16,7 @@ _WANTED = (
     "*/*.safetensors.index.json",
     "*tokenizer*/*",
 )
-UNWANTED = ("*.fp16.*", "*.non_ema.*", "*flax*", "*.onnx*", "safety_checker/*", "feature_extractor/*")
+UNWANTED = ("*.fp16.*", "*.bf16.*", "*.non_ema.*", "*flax*", "*.onnx*", "safety_checker/*", "feature_extractor/*")
 """The patterns of files that are not downloaded."""
 THREE_WAYS = (
     "Choose a file or folder that you have, a model that is found on this machine, or a repository to download, as "

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from modules.data.buckets import Size
+from modules.diffusion.process import DDPMProcess, NoiseProcess
 from modules.diffusion.process_spec import FlowConvention
 from modules.families.protocol import ModelFamily
 from modules.families.spec import GuidedNorm
@@ -108,6 +109,14 @@ def make_scheduler(sampler: str, config: Mapping[str, Any]) -> Any:
     return getattr(diffusers, spec.scheduler).from_config(dict(config), **options)
 
 
+def _betas(process: NoiseProcess, config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the betas of a process as options of diffusers' schedulers, for a config that does not name any."""
+    if "beta_schedule" in config or not isinstance(process, DDPMProcess):
+        return {}
+    before_T = torch.cat([torch.ones(1), process.alphas_cumprod_T.cpu()[:-1]])
+    return {"trained_betas": (1.0 - process.alphas_cumprod_T.cpu() / before_T).tolist()}
+
+
 def scheduler_for(family: ModelFamily, sampler: str, size: Size) -> Any:
     """Return the scheduler with which a model samples images of a size.
 
@@ -122,7 +131,7 @@ def scheduler_for(family: ModelFamily, sampler: str, size: Size) -> Any:
         )
     flow = process.spec.flow
     if flow is None or spec.flow is None:
-        return make_scheduler(sampler, family.scheduler_config())
+        return make_scheduler(sampler, {**_betas(process, family.scheduler_config()), **family.scheduler_config()})
     return FlowSteps(spec.flow, family.scheduler_config(), flow, size)
 
 

@@ -1,6 +1,6 @@
 """The tiny transformers, one line each: every test of what such families share runs on all of them.
 
-All but PixArt, which predicts noise, are flow models; `FlowModel.is_flow` states it.
+All but PixArt and Stable Cascade, which predict noise, are flow models; `FlowModel.is_flow` states it.
 
 A new family adds its line here and a `FlowModel` to its builder, and records the states of its text encoders with
 `python -m tests.parity.test_flow_shapes`. `tests/conftest.py` makes a fixture of each name: the folder of the model,
@@ -38,6 +38,7 @@ FLOW_MODELS: Mapping[str, str] = {
     "tiny_sana": "tests.builders.sana:TINY",
     "tiny_lumina2": "tests.builders.lumina2:TINY",
     "tiny_ernie_image": "tests.builders.ernie_image:TINY",
+    "tiny_stable_cascade": "tests.builders.stable_cascade:TINY",
 }
 """The `FlowModel` of each tiny model, as "module:name"."""
 
@@ -103,10 +104,11 @@ class FlowModel:
     - `published_shapes` are shapes of tensors in the published checkpoint of the denoiser, by their names there, and
       `published_weights` the number of weights of all: what users' files have.
     - `unread` are the names of forms that diffusers does not read, or only at the published size.
-    - `settings` are those of the family in the shared runs.
+    - `settings` are those of the family in the shared runs; `places` are those whose value is the model's folder.
     - `oft` are the settings of an OFT of all layers.
     - `untrained` are the parts that the shared runs leave alone, so that their text is cached.
     - `attends_to_padding`: the denoiser does, so that the cache stores all tokens that the encoder reads.
+    - `side_px` is the side of images in the shared runs.
     - `onetrainer` are configs of OneTrainer, by a name for each.
     """
 
@@ -121,9 +123,11 @@ class FlowModel:
     published_weights: int = 0
     unread: tuple[str, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
+    places: tuple[str, ...] = ()
     oft: Mapping[str, Any] = field(default_factory=dict)
     untrained: tuple[str, ...] = ()
     attends_to_padding: bool = False
+    side_px: int = 64
     onetrainer: Mapping[str, OneTrainerConfig] = field(default_factory=dict)
 
     @property

@@ -81,6 +81,7 @@ def cuda_autocast(dtype: torch.dtype) -> Iterator[Callable[[], None]]:
         **halves,
         (torch, "einsum"): dtype,
         (torch, "matmul"): dtype,
+        (torch, "norm"): torch.float32,
         **singles,
     }
     plain = {(module, name): getattr(module, name) for module, name in table}

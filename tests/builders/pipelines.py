@@ -27,13 +27,16 @@ from trainer.step.precision import Precision
 def load_tiny(folder: Path, family: str = "", **options: Any) -> Any:
     """A tiny model of a family, on the CPU; `options` are settings of the family and fields of the request."""
     spec = FAMILIES[family or family_of(folder)]
+    if not (folder / "decoder").is_dir():  # a result: what its base model did not contain is not there either
+        options.setdefault("without_weights", {part.name for part in spec.parts if part.is_elsewhere})
     own = {name: options.pop(name) for name in list(options) if name in spec.settings.model_fields}
     return load_factory(spec.factory)(LoadRequest(str(folder), spec.settings(**own), **options))
 
 
 def noise_of(family: ModelFamily, *, batch: int, seed: int) -> torch.Tensor:
-    """Random latents (B, C, H, W) of images of 64 px."""
-    shape = family.spec.latents.shape(64, 64)
+    """Random latents (B, C, H, W) of small images."""
+    side_px = max(64, family.spec.size_step_px)
+    shape = family.spec.latents.shape(side_px, side_px)
     return torch.randn(batch, *shape, generator=torch.Generator().manual_seed(seed))
 
 

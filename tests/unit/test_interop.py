@@ -70,7 +70,6 @@ def layer(name: str, *factors: str) -> Shapes:
         ({"emb_params": (2, 768), "more": (2, 768)}, False, True, False, False),
         ({"emb_params": (2, 512)}, None, None, None, None),
         ({"clip_l": (2, 768), "clip_g": (2, 1280)}, False, True, True, True),
-        ({"clip_g": (2, 1280)}, False, True, False, False),
     ],
 )
 def test_adapters_and_embeddings(

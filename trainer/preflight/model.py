@@ -22,7 +22,8 @@ from modules.formats.float8_scales import ADVICE
 from modules.formats.headers import UnreadableFileError, read_header
 from modules.formats.index_files import INDEX, index_file
 from modules.formats.repository import THREE_WAYS
-from modules.settings.edit import replace_value
+from modules.settings.edit import get_path, replace_value
+from modules.settings.walk import live_records
 from modules.system.paths import from_root
 from modules.system.problem import Problem, cut, with_article
 from trainer.data.hub_datasets import hub_cache_dir
@@ -65,6 +66,19 @@ def problems_of_model(config: Config, found: FileKind | None) -> Iterator[Proble
         is_chosen = problem.path == "model.base_model" and not problem.remedy
         yield replace(problem, remedy="base_model") if is_chosen else problem
     yield from _vae(config)
+    yield from _places_in_family(config)
+
+
+def _places_in_family(config: Config) -> Iterator[Problem]:
+    """Yield an error for each model or file in the settings of the family that does not exist."""
+    for record in live_records(config):
+        kind = record.setting.path_kind
+        if not record.path.startswith("model.family.") or kind not in ("model", "file"):
+            continue
+        name = str(get_path(config, record.path)).strip()
+        if name and not kind_of(from_root(name)) and not (kind == "model" and is_repository(name)):
+            message = f"{record.setting.label}: {cut(name, max_chars=200)} does not exist."
+            yield Problem(record.path, message, advice="Choose one that exists, or reset the field.")
 
 
 def _base_model(config: Config, found: FileKind | None) -> Iterator[Problem]:
@@ -220,7 +234,7 @@ def _denoiser_alone(config: Config, found: FileKind) -> Iterator[Problem]:
     """Yield why a file with a denoiser alone cannot be the base model, if so: the other parts need files."""
     spec, name = config.family, cut(config.model.base_model.strip(), max_chars=200)
     there = {spec.denoiser.name, *parts_with_files(config), *found.facts.get("also", "").split(", ")}
-    without = [p.label for p in spec.parts if p.name not in there]
+    without = [p.label for p in spec.in_base_model.parts if p.name not in there]
     if found.family != spec.name:
         message = f"{name} is not {with_article(spec.label)} model. {found.sentence}"
         advice = f"Set the model family to {FAMILIES[found.family].label}."
@@ -284,7 +298,7 @@ def _diffusers_folder(
             f"{name} is incomplete: its {missing[0]} is missing.",
             advice="Download or copy the model again.",
         )
-    for part in spec.parts if is_whole else ():
+    for part in spec.in_base_model.parts if is_whole else ():
         if reason := why_incomplete(folder / part.name, has_weights=part.name not in elsewhere):
             yield Problem(
                 "model.base_model",

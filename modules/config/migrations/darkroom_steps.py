@@ -161,8 +161,8 @@ def _with_axis(adapter: object) -> object:
 
 
 _FAMILY = "model.family"
-# The last two are of OneTrainer's files only: no family of ours had them before version 4.
-_OF_FAMILY = ("prediction_type", "zero_terminal_snr", "clip_skip", "prompt_weighting", "guidance", "text_tokens")
+_OF_ONETRAINER = ("guidance", "text_tokens", "decoder", "effnet_encoder")  # no family of ours had them before version 4
+_OF_FAMILY = ("prediction_type", "zero_terminal_snr", "clip_skip", "prompt_weighting", *_OF_ONETRAINER)
 _SECOND = "clip_skip_2"  # only these families have it; the second one in OneTrainer's files only
 _WITH_SECOND = ("sdxl", "sd3")
 _PATHS_IN_FAMILY = {
@@ -273,7 +273,7 @@ def _with_place_in_mix(note: Problem) -> Problem:
 # paths.
 
 
-_DENOISERS = {"sd": "unet", "sdxl": "unet"}  # of the families of version 5; all others have a transformer
+_DENOISERS = {"sd": "unet", "sdxl": "unet", "stable_cascade": "prior"}  # all others have a transformer
 _TRANSFORMER = "transformer"
 
 

@@ -68,7 +68,7 @@ def _of_family(folder: Path, index: dict[str, Any], pipeline: str, files: Family
     absent = [p.name for p in spec.parts if _is_left_out(index, p.name)]
     if without := [p.name for p in spec.parts if p.optional and p.name in absent]:
         facts[WITHOUT] = ", ".join(without)
-    wanted = [p.name for p in spec.parts if p.name not in absent]
+    wanted = [p.name for p in spec.in_base_model.parts if p.name not in absent]
     if lacks := [p for p in wanted if next(_weights(folder / p), None) is None]:
         facts["missing"] = ", ".join(lacks)
     return FileKind(

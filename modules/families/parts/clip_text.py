@@ -30,7 +30,8 @@ class TextTower:
 
     `skipped_layers` counts the last layers left out; `is_normed`: the final layer norm is applied to the output of the
     layer before them. SD applies it, SDXL does not (Podell et al. 2023, section 2.1; diffusers' pipelines).
-    `is_weighted`: prompts may contain weights, `(word:1.2)`.
+    `is_weighted`: prompts may contain weights, `(word:1.2)`. `masks_padding`: no token attends to the padding behind
+    the end token, which changes the states of the padding alone.
     """
 
     encoder: Any
@@ -38,6 +39,7 @@ class TextTower:
     skipped_layers: int
     is_normed: bool
     is_weighted: bool = False
+    masks_padding: bool = False
 
     def num_chunks(self, prompts: Sequence[str]) -> int:
         """Return the number of 77-token chunks that the longest prompt needs."""
@@ -54,11 +56,12 @@ class TextTower:
         filled = [chunk for chunks in chunked for chunk in chunks + empty * (num_chunks - len(chunks))]
         device = next(self.encoder.parameters()).device
         ids_NL = tensor_on([ids for ids, _ in filled], device, torch.long)  # N = B * chunks, L = 77
+        mask = {"attention_mask": self._up_to_end(ids_NL)} if self.masks_padding else {}
         if self.skipped_layers == 0 and self.is_normed:
-            output = forward(input_ids=ids_NL)
+            output = forward(input_ids=ids_NL, **mask)
             states_NLD = output.last_hidden_state
         else:
-            output = forward(input_ids=ids_NL, output_hidden_states=True)
+            output = forward(input_ids=ids_NL, output_hidden_states=True, **mask)
             states_NLD = output.hidden_states[-(self.skipped_layers + 1)]
             if self.is_normed:
                 states_NLD = self._text_model.final_layer_norm(states_NLD)
@@ -90,6 +93,11 @@ class TextTower:
     def identity(self) -> str:
         """Return everything but the encoder's weights that affects how a prompt is encoded."""
         return f"{self.tokenizer.identity()}|skip{self.skipped_layers}{'|weighted' if self.is_weighted else ''}"
+
+    def _up_to_end(self, ids_NL: torch.Tensor) -> torch.Tensor:
+        """Return 1 for the tokens of chunks up to the end token, 0 for the padding."""
+        is_end_NL = (ids_NL == self.tokenizer.end_id).long()
+        return (is_end_NL.cumsum(dim=1) - is_end_NL == 0).long()
 
     def _chunks(self, prompt: str) -> list[tuple[list[int], list[float]]]:
         """Return the chunks of a prompt, each with the weight of every token."""

@@ -42,7 +42,7 @@ def parts_in(traits: CheckpointTraits, lacking: Collection[str] = ()) -> tuple[s
     `lacking` are the optional parts that this one lacks.
     """
     record = published(traits.model)
-    parts = tuple(p.name for p in FAMILIES[record.family].parts)
+    parts = tuple(p.name for p in FAMILIES[record.family].in_base_model.parts)
     shipped = record.shipped_configs()
     return tuple(p for p in parts if (p in shipped or not shipped) and p not in lacking)
 
@@ -87,7 +87,7 @@ def write_folder(
     """
     record = published(traits.model)
     known = layouts(traits.model, configs)
-    parts = [p for p in FAMILIES[record.family].parts if p.name in {**known, **states}]
+    parts = [p for p in FAMILIES[record.family].in_base_model.parts if p.name in {**known, **states}]
     named = {part.name: file_state(part.model, states.get(part.name, {})) for part in parts}
     for name, layout in known.items():
         require_keys(FAMILIES[record.family].part_labels[name], {s.key for s in layout.slots}, named[name])
@@ -110,7 +110,9 @@ def write_folder(
             done += size
         _write_scheduler(folder, configs["scheduler"], traits)
         for encoder in (p for p in parts if p.role == "text_encoder"):
-            pads_with_bang = configs[encoder.name].get("hidden_act") != "quick_gelu"  # OpenCLIP's (`is_open_clip`)
+            config = configs[encoder.name]
+            is_open_clip, pad = config.get("hidden_act") != "quick_gelu", config.get("pad_token_id")
+            pads_with_bang = is_open_clip and pad != config.get("eos_token_id", pad)
             _write_tokenizer(folder / encoder.tokenizer_folder, tokenizers_from, pads_with_bang=pads_with_bang)
         index = _index(record, traits, parts, configs, folder, tokenizers_from)
         if record.blocks:

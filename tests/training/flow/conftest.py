@@ -26,7 +26,7 @@ BASE: dict[str, Any] = {
     },
     "output": {"dtype": "float32", "format": "diffusers"},
 }
-PROMPT = {"prompt": "a disc", "width_px": 64, "height_px": 64, "steps": 2, "guidance": 2.0}
+PROMPT = {"prompt": "a disc", "steps": 2, "guidance": 2.0}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -81,20 +81,27 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def config(model: Path, tiny: FlowModel, folder: Path, images: Path) -> Config:
     parts = {name: {"train": False} for name in tiny.untrained}
-    own = {"model": {"family": dict(tiny.settings)}, "parts": parts}
-    return laid_over(small_config(folder, model=model, images=images), {**BASE, **own})
+    own = {
+        "model": {"family": {**tiny.settings, **dict.fromkeys(tiny.places, str(model))}},
+        "parts": parts,
+        "data": {"resolution_px": [tiny.side_px]},
+    }
+    return laid_over(
+        small_config(folder, model=model, images=images), {**BASE, **own, "data": {**BASE["data"], **own["data"]}}
+    )
 
 
 @pytest.fixture(scope="module")
 def watched(config: Config, tiny: FlowModel) -> Config:
     """The config of the shared run: a LoRA, validated, sampled, with backups."""
     images = config.concepts[0].path
+    sides = {"width_px": tiny.side_px, "height_px": tiny.side_px}
     return laid_over(
         config,
         {
             "concepts": [{"path": images}, {"path": images, "kind": "validation"}],
             "validation": {"every": {"n": 1, "unit": "epoch"}, "num_timesteps": 2},
-            "sampling": {"at_end": True, "prompts": [{**PROMPT, "sampler": s} for s in tiny.samplers]},
+            "sampling": {"at_end": True, "prompts": [{**PROMPT, **sides, "sampler": s} for s in tiny.samplers]},
             "backup": {"every": {"n": 3, "unit": "step"}, "keep": 0},
         },
     )

@@ -46,7 +46,7 @@ def test_it_caches_trains_validates_samples_and_saves_a_lora(
     assert scores[-1] < scores[0]
     samples = ran.of(SampleReady)
     assert len(samples) == len(tiny.samplers)
-    assert {Image.open(sample.path).size for sample in samples} == {(64, 64)}
+    assert {Image.open(sample.path).size for sample in samples} == {(tiny.side_px, tiny.side_px)}
     lora = Path(ran.finished.model_path)
     denoiser = tiny.spec.denoiser
     trained = {name.partition(".lora_")[0] for name in read_safetensors(lora)[0]}

@@ -47,6 +47,7 @@ _MODELS: Mapping[str, tuple[str, str]] = {
     "PIXART_SIGMA": ("pixart", "text_to_image"),
     "SANA": ("sana", "text_to_image"),
     "ERNIE": ("ernie_image", "text_to_image"),
+    "STABLE_CASCADE_1": ("stable_cascade", "text_to_image"),
 }
 _KLEIN = "klein"
 _FLUX2 = ("flux2", "flux2_klein")
@@ -201,9 +202,13 @@ def _format(rest: Tree, result: Tree, notes: Notes) -> None:
 
 # OneTrainer's parts of the model, and their quantization.
 
-_PARTS = ("unet", "transformer", "text_encoder", "text_encoder_2", "text_encoder_3", "vae")
-_TRANSFORMER = "transformer"
-_LATER = (_TRANSFORMER, "text_encoder_3")  # of families that their files of Stable Diffusion only name
+_PARTS = ("unet", "transformer", "prior", "text_encoder", "text_encoder_2", "text_encoder_3", "vae")
+_TRANSFORMER, _PRIOR = "transformer", "prior"
+_LATER = (_TRANSFORMER, _PRIOR, "text_encoder_3")  # of families that their files of Stable Diffusion only name
+_CASCADE = "stable_cascade"
+_PUBLISHED = (
+    "huggingface.co/stabilityai/stable-cascade/"  # the published file of the encoder is in the decoder's folder
+)
 _OF_PARTS = ("train", "learning_rate", "train_embedding", "offload_fraction")
 _OPTIONAL = {"sd3": ("text_encoder", "text_encoder_2", "text_encoder_3")}  # with a switch to leave them out (`include`)
 
@@ -213,11 +218,14 @@ def parts_of(rest: Tree, result: Tree, notes: Notes, steps_per_update: int) -> N
     parts = [part.name for part in FAMILIES[family_of(result)].parts]
     for name in _PARTS:
         if name in parts or (name in rest and name not in _LATER):
-            given = pop_object(rest, name, notes, f"parts.{name}")
+            source = "decoder" if name == "vae" and family_of(result) == _CASCADE else name
+            given = pop_object(rest, source, notes, f"parts.{name}")
             if name == "vae" and result.get("training", {}).get("trains") == "vae":
                 given.pop("train", None)  # FINE_TUNE_VAE trains it whatever this is: the VAE has no such switch there
             put(result, f"parts.{name}", _part(name, given, result, notes, steps_per_update))
-            put_back(rest, name, given)
+            put_back(rest, source, given)
+    if family_of(result) == _CASCADE:
+        _encoder_of_cascade(rest, result, notes)
     _further_caption_dropout(result)
     _quantization(rest, result, notes)
 
@@ -240,8 +248,8 @@ def _part(name: str, given: Tree, result: Tree, notes: Notes, steps_per_update: 
     elif name == "text_encoder_3":
         move(given, result, "dropout_probability", "data.caption_dropout_3")
     elif name == "vae":
-        move(given, result, "model_name", "model.vae_file")
-    elif name == _TRANSFORMER:
+        _vae(given, part, result)
+    elif name in (_TRANSFORMER, _PRIOR):
         move(given, result, "model_name", "model.denoiser_file")
         if family_of(result) in ("flux", "flux2"):
             move(given, result, "guidance_scale", "model.guidance")
@@ -250,6 +258,32 @@ def _part(name: str, given: Tree, result: Tree, notes: Notes, steps_per_update: 
         if family_of(result) in ("flux", "sd3", *_FLUX2):
             _mask(given, notes)
     return part
+
+
+def _vae(given: Tree, part: Tree, result: Tree) -> None:
+    """Convert the place of the VAE, or of the decoder in its stead, which neither program trains."""
+    if family_of(result) != _CASCADE:
+        move(given, result, "model_name", "model.vae_file")
+        return
+    for key in ("train", "learning_rate", "stop_after", "train_embedding"):
+        part.pop(key, None)
+    _place(given, result, "decoder")
+
+
+def _encoder_of_cascade(rest: Tree, result: Tree, notes: Notes) -> None:
+    """Convert the place of the image encoder; its dtype is the decoder's here, as both are one part."""
+    given = pop_object(rest, "effnet_encoder", notes, "model.family")
+    if _PUBLISHED in str(given.get("model_name", "")):
+        del given["model_name"]
+    _place(given, result, "effnet_encoder")
+    put_back(rest, "effnet_encoder", given)
+
+
+def _place(given: Tree, result: Tree, name: str) -> None:
+    """Move the place of a part that no base model contains to the family's setting of this name, if it is set."""
+    if given.get("model_name"):
+        move(given, result, "model_name", f"model.{name}")
+    given.pop("model_name", None)
 
 
 def _mask(given: Tree, notes: Notes) -> None:

@@ -1,0 +1,1 @@
+"""Stable Cascade: a prior over the embeddings of an EfficientNet, which two more stages decode (2024)."""

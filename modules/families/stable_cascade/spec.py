@@ -1,0 +1,69 @@
+"""Stable Cascade (Pernias et al. 2024): a prior of 3.6 billion weights over the embeddings of an EfficientNet.
+
+The prior (stage C) and its CLIP are trained. What encodes images for it and decodes its latents (stages B and A) is one
+frozen part here, an autoencoder whose files are elsewhere (`settings.py`): an image of 128 px has latents of 3 x 3.
+
+The noise process is the cosine schedule of `DDPMWuerstchenScheduler`. Its times, from 0 to 1, are as continuous as
+those of any DDPM model: here they are the thousand that all samplers and weightings know, (t + 1) / 1000.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+from modules.families.model_class import ModelClass
+from modules.families.parts.part_classes import CLIP_TEXT_WITH_PROJECTION, clip_prompts
+from modules.families.spec import FamilySpec, LatentSpec, PartSpec
+from modules.families.stable_cascade.settings import StableCascadeSettings
+from modules.settings.layer_filter import LayerFilter
+
+_HOME = "modules.families.stable_cascade"
+_UNET = "diffusers.models.unets.unet_stable_cascade"
+_BLOCK = r"^(down|up)_blocks\.\d+\.\d+\."
+_BLOCKS = (f"{_UNET}:SDCascadeAttnBlock",), (f"{_UNET}:SDCascadeResBlock",)
+
+PRIOR = ModelClass(
+    f"{_HOME}.unet:StableCascadeUNet",
+    _BLOCKS[0],
+    f"{_HOME}.traced_passes:prior_passes",
+    _BLOCKS[1],
+    layers={
+        "attention_mlp": LayerFilter((rf"{_BLOCK}(attention|kv_mapper|channelwise)\.",), is_regex=True),
+        "attention": LayerFilter((rf"{_BLOCK}(attention|kv_mapper)\.",), is_regex=True),
+        "blocks": LayerFilter((_BLOCK,), is_regex=True),
+    },
+    # The embeddings of time, text and image, and the output: small, and sensitive.
+    never_quantized=frozenset(
+        {"mapper", "mapper_sca", "mapper_crp", "clip_txt_mapper", "clip_txt_pooled_mapper", "clip_img_mapper", "clf"}
+    ),
+    library="diffusers",
+    overflows_in_float16=True,
+)
+AUTOENCODER = ModelClass(
+    f"{_HOME}.autoencoder:StableCascadeAutoencoder",
+    _BLOCKS[0],
+    f"{_HOME}.autoencoder:autoencoder_passes",
+    _BLOCKS[1],
+    library="diffusers",
+)
+STABLE_CASCADE = FamilySpec(
+    name="stable_cascade",
+    label="Stable Cascade",
+    settings=StableCascadeSettings,
+    parts=(
+        PartSpec("prior", "Prior (stage C)", "denoiser", PRIOR),
+        PartSpec("text_encoder", "Text encoder (OpenCLIP bigG)", "text_encoder", CLIP_TEXT_WITH_PROJECTION),
+        PartSpec("vae", "Image encoder and decoder", "vae", AUTOENCODER, trainable=False, is_elsewhere=True),
+    ),
+    factory=f"{_HOME}.load:load",
+    default_resolution_px=1024,
+    size_step_px=128,
+    latents=LatentSpec(channels=16, factor=Fraction(128, 3)),
+    text=replace(clip_prompts(text_encoder="clip_g"), truncates=True),
+    files=f"{_HOME}.files:FILES",
+    pipelines=("StableCascadePriorPipeline",),
+    sample_guidance=4.0,
+    released="2024-02",
+    is_for_research=True,
+)
