@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from modules.config.schema import Config
 from modules.system.paths import PROGRAM_ROOT
-from tests.builders.configs import laid_over, small_config
+from tests.builders.configs import USUAL_LAYERS, laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.matrix import matrix
 from tests.builders.old_autocast import old_autocast_cache
@@ -60,7 +60,7 @@ def demo_config(folder: Path, *, trains: str, checkpointing: str, seed: int) -> 
                 "guidance": 3.0,
             },
         },
-        adapter={"rank": 4, "alpha": 4.0},
+        adapter={"rank": 4, "alpha": 4.0, **USUAL_LAYERS},
         reward={"models": [{"kind": "brightness"}], "measure_every": {"n": 20, "unit": "step"}, "num_images": 8},
     )
 
