@@ -23,7 +23,7 @@ from trainer.events import Event, RunFailed, RunFinished
 from trainer.jobs.spec import Argument, positional
 from trainer.launch import RunRequest
 from trainer.remote.checking import findings_of
-from trainer.remote.connection import Connection, ConnectionLostError
+from trainer.remote.connection import Connection, ConnectionLostError, unreachable
 from trainer.remote.following import fetch_now, follow, resume_run_there, train_there
 from trainer.remote.host_keys import accept, fingerprints, is_known, offered_keys
 from trainer.remote.line import Line
@@ -172,7 +172,7 @@ def _accepts(remote: Remote, accepted: str) -> bool:
     try:
         lines = offered_keys(remote)
     except ConnectionLostError as error:
-        raise _unreachable(remote, error) from error
+        raise unreachable(remote, error) from error
     shown = fingerprints(lines)
     sys.stdout.write(f"{remote.host} has this host key:\n" + "".join(f"  {one}\n" for one in shown))
     is_accepted = any(accepted in one.split() for one in shown) if accepted else False
@@ -188,12 +188,7 @@ def _connected(remote: Remote) -> Connection:
     try:
         return Connection(remote)
     except ConnectionLostError as error:
-        raise _unreachable(remote, error) from error
-
-
-def _unreachable(remote: Remote, error: ConnectionLostError) -> DarkroomError:
-    advice = "Check that the machine runs, and its host, port and user: remote list."
-    return DarkroomError(f"{remote.name} cannot be reached: {error}.", advice=advice)
+        raise unreachable(remote, error) from error
 
 
 def _run_at(path: str) -> tuple[Path, Elsewhere, Remote]:

@@ -260,6 +260,8 @@ def _lines(path: Path, start: int) -> bytes:
         with path.open("rb") as file:
             file.seek(start)
             content = file.read(_SENT_AT_ONCE)
+            while b"\n" not in content and (more := file.read(_SENT_AT_ONCE)):
+                content += more
     except OSError:
         return b""
     return content[: content.rfind(b"\n") + 1]

@@ -149,6 +149,12 @@ class Connection:
         return reason_of(self.remote, self._errors.read().decode(errors="replace"))
 
 
+def unreachable(remote: Remote, error: ConnectionLostError) -> DarkroomError:
+    """Return the error of a machine that cannot be reached at all, without raising it."""
+    advice = "Check that the machine runs, and its host, port and user."
+    return DarkroomError(f"{remote.name} cannot be reached: {error}.", advice=advice)
+
+
 def ssh_command(remote: Remote, *, known_hosts: Path | None = None) -> list[str]:
     """Return the command of OpenSSH's client for a machine, without its host. Raises DarkroomError if there is none."""
     ssh = shutil.which("ssh")

@@ -6,10 +6,9 @@ import queue
 import threading
 from collections.abc import Callable
 
-from modules.system.errors import DarkroomError
 from trainer.commands import Command, Stop, StopRequested
 from trainer.events import Event, WarningRaised
-from trainer.remote.connection import Connection, ConnectionLostError
+from trainer.remote.connection import Connection, ConnectionLostError, unreachable
 from trainer.remote.record import Remote
 
 _WAITS_SECONDS = (0.5, 2, 5, 15, 30)
@@ -60,8 +59,7 @@ def persistently(
             return
         except ConnectionLostError as error:
             if not was_connected:
-                advice = "Check that the machine runs, and its host, port and user: remote list."
-                raise DarkroomError(f"{remote.name} cannot be reached: {error}.", advice=advice) from error
+                raise unreachable(remote, error) from error
             if attempt == 0:
                 line.emit(WarningRaised(f"The connection to {remote.name} was lost: {error}.", "It is tried again."))
         line.is_left.wait(_WAITS_SECONDS[min(attempt, len(_WAITS_SECONDS) - 1)])

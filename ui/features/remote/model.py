@@ -90,7 +90,7 @@ def check(remote: Remote, *, shows_key: bool = False) -> list[Finding] | NewKey:
     Raises DarkroomError if it cannot be reached.
     """
     from trainer.remote.checking import findings_of
-    from trainer.remote.connection import Connection, ConnectionLostError
+    from trainer.remote.connection import Connection, ConnectionLostError, unreachable
     from trainer.remote.host_keys import fingerprints, is_known, offered_keys
 
     try:
@@ -100,5 +100,4 @@ def check(remote: Remote, *, shows_key: bool = False) -> list[Finding] | NewKey:
         with Connection(remote) as connection:
             return findings_of(connection)
     except ConnectionLostError as error:
-        message = f"{remote.name} cannot be reached: {error}."
-        raise DarkroomError(message, advice="Check that it runs, and its host, port and user.") from error
+        raise unreachable(remote, error) from error
