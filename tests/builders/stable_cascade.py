@@ -203,6 +203,15 @@ ONETRAINER = {
         },
         {**_VALUES, "parts.prior.train": True, "training.trains": "full"},
     ),
+    "fine-tune, one file": OneTrainerConfig(
+        {
+            **CASCADE_OF_ONETRAINER,
+            **FULL_OF_ONETRAINER,
+            "prior": {"train": True, "weight_dtype": "BFLOAT_16"},
+            "output_model_format": "SAFETENSORS",
+        },
+        {**_VALUES, "output.model_format": "single_file"},
+    ),
 }
 
 TINY = FlowModel(

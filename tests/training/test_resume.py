@@ -120,7 +120,9 @@ def test_killed_twice_and_resumed_ends_bit_equal(hard_config: Config, tmp_path: 
     preview = check(hard_config).preview
     assert preview is not None
     of_16_px = {"64x64": 7, "80x48": 6}
-    assert dict(preview.buckets) == (of_16_px if hard_config.data.bucket_step_px == 16 else {"64x64": 13})
+    step_px = hard_config.data.bucket_step_px
+    side_px = max(64, step_px)
+    assert dict(preview.buckets) == (of_16_px if step_px == 16 else {f"{side_px}x{side_px}": 13})
     straight, killed = (
         laid_over(
             hard_config,

@@ -48,7 +48,8 @@ class ModelExporter:
     ) -> None:
         """Write the model with its trained weights, streamed; see `Exporter`."""
         output = self.config.output
-        states = {name: state_of(name, part, values) for name, part in self.family.parts.items()}
+        parts = {name: part for name, part in self.family.parts.items() if not part.spec.is_elsewhere}
+        states = {name: state_of(name, part, values) for name, part in parts.items()}
         if output.dtype == "float8":
             denoiser = self.family.spec.denoiser
             states = {
@@ -56,7 +57,7 @@ class ModelExporter:
                 for n, s in states.items()
             }
         scheduler = self.family.scheduler_config()
-        configs = {name: config_of(part) for name, part in self.family.parts.items()} | {"scheduler": dict(scheduler)}
+        configs = {name: config_of(part) for name, part in parts.items()} | {"scheduler": dict(scheduler)}
         naming = self.family.lora_naming
         traits = CheckpointTraits(
             naming.model,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any
@@ -79,8 +80,8 @@ def _read_autoencoder(request: LoadRequest[StableCascadeSettings], base: ModelFi
         module = empty_part(
             StableCascadeAutoencoder,
             {
-                "decoder": dict(decoder.config),
-                "vqgan": dict(vqgan.config),
+                "decoder": _own(decoder.config),
+                "vqgan": _own(vqgan.config),
                 "stages": [astuple(stage) for stage in stages_of({n: tuple(t.shape) for n, t in tensors.items()})],
                 "width": tensors["mapper.0.weight"].shape[1],
                 "latent_channels": tensors["mapper.0.weight"].shape[0],
@@ -125,6 +126,11 @@ def _read_effnet(file: Path) -> dict[str, torch.Tensor]:
             advice=f"Put {EFFNET_FILE} into the decoder's folder, or choose it in the settings of the family.",
         )
     return read_safetensors(file)[0]
+
+
+def _own(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a config without the place and the version that diffusers adds to it."""
+    return {key: value for key, value in config.items() if not key.startswith("_")}
 
 
 def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
