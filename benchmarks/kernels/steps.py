@@ -27,7 +27,7 @@ from modules.families.protocol import ModelFamily
 from modules.families.registry import FAMILIES
 from modules.families.sdxl.load import assemble
 from modules.families.sdxl.settings import SdxlSettings
-from modules.families.z_image.forward import ZImage
+from modules.families.z_image.model import ZImage
 from modules.families.z_image.spec import CONVENTION, Z_IMAGE
 from modules.system.devices import CPU, dtype_of
 from modules.system.factories import load_factory

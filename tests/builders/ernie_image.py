@@ -13,7 +13,7 @@ from diffusers.models.transformers.transformer_ernie_image import ErnieImageTran
 from tokenizers import AddedToken, Tokenizer, processors
 from transformers import Mistral3Config, Mistral3Model, MistralConfig, PixtralVisionConfig, PreTrainedTokenizerFast
 
-from modules.families.ernie_image.settings import MAX_TOKENS
+from modules.families.ernie_image.spec import MAX_TOKENS
 from tests.builders.flow_models import FULL_OF_ONETRAINER, FlowModel, OneTrainerConfig
 from tests.builders.flux2_klein import tiny_flux2_vae
 from tests.builders.krea2 import TINY as KREA2

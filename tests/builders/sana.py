@@ -14,7 +14,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers import Gemma2Config, Gemma2Model, PreTrainedTokenizerFast
 
 from modules.families.protocol import ModelFamily
-from modules.families.sana.text import INSTRUCTION
+from modules.families.sana.model import INSTRUCTION
 from tests.builders.flow_models import FlowModel, OneTrainerConfig
 from tests.builders.models import write_folder
 from tests.builders.pipelines import latents_and_image

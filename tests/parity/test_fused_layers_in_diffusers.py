@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from modules.families.chroma import transformer_file as chroma
 from modules.families.chroma.settings import FROZEN
-from modules.families.flux import transformer_file as flux
+from modules.families.flux import files as flux
 from modules.families.parts.double_stream import double_stream_targets
 from modules.families.registry import published
 from modules.formats.adapter_layers import AdapterLayer, lora_layer

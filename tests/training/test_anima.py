@@ -15,10 +15,10 @@ from modules.config.imports.kohya_settings import tree_of_kohya
 from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.estimate.tracing import traced_part
-from modules.families.anima.forward import Anima, text_mask
+from modules.families.anima.files import TRANSFORMER_FILE
+from modules.families.anima.model import Anima, text_mask
 from modules.families.anima.settings import CONDITIONER
 from modules.families.anima.spec import ANIMA
-from modules.families.anima.transformer_file import TRANSFORMER_FILE
 from modules.families.kinds.identify import identify
 from modules.families.parts.single_file.checkpoint import empty_part
 from modules.families.parts.single_file.models import shipped_configs

@@ -21,8 +21,8 @@ from modules.families.kinds.identify import identify
 from modules.families.parts.single_file.denoiser_file import packed_layers
 from modules.families.parts.single_file.models import CONFIGS_KEY
 from modules.families.parts.single_file.moves import to_original
+from modules.families.z_image.files import TRANSFORMER_FILE
 from modules.families.z_image.spec import Z_IMAGE
-from modules.families.z_image.transformer_file import TRANSFORMER_FILE
 from modules.formats.gguf_tensors import gguf_tensors, read_packed, unpack_blocks
 from modules.formats.lazy_tensors import lazy_state
 from modules.formats.safetensors_io import read_safetensors

@@ -15,9 +15,8 @@ from modules.config.codec import decode
 from modules.config.imports.ai_toolkit import tree_of_ai_toolkit
 from modules.config.schema import Config
 from modules.data.buckets import Size
-from modules.families.ernie_image.forward import ErnieImage
-from modules.families.ernie_image.settings import MAX_TOKENS
-from modules.families.ernie_image.spec import ERNIE_IMAGE
+from modules.families.ernie_image.model import ErnieImage
+from modules.families.ernie_image.spec import ERNIE_IMAGE, MAX_TOKENS
 from modules.families.kinds.identify import identify, who_loads_file
 from modules.families.parts.single_file.checkpoint import empty_part, load_part_file
 from modules.families.parts.single_file.models import shipped_configs

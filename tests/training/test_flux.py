@@ -15,7 +15,7 @@ from modules.config.codec import decode
 from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.diffusion.process_spec import ConstantShift, TokenShift
-from modules.families.flux.forward import Flux
+from modules.families.flux.model import Flux
 from modules.families.flux.spec import FLUX
 from modules.families.kinds.identify import identify, who_loads_file
 from modules.formats.safetensors_io import read_safetensors

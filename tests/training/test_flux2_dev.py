@@ -14,7 +14,7 @@ from transformers import Mistral3ForConditionalGeneration, MistralModel
 from benchmarks.gguf_file import write_gguf
 from modules.config.quantized_parts import quantized_parts
 from modules.config.schema import Config
-from modules.families.flux2.load import Flux2Dev
+from modules.families.flux2.model import Flux2Dev
 from modules.families.flux2.spec import FLUX2
 from modules.families.kinds.identify import identify
 from modules.families.parts.single_file.checkpoint import empty_part, load_part_file

@@ -13,8 +13,8 @@ from benchmarks.gguf_file import write_gguf
 from modules.config.codec import decode, encode
 from modules.config.quantized_parts import quantized_parts
 from modules.config.schema import Config
+from modules.families.flux.files import TRANSFORMER_FILE
 from modules.families.flux.spec import FLUX
-from modules.families.flux.transformer_file import TRANSFORMER_FILE
 from modules.families.kinds.identify import identify, who_loads_file
 from modules.families.parts.single_file.denoiser_file import packed_layers
 from modules.families.parts.single_file.moves import to_original

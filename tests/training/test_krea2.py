@@ -19,10 +19,9 @@ from modules.config.quantized_parts import quantized_parts
 from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.families.kinds.identify import identify, who_loads_file
-from modules.families.krea2.forward import Krea2
+from modules.families.krea2.files import TRANSFORMER_FILE
+from modules.families.krea2.model import Krea2, read_layers
 from modules.families.krea2.spec import KREA2
-from modules.families.krea2.text import read_layers
-from modules.families.krea2.transformer_file import TRANSFORMER_FILE
 from modules.families.parts.conditioning import TokenConditioning, visible_tokens
 from modules.families.parts.single_file.checkpoint import load_part_file
 from modules.families.parts.single_file.moves import to_original

@@ -13,10 +13,10 @@ from safetensors.torch import save_file
 from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.families.kinds.identify import identify, who_loads_file
-from modules.families.lumina2.forward import Lumina2
+from modules.families.lumina2.files import TRANSFORMER_FILE
+from modules.families.lumina2.model import Lumina2
 from modules.families.lumina2.positions import Positions
 from modules.families.lumina2.spec import LUMINA2
-from modules.families.lumina2.transformer_file import TRANSFORMER_FILE
 from modules.families.parts.single_file.checkpoint import load_part_file
 from modules.families.parts.single_file.moves import to_original
 from modules.formats.lazy_tensors import lazy_state

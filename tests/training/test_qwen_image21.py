@@ -14,9 +14,8 @@ from modules.config.codec import decode
 from modules.data.buckets import Size
 from modules.families.kinds.identify import identify
 from modules.families.parts.single_file.checkpoint import load_part_file
-from modules.families.qwen_image21.forward import QwenImage21
+from modules.families.qwen_image21.model import TEMPLATE, QwenImage21
 from modules.families.qwen_image21.spec import MAX_TOKENS, QWEN_IMAGE21
-from modules.families.qwen_image21.text import TEMPLATE
 from tests.builders.pipelines import load_tiny, noise_of
 from tests.builders.qwen_image21 import TINY, transformer_of_diffusers
 from trainer.preflight.run_budget import memory_estimate

@@ -17,11 +17,9 @@ from modules.families.kinds.identify import identify, who_loads_file
 from modules.families.parts.single_file.checkpoint import load_part_file
 from modules.families.parts.single_file.moves import to_original
 from modules.families.protocol import LoadRequest
-from modules.families.sana.forward import Sana
-from modules.families.sana.load import load
-from modules.families.sana.settings import SanaSettings
-from modules.families.sana.spec import SANA
-from modules.families.sana.transformer_file import TRANSFORMER_FILE
+from modules.families.sana.files import TRANSFORMER_FILE
+from modules.families.sana.model import Sana, load
+from modules.families.sana.spec import SANA, SanaSettings
 from modules.formats.lazy_tensors import lazy_state
 from modules.sampling.denoising_loop import initial_noise, run_denoising_loop, scheduler_for
 from modules.sampling.prediction import guided_prediction

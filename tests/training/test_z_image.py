@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from modules.config.schema import Config
-from modules.families.z_image.forward import ZImage
+from modules.families.z_image.model import ZImage
 from modules.families.z_image.spec import Z_IMAGE
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder

@@ -72,7 +72,7 @@ ANIMA = FamilySpec(
         ),
         PartSpec("vae", "VAE", "vae", QWEN_IMAGE_VAE, trainable=False),
     ),
-    factory=f"{_HOME}.load:load",
+    factory=f"{_HOME}.model:load",
     default_resolution_px=1024,
     size_step_px=16,
     latents=LatentSpec(channels=16, factor=8),

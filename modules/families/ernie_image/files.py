@@ -1,16 +1,18 @@
 """The files of ERNIE-Image: folders, the names of layers in LoRA files, and files of the transformer alone.
 
 Adapter files name the layers as diffusers does, behind `lora_unet_`, `transformer.` (OneTrainer) or, as ComfyUI has it,
-`diffusion_model.`: ComfyUI's checkpoint has the same names.
+`diffusion_model.`: ComfyUI's checkpoint has the same names, with the prefix `model.diffusion_model.` or none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from modules.families.ernie_image.transformer_file import TRANSFORMER_FILE, transformer_layers
-from modules.families.parts.single_file.transformer_file import files_of_one_model, single_transformer
+from modules.families.parts.double_stream import LinearLayer
+from modules.families.parts.single_file.slots import Slot, limited, module_slots
+from modules.families.parts.single_file.transformer_file import files_of_one_model, single_transformer, transformer_file
 from modules.families.published import Configs, PublishedModel
 from modules.formats.adapter_targets import AdapterTarget, AdapterTargets
 from modules.formats.program_table import (
@@ -22,6 +24,52 @@ from modules.formats.program_table import (
     none,
     refuses,
 )
+
+Config = Mapping[str, Any]
+
+
+def transformer_layers(config: Config) -> Iterator[LinearLayer]:
+    """Yield the layers of an `ErnieImageTransformer2DModel` of this config that adapters can change.
+
+    Raises ValueError where the config describes more layers than any model has.
+    """
+    width, inner, text = (int(config[key]) for key in ("hidden_size", "ffn_hidden_size", "text_in_dim"))
+    side, channels = int(config["patch_size"]), int(config["in_channels"])
+    yield LinearLayer.same("x_embedder.proj", (width, channels, side, side))
+    if text != width:
+        yield LinearLayer.same("text_proj", (width, text))
+    yield LinearLayer.same("time_embedding.linear_1", (width, width))
+    yield LinearLayer.same("time_embedding.linear_2", (width, width))
+    yield LinearLayer.same("adaLN_modulation.1", (6 * width, width))
+    for block in limited(_blocks(config)):
+        for name in ("to_q", "to_k", "to_v", "to_out.0"):
+            yield LinearLayer.same(f"{block}.self_attention.{name}", (width, width))
+        for name, shape in (("gate_proj", (inner, width)), ("up_proj", (inner, width)), ("linear_fc2", (width, inner))):
+            yield LinearLayer.same(f"{block}.mlp.{name}", shape)
+    yield LinearLayer.same("final_norm.linear", (2 * width, width))
+    yield LinearLayer.same("final_linear", (side**2 * int(config["out_channels"]), width))
+
+
+def _blocks(config: Config) -> Iterator[str]:
+    return (f"layers.{index}" for index in range(int(config["num_layers"])))
+
+
+def _slots(config: Config) -> Iterator[Slot]:
+    for layer in transformer_layers(config):
+        yield from module_slots(layer.path, layer.path, bias=_has_bias(layer.path))
+    for block in _blocks(config):
+        for name in ("adaLN_sa_ln", "adaLN_mlp_ln", "self_attention.norm_q", "self_attention.norm_k"):
+            yield from module_slots(f"{block}.{name}", f"{block}.{name}", bias=False)
+
+
+def _has_bias(path: str) -> bool:
+    return path != "text_proj" and ".self_attention." not in path and ".mlp." not in path
+
+
+TRANSFORMER_FILE = transformer_file(
+    _slots, first="layers.0.adaLN_sa_ln.", marks=(".layers.0.adaLN_sa_ln.",), diffusers_marks=()
+)
+
 
 # What makes a model different from the published one.
 _SHAPING = ("num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size", "text_in_dim", "rope_axes_dim")

@@ -8,15 +8,26 @@ a long prompt of a short one, is not read.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 from modules.diffusion.process_spec import ConstantShift, FlowConvention, flow_matching
 from modules.families.distilled import DistilledSpec
-from modules.families.ernie_image.settings import MAX_TOKENS, ErnieImageSettings
 from modules.families.model_class import ModelClass
 from modules.families.parts.flux2.classes import LATENTS, VAE
 from modules.families.parts.part_classes import MISTRAL, chat_parts, chat_prompts
+from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec
 from modules.settings.layer_filter import LayerFilter
+
+MAX_TOKENS = 2048
+"""The tokens that the text encoder reads of a prompt, with the start token (`tokenizer_config.json`)."""
+
+
+class ErnieImageSettings(FamilySettings):
+    """8 billion weights; reads long prompts, and draws text and layouts well."""
+
+    name: Literal["ernie_image"] = "ernie_image"
+
 
 _HOME = "modules.families.ernie_image"
 _CLASSES = "diffusers.models.transformers.transformer_ernie_image"
@@ -46,7 +57,7 @@ ERNIE_IMAGE = FamilySpec(
     label="ERNIE-Image",
     settings=ErnieImageSettings,
     parts=chat_parts(TRANSFORMER, MISTRAL, VAE, reader="Ministral 3"),
-    factory=f"{_HOME}.load:load",
+    factory=f"{_HOME}.model:load",
     default_resolution_px=1024,
     size_step_px=16,
     latents=LATENTS,

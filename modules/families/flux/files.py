@@ -1,26 +1,64 @@
 """The files of FLUX.1: folders, the names of layers in LoRA files, and files of the transformer alone.
 
 kohya's trainers name the transformer's layers as the published checkpoints do, with the projections of queries, keys
-and values in one matrix; diffusers' names have the prefix `transformer.`.
+and values in one matrix; diffusers' names have the prefix `transformer.`. The published names have the prefix
+`model.diffusion_model.` in ComfyUI's checkpoints with all parts, and none in files of the transformer alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from modules.families.flux.transformer_file import TRANSFORMER_FILE, transformer_layers
 from modules.families.kinds.file_kind import FileKind
-from modules.families.parts.double_stream import NAMING_ROWS, double_stream_targets
+from modules.families.parts.double_stream import (
+    FIRST_BLOCK,
+    NAMING_ROWS,
+    LinearLayer,
+    block_slots,
+    double_layers,
+    double_stream_targets,
+    end_layers,
+    single_layers,
+    width_of,
+)
 from modules.families.parts.lora_names import clip_targets
 from modules.families.parts.single_file.detect import denoiser_kind
-from modules.families.parts.single_file.transformer_file import single_transformer
+from modules.families.parts.single_file.transformer_file import single_transformer, transformer_file
 from modules.families.parts.t5_layers import t5_targets
 from modules.families.published import Configs, FamilyFiles, PublishedModel
 from modules.formats.adapter_targets import AdapterTargets
 from modules.formats.checkpoint_header import CheckpointHeader
 from modules.formats.program_table import ALL, COMFY_OF_FLOW, UNKNOWN, Row, none, refuses
+
+_EMBEDDED = 256  # the channels of an embedded timestep or guidance scale, in diffusers' class
+
+
+def transformer_layers(config: Mapping[str, Any]) -> Iterator[LinearLayer]:
+    """Yield all linear layers of a `FluxTransformer2DModel` of this config."""
+    width = width_of(config)
+    embedders = {"timestep": ("time_in", _EMBEDDED), "text": ("vector_in", int(config["pooled_projection_dim"]))}
+    if config.get("guidance_embeds"):
+        embedders["guidance"] = ("guidance_in", _EMBEDDED)
+    for name, (original, columns) in embedders.items():
+        path = f"time_text_embed.{name}_embedder"
+        yield LinearLayer(f"{path}.linear_1", f"{original}.in_layer", (width, columns))
+        yield LinearLayer(f"{path}.linear_2", f"{original}.out_layer", (width, width))
+    yield from end_layers(config)
+    yield LinearLayer("norm_out.linear", "final_layer.adaLN_modulation.1", (2 * width, width), swapped=True)
+    yield from double_layers(config, has_modulation=True)
+    yield from single_layers(config, has_modulation=True)
+
+
+TRANSFORMER_FILE = transformer_file(
+    lambda config: block_slots(config, transformer_layers(config)),
+    first=FIRST_BLOCK,
+    # Models made from FLUX.1 without modulations in their blocks have all other names, too.
+    marks=(".double_blocks.0.img_mod.lin.", ".single_transformer_blocks.0.norm.linear."),
+    diffusers_marks=("single_transformer_blocks.",),
+)
+
 
 _CONFIGS = Path(__file__).parent / "configs"
 _FILL_CHANNELS = 384

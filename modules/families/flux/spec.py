@@ -51,7 +51,7 @@ FLUX = FamilySpec(
         PartSpec("text_encoder_2", "Text encoder 2 (T5-XXL)", "text_encoder", T5_TEXT),
         PartSpec("vae", "VAE", "vae", KL_VAE, trainable=False),
     ),
-    factory=f"{_HOME}.load:load",
+    factory=f"{_HOME}.model:load",
     default_resolution_px=1024,
     size_step_px=16,
     latents=LatentSpec(channels=16, factor=8, packed=PACKED, overflows_in_float16=True),

@@ -19,7 +19,7 @@ FLUX2 = FamilySpec(
     label="FLUX.2 dev",
     settings=Flux2DevSettings,
     parts=chat_parts(TRANSFORMER, MISTRAL, VAE, reader="Mistral"),
-    factory=f"{_HOME}.load:load",
+    factory=f"{_HOME}.model:load",
     default_resolution_px=1024,
     size_step_px=16,
     latents=LATENTS,

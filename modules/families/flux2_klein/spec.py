@@ -5,12 +5,21 @@ The base models are for training, and are sampled with a guidance scale; klein i
 
 from __future__ import annotations
 
+from typing import Literal
+
 from modules.diffusion.process_spec import flow_matching
 from modules.families.distilled import DistilledSpec
-from modules.families.flux2_klein.settings import Flux2KleinSettings
 from modules.families.parts.flux2.classes import CONVENTION, LATENTS, TRANSFORMER, VAE, prompts
+from modules.families.parts.flux2.settings import Flux2Settings
 from modules.families.parts.part_classes import QWEN3, chat_parts
 from modules.families.spec import FamilySpec
+
+
+class Flux2KleinSettings(Flux2Settings):
+    """4 or 9 billion weights; base models, and distilled ones for few steps."""
+
+    name: Literal["flux2_klein"] = "flux2_klein"
+
 
 _HOME = "modules.families.flux2_klein"
 _TEMPLATE_TOKENS = 12
@@ -20,7 +29,7 @@ FLUX2_KLEIN = FamilySpec(
     label="FLUX.2 klein",
     settings=Flux2KleinSettings,
     parts=chat_parts(TRANSFORMER, QWEN3, VAE, reader="Qwen3"),
-    factory=f"{_HOME}.load:load",
+    factory=f"{_HOME}.model:load",
     default_resolution_px=1024,
     size_step_px=16,
     latents=LATENTS,

@@ -6,13 +6,22 @@ model, for training; Turbo was distilled from it.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from modules.diffusion.process_spec import FlowConvention, TokenShift, flow_matching
 from modules.families.distilled import DistilledSpec
-from modules.families.krea2.settings import Krea2Settings
 from modules.families.model_class import ModelClass
 from modules.families.parts.part_classes import QWEN3_VL, QWEN_IMAGE_VAE, chat_parts, chat_prompts
+from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec, LatentSpec
 from modules.settings.layer_filter import LayerFilter
+
+
+class Krea2Settings(FamilySettings):
+    """12.9 billion weights: Raw to train, Turbo to sample in few steps."""
+
+    name: Literal["krea2"] = "krea2"
+
 
 _HOME = "modules.families.krea2"
 _CLASSES = "diffusers.models.transformers.transformer_krea2"
@@ -44,7 +53,7 @@ KREA2 = FamilySpec(
     label="Krea 2",
     settings=Krea2Settings,
     parts=chat_parts(TRANSFORMER, QWEN3_VL, QWEN_IMAGE_VAE, reader="Qwen3-VL"),
-    factory=f"{_HOME}.load:load",
+    factory=f"{_HOME}.model:load",
     default_resolution_px=1024,
     size_step_px=16,
     latents=LatentSpec(channels=16, factor=8, packed=2),

@@ -8,14 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from modules.diffusion.process_spec import ConstantShift, FlowConvention, flow_matching
-from modules.families.lumina2.settings import MAX_TOKENS, Lumina2Settings
 from modules.families.model_class import ModelClass
 from modules.families.parts.part_classes import GEMMA2, KL_VAE, chat_parts, chat_prompts
+from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec, LatentSpec
 from modules.settings.layer_filter import LayerFilter
+
+MAX_TOKENS = 256
+"""The tokens that the text encoder reads of a prompt after its instruction (`Lumina2Pipeline`)."""
+
+
+class Lumina2Settings(FamilySettings):
+    """2.6 billion weights, for prompts in English and Chinese; anime models are made from it."""
+
+    name: Literal["lumina2"] = "lumina2"
+
 
 _HOME = "modules.families.lumina2"
 _INSTRUCTION_TOKENS = 31
@@ -48,7 +58,7 @@ LUMINA2 = FamilySpec(
     label="Lumina 2",
     settings=Lumina2Settings,
     parts=chat_parts(TRANSFORMER, GEMMA2, KL_VAE, reader="Gemma 2"),
-    factory=f"{_HOME}.load:load",
+    factory=f"{_HOME}.model:load",
     default_resolution_px=1024,
     size_step_px=16,
     latents=LatentSpec(channels=16, factor=8, overflows_in_float16=True),

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Any, Self
 
 from modules.families.parts.single_file.slots import Slot, limited
 from modules.formats.adapter_forms import Layout
@@ -57,6 +57,11 @@ class LinearLayer:
     piece: int = 0
     shares: tuple[int, ...] = (1,)
     swapped: bool = False
+
+    @classmethod
+    def same(cls, path: str, shape: tuple[int, ...]) -> Self:
+        """Return a layer that has the same path in both."""
+        return cls(path, path, shape)
 
 
 def width_of(config: Config) -> int:

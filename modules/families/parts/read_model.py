@@ -13,7 +13,7 @@ import torch
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.identify import identify
 from modules.families.kinds.vae import vae_weights_at
-from modules.families.parts.files import ModelFiles, read_folder
+from modules.families.parts.files import ModelFiles, read_folder, require_known_denoiser
 from modules.families.parts.single_file.checkpoint import (
     Checkpoint,
     empty_part,
@@ -43,7 +43,7 @@ def read_model(request: LoadRequest[FamilySettings], spec: FamilySpec) -> ModelF
 
     Of a part with a file of its own only the config is read from the base model. Optional parts that are left out, or
     that the model lacks, are not among them. Raises DarkroomError where a file is missing or the model is not of the
-    family.
+    family, or not a variant of it that is supported.
     """
     spec = spec.without(request.left_out)
     path = from_root(request.base_model)
@@ -59,6 +59,7 @@ def read_model(request: LoadRequest[FamilySettings], spec: FamilySpec) -> ModelF
         file = part_files.get(part.name)
         if file and part.name in files.parts and part.name not in request.without_weights:
             files = _with_part(files, spec, part, from_root(file), request)
+    require_known_denoiser(files, spec)
     return _with_safe_vae(files, request, spec)
 
 

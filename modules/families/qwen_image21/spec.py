@@ -7,14 +7,22 @@ is one token, and images with transparency, which is not trained here.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 from modules.diffusion.process_spec import FlowConvention, TokenShift, flow_matching
 from modules.families.distilled import DistilledSpec
 from modules.families.model_class import ModelClass
 from modules.families.parts.part_classes import QWEN3_VL, chat_parts, chat_prompts
-from modules.families.qwen_image21.settings import QwenImage21Settings
+from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec, LatentSpec
 from modules.settings.layer_filter import LayerFilter
+
+
+class QwenImage21Settings(FamilySettings):
+    """7 billion weights; needs no guidance, and draws text in images well."""
+
+    name: Literal["qwen_image21"] = "qwen_image21"
+
 
 _HOME = "modules.families.qwen_image21"
 _CLASSES = "diffusers.models.transformers.transformer_qwenimage21"
@@ -54,7 +62,7 @@ QWEN_IMAGE21 = FamilySpec(
     label="Qwen-Image 2.1",
     settings=QwenImage21Settings,
     parts=chat_parts(TRANSFORMER, QWEN3_VL, VAE, reader="Qwen3-VL", tokenizer="processor"),
-    factory=f"{_HOME}.load:load",
+    factory=f"{_HOME}.model:load",
     default_resolution_px=1024,
     size_step_px=32,
     latents=LatentSpec(channels=64, factor=16),

@@ -2,18 +2,100 @@
 
 diffusers' names have the prefix `transformer.`, and its pipeline loads them. ComfyUI does not have the model; nodes of
 others read its published checkpoints.
+
+These checkpoints have the projections of queries, keys and values in one matrix, those of a prompt's keys and values in
+another. They also have positions, which only models of 2048 px and more use and which are computed, the embedding of a
+missing prompt, and a layer that predicted the loss (diffusers' `convert_sana_to_diffusers`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from modules.families.parts.double_stream import double_stream_targets
-from modules.families.parts.single_file.transformer_file import files_of_one_model, single_transformer
+from modules.families.parts.double_stream import LinearLayer, double_stream_targets, layer_slots, width_of
+from modules.families.parts.patch_positions import fill_patch_positions
+from modules.families.parts.single_file.slots import Slot
+from modules.families.parts.single_file.transformer_file import files_of_one_model, single_transformer, transformer_file
 from modules.families.published import Configs, PublishedModel
-from modules.families.sana.transformer_file import TRANSFORMER_FILE, transformer_layers
 from modules.formats.adapter_targets import AdapterTargets
 from modules.formats.program_table import ALL, NAMES, UNMEASURED, Row, none
+
+Config = Mapping[str, Any]
+_EMBEDDED = 256  # the channels of the embedded time, in diffusers' class
+
+
+def transformer_layers(config: Config) -> Iterator[LinearLayer]:
+    """Yield the layers of a `SanaTransformer2DModel` of this config that adapters can change.
+
+    Each block also has a convolution within single channels, which has no matrix.
+    """
+    width, side, channels = width_of(config), int(config["patch_size"]), int(config["in_channels"])
+    yield LinearLayer("patch_embed.proj", "x_embedder.proj", (width, channels, side, side))
+    yield LinearLayer("time_embed.emb.timestep_embedder.linear_1", "t_embedder.mlp.0", (width, _EMBEDDED))
+    yield LinearLayer("time_embed.emb.timestep_embedder.linear_2", "t_embedder.mlp.2", (width, width))
+    yield LinearLayer("time_embed.linear", "t_block.1", (6 * width, width))
+    text = int(config["caption_channels"])
+    yield LinearLayer("caption_projection.linear_1", "y_embedder.y_proj.fc1", (width, text))
+    yield LinearLayer("caption_projection.linear_2", "y_embedder.y_proj.fc2", (width, width))
+    for index in range(int(config["num_layers"])):
+        yield from _block(index, config)
+    yield LinearLayer("proj_out", "final_layer.linear", (side**2 * int(config["out_channels"] or channels), width))
+
+
+def _block(index: int, config: Config) -> Iterator[LinearLayer]:
+    """Yield the layers of a block; layers that share a matrix in the original layout follow each other."""
+    ours, theirs, width = f"transformer_blocks.{index}", f"blocks.{index}", width_of(config)
+    text, inner = int(config["cross_attention_dim"]), int(float(config["mlp_ratio"]) * width)
+    read = int(config["num_cross_attention_heads"]) * int(config["cross_attention_head_dim"])
+    for piece, name in enumerate("qkv"):
+        yield LinearLayer(f"{ours}.attn1.to_{name}", f"{theirs}.attn.qkv", (width, width), piece, (1, 1, 1))
+    yield LinearLayer(f"{ours}.attn1.to_out.0", f"{theirs}.attn.proj", (width, width))
+    yield LinearLayer(f"{ours}.attn2.to_q", f"{theirs}.cross_attn.q_linear", (read, width))
+    for piece, name in enumerate("kv"):
+        yield LinearLayer(f"{ours}.attn2.to_{name}", f"{theirs}.cross_attn.kv_linear", (read, text), piece, (1, 1))
+    yield LinearLayer(f"{ours}.attn2.to_out.0", f"{theirs}.cross_attn.proj", (width, read))
+    yield LinearLayer(f"{ours}.ff.conv_inverted", f"{theirs}.mlp.inverted_conv.conv", (2 * inner, width, 1, 1))
+    yield LinearLayer(f"{ours}.ff.conv_point", f"{theirs}.mlp.point_conv.conv", (width, inner, 1, 1))
+
+
+def _slots(config: Config) -> Iterator[Slot]:
+    layers = list(transformer_layers(config))
+    without = [layer for layer in layers if not _has_bias(layer, config)]
+    yield from layer_slots(without, has_bias=False)
+    yield from layer_slots(layer for layer in layers if layer not in without)
+    yield Slot("caption_norm.weight", "attention_y_norm.weight")
+    yield Slot("scale_shift_table", "final_layer.scale_shift_table")
+    for index in range(int(config["num_layers"])):
+        ours, theirs = f"transformer_blocks.{index}", f"blocks.{index}"
+        yield Slot(f"{ours}.scale_shift_table", f"{theirs}.scale_shift_table")
+        yield from layer_slots([LinearLayer(f"{ours}.ff.conv_depth", f"{theirs}.mlp.depth_conv.conv", ())])
+        if config.get("qk_norm"):
+            for attention, original in (("attn1", "attn"), ("attn2", "cross_attn")):
+                for name in "qk":
+                    yield Slot(f"{ours}.{attention}.norm_{name}.weight", f"{theirs}.{original}.{name}_norm.weight")
+
+
+def _has_bias(layer: LinearLayer, config: Config) -> bool:
+    if ".attn1.to_" in layer.path and not layer.path.endswith(".to_out.0"):
+        return bool(config.get("attention_bias"))
+    return not layer.path.endswith(".conv_point")
+
+
+def fill_positions(transformer: Any) -> None:
+    """Make the positions of patches, which files do not have; most models have none."""
+    fill_patch_positions(transformer.patch_embed, width_of(transformer.config))
+
+
+TRANSFORMER_FILE = transformer_file(
+    _slots,
+    first="blocks.0.mlp.inverted_conv.",
+    marks=(".mlp.inverted_conv.", ".ff.conv_inverted."),
+    diffusers_marks=("transformer_blocks.",),
+    unused=("pos_embed", "y_embedder.y_embedding", "logvar_linear.weight", "logvar_linear.bias"),
+)
+
 
 # What makes a model different from the published one.
 _SHAPING = (

@@ -7,13 +7,24 @@ reads the prompts after an instruction. Sana Sprint, which was distilled for a f
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 from modules.diffusion.process_spec import ConstantShift, FlowConvention, flow_matching
 from modules.families.model_class import ModelClass
 from modules.families.parts.part_classes import GEMMA2, chat_parts, chat_prompts
-from modules.families.sana.settings import MAX_TOKENS, SanaSettings
+from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec, LatentSpec
 from modules.settings.layer_filter import LayerFilter
+
+MAX_TOKENS = 300
+"""The states of a prompt that the transformer reads, with that of the start token (`SanaPipeline`)."""
+
+
+class SanaSettings(FamilySettings):
+    """1.6 billion weights, and few tokens for an image, which makes it fast."""
+
+    name: Literal["sana"] = "sana"
+
 
 _HOME = "modules.families.sana"
 _BLOCK = r"^transformer_blocks\.\d+\."
@@ -47,7 +58,7 @@ SANA = FamilySpec(
     label="Sana",
     settings=SanaSettings,
     parts=chat_parts(TRANSFORMER, GEMMA2, DEEP_VAE, reader="Gemma 2"),
-    factory=f"{_HOME}.load:load",
+    factory=f"{_HOME}.model:load",
     default_resolution_px=1024,
     size_step_px=32,
     latents=LatentSpec(channels=32, factor=32, overflows_in_float16=True),

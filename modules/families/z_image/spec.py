@@ -6,15 +6,22 @@ A Qwen3 reads the prompts, and the VAE is FLUX.1's. The base model, Turbo and De
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from modules.diffusion.process_spec import ConstantShift, FlowConvention, flow_matching
 from modules.families.distilled import DistilledSpec
 from modules.families.model_class import ModelClass
 from modules.families.parts.part_classes import KL_VAE, QWEN3, chat_parts, chat_prompts
+from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec, LatentSpec
-from modules.families.z_image.settings import ZImageSettings
 from modules.settings.layer_filter import LayerFilter
+
+
+class ZImageSettings(FamilySettings):
+    """6 billion weights; a base model, and a distilled one for few steps (Turbo)."""
+
+    name: Literal["z_image"] = "z_image"
+
 
 _HOME = "modules.families.z_image"
 MAX_TOKENS = 512
@@ -50,7 +57,7 @@ Z_IMAGE = FamilySpec(
     label="Z-Image",
     settings=ZImageSettings,
     parts=chat_parts(TRANSFORMER, QWEN3, KL_VAE, reader="Qwen3"),
-    factory=f"{_HOME}.load:load",
+    factory=f"{_HOME}.model:load",
     default_resolution_px=1024,
     size_step_px=16,
     latents=LatentSpec(channels=16, factor=8, overflows_in_float16=True),

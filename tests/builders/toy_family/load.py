@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from modules.families.parts.files import require_known_denoiser
 from modules.families.parts.lora_names import naming_of
 from modules.families.parts.noise_process import process_of
 from modules.families.parts.read_model import read_model
@@ -15,7 +14,6 @@ from tests.builders.toy_family.spec import TOY
 def load(request: LoadRequest[FamilySettings]) -> ToyPixel:
     """Return the model with every part on the CPU, frozen."""
     files = read_model(request, TOY)
-    require_known_denoiser(files, TOY)
     process = process_of(files.scheduler, name=files.name)
     skipped_layers = request.settings.skipped_layers("text_encoder")
     return ToyPixel(

@@ -1,23 +1,32 @@
-"""The prompts of Sana: Gemma 2's last states of a prompt in lower case, which it reads after an instruction.
+"""Sana: loading it from a diffusers folder or a Hugging Face repository, and running its parts.
 
-The instruction describes how a prompt is enhanced (section 2.3 of the paper). Its states are left out, but the prompt's
-are what Gemma makes of it after such a request. Negative prompts and the empty one are read alone (`SanaPipeline`).
+Prompts are Gemma 2's last states of a prompt in lower case, which it reads after an instruction. The instruction
+describes how a prompt is enhanced (section 2.3 of the paper). Its states are left out, but the prompt's are what Gemma
+makes of it after such a request. Negative prompts and the empty one are read alone (`SanaPipeline`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from modules.data.conditioning import Conditioning
+from modules.data.inputs import NO_INPUTS
+from modules.diffusion.flow import flow_process_of
 from modules.families.parts.chat_text import ChatReader, ChatTemplate
 from modules.families.parts.chat_tokens import ChatTokenizer
-from modules.families.parts.gemma import START
+from modules.families.parts.conditioning import visible_tokens
+from modules.families.parts.gemma import START, InstructedModel
 from modules.families.parts.gemma import load_tokenizer as load_gemma_tokenizer
-from modules.families.sana.settings import MAX_TOKENS
+from modules.families.parts.lora_names import naming_of
+from modules.families.parts.read_model import read_model
+from modules.families.protocol import LoadRequest
+from modules.families.sana.spec import CONVENTION, MAX_TOKENS, SANA, SanaSettings
+from modules.system.errors import DarkroomError
 
 INSTRUCTION = "\n".join(
     (
@@ -93,3 +102,59 @@ def instructed(reader: ChatReader) -> InstructedReader:
     begin = len(reader.tokenizer.ids(before)) - 1
     plain = replace(reader, template=ChatTemplate(before, ""), max_tokens=begin + MAX_TOKENS - 1)
     return InstructedReader(plain.encoder, plain.tokenizer, plain.template, plain.max_tokens, plain.layers, begin=begin)
+
+
+@dataclass(eq=False)
+class Sana(InstructedModel):
+    """A transformer, a Gemma 2, an autoencoder; implements `ModelFamily`."""
+
+    def as_read(self, prompt: str) -> str:
+        """Return a prompt in lower case, without blanks at its ends."""
+        return as_read(prompt)
+
+    def predict(
+        self,
+        noisy_BCHW: torch.Tensor,
+        timesteps_B: torch.Tensor,
+        conditioning: Conditioning,
+        inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
+    ) -> torch.Tensor:
+        """Return the velocity (B, 32, H, W). Equally long prompts need no mask."""
+        text, dtype = self._text(conditioning), self._input_dtype()
+        output = self._forward("transformer")(
+            hidden_states=noisy_BCHW.to(dtype),
+            encoder_hidden_states=text.states_BLD.to(dtype),
+            timestep=self.process.time_input(timesteps_B) * self.denoiser.config.timestep_scale,
+            encoder_attention_mask=visible_tokens(text.lengths, noisy_BCHW.device),
+            return_dict=False,
+        )
+        return self.process.velocity(output[0])
+
+
+def load(request: LoadRequest[SanaSettings]) -> Sana:
+    """Load the model with every part on the CPU and frozen.
+
+    Raises DarkroomError where a file is missing or the model is not Sana.
+    """
+    files = read_model(request, SANA)
+    if files.parts["transformer"].config.guidance_embeds:
+        raise DarkroomError(
+            f"{files.name} is Sana Sprint, which was distilled for a few steps and is not supported.",
+            advice="Choose Sana or Sana 1.5.",
+        )
+    plain = plain_reader(files.parts["text_encoder"], load_tokenizer(files.tokenizers.get("text_encoder")))
+    return Sana(
+        spec=SANA,
+        modules=files.parts,
+        process=flow_process_of(_with_shift(files.scheduler), CONVENTION),
+        scheduler=files.scheduler,
+        folder=files.folder,
+        lora_naming=naming_of("sana", files.parts, prediction="flow"),
+        reader=instructed(plain),
+        plain=plain,
+    )
+
+
+def _with_shift(scheduler: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a scheduler's config with its shift under the name that Euler's has: the published one is DPM++'s."""
+    return {"shift": scheduler["flow_shift"], **scheduler} if "flow_shift" in scheduler else scheduler

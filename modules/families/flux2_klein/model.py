@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from modules.diffusion.flow import flow_process_of
 from modules.families.flux2_klein.files import published_name
-from modules.families.flux2_klein.settings import Flux2KleinSettings
-from modules.families.flux2_klein.spec import FLUX2_KLEIN
+from modules.families.flux2_klein.spec import FLUX2_KLEIN, Flux2KleinSettings
 from modules.families.parts.chat_text import ChatReader, ChatTemplate, Padding
 from modules.families.parts.chat_tokens import load_chat_tokenizer
-from modules.families.parts.files import require_known_denoiser
 from modules.families.parts.flux2.classes import CONVENTION
 from modules.families.parts.flux2.forward import Flux2
 from modules.families.parts.lora_names import naming_of
@@ -27,7 +25,6 @@ def load(request: LoadRequest[Flux2KleinSettings]) -> Flux2:
     Raises DarkroomError where a file is missing or the model is not FLUX.2 klein.
     """
     files = read_model(request, FLUX2_KLEIN)
-    require_known_denoiser(files, FLUX2_KLEIN)
     tokenizer = load_chat_tokenizer(files.tokenizers.get("text_encoder"))
     return Flux2(
         spec=FLUX2_KLEIN,

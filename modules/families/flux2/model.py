@@ -13,7 +13,6 @@ from modules.families.flux2.settings import Flux2DevSettings
 from modules.families.flux2.spec import FLUX2
 from modules.families.parts.chat_text import ChatReader, ChatTemplate, Padding
 from modules.families.parts.chat_tokens import load_chat_tokenizer
-from modules.families.parts.files import require_known_denoiser
 from modules.families.parts.flux2.classes import CONVENTION
 from modules.families.parts.flux2.forward import Flux2, Flux2Conditioning
 from modules.families.parts.lora_names import naming_of
@@ -46,7 +45,6 @@ def load(request: LoadRequest[Flux2DevSettings]) -> Flux2Dev:
     Raises DarkroomError where a file is missing or the model is not FLUX.2 dev.
     """
     files = read_model(request, FLUX2)
-    require_known_denoiser(files, FLUX2)
     folder = files.tokenizers.get("text_encoder")
     tokenizer = load_chat_tokenizer(folder)
     return Flux2Dev(

@@ -1,22 +1,63 @@
-"""A loaded FLUX.1: the only code that runs its parts."""
+"""FLUX.1: loading it from a diffusers folder or a Hugging Face repository, and running its parts.
+
+Its conditioning is T5's states of all tokens, padding included, and CLIP's state of a prompt.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any, Self
 
 import torch
 from torch import nn
 
 from modules.data.conditioning import Conditioning
 from modules.data.inputs import NO_INPUTS
-from modules.families.flux.text import FluxConditioning, pooled_states
-from modules.families.parts.clip_tokens import ClipTokenizer
+from modules.diffusion.flow import flow_process_of
+from modules.families.flux.files import published_name
+from modules.families.flux.settings import MAX_TOKENS, FluxSettings
+from modules.families.flux.spec import CONVENTION, FLUX
+from modules.families.parts.clip_tokens import ClipTokenizer, load_clip_tokenizer
+from modules.families.parts.conditioning import PooledConditioning, replaced_rows
+from modules.families.parts.lora_names import naming_of
 from modules.families.parts.packing import image_ids, pack, unpack
+from modules.families.parts.read_model import read_model
 from modules.families.parts.t5_text import T5Tower
+from modules.families.parts.t5_tokens import load_t5_tokenizer
 from modules.families.parts.text_model import FlowModel
 from modules.families.parts.token_rows import add_words, extended
+from modules.families.protocol import LoadRequest
+from modules.system.devices import tensor_on
+
+
+@dataclass(frozen=True, eq=False)
+class FluxConditioning(PooledConditioning):
+    """T5's states (B, L, D) of B prompts, CLIP's pooled states (B, E), and the guidance scale of samples.
+
+    The transformer attends to the padding, and its states depend on the prompt, so a cache entry has them, too.
+    """
+
+    guidance: float | None = None
+
+    def with_empty_prompts(self, empty_for: Sequence[Collection[int]], empty: Self) -> Self:
+        """Return it with the empty prompt's states for the encoders, CLIP (0) and T5 (1), of each prompt."""
+        states_BLD = replaced_rows(self.states_BLD, empty.states_BLD, [1 in e for e in empty_for])
+        pooled_BE = replaced_rows(self.pooled_BE, empty.pooled_BE, [0 in e for e in empty_for])
+        return replace(self, states_BLD=states_BLD, pooled_BE=pooled_BE)
+
+
+def pooled_states(
+    encoder: Any, tokenizer: ClipTokenizer, forward: Callable[..., Any], prompts: Sequence[str]
+) -> torch.Tensor:
+    """Return CLIP's pooled states (B, E) of prompts, of which it reads the first 75 tokens."""
+    ids_BL = tensor_on(
+        [tokenizer.chunks(prompt)[0] for prompt in prompts], next(encoder.parameters()).device, torch.long
+    )
+    pooled_BE: torch.Tensor = forward(input_ids=ids_BL).pooler_output
+    return pooled_BE
+
 
 _CLIP, _T5 = "text_encoder", "text_encoder_2"
 
@@ -111,3 +152,30 @@ class Flux(FlowModel[FluxConditioning]):
         """
         words = self.clip_tokenizer.words if part == _CLIP else self.t5.tokenizer.words
         extended(self.modules[part]).add_outputs(words[placeholder], rows_ND)
+
+
+def load(request: LoadRequest[FluxSettings]) -> Flux:
+    """Load the model with every part on the CPU and frozen.
+
+    Raises DarkroomError where a file is missing or the model is not FLUX.1.
+    """
+    files = read_model(request, FLUX)
+    config = files.parts["transformer"].config
+    t5 = T5Tower(
+        files.parts["text_encoder_2"],
+        load_t5_tokenizer(files.tokenizers.get("text_encoder_2")),
+        max_tokens=request.settings.tokens_read(MAX_TOKENS - 1, config) + 1,
+        masks_padding=False,
+        kept_padding=None,
+    )
+    return Flux(
+        spec=FLUX,
+        modules=files.parts,
+        process=flow_process_of(files.scheduler, CONVENTION),
+        scheduler=files.scheduler,
+        folder=files.folder,
+        lora_naming=naming_of(published_name(config), files.parts, prediction="flow"),
+        clip_tokenizer=load_clip_tokenizer(files.tokenizers.get("text_encoder")),
+        t5=t5,
+        guidance=request.settings.guidance,
+    )

@@ -1,0 +1,89 @@
+"""ERNIE-Image: loading it from a diffusers folder or a Hugging Face repository, and running its parts.
+
+Prompts are the states of Ministral 3's last layer but one, which reads plain prompts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from modules.data.conditioning import Conditioning
+from modules.data.inputs import NO_INPUTS
+from modules.diffusion.flow import flow_process_of
+from modules.diffusion.latents import channels_to_patches, patches_to_channels
+from modules.families.ernie_image.spec import CONVENTION, ERNIE_IMAGE, MAX_TOKENS, ErnieImageSettings
+from modules.families.parts.chat_model import ChatModel
+from modules.families.parts.chat_text import ChatReader, ChatTemplate
+from modules.families.parts.chat_tokens import ChatTokenizer, load_chat_tokenizer
+from modules.families.parts.conditioning import TokenConditioning
+from modules.families.parts.lora_names import naming_of
+from modules.families.parts.read_model import read_model
+from modules.families.protocol import LoadRequest
+from modules.system.devices import tensor_on
+
+_START = "<s>"
+
+
+@dataclass(frozen=True, eq=False)
+class PlainReader(ChatReader):
+    """Reads prompts without a template, with the special tokens that the tokenizer itself adds."""
+
+    def ids(self, prompt: str) -> list[int]:
+        """Return the ids of a prompt; without any token it is the start token."""
+        ids: list[int] = self.tokenizer.tokenizer.encode(prompt).ids[: self.max_tokens]
+        return ids or [self.tokenizer.id_of(_START)]
+
+
+def prompt_reader(encoder: Any, tokenizer: ChatTokenizer) -> PlainReader:
+    """Return how prompts are read: without padding, which the transformer does not attend to."""
+    return PlainReader(encoder, tokenizer, ChatTemplate("", ""), MAX_TOKENS, layers=(-2,))
+
+
+@dataclass(eq=False)
+class ErnieImage(ChatModel[TokenConditioning]):
+    """A transformer, the language model of a Ministral 3, a VAE; implements `ModelFamily`."""
+
+    def predict(
+        self,
+        noisy_BCHW: torch.Tensor,
+        timesteps_B: torch.Tensor,
+        conditioning: Conditioning,
+        inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
+    ) -> torch.Tensor:
+        """Return the velocity (B, 32, H, W). The transformer puts an image behind its text, and masks the padding."""
+        text, dtype = self._text(conditioning), self._input_dtype()
+        output = self._forward("transformer")(
+            hidden_states=patches_to_channels(noisy_BCHW.to(dtype)),
+            timestep=self.process.time_input(timesteps_B),
+            text_bth=text.states_BLD.to(dtype),
+            text_lens=tensor_on(list(text.lengths), noisy_BCHW.device),
+            return_dict=False,
+        )
+        return self.process.velocity(channels_to_patches(output[0]))
+
+
+NORM_EPSILON = 1e-5
+"""The epsilon of the latents' batch norm, as in training. The published config has FLUX.2's 1e-4, which
+`ErnieImagePipeline` does not read."""
+
+
+def load(request: LoadRequest[ErnieImageSettings]) -> ErnieImage:
+    """Load the model with every part on the CPU and frozen.
+
+    Raises DarkroomError where a file is missing or the model is not ERNIE-Image.
+    """
+    files = read_model(request, ERNIE_IMAGE)
+    files.parts["vae"].register_to_config(batch_norm_eps=NORM_EPSILON)
+    return ErnieImage(
+        spec=ERNIE_IMAGE,
+        modules=files.parts,
+        process=flow_process_of(files.scheduler, CONVENTION),
+        scheduler=files.scheduler,
+        folder=files.folder,
+        lora_naming=naming_of("ernie_image", files.parts, prediction="flow"),
+        reader=prompt_reader(files.parts["text_encoder"], load_chat_tokenizer(files.tokenizers.get("text_encoder"))),
+    )

@@ -1,0 +1,92 @@
+"""Lumina-Image 2.0: loading it from a diffusers folder or a Hugging Face repository, and running its parts.
+
+Prompts are Gemma 2's states before its last layer, of a prompt after an instruction. Negative prompts and the empty one
+are read alone (`Lumina2Pipeline`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from modules.data.conditioning import Conditioning
+from modules.data.inputs import NO_INPUTS
+from modules.diffusion.flow import flow_process_of
+from modules.families.lumina2.positions import Positions, give_positions
+from modules.families.lumina2.spec import CONVENTION, LUMINA2, MAX_TOKENS, Lumina2Settings
+from modules.families.parts.chat_text import ChatReader, ChatTemplate
+from modules.families.parts.chat_tokens import ChatTokenizer
+from modules.families.parts.conditioning import visible_tokens
+from modules.families.parts.gemma import START, InstructedModel, load_tokenizer
+from modules.families.parts.lora_names import naming_of
+from modules.families.parts.read_model import read_model
+from modules.families.protocol import LoadRequest
+
+INSTRUCTION = (
+    "You are an assistant designed to generate superior images with the superior degree of image-text alignment based "
+    "on textual prompts or user prompts. <Prompt Start> "
+)
+"""The usual one of those with which the published model was trained."""
+
+
+def plain_reader(encoder: Any, tokenizer: ChatTokenizer) -> ChatReader:
+    """Return how negative prompts and the empty one are read."""
+    return ChatReader(encoder, tokenizer, ChatTemplate(START, ""), MAX_TOKENS, layers=(-2,))
+
+
+def prompt_reader(encoder: Any, tokenizer: ChatTokenizer) -> ChatReader:
+    """Return how prompts are read: the instruction's states are part of theirs."""
+    return ChatReader(encoder, tokenizer, ChatTemplate(f"{START}{INSTRUCTION}", ""), MAX_TOKENS, layers=(-2,))
+
+
+@dataclass(eq=False)
+class Lumina2(InstructedModel):
+    """A transformer, a Gemma 2, a VAE; implements `ModelFamily`."""
+
+    positions: Positions
+
+    def predict(
+        self,
+        noisy_BCHW: torch.Tensor,
+        timesteps_B: torch.Tensor,
+        conditioning: Conditioning,
+        inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
+    ) -> torch.Tensor:
+        """Return the velocity (B, 16, H, W)."""
+        text, dtype = self._text(conditioning), self._input_dtype()
+        visible = visible_tokens(text.lengths, noisy_BCHW.device)
+        if visible is None:
+            visible = torch.ones(text.states_BLD.shape[:2], dtype=torch.bool, device=noisy_BCHW.device)
+        with self.positions.of(text.lengths):
+            output = self._forward("transformer")(
+                hidden_states=noisy_BCHW.to(dtype),
+                timestep=self.process.time_input(timesteps_B),
+                encoder_hidden_states=text.states_BLD.to(dtype),
+                encoder_attention_mask=visible,
+                return_dict=False,
+            )
+        return self.process.velocity(output[0])
+
+
+def load(request: LoadRequest[Lumina2Settings]) -> Lumina2:
+    """Load the model with every part on the CPU and frozen.
+
+    Raises DarkroomError where a file is missing or the model is not Lumina-Image 2.0.
+    """
+    files = read_model(request, LUMINA2)
+    positions = give_positions(files.parts["transformer"])
+    encoder, tokenizer = files.parts["text_encoder"], load_tokenizer(files.tokenizers.get("text_encoder"))
+    return Lumina2(
+        spec=LUMINA2,
+        modules=files.parts,
+        process=flow_process_of(files.scheduler, CONVENTION),
+        scheduler=files.scheduler,
+        folder=files.folder,
+        lora_naming=naming_of("lumina2", files.parts, prediction="flow"),
+        reader=prompt_reader(encoder, tokenizer),
+        plain=plain_reader(encoder, tokenizer),
+        positions=positions,
+    )

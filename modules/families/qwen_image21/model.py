@@ -1,0 +1,99 @@
+"""Qwen-Image 2.1: loading it from a diffusers folder, a Hugging Face repository, or a file of the transformer.
+
+Prompts are the states of Qwen3-VL's last layer before its norm, without the system message. The template is a sentence
+of the system and one message of the user, with the beginning of an answer. The states of the system's message are cut
+off, the rest of the template is kept (`QwenImage21Pipeline`, 0.42).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from modules.data.conditioning import Conditioning
+from modules.data.inputs import NO_INPUTS
+from modules.diffusion.flow import flow_process_of
+from modules.families.parts.chat_model import ChatModel
+from modules.families.parts.chat_text import ChatReader, ChatTemplate
+from modules.families.parts.chat_tokens import ChatTokenizer, load_chat_tokenizer
+from modules.families.parts.conditioning import TokenConditioning, visible_tokens
+from modules.families.parts.lora_names import naming_of
+from modules.families.parts.read_model import read_model
+from modules.families.protocol import LoadRequest
+from modules.families.qwen_image21.spec import CONVENTION, MAX_TOKENS, QWEN_IMAGE21, QwenImage21Settings
+
+_SYSTEM = "<|im_start|>system\nComprehend and analyze the provided prompt.<|im_end|>\n"
+TEMPLATE = ChatTemplate(f"{_SYSTEM}<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n")
+EMPTY = " "
+"""The text that is read for an empty prompt, as in the pipeline."""
+
+
+@dataclass(frozen=True, eq=False)
+class UnnormedReader(ChatReader):
+    """Reads the states before the norm behind the last layer: since version 5, transformers has them after it."""
+
+    def encode(self, forward: Callable[..., Any], prompts: Sequence[str]) -> list[torch.Tensor]:
+        """Return the states (L, D) of each prompt, for which the norm returns what it gets."""
+        handle = self.encoder.norm.register_forward_hook(lambda module, given, states: given[0])
+        try:
+            return super().encode(forward, prompts)
+        finally:
+            handle.remove()
+
+    def ids(self, prompt: str) -> list[int]:
+        """Return the ids of a prompt in its template; an empty one is read as a space."""
+        return super().ids(prompt or EMPTY)
+
+    def identity(self) -> str:
+        """Return everything but the encoder's weights that affects how a prompt is encoded."""
+        return f"{super().identity()}|before the norm"
+
+
+def prompt_reader(encoder: Any, tokenizer: ChatTokenizer) -> UnnormedReader:
+    """Return how prompts are read: without padding, which the transformer does not attend to."""
+    most = tokenizer.count(TEMPLATE.before) + MAX_TOKENS + tokenizer.count(TEMPLATE.after)
+    dropped = tokenizer.count(_SYSTEM)
+    return UnnormedReader(encoder, tokenizer, TEMPLATE, most, layers=(-1,), dropped=dropped, keeps_end=True)
+
+
+@dataclass(eq=False)
+class QwenImage21(ChatModel[TokenConditioning]):
+    """A transformer, the language model of a Qwen3-VL, a VAE; implements `ModelFamily`."""
+
+    def predict(
+        self,
+        noisy_BCHW: torch.Tensor,
+        timesteps_B: torch.Tensor,
+        conditioning: Conditioning,
+        inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
+    ) -> torch.Tensor:
+        """Return the velocity (B, 64, H, W)."""
+        text, dtype = self._text(conditioning), self._input_dtype()
+        output = self._forward("transformer")(
+            hidden_states=noisy_BCHW.to(dtype),
+            encoder_hidden_states=text.states_BLD.to(dtype),
+            timestep=self.process.time_input(timesteps_B),
+            encoder_hidden_states_mask=visible_tokens(text.lengths, noisy_BCHW.device),
+            return_dict=False,
+        )
+        return self.process.velocity(output[0])
+
+
+def load(request: LoadRequest[QwenImage21Settings]) -> QwenImage21:
+    """Load the model with every part on the CPU and frozen.
+
+    Raises DarkroomError where a file is missing or the model is not Qwen-Image 2.1.
+    """
+    files = read_model(request, QWEN_IMAGE21)
+    return QwenImage21(
+        spec=QWEN_IMAGE21,
+        modules=files.parts,
+        process=flow_process_of(files.scheduler, CONVENTION),
+        scheduler=files.scheduler,
+        folder=files.folder,
+        lora_naming=naming_of("qwen_image21", files.parts, prediction="flow"),
+        reader=prompt_reader(files.parts["text_encoder"], load_chat_tokenizer(files.tokenizers.get("text_encoder"))),
+    )

@@ -1,0 +1,73 @@
+"""Z-Image: loading it from a diffusers folder or a Hugging Face repository, and running its parts.
+
+Prompts are the states of Qwen3's last layer but one, read as one message of a chat. The template is Qwen3's for a
+single message of the user, with the beginning of an answer and thinking enabled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from modules.data.conditioning import Conditioning
+from modules.data.inputs import NO_INPUTS
+from modules.diffusion.flow import flow_process_of
+from modules.families.parts.chat_model import ChatModel
+from modules.families.parts.chat_text import ChatReader, ChatTemplate
+from modules.families.parts.chat_tokens import ChatTokenizer, load_chat_tokenizer
+from modules.families.parts.conditioning import TokenConditioning
+from modules.families.parts.lora_names import naming_of
+from modules.families.parts.read_model import read_model
+from modules.families.protocol import LoadRequest
+from modules.families.z_image.spec import CONVENTION, MAX_TOKENS, Z_IMAGE, ZImageSettings
+from modules.system.errors import DarkroomError
+
+_TEMPLATE = ChatTemplate("<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n")
+
+
+def prompt_reader(encoder: Any, tokenizer: ChatTokenizer) -> ChatReader:
+    """Return how prompts are read: without padding, which the transformer adds itself."""
+    return ChatReader(encoder, tokenizer, _TEMPLATE, MAX_TOKENS, layers=(-2,))
+
+
+@dataclass(eq=False)
+class ZImage(ChatModel[TokenConditioning]):
+    """A transformer, a Qwen3, a VAE; implements `ModelFamily`. The transformer pads the states of prompts itself."""
+
+    def predict(
+        self,
+        noisy_BCHW: torch.Tensor,
+        timesteps_B: torch.Tensor,
+        conditioning: Conditioning,
+        inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
+    ) -> torch.Tensor:
+        """Return the velocity (B, 16, H, W): the transformer reads lists of latents with one frame, and of states."""
+        dtype = self._input_dtype()
+        images = list(noisy_BCHW.to(dtype).unsqueeze(2))
+        states = [states_LD.to(dtype) for states_LD in self._text(conditioning).split()]
+        outputs = self._forward("transformer")(images, self.process.time_input(timesteps_B), states, return_dict=False)
+        return self.process.velocity(torch.stack(outputs[0]).squeeze(2))
+
+
+def load(request: LoadRequest[ZImageSettings]) -> ZImage:
+    """Load the model with every part on the CPU and frozen.
+
+    Raises DarkroomError where a file is missing or the model is not Z-Image.
+    """
+    files = read_model(request, Z_IMAGE)
+    if files.parts["transformer"].config.siglip_feat_dim is not None:
+        raise DarkroomError(
+            f"{files.name} also reads images (Z-Image Omni), which is not supported.", advice="Choose Z-Image."
+        )
+    return ZImage(
+        spec=Z_IMAGE,
+        modules=files.parts,
+        process=flow_process_of(files.scheduler, CONVENTION),
+        scheduler=files.scheduler,
+        folder=files.folder,
+        lora_naming=naming_of("z_image", files.parts, prediction="flow"),
+        reader=prompt_reader(files.parts["text_encoder"], load_chat_tokenizer(files.tokenizers.get("text_encoder"))),
+    )
