@@ -2,13 +2,17 @@
 
 A part on the training device has its layers there except the offloaded ones (`offload.py`), which stay on the offload
 device throughout. A part whose weights can be read again is not offloaded after its phase: it leaves the memory until a
-phase needs it again (`dropped_weights.py`). The table of phases belongs to the trainer (`trainer/phases.py`); this
-module moves the parts and checks that no parked part runs. That check is a forward pre-hook on each part and always on:
-next to a forward pass its cost is negligible.
+phase needs it again. Its parameters stay the same objects, with their shapes and dtypes, so that hooks and wrappers of
+the part remain; their values are NaN until they are read again, so that code that used them anyway would not go
+unnoticed.
+
+The table of phases belongs to the trainer (`trainer/phases.py`); this module moves the parts and checks that no parked
+part runs. That check is a forward pre-hook on each part and always on: next to a forward pass its cost is negligible.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -17,10 +21,33 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from modules.memory.checkpointing import offloaded_weights
-from modules.memory.dropped_weights import DROPPED, drop_weights, refill_weights
 from modules.memory.guard import DeviceGuard, PlacementError
 from modules.memory.transfers import on_temp_device
 from modules.system.devices import Device
+
+DROPPED = Device("dropped")
+"""The place of a part whose weights are not in the memory."""
+
+
+def drop_weights(module: nn.Module, device: Device) -> None:
+    """Free the memory of a module's weights, in place; what is left of them is on a device."""
+    for weight in module.parameters():
+        value = math.nan if weight.is_floating_point() else 0
+        weight.data = torch.full((), value, dtype=weight.dtype, device=device.torch).expand(weight.shape)
+
+
+def refill_weights(module: nn.Module, other: nn.Module) -> None:
+    """Give a module the weights of another one with the same layers, in place; both then share them.
+
+    Raises ValueError where their weights have different names, shapes or dtypes.
+    """
+    weights, theirs = dict(module.named_parameters()), dict(other.named_parameters())
+    facts, other_facts = ({n: (w.shape, w.dtype) for n, w in ws.items()} for ws in (weights, theirs))
+    if facts != other_facts:
+        different = sorted(n for n in facts.keys() | other_facts.keys() if facts.get(n) != other_facts.get(n))
+        raise ValueError(f"the weights that were read again differ from those before, first {different[0]}")
+    for name, weight in weights.items():
+        weight.data = theirs[name].data
 
 
 class ParkedPartError(PlacementError):

@@ -28,7 +28,7 @@ from modules.config.schema import Config
 from modules.families.chroma import transformer_file as chroma
 from modules.families.flux import files as flux
 from modules.families.krea2 import files as krea2
-from modules.families.parts.flux2 import transformer_file as flux2
+from modules.families.parts.flux2 import files as flux2
 from modules.families.parts.single_file.moves import from_original, to_original
 from modules.families.sd3 import transformer_file as sd3
 from modules.families.z_image.files import TRANSFORMER_FILE

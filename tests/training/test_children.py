@@ -23,7 +23,7 @@ from trainer.job_events import JobEvent, JobFailed, JobFinished
 from trainer.jobs.registry import JOBS
 from trainer.jobs.sample import SampleChoices, SampleRequest, sample_line
 from trainer.jobs.spec import AdapterChoice, request_line, validate_settings
-from ui.features.tensorboard.model import TensorBoardServer
+from ui.features.tensorboard import TensorBoardServer
 
 _SECONDS = 120
 FILE_JOBS = ("convert", "lora-merge", "lora-combine", "lora-resize", "lora-extract", "lora-blocks")

@@ -24,7 +24,7 @@ from tests.builders.runs import Ran, run
 from trainer.callbacks.image_sampler import ImageSampler
 from trainer.callbacks.validation import ValidationCallback
 from trainer.commands import Stop
-from trainer.dry_run.step import DryRunStep, expected_state_bytes
+from trainer.dry_run import DryRunStep, expected_state_bytes
 from trainer.events import (
     BackupSaved,
     Event,

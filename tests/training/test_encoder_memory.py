@@ -15,8 +15,7 @@ import torch
 from torch import nn
 
 from modules.config.schema import Config
-from modules.memory.dropped_weights import DROPPED, drop_weights, refill_weights
-from modules.memory.placement import ParkedPartError, Placement
+from modules.memory.placement import DROPPED, ParkedPartError, Placement, drop_weights, refill_weights
 from modules.quantization.linear import quantize_layers
 from modules.quantization.registry import FORMATS, ChosenFormat
 from modules.settings.layer_filter import EVERYTHING

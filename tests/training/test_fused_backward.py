@@ -33,7 +33,7 @@ from modules.system.devices import CPU
 from tests.builders.configs import laid_over, small_config
 from tests.builders.matrix import matrix
 from tests.builders.runs import Ran, assert_equal_tensors, run
-from trainer.dry_run.step import DryRunStep
+from trainer.dry_run import DryRunStep
 from trainer.events import BackupSaved, StepFinished
 from trainer.methods.protocol import StepLoss
 from trainer.step.outcome import StepOutcome

@@ -50,8 +50,7 @@ from trainer.preflight.devices import problems_of_devices
 from trainer.preflight.passes import passes_of
 from trainer.run.machine import machine_of
 from trainer.run.model import encoder_identities
-from trainer.run.quantized import quantize_parts
-from trainer.run.reading import load_family
+from trainer.run.reading import load_family, quantize_parts
 
 TEMP = Device("cpu:1")
 SETTINGS = {

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.families.kinds.identify import identify
-from modules.families.parts.single_file.scaled_float8 import require_scalable, to_scaled_float8
+from modules.families.parts.single_file.write import require_scalable, to_scaled_float8
 from modules.families.registry import FAMILIES, files_of, published
 from modules.formats.lazy_tensors import lazy
 from modules.system.errors import DarkroomError

@@ -36,7 +36,7 @@ from ui.features.probe.model import BATCH, RATE, ProbeFindings
 from ui.features.probe.window import ProbeWindow
 from ui.features.runs.comparison import RunComparison
 from ui.features.search.finder import Finder
-from ui.features.tokens.window import SecretsDialog
+from ui.features.tokens import SecretsDialog
 from ui.forms.chooser import Chooser
 from ui.forms.context import Context
 from ui.forms.model import Source

@@ -19,7 +19,7 @@ from trainer.job_events import JobFinished, JobLines, JobProgress, JobStopped
 from ui.features.captions.annotate_window import AnnotateWindow
 from ui.features.captions.image_set import Source
 from ui.features.captions.opening import open_automatic_captions
-from ui.features.packages.window import InstallWindow, open_install
+from ui.features.packages import InstallWindow, open_install
 
 TAGGER = "wd_vit_v3"
 
@@ -59,7 +59,7 @@ def test_a_missing_package_is_installed_by_one_button(
     missing = {"onnxruntime"}
     monkeypatch.setattr(Package, "is_installed", property(lambda package: package.name not in missing))
     spawn = Spawner()
-    monkeypatch.setattr("ui.features.packages.window.open_install", partial(open_install, spawn=spawn))
+    monkeypatch.setattr("ui.features.packages.open_install", partial(open_install, spawn=spawn))
     captions = opened(window, tmp_path)
     captions.form.set("model", TAGGER)
     window.settle()

@@ -35,8 +35,8 @@ from ui.features.run.sample_grid import SampleTable
 from ui.features.run.sample_viewer import SampleViewer
 from ui.features.runs.comparison import RunComparison
 from ui.features.search.finder import Finder
-from ui.features.self_test.window import open_self_test
-from ui.features.tokens.window import SecretsDialog
+from ui.features.self_test import open_self_test
+from ui.features.tokens import SecretsDialog
 from ui.forms import items
 from ui.forms.chooser import Chooser
 from ui.forms.group_card import reset_menu

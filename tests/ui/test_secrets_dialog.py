@@ -17,7 +17,7 @@ from modules.system.secrets import CloudSecrets, Secrets, secret
 from modules.system.secrets_file import load_secrets, save_secrets
 from tests.ui.conftest import Window
 from tests.ui.driving import fill, type_into, walk
-from ui.features.tokens.window import SecretsDialog
+from ui.features.tokens import SecretsDialog
 from ui.widgets.controls import Button
 from ui.widgets.panel import Text
 
@@ -159,7 +159,7 @@ def test_a_failed_write_is_reported_in_a_sentence(window: Window, monkeypatch: p
 
     def act(dialog: SecretsDialog) -> None:
         fill(dialog.entries["huggingface_token"], TOKEN)
-        monkeypatch.setattr("ui.features.tokens.window.save_secrets", full)
+        monkeypatch.setattr("ui.features.tokens.save_secrets", full)
         click(dialog.buttons["save"])
         assert "No space left" in dialog.message.cget("text")
         assert dialog.winfo_exists()

@@ -16,7 +16,7 @@ from tests.ui.driving import walk
 from tests.ui.test_run_window import end, press_start
 from trainer.event_lines import to_line
 from trainer.job_events import JobFinished, JobProgress
-from ui.features.self_test.window import SelfTestWindow
+from ui.features.self_test import SelfTestWindow
 from ui.widgets.panel import Text
 
 

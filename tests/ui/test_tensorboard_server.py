@@ -13,7 +13,7 @@ import pytest
 from modules.config.schema import Config
 from modules.system.errors import DarkroomError
 from tests.ui.recorder import Recorder
-from ui.features.tensorboard.model import TensorBoardControl, TensorBoardServer, command_of, free_port, may_expose
+from ui.features.tensorboard import TensorBoardControl, TensorBoardServer, command_of, free_port, may_expose
 from ui.forms.preferences import Preferences, UiSettings
 from ui.loop.background import Background
 from ui.loop.interaction import Failure
@@ -28,7 +28,7 @@ def small_server(monkeypatch: pytest.MonkeyPatch) -> None:
     def command(_folder: Path, _host: str, port: int) -> list[str]:
         return [sys.executable, "-c", _ANSWERS, str(port)]
 
-    monkeypatch.setattr("ui.features.tensorboard.model.command_of", command)
+    monkeypatch.setattr("ui.features.tensorboard.command_of", command)
 
 
 def test_the_server_answers_is_used_again_and_ends(small_server: None, tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_it_listens_on_this_machine_only(tmp_path: Path) -> None:
 
 def test_a_missing_or_failing_tensorboard_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "ui.features.tensorboard.model.command_of", lambda *_a: [sys.executable, "-c", "raise SystemExit('no')"]
+        "ui.features.tensorboard.command_of", lambda *_a: [sys.executable, "-c", "raise SystemExit('no')"]
     )
     with pytest.raises(DarkroomError, match="ended while it started: no"):
         TensorBoardServer().start(tmp_path)

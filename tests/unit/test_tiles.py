@@ -24,8 +24,7 @@ from modules.data.tiles import VAE_TILES, Tiling
 from modules.data.transforms.geometry import Geometry
 from modules.data.transforms.recipe import Recipe
 from modules.families.parts.frame_vae import AutoencoderKLQwenImage
-from modules.families.parts.tiled import run_in_tiles
-from modules.families.parts.vae import decode_latents, encode_drawn, encode_mean
+from modules.families.parts.vae import decode_latents, encode_drawn, encode_mean, run_in_tiles
 from modules.system.devices import CPU, Device
 from tests.builders.pipelines import load_tiny, sample_with_ours
 from tests.builders.qwen_vae import tiny_qwen_vae

@@ -1,8 +1,11 @@
-"""The files that parts are read from, in place of the base model's own: what they contain, and whether they fit."""
+"""The files that parts are read from, in place of the base model's own: what they contain, and whether they fit.
+
+For the parts that the file of a denoiser alone lacks, the files on this machine are tried.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,7 @@ from modules.config.quantized_parts import part_source, quantized_parts
 from modules.config.schema import Config
 from modules.estimate.architecture import architecture_of
 from modules.families.kinds.file_kind import FileKind
-from modules.families.kinds.identify import identify_with_header
+from modules.families.kinds.identify import identify, identify_with_header
 from modules.families.kinds.registry import serves_as
 from modules.families.parts.single_file.denoiser_file import (
     has_denoiser,
@@ -26,9 +29,11 @@ from modules.formats.float8_scales import ADVICE
 from modules.formats.gguf_header import READABLE, is_gguf
 from modules.memory.part_plan import PartPlan
 from modules.quantization.registry import ChosenFormat
+from modules.settings.edit import replace_value
 from modules.system.errors import DarkroomError
-from modules.system.paths import from_root
+from modules.system.paths import as_config_path, from_root
 from modules.system.problem import Problem, cut, with_article
+from trainer.preflight.model import problems_of_model
 from trainer.preflight.passes import MALFORMED_CONFIG, passes_of
 
 
@@ -163,3 +168,26 @@ def _weight_dtype(config: Config, part: PartSpec) -> Iterator[Problem]:
             "info",
             "Set the weight dtype to GGUF to keep them packed.",
         )
+
+
+def fitting_files(config: Config, files: Sequence[Path]) -> dict[str, list[Path]]:
+    """Return the files that fit each part which the base model lacks, in their order; an empty list where none does.
+
+    The base model of `config` is the file of a denoiser. A VAE is compared by its class and its latent channels alone,
+    which families share: a person has to confirm it.
+    """
+    base = identify(from_root(config.model.base_model))
+    there = {config.family.denoiser.name, *base.facts.get("also", "").split(", ")}
+    return {
+        part.name: [file for file in files if _fits(config, part, file)]
+        for part in config.family.parts
+        if part.name not in there
+    }
+
+
+def _fits(config: Config, part: PartSpec, file: Path) -> bool:
+    """Return whether the checks before a run have no error about a file as that of a part."""
+    path = path_of(part)
+    trial = replace_value(config, path, as_config_path(file))
+    problems = problems_of_model(trial, None) if part.role == "vae" else problems_of_part_files(trial)
+    return not any(p.path == path and p.severity == "error" for p in problems)

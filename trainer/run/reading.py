@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,19 +12,64 @@ from modules.adapters.training_adapter import TrainingAdapter
 from modules.config.quantized_parts import NOTHING_QUANTIZED, QuantizedParts
 from modules.config.schema import Config
 from modules.config.sections.model import Model
+from modules.data.cache.store import CacheStore, EntryStore
 from modules.families.parts.circular_padding import pad_circularly
-from modules.families.protocol import NONE_LATER, LayersReadLater, LoadRequest, ModelFamily, StaysPacked
+from modules.families.parts.single_file.packed_weights import PackedWeights, packed_weights
+from modules.families.protocol import NONE_LATER, LayersReadLater, LoadRequest, ModelFamily, Part, StaysPacked
 from modules.families.registry import FAMILIES
 from modules.families.settings import FamilySettings
-from modules.families.spec import VARIANT_LABELS
+from modules.families.spec import VARIANT_LABELS, FamilySpec
+from modules.quantization.linear import quantize_layers
+from modules.quantization.registry import ChosenFormat
 from modules.system.devices import dtype_of
 from modules.system.errors import DarkroomError
 from modules.system.factories import load_factory
+from modules.system.paths import from_root
 from modules.system.secrets import hub_access
 from modules.system.secrets_file import load_secrets
-from trainer.run.quantized import quantize_parts
 from trainer.run.sampled_model import merge_training_adapter
 from trainer.run.trainables import PartOf, unread_parts
+
+
+def quantize_parts(
+    family: ModelFamily,
+    formats: Mapping[str, ChosenFormat],
+    *,
+    without: Collection[str] = (),
+    cache_dir: str = "",
+    files: Mapping[str, str] | None = None,
+) -> None:
+    """Quantize the parts that have a format, layer by layer and in place, except those in `without`.
+
+    The same weights are always quantized to the same bytes, so a resumed run has the model of the interrupted one.
+    `cache_dir` keeps quantized weights and their low-rank products, so that they are computed once; `files` are those
+    that parts are read from, whose packed weights are used as they are. Raises DarkroomError where a part has no layer
+    to quantize.
+    """
+    for name, chosen in formats.items():
+        if name in without:
+            continue
+        part = family.parts[name]
+        packed = _packed_in_file(family.spec, part, chosen, (files or {}).get(name, ""))
+        is_cached = bool(cache_dir) and chosen.residual is not None
+        cache: EntryStore | None = CacheStore(from_root(cache_dir)) if is_cached else None
+        layers = quantize_layers(part.module, chosen, cache=cache, packed=packed)
+        if not layers:
+            raise DarkroomError(
+                f"{part.spec.label} is set to {chosen.format.label}, but none of its layers is quantized.",
+                advice="Choose other quantized layers, or another weight dtype.",
+            )
+
+
+def _packed_in_file(spec: FamilySpec, part: Part, chosen: ChosenFormat, file: str) -> PackedWeights:
+    path = from_root(file)
+    weights = packed_weights(spec, part.spec, path, part.module, chosen) if file and not path.is_dir() else {}
+    if chosen.format.is_stored and not weights:
+        raise DarkroomError(
+            f"{part.spec.label} is set to {chosen.format.label}, but {path.name or 'it'} has no quantized weights.",
+            advice="Choose a GGUF file as the file of the part, or another weight dtype.",
+        )
+    return weights
 
 
 def load_family(

@@ -21,7 +21,7 @@ from trainer.callbacks.saving import BackupCallback
 from trainer.callbacks.side_output import SideOutput
 from trainer.commands import CommandDesk, StopRequested
 from trainer.data.loader import Loader
-from trainer.dry_run.dry_run import dry_run as try_every_branch
+from trainer.dry_run import dry_run as try_every_branch
 from trainer.events import RunFinished, WarningRaised
 from trainer.launch import QuietPoints
 from trainer.methods.build import build_method, require_process

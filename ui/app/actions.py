@@ -307,7 +307,7 @@ def make_feature_links(
         choose_base_model=lambda asking: load_factory(f"{_BASE_MODEL_MODULE}:BaseModelWindow")(
             asking, offers_family=asking.form is context().form
         ),
-        install_packages=lambda packages, done: load_factory("ui.features.packages.window:open_install")(
+        install_packages=lambda packages, done: load_factory("ui.features.packages:open_install")(
             context(), packages, done
         ),
         train_on=lambda family, settings: load_factory("ui.features.other_family.window:open_other_family")(

@@ -26,7 +26,7 @@ from ui.app.views import Views
 from ui.features.queue.model import QueueControl
 from ui.features.remote.model import Machines
 from ui.features.run.model import Starter, run_failure
-from ui.features.tensorboard.model import TensorBoardControl, may_expose
+from ui.features.tensorboard import TensorBoardControl, may_expose
 from ui.forms.context import Context, Models, ViewState
 from ui.forms.documents import Documents, first_form
 from ui.forms.field_problems import FieldProblems

@@ -6,8 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from modules.families.kinds.file_kind import FileKind
-from modules.families.parts.flux2.files import NAMING_ROWS, SINGLE_FILE, transformer_targets
-from modules.families.parts.flux2.transformer_file import TRANSFORMER_FILE
+from modules.families.parts.flux2.files import NAMING_ROWS, SINGLE_FILE, TRANSFORMER_FILE, transformer_targets
 from modules.families.parts.single_file.detect import denoiser_kind
 from modules.families.parts.single_file.transformer_file import files_of_one_model
 from modules.families.published import PublishedModel

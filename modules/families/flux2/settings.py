@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
 
-from modules.families.parts.flux2.settings import Flux2Settings
+from modules.families.parts.flux2.classes import Flux2Settings
 from modules.settings.field import Setting
 
 

@@ -9,8 +9,7 @@ from typing import Literal
 
 from modules.diffusion.process_spec import flow_matching
 from modules.families.distilled import DistilledSpec
-from modules.families.parts.flux2.classes import CONVENTION, LATENTS, TRANSFORMER, VAE, prompts
-from modules.families.parts.flux2.settings import Flux2Settings
+from modules.families.parts.flux2.classes import CONVENTION, LATENTS, TRANSFORMER, VAE, Flux2Settings, prompts
 from modules.families.parts.part_classes import QWEN3, chat_parts
 from modules.families.spec import FamilySpec
 

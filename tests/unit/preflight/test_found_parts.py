@@ -11,7 +11,7 @@ from modules.config.schema import Config
 from modules.families.registry import FAMILIES, published
 from modules.system.factories import load_factory
 from tests.unit.test_kinds import write_header
-from trainer.preflight.found_parts import fitting_files
+from trainer.preflight.part_files import fitting_files
 
 
 def part_file(path: Path, model: str, name: str) -> Path:

@@ -13,10 +13,10 @@ from modules.system import hardware
 from modules.system.hardware import GpuMemory, Hardware
 from modules.system.problem import Problem
 from tests.builders.budgets import budget_of_run
-from trainer.preflight import processor
+from trainer.preflight import estimates
+from trainer.preflight.estimates import problems_of_processor
 from trainer.preflight.machine import Machine, this_machine
 from trainer.preflight.presets_here import offers
-from trainer.preflight.processor import problems_of_processor
 
 GB = 10**9
 DESKTOP = Machine(None, 32 * GB, 500 * GB, 8, "No GPU was found.")
@@ -51,7 +51,7 @@ def test_a_run_sized_for_a_gpu_is_an_error_that_names_what_runs_here(name: str) 
 def test_one_that_needs_more_memory_than_the_computer_has_is_an_error_on_any_device(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(processor, "names_on_processor", lambda _machine: ())
+    monkeypatch.setattr(estimates, "names_on_processor", lambda _machine: ())
     for device in ("auto", "cpu"):
         [problem] = found(on(preset("#sd 1.5 LoRA"), device), replace(DESKTOP, memory_bytes=2 * GB))
         assert problem.severity == "error"

@@ -18,7 +18,7 @@ from modules.system.errors import DarkroomError
 from modules.system.paths import as_config_path
 from modules.system.problem import count
 from trainer.data.hub_datasets import hub_cache_dir
-from trainer.preflight.found_parts import fitting_files
+from trainer.preflight.part_files import fitting_files
 from ui.forms.model import FormModel
 from ui.forms.preferences import Preferences
 from ui.loop.background import Background, Job

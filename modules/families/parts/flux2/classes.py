@@ -1,4 +1,4 @@
-"""The classes of FLUX.2's parts and its process, torch-free (Black Forest Labs, 2025).
+"""The classes of FLUX.2's parts, its process, and the settings of its models, torch-free (Black Forest Labs, 2025).
 
 The transformer has double-stream and single-stream blocks like FLUX.1's; all blocks of a kind share one modulation, a
 single block has one matrix before its attention and MLP and one behind them, and no layer has a bias. The latents are
@@ -7,10 +7,17 @@ normalised by a batch norm over patches of 2 x 2.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from annotated_types import Ge, Le
+
 from modules.diffusion.process_spec import FlowConvention, StepsShift, TokenShift
 from modules.families.model_class import ModelClass, VaeFile
 from modules.families.parts.part_classes import KL_VAE, chat_prompts
+from modules.families.settings import FamilySettings
 from modules.families.spec import LatentSpec, TextSpec
+from modules.settings.field import Setting
 from modules.settings.layer_filter import LayerFilter
 
 _HOME = "modules.families.parts.flux2"
@@ -45,7 +52,7 @@ VAE = ModelClass(
     KL_VAE.passes,
     KL_VAE.other_blocks,
     vae_file=VaeFile(
-        f"{_HOME}.vae_file:vae_slots",
+        f"{_HOME}.files:vae_slots",
         original=("encoder.down.0.block.", "bn.running_mean"),
         diffusers=("encoder.down_blocks.0.resnets.", "bn.running_mean"),
     ),
@@ -57,3 +64,32 @@ CONVENTION = FlowConvention(shift=TokenShift(), sample_shift=StepsShift())
 def prompts(template_tokens: int) -> TextSpec:
     """Return how prompts are read: up to 512 tokens with the template's, and three states of each."""
     return chat_prompts(MAX_TOKENS - template_tokens, "joint_attention_dim", states_read=3)
+
+
+class Flux2Settings(FamilySettings):
+    """The tokens of a prompt."""
+
+    text_tokens: Annotated[
+        int | None,
+        Ge(64),
+        Le(MAX_TOKENS),
+        Setting(
+            "Text tokens",
+            "The number of tokens that the text encoder reads of each prompt, with those of the template; shorter "
+            "prompts are padded to it, and the model attends to the padding. Fewer need less memory and smaller "
+            "caches, but differ from what other programs do.",
+            group="Base model",
+            unit="tokens",
+            level="advanced",
+            empty_means="512",
+        ),
+    ] = None
+
+    def tokens_read(self, most: int, denoiser: Mapping[str, Any]) -> int:
+        """Return the tokens that are read of a prompt, without those of the template."""
+        return most if self.text_tokens is None else most - (MAX_TOKENS - self.text_tokens)
+
+    @property
+    def padded_tokens(self) -> int:
+        """The tokens of every prompt, with the template and the padding."""
+        return MAX_TOKENS if self.text_tokens is None else self.text_tokens

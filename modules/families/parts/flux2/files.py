@@ -1,20 +1,74 @@
-"""The files of FLUX.2's models: the layers that adapter files can change, and what programs make of their names.
+"""The files of FLUX.2's models: the layers that adapter files can change, what programs make of their names, and files
+of the transformer and of the VAE alone.
 
-The published checkpoints have the queries, keys and values of double blocks in one matrix; kohya's and musubi's names
-are theirs, ComfyUI's, too, behind `diffusion_model.`; diffusers' have the prefix `transformer.`.
+The published checkpoints have the queries, keys and values of double blocks in one matrix, and the two halves of the
+last modulation in the other order (diffusers' `convert_flux2_transformer_checkpoint_to_diffusers`); kohya's and
+musubi's names are theirs, ComfyUI's, too, behind `diffusion_model.`; diffusers' have the prefix `transformer.`. The VAE
+has the tensors of an `AutoencoderKL`, and the statistics of the latents' patches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
+from modules.families.parts.double_stream import (
+    FIRST_BLOCK,
+    STREAMS,
+    LinearLayer,
+    block_slots,
+    double_stream_targets,
+    end_layers,
+    width_of,
+)
 from modules.families.parts.double_stream import NAMING_ROWS as _OF_DOUBLE_STREAMS
-from modules.families.parts.double_stream import double_stream_targets
-from modules.families.parts.flux2.transformer_file import TRANSFORMER_FILE, transformer_layers
-from modules.families.parts.single_file.transformer_file import single_transformer
+from modules.families.parts.single_file import autoencoder
+from modules.families.parts.single_file.slots import Slot
+from modules.families.parts.single_file.transformer_file import single_transformer, transformer_file
 from modules.families.published import Configs
 from modules.formats.adapter_targets import AdapterTargets
 from modules.formats.program_table import ALL, SGM_NAMES, UNMEASURED, Answer, Row, none
+
+_MODULATIONS = {"double_stream_modulation_img": 6, "double_stream_modulation_txt": 6, "single_stream_modulation": 3}
+
+
+def transformer_layers(config: Mapping[str, Any]) -> Iterator[LinearLayer]:
+    """Yield all linear layers of a `Flux2Transformer2DModel` of this config."""
+    width, embedded = width_of(config), int(config.get("timestep_guidance_channels", 256))
+    for name in ("timestep", *(("guidance",) if config.get("guidance_embeds", True) else ())):
+        path, original = f"time_guidance_embed.{name}_embedder", f"{name.replace('timestep', 'time')}_in"
+        yield LinearLayer(f"{path}.linear_1", f"{original}.in_layer", (width, embedded))
+        yield LinearLayer(f"{path}.linear_2", f"{original}.out_layer", (width, width))
+    for name, count in _MODULATIONS.items():
+        yield LinearLayer(f"{name}.linear", f"{name}.lin", (count * width, width))
+    yield from end_layers(config)
+    yield LinearLayer("norm_out.linear", "final_layer.adaLN_modulation.1", (2 * width, width), swapped=True)
+    inner = int(width * float(config.get("mlp_ratio", 3.0)))
+    for index in range(int(config["num_layers"])):
+        yield from _double_layers(f"transformer_blocks.{index}", f"double_blocks.{index}", width, inner)
+    for index in range(int(config["num_single_layers"])):
+        ours, theirs = f"single_transformer_blocks.{index}.attn", f"single_blocks.{index}"
+        yield LinearLayer(f"{ours}.to_qkv_mlp_proj", f"{theirs}.linear1", (3 * width + 2 * inner, width))
+        yield LinearLayer(f"{ours}.to_out", f"{theirs}.linear2", (width, width + inner))
+
+
+def _double_layers(ours: str, theirs: str, width: int, inner: int) -> Iterator[LinearLayer]:
+    for stream, end, names, out in STREAMS:
+        projections = names if stream == "img" else tuple(f"add_{name}_proj" for name in names)
+        for piece, name in enumerate(projections):
+            yield LinearLayer(f"{ours}.attn.{name}", f"{theirs}.{stream}_attn.qkv", (width, width), piece, (1, 1, 1))
+        yield LinearLayer(f"{ours}.attn.{out}", f"{theirs}.{stream}_attn.proj", (width, width))
+        yield LinearLayer(f"{ours}.ff{end}.linear_in", f"{theirs}.{stream}_mlp.0", (2 * inner, width))
+        yield LinearLayer(f"{ours}.ff{end}.linear_out", f"{theirs}.{stream}_mlp.2", (width, inner))
+
+
+TRANSFORMER_FILE = transformer_file(
+    lambda config: block_slots(config, transformer_layers(config), has_bias=False),
+    first=FIRST_BLOCK,
+    marks=(".single_stream_modulation.",),
+    diffusers_marks=("single_transformer_blocks.",),
+)
+
 
 # What makes a model different from the published one.
 SINGLE_FILE = single_transformer(
@@ -36,3 +90,11 @@ NAMING_ROWS: Mapping[str, Row] = {
 def transformer_targets(configs: Configs) -> AdapterTargets:
     """Return the layers that adapter files can change, from the configs of a model's parts."""
     return AdapterTargets.of(*double_stream_targets("transformer", transformer_layers(configs["transformer"])))
+
+
+_STATISTICS = ("bn.running_mean", "bn.running_var", "bn.num_batches_tracked")
+
+
+def vae_slots(config: Mapping[str, Any]) -> tuple[Slot, ...]:
+    """Return the slots of an `AutoencoderKLFlux2` of this config in the original layout."""
+    return (*autoencoder.vae_slots(config), *(Slot(name, name) for name in _STATISTICS))

@@ -2,6 +2,10 @@
 
 The file contains every tensor of the published files, also those that are no weights, so that other programs report
 none missing. Parts of the family that its single files do not have are not written.
+
+In scaled float8, as ComfyUI reads it, the matrices of the denoiser are in float8 with a scale each; what is never
+quantized, norms and biases stay in float16 (`modules/formats/float8.py`). Only files with the denoiser alone are
+written so: the programs that read checkpoints with all parts read plain float8.
 """
 
 from __future__ import annotations
@@ -21,9 +25,10 @@ from modules.families.parts.single_file.models import CONFIGS_KEY, layouts, sing
 from modules.families.parts.single_file.moves import to_original
 from modules.families.parts.single_file.prediction import SIDECAR_START, ZERO_SNR_LINE, is_own_sidecar
 from modules.families.parts.single_file.record import Configs
-from modules.families.parts.single_file.scaled_float8 import to_scaled_float8
 from modules.families.parts.single_file.sizes import configs_to_bring
-from modules.families.registry import FAMILIES, published
+from modules.families.registry import FAMILIES, files_of, published
+from modules.formats.float8 import FLOAT8, in_scaled_float8, takes_float8
+from modules.formats.float8_scales import mark_of_scales
 from modules.formats.lazy_tensors import LazyTensor, lazy
 from modules.formats.metadata import CheckpointFacts, checkpoint_metadata
 from modules.formats.safetensors_io import PAYLOAD_SHA256, TRAINED, OnWritten, write_safetensors
@@ -31,6 +36,38 @@ from modules.system.atomic import write_text
 from modules.system.devices import dtype_name
 from modules.system.errors import DarkroomError
 from modules.system.factories import load_factory
+
+
+def require_scalable(model: str) -> None:
+    """Raise DarkroomError if files of a published model are not written in scaled float8."""
+    family = published(model).family
+    if not files_of(family).has_denoiser_alone:
+        raise DarkroomError(
+            "Scaled float8 is for single files with a transformer alone; those of "
+            f"{published(model).label} contain all parts.",
+            advice="Choose float16 or bfloat16.",
+        )
+
+
+def to_scaled_float8(model: str, configs: Configs, tensors: Mapping[str, LazyTensor]) -> dict[str, LazyTensor]:
+    """Return the tensors of a model's single file, by their names there, in scaled float8.
+
+    A matrix with the weights of several layers has one scale. ComfyUI computes with it in 16 bits where the activations
+    of a model are too large for float8, as those of Z-Image's MLPs are. Raises DarkroomError as `require_scalable`.
+    """
+    require_scalable(model)
+    part = FAMILIES[published(model).family].denoiser
+    layout = layouts(model, configs)[part.name]
+    matrices: dict[str, bool] = {}
+    for slot in layout.slots:
+        name = f"{layout.prefix}{slot.original}"
+        shape = tensors[name].shape
+        takes = len(shape) == 2 and takes_float8(slot.key, shape, part.model.never_quantized)
+        matrices[name] = matrices.get(name, True) and takes
+    mark, num_values = mark_of_scales(layout.prefix, exact_products=part.model.overflows_in_float16)
+    written = in_scaled_float8(tensors, {name for name, takes in matrices.items() if takes})
+    return {**written, mark: lazy(torch.zeros(num_values).to(FLOAT8))}
+
 
 States = Mapping[str, Mapping[str, LazyTensor]]
 

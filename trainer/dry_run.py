@@ -1,10 +1,15 @@
-"""One training step without lasting effects.
+"""The dry run: before the first step everything that the run will do is tried once, so that errors show early.
 
-Forward and backward pass are the real ones, over the batch with the most pixels. Everything that would change the run
-is done by a second stepper with its own optimizer, gradient scaler, EMA and rounding, built like the run's, over copies
-of a few small parameters, which get the gradients of the real ones. Updating the real weights and restoring them would
-need copies of weights, optimizer state and EMA: 20 to 60 GB for a fine-tune of SDXL. The copies here are a few thousand
-numbers, and the run's own state is not touched. This works because a backward pass does not change weights.
+This file defines the order, how a failure is reported, and the check of the training step; the others are in the
+callbacks' `dry_run_checks`. Afterwards every bit of the run's state is unchanged: the checks use small copies,
+evaluation mode, or files that are discarded during the write.
+
+Forward and backward pass of the training step are the real ones, over the batch with the most pixels. Everything that
+would change the run is done by a second stepper with its own optimizer, gradient scaler, EMA and rounding, built like
+the run's, over copies of a few small parameters, which get the gradients of the real ones. Updating the real weights
+and restoring them would need copies of weights, optimizer state and EMA: 20 to 60 GB for a fine-tune of SDXL. The
+copies here are a few thousand numbers, and the run's own state is not touched. This works because a backward pass does
+not change weights.
 """
 
 from __future__ import annotations
@@ -18,6 +23,7 @@ import torch
 from torch import nn
 
 from modules.data.batch import Batch
+from modules.memory.placement import free_cached_memory
 from modules.optim.param_groups import (
     TrainGroup,
     moved_parameters,
@@ -25,12 +31,61 @@ from modules.optim.param_groups import (
     optimizer_state,
     restore_optimizer_state,
 )
-from modules.system.devices import Device
+from modules.system.devices import Device, seeded_global_rng
 from modules.system.errors import DarkroomError
+from modules.system.seeds import derive_seed
+from trainer.commands import StopRequested
+from trainer.events import PhaseChanged
 from trainer.methods.protocol import StepLoss, TrainingMethod
+from trainer.ranks import LostProcessError
 from trainer.step.callback import DryRunCheck, DryRunState
+from trainer.step.failures import BranchError, explain, is_out_of_memory
+from trainer.step.freezing import training_parts
 from trainer.step.loop import Training, add_micro_batch
 from trainer.step.stepper import Stepper
+
+
+def dry_run(
+    training: Training, stepper_of: Callable[[Sequence[TrainGroup]], Stepper], *, check: Callable[[], None]
+) -> None:
+    """Try every enabled branch of a run once, without lasting effects.
+
+    `stepper_of(groups)` builds a stepper like the run's own; `check()` is called before each branch and
+    raises StopRequested once the run is to stop. Raises BranchError, which names the branch and its reason.
+    """
+    if not training_parts(training.groups) or training.counters.epoch >= training.epochs:
+        return  # the run ends at once
+    context = training.context
+    try:
+        with seeded_global_rng(derive_seed(context.run_seed, "dry run"), context.device):
+            dry_run_step = DryRunStep(training, stepper_of)
+            for dry_run_check in dry_run_step.dry_run_checks():
+                _carry_out(training, dry_run_check, check)
+            with dry_run_step.room_for_state(context.device):
+                for callback in training.callbacks:
+                    for dry_run_check in callback.dry_run_checks(dry_run_step.state):
+                        _carry_out(training, dry_run_check, check)
+    finally:
+        free_cached_memory(context.device)
+
+
+def _carry_out(training: Training, dry_run_check: DryRunCheck, check: Callable[[], None]) -> None:
+    check()
+    training.log.emit(PhaseChanged("dry_run", dry_run_check.what))
+    try:
+        dry_run_check.try_once()
+    except (StopRequested, LostProcessError):
+        raise
+    except Exception as error:
+        raise _failure(dry_run_check, error) from error
+
+
+def _failure(dry_run_check: DryRunCheck, error: Exception) -> BranchError:
+    reason, advice = explain(error)
+    if is_out_of_memory(error):
+        reason, advice = "There was not enough memory.", dry_run_check.if_too_large
+    return BranchError(f"The dry run before the training failed at {dry_run_check.what}. {reason}", advice=advice)
+
 
 _IF_TOO_LARGE = "Use a smaller batch or resolution, or switch on gradient checkpointing or activation offloading."
 

@@ -1,1 +1,0 @@
-"""The dry run: tries every branch of a run once before its first step, without changing anything."""
