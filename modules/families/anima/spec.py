@@ -52,7 +52,7 @@ TEXT_CONDITIONER = ModelClass(
     ("diffusers.models.condition_embedders.condition_embedder_anima:AnimaTextConditionerBlock",),
     f"{_HOME}.traced_passes:conditioner_passes",
     never_quantized=frozenset({"in_proj", "out_proj"}),
-    fill_buffers=f"{_HOME}.transformer_file:fill_buffers",
+    fill_buffers=f"{_HOME}.files:fill_buffers",
 )
 CONVENTION = FlowConvention(shift=ConstantShift(3.0))
 ANIMA = FamilySpec(

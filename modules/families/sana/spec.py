@@ -41,7 +41,7 @@ TRANSFORMER = ModelClass(
     },
     # The embeddings of time, text and image, and the output: small, and sensitive.
     never_quantized=frozenset({"time_embed", "caption_projection", "patch_embed", "^proj_out"}),
-    fill_buffers=f"{_HOME}.transformer_file:fill_positions",
+    fill_buffers=f"{_HOME}.files:fill_positions",
     overflows_in_float16=True,  # the usual checkpoints were trained in bfloat16
     work=0.88,  # a quarter of the tokens of other transformers
 )
@@ -64,7 +64,7 @@ SANA = FamilySpec(
     latents=LatentSpec(channels=32, factor=32, overflows_in_float16=True),
     text=replace(
         chat_prompts(MAX_TOKENS - 1, "caption_channels"),
-        tokenizer=f"{_HOME}.text:load_tokenizer",
+        tokenizer=f"{_HOME}.model:load_tokenizer",
         is_lower_case=True,
     ),
     files=f"{_HOME}.files:FILES",
