@@ -3,7 +3,7 @@
 import importlib
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from launcher.environment import Environment
@@ -19,16 +19,11 @@ def refuse_without_display(environ: Mapping[str, str]) -> None:
         raise Failure(Sentence.NO_DISPLAY, reason="DISPLAY is not set", command=HEADLESS)
 
 
-def refuse_untestable(
-    environ: Mapping[str, str],
-    machine: Machine,
-    which: Callable[[str], str | None] = shutil.which,
-    open_window: Callable[[], str | None] | None = None,
-) -> None:
+def refuse_untestable(environ: Mapping[str, str], machine: Machine) -> None:
     """Raise `Failure` where the window's tests cannot run: neither Xvfb nor a working display."""
-    if not _draws_with_x11() or which("Xvfb"):
+    if not _draws_with_x11() or shutil.which("Xvfb"):
         return
-    if not environ.get("DISPLAY") or (open_window or window_error)() is not None:
+    if not environ.get("DISPLAY") or window_error() is not None:
         raise Failure(Sentence.NO_TEST_DISPLAY, command=xvfb_command(machine))
 
 

@@ -17,10 +17,10 @@ ADAPTERS: Mapping[str, AdapterSpec] = LazyRecords(
 DEFAULT_ADAPTER = ADAPTERS[next(iter(ADAPTERS))]
 
 
-def adapter_labels(*, needs_model: bool = True, last: str = "or") -> str:
+def adapter_labels(*, needs_model: bool = True) -> str:
     """Return the labels of the adapters as a phrase, "A, B or C".
 
     Without `needs_model`, adapters whose change of a weight depends on that weight are left out.
     """
     *most, end = [spec.label for spec in ADAPTERS.values() if needs_model or not spec.files.depends_on_weight]
-    return f"{', '.join(most)} {last} {end}" if most else end
+    return f"{', '.join(most)} or {end}" if most else end

@@ -117,14 +117,13 @@ def build_dataset(
     rules: BucketRules,
     wanted: WantedCompanions = NO_COMPANIONS,
     *,
-    index: ImageIndex | None = None,
     watch: Watch = ignore_progress,
     scan_of: ScanOf | None = None,
 ) -> Dataset:
     """Scan the enabled concepts of one type (each with its absolute folder) and assign every image to a bucket.
 
-    A concept with fewer resolutions than another repeats them, so that all have the same number. `index` and `watch`
-    are passed to each scan (`scan_source`); `scan_of` returns scans that are known already. Raises OSError where a
+    A concept with fewer resolutions than another repeats them, so that all have the same number. `watch` is
+    passed to each scan (`scan_source`); `scan_of` returns scans that are known already. Raises OSError where a
     folder cannot be listed.
     """
     active = [(c, folder) for c, folder in concepts if c.enabled and c.dataset_kind == kind]
@@ -138,7 +137,7 @@ def build_dataset(
         at_resolutions = sizes[concept.image.resolution_px]
         at_resolutions *= num_resolutions // len(at_resolutions)
         known = scan_of(concept) if scan_of is not None else None
-        scan = known if known is not None else scan_concept(concept, folder, index=index, watch=watch)
+        scan = known if known is not None else scan_concept(concept, folder, watch=watch)
         skipped += scan.skipped
         if scan.excluded:
             are = "is" if len(scan.excluded) == 1 else "are"

@@ -109,9 +109,9 @@ class ImageKeys:
         for number, digest in digests.items():
             self._set(number, digest)
 
-    def read_all(self, *, threads: int = 1) -> VersionKeys:
+    def read_all(self) -> VersionKeys:
         """Set and return the keys of all images."""
-        for _ in self.read(range(len(self.versions.dataset.examples)), threads=threads):
+        for _ in self.read(range(len(self.versions.dataset.examples)), threads=1):
             pass
         return self.keys
 

@@ -9,7 +9,7 @@ from modules.config.schema import Config
 from modules.config.usage import method_of, updates_in_backward
 from modules.system import hardware
 from modules.system.problem import Problem
-from modules.system.ranks import Rank, current_rank
+from modules.system.ranks import current_rank
 from trainer import phases
 from trainer.launch import num_processes
 
@@ -62,11 +62,11 @@ def records_steps(config: Config, device_type: str, world_size: int) -> bool:
     return is_wanted and not why_not_recorded(config, device_type, world_size)
 
 
-def problems_of_graphs(config: Config, rank: Rank | None = None) -> Iterator[Problem]:
+def problems_of_graphs(config: Config) -> Iterator[Problem]:
     """Yield a warning if steps are to be recorded and cannot be."""
     if config.training.cuda_graphs != "on":
         return
-    world_size = (current_rank() if rank is None else rank).world_size
+    world_size = current_rank().world_size
     if world_size == 1 and config.multi_gpu.enabled:
         world_size = num_processes(config)
     device_type = hardware.here().kind_of(config.general.train_device) or "cuda"  # if it is not certain

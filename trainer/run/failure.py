@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from modules.config.schema import Config
@@ -107,9 +107,7 @@ def _write_details(details: str, run_dir: Path | None) -> str:
     return str(file)
 
 
-def memory_advice(
-    config: Config, sizes: Counts, *, memory_of: Callable[[str], GpuMemory | None] = gpu_memory
-) -> tuple[str, str]:
+def memory_advice(config: Config, sizes: Counts) -> tuple[str, str]:
     """Return the estimate as a sentence, and the settings that save memory with what each saves.
 
     Both are empty where the shapes of the model are not known. `sizes` are the image sizes with their counts.
@@ -118,7 +116,7 @@ def memory_advice(
     if budget is None:
         return "", ""
     found = budget.memory()
-    gpu = memory_of(config.general.train_device)
+    gpu = gpu_memory(config.general.train_device)
     needed = found.peak.total_bytes
     has = f" The GPU has {in_gb(gpu.total_bytes)}." if gpu is not None else ""
     total = min(needed, gpu.total_bytes) if gpu is not None else needed

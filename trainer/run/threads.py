@@ -35,7 +35,6 @@ def choose_num_threads(
     *,
     device_is_cpu: bool,
     in_window: bool,
-    clock: Callable[[], float] = time.perf_counter,
     num_processes: int = 1,
 ) -> int:
     """Return the number of threads: `wanted` if it is not 0, otherwise one, or all free cores if that is faster.
@@ -54,7 +53,7 @@ def choose_num_threads(
         return 1
 
     def measure() -> int:
-        return most if _seconds(1, clock) > _LEAST_GAIN * _seconds(most, clock) else 1
+        return most if _seconds(1) > _LEAST_GAIN * _seconds(most) else 1
 
     return measure_once(most, measure)
 
@@ -90,7 +89,7 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _seconds(num_threads: int, clock: Callable[[], float]) -> float:
+def _seconds(num_threads: int) -> float:
     """Return the seconds that a convolution of a small UNet's size takes with `num_threads` threads.
 
     The shortest of several: the decision is for the machine, not for what else it does at the moment.
@@ -102,10 +101,10 @@ def _seconds(num_threads: int, clock: Callable[[], float]) -> float:
         torch.nn.functional.conv2d(pixels, weight, padding=1)
         times = []
         for _ in range(_NUM_MEASUREMENTS):
-            start = clock()
+            start = time.perf_counter()
             for _ in range(4):
                 torch.nn.functional.conv2d(pixels, weight, padding=1)
-            times.append(clock() - start)
+            times.append(time.perf_counter() - start)
         return min(times)
     finally:
         torch.set_num_threads(former)

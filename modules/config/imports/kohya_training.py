@@ -215,7 +215,7 @@ def optimizer(given: Args, result: Tree, notes: Notes) -> None:
     ours = _ours(theirs, word, notes)
     if word.startswith("sgdnesterov"):  # sd-scripts' defaults
         arguments = {"nesterov": True, "momentum": 0.9} | arguments
-    drop_removed(arguments, ours, notes, _PATH)
+    drop_removed(arguments, ours, notes)
     fields = OPTIMIZERS[ours].settings.model_fields
     settings: dict[str, Any] = {"name": ours}
     for name, keys in (("betas", ("beta1", "beta2", "beta3")), ("eps", ("eps", "eps2"))):

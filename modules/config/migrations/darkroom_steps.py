@@ -348,12 +348,12 @@ def without_removed(tree: Tree, notes: Notes) -> Tree:
     training = tree.get("training")
     optimizer = training.get("optimizer") if isinstance(training, dict) else None
     if isinstance(optimizer, dict) and isinstance(name := optimizer.get("name"), str) and name in OPTIMIZERS:
-        drop_removed(optimizer, name, notes, "training.optimizer")
+        drop_removed(optimizer, name, notes)
     remembered = tree.get("remembered")
     others = remembered.get("training.optimizer") if isinstance(remembered, dict) else None
     for other, settings in others.items() if isinstance(others, dict) else ():
         if other in OPTIMIZERS and isinstance(settings, dict):
-            drop_removed(settings, other, [], "training.optimizer")
+            drop_removed(settings, other, [])
     return tree
 
 

@@ -16,6 +16,7 @@ from modules.optim.registry import OPTIMIZERS
 from modules.settings.field import FieldRecord, records_of
 from modules.system.problem import Problem, shown
 
+_OPTIMIZER = "training.optimizer"
 # Optimizers that OneTrainer removed, and the closest ones to them.
 _SUCCESSORS: dict[str, Tree] = {
     "lion_prodigy_adv": {"name": "prodigy_adv"},
@@ -41,7 +42,7 @@ _ROUNDS_BY_DEFAULT = {
 _CAN_ROUND = _ROUNDS_BY_DEFAULT | {"adam", "adamw", "came", "came_8bit"}
 
 
-def optimizer_from(given: Tree, notes: Notes, where: str = "training.optimizer") -> Tree:
+def optimizer_from(given: Tree, notes: Notes) -> Tree:
     """Return our optimizer for their object: its name and the settings that are set; never raises.
 
     An unknown optimizer stays in `given`, and AdamW is used instead.
@@ -53,23 +54,25 @@ def optimizer_from(given: Tree, notes: Notes, where: str = "training.optimizer")
         message = (
             f"The optimizer {theirs if isinstance(theirs, str) else shown(theirs)} is unknown; AdamW is used instead."
         )
-        notes.append(Problem(where, message, "warning", "Check the learning rate: it may not be suitable for AdamW."))
+        notes.append(
+            Problem(_OPTIMIZER, message, "warning", "Check the learning rate: it may not be suitable for AdamW.")
+        )
         return {"name": "adamw"}
     if isinstance(theirs, str) and theirs.lower() in _SUCCESSORS:
         message = f"OneTrainer removed the optimizer {theirs}; the closest one, {result['name']}, is used instead."
-        notes.append(Problem(where, message, "warning", "Check its settings and the learning rate."))
+        notes.append(Problem(_OPTIMIZER, message, "warning", "Check its settings and the learning rate."))
         for key in result:  # the settings that make it the closest
             given.pop(_THEIRS.get(key, key), None)
     variant: type[BaseModel] = OPTIMIZERS[result["name"]].settings
-    _rename_switches(given, variant, notes, where)
-    drop_removed(given, result["name"], notes, where)
+    _rename_switches(given, variant, notes)
+    drop_removed(given, result["name"], notes)
     for record in records_of(variant):
-        _convert_field(given, result, record, notes, where)
+        _convert_field(given, result, record, notes)
     _drop_defaults(given)
     return result
 
 
-def drop_removed(given: Tree, name: str, notes: Notes, where: str) -> None:
+def drop_removed(given: Tree, name: str, notes: Notes) -> None:
     """Drop, from settings of the optimizer `name`, those that do not exist here; report those that had an effect."""
     spec = OPTIMIZERS[name]
     for key, removed in spec.removed.items():
@@ -77,10 +80,10 @@ def drop_removed(given: Tree, name: str, notes: Notes, where: str) -> None:
         if value is None or value in removed.harmless:
             continue
         message = f"{key} = {shown(value)} of {spec.label} does not exist here: {removed.why}"
-        notes.append(Problem(where, message, "warning"))
+        notes.append(Problem(_OPTIMIZER, message, "warning"))
 
 
-def remembered_optimizers(defaults: Tree, chosen: Tree, notes: Notes, where: str = "training.optimizer") -> Tree:
+def remembered_optimizers(defaults: Tree, chosen: Tree, notes: Notes) -> Tree:
     """Return the `Config.remembered` entry for "training.optimizer": for each optimizer, the settings that were set.
 
     `defaults` is their `optimizer_defaults`; only keys that are not converted stay in it. The `chosen` optimizer is not
@@ -92,7 +95,7 @@ def remembered_optimizers(defaults: Tree, chosen: Tree, notes: Notes, where: str
             continue
         left = {**defaults.pop(theirs), "optimizer": theirs}
         rounds = left.pop("stochastic_rounding", None)
-        settings = optimizer_from(left, notes, where)
+        settings = optimizer_from(left, notes)
         name = settings.pop("name")
         if name in _CAN_ROUND and rounds not in (None, name in _ROUNDS_BY_DEFAULT):
             left["stochastic_rounding"] = rounds  # ours is one setting for all optimizers
@@ -127,20 +130,20 @@ def _named(theirs: object) -> Tree | None:
     return dict(_SUCCESSORS[name]) if name in _SUCCESSORS else {"name": name} if name in OPTIMIZERS else None
 
 
-def _rename_switches(given: Tree, variant: type[BaseModel], notes: Notes, where: str) -> None:
+def _rename_switches(given: Tree, variant: type[BaseModel], notes: Notes) -> None:
     """Rename switches of earlier versions; report those without a counterpart."""
     for old in _REMOVED:
         if not given.get(old):
             given.pop(old, None)
         elif (new := _RENAMED.get(old, "")) in variant.model_fields:
             given[new] = given.pop(old)
-            notes.append(Problem(f"{where}.{new}", f"{old} was renamed to {new}.", "info"))
+            notes.append(Problem(f"{_OPTIMIZER}.{new}", f"{old} was renamed to {new}.", "info"))
         else:
             message = f"OneTrainer removed the setting {old}, and it has no counterpart here; it has no effect."
-            notes.append(Problem(where, message, "warning"))
+            notes.append(Problem(_OPTIMIZER, message, "warning"))
 
 
-def _convert_field(given: Tree, result: Tree, record: FieldRecord, notes: Notes, where: str) -> None:
+def _convert_field(given: Tree, result: Tree, record: FieldRecord, notes: Notes) -> None:
     """Move one field, cast as OneTrainer casts it, if it is set and allowed."""
     *folders, name = record.path.split(".")
     source, target = given, result
@@ -158,7 +161,7 @@ def _convert_field(given: Tree, result: Tree, record: FieldRecord, notes: Notes,
         default = "none" if record.default is None else shown(record.default)
         allowed = record.allowed or record.kind
         message = f"{theirs} = {shown(value)} is not allowed ({allowed}); the default, {default}, is used."
-        notes.append(Problem(f"{where}.{record.path}", message, "warning"))
+        notes.append(Problem(f"{_OPTIMIZER}.{record.path}", message, "warning"))
         return
     for folder in folders:
         target = target.setdefault(folder, {})

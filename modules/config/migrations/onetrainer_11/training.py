@@ -19,6 +19,7 @@ from modules.optim.schedule_registry import SCHEDULES
 from modules.system.problem import Problem, shown
 
 _METHODS = {"LORA": "adapter", "FINE_TUNE": "full", "EMBEDDING": "embedding", "FINE_TUNE_VAE": "vae"}
+_SCHEDULE = "training.schedule"
 _PLAIN = {
     "epochs": "training.epochs",
     "batch_size": "training.batch_size",
@@ -71,7 +72,7 @@ def training_of(rest: Tree, result: Tree, notes: Notes, steps_per_update: int) -
         paths = ("training.trained_layers", "training.trained_layer_names", "training.trained_layers_regex")
         choose_layers(rest, result, paths, notes)
     _optimizer(rest, result, notes)
-    put(result, "training.schedule", schedule_from(rest, notes, steps_per_update))
+    put(result, _SCHEDULE, schedule_from(rest, notes, steps_per_update))
     choose(rest, result, "training_method", "training.trains", _METHODS, notes)
     for source, (path, names) in _CHOICES.items():
         choose(rest, result, source, path, names, notes)
@@ -194,7 +195,7 @@ _DEFAULTS: Mapping[str, tuple[object, ...]] = {
 }
 
 
-def schedule_from(rest: Tree, notes: Notes, steps_per_update: int, where: str = "training.schedule") -> Tree:
+def schedule_from(rest: Tree, notes: Notes, steps_per_update: int) -> Tree:
     """Return our schedule for their keys, which are popped from `rest`; never raises.
 
     Their warm-up is counted in batches, of which `steps_per_update` make one of our steps; up to 1 it is a fraction
@@ -206,53 +207,55 @@ def schedule_from(rest: Tree, notes: Notes, steps_per_update: int, where: str = 
         schedule["name"] = theirs.lower()
     else:
         rest.update({} if theirs is None else {"learning_rate_scheduler": theirs})
-        notes.append(Problem(where, f"{shown(theirs)} is not a known schedule; constant is used instead.", "warning"))
-    _convert_warmup(rest, schedule, notes, max(1, steps_per_update), where)
+        notes.append(
+            Problem(_SCHEDULE, f"{shown(theirs)} is not a known schedule; constant is used instead.", "warning")
+        )
+    _convert_warmup(rest, schedule, notes, max(1, steps_per_update))
     fields = SCHEDULES[schedule["name"]].settings.model_fields
     if "min_factor" in fields:
-        _convert_share(rest, schedule, notes, where)
+        _convert_share(rest, schedule, notes)
     if "cycles" in fields:
-        _convert_cycles(rest, schedule, notes, where)
+        _convert_cycles(rest, schedule, notes)
     if "class_name" in fields:
-        _convert_custom(rest, schedule, notes, where)
+        _convert_custom(rest, schedule, notes)
     for key, defaults in _DEFAULTS.items():
         if key in rest and rest[key] in defaults:
             del rest[key]
     return schedule
 
 
-def _convert_warmup(rest: Tree, schedule: Tree, notes: Notes, steps_per_update: int, where: str) -> None:
+def _convert_warmup(rest: Tree, schedule: Tree, notes: Notes, steps_per_update: int) -> None:
     given = rest.pop("learning_rate_warmup_steps", 200.0)
     warmup = number(given)
     if warmup is None or warmup / steps_per_update > _MAX_WARMUP_STEPS:
         message = f"{shown(given)} is not a valid warm-up length; warm-up is off."
-        notes.append(Problem(f"{where}.warmup_steps", message, "warning"))
+        notes.append(Problem(f"{_SCHEDULE}.warmup_steps", message, "warning"))
     elif warmup > 1:
         schedule["warmup_steps"] = math.ceil(warmup / steps_per_update)
     else:
         schedule["warmup_share"] = max(0, warmup)
 
 
-def _convert_share(rest: Tree, schedule: Tree, notes: Notes, where: str) -> None:
+def _convert_share(rest: Tree, schedule: Tree, notes: Notes) -> None:
     given = rest.pop("learning_rate_min_factor", 0.0)
     factor = number(given)
     if factor is not None and 0 <= factor <= 1:
         schedule["min_factor"] = factor
     elif given is not None:
         message = f"{shown(given)} is not a number from 0 to 1; the learning rate decays to 0."
-        notes.append(Problem(f"{where}.min_factor", message, "warning"))
+        notes.append(Problem(f"{_SCHEDULE}.min_factor", message, "warning"))
 
 
-def _convert_cycles(rest: Tree, schedule: Tree, notes: Notes, where: str) -> None:
+def _convert_cycles(rest: Tree, schedule: Tree, notes: Notes) -> None:
     given = rest.pop("learning_rate_cycles", 1.0)
     cycles = number(given)
     if cycles is not None and 0 < cycles <= 10_000:
         schedule["cycles"] = cycles
     elif given is not None:
-        notes.append(Problem(f"{where}.cycles", f"{shown(given)} is not a number of cycles; 1 is used.", "warning"))
+        notes.append(Problem(f"{_SCHEDULE}.cycles", f"{shown(given)} is not a number of cycles; 1 is used.", "warning"))
 
 
-def _convert_custom(rest: Tree, schedule: Tree, notes: Notes, where: str) -> None:
+def _convert_custom(rest: Tree, schedule: Tree, notes: Notes) -> None:
     name = rest.get("custom_learning_rate_scheduler")
     if isinstance(name, str):
         schedule["class_name"] = rest.pop("custom_learning_rate_scheduler")
@@ -265,7 +268,7 @@ def _convert_custom(rest: Tree, schedule: Tree, notes: Notes, where: str) -> Non
         del rest["scheduler_params"]
     else:
         message = f"{shown(arguments)} is not a list of names and values; the arguments are left out."
-        notes.append(Problem(f"{where}.arguments", message, "warning"))
+        notes.append(Problem(f"{_SCHEDULE}.arguments", message, "warning"))
 
 
 def _is_argument(given: object) -> bool:

@@ -55,13 +55,11 @@ class Slot:
         return original[:2] if self.conv else original
 
 
-def fused_slots(keys: Iterable[str], original: str, *, shares: tuple[int, ...] = ()) -> Iterator[Slot]:
-    """Yield the slots of tensors that the original layout has as one, in the order of its rows; by default of equal
-    shares.
-    """
+def fused_slots(keys: Iterable[str], original: str) -> Iterator[Slot]:
+    """Yield the slots of tensors that the original layout has as one, in equal shares and in the order of its rows."""
     keys = tuple(keys)
     for piece, key in enumerate(keys):
-        yield Slot(key, original, piece=piece, shares=shares or (1,) * len(keys))
+        yield Slot(key, original, piece=piece, shares=(1,) * len(keys))
 
 
 def limited(layers: Iterable[_T]) -> Iterator[_T]:
