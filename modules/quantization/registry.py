@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal
 
@@ -240,33 +240,23 @@ GGUF = QuantizedFormat(
     backends="all devices",
     is_stored=True,
 )
-GGUF_A8_FLOAT = QuantizedFormat(
+GGUF_A8_FLOAT = replace(
+    FLOAT8_W8A8,
     name="gguf_a8_float",
     label="GGUF, computed in float8",
     help="A part in a GGUF file; weights are rounded to float8 when they are read, and inputs at each use, so that the "
     "product is computed in float8. A weight needs a byte, whatever the file has.",
     packing="",
-    stored_bytes=row_bytes,
-    working_bytes=0,
-    devices=frozenset({"cpu", "cuda"}),
-    backends="in float8 on CUDA (compute capability 8.9); "
-    "on a CPU and older GPUs the same rounding, computed in 16 or 32 bits",
-    rounds_inputs="float8",
-    cost=LayerCost(kernels=13, moved_mb=22),
     is_stored=True,
+    takes_scaled_float8=False,
 )
-GGUF_A8_INT = QuantizedFormat(
+GGUF_A8_INT = replace(
+    INT8_W8A8,
     name="gguf_a8_int",
     label="GGUF, computed in int8",
     help="A part in a GGUF file; weights are rounded to int8 when they are read, and inputs at each use, so that the "
     "product is computed in integers. A weight needs a byte, whatever the file has.",
     packing="",
-    stored_bytes=row_bytes,
-    working_bytes=0,
-    devices=frozenset({"cpu", "cuda", "mps"}),
-    backends="in int8 on CUDA (compute capability 7.5) and CPU; elsewhere the same rounding, computed in 16 or 32 bits",
-    rounds_inputs="int8",
-    cost=LayerCost(kernels=19, moved_mb=61),
     is_stored=True,
 )
 
