@@ -15,11 +15,10 @@ from modules.config.usage import trained_parts, uses_denoiser, with_kind
 from modules.families.registry import FAMILIES, files_of
 from modules.families.spec import BASE_VARIANT, VARIANT_LABELS
 from modules.sampling.registry import SAMPLERS
-from modules.settings.edit import get_path, replace_value
+from modules.settings.edit import get_path, live_records, replace_value
 from modules.settings.every import Every
 from modules.settings.field import FieldRecord, records_of
 from modules.settings.shared_types import side_of
-from modules.settings.walk import live_records
 from modules.system.problem import Problem, cut
 
 # What a run keeps whatever its model is; all other settings are the preset's.

@@ -22,9 +22,8 @@ from modules.config.usage import (
     trains_on_pixels,
 )
 from modules.families.spec import BASE_VARIANT
-from modules.settings.edit import get_path
+from modules.settings.edit import condition_path, get_path, is_relevant
 from modules.settings.field import FieldRecord, Section, When, records_of, records_of_entry
-from modules.settings.walk import condition_path, is_relevant
 
 
 @cache

@@ -18,9 +18,8 @@ from safetensors.torch import load_file
 from modules.config.schema import Config
 from modules.config.usage import learns_from
 from modules.formats.safetensors_io import read_safetensors
-from modules.settings.edit import get_path, set_path
+from modules.settings.edit import condition_path, get_path, is_relevant, set_path
 from modules.settings.field import FieldRecord, records_of
-from modules.settings.walk import condition_path, is_relevant
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder, draw_mask
 from tests.builders.runs import Ran, run

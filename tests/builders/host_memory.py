@@ -23,8 +23,7 @@ from tests.builders.images import draw_folder
 from tests.builders.models import write_folder
 from tests.builders.runs import run
 from tests.builders.z_image import SCHEDULER, tiny_flux_vae, write_tokenizer
-from trainer.preflight.host_memory import reading_bytes
-from trainer.preflight.run_budget import known_budget
+from trainer.preflight.run_budget import known_budget, reading_bytes
 from trainer.run import training_run
 
 WIDTH = 1024

@@ -21,9 +21,8 @@ from modules.config.schema import Config
 from modules.optim.ema import Ema
 from modules.quantization.registry import FORMATS
 from modules.rewards.registry import REWARDS, rewards_using
-from modules.settings.edit import get_path, set_path
+from modules.settings.edit import get_path, live_records, set_path
 from modules.settings.field import FieldRecord
-from modules.settings.walk import live_records
 from modules.system.devices import Device
 from tests.builders.effects import (
     CLOCKS,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from modules.rewards.models.image_input import _resize, _resize_by_products
+from modules.rewards.models.pretrained import _resize, _resize_by_products
 from modules.system.devices import Device
 from tests.builders.configs import small_config
 from tests.builders.runs import run

@@ -15,9 +15,8 @@ from PIL import Image
 
 from modules.config.records import is_reachable
 from modules.config.schema import Config
-from modules.settings.edit import get_path
+from modules.settings.edit import get_path, live_records
 from modules.settings.field import FieldRecord
-from modules.settings.walk import live_records
 from tests.builders.effects import (
     SHORT,
     SHORT_CHAIN,

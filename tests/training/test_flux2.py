@@ -39,7 +39,7 @@ from tests.builders.pipelines import load_tiny, noise_of
 from tests.builders.runs import assert_equal_tensors, run
 from trainer.events import SampleReady
 from trainer.preflight import check
-from trainer.preflight.distilled import problems_of_distilled
+from trainer.preflight.denoiser import problems_of_distilled
 
 
 @pytest.fixture

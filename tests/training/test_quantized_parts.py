@@ -32,8 +32,8 @@ from modules.memory.part_plan import PartPlan
 from modules.quantization.linear import QuantizedLinear
 from modules.quantization.packing import NF4_BLOCKS
 from modules.quantization.registry import COMPUTED, FORMATS, ChosenFormat, Residual
+from modules.settings.edit import records_of
 from modules.settings.layer_filter import EVERYTHING, LayerFilter
-from modules.settings.walk import records_of
 from modules.system import hardware
 from modules.system.devices import CPU, Device
 from modules.system.errors import DarkroomError

@@ -19,7 +19,7 @@ from modules.rewards.composite import CompositeReward, RewardModel, build_reward
 from modules.rewards.models import ocr
 from modules.rewards.models.clip import clip_input
 from modules.rewards.models.dino import dino_input, make_dino
-from modules.rewards.models.image_input import Fit
+from modules.rewards.models.pretrained import Fit
 from modules.rewards.protocol import Reward, RewardContext
 from modules.rewards.registry import REWARDS
 from modules.rewards.settings import Scorer

@@ -45,7 +45,7 @@ from trainer.ranks import SeveralProcesses
 from trainer.rollout_events import RolloutSampled
 from trainer.run.execute import execute_guarded
 from trainer.run.export_backup import export_backup
-from trainer.run.late_denoiser import has_encoders_to_drop
+from trainer.run.reading import has_encoders_to_drop
 from trainer.run_folder.backup import find_backup, verify
 from trainer.run_folder.shards import read_whole
 

@@ -13,8 +13,9 @@ from PIL import Image
 from modules.data.concept import Concept
 from tests.ui.conftest import Window
 from ui.features.captions.all_captions import AllCaptions
-from ui.features.captions.all_captions_window import AllCaptionsWindow, phrase_changes
+from ui.features.captions.all_captions_window import AllCaptionsWindow
 from ui.features.captions.image_set import Source
+from ui.features.captions.replacing import phrase_changes
 from ui.forms import items
 from ui.loop.background import Background
 

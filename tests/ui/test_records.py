@@ -13,9 +13,8 @@ from modules.config.sections.model import Model
 from modules.data.concept import Concept
 from modules.families.registry import FAMILIES, registered
 from modules.families.settings import FamilySettings
-from modules.settings.edit import set_path
+from modules.settings.edit import is_relevant, set_path
 from modules.settings.field import records_of
-from modules.settings.walk import is_relevant
 from tests.ui.made_up import Fast, TeaConfig
 from ui.app.catalogue import page_named
 from ui.forms.records import claimed_sections, groups_of, inline_records, variant_records

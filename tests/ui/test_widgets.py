@@ -34,7 +34,7 @@ from ui.widgets.panel import Text
 from ui.widgets.plot import Plot
 from ui.widgets.plot_model import Column as ReadoutColumn
 from ui.widgets.plot_model import Line
-from ui.widgets.plot_readout import draw_readout
+from ui.widgets.plot_pointer import draw_readout
 from ui.widgets.run_figures import NOTHING_YET, run_figure
 from ui.widgets.table import Column, Table
 from ui.widgets.tabs import TabbedCard

@@ -19,8 +19,7 @@ from modules.config.usage import learns_from
 from modules.data.buckets import Size
 from modules.families.registry import FAMILIES
 from modules.objectives.registry import METHODS
-from modules.settings.edit import get_path, replace_value, set_path
-from modules.settings.walk import live_records
+from modules.settings.edit import get_path, live_records, replace_value, set_path
 from modules.system import hardware
 from modules.system.errors import DarkroomError
 from modules.system.hardware import Hardware

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 from modules.config.codec import decode
 from modules.config.rules.every_setting import unsupported
 from modules.config.schema import Config
+from modules.settings.edit import live_records
 from modules.settings.field import FieldRecord, Section, Setting, When, records_of, variants
-from modules.settings.walk import live_records
 
 
 class Stove(Section):

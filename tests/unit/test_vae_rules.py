@@ -12,8 +12,7 @@ from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.config.usage import data_in_use, learns_from, method_of, trained_parts, trains_on_pixels
 from modules.families.registry import FAMILIES
-from modules.settings.edit import replace_value
-from modules.settings.walk import live_records
+from modules.settings.edit import live_records, replace_value
 from tests.builders.configs import laid_over, small_config
 from trainer import phases
 

@@ -31,10 +31,9 @@ from modules.system.errors import DarkroomError
 from modules.system.hardware import GpuMemory, free_memory, gpu_memory
 from modules.system.paths import from_root
 from modules.system.problem import Problem, count
-from trainer.preflight.host_memory import describe_reading
 from trainer.preflight.memory_plan import ITEM_BYTES
 from trainer.preflight.room import automatic_parts
-from trainer.preflight.run_budget import TIGHT, Budget, Counts
+from trainer.preflight.run_budget import TIGHT, Budget, Counts, describe_reading
 from trainer.preflight.search import Worth, advice, peak_with
 from trainer.preflight.start_from import notes_on_start, trained_layers
 from trainer.preflight.trained_layers import TrainedPart, idle_layer_names, of_all_ranks, parts_trained

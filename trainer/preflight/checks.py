@@ -24,8 +24,13 @@ from trainer.data.hub_datasets import with_local_folders
 from trainer.preflight.budget import describe_memory, trained_parts
 from trainer.preflight.captions import CaptionsReport, problems_of_caption_settings, report_on_captions
 from trainer.preflight.companions import problems_of_companions
+from trainer.preflight.denoiser import (
+    problems_of_distilled,
+    problems_of_image_sides,
+    problems_of_prediction,
+    problems_of_sample_sides,
+)
 from trainer.preflight.devices import problems_of_devices
-from trainer.preflight.distilled import problems_of_distilled
 from trainer.preflight.embeddings import problems_of_words
 from trainer.preflight.estimates import figures_of, problems_of_estimates, sizes_of
 from trainer.preflight.fit import free_here
@@ -37,7 +42,6 @@ from trainer.preflight.model import found_model, problems_of_model, without_lack
 from trainer.preflight.part_files import problems_of_part_files
 from trainer.preflight.passes import trace_unknown
 from trainer.preflight.places import problems_of_places
-from trainer.preflight.prediction import problems_of_prediction
 from trainer.preflight.ranks import problems_of_ranks
 from trainer.preflight.report import Preview, Progress, Report, no_progress
 from trainer.preflight.requirements import problems_of_packages, problems_of_speed
@@ -47,7 +51,6 @@ from trainer.preflight.room import automatic_parts, on_card
 from trainer.preflight.run_budget import Budget, known_budget
 from trainer.preflight.sample_images import problems_of_sample_images
 from trainer.preflight.sampling_model import problems_of_sampling_model
-from trainer.preflight.sides import problems_of_image_sides, problems_of_sample_sides
 from trainer.preflight.start_from import problems_of_start
 from trainer.preflight.training_adapter import problems_of_training_adapter
 from trainer.run_folder.backup import BackupInfo, find_backup

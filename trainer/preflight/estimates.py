@@ -26,11 +26,10 @@ from trainer.preflight.budget import (
     memory_problems,
     start_problems,
 )
-from trainer.preflight.host_memory import problems_of_reading
 from trainer.preflight.machine import Machine, this_machine
 from trainer.preflight.presets_here import MAX_IMAGE_SECONDS, names_on_processor
 from trainer.preflight.report import RunFigures
-from trainer.preflight.run_budget import TIGHT, Budget
+from trainer.preflight.run_budget import TIGHT, Budget, problems_of_reading
 from trainer.preflight.sampling_model import memory_problems_of_sampling_model
 from trainer.preflight.search import StepTimes
 from trainer.preflight.subject_length import problems_of_subject_length

@@ -30,10 +30,9 @@ from trainer.callbacks.image_sampler import EncodedPrompts, SampledModel
 from trainer.data.caching import EncoderIdentities
 from trainer.run.embeddings import attach_embeddings, embedding_units, fixed_embeddings_identity
 from trainer.run.identities import identities_of
-from trainer.run.late_denoiser import has_encoders_to_drop, readers_of_encoders
 from trainer.run.machine import Machine
 from trainer.run.placement import placement_of
-from trainer.run.reading import Reading, load_family
+from trainer.run.reading import Reading, has_encoders_to_drop, load_family, readers_of_encoders
 from trainer.run.sampled_model import (
     SamplingModel,
     load_sampling_model,

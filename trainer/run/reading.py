@@ -1,13 +1,21 @@
-"""Reading a base model, or some of its parts, with quantized weights and a merged training adapter."""
+"""Reading a base model, or some of its parts, with quantized weights and a merged training adapter.
+
+Large text encoders leave the memory before the denoiser is read, so that both are never in it together. A run whose
+text is cached needs them for its captions and for the prompts of its samples alone. They are encoded first; whatever
+needs an encoder later, such as a changed prompt, has it read again.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
+from torch import nn
 
+from modules.adapters.start import Start
 from modules.adapters.training_adapter import TrainingAdapter
 from modules.config.quantized_parts import NOTHING_QUANTIZED, QuantizedParts
 from modules.config.schema import Config
@@ -27,6 +35,7 @@ from modules.system.factories import load_factory
 from modules.system.paths import from_root
 from modules.system.secrets import hub_access
 from modules.system.secrets_file import load_secrets
+from trainer import phases
 from trainer.run.sampled_model import merge_training_adapter
 from trainer.run.trainables import PartOf, unread_parts
 
@@ -189,3 +198,22 @@ def _require_variant(family: ModelFamily, variant: str, *, name: str) -> None:
         f"{VARIANT_LABELS[family.variant]}.",
         advice=f"Set the model variant to {VARIANT_LABELS[family.variant]}, or choose another model.",
     )
+
+
+def has_encoders_to_drop(config: Config, may_stay: Mapping[str, frozenset[str]]) -> bool:
+    """Return whether a run has large text encoders that leave the memory; `may_stay` are the parts that do not."""
+    return bool(phases.encoders_to_drop(config, may_stay))
+
+
+def readers_of_encoders(
+    config: Config,
+    start: Start | None,
+    read: Callable[[str], nn.Module],
+    may_stay: Mapping[str, frozenset[str]],
+) -> dict[str, Callable[[], nn.Module]]:
+    """Return functions that read each text encoder that leaves the memory again.
+
+    One that keeps layers of the file that the run starts from stays: they are no part of the model's files.
+    """
+    names = phases.encoders_to_drop(config, may_stay)
+    return {name: partial(read, name) for name in names if start is None or not start.kept_in(name)}

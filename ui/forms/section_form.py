@@ -9,8 +9,8 @@ from typing import Any, cast
 
 from modules.config.records import top_records
 from modules.config.schema import Config
+from modules.settings.edit import is_relevant
 from modules.settings.field import FieldRecord, Section
-from modules.settings.walk import is_relevant
 from modules.system.errors import DarkroomError
 from ui.forms.context import Context
 from ui.forms.field_problems import NoFieldProblems

@@ -7,8 +7,8 @@ from typing import Any
 
 from modules.config.records import is_reachable, record_at
 from modules.config.schema import Config
+from modules.settings.edit import condition_path, is_relevant
 from modules.settings.field import FieldRecord
-from modules.settings.walk import condition_path, is_relevant
 from ui.forms.records import value_at
 
 UNSUPPORTED, CHOOSE_ANOTHER = "Not supported yet.", "Not supported yet. Choose another."

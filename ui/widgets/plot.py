@@ -11,8 +11,7 @@ from typing import Any
 from ui.widgets.canvas import CanvasBatch, DrawnCanvas
 from ui.widgets.plot_axes import Axis, Zoom, tick_label
 from ui.widgets.plot_model import STYLES, Figure, Line, Pane, Point, clip_ends, extent_of, in_rows, panes_of
-from ui.widgets.plot_readout import draw_readout
-from ui.widgets.plot_zoom import MouseZoom
+from ui.widgets.plot_pointer import MouseZoom, draw_readout
 from ui.widgets.theme import Theme
 
 _BETWEEN_PX = 14  # panes

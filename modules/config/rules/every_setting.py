@@ -12,9 +12,8 @@ from collections.abc import Iterator, Mapping
 from modules.config.records import describe_needs, is_reachable, why_unused
 from modules.config.schema import Config
 from modules.families.registry import family_labels
-from modules.settings.edit import get_path
+from modules.settings.edit import get_path, live_records, present_records
 from modules.settings.field import FieldRecord
-from modules.settings.walk import live_records, present_records
 from modules.system.paths import reason_if_no_name
 from modules.system.problem import Problem, shown
 

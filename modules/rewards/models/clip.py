@@ -19,9 +19,8 @@ from transformers.models.clip.modeling_clip import CLIPEncoderLayer, CLIPModel
 from modules.families.parts.clip_tokens import load_clip_tokenizer
 from modules.formats.stored_tensors import read_stored
 from modules.memory.checkpointing import create_checkpointed_forward
-from modules.rewards.models.image_input import Fit, square_input
 from modules.rewards.models.open_clip import read_open_clip
-from modules.rewards.models.pretrained import read_pretrained
+from modules.rewards.models.pretrained import Fit, read_pretrained, square_input
 from modules.rewards.protocol import Reward, RewardContext, files_of
 from modules.rewards.settings import Scorer
 from modules.system.devices import move

@@ -12,8 +12,7 @@ import torch
 from torch.nn import functional
 from transformers.models.dinov2.modeling_dinov2 import Dinov2Model
 
-from modules.rewards.models.image_input import square_input
-from modules.rewards.models.pretrained import read_pretrained
+from modules.rewards.models.pretrained import read_pretrained, square_input
 from modules.rewards.protocol import RewardContext
 
 _MEAN = (0.485, 0.456, 0.406)

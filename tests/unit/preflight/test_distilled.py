@@ -13,7 +13,7 @@ from modules.data.buckets import Size
 from modules.families.distilled import DistilledSpec
 from modules.families.registry import FAMILIES
 from modules.system.problem import Problem
-from trainer.preflight.distilled import problems_of_distilled
+from trainer.preflight.denoiser import problems_of_distilled
 from trainer.preflight.run_budget import memory_estimate
 from trainer.preflight.training_adapter import problems_of_training_adapter, training_adapter_bytes
 

@@ -8,8 +8,7 @@ from typing import Any
 from modules.config.schema import Config
 from modules.data.buckets import Size
 from trainer.preflight.budget import describe_memory
-from trainer.preflight.host_memory import describe_reading, problems_of_reading, reading_bytes
-from trainer.preflight.run_budget import Budget, known_budget
+from trainer.preflight.run_budget import Budget, describe_reading, known_budget, problems_of_reading, reading_bytes
 
 PARTS: dict[str, Any] = {
     "transformer": {"dtype": "bfloat16"},

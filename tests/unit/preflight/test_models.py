@@ -15,7 +15,7 @@ from modules.sampling.registry import SAMPLERS
 from tests.unit.preflight.setups import EMPTY_WEIGHTS, changed, write_model, write_sdxl
 from tests.unit.test_kinds import model_shapes, write_header
 from trainer.preflight import check, prediction
-from trainer.preflight.prediction import problems_of_prediction
+from trainer.preflight.denoiser import problems_of_prediction
 
 
 def sdxl(config: Config, tmp: Path, **scheduler: Any) -> Config:

@@ -12,7 +12,7 @@ from modules.data.buckets import Size
 from modules.data.dataset import Dataset
 from tests.unit.preflight.setups import changed, errors
 from trainer.preflight import check
-from trainer.preflight.sides import longest_side_px, problems_of_image_sides, problems_of_sample_sides
+from trainer.preflight.denoiser import longest_side_px, problems_of_image_sides, problems_of_sample_sides
 
 PUBLISHED = {
     ("sd3", "stabilityai/stable-diffusion-3-medium-diffusers"): 3072,
