@@ -138,8 +138,8 @@ def add_actions(
         Action("fit", "Fit to my card…", opener_of("fit.window:FitWindow"), help=_FIT_HELP),
         Action("length", "How long to train…", opener_of("length.window:LengthWindow"), help=_LENGTH_HELP),
         Action("probe", "Probe…", opener_of("probe.window:open_probe"), help=_PROBE_HELP),
-        Action("self_test", "Self-test…", opener_of("self_test.window:open_self_test"), help=_SELF_TEST_HELP),
-        Action("tokens", "Tokens…", opener_of("tokens.window:open_secrets"), help=_TOKENS_HELP),
+        Action("self_test", "Self-test…", opener_of("self_test:open_self_test"), help=_SELF_TEST_HELP),
+        Action("tokens", "Tokens…", opener_of("tokens:open_secrets"), help=_TOKENS_HELP),
         Action("machines", "Machines…", opener_of("remote.window:MachinesWindow"), help=_MACHINES_HELP),
         Action("quit", "Quit", close, "Ctrl+Q"),
         Action(
