@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from modules.adapters.lora import Lora
 from modules.config.codec import decode, encode
 from modules.config.schema import Config
@@ -56,6 +58,16 @@ def family_of(model: Path) -> str:
         return "sd"
     index = json.loads(file.read_text())
     return next((s.name for s in FAMILIES.values() if index["_class_name"] in s.pipelines), "sd")
+
+
+def config_fixture(model: str, changes: dict[str, Any] | None = None) -> Any:
+    """A fixture `config`: a small run on `images`, of the tiny model in the folder of another fixture."""
+
+    @pytest.fixture
+    def small(request: pytest.FixtureRequest, images: Path, tmp_path: Path) -> Config:
+        return laid_over(small_config(tmp_path, model=request.getfixturevalue(model), images=images), changes or {})
+
+    return small
 
 
 def laid_over(config: Config, changes: dict[str, Any]) -> Config:

@@ -8,6 +8,7 @@ from typing import Any
 
 import diffusers
 import numpy as np
+import pytest
 import torch
 from transformers import CLIPTokenizer
 
@@ -31,6 +32,16 @@ def load_tiny(folder: Path, family: str = "", **options: Any) -> Any:
         options.setdefault("without_weights", {part.name for part in spec.parts if part.is_elsewhere})
     own = {name: options.pop(name) for name in list(options) if name in spec.settings.model_fields}
     return load_factory(spec.factory)(LoadRequest(str(folder), spec.settings(**own), **options))
+
+
+def family_fixture(folder: str, family: str, **options: Any) -> Any:
+    """A fixture `family`: the tiny model in the folder of another fixture."""
+
+    @pytest.fixture
+    def loaded(request: pytest.FixtureRequest) -> Any:
+        return load_tiny(request.getfixturevalue(folder), family, **options)
+
+    return loaded
 
 
 def noise_of(family: ModelFamily, *, batch: int, seed: int) -> torch.Tensor:

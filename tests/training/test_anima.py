@@ -27,8 +27,8 @@ from modules.system.devices import CPU
 from modules.system.errors import DarkroomError
 from modules.system.factories import load_factory
 from tests.builders.anima import LEAST_TOKENS, anima_pipeline
-from tests.builders.configs import laid_over, small_config
-from tests.builders.pipelines import load_tiny, noise_of
+from tests.builders.configs import config_fixture, laid_over
+from tests.builders.pipelines import family_fixture, load_tiny, noise_of
 from tests.builders.runs import assert_equal_tensors, errors_of, run
 from trainer.__main__ import main
 from trainer.preflight import check
@@ -37,15 +37,8 @@ from trainer.preflight.run_budget import memory_estimate
 LONG = "a red disc of a disc, " * 8
 
 
-@pytest.fixture
-def config(tiny_anima: Path, images: Path, tmp_path: Path) -> Config:
-    return laid_over(small_config(tmp_path, model=tiny_anima, images=images), {"training": {"epochs": 1}})
-
-
-@pytest.fixture
-def family(tiny_anima: Path) -> Anima:
-    family: Anima = load_tiny(tiny_anima, ANIMA.name)
-    return family
+config = config_fixture("tiny_anima", {"training": {"epochs": 1}})
+family = family_fixture("tiny_anima", ANIMA.name)
 
 
 # -- captions

@@ -26,7 +26,7 @@ from modules.formats.safetensors_io import read_safetensors
 from modules.system.devices import CPU
 from tests.builders.chroma import chroma_pipeline
 from tests.builders.configs import laid_over, small_config
-from tests.builders.pipelines import load_tiny, noise_of
+from tests.builders.pipelines import family_fixture, load_tiny, noise_of
 from tests.builders.runs import Ran, assert_equal_tensors, losses, run
 from trainer.__main__ import main
 from trainer.preflight import check
@@ -40,10 +40,7 @@ def config(tiny_chroma: Path, images: Path, tmp_path: Path) -> Config:
     return laid_over(small_config(tmp_path, model=tiny_chroma, images=images), tree)
 
 
-@pytest.fixture
-def family(tiny_chroma: Path) -> Chroma:
-    family: Chroma = load_tiny(tiny_chroma, CHROMA.name)
-    return family
+family = family_fixture("tiny_chroma", CHROMA.name)
 
 
 def saved_names(ran: Ran) -> set[str]:

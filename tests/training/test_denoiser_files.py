@@ -27,7 +27,7 @@ from modules.formats.gguf_tensors import gguf_tensors, read_packed, unpack_block
 from modules.formats.lazy_tensors import lazy_state
 from modules.formats.safetensors_io import read_safetensors
 from modules.quantization.linear import QuantizedLinear
-from tests.builders.configs import laid_over, small_config
+from tests.builders.configs import config_fixture, laid_over
 from tests.builders.runs import assert_equal_tensors, run
 from tests.builders.z_image import tiny_transformer
 from trainer.__main__ import main
@@ -62,9 +62,7 @@ def hollow(model: Path) -> Path:
     return folder
 
 
-@pytest.fixture
-def config(hollow: Path, images: Path, tmp_path: Path) -> Config:
-    return laid_over(small_config(tmp_path, model=hollow, images=images), BASE)
+config = config_fixture("hollow", BASE)
 
 
 def fused(weights: Mapping[str, torch.Tensor]) -> State:

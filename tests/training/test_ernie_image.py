@@ -21,7 +21,7 @@ from modules.families.kinds.identify import identify, who_loads_file
 from modules.families.parts.single_file.checkpoint import empty_part, load_part_file
 from modules.families.parts.single_file.models import shipped_configs
 from modules.system.factories import load_factory
-from tests.builders.configs import laid_over, small_config
+from tests.builders.configs import config_fixture, laid_over
 from tests.builders.ernie_image import TINY, ernie_image_pipeline, write_ernie_image_folder
 from tests.builders.pipelines import load_tiny, noise_of
 from tests.builders.runs import run
@@ -31,9 +31,7 @@ from trainer.preflight.run_budget import memory_estimate
 TEXT_ENCODER = next(part for part in ERNIE_IMAGE.parts if part.role == "text_encoder")
 
 
-@pytest.fixture
-def config(tiny_ernie_image: Path, images: Path, tmp_path: Path) -> Config:
-    return laid_over(small_config(tmp_path, model=tiny_ernie_image, images=images), {"training": {"epochs": 1}})
+config = config_fixture("tiny_ernie_image", {"training": {"epochs": 1}})
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from safetensors.torch import load, load_file
 from modules.config.codec import save_file
 from modules.config.schema import Config
 from modules.system.paths import PROGRAM_ROOT
-from tests.builders.configs import laid_over, small_config
+from tests.builders.configs import config_fixture, laid_over
 from tests.builders.full_disk import FullDisk
 from tests.builders.runs import Ran, assert_equal_tensors, run, stop_at
 from trainer.commands import BackupNow, Command, Pause, Stop, to_line
@@ -43,10 +43,7 @@ from trainer.run.backups import Backups
 from trainer.run_folder.event_log import EVENTS_FILE
 from trainer.run_folder.run_lock import LOCK_FILE
 
-
-@pytest.fixture
-def config(tiny_sd: Path, images: Path, tmp_path: Path) -> Config:
-    return small_config(tmp_path, model=tiny_sd, images=images)
+config = config_fixture("tiny_sd")
 
 
 def no_room(*_arguments: Any, **_options: Any) -> None:

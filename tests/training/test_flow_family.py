@@ -29,7 +29,7 @@ from modules.sampling.prediction import guided_prediction
 from modules.sampling.registry import sampler_labels, samplers_for
 from modules.system.devices import CPU
 from modules.system.errors import DarkroomError
-from tests.builders.configs import laid_over, small_config
+from tests.builders.configs import config_fixture, laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.pipelines import load_tiny
 from tests.builders.runs import run
@@ -58,9 +58,7 @@ def model(tiny_z_image: Path) -> Path:
     return tiny_z_image
 
 
-@pytest.fixture
-def config(model: Path, images: Path, tmp_path: Path) -> Config:
-    return laid_over(small_config(tmp_path, model=model, images=images), BASE)
+config = config_fixture("model", BASE)
 
 
 def of(config: Config, **sections: Any) -> dict[str, str]:

@@ -22,9 +22,9 @@ from modules.formats.safetensors_io import read_safetensors
 from modules.sampling.denoising_loop import initial_noise, run_denoising_loop, scheduler_for
 from modules.sampling.prediction import guided_prediction, read_inpainting_images
 from modules.system.devices import CPU
-from tests.builders.configs import laid_over, small_config
+from tests.builders.configs import config_fixture, laid_over, small_config
 from tests.builders.flux import flux_pipeline, write_flux_folder
-from tests.builders.pipelines import load_tiny
+from tests.builders.pipelines import family_fixture, load_tiny
 from tests.builders.runs import assert_equal_tensors, errors_of, losses, run
 from tests.unit.test_migrations import flux_tree
 from trainer.events import BackupSaved, SampleReady
@@ -43,15 +43,8 @@ FROZEN_TEXT = {name: {"train": False} for name in FLUX.names_of("text_encoder")}
 SIZE = Size(64, 64)
 
 
-@pytest.fixture
-def config(tiny_flux: Path, images: Path, tmp_path: Path) -> Config:
-    return laid_over(small_config(tmp_path, model=tiny_flux, images=images), BASE)
-
-
-@pytest.fixture
-def family(tiny_flux: Path) -> Flux:
-    family: Flux = load_tiny(tiny_flux, FLUX.name, text_tokens=16)
-    return family
+config = config_fixture("tiny_flux", BASE)
+family = family_fixture("tiny_flux", FLUX.name, text_tokens=16)
 
 
 @pytest.fixture(scope="module")

@@ -33,24 +33,16 @@ from modules.formats.checkpoint_header import read_checkpoint_header
 from modules.formats.lazy_tensors import lazy_state
 from modules.sampling.denoising_loop import scheduler_for
 from modules.system.problem import Problem
-from tests.builders.configs import laid_over, small_config
+from tests.builders.configs import config_fixture, laid_over
 from tests.builders.flux2_klein import TINY, tiny_flux2_vae
-from tests.builders.pipelines import load_tiny, noise_of
+from tests.builders.pipelines import family_fixture, noise_of
 from tests.builders.runs import assert_equal_tensors, run
 from trainer.events import SampleReady
 from trainer.preflight import check
 from trainer.preflight.denoiser import problems_of_distilled
 
-
-@pytest.fixture
-def config(tiny_flux2_klein: Path, images: Path, tmp_path: Path) -> Config:
-    return small_config(tmp_path, model=tiny_flux2_klein, images=images)
-
-
-@pytest.fixture
-def family(tiny_flux2_klein: Path) -> Flux2:
-    family: Flux2 = load_tiny(tiny_flux2_klein, FLUX2_KLEIN.name)
-    return family
+config = config_fixture("tiny_flux2_klein")
+family = family_fixture("tiny_flux2_klein", FLUX2_KLEIN.name)
 
 
 # -- noise

@@ -22,7 +22,7 @@ from modules.formats.gguf_tensors import gguf_tensors
 from modules.formats.lazy_tensors import lazy_state
 from modules.formats.safetensors_io import read_safetensors
 from modules.quantization.linear import QuantizedLinear
-from tests.builders.configs import laid_over, small_config
+from tests.builders.configs import config_fixture, laid_over
 from tests.builders.flux import tiny_transformer
 from tests.builders.part_files import scaled_float8
 from tests.builders.runs import assert_equal_tensors, run
@@ -45,9 +45,7 @@ def weights(tiny_flux: Path) -> State:
     return load_file(tiny_flux / "transformer" / "diffusion_pytorch_model.safetensors")
 
 
-@pytest.fixture
-def config(tiny_flux: Path, images: Path, tmp_path: Path) -> Config:
-    return laid_over(small_config(tmp_path, model=tiny_flux, images=images), BASE)
+config = config_fixture("tiny_flux", BASE)
 
 
 def published(weights: State) -> State:

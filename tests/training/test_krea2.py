@@ -29,25 +29,16 @@ from modules.formats.lazy_tensors import lazy_state
 from modules.formats.safetensors_io import read_safetensors
 from modules.system.devices import CPU
 from modules.system.errors import DarkroomError
-from tests.builders.configs import laid_over, small_config
+from tests.builders.configs import config_fixture, laid_over
 from tests.builders.krea2 import krea2_pipeline, tiny_qwen_vl
-from tests.builders.pipelines import load_tiny, noise_of
+from tests.builders.pipelines import family_fixture, load_tiny, noise_of
 from tests.builders.runs import run
 from trainer.events import SampleReady
 from trainer.preflight import check
 from trainer.preflight.run_budget import memory_estimate
 
-
-@pytest.fixture
-def config(tiny_krea2: Path, images: Path, tmp_path: Path) -> Config:
-    base = small_config(tmp_path, model=tiny_krea2, images=images)
-    return laid_over(base, {"training": {"epochs": 1, "noise": {"distribution": "logit_normal"}}})
-
-
-@pytest.fixture
-def family(tiny_krea2: Path) -> Krea2:
-    family: Krea2 = load_tiny(tiny_krea2, KREA2.name)
-    return family
+config = config_fixture("tiny_krea2", {"training": {"epochs": 1, "noise": {"distribution": "logit_normal"}}})
+family = family_fixture("tiny_krea2", KREA2.name)
 
 
 @pytest.fixture

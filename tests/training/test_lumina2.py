@@ -23,23 +23,14 @@ from modules.formats.lazy_tensors import lazy_state
 from modules.sampling.denoising_loop import initial_noise, run_denoising_loop, scheduler_for
 from modules.sampling.prediction import guided_prediction
 from modules.system.devices import CPU
-from tests.builders.configs import laid_over, small_config
+from tests.builders.configs import config_fixture, laid_over
 from tests.builders.lumina2 import lumina2_pipeline, pipeline_text
-from tests.builders.pipelines import latents_and_image, load_tiny, noise_of
+from tests.builders.pipelines import family_fixture, latents_and_image, load_tiny, noise_of
 from tests.builders.runs import assert_equal_tensors, run
 
 WIDE = Size(96, 64)
-
-
-@pytest.fixture
-def family(tiny_lumina2: Path) -> Lumina2:
-    family: Lumina2 = load_tiny(tiny_lumina2, LUMINA2.name)
-    return family
-
-
-@pytest.fixture
-def config(tiny_lumina2: Path, images: Path, tmp_path: Path) -> Config:
-    return laid_over(small_config(tmp_path, model=tiny_lumina2, images=images), {"training": {"epochs": 1}})
+family = family_fixture("tiny_lumina2", LUMINA2.name)
+config = config_fixture("tiny_lumina2", {"training": {"epochs": 1}})
 
 
 # -- prompts and guidance

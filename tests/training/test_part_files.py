@@ -29,7 +29,7 @@ from modules.formats.lazy_tensors import lazy_state
 from modules.memory.placement import Placement
 from modules.quantization.linear import QuantizedLinear
 from modules.system.errors import DarkroomError
-from tests.builders.configs import laid_over, small_config
+from tests.builders.configs import config_fixture, laid_over
 from tests.builders.flow_models import WITH_VARIANTS, flow_model
 from tests.builders.part_files import State, dequantized, llama_names, scaled_float8, write_shards
 from tests.builders.pipelines import load_tiny
@@ -84,9 +84,7 @@ def files(model: Path, states: dict[str, State]) -> dict[str, Path]:
     return paths
 
 
-@pytest.fixture
-def config(hollow: Path, images: Path, tmp_path: Path) -> Config:
-    return laid_over(small_config(tmp_path, model=hollow, images=images), BASE)
+config = config_fixture("hollow", BASE)
 
 
 def with_files(config: Config, files: dict[str, Path], **more: Any) -> Config:

@@ -27,8 +27,8 @@ from modules.formats.safetensors_io import read_safetensors
 from modules.sampling.denoising_loop import initial_noise, make_scheduler, run_denoising_loop
 from modules.sampling.prediction import guided_prediction
 from modules.system.devices import CPU
-from tests.builders.configs import laid_over, small_config
-from tests.builders.pipelines import load_tiny, noise_of
+from tests.builders.configs import config_fixture, laid_over
+from tests.builders.pipelines import family_fixture, load_tiny, noise_of
 from tests.builders.pixart import SCHEDULER, TINY, pixart_pipeline, write_sigma_folder
 from tests.builders.preference import draw_both, preference_config
 from tests.builders.runs import assert_equal_tensors, run
@@ -45,15 +45,8 @@ def tiny_sigma(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_sigma_folder(tmp_path_factory.mktemp("models") / "tiny-sigma")
 
 
-@pytest.fixture
-def config(tiny_pixart: Path, images: Path, tmp_path: Path) -> Config:
-    return laid_over(small_config(tmp_path, model=tiny_pixart, images=images), {"training": {"epochs": 1}})
-
-
-@pytest.fixture
-def family(tiny_pixart: Path) -> PixArt:
-    family: PixArt = load_tiny(tiny_pixart, PIXART.name)
-    return family
+config = config_fixture("tiny_pixart", {"training": {"epochs": 1}})
+family = family_fixture("tiny_pixart", PIXART.name)
 
 
 # -- both models

@@ -10,17 +10,14 @@ import pytest
 from benchmarks import profile as benchmark_profile
 from benchmarks.loop_speed import for_measuring
 from modules.config.schema import Config
-from tests.builders.configs import laid_over, small_config
+from tests.builders.configs import config_fixture, laid_over
 from tests.builders.runs import Ran, run
 from trainer.callbacks import profiling
 from trainer.commands import ProfileNow
 from trainer.events import RunStarted, StepFinished, WarningRaised
 from trainer.machine_events import ProfileWritten
 
-
-@pytest.fixture
-def config(tiny_sd: Path, images: Path, tmp_path: Path) -> Config:
-    return laid_over(small_config(tmp_path, model=tiny_sd, images=images), {"training": {"epochs": 3}})
+config = config_fixture("tiny_sd", {"training": {"epochs": 3}})
 
 
 def profiled_run(config: Config) -> Ran:

@@ -25,24 +25,16 @@ from modules.families.parts.single_file.checkpoint import load_part_file
 from modules.families.qwen_image.forward import QwenImage
 from modules.families.qwen_image.spec import QWEN_IMAGE
 from modules.system.errors import DarkroomError
-from tests.builders.configs import laid_over, small_config
-from tests.builders.pipelines import load_tiny, noise_of
+from tests.builders.configs import config_fixture, laid_over
+from tests.builders.pipelines import family_fixture, load_tiny, noise_of
 from trainer.preflight import check
 from trainer.preflight.run_budget import memory_estimate
 
 LIGHTNING = {"base_shift": math.log(3), "max_shift": math.log(3), "shift_terminal": None}
 
 
-@pytest.fixture
-def config(tiny_qwen_image: Path, images: Path, tmp_path: Path) -> Config:
-    base = small_config(tmp_path, model=tiny_qwen_image, images=images)
-    return laid_over(base, {"training": {"epochs": 1, "noise": {"distribution": "logit_normal"}}})
-
-
-@pytest.fixture
-def family(tiny_qwen_image: Path) -> QwenImage:
-    family: QwenImage = load_tiny(tiny_qwen_image, QWEN_IMAGE.name)
-    return family
+config = config_fixture("tiny_qwen_image", {"training": {"epochs": 1, "noise": {"distribution": "logit_normal"}}})
+family = family_fixture("tiny_qwen_image", QWEN_IMAGE.name)
 
 
 @torch.no_grad()

@@ -16,17 +16,14 @@ from modules.families.kinds.identify import identify
 from modules.families.parts.single_file.checkpoint import load_part_file
 from modules.families.qwen_image21.model import TEMPLATE, QwenImage21
 from modules.families.qwen_image21.spec import MAX_TOKENS, QWEN_IMAGE21
-from tests.builders.pipelines import load_tiny, noise_of
+from tests.builders.pipelines import family_fixture, load_tiny, noise_of
 from tests.builders.qwen_image21 import TINY, transformer_of_diffusers
 from trainer.preflight.run_budget import memory_estimate
 
 PROMPTS = ["a disc", "a disc and a very long square"]
 
 
-@pytest.fixture
-def family(tiny_qwen_image21: Path) -> QwenImage21:
-    family: QwenImage21 = load_tiny(tiny_qwen_image21, QWEN_IMAGE21.name)
-    return family
+family = family_fixture("tiny_qwen_image21", QWEN_IMAGE21.name)
 
 
 # -- text

@@ -18,7 +18,7 @@ from torch import nn
 from modules.config.schema import Config
 from modules.families.sd.forward import StableDiffusion
 from modules.memory.placement import Placement
-from tests.builders.configs import laid_over, small_config
+from tests.builders.configs import config_fixture, laid_over, small_config
 from tests.builders.images import draw_folder, draw_image
 from tests.builders.runs import Ran, assert_equal_tensors, run
 from trainer import launch
@@ -49,9 +49,7 @@ Send = Callable[[Command], None]
 SAMPLE = {"prompt": "a disc", "width_px": 64, "height_px": 64, "steps": 3, "guidance": 2.0}
 
 
-@pytest.fixture
-def config(tiny_sd: Path, images: Path, tmp_path: Path) -> Config:
-    return small_config(tmp_path, model=tiny_sd, images=images)
+config = config_fixture("tiny_sd")
 
 
 @pytest.fixture

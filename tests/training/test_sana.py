@@ -25,8 +25,8 @@ from modules.sampling.denoising_loop import initial_noise, run_denoising_loop, s
 from modules.sampling.prediction import guided_prediction
 from modules.system.devices import CPU
 from modules.system.errors import DarkroomError
-from tests.builders.configs import laid_over, small_config
-from tests.builders.pipelines import load_tiny, noise_of
+from tests.builders.configs import config_fixture, laid_over
+from tests.builders.pipelines import family_fixture, load_tiny, noise_of
 from tests.builders.runs import assert_equal_tensors, run
 from tests.builders.sana import TINY, pipeline_text, sana_pipeline, write_sana_folder
 from trainer.preflight import check
@@ -41,15 +41,8 @@ def tiny_1_5(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_sana_folder(folder, qk_norm="rms_norm_across_heads", interpolation_scale=1.0)
 
 
-@pytest.fixture
-def family(tiny_sana: Path) -> Sana:
-    family: Sana = load_tiny(tiny_sana, SANA.name)
-    return family
-
-
-@pytest.fixture
-def config(tiny_sana: Path, images: Path, tmp_path: Path) -> Config:
-    return laid_over(small_config(tmp_path, model=tiny_sana, images=images), {"training": {"epochs": 1}})
+family = family_fixture("tiny_sana", SANA.name)
+config = config_fixture("tiny_sana", {"training": {"epochs": 1}})
 
 
 # -- prompts

@@ -26,8 +26,8 @@ from modules.families.sd3.spec import SD3
 from modules.formats.lazy_tensors import lazy_state
 from modules.formats.safetensors_io import read_safetensors
 from modules.system.factories import load_factory
-from tests.builders.configs import laid_over, small_config
-from tests.builders.pipelines import load_tiny, noise_of
+from tests.builders.configs import config_fixture, laid_over
+from tests.builders.pipelines import family_fixture, load_tiny, noise_of
 from tests.builders.runs import losses, run
 from tests.builders.sd3 import CLIP_WIDTHS, T5_WIDTH, TINY, sd3_pipeline, write_sd3_folder
 from trainer.__main__ import main
@@ -46,15 +46,8 @@ FROZEN_TEXT = {name: {"train": False} for name in ENCODERS}
 TIMESTEPS = torch.tensor([300.0])
 
 
-@pytest.fixture
-def config(tiny_sd3: Path, images: Path, tmp_path: Path) -> Config:
-    return laid_over(small_config(tmp_path, model=tiny_sd3, images=images), BASE)
-
-
-@pytest.fixture
-def family(tiny_sd3: Path) -> StableDiffusion3:
-    family: StableDiffusion3 = load_tiny(tiny_sd3, SD3.name, text_tokens=TOKENS)
-    return family
+config = config_fixture("tiny_sd3", BASE)
+family = family_fixture("tiny_sd3", SD3.name, text_tokens=TOKENS)
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from modules.families.registry import FAMILIES, registered
 from modules.formats.safetensors_io import read_safetensors
 from modules.system.hardware import GpuMemory
 from tests.builders.budgets import budget_of_run
-from tests.builders.configs import laid_over, small_config
+from tests.builders.configs import config_fixture, laid_over
 from tests.builders.runs import assert_equal_tensors, losses, run
 from tests.builders.toy_family.build import write_toy_folder
 from tests.builders.toy_family.spec import TOY
@@ -53,9 +53,7 @@ def model(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Path:
     return write_toy_folder(tmp_path_factory.mktemp("models") / "toy-pixel")
 
 
-@pytest.fixture
-def config(model: Path, images: Path, tmp_path: Path) -> Config:
-    return laid_over(small_config(tmp_path, model=model, images=images), BASE)
+config = config_fixture("model", BASE)
 
 
 def test_it_trains_validates_samples_and_saves_a_lora_of_its_own(config: Config, images: Path) -> None:

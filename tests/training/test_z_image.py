@@ -9,17 +9,14 @@ import pytest
 from modules.config.schema import Config
 from modules.families.z_image.model import ZImage
 from modules.families.z_image.spec import Z_IMAGE
-from tests.builders.configs import laid_over, small_config
+from tests.builders.configs import config_fixture, laid_over
 from tests.builders.images import draw_folder
 from tests.builders.pipelines import load_tiny
 from tests.builders.runs import errors_of
 from trainer.preflight import check
 from ui.forms.records import groups_of, inline_records
 
-
-@pytest.fixture
-def config(tiny_z_image: Path, images: Path, tmp_path: Path) -> Config:
-    return small_config(tmp_path, model=tiny_z_image, images=images)
+config = config_fixture("tiny_z_image")
 
 
 def test_float16_is_refused(config: Config) -> None:

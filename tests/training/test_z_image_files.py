@@ -14,7 +14,7 @@ from modules.families.kinds.identify import identify, who_loads_file
 from modules.families.parts.single_file.models import CONFIGS_KEY
 from modules.families.protocol import ModelFamily
 from tests.builders.configs import laid_over, small_config
-from tests.builders.pipelines import load_tiny
+from tests.builders.pipelines import family_fixture
 from tests.builders.runs import run
 from tests.builders.z_image import tiny_transformer
 from tests.training.flow.test_foreign_adapters import ALPHA, RANK, assert_adds, merged, random
@@ -36,9 +36,7 @@ ENDS = {
 Changes = dict[str, torch.Tensor]
 
 
-@pytest.fixture
-def family(tiny_z_image: Path) -> ModelFamily:
-    return load_tiny(tiny_z_image, "z_image")
+family = family_fixture("tiny_z_image", "z_image")
 
 
 def fused_lora(family: ModelFamily, path: Path, *, start: str) -> Changes:
