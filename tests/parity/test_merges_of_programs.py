@@ -19,8 +19,8 @@ from torch.nn import functional
 
 from modules.adapters.protocol import Adapter, kind_of
 from modules.adapters.registry import ADAPTERS
-from modules.families.kinds.adapter_programs import adapter_loads
 from modules.families.kinds.file_kind import FileKind
+from modules.families.kinds.lora import adapter_loads
 from modules.families.kinds.record import Loads
 from modules.families.spec import LoraNaming
 from modules.formats.adapter_layers import AdapterLayer

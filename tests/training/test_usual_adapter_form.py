@@ -10,8 +10,8 @@ import torch
 from modules.adapters.lora_layers import LORA_KIND
 from modules.adapters.registry import ADAPTERS
 from modules.adapters.start import tensors_to_write
-from modules.families.kinds.adapter_programs import adapter_loads
 from modules.families.kinds.file_kind import FileKind
+from modules.families.kinds.lora import adapter_loads
 from modules.families.kinds.record import Loads
 from modules.families.parts.lora_names import comfy_naming, kohya_naming, peft_name
 from modules.families.parts.single_file.models import shipped_configs

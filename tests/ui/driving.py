@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from modules.settings.every import Every
 from modules.settings.field import FieldRecord
 from ui.forms.fields import Row
+from ui.forms.records import available_choices, name_of
 from ui.forms.values import to_text
-from ui.forms.visibility import available_choices, name_of
 from ui.widgets.controls import Button, Choice, Switch
 from ui.widgets.entry import Entry
 from ui.widgets.files.dialog import FileDialog

@@ -21,7 +21,7 @@ from ui.app.message_bars import FindingsBar
 from ui.app.session_files import load_session
 from ui.forms import items
 from ui.forms.documents import NOTHING_IMPORTED
-from ui.forms.navigation import Navigation
+from ui.forms.setting_pages import Navigation
 from ui.widgets.entry import Entry
 from ui.widgets.focus import focused_widget
 

@@ -17,7 +17,7 @@ from ui.features.search.model import Index
 from ui.forms.binding import A_STEP
 from ui.forms.fields import Row
 from ui.forms.model import FormModel, Source
-from ui.forms.visibility import (
+from ui.forms.records import (
     CHOOSE_ANOTHER,
     NO_EFFECT,
     NOT_YET,

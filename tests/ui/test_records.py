@@ -17,9 +17,8 @@ from modules.settings.edit import is_relevant, set_path
 from modules.settings.field import records_of
 from tests.ui.made_up import Fast, TeaConfig
 from ui.app.catalogue import page_named
-from ui.forms.records import claimed_sections, groups_of, inline_records, variant_records
+from ui.forms.records import claimed_sections, groups_of, inline_records, is_shown, variant_records
 from ui.forms.setting_pages import SETTING_PAGES, groups_on, page_of, sections_of
-from ui.forms.visibility import is_shown
 
 
 def edited(config: Config, **values: object) -> Config:

@@ -14,9 +14,8 @@ from modules.families.spec import FamilySpec
 from modules.objectives.registry import METHODS
 from modules.settings.edit import choose_variant, set_path
 from ui.app.catalogue import PAGES
-from ui.forms.records import inline_records
+from ui.forms.records import inline_records, is_shown
 from ui.forms.setting_pages import TOP_BAR, groups_on
-from ui.forms.visibility import is_shown
 
 TARGETS = ("adapter", "full", "embedding", "vae")
 REWARD = ("alignprop", "online_dpo", "ddpo", "grpo", "nft")  # by default these train on images that they sample alone

@@ -17,8 +17,7 @@ from modules.data.order import (
     sample_indices_of_epoch,
     sizes_of_epoch,
 )
-from modules.data.samples import AccumulationGroup, SampleIndex
-from modules.data.shares import share_of, shares_of_step
+from modules.data.samples import AccumulationGroup, SampleIndex, share_of, shares_of_step
 from modules.system.errors import DarkroomError
 from modules.system.ranks import ONLY_RANK, Rank, current_rank, meeting_place
 

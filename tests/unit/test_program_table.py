@@ -14,8 +14,8 @@ import pytest
 
 from modules.config.sections.output import Output
 from modules.families.chroma.settings import FROZEN
-from modules.families.kinds.adapter_programs import adapter_loads
 from modules.families.kinds.file_kind import FileKind
+from modules.families.kinds.lora import adapter_loads
 from modules.families.kinds.record import Loads
 from modules.families.parts.single_file.models import shipped_configs
 from modules.families.published import ALL_PROGRAMS

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from modules.families.kinds.adapter_programs import adapter_loads
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.identify import who_loads_file
+from modules.families.kinds.lora import adapter_loads
 from modules.families.kinds.record import Loads
 from modules.families.parts.single_file.models import CONFIGS_KEY
 from modules.formats.checkpoint_header import CheckpointHeader

@@ -14,8 +14,7 @@ from modules.data.captions.drawing import CaptionDropout, DrawnCaption
 from modules.data.conditioning import DeliveredConditioning
 from modules.data.dataset import Dataset
 from modules.data.plans import EpochPlans, caption_of
-from modules.data.samples import AccumulationGroup, MicroBatch, SampleIndex
-from modules.data.shares import Share, share_of
+from modules.data.samples import AccumulationGroup, MicroBatch, SampleIndex, Share, share_of
 from modules.data.versions import ImageVersion, ImageVersions, RejectedVersions
 from modules.system.devices import Device, move_async
 from modules.system.errors import DarkroomError

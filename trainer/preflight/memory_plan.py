@@ -31,7 +31,7 @@ from modules.config.usage import (
     uses_perceptual_distance,
 )
 from modules.data.buckets import Size
-from modules.data.shares import shares_of_step
+from modules.data.samples import shares_of_step
 from modules.data.tiles import LEAST_TILES, VAE_TILES, WHOLE, Tiling
 from modules.estimate.architecture import Architecture
 from modules.estimate.run_plan import RUNTIME_BYTES, Average, Phase, RunPlan, Sample, Sampled

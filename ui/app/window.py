@@ -31,8 +31,8 @@ from ui.forms.context import Context, Models, ViewState
 from ui.forms.documents import Documents, first_form
 from ui.forms.field_problems import FieldProblems
 from ui.forms.findings import Findings
-from ui.forms.navigation import Navigation
 from ui.forms.preferences import Preferences, UiSettings
+from ui.forms.setting_pages import Navigation
 from ui.loop.diagnostics import Diagnostics
 from ui.loop.interaction import ACTIONS_OF_REMEDIES, Interaction
 from ui.loop.pump import Pump

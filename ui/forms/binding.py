@@ -13,8 +13,8 @@ from modules.settings.field import FieldRecord
 from modules.system.problem import Problem
 from ui.forms.context import Context
 from ui.forms.model import FormModel
+from ui.forms.records import available_choices, name_of, support_note
 from ui.forms.values import display, from_text, number, to_text
-from ui.forms.visibility import available_choices, name_of, support_note
 
 Offer = Callable[[Mapping[str, str]], None]
 

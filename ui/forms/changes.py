@@ -13,10 +13,9 @@ from modules.settings.field import FieldRecord
 from modules.system.problem import Problem, count, cut
 from ui.forms.findings import locate
 from ui.forms.model import Document
-from ui.forms.records import nearest_field, value_at
+from ui.forms.records import name_of, nearest_field, value_at
 from ui.forms.setting_pages import SETTING_PAGES
 from ui.forms.values import display
-from ui.forms.visibility import name_of
 
 _MAX_CHARS = 60
 _PAGE_ORDER = {page.key: number for number, page in enumerate(SETTING_PAGES)}

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from modules.settings.field import FieldRecord
 from ui.forms.binding import first_sentence
 from ui.forms.context import Context
-from ui.forms.visibility import available_choices, name_of
+from ui.forms.records import available_choices, name_of
 from ui.widgets.search_window import Rows, SearchWindow
 from ui.widgets.table import Column
 

@@ -17,8 +17,8 @@ from ui.forms.documents import Documents
 from ui.forms.field_problems import FieldProblems
 from ui.forms.findings import Findings
 from ui.forms.model import FormModel
-from ui.forms.navigation import Navigation
 from ui.forms.preferences import Preferences
+from ui.forms.setting_pages import Navigation
 from ui.loop.interaction import Interaction
 from ui.loop.pump import Pump
 from ui.loop.run_session import RunSession

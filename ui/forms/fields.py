@@ -16,7 +16,7 @@ from modules.system.paths import as_config_path, from_root
 from modules.system.problem import Problem
 from ui.forms.binding import Binding, ChoiceBinding, EveryBinding, FlagBinding, TextBinding, explanation, tip_of
 from ui.forms.context import Context
-from ui.forms.visibility import support_note
+from ui.forms.records import support_note
 from ui.forms.weighted_files import WeightedFiles
 from ui.widgets.controls import Button, Choice, Switch
 from ui.widgets.entry import Entry, hint_width

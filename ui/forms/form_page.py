@@ -13,9 +13,8 @@ from ui.forms.binding import explanation
 from ui.forms.context import Context
 from ui.forms.layout import FormView
 from ui.forms.page import PageFrame, form_room
-from ui.forms.records import Group, inline_records
+from ui.forms.records import Group, inline_records, is_shown
 from ui.forms.setting_pages import PageSpec, groups_on
-from ui.forms.visibility import is_shown
 from ui.widgets.card import Card
 from ui.widgets.controls import Button
 from ui.widgets.link_columns import Link, LinkColumns

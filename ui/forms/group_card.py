@@ -10,9 +10,8 @@ from modules.config.records import is_reachable
 from modules.settings.field import FieldRecord
 from ui.forms.context import Context
 from ui.forms.fields import Row
-from ui.forms.records import Group, inline_records
+from ui.forms.records import Group, inline_records, is_default, is_shown
 from ui.forms.values import display
-from ui.forms.visibility import is_default, is_shown
 from ui.widgets.card import Card
 from ui.widgets.menu import make_menu
 from ui.widgets.panel import Panel

@@ -1,18 +1,21 @@
-"""The pages of the settings in the order of the side bar: the config sections each shows, and its buttons.
+"""The pages of the settings in the order of the side bar: the config sections each shows, and its buttons; the open
+page, and requests to show a field, which the shell follows.
 
 A section that no page claims is shown on the Training page, so that a new section of the config is never hidden.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from modules.config.records import why_unused
 from modules.config.schema import Config
 from modules.config.sections.training import Training
 from modules.config.usage import supports_embeddings, uses_denoiser
-from ui.forms.records import Group, claimed_sections, groups_of, variant_records
+from ui.forms.model import FormModel
+from ui.forms.records import Group, claimed_sections, groups_of, nearest_field, variant_records
+from ui.loop.signal import Signal
 
 # The choices that shape every page: the top bar is their only place. The fields of a method are on its page.
 TOP_BAR = ("model.family", "training.method", "training.trains")
@@ -187,3 +190,52 @@ def sections_of(page: PageSpec, config_type: type[Config]) -> tuple[str, ...]:
         return page.sections
     claimed = {s for p in SETTING_PAGES for s in p.sections}
     return (*page.sections, *(s for s in claimed_sections(config_type) if s not in claimed))
+
+
+class Navigation:
+    """The open page, and the requests to show a page or a field."""
+
+    def __init__(
+        self,
+        form: FormModel,
+        pages: Sequence[str],
+        page: str,
+        *,
+        is_simple: Callable[[], bool] = lambda: False,
+        simple_fields: Callable[[], Sequence[str]] = tuple,
+    ) -> None:
+        """Open a page. Where `is_simple`, the page of the simple view is preferred for its fields."""
+        self._pages, self._is_simple, self._simple_fields = pages, is_simple, simple_fields
+        self.page = self._valid_page(page)
+        self._form = form
+        self.page_wanted: Signal[[str]] = Signal()
+        self.field_wanted: Signal[[str, str]] = Signal()  # the page, already open, and the path
+        self.full_page_wanted: Signal[[PageSpec]] = Signal()  # opened for a field that the simple view does not have
+        self.top_bar_wanted: Signal[[str]] = Signal()  # the path of a choice in the top bar
+
+    def open(self, key: str) -> None:
+        """Show a page."""
+        self.page = self._valid_page(key)
+        self.page_wanted(self.page)
+
+    def go_to(self, path: str) -> bool:
+        """Show the field at a path, or the nearest one that contains it; return whether the window has it."""
+        if path in TOP_BAR:
+            self.top_bar_wanted(path)
+            return True
+        page = page_of(type(self._form.config), path)
+        if page is None:
+            return False
+        field = nearest_field(self._form.config, path)
+        is_simple = self._is_simple()
+        is_there = is_simple and any(f"{field}.".startswith(f"{f}.") for f in self._simple_fields())
+        key = SIMPLE if is_there else page.key
+        self.open(key)
+        self.field_wanted(key, field)
+        if is_simple and key != SIMPLE:
+            self.full_page_wanted(page)
+        return True
+
+    def _valid_page(self, key: str) -> str:
+        """Return the key of a page; the first page's for an unknown key."""
+        return key if key in self._pages else self._pages[0]

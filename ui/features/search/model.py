@@ -16,9 +16,8 @@ from modules.config.records import describe_needs, describe_variants, inner_reco
 from modules.config.schema import Config
 from modules.settings.field import FieldRecord
 from ui.features.search.synonyms import ACTION_WORDS, SYNONYMS
-from ui.forms.records import Group, inline_records, value_at
+from ui.forms.records import Group, available_choices, inline_records, is_out_of_reach, name_of, support_note, value_at
 from ui.forms.setting_pages import SETTING_PAGES, TOP_BAR, TOP_BAR_TITLE, PageSpec, groups_on, page_of
-from ui.forms.visibility import available_choices, is_out_of_reach, name_of, support_note
 from ui.widgets.actions import Action
 
 _NEAREST = 12

@@ -18,10 +18,9 @@ from ui.widgets.entry import Entry as TextEntry
 from ui.widgets.files.board import FileBoard
 from ui.widgets.files.browser import Browser, Chosen, Enter, Outcome, Purpose, Rejected
 from ui.widgets.files.listing import Contents, Counts, Entry, count_images, folder_of, read_folder
+from ui.widgets.files.location import PathEntry, PlacesList
 from ui.widgets.files.new_folder import NewFolderBar, create_folder
-from ui.widgets.files.path_entry import PathEntry
 from ui.widgets.files.places import mounted_disks, places
-from ui.widgets.files.places_list import PlacesList
 from ui.widgets.panel import Panel, Text
 from ui.widgets.theme import GAP, Theme
 from ui.widgets.variables import FlagVar, TextVar

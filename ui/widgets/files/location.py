@@ -1,16 +1,23 @@
-"""The entry of the file dialog in which a path is typed; Tab completes it."""
+"""Where the file dialog goes: the entry in which a path is typed, which Tab completes, and the places at its side, a
+button for each folder.
+"""
 
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
+from pathlib import Path
 
 from ui.loop.background import Background
+from ui.widgets.controls import Button
 from ui.widgets.entry import Entry
 from ui.widgets.files.browser import Browser, common_start, completions
 from ui.widgets.files.listing import Contents, read_folder
-from ui.widgets.theme import Theme
+from ui.widgets.files.places import Place
+from ui.widgets.panel import Text
+from ui.widgets.scroll import ScrollFrame
+from ui.widgets.theme import PAD, Theme
 
 _MAX_NAMED = 6
 
@@ -74,3 +81,35 @@ class PathEntry(Entry):
             self._show(text[:last] + shared + end)
         more = "  …" if len(names) > _MAX_NAMED else ""
         self._say("  ".join(names[:_MAX_NAMED]) + more if len(names) > 1 else "", "muted")
+
+
+_WIDTH_PX = 168
+_MAX_CHARS = 20
+
+
+class PlacesList(ScrollFrame):
+    """`go(folder)` is called with the place that is pressed."""
+
+    def __init__(self, master: tk.Misc, theme: Theme, places: Iterable[Place], go: Callable[[Path], object]) -> None:
+        super().__init__(master, theme, "window")
+        px = theme.px
+        self.buttons: dict[Path, Button] = {}
+        self.configure(width=px(_WIDTH_PX))
+        self.canvas.configure(width=px(_WIDTH_PX - PAD))
+        heading = ""
+        for place in places:
+            if place.heading != heading:
+                heading = place.heading
+                Text(self.body, theme, heading, colour="muted", role="caption").pack(
+                    anchor="w", padx=px(6), pady=(px(8) if self.buttons else 0, px(2))
+                )
+            button = Button(
+                self.body, theme, _short(place.label), partial(go, place.folder),
+                style="ghost", width=_WIDTH_PX - PAD - 4, height=26, anchor="w",
+            )  # fmt: skip
+            button.pack(anchor="w")
+            self.buttons[place.folder] = button
+
+
+def _short(label: str) -> str:
+    return label if len(label) <= _MAX_CHARS else f"{label[: _MAX_CHARS - 1]}…"
