@@ -14,7 +14,7 @@ from modules.families.kinds.file_kind import FileKind
 from modules.sampling.registry import SAMPLERS
 from tests.unit.preflight.setups import EMPTY_WEIGHTS, changed, write_model, write_sdxl
 from tests.unit.test_kinds import model_shapes, write_header
-from trainer.preflight import check, prediction
+from trainer.preflight import check, denoiser
 from trainer.preflight.denoiser import problems_of_prediction
 
 
@@ -172,7 +172,7 @@ def test_the_prediction_type_is_read_from_the_model(config: Config, tmp_path: Pa
 def test_a_sampler_that_does_not_support_the_prediction_type(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """All current samplers support both types; a future one may not."""
     limited = {**SAMPLERS, "euler": replace(SAMPLERS["euler"], predictions=("epsilon",))}
-    monkeypatch.setattr(prediction, "SAMPLERS", limited)
+    monkeypatch.setattr(denoiser, "SAMPLERS", limited)
     samples = [{"sampler": "ddim"}, {"sampler": "euler"}, {"sampler": "euler", "enabled": False}]
     assert of(config, prediction=V, sampling__prompts=samples) == [("sampling.prompts.1.sampler", "error")]
     assert of(config, prediction="epsilon", sampling__prompts=samples) == []
