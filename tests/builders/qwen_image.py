@@ -17,7 +17,7 @@ from tokenizers import pre_tokenizers
 from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen2Tokenizer
 
 from modules.families.parts.chat_text import DESCRIBE_IMAGE
-from modules.families.qwen_image.text import DROPPED, EMPTY
+from modules.families.qwen_image.model import DROPPED, EMPTY
 from modules.formats.peft_settings import PEFT_SETTINGS
 from modules.formats.safetensors_io import read_safetensors
 from tests.builders.flow_models import FULL_OF_ONETRAINER, FlowModel, OneTrainerConfig

@@ -25,7 +25,7 @@ from diffusers.models.transformers.transformer_z_image import ZImageTransformer2
 from safetensors.torch import load_file
 
 from modules.config.schema import Config
-from modules.families.chroma import transformer_file as chroma
+from modules.families.chroma import files as chroma
 from modules.families.flux import files as flux
 from modules.families.krea2 import files as krea2
 from modules.families.parts.flux2 import files as flux2

@@ -9,7 +9,7 @@ import torch
 from diffusers import FluxPipeline
 from safetensors.torch import save_file
 
-from modules.families.chroma import transformer_file as chroma
+from modules.families.chroma import files as chroma
 from modules.families.chroma.settings import FROZEN
 from modules.families.flux import files as flux
 from modules.families.parts.double_stream import double_stream_targets

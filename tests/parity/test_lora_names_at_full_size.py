@@ -18,9 +18,9 @@ from modules.families.parts.files import ModelFiles
 from modules.families.parts.lora_names import comfy_naming
 from modules.families.parts.single_file.models import shipped_configs
 from modules.families.registry import FAMILIES, published, published_models
-from modules.families.sd import load as sd
-from modules.families.sd.settings import SdSettings
-from modules.families.sdxl import load as sdxl
+from modules.families.sd import model as sd
+from modules.families.sd.spec import SdSettings
+from modules.families.sdxl import model as sdxl
 from modules.families.sdxl.settings import SdxlSettings
 from modules.settings.layer_filter import EVERYTHING
 from tests.builders.models import tiny_vae

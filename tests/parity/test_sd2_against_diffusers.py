@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from modules.config.sections.evaluation import SamplePrompt
-from modules.families.sd.forward import StableDiffusion
+from modules.families.sd.model import StableDiffusion
 from tests.builders.pipelines import assert_same_image, load_tiny, sample_in_diffusers, sample_with_ours, stock_pipeline
 
 PROMPT, NEGATIVE = "a small red disc on a green ground", "blurred"

@@ -20,7 +20,7 @@ from modules.diffusion.process import DDPMProcess
 from modules.diffusion.schedule import cumulative_alphas, rescaled_to_zero_snr
 from modules.diffusion.weightings import min_snr_weights
 from modules.families.parts.clip_vocabulary import clip_merges, clip_vocabulary
-from modules.families.sd.forward import StableDiffusion
+from modules.families.sd.model import StableDiffusion
 from modules.memory.placement import Placement
 from modules.sampling.denoising_loop import guide, initial_noise, make_scheduler, run_denoising_loop
 from modules.sampling.registry import samplers_for

@@ -15,7 +15,7 @@ import torch
 from modules.config.sections.evaluation import SamplePrompt
 from modules.data.buckets import Size
 from modules.data.conditioning import SizeConditioning
-from modules.families.sdxl.forward import StableDiffusionXL
+from modules.families.sdxl.model import StableDiffusionXL
 from modules.sampling.denoising_loop import guide, initial_noise, make_scheduler, run_denoising_loop
 from modules.system.devices import CPU
 from tests.builders.pipelines import assert_same_image, load_tiny, sample_in_diffusers, sample_with_ours, stock_pipeline

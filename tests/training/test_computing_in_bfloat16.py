@@ -206,7 +206,7 @@ def test_a_run_in_bfloat16_has_no_autocast(
     def losses() -> list[float]:
         return [step.loss or 0.0 for step in run(config).of(StepFinished)]
 
-    monkeypatch.setattr("modules.families.sd.forward.StableDiffusion.predict", watched)
+    monkeypatch.setattr("modules.families.sd.model.StableDiffusion.predict", watched)
     ours = losses()
     assert seen
     assert not any(seen)

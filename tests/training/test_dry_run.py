@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from modules.config.schema import Config
-from modules.families.sd.forward import StableDiffusion
+from modules.families.sd.model import StableDiffusion
 from modules.optim.optimizers.adam import AdamW
 from modules.optim.optimizers.factored import Adafactor
 from modules.optim.optimizers.muon import Muon

@@ -22,7 +22,7 @@ from modules.data.buckets import Size
 from modules.families.kinds.identify import identify
 from modules.families.parts.chat_tokens import load_chat_tokenizer
 from modules.families.parts.single_file.checkpoint import load_part_file
-from modules.families.qwen_image.forward import QwenImage
+from modules.families.qwen_image.model import QwenImage
 from modules.families.qwen_image.spec import QWEN_IMAGE
 from modules.system.errors import DarkroomError
 from tests.builders.configs import config_fixture, laid_over

@@ -17,8 +17,8 @@ import torch
 from modules.adapters.lora_layers import LoraAdapter
 from modules.config.schema import Config
 from modules.data.cache.store import CacheStore
-from modules.families.sd.forward import StableDiffusion
-from modules.families.sdxl.forward import StableDiffusionXL
+from modules.families.sd.model import StableDiffusion
+from modules.families.sdxl.model import StableDiffusionXL
 from modules.memory.placement import Placement
 from modules.optim.ema import Ema
 from tests.builders.configs import laid_over, small_config

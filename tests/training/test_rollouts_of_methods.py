@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from modules.config.schema import Config
-from modules.families.sdxl.forward import SdxlConditioning, StableDiffusionXL
+from modules.families.sdxl.model import SdxlConditioning, StableDiffusionXL
 from modules.rewards.measures import Brightness
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder

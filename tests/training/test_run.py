@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from modules.config.schema import Config
-from modules.families.sd.forward import StableDiffusion
+from modules.families.sd.model import StableDiffusion
 from modules.memory.placement import Placement
 from tests.builders.configs import config_fixture, laid_over, small_config
 from tests.builders.images import draw_folder, draw_image

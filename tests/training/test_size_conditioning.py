@@ -11,7 +11,7 @@ import torch
 from modules.data.buckets import Size
 from modules.data.conditioning import SizeConditioning
 from modules.families.parts.conditioning import TextConditioning
-from modules.families.sdxl.forward import SdxlConditioning, StableDiffusionXL
+from modules.families.sdxl.model import SdxlConditioning, StableDiffusionXL
 from modules.system.devices import CPU
 from tests.builders.configs import small_config
 from tests.builders.images import draw_folder

@@ -37,13 +37,13 @@ def names_of(**changes: object) -> Sequence[str]:
 def test_the_modules_follow_from_the_choices() -> None:
     lora = names_of()
     assert {
-        "modules.families.sd.load",
+        "modules.families.sd.model",
         "diffusers.models.unets.unet_2d_condition",
         "modules.adapters.lora_layers",
         "trainer.methods.denoise",
         "torch.utils.tensorboard.summary",
     } <= {*lora}
-    assert "modules.families.sdxl.load" in names_of(model={"family": "sdxl"})
+    assert "modules.families.sdxl.model" in names_of(model={"family": "sdxl"})
     assert "modules.adapters.lora_layers" not in names_of(training={"trains": "full"})
     assert "torch.utils.tensorboard.summary" not in names_of(general={"tensorboard": False})
     assert "trainer.methods.alignprop" in names_of(training={"method": {"name": "alignprop"}})

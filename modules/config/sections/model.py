@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Le
 
 from modules.families.registry import FAMILIES
-from modules.families.sd.settings import SdSettings
+from modules.families.sd.spec import SdSettings
 from modules.families.settings import FamilySettings
 from modules.families.spec import VARIANT_LABELS
 from modules.quantization.registry import COMPUTED, FORMATS, PLAIN_COST

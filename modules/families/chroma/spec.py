@@ -33,7 +33,7 @@ TRANSFORMER = ModelClass(
     },
     never_quantized=frozenset({FROZEN.removesuffix("."), "context_embedder", "x_embedder", "^proj_out"}),
     masks_padding=True,
-    fill_buffers=f"{_HOME}.transformer_file:fill_buffers",
+    fill_buffers=f"{_HOME}.files:fill_buffers",
 )
 CONVENTION = FlowConvention(shift=ConstantShift(1.0))
 CHROMA = FamilySpec(
@@ -45,7 +45,7 @@ CHROMA = FamilySpec(
         PartSpec("text_encoder", "Text encoder (T5-XXL)", "text_encoder", T5_TEXT),
         PartSpec("vae", "VAE", "vae", KL_VAE, trainable=False),
     ),
-    factory=f"{_HOME}.load:load",
+    factory=f"{_HOME}.model:load",
     default_resolution_px=1024,
     size_step_px=16,
     latents=LatentSpec(channels=16, factor=8, packed=2, overflows_in_float16=True),

@@ -1,17 +1,20 @@
 """The files of Qwen-Image: folders, the names of layers in LoRA files, and files of the transformer alone.
 
 Adapter files name the layers as diffusers does, behind `lora_unet_` (musubi-tuner), `transformer.`, `lycoris_`
-(SimpleTuner) or, as ComfyUI has it, `diffusion_model.`: the published checkpoint has the same names.
+(SimpleTuner) or, as ComfyUI has it, `diffusion_model.`: the published checkpoint has the same names, ComfyUI's with the
+prefix `model.diffusion_model.` or none. A file with a tensor that the model does not have, such as the mark of
+Qwen-Image-Edit-2511, is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from modules.families.parts.single_file.transformer_file import files_of_one_model, single_transformer
+from modules.families.parts.single_file.slots import Slot, limited, module_slots
+from modules.families.parts.single_file.transformer_file import files_of_one_model, single_transformer, transformer_file
 from modules.families.published import Configs, PublishedModel
-from modules.families.qwen_image.transformer_file import TRANSFORMER_FILE, linear_layers
 from modules.formats.adapter_targets import AdapterTarget, AdapterTargets
 from modules.formats.program_table import (
     ALL,
@@ -21,6 +24,59 @@ from modules.formats.program_table import (
     Row,
     none,
 )
+
+_EMBEDDED_TIME = 256  # the channels of an embedded timestep, in diffusers' class
+_ATTENTION = (
+    *("to_q", "to_k", "to_v", "to_out.0"),
+    *("add_q_proj", "add_k_proj", "add_v_proj", "to_add_out"),
+)
+_NORMS = ("norm_q", "norm_k", "norm_added_q", "norm_added_k")
+
+
+def linear_layers(config: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Yield all linear layers of a `QwenImageTransformer2DModel` with the shapes of their weights (out, in).
+
+    Raises ValueError where the config describes more layers than any model has.
+    """
+    width = int(config["num_attention_heads"]) * int(config["attention_head_dim"])
+    patch = int(config["patch_size"]) ** 2 * int(config.get("out_channels") or config["in_channels"])
+    yield "img_in", (width, int(config["in_channels"]))
+    yield "txt_in", (width, int(config["joint_attention_dim"]))
+    yield "time_text_embed.timestep_embedder.linear_1", (width, _EMBEDDED_TIME)
+    yield "time_text_embed.timestep_embedder.linear_2", (width, width)
+    for block in limited(_blocks(config)):
+        for name in _ATTENTION:
+            yield f"{block}.attn.{name}", (width, width)
+        for stream in ("img", "txt"):
+            yield f"{block}.{stream}_mod.1", (6 * width, width)
+            yield f"{block}.{stream}_mlp.net.0.proj", (4 * width, width)
+            yield f"{block}.{stream}_mlp.net.2", (width, 4 * width)
+    yield "norm_out.linear", (2 * width, width)
+    yield "proj_out", (patch, width)
+
+
+def _blocks(config: Mapping[str, Any]) -> Iterator[str]:
+    return (f"transformer_blocks.{index}" for index in range(int(config["num_layers"])))
+
+
+def _slots(config: Mapping[str, Any]) -> Iterator[Slot]:
+    for path, _ in linear_layers(config):
+        yield from module_slots(path, path)
+    norms = (f"{block}.attn.{name}" for block in _blocks(config) for name in _NORMS)
+    for path in ("txt_norm", *norms):
+        yield from module_slots(path, path, bias=False)
+
+
+def fill_positions(transformer: Any) -> None:
+    """Make the rotary embeddings, which are tensors but no buffers of diffusers' class."""
+    made = transformer.pos_embed
+    transformer.pos_embed = type(made)(made.theta, made.axes_dim, made.scale_rope)
+
+
+TRANSFORMER_FILE = transformer_file(
+    _slots, first="transformer_blocks.0.img_mod.1.", marks=(".transformer_blocks.0.img_mod.1.",), diffusers_marks=()
+)
+
 
 # What makes a model different from the published one.
 _SHAPING = ("num_layers", "num_attention_heads", "attention_head_dim", "joint_attention_dim", "axes_dims_rope")

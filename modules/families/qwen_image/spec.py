@@ -37,7 +37,7 @@ TRANSFORMER = ModelClass(
     # third of the weights, and quantized in published files, too.
     never_quantized=frozenset({"time_text_embed", "txt_in", "img_in", "norm_out", "^proj_out"}),
     masks_padding=True,
-    fill_buffers=f"{_HOME}.transformer_file:fill_positions",
+    fill_buffers=f"{_HOME}.files:fill_positions",
     overflows_in_float16=True,  # diffusers' class clips the states of float16
     work=3.5,
 )
@@ -48,7 +48,7 @@ QWEN_IMAGE = FamilySpec(
     label="Qwen-Image",
     settings=QwenImageSettings,
     parts=chat_parts(TRANSFORMER, QWEN25_VL, QWEN_IMAGE_VAE, reader="Qwen2.5-VL"),
-    factory=f"{_HOME}.load:load",
+    factory=f"{_HOME}.model:load",
     default_resolution_px=1024,
     size_step_px=16,
     latents=LatentSpec(channels=16, factor=8, packed=PACKED),

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from modules.data.inputs import INPAINTING
+from modules.families.parts.diffusion_settings import LatentDiffusionSettings
 from modules.families.parts.part_classes import CLIP_TEXT, DISTILLED_DDPM, KL_VAE, UNET, clip_prompts
-from modules.families.sd.settings import SdSettings
 from modules.families.spec import FamilySpec, LatentSpec, PartSpec
+
+
+class SdSettings(LatentDiffusionSettings):
+    """Small (0.9 billion weights), for images of 512 to 768 pixels: trains on almost any card."""
+
+    name: Literal["sd"] = "sd"
+
 
 SD = FamilySpec(
     name="sd",
@@ -16,7 +25,7 @@ SD = FamilySpec(
         PartSpec("text_encoder", "Text encoder", "text_encoder", CLIP_TEXT),
         PartSpec("vae", "VAE", "vae", KL_VAE, trainable=False),
     ),
-    factory="modules.families.sd.load:load",
+    factory="modules.families.sd.model:load",
     default_resolution_px=512,
     size_step_px=8,
     latents=LatentSpec(channels=4, factor=8),

@@ -1,4 +1,4 @@
-"""A loaded Chroma1: the only code that runs its parts."""
+"""Chroma1: loading it from a diffusers folder or a Hugging Face repository, and running its parts."""
 
 from __future__ import annotations
 
@@ -9,11 +9,17 @@ import torch
 
 from modules.data.conditioning import Conditioning
 from modules.data.inputs import NO_INPUTS
-from modules.diffusion.flow import FlowProcess
-from modules.families.chroma.settings import FROZEN
+from modules.diffusion.flow import FlowProcess, flow_process_of
+from modules.families.chroma.settings import FROZEN, ChromaSettings
+from modules.families.chroma.spec import CHROMA, CONVENTION, MAX_TOKENS
 from modules.families.parts.conditioning import visible_tokens
+from modules.families.parts.lora_names import naming_of
 from modules.families.parts.packing import image_ids, pack, unpack
+from modules.families.parts.read_model import read_model
 from modules.families.parts.t5_model import T5Model
+from modules.families.parts.t5_text import T5Tower
+from modules.families.parts.t5_tokens import load_t5_tokenizer
+from modules.families.protocol import LoadRequest
 
 
 @dataclass(eq=False)
@@ -60,3 +66,27 @@ def attention_mask(lengths: Sequence[int], num_image_tokens: int, device: torch.
     if is_text_BL is None:
         return None
     return torch.cat([is_text_BL, is_text_BL.new_ones(len(lengths), num_image_tokens)], dim=1)
+
+
+def load(request: LoadRequest[ChromaSettings]) -> Chroma:
+    """Load the model with every part on the CPU and frozen.
+
+    Raises DarkroomError where a file is missing or the model is not Chroma1.
+    """
+    files = read_model(request, CHROMA)
+    t5 = T5Tower(
+        files.parts["text_encoder"],
+        load_t5_tokenizer(files.tokenizers.get("text_encoder")),
+        max_tokens=MAX_TOKENS,
+        masks_padding=True,
+        kept_padding=1,
+    )
+    return Chroma(
+        spec=CHROMA,
+        modules=files.parts,
+        process=flow_process_of(files.scheduler, CONVENTION),
+        scheduler=files.scheduler,
+        folder=files.folder,
+        lora_naming=naming_of("chroma1", files.parts, prediction="flow"),
+        t5=t5,
+    )
