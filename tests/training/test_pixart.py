@@ -19,7 +19,7 @@ from modules.families.parts.single_file.checkpoint import load_part_file
 from modules.families.parts.single_file.models import shipped_configs
 from modules.families.parts.single_file.moves import to_original
 from modules.families.pixart.files import MISSING_PROMPT, TRANSFORMER_FILE
-from modules.families.pixart.forward import PixArt
+from modules.families.pixart.model import PixArt
 from modules.families.pixart.settings import is_alpha
 from modules.families.pixart.spec import PIXART
 from modules.formats.lazy_tensors import lazy_state

@@ -41,7 +41,7 @@ PIXART = FamilySpec(
         PartSpec("text_encoder", "Text encoder (T5-XXL)", "text_encoder", T5_TEXT),
         PartSpec("vae", "VAE", "vae", KL_VAE, trainable=False),
     ),
-    factory=f"{_HOME}.load:load",
+    factory=f"{_HOME}.model:load",
     default_resolution_px=1024,
     size_step_px=16,
     latents=LatentSpec(channels=4, factor=8, overflows_in_float16=True),

@@ -1,4 +1,5 @@
-"""A loaded PixArt: the only code that runs its parts."""
+"""PixArt alpha and sigma: loading them from a diffusers folder or a Hugging Face repository, and running their
+parts."""
 
 from __future__ import annotations
 
@@ -11,8 +12,16 @@ from modules.data.conditioning import Conditioning
 from modules.data.inputs import NO_INPUTS
 from modules.diffusion.process import DDPMProcess
 from modules.families.parts.conditioning import visible_tokens
+from modules.families.parts.lora_names import naming_of
+from modules.families.parts.noise_process import process_of
+from modules.families.parts.read_model import read_model
 from modules.families.parts.t5_model import T5Model
-from modules.families.pixart.settings import has_size_conditions
+from modules.families.parts.t5_text import T5Tower
+from modules.families.parts.t5_tokens import load_lower_case_t5_tokenizer
+from modules.families.pixart.files import published_name
+from modules.families.pixart.settings import MAX_TOKENS, PixArtSettings, has_size_conditions
+from modules.families.pixart.spec import PIXART
+from modules.families.protocol import LoadRequest
 
 
 @dataclass(eq=False)
@@ -55,3 +64,29 @@ class PixArt(T5Model[DDPMProcess]):
         height, width = map(self.spec.latents.px, noisy_BCHW.shape[-2:])
         sides_B2[:, 0], sides_B2[:, 1] = height, width
         return {"resolution": sides_B2, "aspect_ratio": sides_B2[:, :1] / sides_B2[:, 1:]}
+
+
+def load(request: LoadRequest[PixArtSettings]) -> PixArt:
+    """Load the model with every part on the CPU and frozen.
+
+    Raises DarkroomError where a file is missing or the model is not PixArt.
+    """
+    files = read_model(request, PIXART)
+    config = files.parts["transformer"].config
+    t5 = T5Tower(
+        files.parts["text_encoder"],
+        load_lower_case_t5_tokenizer(files.tokenizers.get("text_encoder")),
+        max_tokens=request.settings.tokens_read(MAX_TOKENS - 1, config) + 1,
+        masks_padding=True,
+        kept_padding=0,
+    )
+    process = process_of(files.scheduler, name=files.name)
+    return PixArt(
+        spec=PIXART,
+        modules=files.parts,
+        process=process,
+        scheduler=files.scheduler,
+        folder=files.folder,
+        lora_naming=naming_of(published_name(config), files.parts, prediction=process.prediction_type),
+        t5=t5,
+    )
