@@ -1,5 +1,6 @@
 """Checks of what the denoiser of a run can do: its prediction type, its sizes, and what training a distilled one
-does."""
+does.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +27,9 @@ from modules.system.regular_files import read_regular
 from trainer.preflight.model import downloaded_folder, kind_of
 from trainer.preflight.passes import MALFORMED_CONFIG
 
+_MAX_CONFIG_BYTES = 1_000_000
+_MANY = 3  # times the usual number of steps
+
 
 def denoiser_config(config: Config) -> Mapping[str, Any]:
     """Return the config of the denoiser: of its own file, of the base model, or of the published model of its name.
@@ -36,10 +40,6 @@ def denoiser_config(config: Config) -> Mapping[str, Any]:
     folder = None if config.part(denoiser.name).file.strip() else downloaded_folder(config)
     architecture = architecture_of(str(folder) if folder else part_source(config, denoiser), config.family.name)
     return {} if architecture is None else architecture.configs.get(denoiser.name, {})
-
-
-_MAX_CONFIG_BYTES = 1_000_000
-_MANY = 3  # times the usual number of steps
 
 
 def problems_of_distilled(config: Config) -> Iterator[Problem]:

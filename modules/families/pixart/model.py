@@ -1,5 +1,6 @@
 """PixArt alpha and sigma: loading them from a diffusers folder or a Hugging Face repository, and running their
-parts."""
+parts.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Stable Diffusion XL: loading it from a diffusers folder, a Hugging Face repository or a single file, and running its
-parts."""
+parts.
+"""
 
 from __future__ import annotations
 
