@@ -18,7 +18,7 @@ from modules.config.schema import Config
 from modules.config.sections.general import General
 from modules.config.usage import needs_autocast
 from modules.data.datasets import Datasets
-from modules.data.hub import download
+from modules.data.hub_download import download
 from modules.rewards.user_code_file import approved_hashes
 from modules.settings.edit import replace_value
 from modules.system.devices import Device, resolve_device
