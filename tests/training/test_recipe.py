@@ -14,8 +14,8 @@ from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_image
 from tests.builders.runs import run, stop_at
 from trainer.__main__ import main
+from trainer.run_folder.payload import payload_of
 from trainer.run_folder.recipe import Recipe, read_recipe
-from trainer.run_folder.result import payload_of
 
 
 @pytest.fixture(autouse=True)

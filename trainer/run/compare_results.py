@@ -10,8 +10,8 @@ from modules.formats.headers import UnreadableFileError
 from modules.formats.safetensors_io import read_safetensors
 from modules.system.errors import DarkroomError
 from modules.system.problem import count
+from trainer.run_folder.payload import payload_of, weight_files
 from trainer.run_folder.recipe import Result
-from trainer.run_folder.result import payload_of, weight_files
 
 
 def compare_results(before: Result, now: Path) -> str:

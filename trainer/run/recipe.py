@@ -26,8 +26,8 @@ from trainer.run.machine import name_of
 from trainer.run.setup import RunSetup
 from trainer.run.threads import cpu_model
 from trainer.run_folder.fork import COMPILE_FILE, LAYOUT_FILE, origin_of
+from trainer.run_folder.payload import payload_of
 from trainer.run_folder.recipe import RECIPE_FILE, Machine, Recipe, Result, known_recipe, write_recipe
-from trainer.run_folder.result import payload_of
 
 _CHOICE_FILES = {"the memory layout": LAYOUT_FILE, "compiled blocks": COMPILE_FILE}
 _MOST_CHOICE_CHARS = 10_000

@@ -2,9 +2,6 @@
 
 The record has each file with its size and SHA-256. It proves that a run is complete, and which files belong to it: any
 other file may be at the same place.
-
-The payload of a result is the bytes of its tensors, without the metadata, which contain dates and paths. Its digest is
-the same for two results with bit-equal weights, wherever and whenever they were written.
 """
 
 from __future__ import annotations
@@ -13,15 +10,13 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from modules.formats.headers import Header, read_header
 from modules.system.atomic import copy_file, copy_folder, write_text
-from modules.system.regular_files import open_regular
 
 RESULTS_FILE = "results.json"
 
@@ -224,42 +219,3 @@ def sha256_of(file: Path) -> str:
     """Return the SHA-256 of a file, in hexadecimal. Raises OSError."""
     with file.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
-
-
-_PART_BYTES = 1 << 24
-
-
-def weight_files(result: Path) -> dict[str, Path]:
-    """Return the safetensors files of a result by their place in it: the file itself, or those of its folder.
-
-    The files of embeddings next to it belong to it.
-    """
-    inside = sorted(result.rglob("*.safetensors")) if result.is_dir() else [result]
-    files = {file.relative_to(result).as_posix() if result.is_dir() else "": file for file in inside}
-    return files | {f"embeddings/{file.name}": file for file in sorted(embeddings_folder(result).glob("*.safetensors"))}
-
-
-def payload_of(result: Path) -> tuple[int, str]:
-    """Return the number of tensors of a result, and the SHA-256 of their names, dtypes, shapes and bytes.
-
-    Raises UnreadableFileError for a file that is not valid, and OSError.
-    """
-    digest, num_tensors = hashlib.sha256(), 0
-    for place, file in weight_files(result).items():
-        header = read_header(file)
-        num_tensors += len(header.tensors)
-        for part in _parts(place, file, header):
-            digest.update(part)
-    return num_tensors, digest.hexdigest()
-
-
-def _parts(place: str, file: Path, header: Header) -> Iterator[bytes]:
-    """Yield the text that describes each tensor of a file, and its bytes, in the order of their names."""
-    with open_regular(file) as content:
-        for name, tensor in sorted(header.tensors.items()):
-            yield json.dumps([place, name, tensor.dtype, tensor.shape]).encode()
-            content.seek(tensor.start)
-            left = tensor.end - tensor.start
-            while left and (part := content.read(min(left, _PART_BYTES))):
-                left -= len(part)
-                yield part
