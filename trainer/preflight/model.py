@@ -22,8 +22,7 @@ from modules.formats.float8_scales import ADVICE
 from modules.formats.headers import UnreadableFileError, read_header
 from modules.formats.index_files import INDEX, index_file
 from modules.formats.repository import THREE_WAYS
-from modules.settings.edit import get_path, replace_value
-from modules.settings.walk import live_records
+from modules.settings.edit import get_path, live_records, replace_value
 from modules.system.paths import from_root
 from modules.system.problem import Problem, cut, with_article
 from trainer.data.hub_datasets import hub_cache_dir
