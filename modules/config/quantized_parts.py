@@ -8,6 +8,7 @@ from pathlib import Path
 
 from modules.config.schema import Config
 from modules.config.sections.quantization import quantized_layers, residual_of
+from modules.families.separate_parts import file_of_part
 from modules.families.spec import PartSpec
 from modules.quantization.registry import FORMATS, ChosenFormat
 from modules.settings.layer_filter import EVERYTHING
@@ -62,4 +63,9 @@ def quantized_parts(config: Config) -> QuantizedParts:
 def part_source(config: Config, part: PartSpec) -> str:
     """Return the file that a part is read from: its own, for a denoiser else the base model; empty without one."""
     base = config.model.base_model.strip() if part.role == "denoiser" else ""
-    return config.part(part.name).file.strip() or base
+    return own_file(config, part) or base
+
+
+def own_file(config: Config, part: PartSpec) -> str:
+    """Return the file that a part is read from in place of the base model's weights; empty without one."""
+    return file_of_part(part, config.part(part.name).file, config.model.base_model)

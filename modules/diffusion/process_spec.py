@@ -141,9 +141,8 @@ class FlowConvention:
         if scheduler.get("invert_sigmas"):
             raise DarkroomError("invert_sigmas in the model's scheduler config is not supported.")
         if not scheduler.get("use_dynamic_shifting"):
-            if "shift" not in scheduler:
-                return self
-            return replace(self, shift=ConstantShift(float(scheduler["shift"])), sample_shift=None)
+            given = scheduler.get("shift", scheduler.get("flow_shift"))  # the multistep schedulers' name
+            return self if given is None else replace(self, shift=ConstantShift(float(given)), sample_shift=None)
         published = self.shift if isinstance(self.shift, TokenShift) else TokenShift()
         shift = TokenShift(
             int(scheduler.get("base_image_seq_len", published.base_tokens)),

@@ -12,6 +12,7 @@ from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.identify import identify, identify_header
 from modules.families.parts.single_file.models import configs_of_model, original_names, shipped_configs
 from modules.families.registry import FAMILIES, files_of
+from modules.families.separate_parts import config_next_to, file_of_part
 from modules.formats.checkpoint_header import read_checkpoint_header
 from modules.formats.headers import UnreadableFileError
 from modules.system.paths import from_root
@@ -57,6 +58,9 @@ def _of_folder(folder: Path, family: str) -> Architecture:
             continue
         config = json.loads(read_regular(folder / part.name / "config.json", _MAX_CONFIG_BYTES))
         configs[part.name] = part.model.own_config(config)
+    for part in (p for p in FAMILIES[family].parts if p.published_in and p.name in lacking):
+        own = config_next_to(file_of_part(part, "", str(folder)))
+        configs[part.name] = own or shipped_configs(kind.model)[part.name]
     return Architecture(configs)
 
 

@@ -32,6 +32,7 @@ class PartSpec:
     `most_tokens` are the tokens that a text encoder reads at once, if they are fewer than the family's. `optional`:
     models may lack it, and a run may leave it out. `tokenizer` is the folder of its tokenizer, if that is not the usual
     one. One that reads the states of another text encoder names it as `reads`: captions are dropped for both at once.
+    `published_in` are the repositories of a part that its models' own may lack (`families/separate_parts.py`).
 
     `is_elsewhere`: base models need not contain it, and saved ones do not. The family reads it from the places in its
     own settings; estimates have the published config of it.
@@ -47,6 +48,7 @@ class PartSpec:
     tokenizer: str = ""
     reads: str = ""
     is_elsewhere: bool = False
+    published_in: tuple[str, ...] = ()
 
     @property
     def defaults(self) -> Mapping[str, Any]:

@@ -47,6 +47,7 @@ def test_a_familys_name_is_said_in_its_own_folder_alone() -> None:
 # Who may name a part of a family, and why: elsewhere parts have roles.
 PART_NAMERS = {
     "modules/families/flux/": "its own folder",
+    "modules/families/hidream/": "its own folder",
     "modules/families/sd/": "its own folder",
     "modules/families/sd3/": "its own folder",
     "modules/families/sdxl/": "its own folder",

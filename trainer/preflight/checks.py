@@ -51,6 +51,7 @@ from trainer.preflight.room import automatic_parts, on_card
 from trainer.preflight.run_budget import Budget, known_budget
 from trainer.preflight.sample_images import problems_of_sample_images
 from trainer.preflight.sampling_model import problems_of_sampling_model
+from trainer.preflight.separate_parts import problems_of_separate_parts
 from trainer.preflight.start_from import problems_of_start
 from trainer.preflight.training_adapter import problems_of_training_adapter
 from trainer.run_folder.backup import BackupInfo, find_backup
@@ -101,6 +102,7 @@ def check(
     problems += problems_of_distilled(config)
     trace_unknown(config, progress)  # of what the checks below estimate
     problems += problems_of_part_files(config)
+    problems += problems_of_separate_parts(config, model)
     problems += problems_of_training_adapter(config)
     problems += problems_of_sampling_model(config)
     problems += problems_of_sample_images(config)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from modules.config.quantized_parts import own_file
 from modules.config.schema import Config
 from modules.estimate.architecture import architecture_of
 from modules.families.kinds.file_kind import FileKind
@@ -54,7 +55,8 @@ def without_lacking_parts(config: Config, found: FileKind | None) -> Config:
     """Return the config without the optional parts that its base model lacks and for which it has no file."""
     if found is None or found.family != config.model.family.name:
         return config
-    for name in sorted(found.without - parts_with_files(config)):
+    optional = {part.name for part in config.family.parts if part.optional}
+    for name in sorted(optional & found.without - parts_with_files(config)):
         config = replace_value(config, f"parts.{name}.include", False)
     return config
 
@@ -175,7 +177,7 @@ def __value_at(config: Any, key: str) -> Any:
 
 def parts_with_files(config: Config) -> frozenset[str]:
     """Return the parts whose weights are in a file of their own."""
-    return frozenset(p.name for p in config.family.parts if config.part(p.name).file.strip())
+    return frozenset(p.name for p in config.family.parts if own_file(config, p))
 
 
 def downloaded_folder(config: Config) -> Path | None:
@@ -290,14 +292,16 @@ def _diffusers_folder(
             remedy="family" if other else "",
         )
         return
-    tokenizers = () if spec.text.ships_vocabulary or not is_whole else spec.tokenizers.values()
-    if missing := [tokenizer for tokenizer in tokenizers if kind_of(folder / tokenizer) != "folder"]:
+    apart = {p.name for p in spec.parts if p.published_in} & identify(folder).without
+    tokenizers = {} if spec.text.ships_vocabulary or not is_whole else spec.tokenizers
+    needed = [tokenizer for name, tokenizer in tokenizers.items() if name not in apart]
+    if missing := [tokenizer for tokenizer in needed if kind_of(folder / tokenizer) != "folder"]:
         yield Problem(
             "model.base_model",
             f"{name} is incomplete: its {missing[0]} is missing.",
             advice="Download or copy the model again.",
         )
-    for part in spec.in_base_model.parts if is_whole else ():
+    for part in (p for p in spec.in_base_model.parts if is_whole and p.name not in apart):
         if reason := why_incomplete(folder / part.name, has_weights=part.name not in elsewhere):
             yield Problem(
                 "model.base_model",

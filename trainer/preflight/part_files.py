@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from modules.config.quantized_parts import part_source, quantized_parts
+from modules.config.quantized_parts import own_file, part_source, quantized_parts
 from modules.config.schema import Config
 from modules.estimate.architecture import architecture_of
 from modules.families.kinds.file_kind import FileKind
@@ -36,6 +36,8 @@ from modules.system.problem import Problem, cut, with_article
 from trainer.preflight.model import problems_of_model
 from trainer.preflight.passes import MALFORMED_CONFIG, passes_of
 
+_PERMUTED = "llama"  # llama.cpp's architecture whose queries and keys it stores in another order, for its rotations
+
 
 def path_of(part: PartSpec) -> str:
     """Return the path of the setting with a part's file."""
@@ -48,7 +50,7 @@ def problems_of_part_files(config: Config) -> Iterator[Problem]:
     The file of a VAE is checked with the model.
     """
     for part in config.family.parts:
-        name = config.part(part.name).file.strip()
+        name = own_file(config, part)
         if part.role == "vae":
             continue
         if name:
@@ -91,6 +93,9 @@ def _refusal(
         return Problem(path, message, advice="Choose one of the base model's family.")
     if found.problem:
         return Problem(path, f"{shown} {found.problem}", advice=ADVICE)
+    if header.container == "gguf" and header.metadata.get("general.architecture") == _PERMUTED:
+        message = f"{shown} is the GGUF file of a Llama or a Mistral, which has its queries and keys in another order."
+        return Problem(path, message, advice="Choose a .safetensors file.")
     if header.container == "gguf" and (unreadable := sorted(set(header.dtypes.values()) - READABLE)):
         message = f"{shown} contains weights in {', '.join(unreadable)}, which is not supported."
         return Problem(path, message, advice="Choose a file in Q8_0, Q6_K, Q5_K or Q4_K.")

@@ -25,6 +25,7 @@ from modules.families.parts.circular_padding import pad_circularly
 from modules.families.parts.single_file.packed_weights import PackedWeights, packed_weights
 from modules.families.protocol import NONE_LATER, LayersReadLater, LoadRequest, ModelFamily, Part, StaysPacked
 from modules.families.registry import FAMILIES
+from modules.families.separate_parts import file_of_part
 from modules.families.settings import FamilySettings
 from modules.families.spec import VARIANT_LABELS, FamilySpec
 from modules.quantization.linear import quantize_layers
@@ -108,7 +109,9 @@ def load_family(
             model.base_model,
             model.family,
             dtypes={p.name: dtype_of(quantized.plain_dtype(p.name, part_of(p.name).dtype)) for p in spec.parts},
-            part_files={p.name: file for p in spec.parts if (file := part_of(p.name).file.strip())},
+            part_files={
+                p.name: file for p in spec.parts if (file := file_of_part(p, part_of(p.name).file, model.base_model))
+            },
             stays_packed=_stays_packed(quantized),
             read_later=_read_later(quantized) if before_quantizing is None else NONE_LATER,
             without_weights=without_weights,

@@ -24,7 +24,7 @@ class CaptionDropout:
     third: float | None = None
 
 
-_ALL = frozenset({0, 1, 2})  # no family has more text encoders
+_ALL = frozenset({0, 1, 2, 3})  # no family has more text encoders
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ def _draw_dropped(dropout: CaptionDropout, use: CaptionUse, generator: random.Ra
     """Return the indices of the text encoders whose caption is dropped; all where there is one draw for all."""
     is_first = dropout.first > 0 and generator.random() < dropout.first
     dropped = {0} if is_first else set()
-    for index, own in ((1, dropout.second), (2, dropout.third)):
+    for index, own in ((1, dropout.second), (2, dropout.third), (3, None)):
         other = random.Random(
             derive_seed(use.run_seed, f"caption dropout {index + 1}", use.epoch, use.example, use.repeat)
         )

@@ -13,6 +13,7 @@ from modules.families.kinds.file_kind import WITHOUT, FileKind, Prediction
 from modules.families.kinds.record import FileKindSpec, Loads, loads_whole
 from modules.families.published import ALL_PROGRAMS, FamilyFiles, FolderFacts
 from modules.families.registry import FAMILIES, files_of, published
+from modules.families.spec import PartSpec
 from modules.formats.checkpoint_header import CheckpointHeader
 from modules.formats.headers import UnreadableFileError, over_limit, read_header
 from modules.formats.index_files import INDEX_FILES
@@ -65,8 +66,8 @@ def _of_family(folder: Path, index: dict[str, Any], pipeline: str, files: Family
     variant = files.pipelines[pipeline] or files.variants.get(_whole(denoiser.get("in_channels")), "")
     zero_snr = bool(scheduler.get("rescale_betas_zero_snr", False))
     facts = {"layout": "diffusers", "pipeline": pipeline}
-    absent = [p.name for p in spec.parts if _is_left_out(index, p.name)]
-    if without := [p.name for p in spec.parts if p.optional and p.name in absent]:
+    absent = [p.name for p in spec.parts if _is_left_out(index, p.name) or _is_apart(folder, p)]
+    if without := [p.name for p in spec.parts if (p.optional or p.published_in) and p.name in absent]:
         facts[WITHOUT] = ", ".join(without)
     wanted = [p.name for p in spec.in_base_model.parts if p.name not in absent]
     if lacks := [p for p in wanted if next(_weights(folder / p), None) is None]:
@@ -88,6 +89,11 @@ def _is_left_out(index: dict[str, Any], part: str) -> bool:
     """Return whether the index marks the part as absent, by an entry without a class."""
     entry = index.get(part)
     return isinstance(entry, list) and bool(entry) and entry[0] is None
+
+
+def _is_apart(folder: Path, part: PartSpec) -> bool:
+    """Return whether a part that is published apart from its model is not in the model's folder."""
+    return bool(part.published_in) and not (folder / part.name / "config.json").is_file()
 
 
 def _without_index(folder: Path) -> FileKind:

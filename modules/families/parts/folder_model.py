@@ -80,14 +80,16 @@ def write_folder(
     """Write a model as a diffusers folder. `tokenizers_from` is the model's own folder, whose tokenizers are copied;
     those that it does not have are CLIP's, which the program contains. Facts in its index are kept.
 
-    `metadata`, as in a single file of the model, is stored in the denoiser's header.
+    `metadata`, as in a single file of the model, is stored in the denoiser's header. Parts that are published apart
+    from the model are written if the model's own folder has them.
 
     Raises DarkroomError where a tensor is missing, unknown or not finite (`advice` is for the last); an existing folder
     is left unchanged then.
     """
     record = published(traits.model)
     known = layouts(traits.model, configs)
-    parts = [p for p in FAMILIES[record.family].in_base_model.parts if p.name in {**known, **states}]
+    wanted = (p for p in FAMILIES[record.family].in_base_model.parts if p.name in {**known, **states})
+    parts = [p for p in wanted if not (p.published_in and _lacks_tokenizer(p, tokenizers_from))]
     named = {part.name: file_state(part.model, states.get(part.name, {})) for part in parts}
     for name, layout in known.items():
         require_keys(FAMILIES[record.family].part_labels[name], {s.key for s in layout.slots}, named[name])
@@ -161,6 +163,10 @@ def _write_scheduler(folder: Path, config: Mapping[str, Any], traits: Checkpoint
     _write_json(folder / "scheduler" / "scheduler_config.json", changed)
 
 
+def _lacks_tokenizer(part: PartSpec, folder: Path | None) -> bool:
+    return folder is None or not (folder / part.tokenizer_folder).is_dir()
+
+
 def _write_tokenizer(folder: Path, source: Path | None, *, pads_with_bang: bool) -> None:
     if source is not None and (source / folder.name).is_dir():
         shutil.copytree(source / folder.name, folder)
@@ -195,7 +201,7 @@ def _index(
             settings = read_json(folder, tokenizer, "tokenizer_config.json")
             index[tokenizer] = ["transformers", settings.get("tokenizer_class", "CLIPTokenizer")]
     for part in FAMILIES[record.family].parts:
-        if part.optional and part.name not in index:  # as diffusers marks what a pipeline lacks
+        if (part.optional or part.published_in) and part.name not in index:  # as diffusers marks what a pipeline lacks
             index |= {part.name: [None, None], part.tokenizer_folder: [None, None]}
     index["scheduler"] = ["diffusers", configs["scheduler"].get("_class_name", "DDIMScheduler")]
     facts = {**record.index, **record.variant_index.get(traits.variant, {})}

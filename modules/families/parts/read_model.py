@@ -26,6 +26,7 @@ from modules.families.parts.single_file.denoiser_file import config_in_file, par
 from modules.families.parts.single_file.models import configs_of_model
 from modules.families.protocol import NONE_LATER, LayersReadLater, LoadRequest, read_with_part
 from modules.families.registry import published
+from modules.families.separate_parts import advice_for, config_next_to, lack_of
 from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec, PartSpec
 from modules.formats.checkpoint_header import read_checkpoint_header
@@ -64,7 +65,7 @@ def read_model(request: LoadRequest[FamilySettings], spec: FamilySpec) -> ModelF
 
 
 def _read_base(
-    request: LoadRequest[FamilySettings], spec: FamilySpec, kind: FileKind | None, elsewhere: Collection[str]
+    request: LoadRequest[FamilySettings], spec: FamilySpec, kind: FileKind | None, elsewhere: Mapping[str, str]
 ) -> ModelFiles:
     """Return the base model, which has a `kind` if it is a file.
 
@@ -74,22 +75,28 @@ def _read_base(
     unread = {*request.without_weights, *elsewhere}
     dtypes = _dtypes_to_read(request, spec)
     if kind is not None and kind.is_denoiser:
-        return _read_denoiser_alone(request, spec, kind, unread)
+        return _read_denoiser_alone(request, spec, kind, unread, elsewhere)
     if kind is not None:
-        spec = spec.without(kind.without - set(elsewhere))
+        spec = spec.without(kind.without - elsewhere.keys())
         files = _read_single_file(path, kind, name, spec, dtypes, without_weights=unread, read_later=request.read_later)
         return files if spec.text.ships_vocabulary else replace(files, tokenizers=_tokenizers(request, spec, kind))
     parts = [p.name for p in spec.parts if p.name not in unread]
     folder = _locate(request, name, parts)
     found = identify(folder)
-    files = read_folder(
-        folder, name, spec.without(found.without), dtypes, without_weights=unread, read_later=request.read_later
-    )
-    return _with_published_parts(request, files, found, spec, found.without & set(elsewhere))
+    for part in (p for p in spec.parts if p.published_in and p.name in found.without - elsewhere.keys()):
+        raise DarkroomError(lack_of(part, name), advice=advice_for(part))
+    there = replace(spec, parts=tuple(p for p in spec.parts if p.name not in found.without))
+    files = read_folder(folder, name, there, dtypes, without_weights=unread, read_later=request.read_later)
+    lacking = {name: elsewhere[name] for name in found.without if name in elsewhere}
+    return _with_published_parts(request, files, found, spec, lacking)
 
 
 def _read_denoiser_alone(
-    request: LoadRequest[FamilySettings], spec: FamilySpec, kind: FileKind, unread: Collection[str]
+    request: LoadRequest[FamilySettings],
+    spec: FamilySpec,
+    kind: FileKind,
+    unread: Collection[str],
+    elsewhere: Mapping[str, str],
 ) -> ModelFiles:
     """Return the configs of a model whose base model is a file with the denoiser alone; the other parts have files.
 
@@ -107,7 +114,7 @@ def _read_denoiser_alone(
     parts = {p.name: empty_part(load_factory(p.model_class), configs[p.name]) for p in spec.parts}
     if spec.text.ships_vocabulary:
         return ModelFiles(name, parts, configs["scheduler"], tokenizers={})
-    tokenizers = _tokenizers(request, spec, kind)
+    tokenizers = {**_tokenizers(request, spec, kind), **_tokenizers_next_to(spec, elsewhere)}
     return ModelFiles(name, parts, configs["scheduler"], tokenizers, next(iter(tokenizers.values())).parent)
 
 
@@ -124,15 +131,29 @@ def _tokenizers(request: LoadRequest[FamilySettings], spec: FamilySpec, kind: Fi
 
 
 def _with_published_parts(
-    request: LoadRequest[FamilySettings], files: ModelFiles, kind: FileKind, spec: FamilySpec, names: Collection[str]
+    request: LoadRequest[FamilySettings],
+    files: ModelFiles,
+    kind: FileKind,
+    spec: FamilySpec,
+    lacking: Mapping[str, str],
 ) -> ModelFiles:
-    """Return the files of a folder's model with parts that it lacks: config and tokenizer are the published model's."""
-    if not names:
+    """Return the files of a folder's model with parts that it lacks, which have files of their own: the config is the
+    published model's, and so is the tokenizer, unless the part is published apart.
+    """
+    if not lacking:
         return files
     configs = published(kind.model).shipped_configs()
-    added = {p.name: empty_part(load_factory(p.model_class), configs[p.name]) for p in spec.parts if p.name in names}
-    tokenizers = {} if spec.text.ships_vocabulary else _tokenizers(request, spec, kind)
+    configs |= {p.name: own for p in spec.parts if p.published_in and (own := config_next_to(lacking.get(p.name, "")))}
+    added = {p.name: empty_part(load_factory(p.model_class), configs[p.name]) for p in spec.parts if p.name in lacking}
+    tokenizers = _tokenizers_next_to(spec, lacking)
+    if not spec.text.ships_vocabulary and lacking.keys() - tokenizers.keys():
+        tokenizers |= _tokenizers(request, spec, kind)
     return replace(files, parts={**files.parts, **added}, tokenizers={**tokenizers, **files.tokenizers})
+
+
+def _tokenizers_next_to(spec: FamilySpec, files: Mapping[str, str]) -> dict[str, Path]:
+    """Return the folders of the files of parts that are published apart from their model, with their tokenizers."""
+    return {p.name: from_root(files[p.name]).parent for p in spec.parts if p.published_in and p.name in files}
 
 
 def _locate(request: LoadRequest[FamilySettings], name: str, parts: Sequence[str]) -> Path:

@@ -48,11 +48,13 @@ _MODELS: Mapping[str, tuple[str, str]] = {
     "SANA": ("sana", "text_to_image"),
     "ERNIE": ("ernie_image", "text_to_image"),
     "STABLE_CASCADE_1": ("stable_cascade", "text_to_image"),
+    "HI_DREAM_FULL": ("hidream", "text_to_image"),
 }
 _KLEIN = "klein"
 _FLUX2 = ("flux2", "flux2_klein")
 _T5_TOKENS = 77  # OneTrainer's default
 _WITH_TWO_CLIPS = ("sdxl", "sd3")
+_WITH_T5_LAST = ("sd3", "hidream")  # T5 is their third text encoder
 _LORA_FORMATS = {
     "KOHYA_LORA": "kohya",
     "LEGACY_LORA": "kohya",
@@ -113,8 +115,10 @@ def model_of(rest: Tree, result: Tree, notes: Notes) -> None:
         move(rest, result, "dynamic_timestep_shifting", "training.noise.dynamic_shift")
     elif family_of(result) == "sd3":
         put(result, "model.text_tokens", _T5_TOKENS)
-        if rest.get("text_encoder_3_layer_skip", 0) == 0:  # T5 has no clip skip here
-            rest.pop("text_encoder_3_layer_skip", None)
+    if family_of(result) in _WITH_T5_LAST:
+        for key in ("text_encoder_3_layer_skip", "text_encoder_4_layer_skip"):
+            if rest.get(key, 0) == 0:  # T5 and Llama have no clip skip here
+                rest.pop(key, None)
     move_all(rest, result, _PLAIN)
     _second_clip_skip(rest, result)
     choose(rest, result, "output_dtype", "output.dtype", OUTPUT_DTYPES, notes)
@@ -202,13 +206,19 @@ def _format(rest: Tree, result: Tree, notes: Notes) -> None:
 
 # OneTrainer's parts of the model, and their quantization.
 
-_PARTS = ("unet", "transformer", "prior", "text_encoder", "text_encoder_2", "text_encoder_3", "vae")
+_PARTS = ("unet", "transformer", "prior", "text_encoder", "text_encoder_2", "text_encoder_3", "text_encoder_4", "vae")
 _TRANSFORMER, _PRIOR = "transformer", "prior"
-_LATER = (_TRANSFORMER, _PRIOR, "text_encoder_3")  # of families that their files of Stable Diffusion only name
+# Their files of Stable Diffusion only name these.
+_LATER = (_TRANSFORMER, _PRIOR, "text_encoder_3", "text_encoder_4")
 _CASCADE = "stable_cascade"
 _PUBLISHED = (
     "huggingface.co/stabilityai/stable-cascade/"  # the published file of the encoder is in the decoder's folder
 )
+_DROPOUTS = {
+    "text_encoder": "data.caption_dropout",
+    "text_encoder_2": "data.caption_dropout_2",
+    "text_encoder_3": "data.caption_dropout_3",
+}
 _OF_PARTS = ("train", "learning_rate", "train_embedding", "offload_fraction")
 _OPTIONAL = {"sd3": ("text_encoder", "text_encoder_2", "text_encoder_3")}  # with a switch to leave them out (`include`)
 
@@ -241,12 +251,10 @@ def _part(name: str, given: Tree, result: Tree, notes: Notes, steps_per_update: 
     part["offload_activations"] = given.pop("activation_offloading", False)
     default = (30, "EPOCH") if name.startswith("text_encoder") else (0, "NEVER")
     part["stop_after"] = every(given, "stop_training_after", steps_per_update, default, notes, f"{where}.stop_after")
-    if name == "text_encoder":
-        move(given, result, "dropout_probability", "data.caption_dropout")
-    elif name == "text_encoder_2":
-        move(given, result, "dropout_probability", "data.caption_dropout_2")
-    elif name == "text_encoder_3":
-        move(given, result, "dropout_probability", "data.caption_dropout_3")
+    if name in _DROPOUTS:
+        move(given, result, "dropout_probability", _DROPOUTS[name])
+    elif name == "text_encoder_4":
+        _llama(given, part, result)
     elif name == "vae":
         _vae(given, part, result)
     elif name in (_TRANSFORMER, _PRIOR):
@@ -255,7 +263,7 @@ def _part(name: str, given: Tree, result: Tree, notes: Notes, steps_per_update: 
             move(given, result, "guidance_scale", "model.guidance")
         if family_of(result) == "flux2_klein":
             given.pop("guidance_scale", None)  # it has no such input
-        if family_of(result) in ("flux", "sd3", *_FLUX2):
+        if family_of(result) in ("flux", *_WITH_T5_LAST, *_FLUX2):
             _mask(given, notes)
     return part
 
@@ -286,6 +294,13 @@ def _place(given: Tree, result: Tree, name: str) -> None:
     given.pop("model_name", None)
 
 
+def _llama(given: Tree, part: Tree, result: Tree) -> None:
+    """Convert where a fourth text encoder is, whose captions are dropped together with the first one's here."""
+    move(given, part, "model_name", "file")
+    if given.get("dropout_probability", 0.0) == result["data"].get("caption_dropout", 0.0):
+        given.pop("dropout_probability", None)
+
+
 def _mask(given: Tree, notes: Notes) -> None:
     """Report a mask of the padding, which these models attend to."""
     if given.get("attention_mask") is True:
@@ -297,10 +312,10 @@ def _mask(given: Tree, notes: Notes) -> None:
 
 def _further_caption_dropout(result: Tree) -> None:
     """Theirs is set for each text encoder; ours for the second and the third only if it differs from the first."""
-    data, has_two = result["data"], family_of(result) in _WITH_TWO_CLIPS
+    data, has_two = result["data"], family_of(result) in {*_WITH_TWO_CLIPS, *_WITH_T5_LAST}
     first = data.get("caption_dropout", 0.0)
     second = data.pop("caption_dropout_2", 0.0 if has_two else first)
-    third = data.pop("caption_dropout_3", 0.0 if family_of(result) == "sd3" else first)
+    third = data.pop("caption_dropout_3", 0.0 if family_of(result) in _WITH_T5_LAST else first)
     if second != first and (has_two or second):
         data["caption_dropout_2"] = second
     if third != first:

@@ -1,0 +1,1 @@
+"""HiDream I1: a flow-matching transformer with a mixture of experts, and four text encoders (HiDream.ai, 2025)."""

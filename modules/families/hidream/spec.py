@@ -1,0 +1,83 @@
+"""HiDream I1 (HiDream.ai 2025): rectified flow in a transformer of double and single blocks with experts.
+
+Two CLIPs with more positions than usual, T5-XXL and Llama 3.1 8B read the prompts; Meta publishes Llama apart from the
+model. Dev and Fast were distilled from Full, for few steps without guidance. The VAE is FLUX.1's.
+"""
+
+from __future__ import annotations
+
+from modules.diffusion.process_spec import ConstantShift, FlowConvention, flow_matching
+from modules.families.distilled import DistilledSpec
+from modules.families.hidream.settings import USUAL_TOKENS, HiDreamSettings
+from modules.families.model_class import LargerModel, ModelClass
+from modules.families.parts.part_classes import CLIP_TEXT_WITH_PROJECTION, KL_VAE, T5_TEXT, t5_prompts
+from modules.families.spec import FamilySpec, LatentSpec, PartSpec
+from modules.settings.layer_filter import LayerFilter
+
+_HOME = "modules.families.hidream"
+_LLAMA = "transformers.models.llama.modeling_llama"
+_BLOCK = r"^(double|single)_stream_blocks\.\d+\."
+
+TRANSFORMER = ModelClass(
+    f"{_HOME}.transformer:HiDreamImageTransformer2DModel",
+    ("diffusers.models.transformers.transformer_hidream_image:HiDreamBlock",),
+    f"{_HOME}.traced_passes:transformer_passes",
+    layers={
+        "attention_mlp": LayerFilter((rf"{_BLOCK}block\.(attn1|ff_i|ff_t)\.",), is_regex=True),
+        "attention": LayerFilter((rf"{_BLOCK}block\.attn1\.",), is_regex=True),
+        "blocks": LayerFilter((_BLOCK,), is_regex=True),
+    },
+    # The embeddings of time, prompt and image, the gates of the experts, and the output: small, and sensitive. The
+    # modulations of the blocks and the projections of Llama's layers are a sixth of the weights.
+    never_quantized=frozenset({"t_embedder", "p_embedder", "x_embedder", "gate", "final_layer"}),
+    library="diffusers",
+    work=2.5,  # of four experts two compute a token
+)
+LLAMA = ModelClass(
+    f"{_LLAMA}:LlamaModel",
+    (f"{_LLAMA}:LlamaDecoderLayer",),
+    "modules.families.parts.traced_passes:text_passes",
+    inside=LargerModel(config_key="text_config", prefix=r"^model\.", others=r"(^|\.)lm_head\."),
+    is_large=True,
+)
+CONVENTION = FlowConvention(output_sign=-1, time_input="1000 sigma", shift=ConstantShift(3.0), sample_grid="scheduler")
+HIDREAM = FamilySpec(
+    name="hidream",
+    label="HiDream I1",
+    settings=HiDreamSettings,
+    parts=(
+        PartSpec("transformer", "Transformer", "denoiser", TRANSFORMER),
+        PartSpec("text_encoder", "Text encoder 1 (CLIP-L)", "text_encoder", CLIP_TEXT_WITH_PROJECTION, trainable=False),
+        PartSpec(
+            "text_encoder_2", "Text encoder 2 (CLIP-G)", "text_encoder", CLIP_TEXT_WITH_PROJECTION, trainable=False
+        ),
+        PartSpec("text_encoder_3", "Text encoder 3 (T5-XXL)", "text_encoder", T5_TEXT, trainable=False),
+        PartSpec(
+            "text_encoder_4",
+            "Text encoder 4 (Llama 3.1 8B)",
+            "text_encoder",
+            LLAMA,
+            trainable=False,
+            published_in=("meta-llama/Llama-3.1-8B-Instruct", "meta-llama/Meta-Llama-3.1-8B-Instruct"),
+        ),
+        PartSpec("vae", "VAE", "vae", KL_VAE, trainable=False),
+    ),
+    factory=f"{_HOME}.load:load",
+    default_resolution_px=1024,
+    size_step_px=16,
+    latents=LatentSpec(channels=16, factor=8, overflows_in_float16=True),
+    text=t5_prompts(USUAL_TOKENS, encoder="text_encoder_3"),
+    files=f"{_HOME}.files:FILES",
+    pipelines=("HiDreamImagePipeline",),
+    process=flow_matching(CONVENTION),
+    sample_guidance=5.0,
+    distilled=DistilledSpec(
+        ("dev", "fast"),
+        "Train on HiDream I1 Full, and use the result with Dev or Fast; all have the same layers. Training a distilled "
+        "model directly undoes its distillation: its samples will need more steps and guidance. Dev is sampled in 28 "
+        "steps, Fast in 16, both with a guidance of 1.",
+        steps=28,
+    ),
+    released="2025-04",
+    ai_toolkit=("hidream",),
+)
