@@ -209,7 +209,7 @@ MEMORY: dict[str, dict[str, Any]] = {
 @pytest.mark.daily(1)
 @pytest.mark.parametrize("memory", MEMORY)
 def test_it_works_with_what_saves_memory(
-    memory: str, config: Config, plain: Ran, with_adapter: Ran, adapter: Path
+    memory: str, config: Config, plain: Ran, with_adapter: Ran, adapter: Path, layers: Layers
 ) -> None:
     """It is merged before quantizing, and its share of the samples is taken away: they are nearly those without it."""
     tree = encode(laid_over(config, {"model": {"training_adapter": str(adapter)}}))
@@ -217,7 +217,8 @@ def test_it_works_with_what_saves_memory(
     quantized = {key: value for key, value in MEMORY[memory].items() if key != "adapter"}
     expected = generate_samples(laid_over(config, quantized), None)
     off = np.mean([np.abs(a - np.asarray(b, int)).mean() for a, b in zip(images_of(ran), expected, strict=False)])
-    assert off < {"nfloat4": 16, "bfloat16": 2}.get(memory, 1)
+    chooses = any(".experts." in path for path in layers)  # rounding lets some tokens choose other experts
+    assert off < {"nfloat4": 16, "bfloat16": 2}.get(memory, 1) * (2 if chooses else 1)
     loss, merged, without = (validated(each)[0] for each in (ran, with_adapter, plain))
     assert abs(loss - merged) < (1.1 if memory == "nfloat4" else 1) * abs(loss - without)
 
@@ -441,7 +442,8 @@ def test_sampling_models_that_do_not_fit_are_refused_before_loading(
     shutil.copytree(other_model, deeper)
     settings = json.loads((deeper / DENOISER / "config.json").read_text())
     depth = next(key for key in settings if key in ("n_layers", "num_layers"))
-    (deeper / DENOISER / "config.json").write_text(json.dumps({**settings, depth: settings[depth] + 1}))
+    of_blocks = {key: [*settings[key], 0] for key in settings if key == "llama_layers"}  # one entry for each block
+    (deeper / DENOISER / "config.json").write_text(json.dumps({**settings, depth: settings[depth] + 1, **of_blocks}))
     assert "has another architecture than the base model" in refused(deeper)
     assert "A fine-tune cannot be sampled" in refused(other_model, training={"trains": "full"})
 
