@@ -17,14 +17,14 @@ class ModuleCopies:
         file = io.BytesIO()
         pickler = _Pickler(file)
         pickler.dump(module)
-        self._objects, self._tensors = file.getvalue(), [tensor.clone() for tensor in pickler.tensors.values()]
+        self._objects, self.tensors = file.getvalue(), [tensor.clone() for tensor in pickler.tensors.values()]
         self._are_parameters = [isinstance(tensor, nn.Parameter) for tensor in pickler.tensors.values()]
 
     def make(self) -> Any:
         """Return a copy, which shares nothing with the others."""
         tensors = [
             nn.Parameter(tensor.detach().clone(), tensor.requires_grad) if is_parameter else tensor.clone()
-            for tensor, is_parameter in zip(self._tensors, self._are_parameters, strict=True)
+            for tensor, is_parameter in zip(self.tensors, self._are_parameters, strict=True)
         ]
         return _Unpickler(io.BytesIO(self._objects), tensors).load()
 
