@@ -253,7 +253,7 @@ def test_a_fine_tune_is_saved_without_the_llama_of_another_folder(
 def test_dev_and_fast_are_distilled(config: Config, name: str, is_distilled: bool) -> None:
     problems = check(laid_over(config, {"model": {"base_model": f"HiDream-ai/HiDream-I1-{name}"}})).problems
     assert any("seems to be a distilled model" in p.message for p in problems) is is_distilled
-    assert FILE in {p.path for p in problems if p.severity == "error"}, "none of these repositories has Llama"
+    assert FILE in {p.path for p in problems if p.severity == "warning"}, "none of these repositories has Llama"
 
 
 @pytest.mark.parametrize(("scheduler", "shift"), [({"flow_shift": 3.0}, 3.0), ({"shift": 6.0}, 6.0), ({}, 3.0)])

@@ -11,7 +11,7 @@ from modules.families.registry import files_of
 from modules.families.separate_parts import advice_for, lack_of
 from modules.families.spec import PartSpec
 from modules.system.paths import from_root
-from modules.system.problem import Problem, cut
+from modules.system.problem import Problem, Severity, cut
 from trainer.preflight.part_files import path_of
 
 
@@ -23,7 +23,8 @@ def problems_of_separate_parts(config: Config, found: FileKind | None) -> Iterat
             if not (from_root(name) / part.tokenizer_folder).is_dir():
                 yield from _without_tokenizer(part, file)
         elif part.name in found.without if found is not None else _is_by_publisher(config, name):
-            yield Problem(path_of(part), lack_of(part, cut(name, max_chars=200)), advice=advice_for(part))
+            severity: Severity = "warning" if found is None else "error"  # a repository that is not here yet
+            yield Problem(path_of(part), lack_of(part, cut(name, max_chars=200)), severity, advice_for(part))
 
 
 def _is_by_publisher(config: Config, repository: str) -> bool:
