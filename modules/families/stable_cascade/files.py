@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from modules.families.kinds.file_kind import FileKind
@@ -31,7 +32,12 @@ _NAMING_ROWS: Mapping[str, Row] = dict.fromkeys(
 
 def _targets(configs: Configs) -> AdapterTargets:
     text = clip_targets("text_encoder", configs["text_encoder"], "lora_prior_te_", has_projection=True)
-    return AdapterTargets.of((*prior_targets(configs["prior"]), *text))
+    targets = AdapterTargets.of((*prior_targets(configs["prior"]), *text))
+    # clip_g of ComfyUI's names, elsewhere the second text encoder, is the only one here.
+    of_clip_g = {
+        ("text_encoder_2", path): found for (part, path), found in targets.by_name.items() if part == "text_encoder"
+    }
+    return replace(targets, by_name={**targets.by_name, **of_clip_g})
 
 
 _MODEL = PublishedModel(
@@ -44,7 +50,6 @@ _MODEL = PublishedModel(
     adapter_targets=_targets,
     configs=Path(__file__).parent / "configs" / "stable_cascade",
     comfy_encoders={"text_encoder": "clip_g"},
-    repository="stabilityai/stable-cascade-prior",
     pipelines={"": "StableCascadePriorPipeline"},
     index={"image_encoder": [None, None], "feature_extractor": [None, None], "resolution_multiple": 42.67},
     single_file=SingleFile(

@@ -119,6 +119,7 @@ PRIOR_FILE = DenoiserFile(
     layout=_layout,
     original_names=partial(prefixed_names, mark="clip_txt_pooled_mapper."),
     marks=(".clip_txt_mapper.",),
-    diffusers_marks=("clip_img_mapper.",),
+    # Only attention has other names there, which is the third of three blocks in the models of both sizes.
+    diffusers_marks=("down_blocks.0.2.attention.to_q.",),
     diffusers_prefixes=(f"{_PART}.", DENOISER_PREFIX, "diffusion_model."),
 )

@@ -62,7 +62,8 @@ def to_scaled_float8(model: str, configs: Configs, tensors: Mapping[str, LazyTen
     for slot in layout.slots:
         name = f"{layout.prefix}{slot.original}"
         shape = tensors[name].shape
-        takes = len(shape) == 2 and takes_float8(slot.key, shape, part.model.never_quantized)
+        is_weight = len(shape) == 2 and name.endswith(".weight")  # not in_proj_weight: no program looks for its scale
+        takes = is_weight and takes_float8(slot.key, shape, part.model.never_quantized)
         matrices[name] = matrices.get(name, True) and takes
     mark, num_values = mark_of_scales(layout.prefix, exact_products=part.model.overflows_in_float16)
     written = in_scaled_float8(tensors, {name for name, takes in matrices.items() if takes})
