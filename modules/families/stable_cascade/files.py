@@ -12,7 +12,7 @@ from modules.families.parts.single_file.detect import denoiser_kind
 from modules.families.parts.single_file.record import SingleFile
 from modules.families.published import Configs, FamilyFiles, PublishedModel
 from modules.families.stable_cascade.unet_file import PRIOR_FILE, prior_targets
-from modules.formats.adapter_targets import AdapterTargets
+from modules.formats.adapter_targets import AdapterTargets, name_of
 from modules.formats.checkpoint_header import CheckpointHeader
 from modules.formats.program_table import RAW_PEFT, SGM_NAMES, UNMEASURED, Row, none
 
@@ -33,10 +33,10 @@ _NAMING_ROWS: Mapping[str, Row] = dict.fromkeys(
 def _targets(configs: Configs) -> AdapterTargets:
     text = clip_targets("text_encoder", configs["text_encoder"], "lora_prior_te_", has_projection=True)
     targets = AdapterTargets.of((*prior_targets(configs["prior"]), *text))
-    # clip_g of ComfyUI's names, elsewhere the second text encoder, is the only one here.
-    of_clip_g = {
-        ("text_encoder_2", path): found for (part, path), found in targets.by_name.items() if part == "text_encoder"
-    }
+    # clip_g in ComfyUI's names, elsewhere the second text encoder, is the only one here.
+    part_of_clip_g, _ = name_of("text_encoders.clip_g.")
+    of_text = {path: found for (part, path), found in targets.by_name.items() if part == "text_encoder"}
+    of_clip_g = {(part_of_clip_g, path): found for path, found in of_text.items()}
     return replace(targets, by_name={**targets.by_name, **of_clip_g})
 
 
