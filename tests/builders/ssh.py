@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -76,7 +77,8 @@ def ssh_server(folder: Path, machine: Path, environment: dict[str, str]) -> Iter
         f"StrictModes no\nUsePAM no\nPasswordAuthentication no\nPermitRootLogin yes\nPidFile none\nMaxStartups 50\n"
         f"SetEnv {variables}\n"
     )
-    remote = Remote("box", "127.0.0.1", port, key_file=str(folder / "user"), folder=str(machine), python=sys.executable)
+    key_file, python = str(folder / "user"), shlex.quote(sys.executable)  # a command, as in: conda run -n NAME python
+    remote = Remote("box", "127.0.0.1", port, key_file=key_file, folder=str(machine), python=python)
     server = Server(folder, port, remote, _serve(folder, port))
     try:
         yield server

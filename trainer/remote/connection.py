@@ -193,9 +193,10 @@ _WANTS_USER = (
         "Make it readable by you alone: chmod 600 {key}",
     ),
     (
-        r"python\S*: (command )?not found|not found: \S*python|No such file or directory.*python|python.*No such file",
+        r"python\S*: (command )?not found|not found: \S*python|No such file or directory.*python|python.*No such file"
+        r"|line \d+: .*(not found|No such file)",
         "{name} has no Python at {python}.",
-        "Install Python 3.11 or newer there, or name another one with --python.",
+        "Install Python 3.11 or newer there, or name another one with --python, a path with spaces in quotation marks.",
     ),
 )
 
