@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -41,6 +42,37 @@ def tree_of(folder: Path, **contents: bytes) -> Tree:
         (folder / name).write_bytes(content)
     files = [SentFile(name, folder / name, len(content), 1) for name, content in contents.items()]
     return Tree(tuple(files))
+
+
+class Nearby:
+    """A connection to an agent of this process."""
+
+    def __init__(self, folder: Path) -> None:
+        self._agent = agent.Agent(str(folder))
+
+    def call(self, request: str, content: bytes = b"", **arguments: Any) -> tuple[Any, bytes]:
+        answer: tuple[Any, bytes] = getattr(self._agent, request)(content, **arguments)
+        return answer
+
+
+@pytest.mark.parametrize("is_free", [True, False])
+def test_nothing_but_the_result_is_put_next_to_it(tmp_path: Path, is_free: bool) -> None:
+    there, here, run_dir = (tmp_path / name for name in ("there/result", "models", "run"))
+    for folder in (there / "zog_embeddings", here, run_dir):
+        folder.mkdir(parents=True)
+    for name in ("zog.safetensors", "zog.yaml", "other.safetensors", "zog_embeddings/w.safetensors"):
+        (there / name).write_bytes(b"theirs")
+    (here / "other.safetensors").write_bytes(b"mine")
+    if not is_free:
+        (here / "zog.safetensors").write_bytes(b"mine")
+    files = RunFiles(cast("Connection", Nearby(tmp_path / "there")), "", run_dir, str)
+    place = files.fetch_result(str(there), here / "zog.safetensors")
+    assert place == (here if is_free else run_dir / "save") / "zog.safetensors"
+    found = {str(f.relative_to(place.parent)): f.read_bytes() for f in place.parent.rglob("*") if f.is_file()}
+    names = {"zog.safetensors", "zog.yaml", "zog_embeddings/w.safetensors"}
+    assert {name for name, content in found.items() if content == b"theirs"} == names
+    assert (here / "other.safetensors").read_bytes() == b"mine"
+    assert not (run_dir / ".result").exists()
 
 
 @needs_server

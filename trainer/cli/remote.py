@@ -24,12 +24,13 @@ from trainer.jobs.spec import Argument, positional
 from trainer.launch import RunRequest
 from trainer.remote.checking import findings_of
 from trainer.remote.connection import Connection, ConnectionLostError, unreachable
+from trainer.remote.follower import note_of
 from trainer.remote.following import fetch_now, follow, resume_run_there, train_there
 from trainer.remote.host_keys import accept, fingerprints, is_known, offered_keys
 from trainer.remote.line import Line
 from trainer.remote.onetrainer import machine_of
 from trainer.remote.record import DEFAULT_FOLDER, Remote, RemotesFile
-from trainer.run_folder.elsewhere import Elsewhere, elsewhere_of
+from trainer.run_folder.elsewhere import Elsewhere
 from trainer.run_folder.inbox import open_inbox
 from trainer.run_status import RunStatus
 
@@ -106,7 +107,7 @@ class FollowSettings(Section):
 
 
 class FetchSettings(Section):
-    """What is fetched of a run."""
+    """The files of a run to fetch."""
 
     run_path: RunFolder = ""
     backups: Annotated[bool, Setting("Backups", "Fetch its backups, too.")] = False
@@ -193,9 +194,7 @@ def _connected(remote: Remote) -> Connection:
 
 def _run_at(path: str) -> tuple[Path, Elsewhere, Remote]:
     run_dir = from_root(path)
-    elsewhere = elsewhere_of(run_dir)
-    if elsewhere is None:
-        raise DarkroomError(f"{run_dir} is not the folder of a run on another machine.")
+    elsewhere = note_of(run_dir)
     return run_dir, elsewhere, RemotesFile().find(elsewhere.remote)
 
 

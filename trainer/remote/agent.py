@@ -99,7 +99,7 @@ class Agent:
         part = self._part(digest)
         if digest_of(part) != digest:
             part.unlink()
-            raise ValueError("damaged")
+            raise ValueError("a file was changed while it was sent")
         part.chmod(0o444)  # it is in several trees
         part.replace(self._place(digest))
         return None, b""

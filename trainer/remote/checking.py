@@ -23,7 +23,7 @@ class Finding:
 
 
 def findings_of(connection: Connection) -> list[Finding]:
-    """Return what is found on a machine. Raises ConnectionLostError."""
+    """Return the findings about a machine. Raises ConnectionLostError."""
     remote, facts = connection.remote, connection.facts
     free_gb = facts["free_bytes"] / 1e9
     listed = connection.call("cards")[0]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
-from modules.system.atomic import copy_file, copy_folder, make_folder, remove_quietly, write_text
+from modules.system.atomic import make_folder, remove_quietly, write_text
 from modules.system.errors import DarkroomError
 from trainer.remote.agent import digest_of
 from trainer.remote.connection import Connection
@@ -17,7 +17,7 @@ from trainer.run_folder.destination import DESTINATION_FILE, may_write
 from trainer.run_folder.elsewhere import LINK_FILE
 from trainer.run_folder.event_log import EVENTS_FILE
 from trainer.run_folder.inbox import INBOX_FILE
-from trainer.run_folder.result import results_of, sha256_of
+from trainer.run_folder.result import copy_model, results_of, sha256_of
 from trainer.run_folder.run_dir import RUN_FILE
 from trainer.run_folder.run_lock import LOCK_FILE
 
@@ -48,16 +48,17 @@ class RunFiles:
             is_ours = name in _OF_HERE or PurePosixPath(name).name.startswith(".")
             if is_ours or self._have.get(name) == (size, mtime_ns) or _is_equal(here, size, mtime_ns):
                 continue
-            self._fetch(f"{self._there}/{name}", size, mtime_ns, here)
-            self._have[name] = (size, mtime_ns)
+            if self._fetch(f"{self._there}/{name}", size, mtime_ns, here):
+                self._have[name] = (size, mtime_ns)
         for manifest in (self._run_dir / "backup").glob(f"*/{MANIFEST}") if "backup" in with_large else ():
             _sign_again(manifest)
 
     def fetch_result(self, there: str, destination: Path) -> Path | None:
         """Fetch the result, and put it in its place; return where it is then, None if there is none yet.
 
-        A place that is taken by another file meanwhile, or cannot be written, is left as it is: then the result stays
-        in the run's folder.
+        Only the files of a model with the name of `destination` are put anywhere, whatever else is there. A place that
+        is taken by another file meanwhile, or cannot be written, is left as it is: then the result stays in the run's
+        folder.
         """
         if any(result.path == destination and result.is_unchanged() for result in results_of(self._run_dir)):
             return destination  # an earlier connection has fetched it
@@ -67,17 +68,23 @@ class RunFiles:
             here = kept / checked_name(name)
             if not _is_equal(here, size, mtime_ns):
                 self._fetch(f"{there}/{name}", size, mtime_ns, here, is_result=True)
-        if not files or not (kept / destination.name).exists():
+        model, place = kept / destination.name, self._run_dir / "save" / destination.name
+        if not files or not model.exists():
             return None
         if may_write(destination, self._run_dir):
             with suppress(OSError):
-                _move(kept, destination.parent)
-                return destination
-        _move(kept, self._run_dir / "save")
-        return self._run_dir / "save" / destination.name
+                copy_model(model, destination)
+                place = destination
+        if place != destination:
+            copy_model(model, place)
+        remove_quietly(kept)
+        return place
 
-    def _fetch(self, there: str, size: int, mtime_ns: int, here: Path, *, is_result: bool = False) -> None:
-        """Fetch the first bytes of a file, from where an earlier connection has ended. Raises DarkroomError."""
+    def _fetch(self, there: str, size: int, mtime_ns: int, here: Path, *, is_result: bool = False) -> bool:
+        """Fetch the first bytes of a file, from where an earlier connection has ended, and return whether it is here.
+
+        It is not if it is being written anew; a result is complete, and raises DarkroomError.
+        """
         make_folder(here.parent)
         part = here.with_name(f".{here.name}.{mtime_ns:x}.{size:x}")
         for other in here.parent.iterdir():
@@ -95,13 +102,14 @@ class RunFiles:
         if digest_of(part) != self._connection.call("digest", path=there, size=size)[0]:
             part.unlink()
             if not is_result:
-                return  # it is being written anew: the next time
+                return False
             raise DarkroomError(f"{there} changed while it was fetched.", advice="Try it again: remote fetch.")
         if here.suffix in _TEXTS and not is_result:
             with suppress(UnicodeDecodeError):
                 part.write_text(self._translate(part.read_text(encoding="utf-8")), encoding="utf-8")
         os.utime(part, ns=(mtime_ns, mtime_ns))
         part.replace(here)
+        return True
 
 
 def checked_name(name: str) -> str:
@@ -119,16 +127,6 @@ def _is_equal(here: Path, size: int, mtime_ns: int) -> bool:
     except OSError:
         return False
     return status.st_mtime_ns == mtime_ns and (status.st_size == size or here.suffix in _TEXTS)
-
-
-def _move(folder: Path, to: Path) -> None:
-    """Move what is in a folder, atomically, over what is there. Raises OSError."""
-    for source in sorted(folder.iterdir()):
-        if source.is_dir():
-            copy_folder(source, to / source.name)
-        elif not source.name.startswith("."):
-            copy_file(source, to / source.name)
-    remove_quietly(folder)
 
 
 def _sign_again(manifest: Path) -> None:

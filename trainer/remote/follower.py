@@ -45,7 +45,7 @@ _NUM_LINES = 2
 
 @dataclass(frozen=True, slots=True)
 class _News:
-    """What is new of a run: whether it still trains, the lines of its log, the events that it has printed up to a byte.
+    """The news of a run: whether it still trains, new lines of its log, and the events that it printed up to a byte.
 
     Nothing of it counts as copied before it is passed on: a connection may be lost in between.
     """
@@ -188,13 +188,6 @@ class Follower:
 
     def _translate(self, text: str) -> str:
         return self._elsewhere.in_words_of_here(text, self._run_there, self._run_dir)
-
-
-def _elsewhere(run_dir: Path) -> Elsewhere:
-    elsewhere = elsewhere_of(run_dir)
-    if elsewhere is None:
-        raise DarkroomError(f"{run_dir} is not the folder of a run on another machine.")
-    return elsewhere
 
 
 def note_of(run_dir: Path) -> Elsewhere:

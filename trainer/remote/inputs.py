@@ -1,4 +1,4 @@
-"""What a run reads, as trees to be sent, and its config with the paths of the other machine."""
+"""The files that a run reads, as trees to be sent, and its config with the paths of the other machine."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def program_tree() -> Tree:
 
 
 def inputs_of(config: Config) -> list[Input]:
-    """Return what a run of a config reads on this machine; what is not here is left out, such as a name on the hub."""
+    """Return the files and folders that a run of a config reads; a name on the hub is not one of this machine."""
     weights = {file.path for file in files_read_by(config)}
     found: dict[str, list[str]] = {}
     for _, setting, text in inputs_of_config(pack_lists(config)):

@@ -1,4 +1,4 @@
-"""What connects a run on another machine with its user here, and a connection that is made again when it is lost."""
+"""The events and commands between a run on another machine and its user here, over a connection that may be lost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Connect = Callable[[Remote], Connection]
 
 
 class Line:
-    """What connects a follower with its user: the events, the commands, and whether the user has left."""
+    """The events and commands between a follower and its user, and whether the user has left."""
 
     def __init__(self, emit: Callable[[Event], None]) -> None:
         self.emit = emit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tkinter as tk
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from modules.system.errors import DarkroomError
@@ -89,16 +90,10 @@ class MachinesWindow(Window):
 
     def save(self) -> bool:
         """Keep the record as it is typed; return whether it is valid, which is reported otherwise."""
-        try:
-            remote = self._typed()
-            self.machines.save(remote, instead_of=self.selected.get())
-        except DarkroomError as error:
-            self._report(str(error), "error")
+        former = self.selected.get()
+        if not self._writes(lambda: self.machines.save(self._typed(), instead_of=former)):
             return False
-        except OSError as error:
-            self._report(f"The list could not be written: {plain_reason(error)}.", "error")
-            return False
-        self.show(remote.name)
+        self.show(self._texts["name"].get().strip())
         return True
 
     def remove(self) -> None:
@@ -106,8 +101,9 @@ class MachinesWindow(Window):
         answers = (Answer("cancel", "Cancel", is_default=True), Answer("remove", "Remove"))
         name = self.selected.get()
         question = f"{name} is removed from the list. Its files and runs stay on the machine."
-        if self._context.interaction.choose("Remove this machine?", question, answers) == "remove":
-            self.machines.remove(name)
+        if self._context.interaction.choose("Remove this machine?", question, answers) != "remove":
+            return
+        if self._writes(lambda: self.machines.remove(name)):
             self.show(next(iter(self.machines.known), _NEW))
 
     def check(self, *, shows_key: bool = False) -> None:
@@ -151,12 +147,23 @@ class MachinesWindow(Window):
             + "\n".join(key.fingerprints)
         )
         answers = (Answer("refuse", "Cancel", is_default=True), Answer("accept", "Accept the key"))
-        if self._context.interaction.choose("Is this the right machine?", message, answers, "warning") == "accept":
-            accept(key.lines)
+        if self._context.interaction.choose("Is this the right machine?", message, answers, "warning") != "accept":
+            self._report("The key was not accepted, so nothing was sent.")
+        elif self._writes(lambda: accept(key.lines)):
             self.buttons["new_key"].pack_forget()
             self.check()
-        else:
-            self._report("The key was not accepted, so nothing was sent.")
+
+    def _writes(self, write: Callable[[], None]) -> bool:
+        """Write a file of machines; return whether that succeeded, and report the reason otherwise."""
+        try:
+            write()
+        except DarkroomError as error:
+            self._report(str(error), "error")
+            return False
+        except OSError as error:
+            self._report(f"It could not be written: {plain_reason(error)}.", "error")
+            return False
+        return True
 
     def _typed(self) -> Remote:
         """Return the record that is typed. Raises DarkroomError for what is not a number."""
