@@ -11,8 +11,6 @@ from diffusers import FlowMatchEulerDiscreteScheduler, HiDreamImagePipeline
 from diffusers.models.transformers.transformer_hidream_image import HiDreamImageTransformer2DModel
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import (
-    CLIPTextConfig,
-    CLIPTextModelWithProjection,
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedTokenizerFast,
@@ -22,10 +20,11 @@ from transformers import (
 from tests.builders.flow_models import FULL_OF_ONETRAINER, FlowModel, OneTrainerConfig
 from tests.builders.models import tiny_vae, write_folder
 from tests.builders.pipelines import clip_tokenizer, latents_and_image
+from tests.builders.sd3 import CLIP_WIDTHS, tiny_clip
 from tests.builders.t5 import tiny_t5, write_t5_tokenizer
 
 SCHEDULER = {"_class_name": "FlowMatchEulerDiscreteScheduler", "num_train_timesteps": 1000, "shift": 3.0}
-CLIP_WIDTHS = {"text_encoder": 16, "text_encoder_2": 20}
+
 WIDTH, LLAMA_WIDTH, LLAMA_LAYERS = 32, 24, 3
 TOKENS = 64
 SIDE = 8
@@ -61,25 +60,6 @@ def tiny_transformer() -> HiDreamImageTransformer2DModel:
             for rows in (shift.weight, shift.bias):
                 rows[2 * WIDTH : 4 * WIDTH] *= 0.1
     return transformer
-
-
-def tiny_clip(part: str) -> CLIPTextModelWithProjection:
-    """CLIP-L with its quick activation, or CLIP-G; both have more positions than the usual ones."""
-    return CLIPTextModelWithProjection(
-        CLIPTextConfig(
-            vocab_size=49408,
-            hidden_size=CLIP_WIDTHS[part],
-            projection_dim=CLIP_WIDTHS[part],
-            intermediate_size=24,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            max_position_embeddings=248,
-            hidden_act="quick_gelu" if part == "text_encoder" else "gelu",
-            bos_token_id=0,
-            eos_token_id=2,
-            pad_token_id=1,
-        )
-    )
 
 
 def tiny_llama() -> LlamaForCausalLM:
@@ -125,8 +105,8 @@ def write_hidream_folder(folder: Path, *, has_llama: bool = True) -> Path:
     """Write the model; without `has_llama` as it is published."""
     parts = {
         "transformer": tiny_transformer,
-        "text_encoder": lambda: tiny_clip("text_encoder"),
-        "text_encoder_2": lambda: tiny_clip("text_encoder_2"),
+        "text_encoder": lambda: tiny_clip("text_encoder", num_positions=248),
+        "text_encoder_2": lambda: tiny_clip("text_encoder_2", num_positions=248),
         "text_encoder_3": tiny_t5,
         "text_encoder_4": tiny_llama,
         "vae": lambda: tiny_vae(

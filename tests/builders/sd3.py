@@ -40,7 +40,7 @@ def tiny_transformer() -> SD3Transformer2DModel:
     )
 
 
-def tiny_clip(part: str) -> CLIPTextModelWithProjection:
+def tiny_clip(part: str, *, num_positions: int = 77) -> CLIPTextModelWithProjection:
     """CLIP-L with its quick activation, or CLIP-G."""
     return CLIPTextModelWithProjection(
         CLIPTextConfig(
@@ -50,7 +50,7 @@ def tiny_clip(part: str) -> CLIPTextModelWithProjection:
             intermediate_size=24,
             num_hidden_layers=2,
             num_attention_heads=2,
-            max_position_embeddings=77,
+            max_position_embeddings=num_positions,
             hidden_act="quick_gelu" if part == "text_encoder" else "gelu",
             bos_token_id=0,
             eos_token_id=2,

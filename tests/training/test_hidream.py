@@ -17,9 +17,8 @@ from diffusers.models.transformers.transformer_hidream_image import MOEFeedForwa
 from modules.config.codec import decode
 from modules.config.schema import Config
 from modules.data.buckets import Size
-from modules.families.hidream.forward import HiDream
+from modules.families.hidream.model import HiDream, llama_reader
 from modules.families.hidream.spec import HIDREAM
-from modules.families.hidream.text import llama_reader
 from modules.families.hidream.transformer import Gate, RoutedFeedForward
 from modules.families.kinds.identify import identify
 from modules.families.separate_parts import file_of_part

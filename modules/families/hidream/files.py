@@ -1,18 +1,93 @@
 """The files of HiDream I1: folders, the names of layers in LoRA files, and files of the transformer alone.
 
-diffusers' names of the layers are those of the published checkpoint, so adapter files differ in prefixes alone.
+diffusers' names of the layers are those of the published checkpoint and of ComfyUI's, so adapter files differ in
+prefixes alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from modules.families.hidream.transformer_file import TRANSFORMER_FILE, linear_layers
-from modules.families.parts.single_file.transformer_file import files_of_one_model, single_transformer
+from modules.families.parts.single_file.slots import Slot, limited, module_slots
+from modules.families.parts.single_file.transformer_file import files_of_one_model, single_transformer, transformer_file
 from modules.families.published import Configs, PublishedModel
 from modules.formats.adapter_targets import AdapterTarget, AdapterTargets
 from modules.formats.program_table import ALL, COMFY_OF_FLOW, DIFFUSERS_NAMES, UNMEASURED, Row, none, refuses
+
+Config = Mapping[str, Any]
+_EMBEDDED_TIME = 256  # the channels of an embedded timestep, in diffusers' class
+_MULTIPLE = 256  # of the inner width of experts, there
+_IMAGE, _TEXT = ("to_q", "to_k", "to_v", "to_out"), ("to_q_t", "to_k_t", "to_v_t", "to_out_t")
+
+
+def linear_layers(config: Config) -> Iterator[tuple[str, tuple[int, int], bool]]:
+    """Yield all linear layers of a `HiDreamImageTransformer2DModel`: path, shape (out, in), and whether with a bias.
+
+    Raises ValueError where the config describes more layers than any model has.
+    """
+    width, patch = _width(config), int(config["patch_size"]) ** 2
+    inputs = {
+        "t_embedder.timestep_embedder": _EMBEDDED_TIME,
+        "p_embedder.pooled_embedder": int(config["text_emb_dim"]),
+    }
+    for path, columns in inputs.items():
+        yield f"{path}.linear_1", (width, columns), True
+        yield f"{path}.linear_2", (width, width), True
+    yield "x_embedder.proj", (width, patch * int(config["in_channels"])), True
+    of_t5, of_llama = (int(channels) for channels in config["caption_channels"])
+    blocks = list(limited(_blocks(config)))
+    for index in range(len(blocks) + 1):
+        columns = of_llama if index < len(blocks) else of_t5
+        yield f"caption_projection.{index}.linear", (width, columns), False
+    for block in blocks:
+        yield from _layers_of_block(config, block)
+    yield "final_layer.adaLN_modulation.1", (2 * width, width), True
+    yield "final_layer.linear", (patch * int(config.get("out_channels") or config["in_channels"]), width), True
+
+
+def _layers_of_block(config: Config, block: str) -> Iterator[tuple[str, tuple[int, int], bool]]:
+    width, is_double = _width(config), block.startswith("double")
+    yield f"{block}.adaLN_modulation.1", ((12 if is_double else 6) * width, width), True
+    for name in (*_IMAGE, *_TEXT) if is_double else _IMAGE:
+        yield f"{block}.attn1.{name}", (width, width), True
+    num_experts = int(config["num_routed_experts"])
+    parts = {"ff_i": 4 * width} if num_experts == 0 else {"ff_i.shared_experts": 2 * width}
+    parts |= {f"ff_i.experts.{expert}": 4 * width for expert in range(num_experts)}
+    for part, hidden in {**parts, **({"ff_t": 4 * width} if is_double else {})}.items():
+        inner = -(-(2 * hidden // 3) // _MULTIPLE) * _MULTIPLE
+        for name, shape in (("w1", (inner, width)), ("w2", (width, inner)), ("w3", (inner, width))):
+            yield f"{block}.{part}.{name}", shape, False
+
+
+def _width(config: Config) -> int:
+    return int(config["num_attention_heads"]) * int(config["attention_head_dim"])
+
+
+def _blocks(config: Config) -> Iterator[str]:
+    for group, key in (("double_stream_blocks", "num_layers"), ("single_stream_blocks", "num_single_layers")):
+        yield from (f"{group}.{index}.block" for index in range(int(config[key])))
+
+
+def _slots(config: Config) -> Iterator[Slot]:
+    for path, _, has_bias in linear_layers(config):
+        yield from module_slots(path, path, bias=has_bias)
+    for block in _blocks(config):
+        if int(config["num_routed_experts"]) > 0:
+            yield from module_slots(f"{block}.ff_i.gate", f"{block}.ff_i.gate", bias=False)
+        for end in ("", "_t") if block.startswith("double") else ("",):
+            for norm in (f"{block}.attn1.q_rms_norm{end}", f"{block}.attn1.k_rms_norm{end}"):
+                yield from module_slots(norm, norm, bias=False)
+
+
+TRANSFORMER_FILE = transformer_file(
+    _slots,
+    first="double_stream_blocks.0.block.",
+    marks=(".double_stream_blocks.0.block.",),
+    diffusers_marks=(),
+)
+
 
 # What makes a model different from the published one.
 _SHAPING = (

@@ -16,7 +16,7 @@ from torch import nn
 from modules.diffusion.process import DDPMProcess
 from modules.families.parts.clip_text import TextTower
 from modules.families.parts.diffusion_settings import LatentDiffusionSettings
-from modules.families.parts.files import ModelFiles, require_known_denoiser
+from modules.families.parts.files import ModelFiles
 from modules.families.parts.latent_model import LatentModel
 from modules.families.parts.noise_process import process_of, scheduler_with
 from modules.families.parts.token_rows import add_words, extended
@@ -40,9 +40,8 @@ class LatentDiffusion(LatentModel[DDPMProcess]):
     ) -> Self:
         """Return the model of files, which were read from any form; `naming_of` a prediction type names its layers.
 
-        Raises DarkroomError for a variant or a noise process that is not supported.
+        Raises DarkroomError for a noise process that is not supported.
         """
-        require_known_denoiser(files, spec)
         scheduler = scheduler_with(
             files.scheduler, prediction=settings.prediction_type, zero_terminal_snr=settings.zero_terminal_snr
         )

@@ -56,7 +56,7 @@ STABLE_CASCADE = FamilySpec(
         PartSpec("text_encoder", "Text encoder (OpenCLIP bigG)", "text_encoder", CLIP_TEXT_WITH_PROJECTION),
         PartSpec("vae", "Image encoder and decoder", "vae", AUTOENCODER, trainable=False, is_elsewhere=True),
     ),
-    factory=f"{_HOME}.load:load",
+    factory=f"{_HOME}.model:load",
     default_resolution_px=1024,
     size_step_px=128,
     latents=LatentSpec(channels=16, factor=Fraction(128, 3)),

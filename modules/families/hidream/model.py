@@ -1,0 +1,163 @@
+"""Loading HiDream I1 and running it: two CLIPs, T5 and all layers of Llama 3.1 read the prompts.
+
+All four read up to the same number of tokens. The CLIPs have more positions than the usual 77; their pooled states
+depend on no padding. T5 and Llama pad, with masks, and the transformer attends to the states of the padding
+(`HiDreamImagePipeline`, 0.42).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from modules.data.conditioning import Conditioning
+from modules.data.inputs import NO_INPUTS
+from modules.diffusion.flow import flow_process_of
+from modules.families.hidream.settings import HiDreamSettings
+from modules.families.hidream.spec import CONVENTION, HIDREAM
+from modules.families.parts.chat_text import ChatReader, ChatTemplate, Padding
+from modules.families.parts.chat_tokens import ChatTokenizer, load_chat_tokenizer
+from modules.families.parts.clip_text import TextTower
+from modules.families.parts.encoder_states import EncoderStates
+from modules.families.parts.lora_names import naming_of
+from modules.families.parts.read_model import read_model
+from modules.families.parts.t5_text import T5Tower
+from modules.families.parts.t5_tokens import load_t5_tokenizer
+from modules.families.parts.text_model import FlowModel
+from modules.families.protocol import LoadRequest
+from modules.system.devices import tensor_on
+from modules.system.errors import DarkroomError
+
+ENCODERS = ("text_encoder", "text_encoder_2", "text_encoder_3", "text_encoder_4")
+"""CLIP-L, CLIP-G, T5 and Llama."""
+CLIPS, T5, LLAMA = ENCODERS[:2], ENCODERS[2], ENCODERS[3]
+_START, _END = "<|begin_of_text|>", "<|eot_id|>"
+
+
+@dataclass(frozen=True, eq=False)
+class HiDreamConditioning(EncoderStates):
+    """T5's states (B, L, D), those of Llama's layers (B, layers, L, D), and the pooled states (B, E) of the CLIPs."""
+
+    encoders: ClassVar[tuple[str, ...]] = ENCODERS
+
+    def inputs(self, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+        """Return the transformer's inputs."""
+        return {
+            "encoder_hidden_states_t5": self.states[T5].to(dtype),
+            "encoder_hidden_states_llama3": self.states[LLAMA].to(dtype).transpose(0, 1),
+            "pooled_embeds": torch.cat([self.pooled[name] for name in CLIPS], dim=-1).to(dtype),
+        }
+
+
+def pooled_states(
+    tower: TextTower, forward: Callable[..., Any], prompts: Sequence[str], max_tokens: int
+) -> torch.Tensor:
+    """Return a CLIP's pooled states (B, E) of prompts, each read alone up to `max_tokens`."""
+    tokenizer, device = tower.tokenizer, next(tower.encoder.parameters()).device
+    states = []
+    for prompt in prompts:
+        ids = [tokenizer.start_id, *tokenizer.ids(prompt)[: max_tokens - 2], tokenizer.end_id]
+        states.append(forward(input_ids=tensor_on([ids], device, torch.long)).text_embeds)
+    return torch.cat(states)
+
+
+def llama_reader(encoder: Any, tokenizer: ChatTokenizer, max_tokens: int, *, num_read: int, width: int) -> ChatReader:
+    """Return how Llama reads prompts: without a template, padded with the end of a turn, the states of all its layers.
+
+    Raises DarkroomError for a language model of which the transformer cannot read `num_read` layers of a `width`.
+    """
+    num_layers, own_width = int(encoder.config.num_hidden_layers), int(encoder.config.hidden_size)
+    if num_layers < num_read or own_width != width:
+        raise DarkroomError(
+            f"Text encoder 4 has {num_layers} layers of width {own_width}; the transformer reads {num_read} of width "
+            f"{width}.",
+            advice="Choose Llama 3.1 8B Instruct.",
+        )
+    template = ChatTemplate(_START, "")
+    padding = Padding(tokenizer.id_of(_END))
+    return ChatReader(encoder, tokenizer, template, max_tokens, tuple(range(1, num_layers + 1)), padding=padding)
+
+
+@dataclass(eq=False)
+class HiDream(FlowModel[HiDreamConditioning]):
+    """A transformer, two CLIPs, a T5-XXL, a Llama 3.1, a VAE; implements `ModelFamily`."""
+
+    text_class = HiDreamConditioning
+
+    clips: Mapping[str, TextTower]
+    t5: T5Tower
+    llama: ChatReader
+
+    def reaches(self, part: str, name: str) -> bool:
+        """Return whether a denoising loss reaches a layer: the transformer's are reached, the text is not trained."""
+        return part == self.spec.denoiser.name
+
+    def encode_prompts(self, prompts: Sequence[str], padded_like: Sequence[str] = ()) -> HiDreamConditioning:
+        """Return the states of prompts; all have the same number of tokens, so `padded_like` changes nothing."""
+        most = self.t5.max_tokens
+        pooled = {n: pooled_states(self.clips[n], self._forward(n), prompts, most) for n in CLIPS}
+        rows, num_layers = self.llama.encode(self._forward(LLAMA), prompts), len(self.llama.layers)
+        llama = [states_LX.unflatten(-1, (num_layers, -1)) for states_LX in rows]
+        states = {
+            T5: torch.stack(self.t5.encode(self._forward(T5), prompts)),
+            LLAMA: torch.stack(llama).transpose(1, 2).contiguous(),
+        }
+        return HiDreamConditioning(states, pooled)
+
+    def predict(
+        self,
+        noisy_BCHW: torch.Tensor,
+        timesteps_B: torch.Tensor,
+        conditioning: Conditioning,
+        inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
+    ) -> torch.Tensor:
+        """Return the velocity (B, 16, H, W)."""
+        dtype = self._input_dtype()
+        output = self._forward(self.spec.denoiser.name)(
+            hidden_states=noisy_BCHW.to(dtype),
+            timesteps=self.process.time_input(timesteps_B),
+            **self._text(conditioning).inputs(dtype),
+            return_dict=False,
+        )
+        return self.process.velocity(output[0])
+
+    def text_identity(self) -> str:
+        """Return everything but the weights that affects how a prompt is encoded."""
+        clips = (f"{name} {tower.identity()}" for name, tower in self.clips.items())
+        return "|".join([*clips, self.t5.identity(), self.llama.identity()])
+
+    def count_tokens(self, prompt: str) -> int:
+        """Return the number of T5's tokens of a prompt, without the end token."""
+        return self.t5.tokenizer.count(prompt)
+
+
+def load(request: LoadRequest[HiDreamSettings]) -> HiDream:
+    """Load the model with every part on the CPU and frozen.
+
+    Raises DarkroomError where a file is missing or the model is not HiDream I1.
+    """
+    files = read_model(request, HIDREAM)
+    most = request.settings.text_tokens
+    t5_tokenizer = load_t5_tokenizer(files.tokenizers.get(T5))
+    config = files.parts["transformer"].config
+    llama = llama_reader(
+        files.parts[LLAMA],
+        load_chat_tokenizer(files.tokenizers.get(LLAMA)),
+        most,
+        num_read=max(config.llama_layers) + 1,
+        width=config.caption_channels[1],
+    )
+    return HiDream(
+        spec=HIDREAM,
+        modules=files.parts,
+        process=flow_process_of(files.scheduler, CONVENTION),
+        scheduler=files.scheduler,
+        folder=files.folder,
+        lora_naming=naming_of("hidream_i1", files.parts, prediction="flow"),
+        clips={name: files.tower(name, skipped_layers=0, is_normed=True) for name in CLIPS},
+        t5=T5Tower(files.parts[T5], t5_tokenizer, max_tokens=most, masks_padding=True, kept_padding=None),
+        llama=llama,
+    )
