@@ -128,13 +128,13 @@ def test_a_run_is_trained_there_as_here(server: Server, config: Config, expected
 
 
 class CutOnRead(Connection):
-    """A connection that is cut when the first file is fetched."""
+    """A connection that is cut when the result is fetched."""
 
     server: Server
     num_cuts = 0
 
     def call(self, request: str, content: bytes = b"", **arguments: Any) -> tuple[Any, bytes]:
-        if request == "read" and not CutOnRead.num_cuts:
+        if request == "read" and "/result/" in arguments["path"] and not CutOnRead.num_cuts:
             CutOnRead.num_cuts = self.server.cut()
         return super().call(request, content, **arguments)
 
@@ -146,7 +146,7 @@ def test_a_connection_that_is_cut_in_each_phase_changes_nothing(
     cuts: list[str] = []
 
     def emit(event: Event) -> None:
-        for phase, kind in (("upload", DownloadProgress), ("training", StepFinished)):
+        for phase, kind in (("upload", DownloadProgress), ("training", RunStarted)):
             if isinstance(event, kind) and phase not in cuts and not (phase == "upload" and event.done_mb < 6.5):
                 cuts.append(phase)
                 assert server.cut()

@@ -93,7 +93,8 @@ class Follower:
                 if files is not None and any(not isinstance(event, StepFinished) for event in events):
                     self._fetch(files, is_end=isinstance(events[-1], RunFinished | RunFailed))
                 self._pass_on(news, log)
-                if not news.is_running and news.is_empty:
+                # What has ended logs nothing more, so an ending that came along needs no further request.
+                if not news.is_running and (news.is_empty or self._ending is not None):
                     self._end(connection, files, log)
                     return
                 for command in self._line.taken():
