@@ -32,7 +32,7 @@ from trainer.events import Event, PhaseChanged
 if TYPE_CHECKING:
     from modules.data.datasets import Datasets
 
-RequestKind = Literal["train", "resume", "cache", "fork", "fork_weights", "report"]
+RequestKind = Literal["train", "resume", "cache", "fork", "fork_weights", "report", "follow"]
 
 _ENGINE = "trainer.run.execute"
 _IMPORTS = "trainer.run.imports"
@@ -47,7 +47,7 @@ class RunRequest:
     `allowed_code` are hashes of the user's code files that may run in addition to the permanently approved ones.
     `datasets` are the images that the check of this config found, so that they need not be scanned again. With
     `replaces` the user agreed to replace what is at the destination of the result, which is otherwise kept.
-    `on` is the name of another machine that trains a new run.
+    `on` is the name of another machine that trains a new run. To follow one there again, `resume_from` is its folder.
     """
 
     config: Config

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,10 +19,11 @@ from modules.config.codec import save_file
 from modules.config.schema import Config
 from modules.formats.safetensors_io import read_safetensors
 from modules.system.errors import DarkroomError
-from modules.system.paths import PROGRAM_ROOT
+from modules.system.paths import PROGRAM_ROOT, queue_file
 from tests.builders.configs import small_config
 from tests.builders.runs import Ran, assert_equal_tensors, run
 from tests.builders.ssh import SSHD, WHY_NOT, Server, accept_key, machine_environment, ssh_server
+from trainer.__main__ import main
 from trainer.commands import BackupNow, Pause, Resume, SampleNow, Stop
 from trainer.events import (
     BackupSaved,
@@ -45,6 +47,7 @@ from trainer.run_folder.elsewhere import elsewhere_of
 from trainer.run_folder.event_log import read_events
 from trainer.run_folder.inbox import INBOX_FILE, send
 from trainer.run_folder.records import read_record, run_dirs
+from trainer.run_queue.file import QueueFile
 
 pytestmark = [pytest.mark.skipif(SSHD is None, reason=WHY_NOT), pytest.mark.full]
 PROMPT = {"prompt": "a disc", "width_px": 64, "height_px": 64, "steps": 1, "sampler": "ddim"}
@@ -182,6 +185,32 @@ def test_a_killed_follower_loses_nothing(server: Server, config: Config, expecte
     events.clear()
     follow(server.remote, run_dir, Line(events.append))  # once more: there is nothing new
     assert [type(e) for e in events] == [RunFinished]
+
+
+def test_a_queue_trains_on_two_machines_and_follows_again_after_its_death(
+    server: Server, tiny_sd: Path, images: Path, expected: Path, tmp_path: Path
+) -> None:
+    RemotesFile().add(server.remote)
+    configs = [config_of(tmp_path / name, tiny_sd, images) for name in ("here", "there", "later")]
+    for config, machine in zip(configs, ("", "box", "box"), strict=True):
+        save_file(config, tmp_path / "config.json")
+        assert main(["queue", "add", str(tmp_path / "config.json"), f"--on={machine}"]) == 0
+    assert main(["queue", "run"]) == 0  # while the other machine begins
+    file = QueueFile(queue_file())
+    assert file.read().item(1).state == "finished"
+    while not file.read().item(2).run_dir:
+        assert file.runner_on("box") is not None, file.read()
+        time.sleep(0.1)
+    worker = psutil.Process(holder.pid if (holder := file.runner_on("box")) else 0)
+    for process in (worker, *worker.children(recursive=True)):
+        process.kill()
+    psutil.wait_procs([worker])
+    assert [item.state for item in file.read().items] == ["finished", "interrupted", "waiting"]
+    assert main(["queue", "run", "--on", "box"]) == 0
+    assert [item.state for item in file.read().items] == ["finished"] * 3
+    for config in configs:
+        assert_same_result(expected, config)
+    assert_same_log(configs[1])
 
 
 def test_a_killed_run_is_reported_and_resumed_there(server: Server, config: Config, expected: Path) -> None:

@@ -212,7 +212,7 @@ def test_the_next_window_follows_the_runs_of_the_queue(
         assert session.state.started is not None
         assert pages.page == ("run" if number == 1 else "queue")
         pages.open("queue")
-        window.app.queue.skip()
+        window.app.queue.skip(window.app.queue.queue.running)
         window.wait_until(lambda: (run_dir / inbox.INBOX_FILE).is_file(), "the stop")  # noqa: B023 - called at once
         assert file.read().item(number).is_skipped
         with (run_dir / "events.jsonl").open("a") as log:

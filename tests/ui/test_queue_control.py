@@ -15,8 +15,9 @@ from trainer.commands import Stop
 from trainer.events import Event, RunFailed, RunFinished
 from trainer.launch import RunHandle, RunRequest
 from trainer.preflight import Report
+from trainer.run_folder.inbox import INBOX_FILE
 from trainer.run_queue.file import QueueFile
-from trainer.run_queue.running import QueueRun
+from trainer.run_queue.running import QueueRun, request_of
 from ui.features.queue.model import COMPLETE, QueueControl
 from ui.features.queue.rows import status_line
 from ui.loop.pump import Pump
@@ -42,6 +43,7 @@ class Bench:
         )
         self.pump.add_source(self.session.drain)
         self.said: list[str] = []
+        self.others: list[tuple[str, ...]] = []
         self.control = QueueControl(
             self.file,
             self.session,
@@ -49,6 +51,7 @@ class Bench:
             launch_child=self.engine.launch_child,
             before_run=lambda _request: None,
             notify=self.said.append,
+            start_other_machines=lambda file: self.others.append(file.read().other_machines),
         )
         self.pump.add_source(self.control.look)
         self.control.refresh()
@@ -135,8 +138,8 @@ def test_a_child_that_ends_without_a_word_is_a_failure(bench: Bench) -> None:
 
 def test_stop_stops_the_queue_and_skip_only_the_run(bench: Bench) -> None:
     run = bench.run()
-    bench.wait_until(lambda: bench.control.can_skip)
-    bench.control.skip()
+    bench.wait_until(lambda: bench.control.can_skip(bench.control.queue.running))
+    bench.control.skip(bench.control.queue.running)
     bench.wait_until(lambda: run.desk.is_stop_requested)
     ends(run, STOPPED)
     second = bench.next_run(2)
@@ -291,3 +294,30 @@ def test_a_result_that_arrives_late_does_not_hide_a_newer_queue(bench: Bench) ->
         bench.control.look(0.0)
         bench.pump.tick()
         assert time.monotonic() < deadline
+
+
+def test_other_machines_train_their_items_next_to_those_of_this_one(bench: Bench, tmp_path: Path) -> None:
+    control, run_dir = bench.control, tmp_path / "runs" / "one"
+    run_dir.mkdir(parents=True)
+    control.change(lambda queue: queue.assign([1], "box"))
+    bench.wait_until(lambda: control.queue.other_machines)
+    run = bench.run()
+    assert run.request.config.training.epochs == 2, "the item of this computer"
+    assert bench.others == [("box",)]
+    there = QueueRun(bench.file, "box")  # as the process that was started has it
+    item = there.take_next()
+    assert item is not None
+    there.note(item, started(str(run_dir)))
+    bench.wait_until(lambda: "box" in control.runners and control.queue.item(1).run_dir)
+    assert bench.states == ["running", "running"]
+    assert not control.can_run
+    assert not control.can_skip(None)
+    control.skip(control.queue.item(1))
+    bench.wait_until(lambda: (run_dir / INBOX_FILE).exists())
+    assert not run.desk.is_stop_requested, "it trains on"
+    ends(run, FINISHED)
+    bench.at_rest()
+    there.close()
+    bench.wait_until(lambda: control.interrupted_item is not None and control.can_run)
+    assert bench.states == ["interrupted", "finished"], "it may have continued there"
+    assert request_of(control.queue.item(1)).kind == "follow"

@@ -22,7 +22,9 @@ from modules.system.errors import DarkroomError
 from modules.system.paths import PROGRAM_ROOT, queue_file
 from tests.unit.strategies import garbage
 from trainer.__main__ import main
+from trainer.child.run import arguments_of
 from trainer.events import RunFailed, RunFinished, RunStarted
+from trainer.remote.record import Remote, RemotesFile
 from trainer.run_folder.backup import write_backup
 from trainer.run_queue.file import QueueFile
 from trainer.run_queue.items import Item, RunQueue, from_json
@@ -259,6 +261,44 @@ def test_the_verb_adds_lists_moves_and_removes(tmp_path: Path, capsys: pytest.Ca
 def test_an_item_keeps_its_place_when_it_is_read() -> None:
     item = Item(4, "four", {})
     assert from_json(replace(RunQueue(), items=(item,), next_number=1).to_json()).next_number == 5
+
+
+def test_each_machine_has_its_part_of_the_queue_and_its_own_program(tmp_path: Path) -> None:
+    file = QueueFile(tmp_path / "queue.json")
+    file.change(lambda queue: filled(4).assign([2, 4], "box").begin(2).begin(3).assign([3], "box"))
+    queue = file.change(lambda queue: queue)
+    assert numbers(queue.on("box")) == [2, 4]
+    assert [item.state for item in queue.items] == ["waiting", "interrupted", "interrupted", "waiting"]
+    assert queue.other_machines == ("box",)
+    here, there = QueueRun(file), QueueRun(file, "box")
+    taken = [here.take_next(), there.take_next()]
+    assert [item and item.number for item in taken] == [3, 2], "interrupted ones first"
+    with pytest.raises(DarkroomError, match="running the queue of box"):
+        QueueRun(file, "box")
+    there.close()
+    assert [item.state for item in file.read().items] == ["waiting", "interrupted", "running", "waiting"]
+    here.close()
+    assert from_json(json.loads(json.dumps(queue.to_json()))) == queue
+
+
+def test_a_run_on_another_machine_is_begun_there_and_followed_again(tmp_path: Path) -> None:
+    item = filled(1).assign([1], "box").items[0]
+    assert (request_of(item).kind, request_of(item).on) == ("train", "box")
+    arguments = arguments_of(request_of(item), tmp_path / "config.json")
+    assert arguments[0] == "train"
+    assert "--on=box" in arguments
+    begun = replace(item, state=RunStatus.INTERRUPTED, run_dir=str(tmp_path))
+    followed = arguments_of(request_of(begun), tmp_path / "config.json")
+    assert followed == ["remote", "attach", str(tmp_path), "--json-lines"]
+
+
+def test_the_verb_refuses_a_machine_that_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["queue", "add", "#demo", "--on", "nobody"]) == 2
+    assert "There is no machine 'nobody'" in capsys.readouterr().err
+    RemotesFile().add(Remote("box", "203.0.113.7"))
+    assert main(["queue", "add", "#demo", "--on", "box"]) == 0
+    assert main(["queue", "list"]) == 0
+    assert "Waiting       demo on box" in capsys.readouterr().out
 
 
 def _without_skip(queue: RunQueue) -> dict[str, Any]:

@@ -43,7 +43,8 @@ def launch_child(request: RunRequest, *, spawn: Spawn | None = None) -> ChildRun
     """Start a run in a child process, or in one for each of several devices, and return at once. Raises OSError."""
 
     def spawn_as_set(arguments: Sequence[str], errors: IO[bytes]) -> Child:
-        return spawn_python([*module_arguments(request.config), *arguments], errors)
+        module = ["-m", "trainer"] if request.on else module_arguments(request.config)
+        return spawn_python([*module, *arguments], errors)
 
     folder = log_dir()
     folder.mkdir(parents=True, exist_ok=True)
@@ -64,6 +65,8 @@ def launch_child(request: RunRequest, *, spawn: Spawn | None = None) -> ChildRun
 
 def arguments_of(request: RunRequest, config_file: Path) -> list[str]:
     """Return the command line of a request whose config is in a file."""
+    if request.kind == "follow":
+        return ["remote", "attach", str(request.resume_from), "--json-lines"]
     start = [_VERBS[request.kind]]
     if request.resume_from is None:
         start += [str(config_file)]

@@ -6,8 +6,10 @@ import argparse
 import json
 import queue
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Annotated, Literal
 
 from modules.settings.field import Section, Setting
@@ -31,13 +33,15 @@ from trainer.jobs.config import (
     describe,
     read_config,
 )
-from trainer.jobs.spec import positional
+from trainer.jobs.spec import Argument, positional
+from trainer.remote.record import RemotesFile
 from trainer.run_queue.file import QueueFile
-from trainer.run_queue.items import Item
-from trainer.run_queue.running import QueueRun, continues_after, request_of
+from trainer.run_queue.items import Item, RunQueue
+from trainer.run_queue.running import QueueRun, continues_after, request_of, start_other_machines
 from trainer.run_status import RunStatus
 
 _WAIT_SECONDS = 0.2
+_MACHINE = Argument(metavar="NAME")
 
 
 class AddSettings(Section):
@@ -47,6 +51,7 @@ class AddSettings(Section):
         tuple[str, ...], Setting("Configs", "A config file, or the name of a preset."), positional("CONFIG")
     ] = ()
     name: Annotated[str, Setting("Name", "The name in the queue; by default the name of the file.")] = ""
+    on: Annotated[str, Setting("On", "The machine that trains it; by default this computer."), _MACHINE] = ""
     preset: PresetName = ""
     family: FamilyName = ""
     changes: Changes = ()
@@ -58,18 +63,23 @@ class QueueRunSettings(Section):
     after_failure: Annotated[
         Literal["", "continue", "stop"], Setting("After a failure", "What to do after a failed run.")
     ] = ""
+    on: Annotated[
+        str, Setting("On", "Only the items of this machine; by default each machine trains its own."), _MACHINE
+    ] = ""
     json_lines: Annotated[bool, Setting("JSON lines", "Print events as JSON lines to standard output.")] = False
     allow_code: AllowCode = False
     allow_code_hash: AllowCodeHash = ()
 
 
 def _add(settings: AddSettings) -> int:
+    if settings.on:
+        RemotesFile().find(settings.on)
     for name in settings.configs:
         loaded = read_config(name, settings.changes, preset=settings.preset, family=settings.family)
         for problem in errors_in(loaded.problems):
             sys.stderr.write(f"{describe(problem)}\n")
         title = settings.name or name.lstrip("#")
-        changed = _file().change(lambda now, title=title, config=loaded.config: now.add(title, config))  # type: ignore[misc]
+        changed = _file().change(partial(RunQueue.add, name=title, config=loaded.config, machine=settings.on))
         sys.stdout.write(f"{changed.items[-1].number}: {title}\n")
     return 0
 
@@ -84,7 +94,8 @@ def _list(options: argparse.Namespace) -> int:
         sys.stdout.write("The queue is empty. Add configs with: queue add CONFIG\n")
     for item in now.items:
         words = f"  {item.message}" if item.message else ""
-        sys.stdout.write(f"{item.number:>4}  {item.state.label:<13} {item.name}{words}\n")
+        place = f" on {item.machine}" if item.machine else ""
+        sys.stdout.write(f"{item.number:>4}  {item.state.label:<13} {item.name}{place}{words}\n")
     if runner is not None:
         sys.stdout.write("The queue is running.\n")
     return 0
@@ -104,20 +115,23 @@ def _run(settings: QueueRunSettings) -> int:
     file = _file()
     if wanted := settings.after_failure:
         file.change(lambda now: now.with_after_failure(wanted))
-    return run_queue(file, JsonLines() if settings.json_lines else Console(), launch=_launcher(settings))
+    for machine in () if settings.on else start_other_machines(file):
+        sys.stderr.write(f"{machine} trains its items in the background. See: queue list\n")
+    listener = JsonLines() if settings.json_lines else Console()
+    return run_queue(file, listener, launch=_launcher(settings), machine=settings.on)
 
 
-def run_queue(file: QueueFile, listener: Listener, *, launch: Callable[[Item], ChildRun]) -> int:
-    """Train the items of the queue until it is empty, a run fails or the user stops; return the exit code.
+def run_queue(file: QueueFile, listener: Listener, *, launch: Callable[[Item], ChildRun], machine: str = "") -> int:
+    """Train the items of a machine until there are no more, a run fails or the user stops; return the exit code.
 
-    Raises DarkroomError if another program runs the queue.
+    Raises DarkroomError if another program runs the queue of the machine.
     """
-    running, states = QueueRun(file), list[RunStatus]()
+    running, states = QueueRun(file, machine), list[RunStatus]()
     try:
         while (item := running.take_next()) is not None:
             sys.stderr.write(f"Queue item {item.number}: {item.name}\n")
             states.append(_follow(running, item, listener, launch))
-            if not continues_after(file.read(), item.number, states[-1]):
+            if states[-1] is RunStatus.RUNNING or not continues_after(file.read(), item.number, states[-1]):
                 break
         is_complete = item is None
     finally:
@@ -129,7 +143,10 @@ def run_queue(file: QueueFile, listener: Listener, *, launch: Callable[[Item], C
 
 
 def _follow(running: QueueRun, item: Item, listener: Listener, launch: Callable[[Item], ChildRun]) -> RunStatus:
-    """Train an item to its end and return how it ended. A child that cannot be started is a failure."""
+    """Train an item to its end and return how it ended. A child that cannot be started is a failure.
+
+    A signal to end stops a run of this computer. One of another machine continues there: it is still running then.
+    """
     try:
         child = launch(item)
     except OSError as error:
@@ -137,8 +154,17 @@ def _follow(running: QueueRun, item: Item, listener: Listener, launch: Callable[
         running.note(item, failed)
         listener.show(failed)
         return failed.status
-    with _stopping(child):
+    is_left = threading.Event()
+
+    def leave() -> None:
+        is_left.set()
+        child.close()
+
+    with _at_signal(leave if item.machine else partial(child.send, Stop())):
         for event in _events(child):
+            if is_left.is_set() and isinstance(event, RunFailed):  # of the process that has followed it
+                sys.stderr.write(f"The run continues on {item.machine}. Follow it again with: queue run\n")
+                return RunStatus.RUNNING
             listener.show(event)
             running.note(item, event)
             if isinstance(event, RunFinished | RunFailed):
@@ -157,9 +183,9 @@ def _events(child: ChildRun) -> Iterator[Event]:
 
 
 @contextmanager
-def _stopping(child: ChildRun) -> Iterator[None]:
-    """Stop the run cleanly at the first signal to end."""
-    before = on_signal(lambda: child.send(Stop()))
+def _at_signal(do: Callable[[], None]) -> Iterator[None]:
+    """Do something at the first signal to end, such as stopping the run cleanly."""
+    before = on_signal(do)
     try:
         yield
     finally:

@@ -1,7 +1,7 @@
 """The file of the queue: one for all windows and command lines of the user.
 
 Every change reads the file, changes it and replaces it atomically under a lock, so that two programs never undo each
-other's changes. Another lock marks the program that runs the queue.
+other's changes. Another lock marks the program that runs the queue, and one of its own that of each other machine.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class QueueFile:
         """
         try:
             queue = from_json(json.loads(self.path.read_text(encoding="utf-8")))
-            return queue if self.runner is not None else queue.recover()
+            return queue.recover(self._is_run)
         except FileNotFoundError:
             return RunQueue()
         except OSError as error:
@@ -67,22 +67,23 @@ class QueueFile:
             return None
         return status.st_mtime_ns, status.st_ino
 
-    def hold(self) -> FileLock:
-        """Become the program that runs the queue; release the lock afterwards.
+    def hold(self, machine: str = "") -> FileLock:
+        """Become the program that runs the queue of a machine; release the lock afterwards.
 
         Runs that were interrupted when an earlier program ended are marked. Raises DarkroomError if another program
         runs the queue.
         """
         make_folder(self.path.parent)
         try:
-            lock = FileLock(self._sibling(".running"))
+            lock = FileLock(self._sibling(_running(machine)))
         except LockTaken:
+            of = f" of {machine}" if machine else ""
             raise DarkroomError(
-                "Another program is running the queue.",
+                f"Another program is running the queue{of}.",
                 advice="Items that you add here are trained by it, too. Stop it there to run the queue here.",
             ) from None
         try:
-            self.change(RunQueue.recover)
+            self.change(lambda queue: queue.recover(lambda other: other != machine and self._is_run(other)))
         except BaseException:
             lock.release()
             raise
@@ -90,8 +91,19 @@ class QueueFile:
 
     @property
     def runner(self) -> Holder | None:
-        """The process that runs the queue; None if none does."""
-        return living_holder(self._sibling(".running"))
+        """The process that runs the queue of this computer; None if none does."""
+        return self.runner_on("")
+
+    def runner_on(self, machine: str) -> Holder | None:
+        """Return the process that runs the queue of a machine; None if none does."""
+        return living_holder(self._sibling(_running(machine)))
+
+    def _is_run(self, machine: str) -> bool:
+        return self.runner_on(machine) is not None
 
     def _sibling(self, suffix: str) -> Path:
         return self.path.with_name(self.path.name + suffix)
+
+
+def _running(machine: str) -> str:
+    return f".running-{machine}" if machine else ".running"

@@ -23,7 +23,8 @@ _FORMAT = 1
 class Item:
     """A config in the queue. `number` identifies it for good; `run_dir` is the folder of its run once it has one.
 
-    A run that is stopped ends the queue, unless its item `is_skipped`.
+    A run that is stopped ends the queue, unless its item `is_skipped`. `machine` is the name of the one that trains it,
+    "" for this computer: each machine trains its items one after another, next to the others.
     """
 
     number: int
@@ -33,6 +34,7 @@ class Item:
     message: str = ""
     run_dir: str = ""
     is_skipped: bool = False
+    machine: str = ""
 
     @property
     def config(self) -> Config:
@@ -68,9 +70,18 @@ class RunQueue:
     next_number: int = 1
     after_failure: AfterFailure = "continue"
 
+    def on(self, machine: str) -> RunQueue:
+        """Return the part of the queue that a machine trains."""
+        return replace(self, items=tuple(item for item in self.items if item.machine == machine))
+
+    @property
+    def other_machines(self) -> tuple[str, ...]:
+        """The names of the other machines that have items still to be trained."""
+        return tuple(dict.fromkeys(item.machine for item in self.items if item.machine and item.is_open))
+
     @property
     def running(self) -> Item | None:
-        """The item that is trained at the moment."""
+        """The first item that is trained at the moment."""
         return next((item for item in self.items if item.is_running), None)
 
     @property
@@ -86,9 +97,9 @@ class RunQueue:
             raise DarkroomError(f"The queue has no item {number}.", advice="List the queue to see the numbers.")
         return item
 
-    def add(self, name: str, config: Config) -> RunQueue:
+    def add(self, name: str, config: Config, *, machine: str = "") -> RunQueue:
         """Add a copy of a config at the end."""
-        item = Item(self.next_number, name, encode(pack_lists(config)))
+        item = Item(self.next_number, name, encode(pack_lists(config)), machine=machine)
         return replace(self, items=(*self.items, item), next_number=self.next_number + 1)
 
     def remove(self, numbers: Collection[int]) -> RunQueue:
@@ -121,6 +132,14 @@ class RunQueue:
             )
         return self._with(replace(item, settings=encode(pack_lists(config))))
 
+    def assign(self, numbers: Collection[int], machine: str) -> RunQueue:
+        """Let another machine, or with "" this computer, train items that wait; others keep theirs."""
+        queue = self
+        for number in numbers:
+            if (item := self.item(number)).is_waiting:
+                queue = queue._with(replace(item, machine=machine))
+        return queue
+
     def repeat(self, numbers: Collection[int]) -> RunQueue:
         """Let items that have ended wait again, to be trained anew."""
         queue = self
@@ -146,12 +165,19 @@ class RunQueue:
         """Record how the item's run ended."""
         return self._with(replace(self.item(number), state=state, message=message))
 
-    def recover(self) -> RunQueue:
-        """Mark items as interrupted that were running when their program ended; they resume from their backups."""
+    def recover(self, is_run: Callable[[str], bool] = lambda machine: False) -> RunQueue:
+        """Mark items as interrupted that were running when their program ended; they resume from their backups.
+
+        Not those of machines whose queue `is_run` by a program.
+        """
         message = "The program that ran the queue ended."
         state = RunStatus.INTERRUPTED
-        items = (replace(i, state=state, message=message) if i.is_running else i for i in self.items)
-        return replace(self, items=tuple(items))
+
+        def recovered(item: Item) -> Item:
+            has_ended = item.is_running and not is_run(item.machine)
+            return replace(item, state=state, message=message) if has_ended else item
+
+        return replace(self, items=tuple(map(recovered, self.items)))
 
     def with_after_failure(self, choice: AfterFailure) -> RunQueue:
         """Choose what happens after a run that failed."""
@@ -194,7 +220,7 @@ def _item(data: object) -> Item:
             "run_dir": str(run_dir),
             **others,
         } if state in list(RunStatus):
-            is_skipped = others.get("is_skipped") is True
-            return Item(number, name, settings, RunStatus(state), message, run_dir, is_skipped)
+            is_skipped, machine = others.get("is_skipped") is True, str(others.get("machine", ""))
+            return Item(number, name, settings, RunStatus(state), message, run_dir, is_skipped, machine)
         case _:
             raise ValueError("it contains an item that cannot be read")

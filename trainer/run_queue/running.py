@@ -23,12 +23,12 @@ from trainer.run_status import RunStatus
 
 
 class QueueRun:
-    """This program runs the queue, from the creation of this object until `close`."""
+    """This program runs the queue of a machine, from the creation of this object until `close`."""
 
-    def __init__(self, file: QueueFile) -> None:
-        """Raises DarkroomError if another program runs the queue, or the file cannot be read."""
-        self._file = file
-        self._lock: FileLock | None = file.hold()
+    def __init__(self, file: QueueFile, machine: str = "") -> None:
+        """Raises DarkroomError if another program runs the queue of this machine, or the file cannot be read."""
+        self._file, self._machine = file, machine
+        self._lock: FileLock | None = file.hold(machine)
 
     def take_next(self) -> Item | None:
         """Mark the next item as running and return it; None at the end of the queue."""
@@ -36,7 +36,7 @@ class QueueRun:
 
         def take(queue: RunQueue) -> RunQueue:
             taken.clear()
-            item = queue.next
+            item = queue.on(self._machine).next
             if item is None:
                 return queue
             taken.append(item)
@@ -63,23 +63,41 @@ class QueueRun:
 
 
 def request_of(item: Item, *, allowed_code: frozenset[str] = frozenset()) -> RunRequest:
-    """Return the request of an item: an interrupted run resumes from its newest backup, if it has one."""
-    request = RunRequest(item.config, in_window=False, allowed_code=allowed_code)
+    """Return the request of an item: an interrupted run resumes from its newest backup, if it has one.
+
+    On another machine it has continued, and is followed again.
+    """
+    request = RunRequest(item.config, in_window=False, allowed_code=allowed_code, on=item.machine)
+    if item.machine:
+        is_begun = item.state is RunStatus.INTERRUPTED and item.run_dir
+        return replace(request, kind="follow", resume_from=Path(item.run_dir)) if is_begun else request
     backups = list_backups(Path(item.run_dir)) if item.run_dir else []
     if item.state is RunStatus.INTERRUPTED and backups:
         return replace(request, kind="resume", resume_from=backups[-1].path)
     return request
 
 
-def start_detached_queue() -> tuple[Holder, Path]:
-    """Run the queue in a process of its own, which continues when its starter has ended; return it and its log.
+def start_detached_queue(machine: str = "") -> tuple[Holder, Path]:
+    """Run the queue of a machine in a process of its own, which continues when its starter has ended.
 
-    Raises OSError.
+    Return it and its log. Raises OSError.
     """
     log = new_log()
+    arguments = ["-m", "trainer", "queue", "run", *([f"--on={machine}"] if machine else []), "--json-lines"]
     with log.open("wb") as errors:
-        process = detached_python(["-m", "trainer", "queue", "run", "--json-lines"], subprocess.DEVNULL, errors)
+        process = detached_python(arguments, subprocess.DEVNULL, errors)
     return Holder.of(process), log
+
+
+def start_other_machines(file: QueueFile) -> tuple[str, ...]:
+    """Start processes that run the queues of other machines, where none does; return the names of the machines.
+
+    Raises DarkroomError if the file cannot be read, and OSError.
+    """
+    machines = tuple(name for name in file.read().other_machines if file.runner_on(name) is None)
+    for name in machines:
+        start_detached_queue(name)
+    return machines
 
 
 def skip(file: QueueFile, item: Item) -> RunQueue:

@@ -14,6 +14,7 @@ from typing import Any
 from modules.system.factories import load_factory
 from ui.app.catalogue import PAGES, page_shortcut
 from ui.features.presets.menu import add_presets
+from ui.features.remote.model import Machines
 from ui.features.run.model import Starter
 from ui.forms.context import Context, FeatureLinks
 from ui.forms.setting_pages import SIMPLE, PageSpec
@@ -316,6 +317,7 @@ def make_feature_links(
         try_result=try_result,
         show_run=show_run,
         follow_run=follow_run,
+        places=lambda: context().models.of(Machines).places,
         compare_checkpoints=lambda run_dirs: load_factory("ui.features.checkpoints.window:open_checkpoints")(
             context(), run_dirs
         ),

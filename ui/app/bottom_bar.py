@@ -218,7 +218,7 @@ class BottomBar(Panel):
         """Return the menu of the places where the next run can train."""
         machines = self._context.models.of(Machines)
         self._menu = make_menu(self, self._context.theme)
-        for name, label in {"": HERE, **{name: name for name in machines.known}}.items():
+        for name, label in machines.places.items():
             self._menu.add_command(label=label, command=partial(machines.choose, name))
         self._menu.add_separator()
         self._menu.add_command(label="Machines…", command=partial(self._context.actions.run, "machines"))

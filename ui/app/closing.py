@@ -136,7 +136,7 @@ class Closing:
         if session.is_reserved != is_left:
             session.is_reserved = is_left
             session.changed()
-        item = queue.queue.running
+        item = queue.queue.on("").running
         if not is_left or item is None or not item.run_dir or session.stage != "idle":
             return
         if item.run_dir != self._followed and holder_of(Path(item.run_dir)) is not None:

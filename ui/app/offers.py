@@ -60,7 +60,7 @@ class Offers:
     def _look_for_runs(self, workspaces: tuple[Path, ...]) -> None:
         from trainer.run_folder.records import newest_unfinished
 
-        now, running = self._preferences.now, self._queue.queue.running
+        now, running = self._preferences.now, self._queue.queue.on("").running
 
         def find() -> tuple[tuple[Path, Holder], ...]:
             followed = now.left_run.find_run_dir() if now.left_run is not None else None

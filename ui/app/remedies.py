@@ -8,6 +8,7 @@ from modules.system import hardware
 from modules.system.factories import load_factory
 from modules.system.problem import errors_in
 from ui.features.queue.model import QueueControl
+from ui.features.remote.model import Machines
 from ui.forms.context import Context
 from ui.widgets.actions import Action
 
@@ -121,5 +122,6 @@ def _add_to_queue(context: Context) -> None:
     if errors := errors_in(form.problems()):
         context.findings.show("Not added to the queue", errors, form.config)
         return
-    context.models.of(QueueControl).add(form.source.name.lstrip("#"), form.config)
+    machine = context.models.of(Machines).chosen
+    context.models.of(QueueControl).add(form.source.name.lstrip("#"), form.config, machine=machine)
     context.navigation.open("queue")

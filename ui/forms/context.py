@@ -83,6 +83,7 @@ class FeatureLinks:
     try_result: Callable[[Result], object]  # on the Generate page
     show_run: Callable[[Path], object]  # on the Run history page
     follow_run: Callable[[Path], object]  # one on another machine
+    places: Callable[[], Mapping[str, str]]  # where runs can train: machines by name, "" is this computer
     compare_checkpoints: Callable[[Sequence[Path]], object]  # of runs, by their folders
     show_run_changes: Callable[[], object]  # the settings that the current run does not have
     add_presets: Callable[[tk.Menu, Sequence[Preset], Callable[[Preset], object]], object]  # submenus of all presets

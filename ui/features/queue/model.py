@@ -1,12 +1,13 @@
 """The queue in the window: shows and changes the shared file, and runs it, one child process after another.
 
 The file is read and written in the background. The session follows the run of an item as it follows any other run.
+Items for other machines are trained by processes of their own, which the window only starts: they outlive it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,12 @@ COMPLETE = "The queue is complete."
 _LOOK_SECONDS = 1.0
 
 
+def _start_other_machines(file: QueueFile) -> object:
+    from trainer.run_queue.running import start_other_machines
+
+    return start_other_machines(file)
+
+
 class QueueControl:
     """The queue as this window sees it. While `is_running`, this window runs it."""
 
@@ -42,13 +49,14 @@ class QueueControl:
         launch_child: Launch,
         before_run: Callable[[RunRequest], None],
         notify: Callable[[str], None],
+        start_other_machines: Callable[[QueueFile], object] = _start_other_machines,
     ) -> None:
         self.queue = RunQueue()
         self.problem = ""  # why the file cannot be read
         self.current: Item | None = None  # trained at the moment, by this window
         self.editing: int | None = None  # the number of the item whose config is in the form
         self.is_last = False  # stop after the current run
-        self.runner: Holder | None = None
+        self.runners: Mapping[str, Holder] = {}  # the programs that run it, by machine; "" is this computer
         self.changed: Signal[[]] = Signal()
         self._file = file
         self._session = session
@@ -56,6 +64,7 @@ class QueueControl:
         self._launch = launch_child
         self._before_run = before_run
         self._notify = notify
+        self._start_other_machines = start_other_machines
         self._run: QueueRun | None = None
         self._request: RunRequest | None = None
         self._is_busy = False  # taking an item, or recording an end
@@ -74,6 +83,16 @@ class QueueControl:
         return self._run is not None
 
     @property
+    def runner(self) -> Holder | None:
+        """The program that trains the items of this computer."""
+        return self.runners.get("")
+
+    @property
+    def can_run(self) -> bool:
+        """Whether a machine has items that no program trains."""
+        return any(item.is_open and item.machine not in self.runners for item in self.queue.items)
+
+    @property
     def is_run_elsewhere(self) -> bool:
         """Whether another program runs the queue."""
         return self.runner is not None and not self.is_running
@@ -86,27 +105,28 @@ class QueueControl:
     @property
     def interrupted_item(self) -> Item | None:
         """The item that was trained when the program that ran the queue ended."""
-        if self.is_running or self.runner is not None:
-            return None
-        return next((item for item in self.queue.items if item.state is RunStatus.INTERRUPTED), None)
+        interrupted = (item for item in self.queue.items if item.state is RunStatus.INTERRUPTED)
+        return next((item for item in interrupted if item.machine not in self.runners), None)
 
     def look(self, _deadline: float) -> bool:
         """Read the file again if another program changed it or has ended: a source of the pump, once a second."""
         now = time.monotonic()
         if now >= self._next_look:
             self._next_look = now + _LOOK_SECONDS
-            if self._file.stamp() != self._stamp or (self.is_run_elsewhere and self._file.runner is None):
+            if self._file.stamp() != self._stamp or any(self._file.runner_on(name) is None for name in self.runners):
                 self.refresh()
         return False
 
     def refresh(self, done: Callable[[], None] | None = None) -> None:
         """Read the file."""
 
-        def read() -> tuple[object, RunQueue, Holder | None]:
-            return self._file.stamp(), self._file.read(), self._file.runner
+        def read() -> tuple[object, RunQueue, Mapping[str, Holder]]:
+            stamp, queue = self._file.stamp(), self._file.read()
+            runners = {name: self._file.runner_on(name) for name in {"", *(item.machine for item in queue.items)}}
+            return stamp, queue, {name: runner for name, runner in runners.items() if runner is not None}
 
-        def keep(state: tuple[object, RunQueue, Holder | None]) -> None:
-            self._stamp, self.queue, self.runner = state
+        def keep(state: tuple[object, RunQueue, Mapping[str, Holder]]) -> None:
+            self._stamp, self.queue, self.runners = state
             self.problem = ""
             self._next_look = 0.0  # it may have changed since
             self.changed()
@@ -131,9 +151,10 @@ class QueueControl:
 
         self._background.run(lambda: self._file.change(change), keep, self._refuse)
 
-    def add(self, name: str, config: Config) -> None:
+    def add(self, name: str, config: Config, *, machine: str = "") -> None:
         """Add a copy of a config."""
-        self.change(lambda queue: queue.add(name, config), f"Added {name} to the queue.")
+        to = f"the queue of {machine}" if machine else "the queue"
+        self.change(lambda queue: queue.add(name, config, machine=machine), f"Added {name} to {to}.")
 
     def save_edited(self, config: Config) -> None:
         """Replace the config of the item being edited."""
@@ -154,10 +175,16 @@ class QueueControl:
     # -- running
 
     def run(self) -> None:
-        """Run the queue in this window. If a run is active, the queue begins when that has ended."""
+        """Run the queue in this window. If a run is active, the queue begins when that has ended.
+
+        Other machines begin at once.
+        """
         from trainer.run_queue.running import QueueRun
 
-        if self._run is None and not self._is_busy:
+        if any(name not in self.runners for name in self.queue.other_machines):
+            self._background.run(lambda: self._start_other_machines(self._file), lambda _: self.refresh(), self._refuse)
+        only_others = self.queue.other_machines and self.queue.on("").next is None
+        if self._run is None and not self._is_busy and not only_others:
             self._is_busy = True
             self._background.run(lambda: QueueRun(self._file), self._keep_run, self._fail_to_start)
 
@@ -168,20 +195,19 @@ class QueueControl:
             self._release("The queue has stopped.")
         self.changed()
 
-    @property
-    def can_skip(self) -> bool:
-        """Whether an item is trained, here or by another program, whose run can be stopped."""
-        item = self.queue.running
-        if item is None or self._session.stage == "stopping":
+    def can_skip(self, item: Item | None) -> bool:
+        """Return whether an item is trained, here or by another program, and its run can be stopped."""
+        if item is None or not item.is_running:
             return False
-        return self._session.can_stop if self.is_running else bool(item.run_dir)
+        if self.is_running and not item.machine:
+            return self._session.can_stop and self._session.stage != "stopping"
+        return bool(item.run_dir) and not item.is_skipped
 
-    def skip(self) -> None:
-        """Stop the current run, wherever it trains, and continue with the next item."""
-        item = self.queue.running
-        if item is None or not self.can_skip:
+    def skip(self, item: Item | None) -> None:
+        """Stop the run of an item, wherever it trains, and continue with the next item of its machine."""
+        if item is None or not self.can_skip(item):
             return
-        if self.is_running:
+        if self.is_running and not item.machine:
             self.change(partial(RunQueue.skip, number=item.number), done=self._session.stop)
         else:
             from trainer.run_queue.running import skip

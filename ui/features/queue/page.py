@@ -166,6 +166,10 @@ class QueuePage:
         numbers = [item.number for item in self.selected_items if item.has_ended]
         self._queue.change(lambda now: now.repeat(numbers))
 
+    def skip(self) -> None:
+        """Stop the selected run, or the one of this computer."""
+        self._queue.skip(self._item_to_skip())
+
     def show_run(self) -> None:
         """Show the run of the selected item on the Run history page."""
         item = self._single_item()
@@ -191,6 +195,7 @@ class QueuePage:
             ("up", "↑", lambda: self.move(-1), "Move up (Alt+Up)"),
             ("down", "↓", lambda: self.move(1), "Move down (Alt+Down)"),
             ("repeat", "Again", self.repeat, "Train it once more"),
+            ("on", "On ▾", self._open_machines, "Let another machine train it"),
             ("show", "Show run", self.show_run, "Show its run in the run history"),
             ("remove", "Remove", self.remove, "Remove from the queue (Delete)"),
         ):
@@ -222,7 +227,12 @@ class QueuePage:
         for name, label, press, tip in (
             ("run", "Run queue", queue.run, "Train the configs one after another"),
             ("last", "Stop after this run", queue.stop_after_current, "Let the current run end, then stop"),
-            ("skip", "Skip this run", queue.skip, "Stop the current run and continue with the next"),
+            (
+                "skip",
+                "Skip this run",
+                self.skip,
+                "Stop the selected run, or the current one; then the next one begins",
+            ),
         ):
             style = "primary" if name == "run" else "plain"
             button = Button(self.frame.buttons, self._context.theme, label, press, style=style)  # type: ignore[arg-type]
@@ -244,6 +254,21 @@ class QueuePage:
         menu = make_menu(self.frame, self._context.theme)
         self._context.links.add_presets(menu, presets, lambda preset: self._add_path(preset.path))
         return menu
+
+    def _open_machines(self) -> None:
+        open_at(self.machines_menu(), self.buttons["on"])
+
+    def machines_menu(self) -> tk.Menu:
+        """Return the menu of the machines; choosing one lets it train the selected items that wait."""
+        menu, numbers = make_menu(self.frame, self._context.theme), [item.number for item in self.selected_items]
+        for name, label in self._context.links.places().items():
+            menu.add_command(label=label, command=partial(self._assign, numbers, name))
+        menu.add_separator()
+        menu.add_command(label="Machines…", command=partial(self._context.actions.run, "machines"))
+        return menu
+
+    def _assign(self, numbers: Sequence[int], machine: str) -> None:
+        self._queue.change(lambda now: now.assign(numbers, machine))
 
     def _add_path(self, path: Path) -> None:
         loaded = load_any(path)
@@ -305,7 +330,7 @@ class QueuePage:
             step = self._context.session.state.step
             message = f"step {step.step:,} of {step.total_steps:,}" if step else "starting"
         cells = (
-            name,
+            f"{name} (on {item.machine})" if item.machine else name,
             difference.cell if difference is not None else "…",
             item.state.label,
             message,
@@ -329,12 +354,17 @@ class QueuePage:
             "repeat": bool(ended),
             "show": one is not None and bool(one.run_dir),
             "remove": any(not item.is_running for item in items),
-            "run": not control.is_running and not control.is_run_elsewhere and control.queue.next is not None,
+            "on": any(item.is_waiting for item in items),
+            "run": control.can_run,
             "last": control.is_running,
-            "skip": control.can_skip,
+            "skip": control.can_skip(self._item_to_skip()),
         }
         for name, is_enabled in enabled.items():
             self.buttons[name].set_enabled(is_enabled)
+        if len(self._context.links.places()) == 1:  # there are no other machines
+            self.buttons["on"].pack_forget()
+        elif not self.buttons["on"].winfo_manager():
+            self.buttons["on"].pack(side="left", padx=(0, GAP), before=self.buttons["show"])
         self.buttons["run"].restyle("primary" if enabled["run"] else "plain")
         label = "Do not stop after this" if control.is_last else "Stop after this run"
         if self.buttons["last"].cget("text") != label:
@@ -349,6 +379,10 @@ class QueuePage:
             self._facts_of = (item, "\n".join(detail_lines(item)))
         difference = self._differences.known(self._items)[self._items.index(item)]
         return item.message, difference or Difference(), self._facts_of[1]
+
+    def _item_to_skip(self) -> Item | None:
+        item = self._single_item()
+        return item if item is not None and item.is_running else self._queue.queue.on("").running
 
     def _single_item(self) -> Item | None:
         return self.selected_items[0] if len(self.selected_items) == 1 else None

@@ -35,6 +35,11 @@ class Machines:
         return self._known
 
     @property
+    def places(self) -> Mapping[str, str]:
+        """The places where runs can train, for people, by the name of the machine; "" is this computer."""
+        return {"": HERE, **{name: name for name in self.known}}
+
+    @property
     def chosen(self) -> str:
         """The name of the machine that the next run trains on; "" for this computer."""
         name = self._preferences.now.train_on
