@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -214,7 +215,10 @@ def test_a_queue_trains_on_two_machines_and_follows_again_after_its_death(
 
 
 def test_a_killed_run_is_reported_and_resumed_there(server: Server, config: Config, expected: Path) -> None:
+    """Its backups are fetched as they are written; the command after a run waits until one has finished."""
     config = replace_backups(config)
+    remote = replace(server.remote, fetches_backups=True, command_after="echo ended > ended")
+    ended = Path(remote.folder) / "ended"
     events: list[Event] = []
 
     def kill(event: Event) -> None:
@@ -223,23 +227,32 @@ def test_a_killed_run_is_reported_and_resumed_there(server: Server, config: Conf
             for process in processes_of(config):
                 process.send_signal(signal.SIGKILL)
 
-    train_there(server.remote, RunRequest(config), Line(kill))
+    train_there(remote, RunRequest(config), Line(kill))
     assert isinstance(events[-1], RunFailed), events[-1]
     assert events[-1].is_crash
+    assert any("has not run its command" in e.message for e in events if isinstance(e, WarningRaised))
+    assert not ended.exists()
     run_dir = run_dir_of(config)
     assert read_record(run_dir).status.value == "crashed"
-    resume_run_there(server.remote, run_dir, Line(events.append))
+    assert 2 in [backup.step for backup in read_record(run_dir).backups]
+    resume_run_there(remote, run_dir, Line(events.append))
     assert isinstance(events[-1], RunFinished), events[-1]
+    assert ended.read_text() == "ended\n"
     assert_same_result(expected, config)
-    with Connection(server.remote) as connection:
+    here, elsewhere = read_record(run_dir).backups, elsewhere_of(run_dir)
+    assert elsewhere is not None
+    [there] = run_dirs(Path(elsewhere.folder) / "workspace")
+    assert [backup.step for backup in here] == [backup.step for backup in read_record(there).backups]
+    shutil.rmtree(run_dir / "backup")
+    with Connection(remote) as connection:
         fetch_now(connection, run_dir, ("backup",))
-    backup = read_record(run_dir).newest_backup
-    assert backup is not None
+    assert read_record(run_dir).backups == here
+    backup = here[-1]
     assert run(replace_epochs(config, 3), resume_from=backup.path).finished.step == NUM_STEPS * 3 // 2
 
 
 def replace_backups(config: Config) -> Config:
-    every = config.backup.every.model_copy(update={"unit": "step", "number": 2})
+    every = config.backup.every.model_copy(update={"unit": "step", "n": 2})
     return config.model_copy(update={"backup": config.backup.model_copy(update={"every": every})})
 
 

@@ -79,9 +79,17 @@ def test_a_machine_is_removed_and_the_next_run_trains_here(window: Window) -> No
     app.machines.choose("box")
     machines = opened(window)
     assert [text.get() for text in machines._texts.values()][:2] == ["box", "host"]
-    texts(machines, name="crate")
+    texts(machines, name="crate", command_after="poweroff")
+    machines.backups.set(True)
+    window.asked.answers = {"choose": "cancel"}
+    assert not machines.save()
+    assert "poweroff" in window.asked.asked("choose")[0][1]
+    window.asked.answers = {"choose": "keep"}
     assert machines.save()
-    assert [remote.name for remote in RemotesFile().read()] == ["crate"]
+    crate = Remote("crate", "host", price_per_hour=0.5, fetches_backups=True, command_after="poweroff")
+    assert RemotesFile().read() == (crate,)
+    assert machines.save()
+    assert len(window.asked.asked("choose")) == 2, "the command is the same"
     window.asked.answers = {"choose": "remove"}
     machines.buttons["remove"].invoke()
     assert not RemotesFile().read()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 from modules.config.schema import Config
@@ -18,8 +19,9 @@ from trainer.events import (
     ValidationFinished,
 )
 from trainer.machine_events import MemoryMeasured
+from trainer.run_folder.elsewhere import Elsewhere
 from ui.features.run.best_offer import best_offer, undo, use
-from ui.features.run.facts import describe_edits, memory_lines, run_lines, time_lines
+from ui.features.run.facts import describe_edits, machine_line, memory_lines, run_lines, time_lines
 from ui.forms.changes import changes
 from ui.loop.folding import fold, history_before, prepend_history
 from ui.loop.log_lines import LogLine
@@ -100,6 +102,17 @@ def test_a_model_at_the_place_of_the_result_is_said(tmp_path: Path) -> None:
     last, other = "/runs/zog-step-40.safetensors", tmp_path / "zog.safetensors"
     assert offer.text.endswith(f"Its last model is {last}. {other} is from another run and would be kept.")
     assert f"Last model: {last}" in run_lines(state, is_active=False)
+
+
+def test_a_run_of_another_machine_has_a_place_and_a_price() -> None:
+    begun, elsewhere = datetime(2026, 3, 4), Elsewhere("box", "job", "/r/job", "x", price_per_hour=2.0)
+    first = begun.timestamp() + 900
+    state = replace(folded(started(), step(2)), timing=Timing(1, first, 2, first + 900))
+    assert machine_line(state, elsewhere, begun).startswith("On box: about 1.00 so far, ")
+    assert machine_line(state, elsewhere, begun).endswith(" at the end")
+    assert machine_line(state, elsewhere, None) == "On box", "its folder was renamed"
+    assert machine_line(state, replace(elsewhere, price_per_hour=0.0), begun) == "On box"
+    assert machine_line(folded(started()), elsewhere, begun) == "On box", "before the first step"
 
 
 def test_nothing_is_offered_without_something_better(tmp_path: Path) -> None:

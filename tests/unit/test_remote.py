@@ -13,18 +13,22 @@ from typing import Any, cast
 import pytest
 
 from modules.config.codec import decode
+from modules.config.schema import Config
 from modules.system.errors import DarkroomError
-from modules.system.paths import known_hosts_file
+from modules.system.paths import known_hosts_file, queue_file
 from tests.builders.ssh import SSHD, WHY_NOT, Server, accept_key, ssh_server
 from trainer.__main__ import main
+from trainer.events import RunFailed, RunFinished
 from trainer.remote import agent
 from trainer.remote.connection import Connection, ConnectionLostError
+from trainer.remote.ending import run_command_after
 from trainer.remote.fetching import RunFiles, checked_name
 from trainer.remote.host_keys import fingerprints, is_known, offered_keys
 from trainer.remote.inputs import config_there, inputs_of, program_tree
 from trainer.remote.record import Remote, RemotesFile, problem_of
 from trainer.remote.trees import SentFile, Tree, send_trees
 from trainer.run_folder.elsewhere import Elsewhere
+from trainer.run_queue.file import QueueFile
 
 needs_server = pytest.mark.skipif(SSHD is None, reason=WHY_NOT)
 
@@ -248,6 +252,45 @@ def test_the_cloud_settings_of_onetrainer_become_a_machine(tmp_path: Path, capsy
     (tmp_path / "secrets.json").write_text(json.dumps(secrets))
     main(["remote", "import", "other", str(tmp_path / "secrets.json")])
     assert RemotesFile().find("other").host == "1.2.3.4"
+
+
+class Asked(Connection):
+    """A connection without a machine, which has these jobs, and whose commands end with a code."""
+
+    def __init__(self, jobs: list[str], code: int | None = 0, *, command: str = "poweroff") -> None:
+        self.remote, self.facts = Remote("box", "host", command_after=command), {"folder": "/r"}
+        self.jobs, self.code, self.commands = jobs, code, list[list[str]]()
+
+    def call(self, request: str, content: bytes = b"", **arguments: Any) -> tuple[Any, bytes]:
+        if request == "running":
+            return self.jobs, b""
+        self.commands.append(arguments["arguments"])
+        if self.code is None:
+            raise ConnectionLostError("it was switched off")
+        return self.code, b"sudo: not found\n"
+
+
+FINISHED = RunFinished("finished", 9, "Finished.")
+
+
+def test_the_command_after_a_run_waits_for_all_others() -> None:
+    def after(ending: RunFinished | RunFailed, asked: Asked) -> str | None:
+        said = run_command_after(asked, "j", ending)
+        return said.message if said is not None else None
+
+    for asked, warning in ((Asked(["j"]), None), (Asked([], None), None), (Asked([], 1), "sudo: not found")):
+        said = after(FINISHED, asked)
+        assert said == (warning and f"The command after a run failed on box: {warning}.")
+        assert asked.commands == [["sh", "-c", "poweroff"]]
+    asked = Asked(["j"])
+    for ending in (RunFailed("No."), RunFinished("stopped", 3, "Stopped.")):
+        assert "backups of this one are there" in (after(ending, asked) or "")
+    assert after(FINISHED, Asked([], command="")) is None
+    busy = Asked(["j", "other"])
+    assert after(FINISHED, busy) is None
+    QueueFile(queue_file()).change(lambda queue: queue.add("next", Config(), machine="box"))
+    assert after(FINISHED, asked) is None
+    assert not asked.commands + busy.commands
 
 
 def test_the_agent_needs_nothing_of_ours() -> None:

@@ -69,6 +69,12 @@ class AddSettings(MachineSettings):
     ] = ""
     devices: Annotated[int, Setting("Devices", "How many devices a run uses there.")] = 1
     price: Annotated[float, Setting("Price", "What it costs in an hour, in any currency.")] = 0.0
+    backups: Annotated[bool, Setting("Backups", "Fetch each backup of a run when it has been written.")] = False
+    after: Annotated[
+        str,
+        Setting("After", "A command to run there after the last run, such as one that ends a rented machine."),
+        Argument(metavar="COMMAND"),
+    ] = ""
 
 
 class ImportSettings(MachineSettings):
@@ -122,10 +128,12 @@ class StopSettings(Section):
 def _add(settings: AddSettings) -> int:
     remote = Remote(
         settings.name, settings.host, settings.port, settings.user, settings.key, settings.folder, settings.python,
-        settings.devices, settings.price,
+        settings.devices, settings.price, settings.backups, settings.after,
     )  # fmt: skip
     RemotesFile().add(remote)
     sys.stdout.write(f"{remote.name} is added. Check it with: remote check {remote.name}\n")
+    if remote.command_after:
+        sys.stdout.write(f"When its last run has finished, {remote.name} runs: {remote.command_after}\n")
     return OK
 
 

@@ -167,6 +167,10 @@ class Agent:
             process.returncode = 0  # no wait for it, about which Python would warn
         return None, b""
 
+    def running(self, _body: bytes) -> tuple[Any, bytes]:
+        """Return the names of the jobs that train."""
+        return [job.name for job in sorted(self._jobs.iterdir()) if self._is_running(job)], b""
+
     def follow(self, _body: bytes, job: str, log: int, live: int, seconds: float) -> tuple[Any, bytes]:
         """Wait for new events of a job: those in the log of its run from a byte on, and those that it has printed.
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
-from modules.system.atomic import make_folder, remove_quietly, write_text
+from modules.system.atomic import make_folder, remove_folder, remove_quietly, write_text
 from modules.system.errors import DarkroomError
 from trainer.remote.agent import digest_of
 from trainer.remote.connection import Connection
@@ -33,8 +33,16 @@ Translate = Callable[[str], str]
 class RunFiles:
     """The files of a run: here in its folder, and there."""
 
-    def __init__(self, connection: Connection, there: str, run_dir: Path, translate: Translate) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        there: str,
+        run_dir: Path,
+        translate: Translate,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> None:
         self._connection, self._there, self._run_dir, self._translate = connection, there, run_dir, translate
+        self._meanwhile = meanwhile  # called between the parts of a large file
         self._have: dict[str, tuple[int, int]] = {}
 
     def sync(self, *, with_large: Collection[str] = ()) -> None:
@@ -43,7 +51,7 @@ class RunFiles:
         Raises DarkroomError, ConnectionLostError, OSError.
         """
         without = [*(name for name in _LARGE if name not in with_large)]
-        for name, size, mtime_ns in self._connection.call("files", folder=self._there, without=without)[0]:
+        for name, size, mtime_ns in self._files(without=without):
             here = self._run_dir / checked_name(name)
             is_ours = name in _OF_HERE or PurePosixPath(name).name.startswith(".")
             if is_ours or self._have.get(name) == (size, mtime_ns) or _is_equal(here, size, mtime_ns):
@@ -52,6 +60,17 @@ class RunFiles:
                 self._have[name] = (size, mtime_ns)
         for manifest in (self._run_dir / "backup").glob(f"*/{MANIFEST}") if "backup" in with_large else ():
             _sign_again(manifest)
+
+    def remove_old_backups(self) -> None:
+        """Remove the backups that the machine has removed since they were fetched, so that no more are kept than there.
+
+        Raises ConnectionLostError, DarkroomError, OSError.
+        """
+        names = [PurePosixPath(name).parts for name, *_ in self._files(without=("save",))]
+        there = {parts[1] for parts in names if parts[0] == "backup"}
+        for backup in (self._run_dir / "backup").glob("*/"):
+            if there and backup.name not in there:
+                remove_folder(backup)
 
     def fetch_result(self, there: str, destination: Path) -> Path | None:
         """Fetch the result, and put it in its place; return where it is then, None if there is none yet.
@@ -80,6 +99,9 @@ class RunFiles:
         remove_quietly(kept)
         return place
 
+    def _files(self, *, without: Sequence[str]) -> list[tuple[str, int, int]]:
+        return list(self._connection.call("files", folder=self._there, without=list(without))[0])
+
     def _fetch(self, there: str, size: int, mtime_ns: int, here: Path, *, is_result: bool = False) -> bool:
         """Fetch the first bytes of a file, from where an earlier connection has ended, and return whether it is here.
 
@@ -99,6 +121,7 @@ class RunFiles:
                     break
                 file.write(content)
                 offset += len(content)
+                self._meanwhile()
         if digest_of(part) != self._connection.call("digest", path=there, size=size)[0]:
             part.unlink()
             if not is_result:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -20,6 +21,7 @@ from modules.system.redaction import redact
 from trainer.commands import to_line as command_line
 from trainer.event_lines import from_line, to_line
 from trainer.events import (
+    BackupSaved,
     CacheProgress,
     DownloadProgress,
     Event,
@@ -31,6 +33,7 @@ from trainer.events import (
 )
 from trainer.machine_events import MemoryMeasured
 from trainer.remote.connection import Connection
+from trainer.remote.ending import run_command_after
 from trainer.remote.fetching import RunFiles
 from trainer.remote.line import Line
 from trainer.run_folder.elsewhere import Elsewhere, elsewhere_of
@@ -79,6 +82,7 @@ class Follower:
         self._live = 0 if self._byte == 0 else -1
         self._run_there = ""
         self._ending: RunFinished | RunFailed | None = None
+        self._has_run_command = False
         self._shown: list[Event] = []  # before there was a log, which repeats them
 
     def follow(self, connection: Connection) -> None:
@@ -88,17 +92,21 @@ class Follower:
             while not self._line.is_left.is_set():
                 news = self._news(connection)
                 if files is None and self._run_there:
-                    files = RunFiles(connection, self._run_there, self._run_dir, self._translate)
+                    pass_on = partial(self._pass_commands, connection)
+                    files = RunFiles(connection, self._run_there, self._run_dir, self._translate, pass_on)
                 events = [event for line in news.lines if (event := from_line(line.text)) is not None]
                 if files is not None and any(not isinstance(event, StepFinished) for event in events):
-                    self._fetch(files, is_end=isinstance(events[-1], RunFinished | RunFailed))
+                    if news.is_running and connection.remote.command_after and _is_ending(events[-1]):
+                        self._line.is_left.wait(_FOLLOW_SECONDS)  # its process has not ended
+                        continue
+                    self._fetch(files, events, with_backups=connection.remote.fetches_backups)
+                    self._after(connection, events[-1])
                 self._pass_on(news, log)
                 # What has ended logs nothing more, so an ending that came along needs no further request.
-                if not news.is_running and (news.is_empty or self._ending is not None):
+                if self._has_run_command or (not news.is_running and (news.is_empty or self._ending is not None)):
                     self._end(connection, files, log)
                     return
-                for command in self._line.taken():
-                    connection.call("send", f"{command_line(command)}\n".encode(), job=self._elsewhere.job)
+                self._pass_commands(connection)
 
     def run_dir_there(self, connection: Connection) -> str:
         """Return the folder of the run there; "" before it has one."""
@@ -122,9 +130,25 @@ class Follower:
         events = [event for event in printed if event is not None]
         return _News(facts["is_running"], lines, events, facts["live"] + len(content) - size)
 
-    def _fetch(self, files: RunFiles, *, is_end: bool) -> None:
+    def _pass_commands(self, connection: Connection) -> None:
+        for command in self._line.taken():
+            connection.call("send", f"{command_line(command)}\n".encode(), job=self._elsewhere.job)
+
+    def _after(self, connection: Connection, last: Event) -> None:
+        """After the end of a run, whose files are here, run the command that the machine has for it, once."""
+        if _is_ending(last) and connection.remote.command_after:
+            self._has_run_command = True  # the machine may be gone, and is asked nothing more
+            warning = run_command_after(connection, self._elsewhere.job, last)
+            if warning is not None:
+                self._line.emit(warning)
+
+    def _fetch(self, files: RunFiles, events: Sequence[Event], *, with_backups: bool) -> None:
         """Fetch the files that events name, before these are passed on; at the end all files and the result."""
-        files.sync(with_large=("save",) if is_end else ())
+        is_end = _is_ending(events[-1])
+        has_backup = with_backups and (is_end or any(isinstance(event, BackupSaved) for event in events))
+        files.sync(with_large=(*(["save"] if is_end else []), *(["backup"] if has_backup else [])))
+        if has_backup:
+            files.remove_old_backups()
         if not is_end:
             return
         wanted = Path(self._elsewhere.destination)
@@ -162,7 +186,7 @@ class Follower:
         if self._ending is not None:
             return
         if files is not None:
-            self._fetch(files, is_end=True)
+            self._fetch(files, [RunFailed("")], with_backups=connection.remote.fetches_backups)
         last = last_event(self._run_dir)
         if isinstance(last, RunFinished | RunFailed):
             self._show(last)
@@ -174,6 +198,7 @@ class Follower:
             f"{reason} If it has a backup, resume it there: remote resume RUN. Otherwise start it again.".strip(),
             is_crash=True,
         )
+        self._after(connection, ending)
         log.write(f"{to_line(ending, time=datetime.now().isoformat(timespec='milliseconds'))}\n".encode())
         self._show(ending)
 
@@ -197,6 +222,10 @@ def note_of(run_dir: Path) -> Elsewhere:
     if elsewhere is None:
         raise DarkroomError(f"{run_dir} is not the folder of a run on another machine.")
     return elsewhere
+
+
+def _is_ending(event: Event) -> bool:
+    return isinstance(event, RunFinished | RunFailed)
 
 
 @contextmanager

@@ -25,6 +25,8 @@ class Remote:
 
     An empty `user` or `key_file` leaves both to OpenSSH: its own config, its agent. `folder` is where everything is
     there. `python` is a Python there that has all packages; without one Darkroom makes an environment of its own.
+    With `fetches_backups` each backup is fetched when it has been written. `command_after` is run there when the last
+    run has finished and its files are here.
     """
 
     name: str
@@ -36,6 +38,8 @@ class Remote:
     python: str = ""
     num_devices: int = 1
     price_per_hour: float = 0.0
+    fetches_backups: bool = False
+    command_after: str = ""
 
     @property
     def address(self) -> str:

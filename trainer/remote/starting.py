@@ -94,7 +94,7 @@ def send_inputs(
         f"{job}/workspace": config.general.workspace_dir,
         f"{folder}/cache": config.general.cache_dir,
     }
-    return Elsewhere(remote.name, name, job, str(from_root(config.output.destination)), paths)
+    return Elsewhere(remote.name, name, job, str(from_root(config.output.destination)), paths, remote.price_per_hour)
 
 
 def start_there(

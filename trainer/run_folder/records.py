@@ -76,6 +76,7 @@ class RunRecord:
     pace: PaceMeasured | None = None
     chosen_step: int | None = None
     remote: str = ""  # the machine that trains it; empty for this one
+    price_per_hour: float = 0.0  # of that machine
     newest_sample: str = ""  # the file of the first prompt at the newest step; empty without samples
 
     @property
@@ -165,6 +166,7 @@ def read_record(run_dir: Path) -> RunRecord:
         chosen_step=next((r.model_step for r in reversed(results_of(run_dir)) if not r.is_abandoned), None),
         newest_sample=log.newest_sample,
         remote=elsewhere.remote if elsewhere is not None else "",
+        price_per_hour=elsewhere.price_per_hour if elsewhere is not None else 0.0,
     )
 
 

@@ -160,7 +160,7 @@ class BottomBar(Panel):
         context.tips.attach(self.start, lambda: context.actions[self._start_name()].tip)
         context.tips.attach(self.second, self._second_tip)
         self.machine = Button(box, context.theme, "", self._open_machines_menu, on="bar", height=36)
-        context.tips.attach(self.machine, lambda: "Where the next run trains")
+        context.tips.attach(self.machine, self._machine_tip)
         self.more = Button(box, context.theme, "▾", self._open_pause_menu, on="bar", width=28, height=36)
         context.tips.attach(self.more, lambda: "Other ways to pause")
         self._menu: tk.Menu | None = None
@@ -213,6 +213,13 @@ class BottomBar(Panel):
         if machines.known and stage == "idle":
             self.machine.configure(text=f"On {machines.chosen} ▾" if machines.chosen else f"{HERE} ▾")
             self.machine.pack(side="left", padx=(0, GAP))
+
+    def _machine_tip(self) -> str:
+        machines = self._context.models.of(Machines)
+        remote = machines.known.get(machines.chosen)
+        if remote is None or not remote.price_per_hour:
+            return "Where the next run trains"
+        return f"Where the next run trains. {remote.name} costs {remote.price_per_hour:g} in an hour."
 
     def make_machines_menu(self) -> tk.Menu:
         """Return the menu of the places where the next run can train."""

@@ -188,6 +188,11 @@ def format_duration(seconds: float | None) -> str:
     return f"{whole} s"
 
 
+def cost_text(price_per_hour: float, seconds: float | None) -> str:
+    """Return what a machine costs in a time, in the currency of its price; empty if either is unknown."""
+    return f"{price_per_hour * seconds / 3600:,.2f}" if price_per_hour and seconds else ""
+
+
 def format_size(size_bytes: float) -> str:
     """Return a size in its unit: 812 B, 4.0 kB, 1.6 GB."""
     for unit in ("B", "kB", "MB", "GB"):

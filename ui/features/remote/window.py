@@ -12,18 +12,18 @@ from ui.features.remote.model import Machines, NewKey, check
 from ui.forms.context import Context
 from ui.loop.background import Job
 from ui.loop.interaction import Answer
-from ui.widgets.controls import Button, Choice
+from ui.widgets.controls import Button, Choice, Switch
 from ui.widgets.dialog import Window
 from ui.widgets.entry import Entry
 from ui.widgets.panel import Panel, Text, WrappedText
 from ui.widgets.theme import GAP, PAD
-from ui.widgets.variables import TextVar
+from ui.widgets.variables import FlagVar, TextVar
 
 if TYPE_CHECKING:
     from trainer.remote.checking import Finding
     from trainer.remote.record import Remote
 
-_SIZE = (640, 560)
+_SIZE = (640, 640)
 _NEW = ""
 _NOTE = (
     "Training there needs an SSH server, Python 3.11 or newer and a key that it accepts. The run is sent with all that "
@@ -38,7 +38,8 @@ _FIELDS = (
     ("folder", "Folder there", "~/darkroom", "Where everything is kept on the machine"),
     ("python", "Python there", "an environment that Darkroom makes", "A Python that has all packages"),
     ("num_devices", "Devices", "1", "How many GPUs a run uses"),
-    ("price_per_hour", "Price per hour", "", "Shown in the list"),
+    ("price_per_hour", "Price per hour", "", "Shown with each run: what it has cost, and what it will"),
+    ("command_after", "Command after", "", "Run there when the last run has finished, to end a rented machine"),
 )  # fmt: skip
 
 
@@ -71,6 +72,9 @@ class MachinesWindow(Window):
             self._add_row(grid, row, label, entry)
             context.tips.attach(entry, lambda tip=tip: tip)  # type: ignore[misc]
             self.entries[name] = entry
+        self.backups = FlagVar(master=self, value=False)
+        switch = Switch(grid, context.theme, self.backups, on="window", text="Fetch each backup when it is written")
+        tk.Grid.grid_configure(switch, row=len(_FIELDS) + 1, column=1, sticky="w", pady=2)
         self.findings = WrappedText(self, context.theme, self.machines.problem, colour="label")
         self.findings.pack(fill="both", expand=True, padx=pad, pady=(px(12), 0))
         self._unsubscribe = self.machines.changed.subscribe(self._list)
@@ -85,16 +89,31 @@ class MachinesWindow(Window):
         for field, text in self._texts.items():
             value = getattr(remote, field) if remote is not None else ""
             text.set("" if value in (0, "") else f"{value:g}" if isinstance(value, float) else str(value))
+        self.backups.set(remote is not None and remote.fetches_backups)
         self.buttons["remove"].set_enabled(remote is not None)
         self._report(self.machines.problem)
 
     def save(self) -> bool:
         """Keep the record as it is typed; return whether it is valid, which is reported otherwise."""
         former = self.selected.get()
+        if not self._confirms_command(self.machines.known.get(former)):
+            return False
         if not self._writes(lambda: self.machines.save(self._typed(), instead_of=former)):
             return False
         self.show(self._texts["name"].get().strip())
         return True
+
+    def _confirms_command(self, former: Remote | None) -> bool:
+        """Ask before a command is kept that was not in the record."""
+        name, command = (self._texts[field].get().strip() for field in ("name", "command_after"))
+        if not command or (former is not None and former.command_after == command):
+            return True
+        answers = (Answer("cancel", "Cancel", is_default=True), Answer("keep", "Keep the command"))
+        message = (
+            f"When a run has finished, its files are here and no other run waits, {name} runs this:\n\n{command}\n\n"
+            "Backups that were not fetched are lost if it deletes the machine."
+        )
+        return self._context.interaction.choose("Run a command after the last run?", message, answers) == "keep"
 
     def remove(self) -> None:
         """Remove the shown machine from the list."""
@@ -177,7 +196,10 @@ class MachinesWindow(Window):
         port, num_devices, price = numbers
         folder = texts["folder"] or DEFAULT_FOLDER
         key_file, python = texts["key_file"], texts["python"]
-        return Remote(texts["name"], texts["host"], port, texts["user"], key_file, folder, python, num_devices, price)
+        return Remote(
+            texts["name"], texts["host"], port, texts["user"], key_file, folder, python, num_devices, price,
+            self.backups.get(), texts["command_after"],
+        )  # fmt: skip
 
     def _list(self) -> None:
         self.choice.set_choices({**{name: name for name in self.machines.known}, _NEW: "A new machine"})

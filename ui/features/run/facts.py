@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 
 from modules.families.registry import FAMILIES
@@ -11,11 +12,13 @@ from modules.objectives.registry import METHODS
 from modules.system.problem import count, describe_data
 from trainer.machine_events import MemoryMeasured
 from trainer.rollout_events import RolloutSampled, SampledImage
+from trainer.run_folder.elsewhere import Elsewhere
 from ui.forms.changes import Change
 from ui.loop.metric_curves import short_number
 from ui.loop.run_state import RunState
 from ui.loop.wording import (
     PHASE_LABELS,
+    cost_text,
     describe_continuation,
     format_duration,
     format_loss,
@@ -86,6 +89,17 @@ def time_lines(state: RunState) -> list[str]:
     parts = [f"{format_duration(of_phase)} of {name}"] if of_phase is not None else []
     parts += [f"{format_duration(of_run)} of the run"] if of_run is not None else []
     return [f"Time left: {', '.join(parts)}"] if parts else []
+
+
+def machine_line(state: RunState, elsewhere: Elsewhere, begun: datetime | None) -> str:
+    """Return on which other machine a run trains, and what that has cost so far and at the end, if it has a price."""
+    lasted = state.timing.newest_at - begun.timestamp() if begun is not None else 0.0
+    so_far = cost_text(elsewhere.price_per_hour, max(0.0, lasted))
+    if not so_far:
+        return f"On {elsewhere.remote}"
+    left = state.run_seconds_left
+    at_end = f", {cost_text(elsewhere.price_per_hour, lasted + left)} at the end" if left is not None else ""
+    return f"On {elsewhere.remote}: about {so_far} so far{at_end}"
 
 
 def memory_lines(memory: MemoryMeasured) -> list[str]:

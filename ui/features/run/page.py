@@ -10,9 +10,11 @@ from pathlib import Path
 from modules.system.paths import from_root
 from modules.system.problem import count
 from trainer.rollout_events import Mark, RolloutSampled, SampledImage
+from trainer.run_folder.elsewhere import Elsewhere, elsewhere_of
+from trainer.run_folder.run_dir import started_at
 from ui.features.run.curves import MetricGrid, RunCurves
 from ui.features.run.end_card import EndCard
-from ui.features.run.facts import describe_image, rollout_line, run_lines
+from ui.features.run.facts import describe_image, machine_line, rollout_line, run_lines
 from ui.features.run.model import Starter
 from ui.features.run.notices import RunNotices
 from ui.features.run.samples import RunSamples
@@ -58,6 +60,7 @@ class RunPage:
         self._is_built = False
         self._was_active = False
         self._drawn_state = RunState()
+        self._elsewhere: tuple[Path, Elsewhere | None] = (Path(), None)
         self._last_run: RunState | None = None  # the last run of the workspace, until there is one of this window
         self._last_workspace: Path | None = None
         self._curves: tuple[object, ...] = (None, None, None)
@@ -303,7 +306,8 @@ class RunPage:
         self.figures.show(start_figures(report.preview) if report is not None and report.preview is not None else ())
         if state.started is not None:
             self.facts_card.heading.set_text("This run")
-            self.facts.set_text("\n".join(run_lines(state, is_active=self._context.session.is_active)))
+            lines = run_lines(state, is_active=self._context.session.is_active)
+            self.facts.set_text("\n".join([*lines, *self._machine_lines(state, Path(state.started.run_dir))]))
             self.fit_button.place_forget()
             return
         self.facts_card.heading.set_text(BEFORE_START)
@@ -321,6 +325,13 @@ class RunPage:
             if self._last_run is not None and self._last_run.started is not None:
                 lines += ["", f"Shown here: the last run, {Path(self._last_run.started.run_dir).name}."]
             self.facts.set_text("\n".join(lines))
+
+    def _machine_lines(self, state: RunState, run_dir: Path) -> list[str]:
+        """Return where a run trains if that is another machine. The note in its folder is read once."""
+        if self._elsewhere[0] != run_dir:
+            self._elsewhere = (run_dir, elsewhere_of(run_dir))
+        elsewhere = self._elsewhere[1]
+        return [machine_line(state, elsewhere, started_at(run_dir))] if elsewhere is not None else []
 
     def _open_sample(self, path: Path) -> None:
         """Show a sample large."""

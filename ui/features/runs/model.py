@@ -19,7 +19,7 @@ from trainer.run_folder.trash import Contents
 from trainer.run_status import RunStatus
 from ui.loop.background import Background, Job
 from ui.loop.signal import Signal
-from ui.loop.wording import format_duration, format_loss, format_size
+from ui.loop.wording import cost_text, format_duration, format_loss, format_size
 
 _PARTS = {"backup": "backups", "samples": "samples", "save": "saved models", "tensorboard": "TensorBoard logs"}
 
@@ -78,7 +78,8 @@ def fact_lines(record: RunRecord) -> list[str]:
         ending = f"It trains on {record.remote}, or has ended there; follow it under More"
     lines = [record.message if record.message.startswith(ending) else f"{ending}. {record.message}".strip()]
     if record.remote and record.status is not RunStatus.ELSEWHERE:
-        lines.append(f"Trained on {record.remote}")
+        cost = cost_text(record.price_per_hour, record.seconds)
+        lines.append(f"Trained on {record.remote}{f', for about {cost}' if cost else ''}")
     if record.total_steps:
         took = f" in {format_duration(record.seconds)}" if record.seconds else ""
         lines.append(f"Step {record.step:,} of {record.total_steps:,}{took}")
