@@ -50,17 +50,14 @@ def architecture_of(base_model: str, family: str) -> Architecture | None:
 
 def _of_folder(folder: Path, family: str) -> Architecture:
     kind = identify(folder)
-    lacking = kind.without
     configs: dict[str, Mapping[str, Any]] = {}
-    for part in (p for p in FAMILIES[family].parts if p.name not in lacking):
-        if part.is_elsewhere:
-            configs[part.name] = shipped_configs(kind.model)[part.name]
-            continue
-        config = json.loads(read_regular(folder / part.name / "config.json", _MAX_CONFIG_BYTES))
-        configs[part.name] = part.model.own_config(config)
-    for part in (p for p in FAMILIES[family].parts if p.published_in and p.name in lacking):
-        own = config_next_to(file_of_part(part, "", str(folder)))
-        configs[part.name] = own or shipped_configs(kind.model)[part.name]
+    for part in FAMILIES[family].parts:
+        if part.published_in and (part.name in kind.without or not part.is_in_base_model):
+            own = config_next_to(file_of_part(part, "", str(folder)))
+            configs[part.name] = own or shipped_configs(kind.model)[part.name]
+        elif part.name not in kind.without:
+            config = json.loads(read_regular(folder / part.name / "config.json", _MAX_CONFIG_BYTES))
+            configs[part.name] = part.model.own_config(config)
     return Architecture(configs)
 
 

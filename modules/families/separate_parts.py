@@ -23,7 +23,7 @@ def file_of_part(part: PartSpec, given: str, base_model: str) -> str:
     to a base model that lacks the part.
     """
     given = given.strip()
-    if not part.published_in or (given and from_root(given).is_file()):
+    if not (part.published_in and part.reads_file) or (given and from_root(given).is_file()):
         return given
     if given and (found := weights_in(from_root(given))):
         return found

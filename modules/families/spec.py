@@ -32,10 +32,9 @@ class PartSpec:
     `most_tokens` are the tokens that a text encoder reads at once, if they are fewer than the family's. `optional`:
     models may lack it, and a run may leave it out. `tokenizer` is the folder of its tokenizer, if that is not the usual
     one. One that reads the states of another text encoder names it as `reads`: captions are dropped for both at once.
-    `published_in` are the repositories of a part that its models' own may lack (`families/separate_parts.py`).
-
-    `is_elsewhere`: base models need not contain it, and saved ones do not. The family reads it from the places in its
-    own settings; estimates have the published config of it.
+    `published_in` are the repositories of a part that base models need not contain. It has a file of its own
+    (`families/separate_parts.py`), or the family reads it from places in its settings. Estimates have its own config,
+    or the published one.
     """
 
     name: str
@@ -47,7 +46,6 @@ class PartSpec:
     optional: bool = False
     tokenizer: str = ""
     reads: str = ""
-    is_elsewhere: bool = False
     published_in: tuple[str, ...] = ()
 
     @property
@@ -59,6 +57,11 @@ class PartSpec:
     def reads_file(self) -> bool:
         """Whether a file of its own can take the place of the base model's weights."""
         return self.role != "vae" or self.model.vae_file is not None
+
+    @property
+    def is_in_base_model(self) -> bool:
+        """Whether base models may contain it, and saved ones with it; no model has one that only its family reads."""
+        return self.reads_file or not self.published_in
 
     @property
     def tokenizer_folder(self) -> str:
@@ -212,8 +215,8 @@ class FamilySpec:
 
     @property
     def in_base_model(self) -> FamilySpec:
-        """The facts of the family for its base models, which lack the parts that are elsewhere."""
-        return replace(self, parts=tuple(p for p in self.parts if not p.is_elsewhere))
+        """The facts of the family for its base models, which lack the parts that only the family reads."""
+        return replace(self, parts=tuple(p for p in self.parts if p.is_in_base_model))
 
     def without(self, names: Collection[str]) -> FamilySpec:
         """Return the facts of the family for a model that lacks some of its optional parts."""

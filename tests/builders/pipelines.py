@@ -29,7 +29,7 @@ def load_tiny(folder: Path, family: str = "", **options: Any) -> Any:
     """A tiny model of a family, on the CPU; `options` are settings of the family and fields of the request."""
     spec = FAMILIES[family or family_of(folder)]
     if not (folder / "decoder").is_dir():  # a result: what its base model did not contain is not there either
-        options.setdefault("without_weights", {part.name for part in spec.parts if part.is_elsewhere})
+        options.setdefault("without_weights", {part.name for part in spec.parts if not part.is_in_base_model})
     own = {name: options.pop(name) for name in list(options) if name in spec.settings.model_fields}
     return load_factory(spec.factory)(LoadRequest(str(folder), spec.settings(**own), **options))
 

@@ -48,7 +48,7 @@ class ModelExporter:
     ) -> None:
         """Write the model with its trained weights, streamed; see `Exporter`."""
         output = self.config.output
-        parts = {name: part for name, part in self.family.parts.items() if not part.spec.is_elsewhere}
+        parts = {name: part for name, part in self.family.parts.items() if part.spec.is_in_base_model}
         states = {name: state_of(name, part, values) for name, part in parts.items()}
         if output.dtype == "float8":
             denoiser = self.family.spec.denoiser

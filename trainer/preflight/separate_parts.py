@@ -18,7 +18,7 @@ from trainer.preflight.part_files import path_of
 def problems_of_separate_parts(config: Config, found: FileKind | None) -> Iterator[Problem]:
     """Yield which parts the base model, of the kind `found` if it is here, lacks, and which files have no tokenizer."""
     name = config.model.base_model.strip()
-    for part in (p for p in config.family.parts if p.published_in):
+    for part in (p for p in config.family.in_base_model.parts if p.published_in):
         if file := own_file(config, part):
             if not (from_root(name) / part.tokenizer_folder).is_dir():
                 yield from _without_tokenizer(part, file)

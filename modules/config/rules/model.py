@@ -178,7 +178,7 @@ def autoencoder(config: Config) -> Iterator[Problem]:
             "training.trains", f"{family.label} has no VAE to train.", advice="Choose another training target."
         )
     for part in family.parts:
-        if part.role == "vae" and part.is_elsewhere:
+        if part.role == "vae" and part.published_in:
             message = f"The {part.label.lower()} of {family.label} cannot be trained."
             yield Problem("training.trains", message, advice="Choose another training target.")
     if config.training.method.name != _DENOISE:

@@ -66,7 +66,7 @@ def _of_family(folder: Path, index: dict[str, Any], pipeline: str, files: Family
     variant = files.pipelines[pipeline] or files.variants.get(_whole(denoiser.get("in_channels")), "")
     zero_snr = bool(scheduler.get("rescale_betas_zero_snr", False))
     facts = {"layout": "diffusers", "pipeline": pipeline}
-    absent = [p.name for p in spec.parts if _is_left_out(index, p.name) or _is_apart(folder, p)]
+    absent = [p.name for p in spec.in_base_model.parts if _is_left_out(index, p.name) or _is_apart(folder, p)]
     if without := [p.name for p in spec.parts if (p.optional or p.published_in) and p.name in absent]:
         facts[WITHOUT] = ", ".join(without)
     wanted = [p.name for p in spec.in_base_model.parts if p.name not in absent]

@@ -200,7 +200,7 @@ def _index(
             tokenizer = part.tokenizer_folder
             settings = read_json(folder, tokenizer, "tokenizer_config.json")
             index[tokenizer] = ["transformers", settings.get("tokenizer_class", "CLIPTokenizer")]
-    for part in FAMILIES[record.family].parts:
+    for part in FAMILIES[record.family].in_base_model.parts:
         if (part.optional or part.published_in) and part.name not in index:  # as diffusers marks what a pipeline lacks
             index |= {part.name: [None, None], part.tokenizer_folder: [None, None]}
     index["scheduler"] = ["diffusers", configs["scheduler"].get("_class_name", "DDIMScheduler")]

@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 from modules.families.settings import FamilySettings
 from modules.settings.field import Setting
 
+DECODER = "stabilityai/stable-cascade"
+"""The repository of the decoder, which also has the image encoder."""
 OF_IMAGES = "clip_img_mapper"
 """The layer of the prior that embeds an image next to the prompt: it reads zeros here."""
 
@@ -26,7 +28,7 @@ class StableCascadeSettings(FamilySettings):
             group="Base model",
             path_kind="model",
         ),
-    ] = "stabilityai/stable-cascade"
+    ] = DECODER
     effnet_encoder: Annotated[
         str,
         Setting(

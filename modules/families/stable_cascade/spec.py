@@ -15,7 +15,7 @@ from fractions import Fraction
 from modules.families.model_class import ModelClass
 from modules.families.parts.part_classes import CLIP_TEXT_WITH_PROJECTION, clip_prompts
 from modules.families.spec import FamilySpec, LatentSpec, PartSpec
-from modules.families.stable_cascade.settings import StableCascadeSettings
+from modules.families.stable_cascade.settings import DECODER, StableCascadeSettings
 from modules.settings.layer_filter import LayerFilter
 
 _HOME = "modules.families.stable_cascade"
@@ -54,7 +54,7 @@ STABLE_CASCADE = FamilySpec(
     parts=(
         PartSpec("prior", "Prior (stage C)", "denoiser", PRIOR),
         PartSpec("text_encoder", "Text encoder (OpenCLIP bigG)", "text_encoder", CLIP_TEXT_WITH_PROJECTION),
-        PartSpec("vae", "Image encoder and decoder", "vae", AUTOENCODER, trainable=False, is_elsewhere=True),
+        PartSpec("vae", "Image encoder and decoder", "vae", AUTOENCODER, trainable=False, published_in=(DECODER,)),
     ),
     factory=f"{_HOME}.model:load",
     default_resolution_px=1024,
