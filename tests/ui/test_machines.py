@@ -73,6 +73,26 @@ def test_a_machine_is_added_checked_and_trains_the_next_run(
     assert "--on=box" in arguments_of(request, Path("config.json"))
 
 
+def test_a_rented_machine_is_started_and_stopped(window: Window, monkeypatch: pytest.MonkeyPatch) -> None:
+    switched = []
+    monkeypatch.setattr("ui.features.remote.window.switch", lambda remote, *, on: switched.append((remote.pod, on)))
+    RemotesFile().add(Remote("box", "host"))
+    RemotesFile().add(Remote("pod", "", provider="runpod", pod="ab12", pod_after="stop"))
+    machines = opened(window)
+    assert not machines.buttons["start"].winfo_manager()
+    machines.show("pod")
+    for name, text in (("start", "pod has started"), ("stop", "pod stops")):
+        machines.buttons[name].invoke()
+        window.wait_until(lambda: text in machines.findings.cget("text"), "the end")  # noqa: B023 - called at once
+    assert switched == [("ab12", True), ("ab12", False)]
+    texts(machines, num_devices="2")
+    assert machines.save()
+    assert RemotesFile().find("pod") == Remote(
+        "pod", "", num_devices=2, provider="runpod", pod="ab12", pod_after="stop"
+    )
+    machines.close()
+
+
 def test_a_machine_is_removed_and_the_next_run_trains_here(window: Window) -> None:
     RemotesFile().add(Remote("box", "host", price_per_hour=0.5))
     app = window.app

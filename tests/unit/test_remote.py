@@ -21,7 +21,7 @@ from trainer.__main__ import main
 from trainer.events import RunFailed, RunFinished
 from trainer.remote import agent
 from trainer.remote.connection import Connection, ConnectionLostError
-from trainer.remote.ending import run_command_after
+from trainer.remote.ending import end_machine
 from trainer.remote.fetching import RunFiles, checked_name
 from trainer.remote.host_keys import fingerprints, is_known, offered_keys
 from trainer.remote.inputs import config_there, inputs_of, program_tree
@@ -249,6 +249,11 @@ def test_the_cloud_settings_of_onetrainer_become_a_machine(tmp_path: Path, capsy
     assert "Without a counterpart here: file_sync, on_finish." in capsys.readouterr().out
     assert RemotesFile().find("pod") == Remote("pod", "1.2.3.4", 2222, "root", "~/.ssh/id", "/workspace/darkroom")
     assert "secret1" not in RemotesFile().path.read_text()
+    file.write_text(json.dumps({"cloud": cloud, "secrets": {"cloud": {"id": "ab12", "api_key": "secret1"}}}))
+    assert main(["remote", "import", "rented", str(file)]) == 0
+    rented = RemotesFile().find("rented")
+    assert (rented.provider, rented.pod, rented.pod_after, rented.host) == ("runpod", "ab12", "delete", "")
+    assert "Without a counterpart here: file_sync." in capsys.readouterr().out
     (tmp_path / "secrets.json").write_text(json.dumps(secrets))
     main(["remote", "import", "other", str(tmp_path / "secrets.json")])
     assert RemotesFile().find("other").host == "1.2.3.4"
@@ -273,9 +278,9 @@ class Asked(Connection):
 FINISHED = RunFinished("finished", 9, "Finished.")
 
 
-def test_the_command_after_a_run_waits_for_all_others() -> None:
+def test_a_machine_is_ended_once_nothing_else_trains_or_waits() -> None:
     def after(ending: RunFinished | RunFailed, asked: Asked) -> str | None:
-        said = run_command_after(asked, "j", ending)
+        said = end_machine(asked, "j", ending)
         return said.message if said is not None else None
 
     for asked, warning in ((Asked(["j"]), None), (Asked([], None), None), (Asked([], 1), "sudo: not found")):

@@ -17,6 +17,7 @@ from trainer import commands
 from trainer.cli.console import Console, JsonLines, Listener
 from trainer.cli.options import settings_verb
 from trainer.cli.program import FAILED, OK, STOPPED, WRONG, verb_group
+from trainer.cli.renting import RENTING, MachineName
 from trainer.cli.signals import on_signal
 from trainer.commands import Stop, StopRequested
 from trainer.events import Event, RunFailed, RunFinished
@@ -34,7 +35,6 @@ from trainer.run_folder.elsewhere import Elsewhere
 from trainer.run_folder.inbox import open_inbox
 from trainer.run_status import RunStatus
 
-MachineName = Annotated[str, Setting("Name", "The name of the machine."), positional("NAME")]
 RunFolder = Annotated[
     str, Setting("Run", "The folder of the run on this computer.", path_kind="folder"), positional("RUN")
 ]
@@ -141,7 +141,7 @@ def _import(settings: ImportSettings) -> int:
     file = from_root(settings.file)
     remote, left_out = machine_of(settings.name, file, load_secrets().secrets.cloud)
     RemotesFile().add(remote)
-    sys.stdout.write(f"{remote.name} is added: {remote.address}, {remote.folder}.\n")
+    sys.stdout.write(f"{remote.name} is added: {remote.address or f'pod {remote.pod}'}, {remote.folder}.\n")
     if left_out:
         sys.stdout.write(f"Without a counterpart here: {', '.join(left_out)}.\n")
     return OK
@@ -286,7 +286,8 @@ def _read_commands(line: Line) -> None:
 
 
 REMOTE = verb_group(
-    "train on other machines over SSH: remote add, check, list, remove, import; attach, fetch, stop, resume",
+    "train on other machines over SSH: remote add, check, list, remove, import; attach, fetch, stop, resume;"
+    " rent, start, end",
     {
         "add": settings_verb("add a machine, or change its record", AddSettings, _add),
         "import": settings_verb("add the machine of OneTrainer's cloud settings", ImportSettings, _import),
@@ -297,5 +298,6 @@ REMOTE = verb_group(
         "fetch": settings_verb("fetch the files of a run on another machine", FetchSettings, _fetch),
         "stop": settings_verb("stop a run on another machine", StopSettings, _stop),
         "resume": settings_verb("resume a run on the machine where it is", FollowSettings, _resume),
+        **RENTING,
     },
 )

@@ -152,11 +152,15 @@ class Connection:
 def unreachable(remote: Remote, error: ConnectionLostError) -> DarkroomError:
     """Return the error of a machine that cannot be reached at all, without raising it."""
     advice = "Check that the machine runs, and its host, port and user."
+    if remote.pod:
+        advice = f"If it is stopped, start it with: remote start {remote.name}."
     return DarkroomError(f"{remote.name} cannot be reached: {error}.", advice=advice)
 
 
 def ssh_command(remote: Remote, *, known_hosts: Path | None = None) -> list[str]:
     """Return the command of OpenSSH's client for a machine, without its host. Raises DarkroomError if there is none."""
+    if not remote.host:
+        raise DarkroomError(f"{remote.name} has no address.", advice=f"Start it with: remote start {remote.name}.")
     ssh = shutil.which("ssh")
     if ssh is None:
         raise DarkroomError("OpenSSH's client was not found.", advice="Install it: the package openssh-client.")

@@ -33,7 +33,7 @@ from trainer.events import (
 )
 from trainer.machine_events import MemoryMeasured
 from trainer.remote.connection import Connection
-from trainer.remote.ending import run_command_after
+from trainer.remote.ending import end_machine
 from trainer.remote.fetching import RunFiles
 from trainer.remote.line import Line
 from trainer.run_folder.elsewhere import Elsewhere, elsewhere_of
@@ -82,7 +82,7 @@ class Follower:
         self._live = 0 if self._byte == 0 else -1
         self._run_there = ""
         self._ending: RunFinished | RunFailed | None = None
-        self._has_run_command = False
+        self._is_ended = False
         self._shown: list[Event] = []  # before there was a log, which repeats them
 
     def follow(self, connection: Connection) -> None:
@@ -96,14 +96,14 @@ class Follower:
                     files = RunFiles(connection, self._run_there, self._run_dir, self._translate, pass_on)
                 events = [event for line in news.lines if (event := from_line(line.text)) is not None]
                 if files is not None and any(not isinstance(event, StepFinished) for event in events):
-                    if news.is_running and connection.remote.command_after and _is_ending(events[-1]):
+                    if news.is_running and connection.remote.is_ended_after_runs and _is_ending(events[-1]):
                         self._line.is_left.wait(_FOLLOW_SECONDS)  # its process has not ended
                         continue
                     self._fetch(files, events, with_backups=connection.remote.fetches_backups)
                     self._after(connection, events[-1])
                 self._pass_on(news, log)
                 # What has ended logs nothing more, so an ending that came along needs no further request.
-                if self._has_run_command or (not news.is_running and (news.is_empty or self._ending is not None)):
+                if self._is_ended or (not news.is_running and (news.is_empty or self._ending is not None)):
                     self._end(connection, files, log)
                     return
                 self._pass_commands(connection)
@@ -135,10 +135,10 @@ class Follower:
             connection.call("send", f"{command_line(command)}\n".encode(), job=self._elsewhere.job)
 
     def _after(self, connection: Connection, last: Event) -> None:
-        """After the end of a run, whose files are here, run the command that the machine has for it, once."""
-        if _is_ending(last) and connection.remote.command_after:
-            self._has_run_command = True  # the machine may be gone, and is asked nothing more
-            warning = run_command_after(connection, self._elsewhere.job, last)
+        """After the end of a run, whose files are here, end the machine if that is wanted, once."""
+        if _is_ending(last) and connection.remote.is_ended_after_runs:
+            self._is_ended = True  # the machine may be gone, and is asked nothing more
+            warning = end_machine(connection, self._elsewhere.job, last)
             if warning is not None:
                 self._line.emit(warning)
 

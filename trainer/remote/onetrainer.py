@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from modules.system.errors import DarkroomError
 from modules.system.secrets import CloudSecrets, from_json
 from trainer.remote.record import Remote
 
-_NOT_SET = ("", None, False, 0)
-_TAKEN = frozenset({"__version", "enabled", "remote_dir", "host", "port", "user", "key_file"})
+_NOT_SET = ("", None, False, 0, "NONE")
+_TAKEN = frozenset({"__version", "enabled", "remote_dir", "host", "port", "user", "key_file", "id"})
+_OF_PODS = frozenset({"type", "on_finish"})
+_AFTER: Mapping[Any, Literal["", "stop", "delete"]] = {"STOP": "stop", "DELETE": "delete"}
 
 
 def machine_of(name: str, file: Path, stored: CloudSecrets) -> tuple[Remote, tuple[str, ...]]:
@@ -32,15 +35,20 @@ def machine_of(name: str, file: Path, stored: CloudSecrets) -> tuple[Remote, tup
     cloud = _cloud_in(data)
     inner = data.get("secrets")
     access = from_json(inner if isinstance(inner, dict) else {"cloud": cloud})[0].cloud
-    access = access if access.host else stored
-    if not access.host:
+    access = access if access.host or access.id else stored
+    is_pod = bool(access.id) and cloud.get("type", "RUNPOD") == "RUNPOD"
+    if not access.host and not is_pod:
         advice = (
             "Import its secrets.json first (secrets import FILE), or add the machine with: remote add NAME --host HOST"
         )
         raise DarkroomError(f"{file} does not name the host of a machine.", advice=advice)
     folder = f"{str(cloud.get('remote_dir') or '/workspace').rstrip('/')}/darkroom"
     remote = Remote(name, access.host, int(access.port or 0), access.user, access.key_file, folder)
-    return remote, tuple(key for key, value in cloud.items() if key not in _TAKEN and value not in _NOT_SET)
+    taken = _TAKEN
+    if is_pod:
+        taken = _TAKEN | _OF_PODS
+        remote = replace(remote, provider="runpod", pod=access.id, pod_after=_AFTER.get(cloud.get("on_finish"), ""))
+    return remote, tuple(key for key, value in cloud.items() if key not in taken and value not in _NOT_SET)
 
 
 def _cloud_in(data: Mapping[str, Any]) -> Mapping[str, Any]:

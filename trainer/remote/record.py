@@ -7,15 +7,17 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from modules.system.atomic import write_text
 from modules.system.errors import DarkroomError
 from modules.system.file_errors import describe_file_error
 from modules.system.paths import remotes_file
+from trainer.remote.providers import PROVIDERS
 
 _FORMAT = 1
-_NAME, _WORD = re.compile(r"\w[\w.-]{0,39}"), re.compile(r"[\w.:%@-]*")
+_NAME, _WORD, _POD = re.compile(r"\w[\w.-]{0,39}"), re.compile(r"[\w.:%@-]*"), re.compile(r"[A-Za-z0-9_-]{0,128}")
+_AFTER = ("", "stop", "delete")
 DEFAULT_FOLDER = "~/darkroom"
 
 
@@ -26,7 +28,8 @@ class Remote:
     An empty `user` or `key_file` leaves both to OpenSSH: its own config, its agent. `folder` is where everything is
     there. `python` is a Python there that has all packages; without one Darkroom makes an environment of its own.
     With `fetches_backups` each backup is fetched when it has been written. `command_after` is run there when the last
-    run has finished and its files are here.
+    run has finished and its files are here. A rented one has a `provider` and the id of its `pod` there; instead of a
+    command it can be stopped or deleted through them, `pod_after`.
     """
 
     name: str
@@ -40,6 +43,14 @@ class Remote:
     price_per_hour: float = 0.0
     fetches_backups: bool = False
     command_after: str = ""
+    provider: str = ""
+    pod: str = ""
+    pod_after: Literal["", "stop", "delete"] = ""
+
+    @property
+    def is_ended_after_runs(self) -> bool:
+        """Whether something is done with it when its last run has finished."""
+        return bool(self.command_after or self.pod_after)
 
     @property
     def address(self) -> str:
@@ -51,7 +62,9 @@ def problem_of(remote: Remote) -> str:
     """Return what is wrong with a record, as a sentence; empty if nothing is."""
     if not _NAME.fullmatch(remote.name):
         return "A name of a machine has letters, digits, dots and hyphens, at most 40."
-    if not remote.host or remote.host.startswith("-") or not _WORD.fullmatch(remote.host):
+    if remote.provider not in ("", *PROVIDERS) or not _POD.fullmatch(remote.pod) or remote.pod_after not in _AFTER:
+        return f"The provider of {remote.name} or its machine there is not known: {remote.provider} {remote.pod}."
+    if (not remote.host and not remote.pod) or remote.host.startswith("-") or not _WORD.fullmatch(remote.host):
         return f"{remote.host!r} is not the name or the address of a host."
     if remote.user.startswith("-") or not _WORD.fullmatch(remote.user):
         return f"{remote.user!r} is not the name of a user."

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from modules.system.errors import DarkroomError
 from modules.system.file_errors import plain_reason
-from ui.features.remote.model import Machines, NewKey, check
+from ui.features.remote.model import Machines, NewKey, check, switch
 from ui.forms.context import Context
 from ui.loop.background import Job
 from ui.loop.interaction import Answer
@@ -39,7 +40,7 @@ _FIELDS = (
     ("python", "Python there", "an environment that Darkroom makes", "A Python that has all packages"),
     ("num_devices", "Devices", "1", "How many GPUs a run uses"),
     ("price_per_hour", "Price per hour", "", "Shown with each run: what it has cost, and what it will"),
-    ("command_after", "Command after", "", "Run there when the last run has finished, to end a rented machine"),
+    ("command_after", "Command after", "none", "Run there when the last run has finished, to end a rented machine"),
 )  # fmt: skip
 
 
@@ -91,6 +92,10 @@ class MachinesWindow(Window):
             text.set("" if value in (0, "") else f"{value:g}" if isinstance(value, float) else str(value))
         self.backups.set(remote is not None and remote.fetches_backups)
         self.buttons["remove"].set_enabled(remote is not None)
+        for button in ("start", "stop"):
+            self.buttons[button].pack_forget()
+            if remote is not None and remote.pod:
+                self.buttons[button].pack(side="left", padx=(0, GAP))
         self._report(self.machines.problem)
 
     def save(self) -> bool:
@@ -150,6 +155,22 @@ class MachinesWindow(Window):
         work = self._context.pump.background.run
         self._job = work(lambda: check(remote, shows_key=shows_key), done, failed)
 
+    def switch(self, *, on: bool) -> None:
+        """Start or stop the rented machine that is shown, in the background."""
+        name = self.selected.get()
+        remote = self.machines.known[name]
+        self._report(f"{name} is starting, which takes minutes…" if on else f"Stopping {name}…")
+
+        def done(_result: None) -> None:
+            self.machines.read()
+            self.show(name)
+            self._report(f"{name} has started. Check it to accept its host key." if on else f"{name} stops.")
+
+        def failed(error: Exception) -> None:
+            self._report(str(error) if isinstance(error, DarkroomError) else plain_reason(error), "error")
+
+        self._job = self._context.pump.background.run(lambda: switch(remote, on=on), done, failed)
+
     def destroy(self) -> None:
         """Also drop a check that is under way, and unsubscribe."""
         if self._job is not None:
@@ -196,10 +217,12 @@ class MachinesWindow(Window):
         port, num_devices, price = numbers
         folder = texts["folder"] or DEFAULT_FOLDER
         key_file, python = texts["key_file"], texts["python"]
-        return Remote(
+        typed = Remote(
             texts["name"], texts["host"], port, texts["user"], key_file, folder, python, num_devices, price,
             self.backups.get(), texts["command_after"],
         )  # fmt: skip
+        former = self.machines.known.get(self.selected.get(), typed)
+        return replace(typed, provider=former.provider, pod=former.pod, pod_after=former.pod_after)
 
     def _list(self) -> None:
         self.choice.set_choices({**{name: name for name in self.machines.known}, _NEW: "A new machine"})
@@ -222,6 +245,8 @@ class MachinesWindow(Window):
             ("check", "Save and check", self.check, "primary"),
             ("save", "Save", self.save, "plain"),
             ("remove", "Remove…", self.remove, "plain"),
+            ("start", "Start it", lambda: self.switch(on=True), "plain"),
+            ("stop", "Stop it", lambda: self.switch(on=False), "plain"),
         ):
             self.buttons[name] = Button(footer, self.theme, label, press, style=style)  # type: ignore[arg-type]
             self.buttons[name].pack(side="left", padx=(0, GAP))
