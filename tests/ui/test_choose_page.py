@@ -16,8 +16,8 @@ from trainer.events import PhaseChanged, RunFinished
 from trainer.launch import RunRequest
 from trainer.rollout_events import ChoicesWanted
 from trainer.run_folder.choices import SKIP, TIE, Answer, Request, answer, answer_of, ask, withdraw
+from trainer.wording import PHASE_LABELS
 from ui.features.choose.page import BEST, BETTER_OF_TWO, WORST
-from ui.loop.wording import PHASE_LABELS
 from ui.widgets.grid_layout import largest_squares
 
 

@@ -17,10 +17,11 @@ from tests.ui.driving import pick, walk
 from tests.ui.fake_engine import started, step
 from trainer.events import PhaseChanged, RewardMeasured, RunFinished
 from trainer.rollout_events import RolloutSampled, SampledImage
+from trainer.wording import reward_line
 from ui.features.rewards.page import needs_of
 from ui.forms.chooser import Chooser
 from ui.forms.model import Source
-from ui.loop.wording import reward_line, reward_rows
+from ui.loop.wording import reward_rows
 from ui.widgets.controls import Button
 from ui.widgets.image_viewer import ImageViewer
 from ui.widgets.plot_axes import padded_axis

@@ -30,6 +30,7 @@ from trainer.events import (
     ValidationFinished,
     WarningRaised,
 )
+from trainer.log_lines import line_of
 from trainer.machine_events import (
     BlocksCompiled,
     ImagesReported,
@@ -39,18 +40,10 @@ from trainer.machine_events import (
     SettingChosen,
 )
 from trainer.rollout_events import ChoicesWanted, RolloutSampled, SampledImage
+from trainer.wording import format_loss, format_rate
 from ui.loop.folding import MAX_LOG_LINES, fold
-from ui.loop.log_lines import line_of
 from ui.loop.run_state import RunState
-from ui.loop.wording import (
-    concept_rows,
-    format_download,
-    format_duration,
-    format_loss,
-    format_rate,
-    timestep_rows,
-    validation_line,
-)
+from ui.loop.wording import concept_rows, format_download, format_duration, timestep_rows, validation_line
 
 
 def folded(*events: Event, state: RunState | None = None) -> RunState:

@@ -34,8 +34,8 @@ from trainer.events import (
 )
 from trainer.preflight import Progress, Report
 from trainer.preflight.passes import ESTIMATING
+from trainer.wording import PHASE_LABELS
 from ui.loop.interaction import BEFORE_START
-from ui.loop.wording import PHASE_LABELS
 from ui.widgets.controls import Button
 
 

@@ -87,7 +87,7 @@ NO_TK = (
     "app/catalogue", "app/offers", "app/session_files", "forms/changes", "forms/documents", "forms/findings",
     "forms/items", "forms/model", "forms/preferences", "forms/records", "forms/setting_pages",
     "forms/values", "loop/background", "loop/diagnostics", "loop/folding", "loop/interaction",
-    "loop/jobs", "loop/log_lines", "loop/pump", "loop/run_session", "loop/run_state", "loop/signal", "loop/wording",
+    "loop/jobs", "loop/pump", "loop/run_session", "loop/run_state", "loop/signal", "loop/wording",
     "widgets/actions", "widgets/notices", "widgets/plot_axes", "widgets/plot_model", "widgets/run_figures",
     "widgets/theme", "widgets/thumbnails",
     *(f"features/{path.parent.name}/model" for path in sorted((ROOT / "ui" / "features").glob("*/model.py"))),

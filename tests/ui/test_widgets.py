@@ -14,10 +14,10 @@ from PIL import Image, ImageTk
 from modules.system.problem import Problem
 from tests.ui.conftest import Window
 from tests.ui.driving import walk
+from trainer.log_lines import LogLine
 from trainer.preflight import Preview
 from trainer.preflight.report import RunFigures
 from ui.loop.interaction import Answer, Failure
-from ui.loop.log_lines import LogLine
 from ui.loop.series import Series
 from ui.widgets import dialog
 from ui.widgets.auto_bar import AutoBar

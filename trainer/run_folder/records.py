@@ -85,6 +85,12 @@ class RunRecord:
         return self.run_dir.name
 
     @property
+    def title(self) -> str:
+        """The name that a person has given; otherwise the name of the result's file, or of the base model."""
+        name = Path(self.destination or self.base_model).name
+        return self.given_name or (Path(name).stem if name else self.name)
+
+    @property
     def workspace(self) -> Path:
         """The workspace it belongs to."""
         return self.run_dir.parent.parent

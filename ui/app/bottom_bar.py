@@ -9,11 +9,12 @@ from typing import Literal
 
 from modules.config.schema import Config
 from modules.system.problem import count
+from trainer.wording import PHASE_LABELS, format_loss
 from ui.features.remote.model import HERE, Machines
 from ui.forms.changes import changes
 from ui.forms.context import Context
 from ui.loop.run_state import RunState
-from ui.loop.wording import PHASE_LABELS, STATUS_COLOURS, format_download, format_duration, format_loss
+from ui.loop.wording import STATUS_COLOURS, format_download, format_duration
 from ui.widgets.controls import Button
 from ui.widgets.menu import make_menu, open_at
 from ui.widgets.panel import Panel, Text

@@ -11,6 +11,7 @@ from modules.config.records import top_records
 from modules.config.schema import Config
 from modules.config.usage import learns_from, method_of
 from modules.system.problem import count, cut
+from trainer.wording import PHASE_LABELS
 from ui.features.run.model import Starter
 from ui.forms.context import Context
 from ui.forms.findings import locate
@@ -18,7 +19,7 @@ from ui.forms.setting_pages import SIMPLE
 from ui.loop.background import Background, Job
 from ui.loop.run_state import RunState
 from ui.loop.signal import Signal
-from ui.loop.wording import PHASE_LABELS, format_duration
+from ui.loop.wording import format_duration
 
 if TYPE_CHECKING:
     from trainer.preflight.machine import Machine

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from modules.system.problem import count
 from trainer.run_folder.records import RunRecord, read_record, run_dirs_of, stamp_of
-from ui.features.runs.model import model_name, start_text
+from ui.features.runs.model import start_text
 from ui.loop.wording import STATUS_COLOURS
 
 MAX_RUNS = 5
@@ -30,4 +30,4 @@ def describe_run(record: RunRecord) -> tuple[str, str, str, str]:
         is_whole = record.step >= record.total_steps
         steps = f", {count(record.step, 'step')}" if is_whole else f", step {record.step:,} of {record.total_steps:,}"
     colour = STATUS_COLOURS.get(record.status, "label")
-    return model_name(record), f"{record.status.label}{steps}", colour, start_text(record)
+    return record.title, f"{record.status.label}{steps}", colour, start_text(record)

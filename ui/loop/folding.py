@@ -25,6 +25,7 @@ from trainer.events import (
     ValidationFinished,
     WarningRaised,
 )
+from trainer.log_lines import line_of
 from trainer.machine_events import (
     BlocksCompiled,
     ImagesReported,
@@ -35,7 +36,6 @@ from trainer.machine_events import (
 )
 from trainer.rollout_events import ChoicesWanted, RolloutSampled
 from trainer.run_folder.event_log import outlasts
-from ui.loop.log_lines import line_of
 from ui.loop.metric_curves import gradient_norms, join_curves, rate_metrics, with_metrics
 from ui.loop.run_state import RunState
 from ui.loop.series import join_series, with_values

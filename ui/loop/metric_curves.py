@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from modules.families.registry import FAMILIES
 from modules.objectives.metrics import METRICS, Metric, metric_of
-from ui.loop.wording import reward_label
+from trainer.wording import reward_label
 
 if TYPE_CHECKING:
     from trainer.events import StepFinished

@@ -23,9 +23,9 @@ if TYPE_CHECKING:  # the window needs these classes when a run has begun
         StepFinished,
         ValidationFinished,
     )
+    from trainer.log_lines import LogLine
     from trainer.machine_events import ImagesReported, MemoryMeasured
     from trainer.rollout_events import ChoicesWanted, RolloutSampled
-    from ui.loop.log_lines import LogLine
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from modules.config.schema import Config
-from modules.rewards.registry import REWARDS
 from modules.settings.every import Every
 from modules.system.paths import as_config_path, from_root
 from modules.system.problem import about, count, describe_data
 from trainer.run_status import RunStatus
+from trainer.wording import describe_validation, format_loss, reward_label
 
 if TYPE_CHECKING:  # the window needs these classes when a run has begun
     from trainer.events import DownloadProgress, RewardMeasured, RunFailed, ValidationFinished
@@ -20,25 +19,6 @@ if TYPE_CHECKING:  # the window needs these classes when a run has begun
 
 _MAX_BUCKETS = 6
 
-PHASE_LABELS: Mapping[str, str] = {
-    "": "Ready",
-    "checking": "Checking",
-    "starting": "Starting",
-    "loading": "Loading the model",
-    "estimating": "Estimating memory",
-    "scanning": "Scanning images",
-    "sending": "Sending files",
-    "caching": "Caching",
-    "dry_run": "Dry run",
-    "training": "Training",
-    "validating": "Validating",
-    "sampling": "Sampling",
-    "choosing": "Waiting for your choice",
-    "saving": "Saving",
-    "backing_up": "Backing up",
-    "paused": "Paused",
-    "stopping": "Stopping",
-}
 STATUS_COLOURS: Mapping[RunStatus, str] = {
     RunStatus.RUNNING: "good",
     RunStatus.INTERRUPTED: "warning",
@@ -47,32 +27,9 @@ STATUS_COLOURS: Mapping[RunStatus, str] = {
 }
 
 
-def describe_validation(event: ValidationFinished) -> str:
-    """Return a validation's loss and metrics, its step and the best one."""
-    return f"{format_loss(event.loss)}{event.metric_words} at step {event.step:,}{_describe_best(event)}"
-
-
-def _describe_best(event: ValidationFinished) -> str:
-    if event.best_loss is None or event.best_step is None:
-        return ""
-    return ", best so far" if event.is_best else f"; best {format_loss(event.best_loss)} at step {event.best_step:,}"
-
-
 def validation_line(event: ValidationFinished) -> str:
     """Return the newest validation and the best one as a line."""
     return f"Validation: {describe_validation(event)}"
-
-
-def reward_line(event: RewardMeasured) -> str:
-    """Return a reward measurement as a line: training reward, held-out reward, best step."""
-    held_out = (
-        f", held-out reward {format_loss(event.held_out)} ({reward_label(event.held_out_by)})"
-        if event.held_out_by
-        else ""
-    )
-    best = "" if event.best_step is None else f"; best at step {event.best_step:,}"
-    end = ", best so far" if event.is_best else best
-    return f"Reward {format_loss(event.followed)}{held_out} at step {event.step:,}{end}"
 
 
 def reward_rows(event: RewardMeasured) -> list[tuple[str, str]]:
@@ -84,12 +41,6 @@ def reward_rows(event: RewardMeasured) -> list[tuple[str, str]]:
     followed = [name for name in event.by_reward_model if name != event.held_out_by]
     rows = [("training reward", format_loss(event.followed)), *rows] if len(followed) > 1 else rows
     return rows if event.diversity is None else [*rows, ("diversity", format_loss(event.diversity))]
-
-
-def reward_label(name: str) -> str:
-    """Return the label of a reward model by the name that events use."""
-    spec = REWARDS.get(name.rstrip("_0123456789"))
-    return spec.label if spec else name
 
 
 def concept_rows(event: ValidationFinished) -> list[tuple[str, str]]:
@@ -161,18 +112,6 @@ def format_download(progress: DownloadProgress, what: str) -> str:
     share = progress.done_mb / progress.total_mb if progress.total_mb > 0 else 0.0
     numbers = f"{share:.0%}, {progress.done_mb:,.0f} of {progress.total_mb:,.0f} MB"
     return f"{numbers} of {what}" if what else numbers
-
-
-def format_loss(value: float | None) -> str:
-    """Return a loss in four digits; a dash for None."""
-    if value is None or not math.isfinite(value):
-        return "–"
-    return f"{value:.4f}" if 0.001 <= abs(value) < 1000 else format_rate(value)
-
-
-def format_rate(value: float) -> str:
-    """Return a learning rate or another small number in three digits."""
-    return f"{value:.3g}".replace("e-0", "e-")
 
 
 def format_duration(seconds: float | None) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ui.loop.log_lines import LogLine
+from trainer.log_lines import LogLine
 from ui.widgets.auto_bar import AutoBar
 from ui.widgets.controls import Button, Choice
 from ui.widgets.entry import Entry

@@ -9,10 +9,11 @@ from functools import partial
 from pathlib import Path
 
 from trainer.events import RewardMeasured, ValidationFinished
+from trainer.wording import format_loss as loss_words
+from trainer.wording import reward_line
 from ui.loop.metric_curves import short_number
 from ui.loop.series import EMPTY, PastRun, Series
-from ui.loop.wording import concept_rows, reward_line, reward_rows, timestep_rows
-from ui.loop.wording import format_loss as loss_words
+from ui.loop.wording import concept_rows, reward_rows, timestep_rows
 from ui.widgets.plot_axes import Zoom, nearest
 from ui.widgets.plot_model import STYLES, TWO_SCALES, Column, Figure, Line, Readout, Ring
 

@@ -19,10 +19,10 @@ from trainer.jobs.sample_sources import config_of_run
 from trainer.jobs.spec import validate_settings
 from trainer.run_folder.checkpoints import Checkpoint, Column, Comparison, images_dir, read_comparison, score_names
 from trainer.run_folder.run_dir import given_name
+from trainer.wording import format_loss
 from ui.loop.background import Background
 from ui.loop.jobs import JobRunner
 from ui.loop.signal import Signal
-from ui.loop.wording import format_loss
 
 BUSY = "A run is training. Wait until it has ended, or stop it: both need the whole device."
 

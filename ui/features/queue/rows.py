@@ -15,9 +15,10 @@ from modules.objectives.registry import METHODS
 from modules.system.problem import count
 from trainer.run_folder.differences import PLACES
 from trainer.run_queue.items import Item
+from trainer.wording import format_rate
 from ui.features.queue.model import QueueControl
 from ui.forms.changes import changes
-from ui.loop.wording import format_rate, plan_lines
+from ui.loop.wording import plan_lines
 
 _MAX_CHANGES, _MAX_NAMES = 3, 4
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from modules.config.schema import Config
 from modules.system.paths import as_config_path, from_root
 from trainer.run_folder.result import results_of, use_as_result
+from trainer.wording import format_loss
 from ui.loop.run_state import RunState
-from ui.loop.wording import format_loss
 
 
 @dataclass(frozen=True, slots=True)

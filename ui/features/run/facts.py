@@ -13,20 +13,11 @@ from modules.system.problem import count, describe_data
 from trainer.machine_events import MemoryMeasured
 from trainer.rollout_events import RolloutSampled, SampledImage
 from trainer.run_folder.elsewhere import Elsewhere
+from trainer.wording import PHASE_LABELS, format_loss, format_rate, reward_label, reward_line
 from ui.forms.changes import Change
 from ui.loop.metric_curves import short_number
 from ui.loop.run_state import RunState
-from ui.loop.wording import (
-    PHASE_LABELS,
-    cost_text,
-    describe_continuation,
-    format_duration,
-    format_loss,
-    format_rate,
-    reward_label,
-    reward_line,
-    validation_line,
-)
+from ui.loop.wording import cost_text, describe_continuation, format_duration, validation_line
 
 _GB = 1e9
 

@@ -12,7 +12,7 @@ from modules.system.problem import count
 from trainer.run_folder.differences import MACHINE_LABELS, file_differences, image_differences, listed, version_text
 from trainer.run_folder.recipe import Recipe, known_recipe
 from trainer.run_folder.records import RunRecord, config_of
-from ui.features.runs.model import memory_text, model_name, row_of, start_text, step_text
+from ui.features.runs.model import memory_text, row_of, start_text, step_text
 from ui.forms.changes import changes, value_text
 from ui.forms.context import Context
 from ui.loop.background import Job
@@ -51,7 +51,7 @@ class ComparedRun:
     @property
     def label(self) -> str:
         """Its name in the legend of the chart."""
-        return f"{model_name(self.record)} ({start_text(self.record)})"
+        return f"{self.record.title} ({start_text(self.record)})"
 
     def lines(self, token: str) -> tuple[Line, ...]:
         """Its smoothed loss, and its validation loss if it was measured, in a colour."""

@@ -8,11 +8,10 @@ from pathlib import Path
 from modules.config.schema import Config
 from trainer.run_folder.fork import ForkSource
 from trainer.run_folder.records import RunRecord
+from trainer.wording import format_loss
 from ui.features.runs.forking import ForkChoices, fork_choices, fork_config
-from ui.features.runs.model import model_name
 from ui.forms.context import Context
 from ui.loop.interaction import failure_of
-from ui.loop.wording import format_loss
 from ui.widgets.controls import Button
 from ui.widgets.dialog import Window
 from ui.widgets.entry import Entry
@@ -42,12 +41,12 @@ class ForkWindow(Window):
     """Reads what there is in the background. Load settings replaces the form's, which can be undone."""
 
     def __init__(self, context: Context, record: RunRecord, selected: Path | None = None) -> None:
-        super().__init__(context.root, context.theme, f"Fork {model_name(record)}")
+        super().__init__(context.root, context.theme, f"Fork {record.title}")
         self.choices = ForkChoices((), {}, "")
         self._is_read = False
         self._context, self._record, self._selected = context, record, selected
         px = context.theme.px
-        text = f"A new run with a folder of its own. {model_name(record)} stays as it is."
+        text = f"A new run with a folder of its own. {record.title} stays as it is."
         WrappedText(self, context.theme, text).pack(fill="x", padx=px(PAD), pady=(px(PAD), px(10)))
         footer = Panel(self, context.theme)
         footer.pack(side="bottom", fill="x", padx=px(PAD), pady=px(PAD))

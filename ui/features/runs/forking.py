@@ -16,7 +16,6 @@ from trainer.run_folder.backup import list_backups
 from trainer.run_folder.destination import PATH, stem_of, with_free_number, with_stem
 from trainer.run_folder.fork import ForkSource
 from trainer.run_folder.records import RunRecord, config_of
-from ui.features.runs.model import model_name
 
 _START_FILES = {"adapter": "adapter.start_from", "full": "model.base_model"}
 """The setting that names the model to start from, by what is trained."""
@@ -36,7 +35,7 @@ def fork_choices(record: RunRecord) -> ForkChoices:
 
     Its backups, and the models that it has saved, unless its settings have no place for a model to start from.
     """
-    run, run_dir, config = model_name(record), record.run_dir, config_of(record.run_dir)
+    run, run_dir, config = record.title, record.run_dir, config_of(record.run_dir)
     try:
         checkpoints = checkpoints_of(run_dir) if config is not None and _start_setting(config) else []
     except DarkroomError:  # what it trains is not a model by itself

@@ -17,9 +17,10 @@ from trainer.run_folder.records import RunRecord, read_record, run_dirs_of, stam
 from trainer.run_folder.since_last_good import CAUSES_OF_FAILURE, CAUSES_OF_SLOWNESS, since_last_good
 from trainer.run_folder.trash import Contents
 from trainer.run_status import RunStatus
+from trainer.wording import format_loss
 from ui.loop.background import Background, Job
 from ui.loop.signal import Signal
-from ui.loop.wording import cost_text, format_duration, format_loss, format_size
+from ui.loop.wording import cost_text, format_duration, format_size
 
 _PARTS = {"backup": "backups", "samples": "samples", "save": "saved models", "tensorboard": "TensorBoard logs"}
 
@@ -28,7 +29,7 @@ def row_of(record: RunRecord) -> tuple[str, ...]:
     """Return the cells of a run: start, result, ending, steps, best validation, length, size."""
     return (
         start_text(record),
-        model_name(record),
+        record.title,
         f"On {record.remote}" if record.status is RunStatus.ELSEWHERE else record.status.label,
         f"{record.step:,} of {record.total_steps:,}" if record.total_steps else "–",
         format_loss(record.best_loss),
@@ -40,14 +41,6 @@ def row_of(record: RunRecord) -> tuple[str, ...]:
 def start_text(record: RunRecord) -> str:
     """Return when a run was started, as text; the name of its folder if that is not a date."""
     return f"{record.started:%Y-%m-%d %H:%M}" if record.started else record.name
-
-
-def model_name(record: RunRecord) -> str:
-    """Return the name that a person has given; otherwise the name of the result's file, or of the base model."""
-    if record.given_name:
-        return record.given_name
-    name = Path(record.destination or record.base_model).name
-    return Path(name).stem if name else record.name
 
 
 def step_text(pace: PaceMeasured | None) -> str:
@@ -134,7 +127,7 @@ def _is_in(path: Path, contents: Sequence[Contents]) -> bool:
 _PORTION = 20  # runs read by one job: the first ones appear at once
 SortKey = Callable[[RunRecord], Any]
 SORTS: dict[str, SortKey] = {
-    "model": lambda r: model_name(r).lower(),
+    "model": lambda r: r.title.lower(),
     "ending": lambda r: r.status.label,
     "steps": lambda r: r.step,
     "length": lambda r: r.seconds,

@@ -21,7 +21,7 @@ from trainer.events import (
     ValidationFinished,
     WarningRaised,
 )
-from ui.loop.wording import PHASE_LABELS, describe_validation, reward_line
+from trainer.wording import PHASE_LABELS, describe_validation, reward_line
 
 Tone = Literal["plain", "good", "warning", "error"]
 

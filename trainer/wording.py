@@ -1,0 +1,73 @@
+"""The words for the phases and the measurements of a run, and its numbers as text, wherever a run is shown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from modules.rewards.registry import REWARDS
+
+if TYPE_CHECKING:  # the window needs these classes when a run has begun
+    from trainer.events import RewardMeasured, ValidationFinished
+
+PHASE_LABELS: Mapping[str, str] = {
+    "": "Ready",
+    "checking": "Checking",
+    "starting": "Starting",
+    "loading": "Loading the model",
+    "estimating": "Estimating memory",
+    "scanning": "Scanning images",
+    "sending": "Sending files",
+    "caching": "Caching",
+    "dry_run": "Dry run",
+    "training": "Training",
+    "validating": "Validating",
+    "sampling": "Sampling",
+    "choosing": "Waiting for your choice",
+    "saving": "Saving",
+    "backing_up": "Backing up",
+    "paused": "Paused",
+    "stopping": "Stopping",
+}
+
+
+def describe_validation(event: ValidationFinished) -> str:
+    """Return a validation's loss and metrics, its step and the best one."""
+    return f"{format_loss(event.loss)}{event.metric_words} at step {event.step:,}{_describe_best(event)}"
+
+
+def _describe_best(event: ValidationFinished) -> str:
+    if event.best_loss is None or event.best_step is None:
+        return ""
+    return ", best so far" if event.is_best else f"; best {format_loss(event.best_loss)} at step {event.best_step:,}"
+
+
+def reward_line(event: RewardMeasured) -> str:
+    """Return a reward measurement as a line: training reward, held-out reward, best step."""
+    held_out = (
+        f", held-out reward {format_loss(event.held_out)} ({reward_label(event.held_out_by)})"
+        if event.held_out_by
+        else ""
+    )
+    best = "" if event.best_step is None else f"; best at step {event.best_step:,}"
+    end = ", best so far" if event.is_best else best
+    return f"Reward {format_loss(event.followed)}{held_out} at step {event.step:,}{end}"
+
+
+def reward_label(name: str) -> str:
+    """Return the label of a reward model by the name that events use."""
+    spec = REWARDS.get(name.rstrip("_0123456789"))
+    return spec.label if spec else name
+
+
+def format_loss(value: float | None) -> str:
+    """Return a loss in four digits; a dash for None."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    return f"{value:.4f}" if 0.001 <= abs(value) < 1000 else format_rate(value)
+
+
+def format_rate(value: float) -> str:
+    """Return a learning rate or another small number in three digits."""
+    return f"{value:.3g}".replace("e-0", "e-")
