@@ -13,6 +13,7 @@
     python -m trainer queue add CONFIG      queue configs, to train one after another; also run, list, remove, move
     python -m trainer remote add NAME       add a machine to train on over SSH; also check, list, attach, fetch, stop
     python -m trainer train CONFIG --on NAME          train on that machine; the run's folder appears here, too
+    python -m trainer web                   a page in the browser: what trains, samples, commands, queue; --host 0.0.0.0
     python -m trainer inspect FILE          describe a model file or folder and list the programs that load it
     python -m trainer convert IN OUT        convert a model or a LoRA to another format or dtype
     python -m trainer caption FOLDER        write captions for its images with a model
@@ -41,7 +42,7 @@ import gc
 import sys
 from collections.abc import Mapping, Sequence
 
-from trainer.cli import queue, remote, runs, secrets
+from trainer.cli import queue, remote, runs, secrets, web
 from trainer.cli.jobs import run_request, verb_of
 from trainer.cli.program import WRONG, Verb, add_verbs, run_program
 from trainer.jobs.registry import JOBS
@@ -79,6 +80,7 @@ def _verbs() -> Mapping[str, Verb]:
         "cache": runs.CACHE,
         "queue": queue.QUEUE,
         "remote": remote.REMOTE,
+        "web": web.WEB,
         **{name: verb_of(spec) for name, spec in JOBS.items()},
         "secrets": secrets.SECRETS,
     }

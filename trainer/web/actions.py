@@ -1,0 +1,131 @@
+"""What the page does besides showing: commands to runs, choices, the order of the queue, starting a saved config."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from modules.system.errors import DarkroomError
+from modules.system.problem import errors_in
+from trainer.commands import BackupNow, Command, Pause, Resume, SampleNow, SaveNow, Stop, ValidateNow
+from trainer.run_folder.attached import start_following
+from trainer.run_folder.choices import SKIP, TIE, Answer, Request, answer, take_back
+from trainer.run_folder.elsewhere import elsewhere_of
+from trainer.run_folder.run_lock import holder_of
+from trainer.run_queue.file import QueueFile
+from trainer.run_queue.running import skip, start_detached_queue, start_other_machines
+from trainer.run_status import RunStatus
+from trainer.web.overview import startable
+from trainer.web.runs import Runs, id_of
+from trainer.web.stream import send
+
+COMMANDS: Mapping[str, tuple[Command, str]] = {
+    "stop": (Stop(), "Stopping: the run writes a backup first."),
+    "pause": (Pause(), "Pausing."),
+    "resume": (Resume(), "The run continues."),
+    "sample": (SampleNow(), "Samples follow after this step."),
+    "validate": (ValidateNow(), "A validation follows after this step."),
+    "backup": (BackupNow(), "A backup follows after this step."),
+    "save": (SaveNow(), "The model is saved after this step."),
+}
+"""The commands that the page sends, and what it shows then."""
+
+
+def command(run_dir: Path, name: str) -> str:
+    """Send a command to a run, and return what happens now. Raises DarkroomError."""
+    if name not in COMMANDS:
+        raise DarkroomError(f"{name!r} is not a command.", advice=f"There are: {', '.join(COMMANDS)}.")
+    chosen, message = COMMANDS[name]
+    if problem := send(run_dir, chosen):
+        raise DarkroomError(problem)
+    return message
+
+
+def follow(run_dir: Path) -> str:
+    """Follow a run on another machine, which no process here does. Raises DarkroomError, OSError."""
+    elsewhere = elsewhere_of(run_dir)
+    if elsewhere is None or holder_of(run_dir) is not None:
+        raise DarkroomError("The run is followed already, or it is a run of this computer.")
+    start_following(run_dir)
+    return f"Connecting with {elsewhere.remote}."
+
+
+def choose(request: Request | None, given: Mapping[str, Any]) -> str:
+    """Answer a request for a choice, or take the answer back. Raises DarkroomError, OSError."""
+    gone = DarkroomError("This request is not open any more.")
+    if request is None:
+        raise gone
+    match given:
+        case {"undo": True}:
+            if not take_back(request):
+                raise DarkroomError("The run has already used this choice.")
+            return "Choose again."
+        case {"verdict": "tie"}:
+            chosen, message = TIE, "A tie."
+        case {"verdict": "skip"}:
+            chosen, message = SKIP, "Skipped."
+        case {"best": int(best), "worst": int(worst)}:
+            chosen, message = Answer("chosen", best, worst), f"Chose image {best + 1}."
+        case _:
+            raise DarkroomError("The answer is not valid.")
+    try:
+        answer(request, chosen)
+    except FileNotFoundError:
+        raise gone from None
+    except ValueError as error:
+        raise DarkroomError(str(error)) from None
+    return message
+
+
+def change_queue(file: QueueFile, action: str, number: int) -> str:
+    """Move, remove, repeat or skip an item of the queue. Raises DarkroomError, OSError."""
+    match action:
+        case "up" | "down":
+            file.change(lambda queue: queue.move_by(number, -1 if action == "up" else 1))
+            return ""
+        case "remove":
+            file.change(lambda queue: queue.remove([number]))
+            return "Removed from the queue."
+        case "repeat":
+            file.change(lambda queue: queue.repeat([number]))
+            return "It waits again."
+        case "skip":
+            item = file.read().item(number)
+            if not item.is_running or not item.run_dir:
+                raise DarkroomError("Only a run that trains can be skipped.")
+            skip(file, item)
+            return "Stopping this run; the queue continues with the next one."
+        case _:
+            raise DarkroomError(f"{action!r} cannot be done with an item of the queue.")
+
+
+def run_queue(file: QueueFile) -> str:
+    """Train the items of the queue in processes of their own: one for each machine. Raises DarkroomError, OSError."""
+    queue = file.read()
+    if queue.next is None:
+        raise DarkroomError("Nothing waits in the queue.", advice="Start a saved config to add it.")
+    if queue.on("").next is not None and file.runner is None:
+        start_detached_queue()  # it starts those of other machines, too
+        return "The queue starts."
+    return "The queue starts." if start_other_machines(file) else "The queue is running already."
+
+
+def start(file: QueueFile, runs: Runs, preset_id: str) -> str:
+    """Add a saved config to the queue, and run the queue unless something trains on this computer.
+
+    Raises DarkroomError for an unknown or unreadable config, OSError.
+    """
+    preset = next((p for p in startable() if id_of(p.path) == preset_id), None)
+    if preset is None:
+        raise DarkroomError("This config is not there any more.", advice="Load the page again.")
+    name, loaded = preset.name.lstrip("#"), preset.load()
+    if errors := errors_in(loaded.problems):
+        raise DarkroomError(f"{name} cannot be started: {errors[0]}", advice="Open it in the window.")
+    file.change(lambda queue: queue.add(name, loaded.config))
+    if file.runner is not None:
+        return f"{name} is in the queue, which is running."
+    if any(r.status is RunStatus.RUNNING and not r.remote for r in runs.newest()):
+        return f"{name} is in the queue. Run the queue when the current run has ended."
+    start_detached_queue()
+    return f"{name} starts."

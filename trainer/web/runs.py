@@ -1,0 +1,158 @@
+"""The runs of the page and the files of them that it serves: found in lists by what a request names, never by a path.
+
+An id is a digest of a path. Links are not followed: a file is served only from where its run wrote it. A result may be
+anywhere; it is served only while it has the digest that its run recorded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+
+from modules.config.presets import list_presets
+from modules.config.schema import Config
+from modules.system.paths import PROGRAM_ROOT, from_root
+from trainer.run_folder.choices import Request, all_requests
+from trainer.run_folder.records import RunRecord, is_run, read_record, run_dirs_of, stamp_of
+from trainer.run_folder.result import WrittenFile, results_of
+from trainer.run_queue.items import RunQueue
+
+IMAGE_TYPES: Mapping[str, str] = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg"}
+_SAMPLES = "samples"
+_MAX_RUNS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """A file of a result. `written` is its record; None for a model in the run's own folder."""
+
+    path: Path
+    size_bytes: int
+    written: WrittenFile | None = None
+
+    @property
+    def is_as_written(self) -> bool:
+        """Whether it still has the content that its run wrote. A large file is read once."""
+        if self.written is None:
+            return True
+        status = self.path.stat()
+        return _is_unchanged(self.written, status.st_mtime_ns, status.st_ino)
+
+
+class Runs:
+    """The newest runs of some workspaces. Only what has changed is read again."""
+
+    def __init__(self, workspaces: Callable[[], Iterable[Path]]) -> None:
+        self._workspaces = workspaces
+        self._known: dict[Path, tuple[tuple[object, ...], RunRecord]] = {}
+        self._lock = threading.Lock()
+
+    def newest(self) -> list[RunRecord]:
+        """Return the records of the newest runs."""
+        with self._lock:
+            known, self._known = self._known, {}
+            for run_dir in self._run_dirs():
+                stamp = stamp_of(run_dir)
+                before = known.get(run_dir)
+                record = before[1] if before is not None and before[0] == stamp else read_record(run_dir)
+                self._known[run_dir] = (stamp, record)
+            return [record for _, record in self._known.values()]
+
+    def find(self, run_id: str) -> Path | None:
+        """Return the folder of a run by its id; None if there is none."""
+        return next((run_dir for run_dir in self._run_dirs() if id_of(run_dir) == run_id), None)
+
+    def _run_dirs(self) -> list[Path]:
+        found = (folder for folder in run_dirs_of(self._workspaces()) if _is_real_run(folder))
+        return [folder for folder, _ in zip(found, range(_MAX_RUNS), strict=False)]
+
+
+def usual_workspaces(queue: Callable[[], RunQueue]) -> list[Path]:
+    """Return the workspaces below `workspace` of the program, and those of the user's presets and of the queue."""
+    default = from_root(Config().general.workspace_dir)
+    configs = [p.load().config for p in list_presets() if not p.is_built_in]
+    configs += [item.config for item in queue().items]
+    below = PROGRAM_ROOT / "workspace"
+    folders = [f for f in below.iterdir() if f.is_dir()] if below.is_dir() else []
+    return list(dict.fromkeys([default, *folders, *(from_root(c.general.workspace_dir) for c in configs)]))
+
+
+def id_of(path: Path | PurePosixPath) -> str:
+    """Return the id of a path: the page names files by it."""
+    return hashlib.blake2b(os.fsencode(path), digest_size=8).hexdigest()
+
+
+def image_id(path: str, run_dir: Path) -> str:
+    """Return the id of an image in a run's folder; empty for one outside it. A folder may have been moved since."""
+    parts = Path(path).parts
+    if run_dir.name not in parts:
+        return ""
+    start = len(parts) - 1 - parts[::-1].index(run_dir.name)
+    return id_of(PurePosixPath(*parts[start + 1 :]))
+
+
+def image_of(run_dir: Path, wanted: str) -> Path | None:
+    """Return a sample of a run by its id; None if the run has none of that id."""
+    images = (path for path in _real_files(run_dir / _SAMPLES) if path.suffix.lower() in IMAGE_TYPES)
+    return next((path for path in images if id_of(PurePosixPath(path.relative_to(run_dir))) == wanted), None)
+
+
+def request_of(run_dir: Path, name: str) -> Request | None:
+    """Return a request for a choice by its name; None if it is not open any more."""
+    return next((request for request in all_requests(run_dir) if request.name == name), None)
+
+
+def candidate_of(request: Request, number: int) -> Path | None:
+    """Return the file of an image of a request; None for another number, or a file that is not the run's."""
+    if number not in range(len(request.images)):
+        return None
+    path = request.images[number]
+    is_real = (
+        path.suffix.lower() in IMAGE_TYPES and path.is_file() and path.resolve().parent == request.folder.resolve()
+    )
+    return path if is_real else None
+
+
+def downloads_of(run_dir: Path) -> dict[str, Download]:
+    """Return the files of a run's results and of its saved models that are there, by their ids; the result first."""
+    found: dict[str, Download] = {}
+    for result in reversed(results_of(run_dir)):
+        for file in () if result.is_abandoned else result.files:
+            if _has_size(file.path, file.size_bytes):
+                found.setdefault(id_of(file.path), Download(file.path, file.size_bytes, file))
+    for path in sorted(_real_files(run_dir / "save")):
+        found.setdefault(id_of(path), Download(path, path.stat().st_size))
+    return found
+
+
+@lru_cache(maxsize=64)
+def _is_unchanged(written: WrittenFile, _mtime_ns: int, _inode: int) -> bool:
+    return written.is_unchanged()
+
+
+def _has_size(path: Path, size_bytes: int) -> bool:
+    try:
+        return path.is_file() and path.stat().st_size == size_bytes
+    except (OSError, ValueError):
+        return False
+
+
+def _is_real_run(folder: Path) -> bool:
+    """Whether a folder is a run's, and lies where it seems to lie."""
+    return is_run(folder) and folder.resolve() == folder.parent.parent.resolve() / "runs" / folder.name
+
+
+def _real_files(folder: Path) -> Iterator[Path]:
+    """Yield the files below a folder, without links and what they lead to."""
+    if folder.is_symlink():
+        return
+    for place, _, names in os.walk(folder):
+        for name in names:
+            path = Path(place, name)
+            if path.is_file() and not path.is_symlink():
+                yield path

@@ -1,0 +1,120 @@
+"""Serving the page: the address, the socket, and the server until it is to stop."""
+
+from __future__ import annotations
+
+import io
+import socket
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import segno
+import uvicorn
+
+from modules.system.errors import DarkroomError
+from modules.system.file_errors import plain_reason
+from trainer.run_queue.file import QueueFile
+from trainer.web.access import Access, access_for, is_loopback
+from trainer.web.runs import Runs
+from trainer.web.site import Site
+
+_ANYWHERE = ("0.0.0.0", "::", "")
+_FAR = ("192.0.2.1", 9)  # an address of documents: nothing is sent there
+_GRACE_SECONDS = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the page can be opened. `url` has the token, behind a mark that browsers do not send."""
+
+    url: str
+    is_open: bool
+
+    @property
+    def note(self) -> str:
+        """Who can reach it, as a sentence."""
+        if not self.is_open:
+            return "It can be opened on this computer only."
+        return (
+            "Everyone in your network who has this address with its token can use it. The connection is not encrypted: "
+            "use it at home or through a VPN, never openly on the internet."
+        )
+
+    def code(self) -> str:
+        """Return the address as a QR code for a terminal."""
+        text = io.StringIO()
+        segno.make(self.url, micro=False).terminal(text, compact=True)
+        return text.getvalue()
+
+
+class PageServer:
+    """A bound address, and the page that is served there."""
+
+    def __init__(
+        self,
+        workspaces: Callable[[], Iterable[Path]],
+        queue: QueueFile,
+        *,
+        host: str,
+        port: int,
+        has_token: bool = False,
+        token: str = "",
+    ) -> None:
+        """Bind the address. Raises DarkroomError if that is not possible."""
+        self._socket = _bound(host, port)
+        self.port = int(self._socket.getsockname()[1])
+        self.access: Access = access_for(host, self.port, has_token=has_token, token=token)
+        shown = _own_address() if host in _ANYWHERE else host
+        shown = f"[{shown}]" if ":" in shown else shown
+        mark = f"#token={self.access.token}" if self.access.token else ""
+        self.address = Address(f"http://{shown}:{self.port}/{mark}", is_open=not is_loopback(host))
+        config = uvicorn.Config(
+            Site(Runs(workspaces), queue, self.access).app(),
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            lifespan="off",
+            ws="none",
+            http="h11",
+            loop="asyncio",
+            proxy_headers=False,
+            timeout_graceful_shutdown=_GRACE_SECONDS,
+        )
+        self._server = uvicorn.Server(config)
+
+    def serve(self) -> None:
+        """Serve the page until `stop` is called, or a signal ends the program."""
+        self._server.run(sockets=[self._socket])
+
+    def stop(self) -> None:
+        """Stop serving; streams are cut off after a moment."""
+        self._server.should_exit = True
+
+    def start(self) -> threading.Thread:
+        """Serve the page on a thread, and return it."""
+        thread = threading.Thread(target=self.serve, name="darkroom-page", daemon=True)
+        thread.start()
+        return thread
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except (OSError, OverflowError, UnicodeError) as error:
+        reason = plain_reason(error) if isinstance(error, OSError) else "it is not an address"
+        raise DarkroomError(
+            f"The page cannot be served at {host}, port {port}: {reason}.",
+            advice="Choose another port with --port, or another address of this computer with --host.",
+        ) from None
+
+
+def _own_address() -> str:
+    """Return the address of this computer in its network; that of the computer itself without a network."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(_FAR)
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"

@@ -1,0 +1,128 @@
+"""The events of a run as the page gets them: small records without paths."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from trainer.event_lines import from_line
+from trainer.events import (
+    Event,
+    PhaseChanged,
+    RewardMeasured,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+    SampleReady,
+    StepFinished,
+    ValidationFinished,
+)
+from trainer.log_lines import line_of
+from trainer.web.runs import image_id
+from trainer.wording import PHASE_LABELS
+
+Shown = dict[str, Any]
+
+_OF_STEP = '{"event": "StepFinished"'
+_MAX_STEPS, _MAX_LOG_LINES = 600, 300  # of what happened before the page was opened
+
+
+def shown_history(lines: Sequence[str], run_dir: Path) -> list[Shown]:
+    """Return the events of a log: of many steps some, evenly spread, and only the newest lines of the log."""
+    steps = [number for number, line in enumerate(lines) if line.startswith(_OF_STEP)]
+    stride = max(1, -(-len(steps) // _MAX_STEPS))
+    dropped = set(steps) - set(steps[::-1][::stride])
+    shown = [one for n, line in enumerate(lines) if n not in dropped and (one := shown_line(line, run_dir)) is not None]
+    logged = [one for one in shown if "log" in one]
+    for one in logged[:-_MAX_LOG_LINES]:
+        del one["log"]
+    return [one for one in shown if len(one) > 1]
+
+
+def shown_line(line: str, run_dir: Path) -> Shown | None:
+    """Return what the page shows of a line of the log; None for nothing."""
+    event = from_line(line)
+    if event is None:
+        return None
+    shown = _shown(event, run_dir)
+    at_seconds = 0.0 if isinstance(event, StepFinished) else _time_of(line)
+    if isinstance(event, SampleReady):
+        shown["at"] = at_seconds  # a resumed run may write another image under its name
+    if (log := line_of(event, at_seconds)) is not None:
+        shown["log"] = {"at": log.at_seconds, "text": log.text, "tone": log.tone}
+    return shown if shown["kind"] or "log" in shown else None
+
+
+def _shown(event: Event, run_dir: Path) -> Shown:
+    make = _SHOWN.get(type(event))
+    return {"kind": ""} if make is None else make(event, run_dir)
+
+
+def _started(event: RunStarted, _run_dir: Path) -> Shown:
+    return {"kind": "started", "first": event.first_step, "total": event.total_steps}
+
+
+def _phase(event: PhaseChanged, _run_dir: Path) -> Shown:
+    return {"kind": "phase", "phase": event.phase, "label": PHASE_LABELS.get(event.phase, ""), "detail": event.detail}
+
+
+def _step(event: StepFinished, _run_dir: Path) -> Shown:
+    return {
+        "kind": "step",
+        "step": event.step,
+        "total": event.total_steps,
+        "epoch": event.epoch,
+        "epochs": event.epochs,
+        "loss": _finite(event.loss),
+        "smooth": _finite(event.smoothed_loss),
+        "reward": _finite(event.metrics.get("reward")),
+        "speed": _finite(event.images_per_second),
+        "left": _finite(event.seconds_left),
+    }
+
+
+def _validation(event: ValidationFinished, _run_dir: Path) -> Shown:
+    return {"kind": "validation", "step": event.step, "loss": _finite(event.loss)}
+
+
+def _reward(event: RewardMeasured, _run_dir: Path) -> Shown:
+    value = event.followed if event.held_out is None else event.held_out
+    return {"kind": "measured", "step": event.step, "reward": _finite(value)}
+
+
+def _sample(event: SampleReady, run_dir: Path) -> Shown:
+    row = f"{event.index}{' without EMA' if event.is_without_ema else ''}"
+    prompt = f"{event.prompt}{' (without EMA)' if event.is_without_ema else ''}"
+    return {"kind": "sample", "step": event.step, "row": row, "prompt": prompt, "id": image_id(event.path, run_dir)}
+
+
+def _end(event: RunFinished | RunFailed, _run_dir: Path) -> Shown:
+    return {"kind": "end", "status": event.status.value, "label": event.status.label, "text": event.text}
+
+
+_SHOWN: dict[type, Callable[[Any, Path], Shown]] = {
+    RunStarted: _started,
+    PhaseChanged: _phase,
+    StepFinished: _step,
+    ValidationFinished: _validation,
+    RewardMeasured: _reward,
+    SampleReady: _sample,
+    RunFinished: _end,
+    RunFailed: _end,
+}
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _time_of(line: str) -> float:
+    """Return the time of a line of the log in seconds since 1970; 0 without one."""
+    try:
+        return datetime.fromisoformat(json.loads(line)["time"]).timestamp()
+    except (ValueError, KeyError, TypeError, OverflowError, OSError, RecursionError):
+        return 0.0

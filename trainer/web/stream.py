@@ -1,0 +1,105 @@
+"""The stream of a page (server-sent events): the list of runs with the queue, and one run as it trains.
+
+A message has the place in the run's log up to which the page has read it. A browser that lost the connection repeats
+the newest one, and gets what follows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from modules.system.file_errors import plain_reason
+from trainer.commands import Command
+from trainer.run_folder import inbox
+from trainer.run_folder.backup import list_backups
+from trainer.run_folder.choices import all_requests, answer_of
+from trainer.run_folder.elsewhere import elsewhere_of
+from trainer.run_folder.event_log import EVENTS_FILE
+from trainer.run_folder.run_lock import holder_of
+from trainer.web.runs import downloads_of
+from trainer.web.shown import Shown, shown_history, shown_line
+
+_OVERVIEW_EVERY = 4  # looks
+
+
+class Feed:
+    """The messages for one page. `overview` returns the list of runs; `run_dir` is the run that the page shows."""
+
+    def __init__(self, overview: Callable[[], Shown], run_dir: Path | None, last_id: str = "") -> None:
+        self._overview, self._run_dir = overview, run_dir
+        self._num_bytes = int(last_id) if last_id.isascii() and last_id.isdigit() and len(last_id) < 16 else 0
+        self._num_looks = 0
+        self._sent: dict[str, str] = {}
+
+    def next(self) -> str:
+        """Return the messages since the last look; empty for none."""
+        messages = [] if self._run_dir is None else self._of_run(self._run_dir)
+        if self._num_looks % _OVERVIEW_EVERY == 0:
+            messages.append(self._if_new("overview", self._overview()))
+        self._num_looks += 1
+        return "".join(messages)
+
+    def _of_run(self, run_dir: Path) -> list[str]:
+        state = state_of(run_dir)  # before the log: no event can follow the last one
+        if _size_of(run_dir / EVENTS_FILE) < self._num_bytes:  # another log
+            self._num_bytes = 0
+        is_first = self._num_bytes == 0
+        lines, self._num_bytes = inbox.new_lines(run_dir / EVENTS_FILE, self._num_bytes)
+        messages = []
+        if is_first:
+            messages.append(self._if_new("history", shown_history(lines, run_dir), self._num_bytes))
+        elif shown := [one for line in lines if (one := shown_line(line, run_dir)) is not None]:
+            messages.append(_message("news", shown, self._num_bytes))
+        return [*messages, self._if_new("state", state)]
+
+    def _if_new(self, kind: str, content: Any, place: int | None = None) -> str:
+        message = _message(kind, content, place)
+        if self._sent.get(kind) == message:
+            return ""
+        self._sent[kind] = message
+        return message
+
+
+def state_of(run_dir: Path) -> Shown:
+    """Return the state of a run besides its events: whether it trains, its choices to make, what can be downloaded."""
+    elsewhere, is_running = elsewhere_of(run_dir), holder_of(run_dir) is not None
+    requests = all_requests(run_dir)
+    return {
+        "running": is_running,
+        "remote": elsewhere.remote if elsewhere is not None else "",
+        "backups": len(list_backups(run_dir)),
+        "choices": [
+            {"name": r.name, "prompt": r.prompt, "images": len(r.images), "open": answer_of(r) is None}
+            for r in requests
+        ],
+        "files": [
+            {"id": name, "name": file.path.name, "bytes": file.size_bytes, "result": file.written is not None}
+            for name, file in downloads_of(run_dir).items()
+        ],
+    }
+
+
+def send(run_dir: Path, command: Command) -> str:
+    """Send a command to a run, and return why that failed; empty if it did not."""
+    if holder_of(run_dir) is None:
+        return "The run does not train any more."
+    try:
+        inbox.send(run_dir / inbox.INBOX_FILE, command)
+    except OSError as error:
+        return f"The command could not be written: {plain_reason(error)}."
+    return ""
+
+
+def _size_of(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError:
+        return 0
+
+
+def _message(kind: str, content: Any, place: int | None = None) -> str:
+    number = "" if place is None else f"id: {place}\n"
+    return f"{number}event: {kind}\ndata: {json.dumps(content)}\n\n"
