@@ -18,12 +18,13 @@ from trainer.launch import import_engine
 
 _SUMMARY = (
     "Measure the program on this machine. Further commands: kernels counts those of a step, gpu checks a GPU, "
-    "dataset times starts with many images."
+    "dataset times starts with many images, upload sends them to another machine."
 )
 _COMMANDS = {
     "kernels": "benchmarks.kernels.command:main",
     "gpu": "benchmarks.gpu.command:main",
     "dataset": "benchmarks.dataset_size:main",
+    "upload": "benchmarks.upload:main",
 }
 MEASUREMENTS = (
     "memory",

@@ -24,13 +24,15 @@ from typing import Any, BinaryIO
 READY = "darkroom-agent-1"
 LOG, LIVE, OUTPUT, INBOX, RUNNING = "events.jsonl", "live.jsonl", "output.txt", "commands.jsonl", "running"
 _SENT_AT_ONCE = 1 << 20
+_DIGEST_BYTES = 20
+_CHANGED = "a file was changed while it was sent"
 _POLL_SECONDS = 0.05
 _CARDS = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
 
 
 def digest_of(path: Path, size: int = -1) -> str:
     """Return the digest of a file, or of its first bytes; the same as that of the caches. Raises OSError."""
-    digest = hashlib.blake2b(digest_size=20)
+    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     with path.open("rb") as file:
         while size and (chunk := file.read(_SENT_AT_ONCE if size < 0 else min(size, _SENT_AT_ONCE))):
             digest.update(chunk)
@@ -81,10 +83,13 @@ class Agent:
         """Store small contents, which follow one after another."""
         start = 0
         for digest, size in files:
-            part = self._part(digest)
-            part.write_bytes(body[start : start + size])
+            content = body[start : start + size]
             start += size
-            self.finish(b"", digest)
+            if hashlib.blake2b(content, digest_size=_DIGEST_BYTES).hexdigest() != digest:
+                raise ValueError(_CHANGED)
+            part = self._part(digest)
+            part.write_bytes(content)
+            self._keep(part, digest)
         return None, b""
 
     def part(self, body: bytes, digest: str, offset: int) -> tuple[Any, bytes]:
@@ -99,9 +104,8 @@ class Agent:
         part = self._part(digest)
         if digest_of(part) != digest:
             part.unlink()
-            raise ValueError("a file was changed while it was sent")
-        part.chmod(0o444)  # it is in several trees
-        part.replace(self._place(digest))
+            raise ValueError(_CHANGED)
+        self._keep(part, digest)
         return None, b""
 
     def tree(self, _body: bytes, key: str, files: list[tuple[str, str]]) -> tuple[Any, bytes]:
@@ -110,9 +114,10 @@ class Agent:
         if not tree.exists():
             temporary = self._trees / f".{key}-{os.getpid()}"
             shutil.rmtree(temporary, ignore_errors=True)
+            for folder in {(temporary / name).parent for name, _ in files}:
+                folder.mkdir(parents=True, exist_ok=True)
             for name, digest in files:
                 place = temporary / name
-                place.parent.mkdir(parents=True, exist_ok=True)
                 try:
                     os.link(self._place(digest), place)
                 except OSError as error:
@@ -233,10 +238,14 @@ class Agent:
         except OSError:
             return False
 
+    def _keep(self, part: Path, digest: str) -> None:
+        place = self._place(digest)
+        place.parent.mkdir(exist_ok=True)
+        part.chmod(0o444)  # it is in several trees
+        part.replace(place)
+
     def _place(self, digest: str) -> Path:
-        folder = self._files / digest[:2]
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder / digest
+        return self._files / digest[:2] / digest
 
     def _part(self, digest: str) -> Path:
         return self._files / f"{digest}.part"
