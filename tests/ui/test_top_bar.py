@@ -62,7 +62,16 @@ def test_the_menu_has_the_users_presets_then_each_family_then_recent_files(
     save_preset(Config(), "mine")
     window.app.preferences.note_file(tmp_path / "last.json")
     menu = window.app.shell.top_bar.make_menu()
-    actions = ("other_family", "manage_presets", "import_presets", "differences", "json", "machines", "tokens")
+    actions = (
+        "other_family",
+        "manage_presets",
+        "import_presets",
+        "differences",
+        "json",
+        "machines",
+        "web_page",
+        "tokens",
+    )
     assert entries(menu) == [
         label_of(window, "find_preset"), "---", "Your presets", SD.label, "zz", "---", "Recent files", "---",
         *(label_of(window, name) for name in actions),

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import sys
 import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 from annotated_types import Ge, Le
 
 from modules.settings.field import Section, Setting
+from modules.system.errors import DarkroomError
 from modules.system.paths import from_root, queue_file
 from trainer.cli.options import settings_verb
 from trainer.cli.program import OK
@@ -50,7 +54,7 @@ class WebSettings(Section):
     ] = False
     json_lines: Annotated[
         bool,
-        Setting("JSON lines", "For programs: print the address as a line of JSON, end with the standard input."),
+        Setting("JSON lines", "For programs: print the address as JSON, read workspaces from standard input."),
     ] = False
 
 
@@ -62,13 +66,22 @@ def _serve(settings: WebSettings) -> int:
     given = [from_root(folder) for folder in settings.workspaces]
 
     def workspaces() -> list[Path]:
-        return given or usual_workspaces(queue.read)
+        return given if settings.workspaces else [*given, *usual_workspaces(queue.read)]
 
-    server = PageServer(workspaces, queue, host=settings.host, port=settings.port, has_token=settings.token)
+    def bound(port: int) -> PageServer:
+        return PageServer(workspaces, queue, host=settings.host, port=port, has_token=settings.token)
+
+    try:
+        server = bound(settings.port)
+    except DarkroomError:
+        if not settings.json_lines:
+            raise
+        server = bound(0)  # for a program, any port will do
     address = server.address
     if settings.json_lines:
         sys.stdout.write(json.dumps({"url": address.url, "note": address.note}) + "\n")
-        threading.Thread(target=_stop_at_end_of_input, args=(server.stop,), daemon=True).start()
+        reading = partial(_read_workspaces, given, server.stop)
+        threading.Thread(target=reading, name="darkroom-workspaces", daemon=True).start()
     else:
         code = f"\n{address.code()}" if address.is_open else ""
         sys.stdout.write(f"The page is at {address.url}\n{address.note} Ctrl-C ends it; runs continue.\n{code}")
@@ -78,10 +91,11 @@ def _serve(settings: WebSettings) -> int:
     return OK
 
 
-def _stop_at_end_of_input(stop: object) -> None:
-    for _line in sys.stdin:
-        pass
-    assert callable(stop)
+def _read_workspaces(given: list[Path], stop: Callable[[], None]) -> None:
+    """Read further workspaces from the program that started this one, and stop when it has ended."""
+    for line in sys.stdin:
+        with suppress(ValueError):
+            given[:] = [from_root(str(folder)) for folder in json.loads(line)]
     stop()
 
 

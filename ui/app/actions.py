@@ -142,6 +142,7 @@ def add_actions(
         Action("self_test", "Self-test…", opener_of("self_test:open_self_test"), help=_SELF_TEST_HELP),
         Action("tokens", "Tokens…", opener_of("tokens:open_secrets"), help=_TOKENS_HELP),
         Action("machines", "Machines…", opener_of("remote.window:MachinesWindow"), help=_MACHINES_HELP),
+        Action("web_page", "Page in the browser…", opener_of("web.window:WebWindow"), help=_WEB_HELP),
         Action("quit", "Quit", close, "Ctrl+Q"),
         Action(
             "open_run_folder",
@@ -173,6 +174,7 @@ _VIEW_HELP = "One page with what a LoRA needs, or all pages. No setting is lost"
 _SELF_TEST_HELP = "Learn one image by heart: are the model or the settings wrong?"
 _TOKENS_HELP = "Manage tokens and passwords, for example for Hugging Face"
 _MACHINES_HELP = "Train on another computer or a rented one over SSH: add it, check it"
+_WEB_HELP = "Show the runs in a browser, also on a phone: progress, samples, Stop, the queue, choices"
 _FREE_HELP = "Pause training and free the card's memory for other programs; Continue brings it back, bit for bit"
 _STOP_HELP = "Stop the run; its backup can be resumed"
 _RUN_COMMANDS: tuple[tuple[str, str, str, str], ...] = (

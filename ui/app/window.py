@@ -27,6 +27,7 @@ from ui.features.queue.model import QueueControl
 from ui.features.remote.model import Machines
 from ui.features.run.model import Starter, run_failure
 from ui.features.tensorboard import TensorBoardControl, may_expose
+from ui.features.web.model import WebPage
 from ui.forms.context import Context, Models, ViewState
 from ui.forms.documents import Documents, first_form
 from ui.forms.field_problems import FieldProblems
@@ -173,6 +174,7 @@ class App:
         self.context.pump.stop()
         self.queue.close()
         self.tensorboard.close()
+        self.web_page.close()
         self.context.tips.close()
         self.diagnostics.close()
         if self._owns_root:
@@ -209,6 +211,9 @@ class App:
         tips = Tooltips(self.root, self.theme)
         actions = ActionTable()
         self.machines = Machines(self.preferences)
+        self.web_page = WebPage(lambda: self.context.workspaces())
+        self.preferences.changed.subscribe(self.web_page.send_workspaces)
+        pump.add_source(self.web_page.drain)
         self.starter = Starter(
             self.form,
             session,
@@ -243,7 +248,7 @@ class App:
                 try_result=lambda result: self._open_page("sample").sources.use_result(result, with_prompt=True),
                 show_losses=lambda images: self._open_page("concepts").show_losses(images),
             ),
-            models=Models(self.starter, self.queue, self.machines),
+            models=Models(self.starter, self.queue, self.machines, self.web_page),
             view_state=ViewState(),
         )
 

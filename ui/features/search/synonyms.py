@@ -103,6 +103,7 @@ ACTION_WORDS: Mapping[str, str] = {
     "start": "train run",
     "stop": "cancel abort",
     "tensorboard": "tb loss curves",
+    "web_page": "phone mobile smartphone qr code remote browser web server watch",
     "machines": "remote ssh cloud server rented gpu another computer runpod",
     "tokens": "hugging face token password secrets login",
 }
