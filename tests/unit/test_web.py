@@ -7,21 +7,28 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterator
+from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
+from modules.config.codec import export_file
 from modules.config.presets import save_preset
 from modules.config.schema import Config
+from modules.settings.edit import replace_value
 from modules.system.errors import DarkroomError
 from modules.system.paths import PROGRAM_ROOT
 from tests.builders.web_page import COMMAND, ORIGIN, finished_step, log, make_run, page, started, training
 from trainer.__main__ import main
 from trainer.commands import BackupNow, Command, Pause, Resume, SampleNow, SaveNow, Stop, ValidateNow
 from trainer.events import RunFinished
+from trainer.launch import RunRequest
+from trainer.run_folder.backup import write_backup
 from trainer.run_folder.choices import Answer, answer_of, ask, choices_dir, keep_pair
+from trainer.run_folder.elsewhere import Elsewhere, note_elsewhere
 from trainer.run_folder.event_log import EVENTS_FILE
 from trainer.run_folder.inbox import INBOX_FILE, open_inbox
 from trainer.run_folder.result import record_result
@@ -385,6 +392,42 @@ def test_every_command_reaches_the_run(browser: TestClient, run_dir: Path) -> No
     assert desk.commands == [Stop(), Pause(), Resume(), SampleNow(), ValidateNow(), BackupNow(), SaveNow()]
 
 
+def test_a_stopped_run_is_resumed(
+    browser: TestClient, run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests: list[RunRequest] = []
+    monkeypatch.setattr(actions, "start_detached", requests.append)
+    address = f"/api/runs/{id_of(run_dir)}/command"
+
+    def resume() -> tuple[int, str]:
+        response = browser.post(address, json={"command": "resume_run"}, headers=COMMAND)
+        return response.status_code, response.json()["message"]
+
+    assert resume()[0] == 409, "it has no backup"
+    config = replace_value(Config(), "training.epochs", 7)
+    written = datetime(2026, 11, 29)
+    write = partial(export_config, config)
+    backup = write_backup(run_dir, step=2, epoch=1, now=written, write=write)
+    assert resume() == (200, "The run resumes at step 2.")
+    ((request),) = requests
+    assert (request.kind, request.resume_from, request.config.training.epochs) == ("resume", backup.path, 7)
+    with training(run_dir):
+        assert resume() == (409, "Another run trains on this computer. Resume this one when it has ended.")
+    note_elsewhere(run_dir, Elsewhere("box", "job", "~/darkroom/jobs/job", str(tmp_path / "zog.safetensors")))
+    assert resume()[0] == 409
+    followed: list[Path] = []
+    monkeypatch.setattr(actions, "start_following", followed.append)
+    follow = {"command": "follow"}
+    assert browser.post(address, json=follow, headers=COMMAND).json()["message"] == "Connecting with box."
+    with training(run_dir):
+        assert browser.post(address, json=follow, headers=COMMAND).status_code == 409
+    assert followed == [run_dir]
+
+
+def export_config(config: Config, folder: Path) -> None:
+    export_file(config, folder / "config.json")
+
+
 def test_choices(browser: TestClient, run_dir: Path) -> None:
     requests = [ask(run_dir, f"step-{n}", "a zog", [PNG + bytes([n, i]) for i in range(3)]) for n in range(4)]
     choices = messages(Feed(dict, run_dir).next())["state"]["choices"]
@@ -467,8 +510,6 @@ def test_bodies_that_are_not_commands(browser: TestClient) -> None:
 
 
 def test_usual_workspaces(run_dir: Path, queue_path: Path, tmp_path: Path) -> None:
-    from modules.settings.edit import replace_value
-
     config = replace_value(Config(), "general.workspace_dir", str(tmp_path / "queued"))
     queue = QueueFile(queue_path)
     queue.change(lambda now: now.add("a", config))

@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from modules.config.codec import load_file
 from modules.system.errors import DarkroomError
 from modules.system.problem import errors_in
 from trainer.commands import BackupNow, Command, Pause, Resume, SampleNow, SaveNow, Stop, ValidateNow
-from trainer.run_folder.attached import start_following
+from trainer.launch import RunRequest
+from trainer.run_folder.attached import start_detached, start_following
+from trainer.run_folder.backup import find_backup
 from trainer.run_folder.choices import SKIP, TIE, Answer, Request, answer, take_back
 from trainer.run_folder.elsewhere import elsewhere_of
 from trainer.run_folder.run_lock import holder_of
@@ -49,6 +52,17 @@ def follow(run_dir: Path) -> str:
         raise DarkroomError("The run is followed already, or it is a run of this computer.")
     start_following(run_dir)
     return f"Connecting with {elsewhere.remote}."
+
+
+def resume(run_dir: Path, runs: Runs) -> str:
+    """Resume a run of this computer from its newest backup, in a process of its own. Raises DarkroomError, OSError."""
+    if elsewhere_of(run_dir) is not None:
+        raise DarkroomError("The run was trained on another machine.", advice="Resume it with: remote resume RUN")
+    if _trains_here(runs):
+        raise DarkroomError("Another run trains on this computer.", advice="Resume this one when it has ended.")
+    backup = find_backup(run_dir)
+    start_detached(RunRequest(load_file(backup.path / "config.json").config, "resume", backup.path, in_window=False))
+    return f"The run resumes at step {backup.step:,}."
 
 
 def choose(request: Request | None, given: Mapping[str, Any]) -> str:
@@ -125,7 +139,11 @@ def start(file: QueueFile, runs: Runs, preset_id: str) -> str:
     file.change(lambda queue: queue.add(name, loaded.config))
     if file.runner is not None:
         return f"{name} is in the queue, which is running."
-    if any(r.status is RunStatus.RUNNING and not r.remote for r in runs.newest()):
+    if _trains_here(runs):
         return f"{name} is in the queue. Run the queue when the current run has ended."
     start_detached_queue()
     return f"{name} starts."
+
+
+def _trains_here(runs: Runs) -> bool:
+    return any(record.status is RunStatus.RUNNING and not record.remote for record in runs.newest())

@@ -127,9 +127,13 @@ class Site:
 
     def _command(self, request: Request, body: Mapping[str, Any]) -> Any:
         run_dir = self._run_of(request)
-        if body.get("command") == "follow":
-            return _said(actions.follow(run_dir))
-        return _said(actions.command(run_dir, str(body.get("command"))))
+        match body.get("command"):
+            case "follow":
+                return _said(actions.follow(run_dir))
+            case "resume_run":
+                return _said(actions.resume(run_dir, self._runs))
+            case name:
+                return _said(actions.command(run_dir, str(name)))
 
     def _choose(self, request: Request, body: Mapping[str, Any]) -> Any:
         return _said(actions.choose(request_of(self._run_of(request), request.path_params["name"]), body))

@@ -60,6 +60,8 @@ export class Board {
     this.shown = request.name;
     place.classList.add("waiting"); // an image that is not there yet cannot be chosen
     place.classList.toggle("many", request.images > 2);
+    place.style.setProperty("--columns", Math.min(request.images, 4));
+    place.style.setProperty("--rows", Math.ceil(request.images / 4));
     const images = Array.from({ length: request.images }, (_, n) => {
       const image = new Image();
       image.src = `api/runs/${this.run}/choices/${request.name}/${n}`;

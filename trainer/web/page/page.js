@@ -12,7 +12,7 @@ const curves = {
 const WIDE = matchMedia("(min-width: 900px)");
 const COMMANDS = {
   pause: ["Pause"], resume: ["Continue", "primary"], sample: ["Sample now"], backup: ["Back up now"],
-  validate: ["Validate now"], save: ["Save now"], stop: ["Stop", "danger"],
+  resume_run: ["Resume run", "primary"], validate: ["Validate now"], save: ["Save now"], stop: ["Stop", "danger"],
 };
 let overview = { runs: [], queue: { items: [] } }, stream, runId = "", run = emptyRun();
 
@@ -193,7 +193,7 @@ function drawRun() {
   $(".progress progress", page).value = share;
   $(".where", page).textContent = [total && `Step ${number(done)} of ${number(total)}`, step && `epoch ${step.epoch} of ${step.epochs}`, state.remote && `on ${state.remote}`].filter(Boolean).join(" · ");
   $(".numbers", page).textContent = step ? [step.smooth !== null && `loss ${short(step.smooth)}`, isRunning && step.speed && `${step.speed.toFixed(1)} images/s`].filter(Boolean).join(" · ") : run.phase.detail ?? "";
-  drawActions(isRunning, isPaused, state);
+  drawActions(isRunning, isPaused, state, end?.status ?? shown.status);
   const open = board.open.length, choose = $(".choose", page);
   choose.hidden = !open;
   choose.textContent = `Choose images (${open} open)`;
@@ -203,9 +203,10 @@ function drawRun() {
   document.title = `${open ? `(${open}) Choose · ` : isRunning ? `${Math.floor(share * 100)} % · ` : ""}${shown.name} · Darkroom`;
 }
 
-function drawActions(isRunning, isPaused, state) {
+function drawActions(isRunning, isPaused, state, status) {
   const names = isRunning ? [isPaused ? "resume" : "pause", "sample", "backup", "validate", "save", "stop"].filter((n) => n !== "validate" || run.validations.length) : [];
   if (!isRunning && state.remote && !run.end) names.push("follow");
+  if (!isRunning && !state.remote && state.backups && ["stopped", "failed", "crashed"].includes(status)) names.push("resume_run");
   keyed($(".actions", page), names, (n) => n, (name) => {
     const [label, kind] = COMMANDS[name] ?? [`Follow on ${state.remote}`, "primary"];
     const button = make("button", kind, label);
