@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from modules.objectives.methods import alignprop, ddpo, dpo, grpo, nft, online_dpo, reconstruction
-from modules.objectives.spec import MethodSpec
+from modules.objectives.spec import MethodSpec, MethodStart
 from modules.settings.field import Section
 
 
@@ -26,6 +26,7 @@ DENOISE = MethodSpec(
     trains_embeddings=True,
     is_shareable=lambda settings: True,
     is_recordable=True,
+    sources={"images": MethodStart("A person, an object or a style needs 10 to 100 of them.", is_usual=True)},
 )
 
 

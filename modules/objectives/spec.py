@@ -66,6 +66,26 @@ class MethodGuide:
     watch: Mapping[str, str] = field(default_factory=dict)
 
 
+MethodSource = Literal["images", "pairs", "rewards", "person"]
+
+SOURCES: Mapping[MethodSource, str] = {
+    "images": "Images that it should imitate",
+    "pairs": "Pairs of a better and a worse image",
+    "rewards": "Something that scores images",
+    "person": "My own eye",
+}
+"""What a user can have for a method to learn from."""
+
+
+@dataclass(frozen=True, slots=True)
+class MethodStart:
+    """How a method learns from a source: when to choose it there, and the settings that it needs then."""
+
+    why: str
+    settings: Mapping[str, object] = field(default_factory=dict)
+    is_usual: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class MethodSpec:
     """The facts about a training method that are known before anything is loaded.
@@ -96,7 +116,7 @@ class MethodSpec:
       it can train a model of any noise process.
     - `problems`: the problems of its settings.
 
-    `guide`: what it needs and what to watch, for the window.
+    `guide`: what it needs and what to watch, for the window. `sources`: what a user can have for it to learn from.
 
     `trains_on`: "pixels" for a method of the VAE, whose batches are images; it uses no captions, and nothing is cached.
 
@@ -134,6 +154,7 @@ class MethodSpec:
     ddpm_only: Callable[[Any], str] = lambda settings: ""
     problems: Callable[[Any], Iterable[Problem]] = lambda settings: ()
     guide: MethodGuide = MethodGuide()
+    sources: Mapping[MethodSource, MethodStart] = field(default_factory=dict)
 
     def refusal(self, settings: Section, process: ProcessSpec) -> str:
         """Return a sentence if it has no form for models of a noise process with its settings; else an empty text."""

@@ -9,6 +9,8 @@ import pytest
 from PIL import Image
 
 from modules.config.schema import Config
+from modules.objectives.registry import METHODS
+from modules.objectives.spec import SOURCES
 from modules.rewards.registry import REWARDS
 from modules.rewards.settings import Scorer
 from modules.rewards.user_code_file import approved_hashes, hash_of
@@ -19,6 +21,7 @@ from trainer.events import PhaseChanged, RewardMeasured, RunFinished
 from trainer.rollout_events import RolloutSampled, SampledImage
 from trainer.wording import reward_line
 from ui.features.rewards.page import needs_of
+from ui.features.rewards.which_method import WhichMethod, offers, source_of, with_method
 from ui.forms.chooser import Chooser
 from ui.forms.model import Source
 from ui.loop.wording import reward_rows
@@ -282,3 +285,36 @@ def test_an_axis_range_has_a_margin() -> None:
         axis = padded_axis(values)
         assert axis.low < min(values)
         assert axis.high > max(values)
+
+
+def test_each_source_leads_to_methods_that_learn_from_it(window: Window) -> None:
+    """Every method is reached, and none is offered for what it cannot learn from."""
+    form, reached = window.app.form, set[str]()
+    for source in SOURCES:
+        found = offers(form.config, source)
+        assert sum(offer.is_usual for offer in found) == 1
+        assert found[0].is_usual
+        for offer in found:
+            config = with_method(form.config, offer.spec, source)
+            assert source_of(config) == source
+            reached.add(offer.spec.name)
+    assert reached == set(METHODS)
+
+
+def test_a_person_is_led_to_a_method_and_its_next_page(window: Window) -> None:
+    form, context = window.app.form, window.app.context
+    context.actions.run("which_method")
+    window.settle()
+    asked = next(w for w in window.app.root.winfo_children() if isinstance(w, WhichMethod))
+    assert asked.source == "images"
+    asked.buttons["person"].invoke()
+    window.settle()
+    assert list(asked.choices) == ["online_dpo"]
+    asked.choices["online_dpo"].invoke()
+    window.settle()
+    assert (form.config.training.method.name, form.value("training.method.chosen_by")) == ("online_dpo", "person")
+    assert context.navigation.page == "concepts"
+    assert source_of(form.config) == "person"
+    form.choose_variant("model.family", "z_image")
+    refused = [offer for offer in offers(form.config, "rewards") if offer.refusal]
+    assert all("has no form for" in offer.refusal for offer in refused)

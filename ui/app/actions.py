@@ -138,6 +138,7 @@ def add_actions(
         ),
         Action("fit", "Fit to my card…", opener_of("fit.window:FitWindow"), help=_FIT_HELP),
         Action("length", "How long to train…", opener_of("length.window:LengthWindow"), help=_LENGTH_HELP),
+        Action("which_method", "Which method?", opener_of("rewards.which_method:WhichMethod"), help=_WHICH_METHOD_HELP),
         Action("probe", "Probe…", opener_of("probe.window:open_probe"), help=_PROBE_HELP),
         Action("self_test", "Self-test…", opener_of("self_test:open_self_test"), help=_SELF_TEST_HELP),
         Action("tokens", "Tokens…", opener_of("tokens:open_secrets"), help=_TOKENS_HELP),
@@ -158,6 +159,7 @@ def add_actions(
     starter.offer_wanted.subscribe(context.actions.run)
 
 
+_WHICH_METHOD_HELP = "Choose a training method by what you have: images, pairs, a score, or your own eye"
 _LOAD_HELP = "Load a config (Darkroom, OneTrainer, kohya or ai-toolkit), or the settings in a LoRA file"
 _IMPORT_HELP = "Import a folder of presets, such as OneTrainer's training_presets"
 _DIFFERENCES_HELP = "List the settings that differ from the loaded file, a preset or the defaults"

@@ -31,8 +31,8 @@ _PRESET_PX = (110, 200)  # the narrowest and the usual width of the preset's but
 _MAX_NAME_CHARS = 26
 _FLASH_MS = 1600
 _PRESET_MENU = (
-    "bring_back", "other_family", "manage_presets", "import_presets", "differences", "json", "machines", "web_page",
-    "tokens",
+    "bring_back", "other_family", "which_method", "manage_presets", "import_presets", "differences", "json", "machines",
+    "web_page", "tokens",
 )  # fmt: skip
 
 

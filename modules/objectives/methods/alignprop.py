@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
 
-from modules.objectives.spec import MethodGuide, MethodSpec, RolloutFacts
+from modules.objectives.spec import MethodGuide, MethodSpec, MethodStart, RolloutFacts
 from modules.rewards.registry import hold_out_labels, reward_help
 from modules.settings.field import Section, Setting, When, one_of
 from modules.system.problem import Problem
@@ -137,4 +137,7 @@ SPEC = MethodSpec(
             "held_out": "If it falls while the reward rises, the model exploits the reward: stop there.",
         },
     ),
+    sources={
+        "rewards": MethodStart("The fewest steps, if the score has a gradient; it exploits the score soonest, too.")
+    },
 )

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt, Le
 
 from modules.objectives import rollout_fields as fields
-from modules.objectives.spec import MethodGuide, MethodSpec, RolloutFacts
+from modules.objectives.spec import MethodGuide, MethodSpec, MethodStart, RolloutFacts
 from modules.settings.field import Section, Setting, When
 from modules.system.problem import Problem
 
@@ -125,4 +125,5 @@ SPEC = MethodSpec(
             "diversity": "If it halves, the images of a prompt become the same.",
         },
     ),
+    sources={"rewards": MethodStart("As GRPO, for rewards that are compared over all prompts instead of within one.")},
 )

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
 
-from modules.objectives.spec import MethodGuide, MethodSpec
+from modules.objectives.spec import MethodGuide, MethodSpec, MethodStart
 from modules.settings.field import Section, Setting, When
 
 _WITH_REFERENCE = When("loss", ("sigmoid", "ipo"))
@@ -99,4 +99,5 @@ SPEC = MethodSpec(
             "rejected_error": "Rises more than the error of the chosen images.",
         },
     ),
+    sources={"pairs": MethodStart("Nothing is sampled: a step is as fast as with images.", is_usual=True)},
 )

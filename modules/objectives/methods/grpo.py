@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt, Le
 
 from modules.objectives import rollout_fields as fields
-from modules.objectives.spec import MethodGuide, MethodSpec, RolloutFacts
+from modules.objectives.spec import MethodGuide, MethodSpec, MethodStart, RolloutFacts
 from modules.settings.field import Section, Setting, When
 from modules.system.problem import Problem
 
@@ -152,4 +152,5 @@ SPEC = MethodSpec(
             "diversity": "If it halves, the images of a prompt become the same.",
         },
     ),
+    sources={"rewards": MethodStart("Trains every denoising step of its images, which takes many passes.")},
 )

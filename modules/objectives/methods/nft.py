@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt, Le
 
 from modules.objectives import rollout_fields as fields
-from modules.objectives.spec import MethodGuide, MethodSpec, RolloutFacts
+from modules.objectives.spec import MethodGuide, MethodSpec, MethodStart, RolloutFacts
 from modules.settings.field import Section, Setting, When
 
 _OF_NFT = When("objective", ("negative_aware",))
@@ -183,4 +183,7 @@ SPEC = MethodSpec(
             "diversity": "If it halves, the images of a prompt become the same.",
         },
     ),
+    sources={
+        "rewards": MethodStart("Trains on finished images alone, so it takes few passes for its gain.", is_usual=True)
+    },
 )

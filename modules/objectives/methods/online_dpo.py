@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt, Le
 
 from modules.objectives import rollout_fields as fields
-from modules.objectives.spec import MethodGuide, MethodSpec, RolloutFacts
+from modules.objectives.spec import MethodGuide, MethodSpec, MethodStart, RolloutFacts
 from modules.settings.field import Section, Setting, When
 from modules.system.problem import Problem
 
@@ -284,4 +284,12 @@ SPEC = MethodSpec(
             "diversity": "If it halves, the images of a prompt become the same.",
         },
     ),
+    sources={
+        "person": MethodStart(
+            "It samples images, and you choose the better ones while it trains.", {"chosen_by": "person"}, is_usual=True
+        ),
+        "rewards": MethodStart(
+            "Only the order of the images counts, not the scale of their scores.", {"chosen_by": "reward"}
+        ),
+    },
 )

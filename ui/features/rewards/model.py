@@ -22,6 +22,7 @@ from modules.objectives.metrics import METRICS
 from modules.objectives.spec import RolloutFacts
 from modules.system.problem import count
 
+NEEDS, COSTS, WATCH = "What it needs", "What it costs", "What to watch on the Run page"
 _HELD_OUT = "held_out"
 ADAPTER_COPY = "A copy of the adapter, the reference model; its memory is small."
 WEIGHTS_COPY = "Memory for a copy of the weights, the reference model."

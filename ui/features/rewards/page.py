@@ -11,7 +11,7 @@ from modules.config.schema import Config
 from modules.config.usage import method_of, scorers_of
 from modules.rewards.registry import REWARDS
 from modules.rewards.settings import Scorer
-from ui.features.rewards.model import Guide, guide_of
+from ui.features.rewards.model import COSTS, NEEDS, WATCH, Guide, guide_of
 from ui.forms.context import Context
 from ui.forms.fields import choose_from_list
 from ui.forms.form_with_list import FormWithList, ListSpec, Row
@@ -20,7 +20,7 @@ from ui.widgets.card import Card
 from ui.widgets.controls import Button
 from ui.widgets.panel import Panel, Text, WrappedText
 from ui.widgets.table import Column
-from ui.widgets.theme import PAD
+from ui.widgets.theme import GAP, PAD
 
 
 def rewards_page(master: tk.Misc, context: Context, spec: PageSpec) -> FormWithList:
@@ -80,7 +80,6 @@ _REWARD_MODELS = ListSpec(
 )
 
 
-NEEDS, COSTS, WATCH = "What it needs", "What it costs", "What to watch on the Run page"
 _WEIGHTS = (4, 4, 5)
 _METHOD = "training.method"
 
@@ -98,7 +97,9 @@ class MethodCard:
         self.columns = Panel(self.card.body, context.theme, "card")
         for column, weight in enumerate(_WEIGHTS):
             self.columns.columnconfigure(column, weight=weight, uniform="guide")
-        self.other_button = Button(self.card.body, context.theme, "Another method…", self._choose_other, on="card")
+        self.buttons = Panel(self.card.body, context.theme, "card")
+        for label, press in (("Which method?", self._ask), ("Another method…", self._choose_other)):
+            Button(self.buttons, context.theme, label, press, on="card").pack(side="left", padx=(0, GAP))
         context.form.changed.subscribe(lambda: context.pump.redraw_soon(self, self.refresh))
         self.refresh()
 
@@ -121,9 +122,12 @@ class MethodCard:
         else:
             self.columns.pack_forget()
         if why_unused(self._context.form.config, _METHOD):
-            self.other_button.pack_forget()  # a VAE has its own method and no other
+            self.buttons.pack_forget()  # a VAE has its own method and no other
         else:
-            tk.Pack.pack_configure(self.other_button, anchor="w", padx=(px(12), 0), pady=(px(10), px(2)))
+            tk.Pack.pack_configure(self.buttons, anchor="w", padx=(px(12), 0), pady=(px(10), px(2)))
+
+    def _ask(self) -> None:
+        self._context.actions.run("which_method")
 
     def _choose_other(self) -> None:
         """Choose another method, as in the top bar."""

@@ -1,0 +1,140 @@
+"""The window that leads from what a user has to a training method: images, pairs, a score, or the user's own eye."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from modules.config.schema import Config
+from modules.config.usage import settings_of_method
+from modules.families.registry import FAMILIES
+from modules.objectives.registry import METHODS
+from modules.objectives.spec import SOURCES, MethodSource, MethodSpec
+from modules.settings.edit import choose_variant, set_path
+from ui.features.rewards.model import COSTS, NEEDS, Guide, guide_of
+from ui.forms.context import Context
+from ui.widgets.card import Card
+from ui.widgets.controls import Button
+from ui.widgets.dialog import Window
+from ui.widgets.panel import Panel, Text, WrappedText
+from ui.widgets.scroll import ScrollFrame
+from ui.widgets.theme import GAP, PAD
+
+_SIZE = (960, 680)
+_SOURCES_WIDTH = 250
+_METHOD = "training.method"
+_PAGES = {"rewards": "rewards"}  # where the first thing to do is; otherwise the concepts
+_QUESTION = "What do you have for it to learn from?"
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A method for a source: when to choose it, its guide with the config's settings, and why it cannot be used."""
+
+    spec: MethodSpec
+    why: str
+    guide: Guide
+    refusal: str
+    is_usual: bool
+
+
+def offers(config: Config, source: MethodSource) -> list[Offer]:
+    """Return the methods that learn from a source, the usual one first, those that cannot be used last."""
+    process, found = FAMILIES[config.model.family.name].process, []
+    for spec in METHODS.values():
+        if (start := spec.sources.get(source)) is not None:
+            other = with_method(config, spec, source)
+            refusal = spec.refusal(settings_of_method(other), process)
+            found.append(Offer(spec, start.why, guide_of(other), refusal, start.is_usual))
+    return sorted(found, key=lambda offer: (bool(offer.refusal), not offer.is_usual))
+
+
+def with_method(config: Config, spec: MethodSpec, source: MethodSource) -> Config:
+    """Return a config with a method that learns from a source. It keeps the values that it had before."""
+    changed, _ = choose_variant(config, _METHOD, spec.name)
+    for name, value in spec.sources[source].settings.items():
+        changed, _ = set_path(changed, f"{_METHOD}.{name}", value)
+    return changed
+
+
+def source_of(config: Config) -> MethodSource:
+    """Return what the method of a config learns from."""
+    method = config.training.method
+    known = METHODS[method.name].sources.items()
+    fits = (
+        name for name, start in known if all(getattr(method, path) == value for path, value in start.settings.items())
+    )
+    return next(fits, "images")
+
+
+class WhichMethod(Window):
+    """Asks what there is to learn from, and shows the methods for it; choosing one closes the window."""
+
+    is_single = True
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context.root, context.theme, "Which method?")
+        self.source = source_of(context.form.config)
+        self.buttons: dict[MethodSource, Button] = {}
+        self.choices: dict[str, Button] = {}
+        self._context = context
+        px = context.theme.px
+        Text(self, context.theme, _QUESTION, role="heading").pack(anchor="w", padx=px(PAD), pady=(px(PAD), px(10)))
+        body = Panel(self, context.theme)
+        body.pack(fill="both", expand=True, padx=px(PAD), pady=(0, px(PAD)))
+        left = Panel(body, context.theme)
+        left.pack(side="left", fill="y", padx=(0, px(PAD)))
+        for name, label in SOURCES.items():
+            button = Button(left, context.theme, label, partial(self.show, name), width=_SOURCES_WIDTH, anchor="w")
+            button.pack(pady=(0, GAP))
+            self.buttons[name] = button
+        self._scroll = ScrollFrame(body, context.theme)
+        self._scroll.pack(side="left", fill="both", expand=True)
+        self._list: Panel | None = None
+        self.show(self.source)
+        self.appear(*_SIZE)
+
+    def show(self, source: MethodSource) -> None:
+        """Show the methods that learn from a source."""
+        self.source = source
+        for name, button in self.buttons.items():
+            button.restyle("primary" if name == source else "plain")
+        if self._list is not None:
+            self._list.destroy()
+        self._list = Panel(self._scroll.body, self.theme)
+        self._list.pack(fill="x")
+        self.choices = {}
+        for offer in offers(self._context.form.config, source):
+            self._add(self._list, offer)
+
+    def choose(self, spec: MethodSpec) -> None:
+        """Train with a method, and show the page where it needs something next."""
+        form = self._context.form
+        if form.choose_variant(_METHOD, spec.name) is None:
+            for name, value in spec.sources[self.source].settings.items():
+                form.edit(f"{_METHOD}.{name}", value)
+            self._context.navigation.open(_PAGES.get(self.source, "concepts"))
+            self.close()
+
+    def _add(self, master: Panel, offer: Offer) -> None:
+        px = self.theme.px
+        card = Card(master, self.theme, offer.guide.title)
+        card.pack(fill="x", pady=(0, px(10)))
+        text = WrappedText(card.body, self.theme, f"{offer.guide.summary} {offer.why}", colour="label", on="card")
+        text.pack(fill="x", padx=(px(12), 0))
+        for title, entries in ((NEEDS, offer.guide.needs), (COSTS, offer.guide.costs)):
+            if entries:
+                heading = Text(card.body, self.theme, title, role="small", colour="accent", on="card")
+                heading.pack(anchor="w", padx=(px(12), 0), pady=(px(6), 0))
+                lines = WrappedText(card.body, self.theme, "\n".join(entries), colour="label", on="card", role="small")
+                lines.pack(fill="x", padx=(px(12), 0))
+        if offer.refusal:
+            WrappedText(card.body, self.theme, offer.refusal, colour="warning", on="card").pack(
+                fill="x", padx=(px(12), 0), pady=(px(6), 0)
+            )
+        is_first = offer.is_usual and not offer.refusal
+        label, press = f"Use {offer.spec.label}", partial(self.choose, offer.spec)
+        button = Button(card.body, self.theme, label, press, style="primary" if is_first else "plain", on="card")
+        button.set_enabled(not offer.refusal)
+        button.pack(anchor="w", padx=(px(12), 0), pady=(px(8), px(2)))
+        self.choices[offer.spec.name] = button
