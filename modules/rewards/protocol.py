@@ -15,6 +15,7 @@ from torch import nn
 
 from modules.formats.hub_files import Downloads, local_file
 from modules.rewards.settings import Scorer, wanted_files
+from modules.rewards.waiting import Patience, ignore, nothing_to_stop
 from modules.system.devices import CPU, Device, move
 from modules.system.secrets import HubAccess
 
@@ -32,17 +33,15 @@ class Reward(Protocol):
         ...
 
 
-def _nothing_to_stop() -> None:
-    """Do nothing: there is no run to stop."""
-
-
 @dataclass(frozen=True, slots=True)
 class RewardContext:
     """The device on which rewards are computed, and the permissions to download files and run code.
 
     `approved_hashes` are the hashes of the code files that the user approved; they are stored outside of any config.
     `on_bytes(done, total)` reports the progress of downloads and may raise to cancel one. `check()` is called before
-    each image by rewards that score one image after the other, and may raise to stop the run there.
+    each image by rewards that score one image after the other, and may raise to stop the run there; `warn(message,
+    advice)` reports that one of them has to wait.
+    `vision_model_key` is the key for the server of a vision language model; it is never part of a config.
     """
 
     device: Device
@@ -52,8 +51,17 @@ class RewardContext:
     hub: HubAccess | None = field(default=None, repr=False)
     approved_hashes: frozenset[str] = frozenset()
     on_bytes: Callable[[float, float], None] | None = field(default=None, repr=False)
-    check: Callable[[], None] = field(default=_nothing_to_stop, repr=False)
+    check: Callable[[], None] = field(default=nothing_to_stop, repr=False)
+    warn: Callable[[str, str], None] = field(default=ignore, repr=False)
+    vision_model_key: str = field(default="", repr=False)
     placed: list[nn.Module] = field(default_factory=list, repr=False)
+    closing: list[Callable[[], None]] = field(default_factory=list, repr=False)
+    """What ends the processes that score images; called when the run ends."""
+
+    @property
+    def patience(self) -> Patience:
+        """How rewards wait for other programs."""
+        return Patience(self.check, warn=self.warn)
 
     def place(self, module: nn.Module) -> None:
         """Move a reward model's module to the device. It is among the `placed` ones, which a pause may offload."""

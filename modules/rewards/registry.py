@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from modules.formats.published_files import PublishedFile
+from modules.rewards.address import parse_address
 from modules.rewards.measures import (
     BRIGHTNESS,
     COLOUR_TARGET,
@@ -17,7 +18,7 @@ from modules.rewards.measures import (
     SHARPNESS,
     SYMMETRY,
 )
-from modules.rewards.spec import RewardSpec
+from modules.rewards.spec import RewardSpec, not_empty
 from modules.rewards.user_code_file import split_reference
 from modules.system.factories import Package
 
@@ -159,7 +160,44 @@ USER_CODE = RewardSpec(
     "modules.rewards.models.user_code:make_user_code",
     "depends on the function",
     checks={"file": split_reference},
+    own_settings=frozenset({"timeout_seconds"}),
     runs_code=True,
+)
+
+# A program of the user's, or of anybody, that scores images over HTTP: for what does not fit into this environment.
+REWARD_SERVER = RewardSpec(
+    "reward_server",
+    "Reward server (HTTP)",
+    "Another program scores the images: a reward model with its own packages, on this computer or another one. It gets "
+    "each batch of images and prompts in one request (docs/rewards.md). Servers on other computers get images only "
+    "after you approved their address.",
+    "modules.rewards.models.served:make_served",
+    "depends on the server",
+    is_differentiable=False,
+    checks={"address": parse_address},
+    own_settings=frozenset({"timeout_seconds", "retry_minutes"}),
+    client="modules.rewards.http_reward:make_client",
+)
+
+# A chat model that can see, behind the interface that vLLM, llama.cpp, Ollama, LM Studio and paid services share.
+VISION_MODEL = RewardSpec(
+    "vision_model",
+    "Vision language model",
+    "A vision language model scores each image by your rubric, through an OpenAI-style endpoint (chat completions): "
+    "vLLM, llama.cpp, Ollama, LM Studio or a service. An API key is entered under Tokens…. Servers on other computers "
+    "get images only after you approved their address.",
+    "modules.rewards.models.served:make_served",
+    "0 to the highest score",
+    is_differentiable=False,
+    checks={
+        "address": parse_address,
+        "model_name": not_empty("No vision language model is named.", "Enter the model's name as its server lists it."),
+        "rubric": not_empty(
+            "The vision language model has no rubric.", "Describe what makes a good image, and a bad one."
+        ),
+    },
+    own_settings=frozenset({"timeout_seconds", "retry_minutes", "highest_score"}),
+    client="modules.rewards.vision_model:make_client",
 )
 
 
@@ -180,6 +218,8 @@ REWARDS: Mapping[str, RewardSpec] = {
         HPS,
         IMAGE_REWARD,
         USER_CODE,
+        REWARD_SERVER,
+        VISION_MODEL,
     )
 }
 

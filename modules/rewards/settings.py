@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from annotated_types import Ge, Le
+from annotated_types import Ge, Gt, Le
 
 from modules.formats.published_files import FileRequest, file_request
 from modules.rewards.registry import REWARDS, reward_help, reward_labels, rewards_using
@@ -84,6 +84,72 @@ class Scorer(Section):
             applies_when=When("kind", rewards_using("jpeg_quality")),
         ),
     ] = 95
+    address: Annotated[
+        str,
+        Setting(
+            "Address",
+            "Where the server listens, such as http://127.0.0.1:8765/score; for a vision language model up to /v1, "
+            "such as http://127.0.0.1:8000/v1. Another computer's address has to be approved once.",
+            applies_when=When("kind", rewards_using("address")),
+        ),
+    ] = ""
+    model_name: Annotated[
+        str,
+        Setting(
+            "Model name",
+            "The name of the vision language model, as its server lists it.",
+            applies_when=When("kind", rewards_using("model_name")),
+        ),
+    ] = ""
+    rubric: Annotated[
+        str,
+        Setting(
+            "Rubric",
+            "What makes a good image, and a bad one: the instructions that the model scores by.",
+            multiline=True,
+            applies_when=When("kind", rewards_using("rubric")),
+        ),
+    ] = (
+        "You score images that were generated from a prompt. A high score needs both: the image shows what the prompt "
+        "describes, and it is well made, without artifacts, wrong anatomy or garbled text."
+    )
+    highest_score: Annotated[
+        float,
+        Gt(0),
+        Le(1000),
+        Setting(
+            "Highest score",
+            "The scale of the scores, from 0 to this number. Answers beyond it count as no score.",
+            applies_when=When("kind", rewards_using("highest_score")),
+        ),
+    ] = 10.0
+    timeout_seconds: Annotated[
+        float,
+        Ge(0.1),
+        Le(3600),
+        Setting(
+            "Time limit",
+            "The time within which a server has to answer a request, or a custom function to score a batch of images.",
+            unit="s",
+            level="advanced",
+            changeable_on_resume=True,
+            applies_when=When("kind", rewards_using("timeout_seconds")),
+        ),
+    ] = 60.0
+    retry_minutes: Annotated[
+        float,
+        Ge(0),
+        Le(1440),
+        Setting(
+            "Retry for",
+            "How long a run waits for a server that stops answering. If it answers again, the run continues; if "
+            "not, the run ends with a backup, from which it can be resumed.",
+            unit="min",
+            level="advanced",
+            changeable_on_resume=True,
+            applies_when=When("kind", rewards_using("retry_minutes")),
+        ),
+    ] = 10.0
 
 
 @dataclass(frozen=True, slots=True)

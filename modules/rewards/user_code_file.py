@@ -65,8 +65,8 @@ def approved_hashes(file: Path | None = None) -> frozenset[str]:
     return frozenset(_read_approvals(file or approvals_file()))
 
 
-def approve(digest: str, path: Path, file: Path | None = None) -> None:
-    """Store the approval of a file by its SHA-256; `path` is only there for people. Raises OSError."""
+def approve(digest: str, path: Path | str, file: Path | None = None) -> None:
+    """Store the approval of a file or an address by its SHA-256; `path` is only there for people. Raises OSError."""
     file = file or approvals_file()
     content = json.dumps({**_read_approvals(file), digest: str(path)}, indent=2) + "\n"
     with atomic_file(file) as temporary:

@@ -49,6 +49,7 @@ class Secrets(_HiddenText):
     huggingface_token: str = ""
     cloud: CloudSecrets = CloudSecrets()
     others: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    vision_model_api_key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ class SecretField:
 
 SECRET_FIELDS: tuple[SecretField, ...] = (
     SecretField("huggingface_token", "Hugging Face token", is_key=True, is_used=True),
+    SecretField("vision_model_api_key", "Key for vision language models", is_key=True, is_used=True),
     SecretField("cloud.api_key", "Cloud API key", is_key=True),
     SecretField("cloud.id", "Cloud machine's id"),
     SecretField("cloud.host", "Cloud host"),
@@ -100,6 +102,8 @@ def secret_error(name: str, value: str) -> str:
     value = value.strip()
     if name == "huggingface_token" and not all("!" <= c <= "~" for c in value):
         return "A Hugging Face token contains only letters, digits and punctuation, no spaces. Copy it again."
+    if name == "vision_model_api_key" and not all("!" <= c <= "~" for c in value):
+        return "An API key contains only letters, digits and punctuation, no spaces. Copy it again."
     if name == "cloud.port" and value and not (value.isascii() and value.isdigit() and 0 < int(value[:6]) <= 65535):
         return "A port is a number from 1 to 65535."
     return ""

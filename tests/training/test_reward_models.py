@@ -10,7 +10,9 @@ import pytest
 
 from modules.config.codec import load_file
 from modules.config.schema import Config
+from modules.rewards.address import parse_address
 from modules.rewards.user_code_file import approve, approved_hashes, hash_of
+from modules.system.errors import DarkroomError
 from modules.system.paths import approvals_file
 from tests.builders import toy_policy
 from tests.builders.clip import aesthetic_head, write_aesthetic_head, write_clip_folder
@@ -223,6 +225,10 @@ def test_the_command_line_allows_code_for_one_run(tiny_sd: Path, images: Path, t
     allowed = allowed_code(config, RunSettings(allow_code=True))
     assert allowed == {hash_of(file)}
     assert not check(config, approved_code=allowed).errors
+    address = parse_address("https://example.com/score")
+    assert allowed_code(config, RunSettings(allow_address=("https://EXAMPLE.com:443/score",))) == {address.digest}
+    with pytest.raises(DarkroomError, match="not the address of a server"):
+        allowed_code(config, RunSettings(allow_address=("example.com",)))
     assert approved_hashes() == frozenset()
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ from tests.builders.clip import (
     write_open_clip,
 )
 from tests.builders.pipelines import clip_tokenizer
+from tests.builders.reward_servers import Reply, serving
 from trainer.commands import StopRequested
 
 DIFFERENTIABLE = tuple(name for name, spec in REWARDS.items() if spec.is_differentiable)
@@ -68,8 +70,8 @@ def reader(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def scorers(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> dict[str, Scorer]:
-    """A reward model of every kind, with tiny weights on disk."""
+def scorers(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Iterator[dict[str, Scorer]]:
+    """A reward model of every kind, with tiny weights on disk or with a server."""
     folder = tmp_path_factory.mktemp("rewards")
     clip = write_clip_folder(folder / "clip")
     code = folder / "mine.py"
@@ -85,7 +87,21 @@ def scorers(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> dict[
         "image_reward": write_image_reward(folder / "image_reward"),
         "user_code": {"file": f"{code}:redness"},
     }
-    return {kind: Scorer(kind=kind, **places.get(kind, {})) for kind in REWARDS}
+    with serving(Reply(sizes)) as server, serving(Reply(size_in_words)) as chat:
+        places["reward_server"] = {"address": server.address}
+        places["vision_model"] = {"address": chat.address, "model_name": "eyes"}
+        yield {kind: Scorer(kind=kind, **places.get(kind, {})) for kind in REWARDS}
+
+
+def sizes(message: dict[str, Any]) -> dict[str, Any]:
+    """A reward server: the sizes of the files."""
+    return {"scores": [len(png) / 1e5 for png in message["images"]]}
+
+
+def size_in_words(message: dict[str, Any]) -> dict[str, Any]:
+    """A vision language model that scores the size of a file."""
+    url = message["messages"][1]["content"][1]["image_url"]["url"]
+    return {"choices": [{"message": {"content": json.dumps({"reason": "its size", "score": len(url) / 1e5})}}]}
 
 
 def made(scorer: Scorer) -> Reward:

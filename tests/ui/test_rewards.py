@@ -11,6 +11,7 @@ from PIL import Image
 from modules.config.schema import Config
 from modules.objectives.registry import METHODS
 from modules.objectives.spec import SOURCES
+from modules.rewards.address import parse_address
 from modules.rewards.registry import REWARDS
 from modules.rewards.settings import Scorer
 from modules.rewards.user_code_file import approved_hashes, hash_of
@@ -115,6 +116,8 @@ def test_the_held_out_reward_model_is_marked(window: Window) -> None:
     ("scorer", "needs"),
     [
         (Scorer(kind="sharpness"), "no files"),
+        (Scorer(kind="reward_server"), "a server's address"),
+        (Scorer(kind="reward_server", address="http://127.0.0.1:1/"), "http://127.0.0.1:1/"),
         (Scorer(kind="user_code"), "a file and a function"),
         (Scorer(kind="user_code", file="mine.py:score"), "mine.py:score"),
         (Scorer(kind="hps", file="models/hps.pt"), "models/hps.pt"),
@@ -183,6 +186,31 @@ def test_user_code_runs_once_approved(ready: Window, tmp_path: Path) -> None:
     press_start(ready)
     ready.wait_until(lambda: len(ready.engine.requests) == 2, "a second run")
     assert not ready.asked.asked("choose")
+    ready.engine.run.end(RunFinished("finished", 1, "Done."))
+    ready.wait_until(lambda: ready.app.context.session.stage == "idle", "the end")
+
+
+def test_another_computer_gets_images_once_approved(ready: Window, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("modules.rewards.transport.RewardServer.ask", lambda self, message: {"scores": [1.0]})
+    form = ready.app.form
+    served = Scorer(kind="reward_server", address="http://192.0.2.7:9000/score")
+    assert form.edit("training.method", {"name": "grpo"}) is None
+    assert form.edit("reward.models", (served,)) is None
+    press_start(ready)
+    ready.wait_until(lambda: ready.asked.asked("choose"), "the question")
+    ready.wait_until(lambda: ready.app.context.session.stage == "idle", "the check")
+    [(_title, message, answers)] = ready.asked.asked("choose")
+    assert served.address in message
+    assert "not encrypted" in message
+    assert answers == ["no", "approve"]
+    assert not ready.engine.requests
+    assert approved_hashes() == frozenset()
+
+    ready.asked.answers.update(choose="approve", confirm_start=True)
+    press_start(ready)
+    ready.wait_until(lambda: ready.engine.requests, "a run")
+    assert approved_hashes() == {parse_address(served.address).digest}
+    assert ready.engine.run is not None
     ready.engine.run.end(RunFinished("finished", 1, "Done."))
     ready.wait_until(lambda: ready.app.context.session.stage == "idle", "the end")
 

@@ -222,7 +222,9 @@ def in_hub_cache(tmp_path: Path, repo: str, *names: str) -> Path:
 
 
 def test_rewards_without_files_need_nothing(tmp_path: Path) -> None:
-    is_plain = {kind: not (spec.files or spec.packages or spec.runs_code) for kind, spec in REWARDS.items()}
+    is_plain = {
+        kind: not (spec.files or spec.packages or spec.runs_code or spec.client) for kind, spec in REWARDS.items()
+    }
     plain = [Scorer(kind=kind) for kind in REWARDS if is_plain[kind]]
     assert len(plain) == 7
     assert problems_of(plain, tmp_path) == []

@@ -24,6 +24,7 @@ from trainer.cli.signals import on_signal, restore
 from trainer.commands import Stop
 from trainer.events import Event, RunFailed, RunFinished
 from trainer.jobs.config import (
+    AllowAddress,
     AllowCode,
     AllowCodeHash,
     Changes,
@@ -69,6 +70,7 @@ class QueueRunSettings(Section):
     json_lines: Annotated[bool, Setting("JSON lines", "Print events as JSON lines to standard output.")] = False
     allow_code: AllowCode = False
     allow_code_hash: AllowCodeHash = ()
+    allow_address: AllowAddress = ()
 
 
 def _add(settings: AddSettings) -> int:

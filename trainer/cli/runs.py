@@ -33,6 +33,7 @@ from trainer.cli.signals import on_signal
 from trainer.events import Event, PhaseChanged, RunFailed, RunFinished
 from trainer.jobs.check import plan_lines
 from trainer.jobs.config import (
+    AllowAddress,
     AllowCode,
     AllowCodeHash,
     Changes,
@@ -81,6 +82,7 @@ class RunSettings(Section):
 
     allow_code: AllowCode = False
     allow_code_hash: AllowCodeHash = ()
+    allow_address: AllowAddress = ()
     overwrite: Annotated[
         bool,
         Setting(
@@ -165,6 +167,7 @@ class ReportSettings(Section):
     run_path: RunPath = ""
     allow_code: AllowCode = False
     allow_code_hash: AllowCodeHash = ()
+    allow_address: AllowAddress = ()
     json_lines: JsonLinesOption = False
     commands: CommandsOption = ""
 

@@ -20,7 +20,7 @@ from modules.system.problem import Problem, about, count, describe_data
 from modules.system.remedies import remedies_of
 from trainer.job import Job
 from trainer.job_events import JobFinished
-from trainer.jobs.config import AllowCode, AllowCodeHash, ConfigSettings, allowed_code, describe
+from trainer.jobs.config import AllowAddress, AllowCode, AllowCodeHash, ConfigSettings, allowed_code, describe
 from trainer.jobs.fit import FitSettings, fit_as_json, fit_config, save_changed
 from trainer.jobs.spec import Argument, JobSpec
 from trainer.preflight import Report
@@ -47,6 +47,7 @@ class CheckSettings(FitSettings, ConfigSettings):
     json_text: Annotated[bool, Setting("JSON", "Print the report as JSON."), Argument("--json")] = False
     allow_code: AllowCode = False
     allow_code_hash: AllowCodeHash = ()
+    allow_address: AllowAddress = ()
 
 
 CHECK = JobSpec(

@@ -15,6 +15,7 @@ from modules.config.other_family import start_of, train_on
 from modules.config.presets import Preset, list_presets, preset_for, readable_configs
 from modules.config.schema import Config
 from modules.families.registry import FAMILIES, family_labels
+from modules.rewards.address import parse_address
 from modules.settings.edit import get_path, set_path
 from modules.settings.field import Section, Setting, records_of
 from modules.system.errors import DarkroomError
@@ -70,6 +71,16 @@ AllowCodeHash = Annotated[
 ]
 
 
+AllowAddress = Annotated[
+    tuple[str, ...],
+    Setting(
+        "Allowed addresses",
+        "Allow sending images and prompts to the reward server at this address, on another computer; can be repeated.",
+    ),
+    Argument(metavar="ADDRESS"),
+]
+
+
 class ConfigSettings(Section):
     """The config of a job."""
 
@@ -86,13 +97,16 @@ class ConfigSettings(Section):
 
 
 class MayAllowCode(Protocol):
-    """Settings that may allow the code files of a config."""
+    """Settings that may allow the code files of a config, and the servers that it sends images to."""
 
     @property
     def allow_code(self) -> bool: ...
 
     @property
     def allow_code_hash(self) -> tuple[str, ...]: ...
+
+    @property
+    def allow_address(self) -> tuple[str, ...]: ...
 
 
 def new_results_folder(config: Config, kind: str, now: datetime) -> Path:
@@ -101,9 +115,12 @@ def new_results_folder(config: Config, kind: str, now: datetime) -> Path:
 
 
 def allowed_code(config: Config, settings: MayAllowCode) -> frozenset[str]:
-    """Return the hashes of the code files that may run: the given ones, and with --allow-code the current ones."""
+    """Return the hashes of what is allowed: the given ones, those of addresses, and with --allow-code those of the
+    current code files. Raises DarkroomError for an invalid address.
+    """
     current = frozenset(code.digest for code in code_of(config)) if settings.allow_code else frozenset()
-    return current | frozenset(settings.allow_code_hash)
+    addresses = frozenset(parse_address(text).digest for text in settings.allow_address)
+    return current | addresses | frozenset(settings.allow_code_hash)
 
 
 def with_hashes(arguments: Sequence[str], allowed: Collection[str]) -> list[str]:

@@ -14,6 +14,7 @@ from modules.system.paths import from_root
 from trainer.job import Job
 from trainer.job_events import JobFinished
 from trainer.jobs.config import (
+    AllowAddress,
     AllowCode,
     AllowCodeHash,
     ConfigSettings,
@@ -44,6 +45,7 @@ class ProbeSettings(ConfigSettings):
     out: ResultsFolder = ""
     allow_code: AllowCode = False
     allow_code_hash: AllowCodeHash = ()
+    allow_address: AllowAddress = ()
 
 
 PROBE = JobSpec(

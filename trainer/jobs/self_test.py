@@ -16,6 +16,7 @@ from modules.system.paths import from_root
 from trainer.job import Job
 from trainer.job_events import JobFinished
 from trainer.jobs.config import (
+    AllowAddress,
     AllowCode,
     AllowCodeHash,
     ConfigSettings,
@@ -40,6 +41,7 @@ class SelfTestSettings(ConfigSettings):
     out: ResultsFolder = ""
     allow_code: AllowCode = False
     allow_code_hash: AllowCodeHash = ()
+    allow_address: AllowAddress = ()
 
 
 SELF_TEST = JobSpec(

@@ -28,6 +28,12 @@ class RewardModels:
     held_out: CompositeReward | None
     identity: str
     modules: Sequence[nn.Module] = ()
+    closing: Sequence[Callable[[], None]] = ()
+
+    def close(self) -> None:
+        """End the processes that score images."""
+        for close in self.closing:
+            close()
 
 
 def load_reward_models(
@@ -38,32 +44,38 @@ def load_reward_models(
     approved_hashes: frozenset[str],
     on_bytes: Callable[[float, float], None] | None,
     check: Callable[[], None],
+    warn: Callable[[str, str], None],
 ) -> RewardModels | None:
     """Load the reward models of a config's method; None for a method that needs none, where none are set.
 
-    `check()` is called between images by reward models that score one after the other.
+    `check()` is called between images by reward models that score one after the other; `warn(message, advice)` reports
+    that one of them has to wait.
 
     Raises DarkroomError for a file that is missing or does not match, and for code that is not approved.
     """
     in_use = scorers_of(config)
     if in_use is None or not (in_use.all or trains_on_reward(config)):
         return None
+    secrets = load_secrets().secrets
     context = RewardContext(
         train_device,
         temp_device,
         offline=config.model.offline,
         hub_cache_dir=config.model.hub_cache_dir,
-        hub=hub_access(load_secrets().secrets),
+        hub=hub_access(secrets),
         approved_hashes=approved_hashes,
         on_bytes=on_bytes,
         check=check,
+        warn=warn,
+        vision_model_key=secrets.vision_model_api_key,
     )
     held_out = in_use.held_out
-    identity = repr([s.model_dump() for s in in_use.all])
+    identity = repr([s.model_dump(exclude={"timeout_seconds", "retry_minutes"}) for s in in_use.all])
     return RewardModels(
         build_rewards(in_use.trained, context) if in_use.trained or trains_on_reward(config) else CompositeReward(()),
         # On its own scale, whatever weight it has in the settings.
         build_rewards([held_out.model_copy(update={"weight": 1.0, "enabled": True})], context) if held_out else None,
         hashlib.blake2b(identity.encode(), digest_size=12).hexdigest(),
         context.placed,
+        context.closing,
     )

@@ -46,7 +46,12 @@ from trainer.preflight.ranks import problems_of_ranks
 from trainer.preflight.report import Preview, Progress, Report, no_progress
 from trainer.preflight.requirements import problems_of_packages, problems_of_speed
 from trainer.preflight.resume import problems_of_other_runs, problems_of_resume
-from trainer.preflight.reward_models import problems_of_measuring, problems_of_perceptual, problems_of_reward_models
+from trainer.preflight.reward_models import (
+    problems_of_measuring,
+    problems_of_perceptual,
+    problems_of_reward_models,
+    problems_of_reward_servers,
+)
 from trainer.preflight.room import automatic_parts, on_card
 from trainer.preflight.run_budget import Budget, known_budget
 from trainer.preflight.sample_images import problems_of_sample_images
@@ -114,6 +119,8 @@ def check(
     approved = approved_hashes() if approved_code is None else approved_code
     # The rules of the settings have already reported an invalid function name.
     of_reward_models = [p for p in problems_of_reward_models(config, approved) if p not in problems]
+    if reads_images:  # of several processes the main one tries the servers
+        of_reward_models += [p for p in problems_of_reward_servers(config, approved) if p not in problems]
     problems += of_reward_models
     problems += problems_of_perceptual(config)
     if resume_from is not None:

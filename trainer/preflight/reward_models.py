@@ -10,8 +10,10 @@ from modules.config.usage import method_of, rollout_of, scorers_of, settings_of_
 from modules.data.dataset import Dataset
 from modules.objectives.perceptual_files import problems_of_files
 from modules.rewards.problems import problems_of_rewards
+from modules.rewards.servers import problems_of_servers
 from modules.settings.every import Moment
 from modules.system.problem import Problem, shown
+from modules.system.secrets_file import load_secrets
 from trainer.methods.measured_prompts import measured_prompts, trained_prompts
 
 
@@ -31,6 +33,18 @@ def problems_of_reward_models(config: Config, approved_code: Collection[str]) ->
         approved_hashes=approved_code,
     )
     yield from _memory(config)
+
+
+def problems_of_reward_servers(config: Config, approved: Collection[str]) -> Iterator[Problem]:
+    """Yield problems of the servers that score images, each of which gets a test image if it is approved."""
+    spec = method_of(config)
+    if spec.held_out_reward is not None:
+        yield from problems_of_servers(
+            config.reward.models,
+            held_out_reward=spec.held_out_reward(settings_of_method(config)),
+            approved_hashes=approved,
+            vision_model_key=load_secrets().secrets.vision_model_api_key,
+        )
 
 
 def problems_of_measuring(

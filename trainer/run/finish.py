@@ -14,6 +14,7 @@ from modules.system.problem import count
 from trainer.callbacks.best import Search
 from trainer.callbacks.saving import BestBy, SavingCallback
 from trainer.events import PhaseChanged, RunFinished, WarningRaised
+from trainer.methods.reward_models import RewardModels
 from trainer.run.backups import Backups
 from trainer.run.callbacks import RunCallbacks
 from trainer.run.model import LoadedModel
@@ -41,6 +42,7 @@ class PreparedRun:
     backups: Backups
     meeting: Meeting
     validation: Dataset
+    reward_models: RewardModels | None = None
 
     def close(self) -> None:
         """Remove hooks from the parts and close open logs."""
@@ -51,6 +53,8 @@ class PreparedRun:
         self.callbacks.profiling.close()
         if self.callbacks.tensorboard is not None:
             self.callbacks.tensorboard.close()
+        if self.reward_models is not None:
+            self.reward_models.close()
 
 
 def end(run: PreparedRun, outcome: LoopOutcome) -> None:

@@ -215,6 +215,7 @@ def load_reward_models_of(setup: RunSetup) -> RewardModels | None:
         approved_hashes=setup.approved_code,
         on_bytes=DownloadMeter(emit=setup.log.emit, desk=setup.desk, clock=setup.clocks.seconds),
         check=setup.desk.check,
+        warn=lambda message, advice: setup.log.emit(WarningRaised(message, advice)),
     )
 
 

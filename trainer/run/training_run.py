@@ -187,7 +187,7 @@ def prepare(setup: RunSetup) -> PreparedRun:
             phase=lambda: setup.log.work_phase,
         )
     announce(setup, training, model, loaders, total_steps)
-    return PreparedRun(setup, model, training, callbacks, backups, meeting, loaders.validation.dataset)
+    return PreparedRun(setup, model, training, callbacks, backups, meeting, loaders.validation.dataset, reward_models)
 
 
 def dry_run(run: PreparedRun) -> None:

@@ -69,11 +69,12 @@ def reward_models(config: Config) -> Iterator[Problem]:
                 check(getattr(scorer, name))
             except DarkroomError as error:
                 yield Problem(f"{path}.{name}", error.message, advice=error.advice)
-    if held_out is not None and REWARDS[held_out.kind].runs_code and held_out not in scorers:
-        message = "The held-out reward is set to a custom function, but the reward models contain none."
-        yield Problem(
-            "training.method.held_out_reward", message, advice="Add it to the reward models and choose its file."
-        )
+    if held_out is None or held_out in scorers:
+        return
+    spec = REWARDS[held_out.kind]
+    if spec.runs_code or spec.client:
+        message = f'The held-out reward is "{spec.label}", but the reward models contain none.'
+        yield Problem("training.method.held_out_reward", message, advice="Add it to the reward models and set it up.")
 
 
 def reward_limits(config: Config) -> Iterator[Problem]:

@@ -38,6 +38,8 @@ def needs_of(scorer: Scorer) -> str:
     spec = REWARDS[scorer.kind]
     if spec.runs_code:
         return scorer.file or "a file and a function"
+    if spec.client:
+        return scorer.address or "a server's address"
     needs = []
     for file in spec.files:
         user_file = getattr(scorer, file.slot)

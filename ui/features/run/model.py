@@ -271,6 +271,7 @@ class Starter:
         on = self._machine() if kind == "train" else ""
         request = RunRequest(self._form.config, kind, backup.path if backup is not None else None, on=on)
         self._ask_for_code(request.config)
+        self._ask_for_addresses(request.config)
         self._findings.dismiss()
         self._session.check(request, lambda report: self._handle_report(request, report), self._check_failed)
 
@@ -288,6 +289,21 @@ class Starter:
             answers = (Answer("no", "Do not run", is_default=True), Answer("approve", "Approve this file"))
             if self._interaction.choose("Run this code?", message, answers, "warning") == "approve":
                 approve(code.digest, code.path)
+
+    def _ask_for_addresses(self, config: Config) -> None:
+        """Ask for approval of each other computer that images would be sent to; the check rejects unapproved ones."""
+        from modules.rewards.user_code_file import approve
+        from trainer.run.allowed_code import unapproved_addresses
+
+        for address in unapproved_addresses(config):
+            risk = "" if address.is_encrypted else " Anybody on the way can read them: the address is not encrypted."
+            message = (
+                f"The settings send the sampled images and their prompts to {address.host}, to be scored at {address}. "
+                f"Approve the address only if you know who runs this server.{risk}"
+            )
+            answers = (Answer("no", "Do not send", is_default=True), Answer("approve", "Approve this address"))
+            if self._interaction.choose("Send images there?", message, answers, "warning") == "approve":
+                approve(address.digest, str(address))
 
     def _handle_report(self, request: RunRequest, report: Report) -> None:
         self._checked_config = request.config
