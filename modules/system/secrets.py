@@ -15,6 +15,7 @@ from modules.system.problem import Problem
 from modules.system.redaction import keep_secret
 
 _MIN_CHARS = 3
+_WEB_TOKEN = re.compile(r"[A-Za-z0-9_-]{16,128}")
 _COMMON = ("root", "localhost", "true", "false", "none")
 
 
@@ -50,6 +51,7 @@ class Secrets(_HiddenText):
     cloud: CloudSecrets = CloudSecrets()
     others: Mapping[str, Any] = field(default_factory=dict, repr=False)
     vision_model_api_key: str = ""
+    web_token: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,7 @@ SECRET_FIELDS: tuple[SecretField, ...] = (
     SecretField("cloud.user", "Cloud user"),
     SecretField("cloud.key_file", "Cloud key file"),
     SecretField("cloud.password", "Cloud password", is_key=True),
+    SecretField("web_token", "Token of the page in the browser", is_key=True, is_used=True),
 )
 SECRET_NAMES = tuple(f.name for f in SECRET_FIELDS)
 WHERE_TO_ENTER = "Tokens… in the presets menu, or python -m trainer secrets set NAME"
@@ -106,6 +109,8 @@ def secret_error(name: str, value: str) -> str:
         return "An API key contains only letters, digits and punctuation, no spaces. Copy it again."
     if name == "cloud.port" and value and not (value.isascii() and value.isdigit() and 0 < int(value[:6]) <= 65535):
         return "A port is a number from 1 to 65535."
+    if name == "web_token" and value and not _WEB_TOKEN.fullmatch(value):
+        return "The page's token has 16 to 128 letters, digits, hyphens and underscores."
     return ""
 
 

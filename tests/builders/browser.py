@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,8 +67,11 @@ class Browser:
         body = None if content is None else json.dumps(content).encode()
         request = urllib.request.Request(f"{self._session}{path}", body, method=method)
         request.add_header("content-type", "application/json")
-        with urllib.request.urlopen(request, timeout=_PATIENCE_SECONDS) as answer:
-            return json.load(answer)["value"]
+        try:
+            with urllib.request.urlopen(request, timeout=_PATIENCE_SECONDS) as answer:
+                return json.load(answer)["value"]
+        except urllib.error.HTTPError as error:
+            raise AssertionError(f"{path} {content}: {json.load(error)['value']['message']}") from error
 
 
 @contextmanager

@@ -35,7 +35,7 @@ def workspace(tiny_sd: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def server(workspace: Path) -> Iterator[PageServer]:
-    page = PageServer(lambda: [workspace], QueueFile(queue_file()), host="127.0.0.1", port=0, has_token=True)
+    page = PageServer(lambda: [workspace], QueueFile(queue_file()), host="127.0.0.1", port=0, token="0123456789abcdef")
     thread = page.start()
     yield page
     page.stop()
@@ -99,7 +99,7 @@ def test_a_run_from_its_start_to_its_stop(server: PageServer, workspace: Path, t
         phone.click("#confirm button[value=yes]")
         phone.wait_for("document.querySelector('.pill').innerText == 'Stopped'")
         phone.click(".back")
-        phone.wait_for("document.querySelector('#earlier a.row').innerText.includes('Stopped')")
+        phone.wait_for("document.querySelector('#earlier a.row')?.innerText.includes('Stopped')")
         assert_fits(phone)
     assert read_record(run_dir).status is RunStatus.STOPPED
     assert list_backups(run_dir)

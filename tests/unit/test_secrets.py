@@ -82,7 +82,7 @@ json_values = st.recursive(
 known_keys = [name.rpartition(".")[2] for name in SECRET_NAMES]
 
 
-CHECKED = ("huggingface_token", "vision_model_api_key", "cloud.port")
+CHECKED = ("huggingface_token", "vision_model_api_key", "cloud.port", "web_token")
 
 
 @given(st.dictionaries(st.sampled_from([n for n in SECRET_NAMES if n not in CHECKED]), texts))
@@ -118,6 +118,9 @@ def test_any_data_is_read_and_what_is_not_known_is_kept(data: dict[str, Any]) ->
         ("huggingface_token", "tökén", False),
         ("vision_model_api_key", "sk-AbC-1", True),
         ("vision_model_api_key", "two\nlines", False),
+        ("web_token", "0123456789_-abcd", True),
+        ("web_token", "0123456789", False),
+        ("web_token", "0123456789 abcdefgh", False),
         ("cloud.port", "22", True),
         ("cloud.port", "0", False),
         ("cloud.port", "65536", False),
@@ -512,7 +515,8 @@ def test_secrets_are_set_listed_removed_and_imported(
     assert main(["secrets", "list"]) == 0
     listed = capsys.readouterr().out
     assert "hf_fromStdin01" not in listed
-    assert [line.split()[1] for line in listed.splitlines() if line.startswith(SECRET_NAMES)] == ["set", *"--------"]
+    states = [line.split()[1] for line in listed.splitlines() if line.startswith(SECRET_NAMES)]
+    assert states == ["set", *"-" * (len(SECRET_NAMES) - 1)]
     assert "the token stored in Darkroom" in listed
     (tmp_path / "theirs.json").write_text('{"secrets": {"huggingface_token": "hf_theirs0001", "cloud": {"id": "pod"}}}')
     assert main(["secrets", "import", str(tmp_path / "theirs.json")]) == 0

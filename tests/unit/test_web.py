@@ -20,7 +20,7 @@ from modules.config.presets import save_preset
 from modules.config.schema import Config
 from modules.settings.edit import replace_value
 from modules.system.errors import DarkroomError
-from modules.system.paths import PROGRAM_ROOT
+from modules.system.paths import PROGRAM_ROOT, secrets_file
 from tests.builders.web_page import COMMAND, ORIGIN, finished_step, log, make_run, page, started, training
 from trainer.__main__ import main
 from trainer.commands import BackupNow, Command, Pause, Resume, SampleNow, SaveNow, Stop, ValidateNow
@@ -35,7 +35,7 @@ from trainer.run_folder.result import record_result
 from trainer.run_queue import running
 from trainer.run_queue.file import QueueFile
 from trainer.web import actions
-from trainer.web.access import access_for, is_loopback
+from trainer.web.access import access_for, is_loopback, kept_token
 from trainer.web.actions import COMMANDS
 from trainer.web.runs import Runs, id_of, image_id, image_of, usual_workspaces
 from trainer.web.serving import PageServer
@@ -139,9 +139,7 @@ def test_other_sites_cannot_read(browser: TestClient) -> None:
 
 
 def test_an_open_address_needs_a_token(run_dir: Path, queue_path: Path) -> None:
-    access = access_for("0.0.0.0", 7866, has_token=False)
-    assert len(access.token) >= 20
-    assert access_for("0.0.0.0", 7866, has_token=False).token != access.token
+    access = access_for("0.0.0.0", 7866, kept_token())
     browser = page(run_dir.parent.parent, queue_path, access)
     at = {"host": "192.168.1.5:7866"}
     assert browser.get("/", headers=at).status_code == 200, "the page itself has no data"
@@ -168,8 +166,7 @@ def test_an_open_address_needs_a_token(run_dir: Path, queue_path: Path) -> None:
 
 
 def test_the_own_computer_needs_a_token_if_the_user_wants_one(run_dir: Path, queue_path: Path) -> None:
-    assert access_for("127.0.0.1", 1, has_token=False).token == ""
-    access = access_for("127.0.0.1", 7866, has_token=True)
+    access = access_for("127.0.0.1", 7866, kept_token())
     assert page(run_dir.parent.parent, queue_path, access).get("/api/presets").status_code == 401
     assert [
         is_loopback(h) for h in ("127.0.0.1", "127.8.0.1", "::1", "localhost", "0.0.0.0", "::", "192.168.1.5", "")
@@ -177,6 +174,17 @@ def test_the_own_computer_needs_a_token_if_the_user_wants_one(run_dir: Path, que
         *[True] * 4,
         *[False] * 4,
     ]
+
+
+def test_the_token_is_kept_until_it_is_removed() -> None:
+    first = kept_token()
+    assert len(first) >= 20
+    assert kept_token() == first
+    assert main(["secrets", "remove", "web_token"]) == 0
+    assert kept_token() != first
+    secrets_file().unlink()
+    secrets_file().mkdir()  # it cannot be read
+    assert kept_token() != kept_token()
 
 
 # -- what it serves

@@ -43,7 +43,7 @@ class WebSettings(Section):
         Setting(
             "Host",
             "The address of this computer to serve the page at; 0.0.0.0 is all of them. Any but 127.0.0.1 needs a "
-            "token, which is part of the address that is shown.",
+            "token, which is part of the address that is shown and stays the same.",
         ),
     ] = "127.0.0.1"
     port: Annotated[
@@ -59,17 +59,20 @@ class WebSettings(Section):
 
 
 def _serve(settings: WebSettings) -> int:
+    from trainer.web.access import is_loopback, kept_token
     from trainer.web.runs import usual_workspaces
     from trainer.web.serving import PageServer
 
-    queue = QueueFile(queue_file())
+    queue, token = QueueFile(queue_file()), ""
+    if settings.token or not is_loopback(settings.host):
+        token = kept_token()
     given = [from_root(folder) for folder in settings.workspaces]
 
     def workspaces() -> list[Path]:
         return given if settings.workspaces else [*given, *usual_workspaces(queue.read)]
 
     def bound(port: int) -> PageServer:
-        return PageServer(workspaces, queue, host=settings.host, port=port, has_token=settings.token)
+        return PageServer(workspaces, queue, host=settings.host, port=port, token=token)
 
     try:
         server = bound(settings.port)

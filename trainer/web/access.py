@@ -11,11 +11,14 @@ import json
 import platform
 import secrets
 from collections.abc import Iterable, MutableMapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from modules.system.secrets_file import load_secrets, save_secrets
 
 COMMAND_HEADER = "x-darkroom"
 LOGIN = "/api/login"
@@ -85,17 +88,29 @@ class Access:
         return self.is_token(cookie_parser(headers.get("cookie", "")).get(self.cookie, ""))
 
 
-def access_for(host: str, port: int, *, has_token: bool, token: str = "") -> Access:
-    """Return the rules of a server on an address: any but the computer's own needs a token, which is made if none is
-    given.
-    """
-    is_open = not is_loopback(host)
-    made = (token or secrets.token_urlsafe(18)) if is_open or has_token else ""
-    if not is_open:
-        return Access(port, made)
+def access_for(host: str, port: int, token: str) -> Access:
+    """Return the rules of a server on an address. Any but the computer's own must have a token."""
+    if is_loopback(host):
+        return Access(port, token)
+    assert token
     own = platform.node().lower()
     names = {own, f"{own}.local", own.partition(".")[0], host.lower()} if own else {host.lower()}
-    return Access(port, made, is_open=True, names=_LOOPBACK_NAMES | names)
+    return Access(port, token, is_open=True, names=_LOOPBACK_NAMES | names)
+
+
+def kept_token() -> str:
+    """Return the token of the page, so that a phone has to be signed in once only; the first time it is made.
+
+    A file of secrets with a problem stays as it is: then the token is another one each time.
+    """
+    loaded = load_secrets()
+    if loaded.secrets.web_token:
+        return loaded.secrets.web_token
+    made = secrets.token_urlsafe(18)
+    if not loaded.problems:
+        with suppress(OSError):
+            save_secrets(replace(loaded.secrets, web_token=made))
+    return made
 
 
 def is_loopback(host: str) -> bool:

@@ -58,13 +58,12 @@ class PageServer:
         *,
         host: str,
         port: int,
-        has_token: bool = False,
         token: str = "",
     ) -> None:
-        """Bind the address. Raises DarkroomError if that is not possible."""
+        """Bind the address; any but the computer's own needs a token. Raises DarkroomError if it cannot be bound."""
         self._socket = _bound(host, port)
         self.port = int(self._socket.getsockname()[1])
-        self.access: Access = access_for(host, self.port, has_token=has_token, token=token)
+        self.access: Access = access_for(host, self.port, token)
         shown = _own_address() if host in _ANYWHERE else host
         shown = f"[{shown}]" if ":" in shown else shown
         mark = f"#token={self.access.token}" if self.access.token else ""
