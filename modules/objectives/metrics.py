@@ -121,6 +121,20 @@ METRICS: Mapping[str, Metric] = {
             "high",
         ),
         Metric(
+            "negative_margins",
+            "Negative margins",
+            "The share of pairs whose rejected image the model prefers more than the reference model does. It should "
+            "fall; if it rises while the margin rises, a few pairs are learned at the cost of the others.",
+            "low",
+            (0.0, 1.0),
+        ),
+        Metric(
+            "beta",
+            "Beta",
+            "The beta that the target margin leads to. It falls as the model moves away from the reference.",
+            "steady",
+        ),
+        Metric(
             "chosen_error", "Error of chosen", "The change of the error on chosen images against the reference.", "low"
         ),
         Metric(

@@ -16,7 +16,7 @@ import torch
 from torch.nn.functional import logsigmoid
 
 from modules.diffusion.process import NoiseProcess
-from modules.objectives.denoise import sample_losses, squared_errors
+from modules.objectives.denoise import sample_losses, squared_errors, weighted_by_area
 
 PreferenceLoss = Literal["sigmoid", "ipo"]
 _SERIES_BELOW = 1e-2  # of x, where `x / (e^x - 1)` is computed by its series
@@ -35,26 +35,37 @@ class PairErrors:
 
 
 def noise_errors(
-    process: NoiseProcess, output_BCHW: torch.Tensor, target_BCHW: torch.Tensor, timesteps_B: torch.Tensor
+    process: NoiseProcess,
+    output_BCHW: torch.Tensor,
+    target_BCHW: torch.Tensor,
+    timesteps_B: torch.Tensor,
+    area_weights_B1HW: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return the mean squared errors of the noise that model outputs imply; `target_BCHW` is the training target.
 
     For a model that predicts a velocity they are its errors times a factor of the process. Without the factor, pairs
-    with much noise would count hundreds of times as much.
+    with much noise would count hundreds of times as much. With area weights, each place counts by its own.
     """
-    return process.noise_errors(sample_losses(squared_errors(output_BCHW, target_BCHW)), timesteps_B)
+    errors_BCHW = weighted_by_area(squared_errors(output_BCHW, target_BCHW), area_weights_B1HW)
+    return process.noise_errors(sample_losses(errors_BCHW), timesteps_B)
 
 
 def pair_errors(
-    process: NoiseProcess, output_BCHW: torch.Tensor, target_BCHW: torch.Tensor, timesteps_B: torch.Tensor
+    process: NoiseProcess,
+    output_BCHW: torch.Tensor,
+    target_BCHW: torch.Tensor,
+    timesteps_B: torch.Tensor,
+    area_weights_B1HW: torch.Tensor | None = None,
 ) -> PairErrors:
     """Return the errors of a batch whose first half are the chosen images, and its second half their rejected ones.
 
-    Raises ValueError for an odd number of images.
+    The area weights of a pair, one for each half of the batch, count for both of its images. Raises ValueError for an
+    odd number of images.
     """
     if len(output_BCHW) % 2:
         raise ValueError(f"A batch of pairs has an even number of images, not {len(output_BCHW)}.")
-    return PairErrors(*noise_errors(process, output_BCHW, target_BCHW, timesteps_B).chunk(2))
+    weights_B1HW = None if area_weights_B1HW is None else torch.cat([area_weights_B1HW, area_weights_B1HW])
+    return PairErrors(*noise_errors(process, output_BCHW, target_BCHW, timesteps_B, weights_B1HW).chunk(2))
 
 
 def implicit_margins(errors: PairErrors, reference: PairErrors, *, beta: float) -> torch.Tensor:
@@ -66,6 +77,23 @@ def implicit_margins(errors: PairErrors, reference: PairErrors, *, beta: float) 
     """
     changes = errors.minus(reference)
     return -0.5 * beta * (changes.chosen_B - changes.rejected_B)
+
+
+def mean_gap(margins_B: torch.Tensor, *, beta: float) -> torch.Tensor:
+    """Return the mean size of the differences of errors that margins at a `beta` come from, shape (), without a graph.
+
+    It is the mean of `|m| / (beta / 2)`, see `implicit_margins`.
+    """
+    return margins_B.detach().float().abs().mean() * (2.0 / beta)
+
+
+def beta_for_margin(gap: float, *, target: float, highest: float) -> float:
+    """Return the beta with which a difference of errors `gap` is a margin of `target`, at most `highest`.
+
+    `beta = 2 target / gap`, from the margin of Diffusion-DPO (`implicit_margins`). A gap of 0, as before the first
+    update, has no such beta: then it is `highest`.
+    """
+    return highest if gap * highest <= 2.0 * target else 2.0 * target / gap
 
 
 def preference_losses(margins_B: torch.Tensor, *, loss: PreferenceLoss, label_smoothing: float = 0.0) -> torch.Tensor:
@@ -137,6 +165,11 @@ def implicit_accuracy(margins_B: torch.Tensor) -> torch.Tensor:
     return (margins_B > 0).float().mean() + 0.5 * (margins_B == 0).float().mean()
 
 
+def negative_share(margins_B: torch.Tensor) -> torch.Tensor:
+    """Return the share of pairs whose rejected image the model prefers, shape (); a margin of 0 is not negative."""
+    return (margins_B < 0).float().mean()
+
+
 def preference_metrics(margins_B: torch.Tensor, changes: PairErrors) -> dict[str, torch.Tensor]:
     """Return the values that are reported of pairs, by the names of `METRICS`, each of shape () and without a graph.
 
@@ -146,6 +179,7 @@ def preference_metrics(margins_B: torch.Tensor, changes: PairErrors) -> dict[str
     return {
         "implicit_accuracy": implicit_accuracy(margins_B),
         "margin": margins_B.mean(),
+        "negative_margins": negative_share(margins_B),
         "chosen_error": changes.chosen_B.detach().mean(),
         "rejected_error": changes.rejected_B.detach().mean(),
     }

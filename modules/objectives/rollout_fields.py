@@ -136,6 +136,14 @@ HeldOutReward = Annotated[
     ),
 ]
 
+TargetMargin = Annotated[float, Ge(0), Le(100)]
+TARGET_MARGIN = Setting(
+    "Target margin",
+    "Lowers beta as the model moves away from the reference, so that the mean margin of the pairs stays at this value. "
+    "The loss then never goes flat, and beta needs no search. 0 keeps beta as it is; 0.2 is a start.",
+    level="advanced",
+)
+
 _MULTIPLE_PX = 8  # of every family's latents
 
 

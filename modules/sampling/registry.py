@@ -31,8 +31,8 @@ class SamplerSpec:
     options, and the prediction types of the models it can sample. `flow` is its scheduler for flow models, None if it
     has none.
 
-    `is_for_few_steps`: it is for models that were distilled to sample in few steps; `most_steps` is how many it takes
-    with a DDPM model, None for any number.
+    `adds_noise`: it adds new noise in its steps. `is_for_few_steps`: it is for models that were distilled to sample in
+    few steps; `most_steps` is how many it takes with a DDPM model, None for any number.
     """
 
     label: str
@@ -41,6 +41,7 @@ class SamplerSpec:
     options: Mapping[str, Any] = field(default_factory=dict)
     predictions: tuple[str, ...] = ("epsilon", "v_prediction")
     flow: FlowScheduler | None = None
+    adds_noise: bool = False
     is_for_few_steps: bool = False
     most_steps: int | None = None
 
@@ -86,6 +87,7 @@ SAMPLERS: Mapping[str, SamplerSpec] = {
         "Euler a",
         "Adds new noise in each step: more varied, and another image for each number of steps.",
         "EulerAncestralDiscreteScheduler",
+        adds_noise=True,
     ),
     # Its first step is at the last timestep, as models distilled for few steps were trained (SDXL Turbo and Lightning).
     "euler_trailing": SamplerSpec(
@@ -121,12 +123,14 @@ SAMPLERS: Mapping[str, SamplerSpec] = {
         "DPM++ 2M that adds new noise in each step.",
         "DPMSolverMultistepScheduler",
         {"algorithm_type": "sde-dpmsolver++"},
+        adds_noise=True,
     ),
     "dpmpp_sde_karras": SamplerSpec(
         "DPM++ 2M SDE Karras",
         "DPM++ 2M SDE with more of its steps near the finished image.",
         "DPMSolverMultistepScheduler",
         {"algorithm_type": "sde-dpmsolver++", "use_karras_sigmas": True},
+        adds_noise=True,
     ),
     "unipc": SamplerSpec(
         "UniPC",
@@ -146,6 +150,7 @@ SAMPLERS: Mapping[str, SamplerSpec] = {
         "For models that were distilled to 4 to 8 steps: predicts the image and adds new noise.",
         "LCMScheduler",
         flow=_FLOW_LCM,
+        adds_noise=True,
         is_for_few_steps=True,
         most_steps=_DISTILLED_STEPS,
     ),
@@ -153,6 +158,7 @@ SAMPLERS: Mapping[str, SamplerSpec] = {
         "TCD",
         "For models that were distilled with it: as LCM, with less new noise.",
         "TCDScheduler",
+        adds_noise=True,
         is_for_few_steps=True,
         most_steps=_DISTILLED_STEPS,
     ),

@@ -167,21 +167,26 @@ def sample_with(
     temp_device: Device,
     on_step: Callable[[], None],
     noise_seeds: Sequence[int] | None = None,
+    stored_states: Collection[int] = (),
 ) -> Rollout:
-    """Sample one image per seed with a sampler of the registry, without a graph; only the last state is stored.
+    """Sample one image per seed with a sampler of the registry, without a graph.
 
-    Arguments as of `roll_out`. Raises KeyError for an unknown sampler, and DarkroomError for one that does not support
-    the model.
+    Of the states only the noise, before it is scaled for the sampler, and the last one can be stored; the latter always
+    is. Other arguments as of `roll_out`. Raises KeyError for an unknown sampler, and DarkroomError for one that does
+    not support the model.
     """
     scheduler = scheduler_for(family, sampler, size)
     predict = guided_prediction(family, conditioning, unconditional, size=size, guidance=guidance)
     generators = generators_of(seeds)
     first = generators if noise_seeds is None else generators_of(noise_seeds)
+    noise_BCHW = noise_of(first, family.spec, size, device)
+    states = _States({num_steps, *stored_states}, temp_device)
+    states.add(0, noise_BCHW)
     with torch.no_grad():
         latents_BCHW = run_denoising_loop(
             predict,
             scheduler,
-            noise_of(first, family.spec, size, device),
+            noise_BCHW,
             num_steps=num_steps,
             generator=generators,
             on_step=on_step,
@@ -189,7 +194,6 @@ def sample_with(
         on_step()
         images_B3PP = decode_images(family, latents_BCHW, conditioning, train_device=device, temp_device=temp_device)
     forget_casts()
-    states = _States((num_steps,), temp_device)
     states.add(num_steps, latents_BCHW)
     return Rollout(
         seeds=tuple(seeds),

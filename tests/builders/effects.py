@@ -87,7 +87,7 @@ BESIDE: dict[str, dict[str, Any]] = {
 BESIDE_OF_METHOD: dict[tuple[str, str], dict[str, Any]] = {
     **{
         ("online_dpo", f"training.method.{name}"): {"training.method": SHORT_ONLINE}
-        for name in ("chosen_by", "pairs", "sampler", "loss", "reference")
+        for name in ("chosen_by", "pairs", "sampler", "loss", "loss_noise", "reference")
     },
     **{
         ("nft", f"training.method.{name}"): {"training.method": SHORT_NFT}

@@ -92,7 +92,13 @@ def test_the_first_loss_is_ln_2(
         config = short(config)
     first, *rest = run(config).of(StepFinished)
     assert first.loss == pytest.approx(math.log(2), abs=1e-6)
-    assert first.metrics == {"implicit_accuracy": 0.5, "margin": 0.0, "chosen_error": 0.0, "rejected_error": 0.0}
+    assert first.metrics == {
+        "implicit_accuracy": 0.5,
+        "margin": 0.0,
+        "negative_margins": 0.0,
+        "chosen_error": 0.0,
+        "rejected_error": 0.0,
+    }
     assert first.gradient_norm is not None
     assert first.gradient_norm > 1e-3
     assert all(step.metrics["margin"] != 0 for step in rest)
@@ -455,10 +461,11 @@ def test_the_method_and_the_concepts_must_fit(tiny_sd: Path, tmp_path: Path, pai
 
 def test_settings_without_effect_are_said(tiny_sd: Path, tmp_path: Path, pairs: Path) -> None:
     config = dpo_config(tmp_path, tiny_sd, pairs)
-    changes = {"training": {"loss": {"weighting": "min_snr"}}, "masks": {"enabled": True}}
+    masks = {"enabled": True, "prior_preservation_weight": 0.5}
+    changes = {"training": {"loss": {"weighting": "min_snr"}}, "masks": masks}
     found = messages(laid_over(config, changes))
     assert "Loss weighting has no effect (not used: Diffusion-DPO has a loss of its own)." in found
-    assert any(m.startswith("Masked training is on, but Diffusion-DPO does not use masks") for m in found)
+    assert any(m.startswith("Masked prior preservation has no effect with Diffusion-DPO") for m in found)
     cut = {"concepts": [{"path": str(pairs), "kind": "pairs", "image": {"mask_rotate_crop": True}}]}
     assert any("crops to masks" in m for m in messages(laid_over(config, cut)))
 

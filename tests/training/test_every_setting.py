@@ -109,6 +109,7 @@ ELSEWHERE = {
     **dict.fromkeys(
         (f"training.method.{name}" for name in ("beta", "label_smoothing", "sft_weight", "mapo_beta")), "test_dpo"
     ),
+    "training.method.target_margin": "test_generation_noise",
     "training.vae.vgg_file": "test_perceptual",
     "training.vae.lpips_file": "test_perceptual",
     "training.noise.noising_weight": "test_noise_settings",

@@ -38,7 +38,13 @@ ONLINE: dict[str, Any] = {
     "updates_per_rollout": 2,
 }
 REWARD: dict[str, Any] = {"models": [{"kind": "brightness"}], "measure_every": {"unit": "never"}}
-OF_THE_PAIRS = {"implicit_accuracy": 0.5, "margin": 0.0, "chosen_error": 0.0, "rejected_error": 0.0}
+OF_THE_PAIRS = {
+    "implicit_accuracy": 0.5,
+    "margin": 0.0,
+    "negative_margins": 0.0,
+    "chosen_error": 0.0,
+    "rejected_error": 0.0,
+}
 
 
 @pytest.fixture(scope="module")

@@ -173,6 +173,7 @@ def test_the_metrics_are_those_with_a_record() -> None:
     assert {name: value.item() for name, value in reported.items()} == {
         "implicit_accuracy": 0.625,
         "margin": 0.75,
+        "negative_margins": 0.25,
         "chosen_error": 1.0,
         "rejected_error": 0.0,
     }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -28,6 +28,7 @@ from modules.objectives.preference import (
     preference_losses,
     preference_metrics,
 )
+from trainer.methods.automatic_beta import AutomaticBeta
 from trainer.methods.noising import Noising, noising_of, position_of
 from trainer.methods.protocol import StepContext, StepLoss, TrainingMethod
 
@@ -48,26 +49,26 @@ class PairLoss:
         """Whether it compares the model with a reference model."""
         return self.kind != "mapo"
 
-    def of(
-        self, errors: PairErrors, reference: PairErrors | None, *, num_timesteps: int
-    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """Return the loss of each pair, float32 of shape (B,), and the metrics, each of shape ()."""
+    def of(self, errors: PairErrors, reference: PairErrors | None, *, num_timesteps: int) -> PairLosses:
+        """Return the losses of pairs, float32."""
         if self.kind == "mapo" or reference is None:
             margins_B = mapo_margins(errors, num_timesteps=num_timesteps, scale=_MAPO_SCALE)
-            return mapo_losses(errors, margins_B, beta=self.beta), preference_metrics(margins_B, errors)
+            losses_B = mapo_losses(errors, margins_B, beta=self.beta)
+            return PairLosses(losses_B, margins_B, preference_metrics(margins_B, errors))
         margins_B = implicit_margins(errors, reference, beta=self.beta)
         losses_B = preference_losses(margins_B, loss=self.kind, label_smoothing=self.label_smoothing)
         if self.sft_weight:
             losses_B = losses_B + self.sft_weight * errors.chosen_B
-        return losses_B, preference_metrics(margins_B, errors.minus(reference))
+        return PairLosses(losses_B, margins_B, preference_metrics(margins_B, errors.minus(reference)))
 
 
 @dataclass(frozen=True, slots=True)
 class Dpo:
-    """The method on given pairs, with its timesteps and noise."""
+    """The method on given pairs, with its timesteps and noise, and the beta of each step in place of the loss's."""
 
     pair_loss: PairLoss
     noising: Noising = field(default_factory=Noising)
+    beta: AutomaticBeta | None = None
 
     def prepare(self, context: StepContext) -> None:
         """Nothing to prepare."""
@@ -83,20 +84,32 @@ class Dpo:
         """
         if batch.rejected_latents_BCHW is None:
             raise ValueError("Diffusion-DPO needs pairs, but the batch has no rejected images.")
-        losses_B, metrics = pair_losses(
+        pair_loss = self.pair_loss if self.beta is None else replace(self.pair_loss, beta=self.beta.value)
+        losses = pair_losses(
             LatentPairs(
                 batch.latents_BCHW,
                 batch.rejected_latents_BCHW,
                 lambda: batch.conditioning_for(context.family),
                 position_of(batch),
+                area_weights_B1HW=batch.area_weights_B1HW,
             ),
             context,
-            pair_loss=self.pair_loss,
+            pair_loss=pair_loss,
             noising=self.noising,
             reference=context.prior,
         )
+        metrics: dict[str, float | torch.Tensor] = {**losses.metrics}
+        if self.beta is not None:
+            metrics["beta"] = pair_loss.beta
+            self.beta.add(
+                losses.margins_B,
+                step=batch.step,
+                is_last=batch.is_last_micro_batch,
+                counts=batch.counts,
+                context=context,
+            )
         return StepLoss(
-            loss=(losses_B * batch.loss_weights_B).mean(),
+            loss=(losses.losses_B * batch.loss_weights_B).mean(),
             num_samples=batch.num_counted,
             group_samples=batch.group_samples,
             is_last_micro_batch=batch.is_last_micro_batch,
@@ -105,15 +118,17 @@ class Dpo:
         )
 
     def branches(self) -> Mapping[str, TrainingMethod]:
-        """Return the only branch: the method has no state, so it can be tried itself."""
-        return {"pairs": self}
+        """Return the only branch: the method itself, at the beta with which it begins."""
+        return {"pairs": replace(self, beta=None)}
 
     def state_dict(self, step: int) -> dict[str, Any]:
-        """Return an empty state: the method has no state."""
-        return {}
+        """Return the state of beta; empty for a fixed one."""
+        return {} if self.beta is None else self.beta.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Do nothing: there is no state."""
+        """Restore a state."""
+        if self.beta is not None:
+            self.beta.load_state_dict(state)
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,13 +136,26 @@ class LatentPairs:
     """The latents of B pairs, (B, C, H, W) each, on the training device.
 
     `conditioning()` returns the conditioning of their captions, B entries with size conditioning, from the current
-    model. `position` selects the timesteps and the noise.
+    model. `position` selects the timesteps and the noise. `noises_BCHW` are the noises that the images were sampled
+    from, first those of the chosen ones, (2 B, C, H, W): then the loss uses these and no new noise (PNAPO). The area
+    weights of a pair count for both of its images.
     """
 
     chosen_BCHW: torch.Tensor
     rejected_BCHW: torch.Tensor
     conditioning: Callable[[], Conditioning]
     position: BatchPosition
+    noises_BCHW: torch.Tensor | None = None
+    area_weights_B1HW: torch.Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class PairLosses:
+    """The loss and the margin of each pair, (B,), and the metrics, each of shape ()."""
+
+    losses_B: torch.Tensor
+    margins_B: torch.Tensor
+    metrics: Mapping[str, torch.Tensor]
 
 
 def pair_losses(
@@ -137,22 +165,29 @@ def pair_losses(
     pair_loss: PairLoss,
     noising: Noising,
     reference: Callable[[], AbstractContextManager[None]],
-) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """Return the loss of each pair, (B,), and the metrics. Within `reference()` the model is the reference.
+) -> PairLosses:
+    """Return the losses of pairs. Within `reference()` the model is the reference.
 
     The reference comes first, so that no graph through the trained weights is alive while they are exchanged. It
     predicts the same whole batch, so that an untrained adapter has exactly the reference's errors.
+
+    The path of a flow model from a noise to its image is nearly straight, so the latents in between are close to their
+    interpolation, closer than to one of the image with any other noise (Lu et al. 2026, arXiv 2605.09433, section 4).
     """
     family, process, num_pairs = context.family, context.family.process, len(pairs.chosen_BCHW)
     timesteps_B, noise = noising.draw(pairs.chosen_BCHW, pairs.position, context)
     clean_BCHW = torch.cat([pairs.chosen_BCHW, pairs.rejected_BCHW])
     timesteps_B = torch.cat([timesteps_B, timesteps_B])
-    noisy_BCHW = process.add_noise(clean_BCHW, torch.cat([noise.input_BCHW, noise.input_BCHW]), timesteps_B)
-    target_BCHW = process.target(clean_BCHW, torch.cat([noise.target_BCHW, noise.target_BCHW]), timesteps_B)
+    input_BCHW, goal_BCHW = pairs.noises_BCHW, pairs.noises_BCHW
+    if input_BCHW is None or goal_BCHW is None:
+        input_BCHW, goal_BCHW = (torch.cat([one, one]) for one in (noise.input_BCHW, noise.target_BCHW))
+    noisy_BCHW = process.add_noise(clean_BCHW, input_BCHW, timesteps_B)
+    target_BCHW = process.target(clean_BCHW, goal_BCHW, timesteps_B)
 
     def errors() -> PairErrors:
         conditioning = pairs.conditioning().select([*range(num_pairs)] * 2)
-        return pair_errors(process, family.predict(noisy_BCHW, timesteps_B, conditioning), target_BCHW, timesteps_B)
+        output_BCHW = family.predict(noisy_BCHW, timesteps_B, conditioning)
+        return pair_errors(process, output_BCHW, target_BCHW, timesteps_B, pairs.area_weights_B1HW)
 
     of_reference = None
     if pair_loss.needs_reference:
@@ -165,4 +200,6 @@ def build(chosen: settings.Dpo, training: Training, reward: object) -> Dpo:
     """Return the method from its settings and the run's noise settings; it needs no reward."""
     beta = chosen.mapo_beta if chosen.loss == "mapo" else chosen.beta
     pair_loss = PairLoss(chosen.loss, beta, chosen.label_smoothing, chosen.sft_weight)
-    return Dpo(pair_loss, noising_of(training.noise))
+    is_automatic = chosen.target_margin > 0 and pair_loss.needs_reference
+    automatic = AutomaticBeta(chosen.target_margin, beta) if is_automatic else None
+    return Dpo(pair_loss, noising_of(training.noise), automatic)

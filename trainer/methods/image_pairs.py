@@ -24,6 +24,7 @@ from modules.system.devices import move
 from modules.system.problem import count
 from trainer.events import PhaseChanged
 from trainer.methods import choosing
+from trainer.methods.automatic_beta import AutomaticBeta
 from trainer.methods.dpo import LatentPairs, PairLoss, pair_losses
 from trainer.methods.held_reference import HeldReference
 from trainer.methods.noising import Noising, noising_of
@@ -42,7 +43,9 @@ class ImagePairs:
     """Samples K images of each prompt with any sampler, and trains by the loss of Diffusion-DPO, without guidance.
 
     If a person chooses, `wait()` returns after a moment, when the folder of choices is looked at again; None if reward
-    models do. In a trial, for the dry run, the first two images of a prompt are the pair, and nothing is reported.
+    models do. With `keeps_noise` the noise that each image was sampled from is kept with its pair, and is the noise of
+    the loss. `beta` is the beta of each step in place of the loss's. In a trial, for the dry run, the first two images
+    of a prompt are the pair, and nothing is reported.
     """
 
     reward: CompositeReward
@@ -51,6 +54,8 @@ class ImagePairs:
     pair_loss: PairLoss
     noising: Noising
     wait: Callable[[], None] | None = None
+    keeps_noise: bool = False
+    beta: AutomaticBeta | None = None
     is_trial: bool = False
     _waiting: Candidates | None = field(default=None, init=False)  # for choices
 
@@ -84,7 +89,7 @@ class ImagePairs:
         self, batch: PairBatch, context: StepContext, reference: Callable[[], AbstractContextManager[None]]
     ) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         """Return the loss of each pair, each at its own random timestep, and the metrics."""
-        chosen_BCHW, rejected_BCHW = move(batch.latents_BNCHW, context.device).unbind(1)
+        chosen_BCHW, rejected_BCHW, *noises = move(batch.latents_BNCHW, context.device).unbind(1)
 
         def conditioning() -> Conditioning:
             texts, _ = encode_prompts(batch.prompts, context)
@@ -92,27 +97,50 @@ class ImagePairs:
             return context.family.with_size_conditioning(texts, [whole] * len(texts))
 
         position = BatchPosition(batch.step, batch.micro_batch, len(chosen_BCHW))
-        return pair_losses(
-            LatentPairs(chosen_BCHW, rejected_BCHW, conditioning, position),
+        pair_loss = self.pair_loss if self.beta is None else replace(self.pair_loss, beta=self.beta.value)
+        losses = pair_losses(
+            LatentPairs(chosen_BCHW, rejected_BCHW, conditioning, position, torch.cat(noises) if noises else None),
             context,
-            pair_loss=self.pair_loss,
+            pair_loss=pair_loss,
             noising=self.noising,
             reference=reference,
         )
+        if self.beta is None:
+            return losses.losses_B, losses.metrics
+        self.beta.add(
+            losses.margins_B,
+            step=batch.step,
+            is_last=batch.is_last_micro_batch,
+            counts=batch.counts and not batch.is_silent,
+            context=context,
+        )
+        return losses.losses_B, {**losses.metrics, "beta": torch.tensor(pair_loss.beta)}
 
     def trial(self) -> ImagePairs:
         """Return these with two denoising steps and two images per prompt, as large as the others."""
         loop = replace(self.sampling.loop, num_steps=2)
         sampling = replace(self.sampling, samples_per_prompt=2, loop=loop)
-        return ImagePairs(self.reward, sampling, self.reward_sum, self.pair_loss, self.noising, is_trial=True)
+        return ImagePairs(
+            self.reward,
+            sampling,
+            self.reward_sum,
+            self.pair_loss,
+            self.noising,
+            keeps_noise=self.keeps_noise,
+            is_trial=True,
+        )
 
     def state_dict(self, step: int) -> dict[str, Any]:
-        """Return the images that wait for choices before a step."""
-        return self._waiting.to_state() if self._waiting is not None and self._waiting.first_step == step else {}
+        """Return the images that wait for choices before a step, and the state of beta."""
+        state = {} if self.beta is None else self.beta.state_dict()
+        is_waiting = self._waiting is not None and self._waiting.first_step == step
+        return {**state, **self._waiting.to_state()} if is_waiting and self._waiting is not None else state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state."""
         self._waiting = Candidates.from_state(state) if "candidates" in state else None
+        if self.beta is not None:
+            self.beta.load_state_dict(state)
 
     def _let_person_choose(
         self, group: Sequence[Batch], sizes: Sequence[int], wait: Callable[[], None], context: StepContext
@@ -161,12 +189,13 @@ class ImagePairs:
             context,
             self.sampling,
             self.reward,
-            stored_states=lambda prompts: (last,),
+            stored_states=lambda prompts: (0, last) if self.keeps_noise else (last,),
             on_images=None if self.is_trial else each,
             ranks=ALONE if self.is_trial or self.wait is not None else context.ranks,
         )
         latents = tuple(sampled.samples_of_prompts(last))
-        return Candidates(sampled.first_step, latents, sampled.metrics(last)), sampled
+        noises = tuple(sampled.samples_of_prompts(0)) if self.keeps_noise else ()
+        return Candidates(sampled.first_step, latents, sampled.metrics(last), noises_KCHW=noises), sampled
 
 
 # Building online DPO from its settings.
@@ -184,6 +213,7 @@ def build(chosen: settings.OnlineDpo, training: Training, reward: CompositeRewar
 
 def _image_pairs(chosen: settings.OnlineDpo, training: Training, reward: CompositeReward) -> ImagePairs:
     loop = RolloutSettings(chosen.steps, chosen.guidance)
+    automatic = AutomaticBeta(chosen.target_margin, chosen.beta) if chosen.target_margin > 0 else None
     return ImagePairs(
         reward,
         Sampling(chosen.samples_per_prompt, loop, size=_size(chosen), sampler=chosen.sampler),
@@ -191,6 +221,8 @@ def _image_pairs(chosen: settings.OnlineDpo, training: Training, reward: Composi
         PairLoss(chosen.loss, chosen.beta, chosen.label_smoothing, chosen.sft_weight),
         noising_of(training.noise),
         wait=choosing.wait_a_moment if chosen.chosen_by == "person" else None,
+        keeps_noise=chosen.loss_noise == "generated",
+        beta=automatic,
     )
 
 

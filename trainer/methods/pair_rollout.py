@@ -24,7 +24,7 @@ class Candidates:
     """The finished latents of a rollout, (K, C, H, W) for each prompt in order, on the offload device.
 
     `requests` are the names of the choices that a person is asked to make, one for each prompt; `fingerprint`
-    identifies the prompts.
+    identifies the prompts. `noises_KCHW` are the noises that the images were sampled from, empty if they are not kept.
     """
 
     first_step: int
@@ -32,10 +32,12 @@ class Candidates:
     metrics: Mapping[str, float]
     requests: tuple[str, ...] = ()
     fingerprint: str = ""
+    noises_KCHW: tuple[torch.Tensor, ...] = ()
 
     def to_state(self) -> dict[str, Any]:
         """Return it as tensors and JSON-safe values, for a run that is resumed before all choices are made."""
         tensors = {f"candidates.{number}": latents for number, latents in enumerate(self.latents_KCHW)}
+        tensors |= {f"candidates.noise.{number}": noises for number, noises in enumerate(self.noises_KCHW)}
         values = {
             "first_step": self.first_step,
             "requests": list(self.requests),
@@ -48,19 +50,27 @@ class Candidates:
     def from_state(cls, state: Mapping[str, Any]) -> Candidates:
         """Return the candidates of a state."""
         values = state["candidates"]
-        latents = tuple(state[f"candidates.{number}"] for number in range(len(values["requests"])))
-        return cls(
-            values["first_step"], latents, values["metrics"], tuple(values["requests"]), values.get("fingerprint", "")
-        )
+        numbers = range(len(values["requests"]))
+        latents = tuple(state[f"candidates.{number}"] for number in numbers)
+        noises = tuple(state[f"candidates.noise.{n}"] for n in numbers if f"candidates.noise.{n}" in state)
+        requests, fingerprint = tuple(values["requests"]), values.get("fingerprint", "")
+        return cls(values["first_step"], latents, values["metrics"], requests, fingerprint, noises)
+
+    def pair_of(self, prompt: int, extremes: Extremes) -> torch.Tensor:
+        """Return the latents of two images of a prompt, and after them their noises if they are kept, (N, C, H, W)."""
+        both = list(extremes)
+        parts = [of[prompt][both] for of in (self.latents_KCHW, self.noises_KCHW) if of]
+        return torch.cat(parts)
 
 
 @dataclass(frozen=True, eq=False)
 class PairRollout:
     """A rollout that is being trained on: the latents of its pairs by place, on the offload device.
 
-    A pair has (2, C, H, W), the chosen image first; or (3, C, H, W) for a denoising step, with the latents
-    before it, and the chosen and the rejected ones after it. Without any choice the rollout is silent: then it has one
-    pair of any two, which is trained with a weight of 0. `fingerprint` identifies the prompts.
+    A pair has (2, C, H, W), the chosen image first; or (4, C, H, W) if the noises are kept that they were sampled from;
+    or (3, C, H, W) for a denoising step, with the latents before it, and the chosen and the rejected ones after it.
+    Without any choice the rollout is silent: then it has one pair of any two, which is trained with a weight of 0.
+    `fingerprint` identifies the prompts.
     """
 
     first_step: int
@@ -141,9 +151,10 @@ def extremes_of(values: Sequence[float]) -> Extremes | None:
 
 def pairs_of(candidates: Candidates, chosen: Sequence[Extremes | None], batch_sizes: Sequence[int]) -> PairRollout:
     """Return the pairs of candidates by the best and the worst image of each prompt; prompts without are left out."""
-    groups = zip(rows_of(batch_sizes), candidates.latents_KCHW, chosen, strict=True)
-    pairs = {(*row, 0): latents[list(extremes)] for row, latents, extremes in groups if extremes is not None}
+    places = [(*row, 0) for row in rows_of(batch_sizes)]
+    groups = enumerate(zip(places, chosen, strict=True))
+    pairs = {place: candidates.pair_of(n, extremes) for n, (place, extremes) in groups if extremes is not None}
     metrics = {**candidates.metrics, "equal_rewards": sum(c is None for c in chosen) / len(chosen)}
     if pairs:
         return PairRollout(candidates.first_step, pairs, metrics)
-    return PairRollout(candidates.first_step, {(0, 0, 0): candidates.latents_KCHW[0][:2]}, metrics, is_silent=True)
+    return PairRollout(candidates.first_step, {(0, 0, 0): candidates.pair_of(0, (0, 1))}, metrics, is_silent=True)

@@ -253,6 +253,7 @@ def _roll_out_chunk(
             temp_device=context.temp_device,
             on_step=context.check,
             noise_seeds=noise_seeds if sampling.shares_noise else None,
+            stored_states=stored_states,
         )
     return roll_out(
         context.family,

@@ -145,9 +145,11 @@ def _for_a_method_of_pairs(config: Config) -> Iterator[Problem]:
                 f"The concept {_label(config, index)} crops to masks, which is not possible for pairs of images.",
                 advice="Switch Mask rotate and crop off.",
             )
-    if config.masks.enabled:
-        message = f"Masked training is on, but {label} does not use masks: whole images are compared."
-        yield Problem("masks.enabled", message, "warning", "Switch masked training off.")
+    if config.masks.enabled and config.masks.prior_preservation_weight > 0:
+        message = (
+            f"Masked prior preservation has no effect with {label}: the masks only weigh the errors of both images."
+        )
+        yield Problem("masks.prior_preservation_weight", message, "warning", "Set it to 0.")
 
 
 def _label(config: Config, index: int) -> str:

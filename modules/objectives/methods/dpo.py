@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
 
+from modules.objectives import rollout_fields as fields
 from modules.objectives.spec import MethodGuide, MethodSpec, MethodStart
 from modules.settings.field import Section, Setting, When
 
@@ -42,6 +44,7 @@ class Dpo(Section):
             applies_when=_WITH_REFERENCE,
         ),
     ] = 2000.0
+    target_margin: Annotated[fields.TargetMargin, replace(fields.TARGET_MARGIN, applies_when=_WITH_REFERENCE)] = 0.0
     label_smoothing: Annotated[
         float,
         Ge(0),
@@ -94,7 +97,8 @@ SPEC = MethodSpec(
         ),
         watch={
             "implicit_accuracy": "Starts at 0.5 and rises to 0.6 to 0.8. Close to 1 the pairs are learned by heart.",
-            "margin": "Rises steadily.",
+            "margin": "Rises steadily; with a target margin it stays there while beta falls.",
+            "negative_margins": "Falls below 0.5. If it stays there while the margin rises, few pairs are learned.",
             "chosen_error": "Should not rise for long: then images degrade, and a larger beta or an SFT weight helps.",
             "rejected_error": "Rises more than the error of the chosen images.",
         },

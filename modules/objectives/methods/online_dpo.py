@@ -14,6 +14,7 @@ from annotated_types import Ge, Gt, Le
 
 from modules.objectives import rollout_fields as fields
 from modules.objectives.spec import MethodGuide, MethodSpec, MethodStart, RolloutFacts
+from modules.sampling.registry import SAMPLERS
 from modules.settings.field import Section, Setting, When
 from modules.system.problem import Problem
 
@@ -104,6 +105,18 @@ class OnlineDpo(Section):
             applies_when=_OF_IMAGES,
         ),
     ] = 2000.0
+    target_margin: Annotated[fields.TargetMargin, replace(fields.TARGET_MARGIN, applies_when=_OF_IMAGES)] = 0.0
+    loss_noise: Annotated[
+        Literal["fresh", "generated"],
+        Setting(
+            "Noise in the loss",
+            "The noise that the images of a pair get in the loss: new noise in each step, the same for both, or for "
+            "each image the noise that it was sampled from, which is kept with the pair (PNAPO). The latter suits flow "
+            "models, whose path from the noise to the image is nearly straight.",
+            choice_labels={"fresh": "Fresh noise", "generated": "The image's own (PNAPO)"},
+            applies_when=_OF_IMAGES,
+        ),
+    ] = "fresh"
     label_smoothing: Annotated[
         float,
         Ge(0),
@@ -223,8 +236,19 @@ class OnlineDpo(Section):
 
 
 def _problems(settings: OnlineDpo) -> Iterator[Problem]:
-    """Yield problems of the sample size, and of a person who would choose among denoising steps."""
+    """Yield problems of the sample size, of the sampler for the noise in the loss, and of a person who would choose
+    among denoising steps.
+    """
     yield from fields.size_problems(settings.size)
+    if settings.pairs == "images" and settings.loss_noise == "generated" and SAMPLERS[settings.sampler].adds_noise:
+        label = SAMPLERS[settings.sampler].label
+        yield Problem(
+            "training.method.loss_noise",
+            f"The sampler {label} adds new noise in its steps, so an image does not follow from the noise that it was "
+            "sampled from.",
+            "warning",
+            advice="Choose a sampler without new noise, such as DDIM, or fresh noise in the loss.",
+        )
     if settings.chosen_by == "person" and settings.pairs == "steps":
         yield Problem(
             "training.method.pairs",
@@ -279,6 +303,7 @@ SPEC = MethodSpec(
             "reward": "Rises over tens of steps, and is noisy.",
             "held_out": "If it falls while the reward rises, the model exploits the reward: stop there.",
             "implicit_accuracy": "Starts at 0.5 and rises above it. Close to 1 a rollout is used for too many steps.",
+            "negative_margins": "Falls below 0.5. If it stays there while the margin rises, few pairs are learned.",
             "chosen_error": "Should not rise for long: then images degrade, and a larger beta or an SFT weight helps.",
             "equal_rewards": "Near 1 nothing is learned: use a finer reward, more candidates or other prompts.",
             "diversity": "If it halves, the images of a prompt become the same.",
