@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import http.client
+import io
 import json
 import re
 import threading
+import zipfile
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import partial
@@ -272,6 +274,29 @@ def test_a_result_is_sent_as_its_run_wrote_it(browser: TestClient, run_dir: Path
     model.symlink_to(secret)
     changed = browser.get(f"/api/runs/{id_of(run_dir)}/files/{files[0]['id']}")
     assert (changed.status_code, "private" in changed.text) == (409, False)
+
+
+def test_a_result_that_is_a_folder_is_sent_as_a_zip_file(browser: TestClient, run_dir: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "models" / "zög 1"
+    contents = {"model_index.json": b"{}", "unet/weights.safetensors": bytes(range(256)) * 9000}
+    for name, content in contents.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    embedding = tmp_path / "models" / "zög 1_embeddings" / "zog.safetensors"
+    embedding.parent.mkdir()
+    embedding.write_bytes(b"embedding")
+    record_result(run_dir, folder, [*(folder / name for name in contents), embedding], step=40)
+    files = {f["name"]: f["id"] for f in messages(Feed(dict, run_dir).next())["state"]["files"]}
+    assert list(files) == ["zög 1.zip", "zog.safetensors"]
+    answer = browser.get(f"/api/runs/{id_of(run_dir)}/files/{files['zög 1.zip']}")
+    assert answer.headers["content-disposition"] == "attachment; filename*=utf-8''z%C3%B6g%201.zip"
+    with zipfile.ZipFile(io.BytesIO(answer.content)) as archive:
+        assert archive.testzip() is None
+        assert {i.filename: archive.read(i) for i in archive.infolist()} == {
+            f"zög 1/{name}": content for name, content in contents.items()
+        }
+    (folder / "model_index.json").write_bytes(b"[]")
+    assert browser.get(f"/api/runs/{id_of(run_dir)}/files/{files['zög 1.zip']}").status_code == 409
 
 
 # -- the stream

@@ -1,7 +1,6 @@
 """The runs of the page and the files of them that it serves: found in lists by what a request names, never by a path.
 
-An id is a digest of a path. Links are not followed: a file is served only from where its run wrote it. A result may be
-anywhere; it is served only while it has the digest that its run recorded.
+An id is a digest of a path. Links are not followed: a file is served only from where its run wrote it.
 """
 
 from __future__ import annotations
@@ -10,8 +9,6 @@ import hashlib
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
 from modules.config.presets import list_presets
@@ -19,29 +16,11 @@ from modules.config.schema import Config
 from modules.system.paths import PROGRAM_ROOT, from_root
 from trainer.run_folder.choices import Request, all_requests
 from trainer.run_folder.records import RunRecord, is_run, read_record, run_dirs_of, stamp_of
-from trainer.run_folder.result import WrittenFile, results_of
 from trainer.run_queue.items import RunQueue
 
 IMAGE_TYPES: Mapping[str, str] = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg"}
 _SAMPLES = "samples"
 _MAX_RUNS = 40
-
-
-@dataclass(frozen=True, slots=True)
-class Download:
-    """A file of a result. `written` is its record; None for a model in the run's own folder."""
-
-    path: Path
-    size_bytes: int
-    written: WrittenFile | None = None
-
-    @property
-    def is_as_written(self) -> bool:
-        """Whether it still has the content that its run wrote. A large file is read once."""
-        if self.written is None:
-            return True
-        status = self.path.stat()
-        return _is_unchanged(self.written, status.st_mtime_ns, status.st_ino)
 
 
 class Runs:
@@ -98,7 +77,7 @@ def image_id(path: str, run_dir: Path) -> str:
 
 def image_of(run_dir: Path, wanted: str) -> Path | None:
     """Return a sample of a run by its id; None if the run has none of that id."""
-    images = (path for path in _real_files(run_dir / _SAMPLES) if path.suffix.lower() in IMAGE_TYPES)
+    images = (path for path in real_files(run_dir / _SAMPLES) if path.suffix.lower() in IMAGE_TYPES)
     return next((path for path in images if id_of(PurePosixPath(path.relative_to(run_dir))) == wanted), None)
 
 
@@ -118,36 +97,12 @@ def candidate_of(request: Request, number: int) -> Path | None:
     return path if is_real else None
 
 
-def downloads_of(run_dir: Path) -> dict[str, Download]:
-    """Return the files of a run's results and of its saved models that are there, by their ids; the result first."""
-    found: dict[str, Download] = {}
-    for result in reversed(results_of(run_dir)):
-        for file in () if result.is_abandoned else result.files:
-            if _has_size(file.path, file.size_bytes):
-                found.setdefault(id_of(file.path), Download(file.path, file.size_bytes, file))
-    for path in sorted(_real_files(run_dir / "save")):
-        found.setdefault(id_of(path), Download(path, path.stat().st_size))
-    return found
-
-
-@lru_cache(maxsize=64)
-def _is_unchanged(written: WrittenFile, _mtime_ns: int, _inode: int) -> bool:
-    return written.is_unchanged()
-
-
-def _has_size(path: Path, size_bytes: int) -> bool:
-    try:
-        return path.is_file() and path.stat().st_size == size_bytes
-    except (OSError, ValueError):
-        return False
-
-
 def _is_real_run(folder: Path) -> bool:
     """Whether a folder is a run's, and lies where it seems to lie."""
     return is_run(folder) and folder.resolve() == folder.parent.parent.resolve() / "runs" / folder.name
 
 
-def _real_files(folder: Path) -> Iterator[Path]:
+def real_files(folder: Path) -> Iterator[Path]:
     """Yield the files below a folder, without links and what they lead to."""
     if folder.is_symlink():
         return

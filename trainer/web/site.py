@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import anyio
 from anyio import to_thread
@@ -24,8 +25,9 @@ from modules.system.file_errors import describe_file_error
 from trainer.run_queue.file import QueueFile
 from trainer.web import actions
 from trainer.web.access import LOGIN, Access, Guard
+from trainer.web.downloads import downloads_of
 from trainer.web.overview import overview_of, shown_presets
-from trainer.web.runs import IMAGE_TYPES, Runs, candidate_of, downloads_of, image_of, request_of
+from trainer.web.runs import IMAGE_TYPES, Runs, candidate_of, image_of, request_of
 from trainer.web.stream import Feed
 
 _PAGE = Path(__file__).parent / "page"
@@ -99,7 +101,11 @@ class Site:
             raise HTTPException(404, "This file is not there any more.")
         if not file.is_as_written:
             raise HTTPException(409, f"{file.path.name} was changed since the run wrote it, so it is not sent.")
-        return FileResponse(file.path, media_type="application/octet-stream", filename=file.path.name)
+        if file.path.is_dir():
+            named = f"attachment; filename*=utf-8''{quote(file.name)}"
+            zipped = file.zipped()
+            return StreamingResponse(zipped, media_type="application/zip", headers={"content-disposition": named})
+        return FileResponse(file.path, media_type="application/octet-stream", filename=file.name)
 
     # -- acting
 

@@ -19,7 +19,7 @@ from trainer.run_folder.choices import all_requests, answer_of
 from trainer.run_folder.elsewhere import elsewhere_of
 from trainer.run_folder.event_log import EVENTS_FILE
 from trainer.run_folder.run_lock import holder_of
-from trainer.web.runs import downloads_of
+from trainer.web.downloads import downloads_of
 from trainer.web.shown import Shown, shown_history, shown_line
 
 _OVERVIEW_EVERY = 4  # looks
@@ -76,7 +76,7 @@ def state_of(run_dir: Path) -> Shown:
             for r in requests
         ],
         "files": [
-            {"id": name, "name": file.path.name, "bytes": file.size_bytes, "result": file.written is not None}
+            {"id": name, "name": file.name, "bytes": file.size_bytes, "result": bool(file.written)}
             for name, file in downloads_of(run_dir).items()
         ],
     }

@@ -64,7 +64,7 @@ export class Board {
     place.style.setProperty("--rows", Math.ceil(request.images / 4));
     const images = Array.from({ length: request.images }, (_, n) => {
       const image = new Image();
-      image.src = `api/runs/${this.run}/choices/${request.name}/${n}`;
+      image.src = `api/runs/${this.run}/choices/${encodeURIComponent(request.name)}/${n}`;
       image.alt = `Image ${n + 1}`;
       return image;
     });
@@ -96,7 +96,7 @@ export class Board {
     if (this.best !== null) { this.best = null; this.draw(); return; }
     const name = this.answered.pop();
     if (!name) return;
-    if (await post(`runs/${this.run}/choices/${name}`, { undo: true })) {
+    if (await post(`runs/${this.run}/choices/${encodeURIComponent(name)}`, { undo: true })) {
       this.sent.delete(name);
       this.requests = this.requests.map((r) => (r.name === name ? { ...r, open: true } : r));
     }
@@ -109,7 +109,7 @@ export class Board {
     this.sent.add(name);
     this.answered.push(name);
     this.draw();
-    if (!(await post(`runs/${this.run}/choices/${name}`, given))) {
+    if (!(await post(`runs/${this.run}/choices/${encodeURIComponent(name)}`, given))) {
       this.answered = this.answered.filter((n) => n !== name);
       this.sent.delete(name);
       this.draw();
