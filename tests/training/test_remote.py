@@ -24,6 +24,7 @@ from modules.system.paths import PROGRAM_ROOT, queue_file
 from tests.builders.configs import small_config
 from tests.builders.runs import Ran, assert_equal_tensors, run
 from tests.builders.ssh import SSHD, WHY_NOT, Server, accept_key, machine_environment, ssh_server
+from tests.training.test_choosing import config_in as choosing_config
 from trainer.__main__ import main
 from trainer.commands import BackupNow, Pause, Resume, SampleNow, Stop
 from trainer.events import (
@@ -44,6 +45,8 @@ from trainer.remote.connection import Connection
 from trainer.remote.following import fetch_now, follow, resume_run_there, train_there
 from trainer.remote.line import Line
 from trainer.remote.record import RemotesFile
+from trainer.rollout_events import ChoicesWanted
+from trainer.run_folder.choices import Answer, all_requests, answer, open_requests, pairs_dir
 from trainer.run_folder.elsewhere import elsewhere_of
 from trainer.run_folder.event_log import read_events
 from trainer.run_folder.inbox import INBOX_FILE, send
@@ -289,6 +292,26 @@ def test_commands_work_as_here(server: Server, config: Config) -> None:
     assert events[-1].outcome == "stopped"
     assert {SampleReady, BackupSaved} <= seen
     assert any(isinstance(e, PhaseChanged) and e.phase == "paused" for e in events)
+
+
+def test_a_person_chooses_here_for_a_run_there(server: Server, tiny_sd: Path, images: Path, tmp_path: Path) -> None:
+    config = replace_epochs(choosing_config(tmp_path / "there", tiny_sd, images), 1)
+    events: list[Event] = []
+
+    def act(event: Event) -> None:
+        events.append(event)
+        if isinstance(event, ChoicesWanted):
+            for request in open_requests(run_dir_of(config)):
+                answer(request, Answer("chosen", 0, 1))
+
+    train_there(server.remote, RunRequest(config), Line(act))
+    assert isinstance(events[-1], RunFinished), events[-1]
+    assert events[-1].outcome == "finished"
+    num_asked = sum(e.num_open for e in events if isinstance(e, ChoicesWanted))
+    assert num_asked
+    run_dir = run_dir_of(config)
+    assert not all_requests(run_dir)
+    assert list((pairs_dir(run_dir) / "chosen").glob("*.png"))
 
 
 def test_without_a_python_the_launcher_makes_an_environment_there(

@@ -20,6 +20,7 @@ from tests.builders.ssh import SSHD, WHY_NOT, Server, accept_key, ssh_server
 from trainer.__main__ import main
 from trainer.events import RunFailed, RunFinished
 from trainer.remote import agent
+from trainer.remote.answers import Answers
 from trainer.remote.connection import Connection, ConnectionLostError
 from trainer.remote.ending import end_machine
 from trainer.remote.fetching import RunFiles, checked_name
@@ -27,6 +28,18 @@ from trainer.remote.host_keys import fingerprints, is_known, offered_keys
 from trainer.remote.inputs import config_there, inputs_of, program_tree
 from trainer.remote.record import Remote, RemotesFile, problem_of
 from trainer.remote.trees import SentFile, Tree, send_trees
+from trainer.run_folder.choices import (
+    SKIP,
+    TIE,
+    Answer,
+    all_requests,
+    answer,
+    answer_of,
+    ask,
+    open_requests,
+    take_back,
+    withdraw,
+)
 from trainer.run_folder.elsewhere import Elsewhere
 from trainer.run_queue.file import QueueFile
 
@@ -302,3 +315,32 @@ def test_the_agent_needs_nothing_of_ours() -> None:
     source = Path(agent.__file__).read_text()
     imported = {line.split()[1].split(".")[0] for line in source.splitlines() if line.startswith(("import ", "from "))}
     assert imported <= sys.stdlib_module_names
+
+
+def test_answers_go_to_the_machine_and_withdrawn_requests_leave(tmp_path: Path) -> None:
+    there, here = tmp_path / "there", tmp_path / "here"
+    for run_dir in (there, here):
+        for name in ("step-1", "step-2"):
+            ask(run_dir, name, "a zog", [b"one", b"two"])
+    nearby = cast(Connection, Nearby(tmp_path / "machine"))
+    answers, requests = Answers(here), open_requests(here)
+    answers.pass_on(nearby, str(there))
+    assert len(open_requests(there)) == 2
+    answer(requests[0], Answer("chosen", 1, 0))
+    answer(requests[1], TIE)
+    answers.pass_on(nearby, str(there))
+    assert [answer_of(r) for r in all_requests(there)] == [Answer("chosen", 1, 0), TIE]
+    assert take_back(requests[0])
+    files = RunFiles(nearby, str(there), here, lambda text: text)
+    files.sync()  # an answer there is not fetched
+    answers.pass_on(nearby, str(there))
+    assert [answer_of(r) for r in all_requests(there)] == [None, TIE]
+    answer(requests[0], SKIP)
+    answers.pass_on(nearby, str(there))
+    assert [answer_of(r) for r in all_requests(there)] == [SKIP, TIE]
+    late = all_requests(there)[1]
+    withdraw(late)
+    late.folder.mkdir()
+    (late.folder / "answer.json").write_text("{}")  # it came after that
+    files.sync()
+    assert [r.name for r in all_requests(here)] == ["step-1"]

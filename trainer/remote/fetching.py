@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from modules.system.atomic import make_folder, remove_folder, remove_quietly, write_text
 from modules.system.errors import DarkroomError
 from trainer.remote.agent import digest_of
+from trainer.remote.answers import is_answer, remove_withdrawn
 from trainer.remote.connection import Connection
 from trainer.run_folder.backup import MANIFEST
 from trainer.run_folder.destination import DESTINATION_FILE, may_write
@@ -51,9 +52,11 @@ class RunFiles:
         Raises DarkroomError, ConnectionLostError, OSError.
         """
         without = [*(name for name in _LARGE if name not in with_large)]
-        for name, size, mtime_ns in self._files(without=without):
+        files = self._files(without=without)
+        remove_withdrawn(self._run_dir, [name for name, *_ in files])
+        for name, size, mtime_ns in files:
             here = self._run_dir / checked_name(name)
-            is_ours = name in _OF_HERE or PurePosixPath(name).name.startswith(".")
+            is_ours = name in _OF_HERE or is_answer(name) or PurePosixPath(name).name.startswith(".")
             if is_ours or self._have.get(name) == (size, mtime_ns) or _is_equal(here, size, mtime_ns):
                 continue
             if self._fetch(f"{self._there}/{name}", size, mtime_ns, here):

@@ -32,6 +32,7 @@ from trainer.events import (
     WarningRaised,
 )
 from trainer.machine_events import MemoryMeasured
+from trainer.remote.answers import Answers
 from trainer.remote.connection import Connection
 from trainer.remote.ending import end_machine
 from trainer.remote.fetching import RunFiles
@@ -83,6 +84,7 @@ class Follower:
         self._run_there = ""
         self._ending: RunFinished | RunFailed | None = None
         self._is_ended = False
+        self._answers = Answers(run_dir)
         self._shown: list[Event] = []  # before there was a log, which repeats them
 
     def follow(self, connection: Connection) -> None:
@@ -107,6 +109,8 @@ class Follower:
                     self._end(connection, files, log)
                     return
                 self._pass_commands(connection)
+                if self._run_there:
+                    self._answers.pass_on(connection, self._run_there)
 
     def run_dir_there(self, connection: Connection) -> str:
         """Return the folder of the run there; "" before it has one."""

@@ -23,7 +23,7 @@ from modules.system.problem import cut
 
 Verdict = Literal["chosen", "tie", "skip"]
 
-_REQUEST, _ANSWER = "request.json", "answer.json"
+REQUEST_FILE, ANSWER_FILE = "request.json", "answer.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def ask(run_dir: Path, name: str, prompt: str, pngs: Sequence[bytes]) -> Request
         for number, png in enumerate(pngs):
             (unfinished / f"{number}.png").write_bytes(png)
         content = {"prompt": prompt, "images": [f"{n}.png" for n in range(len(pngs))]}
-        (unfinished / _REQUEST).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        (unfinished / REQUEST_FILE).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     return Request(folder, prompt, tuple(folder / f"{n}.png" for n in range(len(pngs))))
 
 
@@ -100,10 +100,10 @@ def answer(request: Request, given: Answer) -> None:
     """
     if given.verdict == "chosen" and not _is_valid(given.best, given.worst, len(request.images)):
         raise ValueError(f"{given.best} and {given.worst} are not two of the {len(request.images)} images.")
-    if not (request.folder / _REQUEST).is_file():
+    if not (request.folder / REQUEST_FILE).is_file():
         raise FileNotFoundError(f"The request {request.name} is not open any more.")
     content = {"best": given.best, "worst": given.worst} if given.verdict == "chosen" else {"verdict": given.verdict}
-    write_text(request.folder / _ANSWER, json.dumps(content) + "\n")
+    write_text(request.folder / ANSWER_FILE, json.dumps(content) + "\n")
 
 
 def take_back(request: Request) -> bool:
@@ -114,13 +114,13 @@ def take_back(request: Request) -> bool:
     kept = request.folder.parent.parent / "pairs" / "chosen" / f"{request.name}.png"
     if kept.exists() or _read(request.folder) is None:
         return False
-    (request.folder / _ANSWER).unlink(missing_ok=True)
+    (request.folder / ANSWER_FILE).unlink(missing_ok=True)
     return True
 
 
 def answer_of(request: Request) -> Answer | None:
     """Return the answer to a request; None until a valid one has been written."""
-    content = _json(request.folder / _ANSWER)
+    content = _json(request.folder / ANSWER_FILE)
     if content is None:
         return None
     if content.get("verdict") in ("tie", "skip"):
@@ -132,7 +132,7 @@ def answer_of(request: Request) -> Answer | None:
 def wrong_answer(request: Request) -> str:
     """Return the text, shortened, of an invalid answer to a request; empty if there is no answer or a valid one."""
     try:
-        given = (request.folder / _ANSWER).read_text(encoding="utf-8", errors="replace")
+        given = (request.folder / ANSWER_FILE).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
     return cut(given.strip() or "(empty)", max_chars=80) if answer_of(request) is None else ""
@@ -175,7 +175,7 @@ def withdraw(request: Request) -> None:
 
 
 def _read(folder: Path) -> Request | None:
-    content = _json(folder / _REQUEST)
+    content = _json(folder / REQUEST_FILE)
     if content is None:
         return None
     names, prompt = content.get("images"), content.get("prompt")
