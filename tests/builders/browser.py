@@ -33,6 +33,10 @@ class Browser:
         """Open an address."""
         self._send("POST", "/url", {"url": url})
 
+    def resize(self, width_px: int, height_px: int) -> None:
+        """Change the size of the window."""
+        self._send("POST", "/window/rect", {"width": width_px, "height": height_px})
+
     def run(self, script: str, *arguments: Any) -> Any:
         """Return the value of a script, which `return`s it."""
         return self._send("POST", "/execute/sync", {"script": script, "args": arguments})

@@ -86,7 +86,10 @@ def test_a_run_from_its_start_to_its_stop(server: PageServer, workspace: Path, t
         desktop.click(".strip button")
         desktop.wait_for("document.querySelector('#viewer img').naturalWidth == 64")
         desktop.click("#viewer .close")
-        assert_fits(desktop)
+        for width_px in (320, 600, 900, 1100, 1280):
+            desktop.resize(width_px, 860)
+            desktop.wait_for(f"innerWidth == {width_px}")
+            assert_fits(desktop)
 
         desktop.click("[data-key=pause]")
         desktop.wait_for("document.querySelector('[data-key=resume]')")

@@ -14,6 +14,10 @@ const COMMANDS = {
   pause: ["Pause"], resume: ["Continue", "primary"], sample: ["Sample now"], backup: ["Back up now"],
   resume_run: ["Resume run", "primary"], validate: ["Validate now"], save: ["Save now"], stop: ["Stop", "danger"],
 };
+const QUESTIONS = {
+  skip: ["Stop NAME and continue with the next one? It writes a backup first.", "Stop it"],
+  remove: ["Remove NAME from the queue?", "Remove"],
+};
 let overview = { runs: [], queue: { items: [] } }, stream, runId = "", run = emptyRun();
 
 function emptyRun() {
@@ -120,7 +124,10 @@ function makeItem(item) {
   const tool = (sign, label, action) => {
     const button = make("button", sign.length > 1 ? "small" : "icon", sign);
     button.title = button.ariaLabel = label;
-    button.addEventListener("click", () => post("queue", { action, number: item.number }));
+    button.addEventListener("click", async () => {
+      const question = QUESTIONS[action];
+      if (!question || (await confirm(question[0].replace("NAME", item.name), question[1]))) post("queue", { action, number: item.number });
+    });
     tools.append(button);
   };
   if (item.state === "waiting") {
