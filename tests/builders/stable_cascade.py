@@ -15,9 +15,9 @@ from safetensors.torch import save_file
 from torch import nn
 from transformers import CLIPTextConfig, CLIPTextModelWithProjection
 
+from modules.families.parts.efficient_net import STAGES, EffNetEncoder, Stage
+from modules.families.parts.effnet_files import EFFNET_FILE
 from modules.families.protocol import ModelFamily
-from modules.families.stable_cascade.efficient_net import STAGES, EffNetEncoder, Stage
-from modules.families.stable_cascade.model import EFFNET_FILE
 from tests.builders.flow_models import FULL_OF_ONETRAINER, FlowModel, OneTrainerConfig
 from tests.builders.models import write_folder
 from tests.builders.pipelines import clip_tokenizer

@@ -20,9 +20,9 @@ from modules.config.rules import problems_of
 from modules.data.buckets import Size
 from modules.diffusion.weightings import min_snr_weights
 from modules.families.kinds.identify import identify
+from modules.families.parts.efficient_net import STAGES, WIDTH, Block, EffNetEncoder, efficient_net, stages_of
+from modules.families.parts.effnet_files import EFFNET_FILE
 from modules.families.protocol import ModelFamily
-from modules.families.stable_cascade.efficient_net import STAGES, WIDTH, Block, EffNetEncoder, efficient_net, stages_of
-from modules.families.stable_cascade.model import EFFNET_FILE
 from modules.sampling.denoising_loop import make_scheduler, scheduler_for
 from modules.system.errors import DarkroomError
 from tests.builders.configs import laid_over, small_config

@@ -6,28 +6,23 @@ from functools import wraps
 from typing import Any
 
 import torch
-from diffusers.models.attention_processor import Attention
 from diffusers.models.unets import unet_stable_cascade
-from torch import nn
+
+from modules.families.parts.effnet_autoencoder import without_dropout
 
 
 class StableCascadeUNet(unet_stable_cascade.StableCascadeUNet):  # type: ignore[misc]  # diffusers has no types
     """diffusers' module, with the same configs and tensors, which embeds the time in float32 whatever its dtype.
 
     Its largest angle is 10,000 times the time, which bfloat16 rounds by up to 20: diffusers' pipelines do that, the
-    authors' code does not. It has no dropout, which the published configs mention for training from the beginning:
-    what is kept as the original model predicts it would depend on chance. Queries have another input than keys.
+    authors' code does not. It has no dropout.
     """
 
     # diffusers reads the names of the config in the signature.
     @wraps(unet_stable_cascade.StableCascadeUNet.__init__)  # type: ignore[misc]  # diffusers has no types
     def __init__(self, *values: Any, **named: Any) -> None:
         super().__init__(*values, **named)
-        for layer in self.modules():
-            if isinstance(layer, nn.Dropout):
-                layer.p = 0.0
-            elif isinstance(layer, Attention):  # to the image and the prompt together
-                layer.is_cross_attention = True
+        without_dropout(self)
 
     def get_timestep_ratio_embedding(self, timestep_ratio: torch.Tensor, max_positions: int = 10000) -> Any:
         """Return the embedding (B, D) of times in [0, 1], in the dtype of the weights."""

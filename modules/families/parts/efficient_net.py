@@ -1,4 +1,4 @@
-"""EfficientNetV2-S without its classifier (Tan and Le 2021, table 4), which encodes images for Stable Cascade.
+"""EfficientNetV2-S without its classifier (Tan and Le 2021, table 4), which encodes images (`effnet_autoencoder`).
 
 Its tensors have the names of the published checkpoint, which are those of torchvision's `efficientnet_v2_s().features`.
 diffusers and transformers have no such class. It only runs in eval mode, so the blocks have no stochastic depth.
@@ -6,7 +6,7 @@ diffusers and transformers have no such class. It only runs in eval mode, so the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -53,6 +53,11 @@ def stages_of(shapes: Mapping[str, tuple[int, ...]]) -> tuple[Stage, ...]:
         return Stage(usual.is_fused, first // rest[0] if expands else 1, usual.stride, shapes[last][0], num_blocks)
 
     return tuple(of_file(number, usual) for number, usual in enumerate(STAGES, start=1))
+
+
+def own_stages(stages: Sequence[Sequence[int]]) -> tuple[Stage, ...]:
+    """Return the stages in a config, each as the values of a `Stage`; those of EfficientNetV2-S if there are none."""
+    return tuple(Stage(bool(is_fused), *rest) for is_fused, *rest in stages) or STAGES
 
 
 def efficient_net(stages: tuple[Stage, ...] = STAGES, width: int = WIDTH) -> nn.Sequential:
@@ -136,13 +141,16 @@ class SqueezeExcitation(nn.Module):
 
 
 class EffNetEncoder(nn.Module):
-    """The encoder of the published file: the features, reduced to the channels of latents and normalized."""
+    """The encoder of the published files: the features, reduced to the channels of latents and normalized.
 
-    def __init__(self, stages: tuple[Stage, ...], width: int, latent_channels: int) -> None:
+    `is_scaled`: each channel is multiplied by a weight, and a bias is added.
+    """
+
+    def __init__(self, stages: tuple[Stage, ...], width: int, latent_channels: int, *, is_scaled: bool = False) -> None:
         super().__init__()
         self.backbone = efficient_net(stages, width)
         self.mapper = nn.Sequential(
-            nn.Conv2d(width, latent_channels, 1, bias=False), nn.BatchNorm2d(latent_channels, affine=False)
+            nn.Conv2d(width, latent_channels, 1, bias=False), nn.BatchNorm2d(latent_channels, affine=is_scaled)
         )
 
     def forward(self, images_B3PP: torch.Tensor) -> torch.Tensor:

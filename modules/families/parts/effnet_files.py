@@ -1,0 +1,144 @@
+"""Reads the autoencoder of a family with an EfficientNet: the parts of its decoder's folder, and the encoder's file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from modules.families.parts.efficient_net import stages_of
+from modules.families.parts.effnet_autoencoder import EffNetAutoencoder
+from modules.families.parts.files import ModelFiles
+from modules.families.parts.single_file.checkpoint import empty_part
+from modules.families.protocol import LoadRequest
+from modules.families.registry import published
+from modules.families.settings import FamilySettings
+from modules.formats.diffusers_folder import locate, read_part
+from modules.formats.repository import MissingModelError
+from modules.formats.stored_tensors import read_stored
+from modules.system.errors import DarkroomError
+from modules.system.paths import from_root
+
+EFFNET_FILE = "effnet_encoder.safetensors"
+"""The file of the encoder alone in a folder."""
+_IN_FILE = "effnet_state_dict."  # before its names in the published files of stage B
+
+
+@dataclass(frozen=True, slots=True)
+class AutoencoderSource:
+    """Where a run's autoencoder is: its class, and the classes of the parts in its decoder's folder, by name there.
+
+    `decoder` is that folder, or a repository. `encoder` is a file of the encoder, or the folder or repository with one
+    of `encoder_files`; if it is empty, the decoder's has it.
+    """
+
+    family: str
+    kind: type[EffNetAutoencoder]
+    classes: Mapping[str, Any]
+    decoder: str
+    encoder: str
+    encoder_files: tuple[str, ...] = (EFFNET_FILE,)
+
+
+def empty_autoencoder(source: AutoencoderSource) -> Any:
+    """Return an autoencoder of the published shape without weights, for a run that neither encodes nor decodes."""
+    module = empty_part(source.kind, published(source.family).shipped_configs()["vae"])
+    return module.eval().requires_grad_(False)
+
+
+def read_autoencoder(
+    source: AutoencoderSource, request: LoadRequest[FamilySettings], base: ModelFiles, dtype: torch.dtype
+) -> tuple[Any, Path]:
+    """Return the autoencoder and the folder of its decoder; `base` is the base model, whose folder may have both."""
+    folder = _decoder_folder(source, request, base)
+    tensors = _encoder_tensors(_encoder_file(source, request, folder))
+    parts = {name: read_part(folder, name, kind, dtype) for name, kind in source.classes.items()}
+    try:
+        shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+        latent_channels, width, *_ = shapes["mapper.0.weight"]
+        stages = [astuple(stage) for stage in stages_of(shapes)]
+        own = {"stages": stages, "width": width, "latent_channels": latent_channels}
+        module = empty_part(source.kind, {name: _config(part) for name, part in parts.items()} | own)
+        module.effnet.load_state_dict({n: _cast(tensor, dtype) for n, tensor in tensors.items()}, assign=True)
+    except (KeyError, ValueError, IndexError, RuntimeError) as error:
+        label = published(source.family).label
+        raise DarkroomError(
+            f"The EfficientNet encoder does not have the weights of {label}'s.",
+            advice=f"Choose the published file of {label}, or reset its field.",
+        ) from error
+    module.put_parts(parts)
+    return module.eval().requires_grad_(False), folder
+
+
+def _decoder_folder(source: AutoencoderSource, request: LoadRequest[FamilySettings], base: ModelFiles) -> Path:
+    """Return the folder of the decoder: the base model's own, if it is there, or that of the settings."""
+    if base.folder is not None and (base.folder / "decoder").is_dir():
+        return base.folder
+    try:
+        return _located(request, source.decoder, tuple(source.classes), source.encoder_files)
+    except MissingModelError as error:
+        raise DarkroomError(
+            f"The decoder {source.decoder!r} is not on this machine, and could not be downloaded.",
+            advice="Choose its folder or repository as Decoder, in the settings of the model family. It decodes "
+            "samples.",
+        ) from error
+
+
+def _encoder_file(source: AutoencoderSource, request: LoadRequest[FamilySettings], decoder: Path) -> Path:
+    if source.encoder and from_root(source.encoder).is_file():
+        return from_root(source.encoder)
+    folders = [decoder]
+    if source.encoder and not _file_in(decoder, source.encoder_files):
+        try:
+            folders.append(_located(request, source.encoder, (), source.encoder_files))
+        except MissingModelError as error:
+            raise _without_encoder(source.encoder) from error
+    found = next((file for folder in folders if (file := _file_in(folder, source.encoder_files))), None)
+    if found is None:
+        raise _without_encoder(str(folders[-1] / source.encoder_files[0]))
+    return found
+
+
+def _file_in(folder: Path, names: tuple[str, ...]) -> Path | None:
+    return next((folder / name for name in names if (folder / name).is_file()), None)
+
+
+def _without_encoder(place: str) -> DarkroomError:
+    return DarkroomError(
+        f"The EfficientNet encoder, {place}, does not exist. Without it no image can be encoded.",
+        advice="Choose its file in the settings of the model family, or put it into the decoder's folder.",
+    )
+
+
+def _located(request: LoadRequest[FamilySettings], name: str, parts: tuple[str, ...], files: tuple[str, ...]) -> Path:
+    return locate(
+        name,
+        parts=parts,
+        files=files,
+        offline=request.offline,
+        cache_dir=request.hub_cache_dir,
+        hub=request.hub,
+        on_bytes=request.on_bytes,
+    )
+
+
+def _encoder_tensors(file: Path) -> dict[str, torch.Tensor]:
+    """Return the tensors of the encoder in a file, by its own names."""
+    stored, _ = read_stored(file)
+    inside = {name.removeprefix(_IN_FILE): tensor for name, tensor in stored.items() if name.startswith(_IN_FILE)}
+    return {name: tensor.make() for name, tensor in (inside or stored).items()}
+
+
+def _config(module: Any) -> dict[str, Any]:
+    """Return the config of a part without the place and the version that diffusers adds to it."""
+    config = module.config
+    values = config.to_dict() if hasattr(config, "to_dict") else dict(config)
+    return {key: value for key, value in values.items() if not key.startswith("_")}
+
+
+def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return a tensor in a dtype; counters stay whole numbers."""
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor

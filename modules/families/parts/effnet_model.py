@@ -1,0 +1,98 @@
+"""The base of families whose denoiser, the prior, makes the latents of an EfficientNet from the states of one CLIP.
+
+Their autoencoder is not in the base model: its files are in the folder of a decoder, and that of its encoder.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Generic
+
+import torch
+from torch import nn
+
+from modules.data.conditioning import Conditioning
+from modules.data.tiles import VAE_TILES, Tiling
+from modules.diffusion.process import DDPMProcess
+from modules.diffusion.schedule import cosine_cumulative_alphas
+from modules.families.parts.clip_text import TextTower
+from modules.families.parts.text_model import Text, TextModel
+from modules.families.parts.token_rows import add_words, extended
+
+_TEXT = "text_encoder"
+
+
+@dataclass(eq=False)
+class EffNetModel(TextModel[DDPMProcess, Text], ABC, Generic[Text]):
+    """A prior, a CLIP, an autoencoder of several parts; implements `FamilyWithWords`."""
+
+    tower: TextTower
+
+    def reaches(self, part: str, name: str) -> bool:
+        """Return whether a denoising loss reaches a layer: all but the autoencoder's."""
+        return part != "vae"
+
+    def encode_images(self, images_B3PP: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
+        """Return the latents (B, C, H, W) of images in [-1, 1], each encoded as a whole: its channels are weighed by
+        their means. Nothing is drawn.
+        """
+        dtype = next(self.vae.parameters()).dtype
+        return torch.cat([self.vae.encode(image[None].to(dtype)).latent_dist.mode() for image in images_B3PP])
+
+    def decode(
+        self, latents_BCHW: torch.Tensor, tiling: Tiling = VAE_TILES, prompts: Conditioning | None = None
+    ) -> torch.Tensor:
+        """Return the images (B, 3, P, P) of latents, float32 in [-1, 1], each decoded as a whole.
+
+        The decoder reads the prompts, too: of two conditionings for each image, the later one.
+        """
+        decode, batch = self._forwards.of("vae", self.vae.decode), len(latents_BCHW)
+        text = None if prompts is None else self._text(prompts)
+        read = self._read_by_decoder(text, batch)[-batch:].to(latents_BCHW.device)
+        images_B3PP: torch.Tensor = decode(latents_BCHW, read)
+        return images_B3PP.float()
+
+    @abstractmethod
+    def _read_by_decoder(self, text: Text | None, batch: int) -> torch.Tensor:
+        """Return what the decoder reads of a conditioning, or of `batch` unknown prompts."""
+
+    def _time(self, timesteps_B: torch.Tensor) -> torch.Tensor:
+        """Return the times in (0, 1] that the prior reads, in float32."""
+        return (timesteps_B.float() + 1.0) / self.process.num_timesteps
+
+    def text_identity(self) -> str:
+        """Return everything but the weights that affects how a prompt is encoded."""
+        return self.tower.identity()
+
+    def count_tokens(self, prompt: str) -> int:
+        """Return the number of tokens of a prompt, without start and end."""
+        return self.tower.tokenizer.count(prompt)
+
+    # -- embeddings
+
+    def token_ids(self, part: str, text: str) -> list[int]:
+        """Return the ids of a text's tokens."""
+        return self.tower.tokenizer.ids(text)
+
+    def add_words(self, rows: Mapping[str, Mapping[str, nn.Parameter]]) -> None:
+        """Add embeddings: new rows (N, D) by placeholder and text encoder. All in one call."""
+        ids = add_words({_TEXT: self.tower.encoder}, rows)
+        self.tower = replace(self.tower, tokenizer=self.tower.tokenizer.with_words(ids.get(_TEXT, {})))
+
+    @torch.no_grad()
+    def word_states(self, part: str, placeholder: str) -> torch.Tensor:
+        """Return CLIP's states (N, D) at the places of an embedding, in a prompt of it alone, in float32."""
+        states_1LD = self.tower.encode(self._forward(_TEXT), [placeholder], num_chunks=1).states_BLD
+        return states_1LD[0, 1 : 1 + len(self.tower.tokenizer.words[placeholder])].float().clone()
+
+    def add_outputs(self, part: str, placeholder: str, rows_ND: nn.Parameter) -> None:
+        """Replace CLIP's states at the places of an embedding by rows (N, D)."""
+        extended(self.tower.encoder).add_outputs(self.tower.tokenizer.words[placeholder], rows_ND)
+
+
+def cosine_process(scheduler: Mapping[str, Any]) -> DDPMProcess:
+    """Return the noise process of a scheduler's config, `DDPMWuerstchenScheduler`'s."""
+    scaler, offset = float(scheduler.get("scaler", 1.0)), float(scheduler.get("s", 0.008))
+    return DDPMProcess(cosine_cumulative_alphas(scaler=scaler, offset=offset))
