@@ -85,6 +85,8 @@ class ModelClass:
     `longest_side` returns the longest side of latents for which a denoiser has positions, from its config; without it
     there is no limit.
 
+    `channels_key` is the key in a denoiser's config that holds the channels of its input.
+
     `work` is the computation for each weight relative to a UNet of SD XL, for comparing step times: 3.5 for a
     transformer over all tokens of patches of 2 x 2 (two operations for each of 4,096 tokens at 1024 px, against 2,335).
     """
@@ -107,12 +109,17 @@ class ModelClass:
     overflows_in_float16: bool = False
     is_large: bool = False
     longest_side: Callable[[Mapping[str, Any]], int] | None = None
+    channels_key: str = "in_channels"
     work: float = 1.0
 
     @property
     def layers_elsewhere(self) -> str:
         """The preset of layers that other trainers of the model have by default."""
         return self.usual_layers or ("blocks" if "blocks" in self.layers else "attention_mlp")
+
+    def channels_in(self, config: Mapping[str, Any]) -> int:
+        """Return the channels of a denoiser's input, from its config."""
+        return int(config[self.channels_key])
 
     def own_config(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the config of the class from one in a file, which may be the config of the larger model."""

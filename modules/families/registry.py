@@ -24,6 +24,7 @@ from modules.families.sd3.spec import SD3
 from modules.families.sdxl.spec import SDXL
 from modules.families.spec import FamilySpec, Role
 from modules.families.stable_cascade.spec import STABLE_CASCADE
+from modules.families.wuerstchen.spec import WUERSTCHEN
 from modules.families.z_image.spec import Z_IMAGE
 from modules.system.errors import DarkroomError
 from modules.system.factories import load_factory
@@ -50,6 +51,7 @@ _FAMILIES: dict[str, FamilySpec] = {
     LUMINA2.name: LUMINA2,
     ERNIE_IMAGE.name: ERNIE_IMAGE,
     STABLE_CASCADE.name: STABLE_CASCADE,
+    WUERSTCHEN.name: WUERSTCHEN,
 }
 
 FAMILIES: Mapping[str, FamilySpec] = _FAMILIES

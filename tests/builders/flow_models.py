@@ -1,6 +1,6 @@
 """The tiny transformers, one line each: every test of what such families share runs on all of them.
 
-All but PixArt and Stable Cascade, which predict noise, are flow models; `FlowModel.is_flow` states it.
+All but PixArt, Stable Cascade and Wuerstchen, which predict noise, are flow models; `FlowModel.is_flow` states it.
 
 A new family adds its line here and a `FlowModel` to its builder, and records the states of its text encoders with
 `python -m tests.parity.test_flow_shapes`. `tests/conftest.py` makes a fixture of each name: the folder of the model,
@@ -40,6 +40,7 @@ FLOW_MODELS: Mapping[str, str] = {
     "tiny_lumina2": "tests.builders.lumina2:TINY",
     "tiny_ernie_image": "tests.builders.ernie_image:TINY",
     "tiny_stable_cascade": "tests.builders.stable_cascade:TINY",
+    "tiny_wuerstchen": "tests.builders.wuerstchen:TINY",
 }
 """The `FlowModel` of each tiny model, as "module:name"."""
 

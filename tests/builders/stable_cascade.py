@@ -66,9 +66,11 @@ def tiny_decoder() -> StableCascadeUNet:
     )
 
 
-def tiny_vqgan() -> PaellaVQModel:
+def tiny_vqgan(*, scale_factor: float = 0.003) -> PaellaVQModel:
     """The VQGAN of factor 4. The latents of a decoder with random weights are large, so that their scale is small."""
-    return PaellaVQModel(bottleneck_blocks=1, embed_dim=16, latent_channels=4, num_vq_embeddings=8, scale_factor=0.003)
+    return PaellaVQModel(
+        bottleneck_blocks=1, embed_dim=16, latent_channels=4, num_vq_embeddings=8, scale_factor=scale_factor
+    )
 
 
 def tiny_clip_with_projection() -> CLIPTextModelWithProjection:
@@ -88,10 +90,10 @@ def tiny_clip_with_projection() -> CLIPTextModelWithProjection:
     return CLIPTextModelWithProjection(config)
 
 
-def tiny_encoder() -> EffNetEncoder:
+def tiny_encoder(*, is_scaled: bool = False) -> EffNetEncoder:
     """An image encoder with one narrow block of each stage, and statistics as after some training."""
     stages = tuple(Stage(s.is_fused, s.expansion, s.stride, 8, 1) for s in STAGES)
-    encoder = EffNetEncoder(stages, 12, 16)
+    encoder = EffNetEncoder(stages, 12, 16, is_scaled=is_scaled)
     for norm in (m for m in encoder.modules() if isinstance(m, nn.BatchNorm2d)):
         assert norm.running_mean is not None
         assert norm.running_var is not None
@@ -109,15 +111,20 @@ def write_cascade_folder(folder: Path) -> Path:
     with torch.random.fork_rng():
         torch.manual_seed(2)
         encoder = tiny_encoder()
-        vqgan = PaellaVQModel.from_pretrained(folder / "vqgan")
-        for name, parameter in vqgan.named_parameters():
-            if name.endswith("gammas"):  # 0 in a new model, so that its blocks would do nothing
-                parameter.data.normal_(std=0.5)
-        vqgan.out_block[0].weight.data *= 0.3  # gray images: most others are clamped
-        vqgan.out_block[0].bias.data.fill_(0.5)
-        vqgan.save_pretrained(folder / "vqgan")
+        enliven_vqgan(folder / "vqgan")
     save_file(encoder.state_dict(), folder / EFFNET_FILE)
     return folder
+
+
+def enliven_vqgan(folder: Path) -> None:
+    """Write a new VQGAN again, so that its blocks do something, and its images are gray: most others are clamped."""
+    vqgan = PaellaVQModel.from_pretrained(folder)
+    for name, parameter in vqgan.named_parameters():
+        if name.endswith("gammas"):
+            parameter.data.normal_(std=0.5)
+    vqgan.out_block[0].weight.data *= 0.3
+    vqgan.out_block[0].bias.data.fill_(0.5)
+    vqgan.save_pretrained(folder)
 
 
 class DdimOfCascade(DDPMWuerstchenScheduler):  # type: ignore[misc]  # diffusers has no types

@@ -63,7 +63,8 @@ def text_states(name: str, folder: Path) -> dict[str, dict[str, list[float]]]:
     with torch.no_grad():
         for prompt in PROMPTS:
             tensors = family.encode_prompts([prompt]).tensors()
-            found[prompt] = {n: [float(t.square().mean()), *t.flatten()[-_SHOWN:].tolist()] for n, t in tensors.items()}
+            floats = {name: tensor.float() for name, tensor in tensors.items()}
+            found[prompt] = {n: [float(t.square().mean()), *t.flatten()[-_SHOWN:].tolist()] for n, t in floats.items()}
     return found
 
 

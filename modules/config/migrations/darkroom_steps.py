@@ -273,7 +273,8 @@ def _with_place_in_mix(note: Problem) -> Problem:
 # paths.
 
 
-_DENOISERS = {"sd": "unet", "sdxl": "unet", "stable_cascade": "prior"}  # all others have a transformer
+# All others have a transformer.
+_DENOISERS = {"sd": "unet", "sdxl": "unet", "stable_cascade": "prior", "wuerstchen": "prior"}
 _TRANSFORMER = "transformer"
 
 

@@ -30,6 +30,7 @@ _MARKS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Lumina or Z-Image model", ("cap_embedder.",)),
     ("Sana model", ("cross_attn.kv_linear.", "attn.qkv.")),
     ("PixArt model", ("t_block.", "cross_attn.")),
+    ("Wuerstchen decoder (stage B)", ("clip_mapper.", "effnet_mappers.")),
     ("Stable Cascade model", ("clip_txt_mapper.",)),
     ("Stable Cascade model", ("channelwise.0.weight",)),
     ("Cosmos model", ("net.x_embedder.",)),

@@ -56,7 +56,7 @@ class TextTower:
         filled = [chunk for chunks in chunked for chunk in chunks + empty * (num_chunks - len(chunks))]
         device = next(self.encoder.parameters()).device
         ids_NL = tensor_on([ids for ids, _ in filled], device, torch.long)  # N = B * chunks, L = 77
-        mask = {"attention_mask": self._up_to_end(ids_NL)} if self.masks_padding else {}
+        mask = {"attention_mask": up_to_end(ids_NL, self.tokenizer.end_id)} if self.masks_padding else {}
         if self.skipped_layers == 0 and self.is_normed:
             output = forward(input_ids=ids_NL, **mask)
             states_NLD = output.last_hidden_state
@@ -94,11 +94,6 @@ class TextTower:
         """Return everything but the encoder's weights that affects how a prompt is encoded."""
         return f"{self.tokenizer.identity()}|skip{self.skipped_layers}{'|weighted' if self.is_weighted else ''}"
 
-    def _up_to_end(self, ids_NL: torch.Tensor) -> torch.Tensor:
-        """Return 1 for the tokens of chunks up to the end token, 0 for the padding."""
-        is_end_NL = (ids_NL == self.tokenizer.end_id).long()
-        return (is_end_NL.cumsum(dim=1) - is_end_NL == 0).long()
-
     def _chunks(self, prompt: str) -> list[tuple[list[int], list[float]]]:
         """Return the chunks of a prompt, each with the weight of every token."""
         if self.is_weighted:
@@ -109,6 +104,12 @@ class TextTower:
     def _text_model(self) -> Any:
         # transformers 5.6 dropped the inner `text_model` of encoders without a projection; older ones still have it.
         return getattr(self.encoder, "text_model", self.encoder)
+
+
+def up_to_end(ids_NL: torch.Tensor, end_id: int) -> torch.Tensor:
+    """Return 1 for the tokens of chunks up to the end token, 0 for the padding."""
+    is_end_NL = (ids_NL == end_id).long()
+    return (is_end_NL.cumsum(dim=1) - is_end_NL == 0).long()
 
 
 def weighted_states(states_NLD: torch.Tensor, weights_NL: torch.Tensor) -> torch.Tensor:

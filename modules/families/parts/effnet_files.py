@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,8 @@ class AutoencoderSource:
     """Where a run's autoencoder is: its class, and the classes of the parts in its decoder's folder, by name there.
 
     `decoder` is that folder, or a repository. `encoder` is a file of the encoder, or the folder or repository with one
-    of `encoder_files`; if it is empty, the decoder's has it.
+    of `encoder_files`; if it is empty, the decoder's has it. `in_base` are the names of the decoder's parts in the
+    folder of a base model, where they differ.
     """
 
     family: str
@@ -41,21 +42,35 @@ class AutoencoderSource:
     decoder: str
     encoder: str
     encoder_files: tuple[str, ...] = (EFFNET_FILE,)
+    in_base: Mapping[str, str] = field(default_factory=dict)
+
+    def name_in(self, folder: Path, part: str) -> str:
+        """Return the name of a part in a folder, of the decoder or of a base model that has all."""
+        other = self.in_base.get(part, part)
+        return other if (folder / other).is_dir() else part
 
 
-def empty_autoencoder(source: AutoencoderSource) -> Any:
-    """Return an autoencoder of the published shape without weights, for a run that neither encodes nor decodes."""
-    module = empty_part(source.kind, published(source.family).shipped_configs()["vae"])
+def autoencoder_of(
+    source: AutoencoderSource, request: LoadRequest[FamilySettings], base: ModelFiles, dtype: torch.dtype
+) -> Any:
+    """Return the autoencoder in a dtype; the folder of `base`, the base model, may have its parts.
+
+    For a run that neither encodes nor decodes it has the published shape, and no weights. Raises DarkroomError where a
+    file is missing, or has the weights of something else.
+    """
+    if "vae" in request.without_weights:
+        module = empty_part(source.kind, published(source.family).shipped_configs()["vae"])
+    else:
+        module = _read(source, request, base, dtype)
     return module.eval().requires_grad_(False)
 
 
-def read_autoencoder(
-    source: AutoencoderSource, request: LoadRequest[FamilySettings], base: ModelFiles, dtype: torch.dtype
-) -> tuple[Any, Path]:
-    """Return the autoencoder and the folder of its decoder; `base` is the base model, whose folder may have both."""
+def _read(source: AutoencoderSource, request: LoadRequest[FamilySettings], base: ModelFiles, dtype: torch.dtype) -> Any:
     folder = _decoder_folder(source, request, base)
     tensors = _encoder_tensors(_encoder_file(source, request, folder))
-    parts = {name: read_part(folder, name, kind, dtype) for name, kind in source.classes.items()}
+    parts = {
+        name: read_part(folder, source.name_in(folder, name), kind, dtype) for name, kind in source.classes.items()
+    }
     try:
         shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
         latent_channels, width, *_ = shapes["mapper.0.weight"]
@@ -70,12 +85,13 @@ def read_autoencoder(
             advice=f"Choose the published file of {label}, or reset its field.",
         ) from error
     module.put_parts(parts)
-    return module.eval().requires_grad_(False), folder
+    return module
 
 
 def _decoder_folder(source: AutoencoderSource, request: LoadRequest[FamilySettings], base: ModelFiles) -> Path:
     """Return the folder of the decoder: the base model's own, if it is there, or that of the settings."""
-    if base.folder is not None and (base.folder / "decoder").is_dir():
+    names = [source.in_base.get(part, part) for part in source.classes]
+    if base.folder is not None and all((base.folder / name).is_dir() for name in names):
         return base.folder
     try:
         return _located(request, source.decoder, tuple(source.classes), source.encoder_files)

@@ -107,7 +107,7 @@ def _cast(module: Any, dtype: torch.dtype, is_read_later: Callable[[str], bool])
 
 def require_known_denoiser(files: ModelFiles, spec: FamilySpec) -> None:
     """Raise DarkroomError where the denoiser has the inputs of no supported variant of the family."""
-    channels = int(files.parts[spec.denoiser.name].config.in_channels)
+    channels = spec.denoiser.model.channels_in(files.parts[spec.denoiser.name].config)
     if not variant_of(spec, channels):
         known = " or ".join(str(spec.latents.in_channels(more)) for more in (0, *sorted(spec.variants.values())))
         raise DarkroomError(

@@ -65,7 +65,7 @@ class LatentModel(ABC, Generic[Process]):
     @property
     def variant(self) -> str:
         """The model variant, by the input channels of the denoiser."""
-        return variant_of(self.spec, int(self.denoiser.config.in_channels))
+        return variant_of(self.spec, self.spec.denoiser.model.channels_in(self.denoiser.config))
 
     def set_memory(self, memory: Mapping[str, PartMemory], *, train_device: Device, temp_device: Device) -> None:
         """Set up the checkpointed forward of every part."""

@@ -7,6 +7,7 @@ as kohya's trainers write it for the model. Names of text layers contain "text_m
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from modules.families.parts.single_file.sizes import configs_to_bring
@@ -16,7 +17,7 @@ from modules.families.parts.unet_clip_file.unet import unet_layers
 from modules.families.published import Configs, TargetsOf
 from modules.families.registry import FAMILIES, files_of, published
 from modules.families.spec import LoraNaming
-from modules.formats.adapter_targets import AdapterTarget, AdapterTargets
+from modules.formats.adapter_targets import AdapterTarget, AdapterTargets, name_of
 
 Shape = tuple[int, ...]
 Config = Mapping[str, Any]
@@ -65,6 +66,16 @@ def clip_targets(part: str, config: Config, prefix: str, *, has_projection: bool
     for path, shape in text_shapes(config, has_projection=has_projection).items():
         bare = path.removeprefix(TEXT_PREFIX)
         yield AdapterTarget(part, path, shape, {"text": path, "bare text": bare}, prefix, "text")
+
+
+def with_clip_g_alone(targets: AdapterTargets) -> AdapterTargets:
+    """Return the layers of a model whose only text encoder is OpenCLIP's bigG: ComfyUI's names of it, clip_g, are
+    those of the second one in other models.
+    """
+    part_of_clip_g, _ = name_of("text_encoders.clip_g.")
+    of_text = {path: found for (part, path), found in targets.by_name.items() if part == "text_encoder"}
+    of_clip_g = {(part_of_clip_g, path): found for path, found in of_text.items()}
+    return replace(targets, by_name={**targets.by_name, **of_clip_g})
 
 
 def kohya_naming(model: str, configs: Configs) -> Callable[[str, str], str]:
@@ -116,8 +127,8 @@ def naming_of(model: str, parts: Mapping[str, Any], *, prediction: str, version:
     """
     record = published(model)
     configs = {name: _config(module) for name, module in parts.items()}
-    denoiser = configs[FAMILIES[record.family].denoiser.name]
-    variant = files_of(record.family).variants.get(int(denoiser["in_channels"]), "")
+    denoiser = FAMILIES[record.family].denoiser
+    variant = files_of(record.family).variants.get(denoiser.model.channels_in(configs[denoiser.name]), "")
     return LoraNaming(
         kohya_naming(model, configs),
         peft_name,

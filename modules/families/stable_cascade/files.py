@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from modules.families.kinds.file_kind import FileKind
-from modules.families.parts.lora_names import clip_targets
+from modules.families.parts.lora_names import clip_targets, with_clip_g_alone
 from modules.families.parts.single_file.detect import denoiser_kind
 from modules.families.parts.single_file.record import SingleFile
 from modules.families.published import Configs, FamilyFiles, PublishedModel
-from modules.families.stable_cascade.unet_file import PRIOR_FILE, prior_targets
-from modules.formats.adapter_targets import AdapterTargets, name_of
+from modules.families.stable_cascade.unet_file import LAYERS, PRIOR_FILE
+from modules.formats.adapter_targets import AdapterTargets
 from modules.formats.checkpoint_header import CheckpointHeader
 from modules.formats.program_table import RAW_PEFT, SGM_NAMES, UNMEASURED, Row, none
 
@@ -32,12 +31,7 @@ _NAMING_ROWS: Mapping[str, Row] = dict.fromkeys(
 
 def _targets(configs: Configs) -> AdapterTargets:
     text = clip_targets("text_encoder", configs["text_encoder"], "lora_prior_te_", has_projection=True)
-    targets = AdapterTargets.of((*prior_targets(configs["prior"]), *text))
-    # clip_g in ComfyUI's names, elsewhere the second text encoder, is the only one here.
-    part_of_clip_g, _ = name_of("text_encoders.clip_g.")
-    of_text = {path: found for (part, path), found in targets.by_name.items() if part == "text_encoder"}
-    of_clip_g = {(part_of_clip_g, path): found for path, found in of_text.items()}
-    return replace(targets, by_name={**targets.by_name, **of_clip_g})
+    return with_clip_g_alone(AdapterTargets.of((*LAYERS.targets(configs["prior"]), *text)))
 
 
 _MODEL = PublishedModel(

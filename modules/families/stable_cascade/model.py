@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from diffusers.pipelines.deprecated.wuerstchen.modeling_paella_vq_model import PaellaVQModel
@@ -14,7 +13,7 @@ from modules.data.inputs import NO_INPUTS
 from modules.families.parts.clip_text import TextTower
 from modules.families.parts.clip_tokens import load_clip_tokenizer
 from modules.families.parts.conditioning import PooledConditioning
-from modules.families.parts.effnet_files import AutoencoderSource, empty_autoencoder, read_autoencoder
+from modules.families.parts.effnet_files import AutoencoderSource, autoencoder_of
 from modules.families.parts.effnet_model import EffNetModel, cosine_process
 from modules.families.parts.lora_names import naming_of
 from modules.families.parts.read_model import read_model
@@ -85,16 +84,11 @@ def load(request: LoadRequest[StableCascadeSettings]) -> StableCascade:
         settings.decoder,
         settings.effnet_encoder.strip(),
     )
-    autoencoder: Any
-    if "vae" in request.without_weights:
-        autoencoder = empty_autoencoder(source)
-    else:
-        autoencoder, _ = read_autoencoder(source, request, files, _dtype_of(request))
     process = cosine_process(files.scheduler)
     tokenizer = load_clip_tokenizer(files.tokenizers.get(_TEXT))
     return StableCascade(
         spec=spec,
-        modules={**files.parts, "vae": autoencoder},
+        modules={**files.parts, "vae": autoencoder_of(source, request, files, _dtype_of(request))},
         process=process,
         scheduler={**files.scheduler, "timestep_spacing": "trailing"},
         folder=files.folder,

@@ -1,25 +1,10 @@
-"""How files contain the prior: diffusers' names, and those of the published single files.
-
-They differ in the attention: queries, keys and values are one matrix there (PyTorch's `MultiheadAttention`).
-"""
+"""The layers of Stable Cascade's prior, and how files contain it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import partial
-from typing import Any
+from collections.abc import Iterator
 
-from modules.families.parts.single_file.detect import DENOISER_PREFIX, prefixed_names
-from modules.families.parts.single_file.record import DenoiserFile, PartLayout
-from modules.families.parts.single_file.slots import Slot, fused_slots, limited
-from modules.formats.adapter_targets import AdapterTarget
-
-Config = Mapping[str, Any]
-PREFIX = "lora_prior_unet_"
-"""OneTrainer's beginning of the names of layers, which ComfyUI reads."""
-_PART = "prior"
-_EXPANSION = 4
-_QKV = ("to_q", "to_k", "to_v")
+from modules.families.parts.prior_file import Config, PriorLayers, residual_layers
 
 
 def prior_layers(config: Config) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -64,10 +49,7 @@ def _block_layers(
     block: str, channel: int, kind: str, skipped: int, config: Config
 ) -> Iterator[tuple[str, tuple[int, ...]]]:
     if "Res" in kind:
-        side = int(config["kernel_size"])
-        yield f"{block}.depthwise", (channel, 1, side, side)
-        yield f"{block}.channelwise.0", (_EXPANSION * channel, channel + skipped)
-        yield f"{block}.channelwise.4", (channel, _EXPANSION * channel)
+        yield from residual_layers(block, channel, skipped, int(config["kernel_size"]))
     elif "Timestep" in kind:
         for name in ("mapper", *(f"mapper_{name}" for name in config["timestep_conditioning_type"])):
             yield f"{block}.{name}", (2 * channel, int(config["timestep_ratio_embedding_dim"]))
@@ -76,50 +58,10 @@ def _block_layers(
         yield f"{block}.kv_mapper.1", (channel, int(config["conditioning_dim"]))
 
 
-def _original(path: str) -> str:
-    return path.replace(".attention.to_out.0", ".attention.attn.out_proj")
+def _residual_blocks(config: Config) -> Iterator[str]:
+    yield from (block for block, _, kind, _ in _blocks(config) if "Res" in kind)
 
 
-def _slots(config: Config) -> Iterator[Slot]:
-    for path, _ in prior_layers(config):
-        for end in ("weight", "bias"):
-            yield Slot(f"{path}.{end}", f"{_original(path)}.{end}")
-    for block, _, kind, _ in _blocks(config):
-        if "Res" in kind:
-            for name in ("gamma", "beta"):
-                yield Slot(f"{block}.channelwise.2.{name}", f"{block}.channelwise.2.{name}")
-    for path, _ in attention_blocks(config):
-        for end in ("weight", "bias"):
-            yield from fused_slots([f"{path}.{name}.{end}" for name in _QKV], f"{path}.attn.in_proj_{end}")
-
-
-def prior_targets(config: Config) -> Iterator[AdapterTarget]:
-    """Yield the layers that adapter files can change.
-
-    The projections have names of their own in the original layout, too: ComfyUI divides the matrix. Raises ValueError
-    for more layers than any model has.
-    """
-    for path, shape in limited(prior_layers(config)):
-        if not path.endswith(".depthwise"):  # no adapter is for convolutions within groups
-            yield _target(path, _original(path), shape)
-    for path, width in limited(attention_blocks(config)):
-        for name in _QKV:
-            yield _target(f"{path}.{name}", f"{path}.attn.{name}", (width, width))
-
-
-def _target(path: str, original: str, shape: tuple[int, ...]) -> AdapterTarget:
-    return AdapterTarget(_PART, path, shape, {"diffusers": path, "original": original}, PREFIX, "original")
-
-
-def _layout(config: Config) -> PartLayout:
-    return PartLayout(_PART, DENOISER_PREFIX, tuple(limited(_slots(config))))
-
-
-PRIOR_FILE = DenoiserFile(
-    layout=_layout,
-    original_names=partial(prefixed_names, mark="clip_txt_pooled_mapper."),
-    marks=(".clip_txt_mapper.",),
-    # Only attention has other names there, which is the third of three blocks in the models of both sizes.
-    diffusers_marks=("down_blocks.0.2.attention.to_q.",),
-    diffusers_prefixes=(f"{_PART}.", DENOISER_PREFIX, "diffusion_model."),
-)
+LAYERS = PriorLayers(prior_layers, attention_blocks, _residual_blocks)
+# The third of three blocks in the models of both sizes is attention.
+PRIOR_FILE = LAYERS.denoiser_file("clip_txt_mapper.", attention="down_blocks.0.2.attention")

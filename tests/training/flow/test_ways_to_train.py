@@ -126,5 +126,5 @@ def test_alignprop_raises_the_reward(config: Config, tiny: FlowModel) -> None:
     before, after = (m.followed for m in run(followed).of(RewardMeasured))
     assert before is not None
     assert after is not None
-    least = 0.0005 if tiny.places else 0.005  # the random decoder of Stable Cascade gives nearly equal images
+    least = 0.0002 if tiny.places else 0.005  # the random decoder of a prior gives nearly equal images
     assert after > before + least

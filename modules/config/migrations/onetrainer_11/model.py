@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from modules.adapters.registry import ADAPTERS, DEFAULT_ADAPTER
@@ -48,6 +49,7 @@ _MODELS: Mapping[str, tuple[str, str]] = {
     "SANA": ("sana", "text_to_image"),
     "ERNIE": ("ernie_image", "text_to_image"),
     "STABLE_CASCADE_1": ("stable_cascade", "text_to_image"),
+    "WUERSTCHEN_2": ("wuerstchen", "text_to_image"),
     "HI_DREAM_FULL": ("hidream", "text_to_image"),
 }
 _KLEIN = "klein"
@@ -210,10 +212,10 @@ _PARTS = ("unet", "transformer", "prior", "text_encoder", "text_encoder_2", "tex
 _TRANSFORMER, _PRIOR = "transformer", "prior"
 # Their files of Stable Diffusion only name these.
 _LATER = (_TRANSFORMER, _PRIOR, "text_encoder_3", "text_encoder_4")
-_CASCADE = "stable_cascade"
-_PUBLISHED = (
-    "huggingface.co/stabilityai/stable-cascade/"  # the published file of the encoder is in the decoder's folder
-)
+_WUERSTCHEN = "wuerstchen"
+_CASCADES = ("stable_cascade", _WUERSTCHEN)
+# The published files of their encoders: that of Stable Cascade is in the decoder's folder, the other is the default.
+_PUBLISHED = re.compile(r"huggingface\.co/(stabilityai/stable-cascade|dome272/wuerstchen)/|^dome272/wuerstchen\b")
 _DROPOUTS = {
     "text_encoder": "data.caption_dropout",
     "text_encoder_2": "data.caption_dropout_2",
@@ -228,13 +230,13 @@ def parts_of(rest: Tree, result: Tree, notes: Notes, steps_per_update: int) -> N
     parts = [part.name for part in FAMILIES[family_of(result)].parts]
     for name in _PARTS:
         if name in parts or (name in rest and name not in _LATER):
-            source = "decoder" if name == "vae" and family_of(result) == _CASCADE else name
+            source = "decoder" if name == "vae" and family_of(result) in _CASCADES else name
             given = pop_object(rest, source, notes, f"parts.{name}")
             if name == "vae" and result.get("training", {}).get("trains") == "vae":
                 given.pop("train", None)  # FINE_TUNE_VAE trains it whatever this is: the VAE has no such switch there
             put(result, f"parts.{name}", _part(name, given, result, notes, steps_per_update))
             put_back(rest, source, given)
-    if family_of(result) == _CASCADE:
+    if family_of(result) in _CASCADES:
         _encoder_of_cascade(rest, result, notes)
     _further_caption_dropout(result)
     _quantization(rest, result, notes)
@@ -270,7 +272,7 @@ def _part(name: str, given: Tree, result: Tree, notes: Notes, steps_per_update: 
 
 def _vae(given: Tree, part: Tree, result: Tree) -> None:
     """Convert the place of the VAE, or of the decoder in its stead, which neither program trains."""
-    if family_of(result) != _CASCADE:
+    if family_of(result) not in _CASCADES:
         move(given, result, "model_name", "model.vae_file")
         return
     for key in ("train", "learning_rate", "stop_after", "train_embedding"):
@@ -281,7 +283,7 @@ def _vae(given: Tree, part: Tree, result: Tree) -> None:
 def _encoder_of_cascade(rest: Tree, result: Tree, notes: Notes) -> None:
     """Convert the place of the image encoder; its dtype is the decoder's here, as both are one part."""
     given = pop_object(rest, "effnet_encoder", notes, "model.family")
-    if _PUBLISHED in str(given.get("model_name", "")):
+    if _PUBLISHED.search(str(given.get("model_name", ""))):
         del given["model_name"]
     _place(given, result, "effnet_encoder")
     put_back(rest, "effnet_encoder", given)

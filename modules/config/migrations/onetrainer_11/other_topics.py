@@ -10,7 +10,7 @@ from modules.system.problem import DEFAULT_USED, Problem, shown
 
 # OneTrainer's resolution, cache and mask settings.
 
-_SIZE_STEPS_PX = {"sd": 8, "stable_cascade": 128}
+_SIZE_STEPS_PX = {"sd": 8, "stable_cascade": 128, "wuerstchen": 128}
 _USUAL_SIZE_STEP_PX = 64  # of all other families
 _UNMASKED_PROBABILITY = 0.1  # OneTrainer's default
 _OF_DATA = {

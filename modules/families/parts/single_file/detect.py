@@ -15,7 +15,7 @@ from modules.system.problem import with_article
 DENOISER_PREFIX = "model.diffusion_model."
 """The prefixes of a denoiser's tensors in the files of ComfyUI and LDM."""
 
-_PREFIXES = (DENOISER_PREFIX, "diffusion_model.", "net.", "")
+_PREFIXES = (DENOISER_PREFIX, "diffusion_model.", "net.", "ema_state_dict.", "")
 _OTHER_PARTS = ("vae.", "first_stage_model.", "text_encoders.", "cond_stage_model.", "conditioner.")
 
 

@@ -1,0 +1,92 @@
+"""The image encoder and the decoder of Wuerstchen as one autoencoder: EfficientNet, stage B with its CLIP, stage A."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import wraps
+from typing import Any
+
+import torch
+from diffusers.configuration_utils import register_to_config
+from diffusers.pipelines.deprecated.wuerstchen import modeling_wuerstchen_diffnext
+from diffusers.pipelines.deprecated.wuerstchen.modeling_paella_vq_model import PaellaVQModel
+from torch import nn
+from transformers import CLIPTextConfig, CLIPTextModel
+
+from modules.families.parts.clip_text import up_to_end
+from modules.families.parts.efficient_net import WIDTH, EffNetEncoder, own_stages
+from modules.families.parts.effnet_autoencoder import EffNetAutoencoder, effnet_passes, without_dropout
+from modules.families.spec import FamilySpec
+from modules.memory.trace import TracedPass
+
+_END_ID = 49407  # of CLIP's vocabulary
+_TOKENS = 77
+
+
+class WuerstchenDiffNeXt(modeling_wuerstchen_diffnext.WuerstchenDiffNeXt):  # type: ignore[misc]  # diffusers has no types
+    """diffusers' stage B, which embeds the time in float32 whatever its dtype, and has no dropout."""
+
+    # diffusers reads the names of the config in the signature.
+    @wraps(modeling_wuerstchen_diffnext.WuerstchenDiffNeXt.__init__)  # type: ignore[misc]  # diffusers has no types
+    def __init__(self, *values: Any, **named: Any) -> None:
+        super().__init__(*values, **named)
+        without_dropout(self)
+
+    def gen_r_embedding(self, r: torch.Tensor, max_positions: int = 10000) -> torch.Tensor:
+        """Return the embedding (B, D) of times in [0, 1], in the dtype of the weights."""
+        embedding: torch.Tensor = super().gen_r_embedding(r.float(), max_positions)
+        return embedding.to(next(self.parameters()).dtype)
+
+
+class WuerstchenAutoencoder(EffNetAutoencoder):
+    """The parts that encode images and decode latents; stage B reads the prompts with a CLIP of its own.
+
+    Latents are the encoder's output plus 1, divided by 42: diffusers' pipeline names these two `latent_std` and
+    `latent_mean`.
+    """
+
+    scale, shift = 42.0, 1.0
+
+    @register_to_config  # type: ignore[untyped-decorator]  # diffusers has no types
+    def __init__(
+        self,
+        decoder: Mapping[str, Any],
+        vqgan: Mapping[str, Any],
+        text_encoder: Mapping[str, Any],
+        stages: Sequence[Sequence[int]] = (),
+        width: int = WIDTH,
+        latent_channels: int = 16,
+        num_steps: int = 12,
+    ) -> None:
+        """`decoder`, `vqgan` and `text_encoder` are the configs of the three; `stages`, each as the values of a
+        `Stage`, are those of an encoder that is not EfficientNetV2-S. Decoding takes `num_steps`.
+        """
+        super().__init__()
+        self.effnet = EffNetEncoder(own_stages(stages), width, latent_channels, is_scaled=True)
+        self.stage_b = WuerstchenDiffNeXt.from_config(dict(decoder))
+        self.stage_a = PaellaVQModel.from_config(dict(vqgan))
+        self.clip = CLIPTextModel(CLIPTextConfig(**text_encoder))
+
+    def put_parts(self, parts: Mapping[str, nn.Module]) -> None:
+        """Put the parts of the decoder's folder, by name there, in the places of those without weights."""
+        super().put_parts(parts)
+        self.clip = parts["text_encoder"]
+
+    def encode_text(self, text: torch.Tensor) -> torch.Tensor:
+        """Return the states (B, 77, D) of token ids (B, 77)."""
+        tokens_BL = text.long()
+        output = self.clip(input_ids=tokens_BL, attention_mask=up_to_end(tokens_BL, _END_ID))
+        states_BLD: torch.Tensor = output.last_hidden_state
+        return states_BLD
+
+    def denoise(
+        self, states_BCHW: torch.Tensor, time_B: torch.Tensor, encoded_BCHW: torch.Tensor, text: torch.Tensor
+    ) -> torch.Tensor:
+        """Return the noise that stage B predicts at times in [0, 1]; `text` are states (B, 77, D)."""
+        noise_BCHW: torch.Tensor = self.stage_b(states_BCHW, time_B, effnet=encoded_BCHW, clip=text)
+        return noise_BCHW
+
+
+def autoencoder_passes(autoencoder: Any, spec: FamilySpec) -> Mapping[str, TracedPass]:
+    """Return the passes of encoding and decoding."""
+    return effnet_passes(autoencoder, spec, (_TOKENS, autoencoder.clip.config.hidden_size))

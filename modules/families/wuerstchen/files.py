@@ -1,0 +1,77 @@
+"""The files of Wuerstchen 2: folders of the prior, the names of layers in LoRA files, files of the prior alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from modules.families.kinds.file_kind import FileKind
+from modules.families.parts.lora_names import clip_targets, with_clip_g_alone
+from modules.families.parts.single_file.detect import denoiser_kind
+from modules.families.parts.single_file.record import SingleFile
+from modules.families.published import Configs, FamilyFiles, PublishedModel
+from modules.families.wuerstchen.prior_file import LAYERS, PRIOR_FILE
+from modules.formats.adapter_targets import AdapterTargets
+from modules.formats.checkpoint_header import CheckpointHeader
+from modules.formats.program_table import ALL, PROGRAMS, RAW_PEFT, SGM_NAMES, Row, none
+
+_OTHERS: Row = {
+    **dict.fromkeys(PROGRAMS, none("does not support this model")),
+    "diffusers": none("its pipeline of Wuerstchen knows PEFT's names alone"),
+}
+_PEFT: Row = {**_OTHERS, "diffusers": ALL}
+_NAMING_ROWS: Mapping[str, Row] = {
+    **dict.fromkeys(
+        (
+            *(RAW_PEFT, SGM_NAMES, "kohya, diffusers names", "kohya, text", "kohya, SGM and diffusers names"),
+            *("ComfyUI, original names", "ComfyUI, diffusers names", "ComfyUI, text"),
+        ),
+        _OTHERS,
+    ),
+    **dict.fromkeys(("PEFT, denoiser", "PEFT, text"), _PEFT),
+}
+
+
+def _targets(configs: Configs) -> AdapterTargets:
+    text = clip_targets("text_encoder", configs["text_encoder"], "lora_prior_te_")
+    return with_clip_g_alone(AdapterTargets.of((*LAYERS.targets(configs["prior"]), *text)))
+
+
+_MODEL = PublishedModel(
+    name="wuerstchen",
+    label="Wuerstchen 2",
+    family="wuerstchen",
+    architecture="wuerstchen-v2-prior",
+    kohya_version="wuerstchen_2",
+    implementation="https://github.com/dome272/Wuerstchen",
+    adapter_targets=_targets,
+    configs=Path(__file__).parent / "configs" / "wuerstchen",
+    comfy_encoders={"text_encoder": "clip_g"},
+    pipelines={"": "WuerstchenPriorPipeline"},
+    index={"latent_mean": 42.0, "latent_std": 1.0, "resolution_multiple": 42.67},
+    single_file=SingleFile(
+        parts=lambda configs: (PRIOR_FILE.layout(configs["prior"]),),
+        original_names=PRIOR_FILE.original_names,
+        shaping={"prior": ("c_in", "c", "c_cond", "c_r", "depth", "nhead")},
+    ),
+    embedding_tensors=("clip_g",),
+    without_embeddings={"diffusers": "its pipelines of Wuerstchen load no embeddings"},
+    programs=("diffusers",),
+    naming_rows=_NAMING_ROWS,
+    weight_bytes=4,
+)
+
+
+def _checkpoint(header: CheckpointHeader) -> FileKind | None:
+    return denoiser_kind(header, _MODEL, "prior", PRIOR_FILE, "epsilon")
+
+
+FILES = FamilyFiles(
+    models=(_MODEL,),
+    pipelines={"WuerstchenPriorPipeline": ""},
+    folder_model=lambda facts: _MODEL.name,
+    checkpoint=_checkpoint,
+    denoiser_file=PRIOR_FILE,
+    lora_words=(("wuerstchen", _MODEL.name),),
+    repository_model=lambda name: _MODEL.name,
+)

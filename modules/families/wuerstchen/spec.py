@@ -1,0 +1,65 @@
+"""Wuerstchen 2 (Pernias et al. 2023): a prior of 1 billion weights over the embeddings of an EfficientNet.
+
+The prior (stage C) and its CLIP are trained. What encodes images for it and decodes its latents (stages B and A) is one
+frozen part here, an autoencoder whose files are elsewhere (`settings.py`): an image of 128 px has latents of 3 x 3.
+
+Its noise process is Stable Cascade's, which followed: the cosine schedule, at a thousand of its times.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+from modules.families.model_class import ModelClass
+from modules.families.parts.part_classes import CLIP_TEXT, clip_prompts
+from modules.families.spec import FamilySpec, LatentSpec, PartSpec
+from modules.families.wuerstchen.settings import DECODER, WuerstchenSettings
+from modules.settings.layer_filter import LayerFilter
+
+_HOME = "modules.families.wuerstchen"
+_LAYERS = "diffusers.pipelines.deprecated.wuerstchen.modeling_wuerstchen_common"
+_STAGE_B = "diffusers.pipelines.deprecated.wuerstchen.modeling_wuerstchen_diffnext"
+_BLOCK = r"^blocks\.\d+\."
+
+PRIOR = ModelClass(
+    f"{_HOME}.prior:WuerstchenPrior",
+    (f"{_LAYERS}:AttnBlock",),
+    f"{_HOME}.traced_passes:prior_passes",
+    (f"{_LAYERS}:ResBlock",),
+    layers={
+        "attention_mlp": LayerFilter((rf"{_BLOCK}(attention|kv_mapper|channelwise)\.",), is_regex=True),
+        "attention": LayerFilter((rf"{_BLOCK}(attention|kv_mapper)\.",), is_regex=True),
+        "blocks": LayerFilter((_BLOCK,), is_regex=True),
+    },
+    # The embeddings of latents, text and time, and the output: small, and sensitive.
+    never_quantized=frozenset({"projection", "cond_mapper", "mapper", "out"}),
+    library="diffusers",
+    channels_key="c_in",
+)
+AUTOENCODER = ModelClass(
+    f"{_HOME}.autoencoder:WuerstchenAutoencoder",
+    (f"{_LAYERS}:AttnBlock",),
+    f"{_HOME}.autoencoder:autoencoder_passes",
+    (f"{_STAGE_B}:ResBlockStageB",),
+    library="diffusers",
+)
+WUERSTCHEN = FamilySpec(
+    name="wuerstchen",
+    label="Wuerstchen 2",
+    settings=WuerstchenSettings,
+    parts=(
+        PartSpec("prior", "Prior (stage C)", "denoiser", PRIOR),
+        PartSpec("text_encoder", "Text encoder (OpenCLIP bigG)", "text_encoder", CLIP_TEXT),
+        PartSpec("vae", "Image encoder and decoder", "vae", AUTOENCODER, trainable=False, published_in=(DECODER,)),
+    ),
+    factory=f"{_HOME}.model:load",
+    default_resolution_px=1024,
+    size_step_px=128,
+    latents=LatentSpec(channels=16, factor=Fraction(128, 3)),
+    text=replace(clip_prompts(text_encoder="clip_g"), truncates=True),
+    files=f"{_HOME}.files:FILES",
+    pipelines=("WuerstchenPriorPipeline",),
+    sample_guidance=4.0,
+    released="2023-09",
+)
