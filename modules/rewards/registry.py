@@ -153,11 +153,12 @@ IMAGE_REWARD = RewardSpec(
 USER_CODE = RewardSpec(
     "user_code",
     "Custom function",
-    "A function in your own Python file. It runs as a program with your permissions, and only if you approved the "
-    "file. It takes images (B, 3, H, W) in [0, 1] and prompts, and returns a tensor with one number per image. With "
+    "A function in your own Python file. It runs as a program with your permissions, in a process of its own, and "
+    "only if you approved the file. It takes images (B, 3, H, W) in [0, 1] and prompts, and returns a tensor with one "
+    "number per image. With "
     "`name.is_differentiable = False` below it, it may use any library and return a list, with None for an image "
     "without a score; methods that need the gradient of the reward refuse it.",
-    "modules.rewards.models.user_code:make_user_code",
+    "modules.rewards.models.user_process:make_user_code",
     "depends on the function",
     checks={"file": split_reference},
     own_settings=frozenset({"timeout_seconds"}),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Collection
 from pathlib import Path
 
 from modules.system.atomic import atomic_file
@@ -58,6 +59,14 @@ def refusal_of(file: Path, function: str) -> DarkroomError:
         f"The reward {function} of {file} is not approved. It would run as a program with your permissions.",
         advice="Read the file. If you trust it, approve it in the window, or start with --allow-code.",
     )
+
+
+def approved_code(file: Path, function: str, approved: Collection[str]) -> bytes:
+    """Return the bytes of a file if their hash is approved. Raises DarkroomError if not, or if it cannot be read."""
+    code = read_code(file)
+    if hash_of_code(code) not in approved:
+        raise refusal_of(file, function)
+    return code
 
 
 def approved_hashes(file: Path | None = None) -> frozenset[str]:

@@ -33,7 +33,7 @@ from modules.rewards.problems import problems_of_rewards
 from modules.rewards.protocol import RewardContext, files_of
 from modules.rewards.registry import REWARDS, hold_out_labels, reward_labels
 from modules.rewards.settings import Scorer, held_out_scorer, trained_scorers, wanted_files
-from modules.rewards.user_code_file import hash_of, split_reference
+from modules.rewards.user_code_file import approved_code, hash_of, split_reference
 from modules.sampling.step_selection import Truncation, truncation_of
 from modules.settings.edit import set_path
 from modules.system.devices import CPU
@@ -357,16 +357,16 @@ def test_code_runs_only_where_that_very_file_was_approved(tmp_path: Path) -> Non
     file = written(tmp_path, f"from pathlib import Path\nPath({str(tmp_path / 'was run')!r}).touch()\n{CODE}")
     assert hash_of(file) == hashlib.sha256(file.read_bytes()).hexdigest()
     with pytest.raises(DarkroomError, match="not approved") as caught:
-        load_user_reward(file, "score", {hashlib.sha256(CODE.encode()).hexdigest()})
+        approved_code(file, "score", {hashlib.sha256(CODE.encode()).hexdigest()})
     assert "--allow-code" in caught.value.advice
     assert not (tmp_path / "was run").exists()
     approved = {hash_of(file)}
-    reward = load_user_reward(file, "score", approved)
+    reward = load_user_reward(approved_code(file, "score", approved), file, "score")
     assert (tmp_path / "was run").exists()
     torch.testing.assert_close(reward(IMAGES, PROMPTS), IMAGES.flatten(1).mean(1) + 1)
     file.write_text(file.read_text() + "\n# changed\n")
     with pytest.raises(DarkroomError, match="not approved"):
-        load_user_reward(file, "score", approved)
+        approved_code(file, "score", approved)
 
 
 def test_preflight_requires_the_approval_and_warns_where_it_exists(tmp_path: Path) -> None:
@@ -407,7 +407,7 @@ def test_a_reference_may_contain_a_drive(tmp_path: Path) -> None:
 def test_errors_in_user_code_are_reported(tmp_path: Path, code: str, words: str) -> None:
     file = written(tmp_path, code)
     with pytest.raises(DarkroomError, match=words):
-        load_user_reward(file, "score", {hash_of(file)})(IMAGES.clone().requires_grad_(), PROMPTS)
+        load_user_reward(file.read_bytes(), file, "score")(IMAGES.clone().requires_grad_(), PROMPTS)
 
 
 BLIND = "\n\nscore.is_differentiable = False\n"
@@ -428,7 +428,7 @@ BLIND = "\n\nscore.is_differentiable = False\n"
 )
 def test_a_function_without_gradient_may_return_lists_and_miss_scores(tmp_path: Path, body: str) -> None:
     file = written(tmp_path, f"def score(images, prompts):\n    {body}{BLIND}")
-    mine = load_user_reward(file, "score", {hash_of(file)})
+    mine = load_user_reward(file.read_bytes(), file, "score")
     composite = CompositeReward((RewardModel("mine", mine, 2.0), RewardModel("light", Says((1.0, 2.0, NAN)), 1.0)))
     scores = composite(IMAGES.clone().requires_grad_(), tuple(PROMPTS))
     assert scores.by_name["mine"].isnan().tolist() == [False, True, True]
@@ -451,7 +451,7 @@ def test_a_function_without_gradient_may_return_lists_and_miss_scores(tmp_path: 
 def test_errors_of_a_function_without_gradient_are_reported(tmp_path: Path, code: str, words: str) -> None:
     file = written(tmp_path, f"def score(images, prompts):\n    {code}{BLIND}")
     with pytest.raises(DarkroomError, match=words):
-        load_user_reward(file, "score", {hash_of(file)})(IMAGES, PROMPTS)
+        load_user_reward(file.read_bytes(), file, "score")(IMAGES, PROMPTS)
 
 
 def test_code_may_contain_dataclasses(tmp_path: Path) -> None:
@@ -462,7 +462,7 @@ def test_code_may_contain_dataclasses(tmp_path: Path) -> None:
         "    return images.mean(dim=(1, 2, 3)) * Scale().factor\n\nscore.is_differentiable = False\n"
     )
     file = written(tmp_path, code)
-    reward = load_user_reward(file, "score", {hash_of(file)})
+    reward = load_user_reward(file.read_bytes(), file, "score")
     torch.testing.assert_close(reward(IMAGES, PROMPTS), 2 * IMAGES.flatten(1).mean(1))
     composite = CompositeReward((RewardModel("light", Says((1.0, 2.0, 3.0)), 1.0), RewardModel("mine", reward, 1.0)))
     assert not composite.is_differentiable
@@ -663,4 +663,4 @@ def test_out_of_memory_in_user_code_is_not_the_functions_error(tmp_path: Path) -
     file = tmp_path / "rewards.py"
     file.write_text("import torch\ndef score(p, t):\n    raise torch.OutOfMemoryError('none left')")
     with pytest.raises(torch.OutOfMemoryError):
-        load_user_reward(file, "score", {hash_of(file)})(IMAGES, PROMPTS)
+        load_user_reward(file.read_bytes(), file, "score")(IMAGES, PROMPTS)

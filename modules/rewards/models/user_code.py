@@ -1,11 +1,11 @@
-"""A user-defined reward: a function in a Python file, which runs only if exactly this file was approved."""
+"""A user-defined reward: the function of a Python file. It runs in a process of its own (`user_process.py`)."""
 
 from __future__ import annotations
 
 import math
 import sys
 import traceback
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -13,9 +13,7 @@ from typing import Any
 
 import torch
 
-from modules.rewards.protocol import Reward, RewardContext
-from modules.rewards.settings import Scorer
-from modules.rewards.user_code_file import hash_of_code, read_code, refusal_of, split_reference
+from modules.rewards.user_code_file import hash_of_code
 from modules.system.devices import CPU, move
 from modules.system.errors import DarkroomError
 from modules.system.file_errors import plain_reason
@@ -95,17 +93,12 @@ def _place_of(error: BaseException) -> str:
     return f" in line {own[0]}" if own else ""
 
 
-def load_user_reward(path: Path, function: str, approved_hashes: Collection[str]) -> Reward:
-    """Run a Python file and return its function as a reward.
+def load_user_reward(code: bytes, path: Path, function: str) -> UserCode:
+    """Run the code of a Python file, which was approved, and return its function as a reward.
 
-    Runs exactly the bytes whose hash is approved. Raises DarkroomError where the file is not approved, fails, or has no
-    such function.
+    Raises DarkroomError where the code fails, or has no such function.
     """
-    code = read_code(path)
-    digest = hash_of_code(code)
-    if digest not in approved_hashes:
-        raise refusal_of(path, function)
-    module = ModuleType(f"darkroom_user_reward_{digest[:16]}")
+    module = ModuleType(f"darkroom_user_reward_{hash_of_code(code)[:16]}")
     module.__file__ = str(path)
     sys.modules[module.__name__] = module  # dataclasses look up their module there
     try:
@@ -119,9 +112,3 @@ def load_user_reward(path: Path, function: str, approved_hashes: Collection[str]
     if not callable(reward):
         raise DarkroomError(f"The file {path} has no function {function}.", advice="Correct the name after the colon.")
     return UserCode(reward, f"{function} of {path.name}", bool(getattr(reward, "is_differentiable", True)))
-
-
-def make_user_code(scorer: Scorer, context: RewardContext) -> Reward:
-    """Return the reward function that the settings name. Raises DarkroomError as `load_user_reward` does."""
-    path, function = split_reference(scorer.file)
-    return load_user_reward(path, function, context.approved_hashes)
