@@ -111,10 +111,11 @@ def _encoder_file(source: AutoencoderSource, request: LoadRequest[FamilySettings
         try:
             folders.append(_located(request, source.encoder, (), source.encoder_files))
         except MissingModelError as error:
-            raise _without_encoder(source.encoder) from error
+            place = f"{source.encoder!r}, is not on this machine, and could not be downloaded"
+            raise _without_encoder(place) from error
     found = next((file for folder in folders if (file := _file_in(folder, source.encoder_files))), None)
     if found is None:
-        raise _without_encoder(str(folders[-1] / source.encoder_files[0]))
+        raise _without_encoder(f"{folders[-1] / source.encoder_files[0]}, does not exist")
     return found
 
 
@@ -124,7 +125,7 @@ def _file_in(folder: Path, names: tuple[str, ...]) -> Path | None:
 
 def _without_encoder(place: str) -> DarkroomError:
     return DarkroomError(
-        f"The EfficientNet encoder, {place}, does not exist. Without it no image can be encoded.",
+        f"The EfficientNet encoder, {place}. Without it no image can be encoded.",
         advice="Choose its file in the settings of the model family, or put it into the decoder's folder.",
     )
 

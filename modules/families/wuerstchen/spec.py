@@ -57,7 +57,9 @@ WUERSTCHEN = FamilySpec(
     default_resolution_px=1024,
     size_step_px=128,
     latents=LatentSpec(channels=16, factor=Fraction(128, 3)),
-    text=replace(clip_prompts(text_encoder="clip_g"), truncates=True),
+    text=replace(
+        clip_prompts(text_encoder="clip_g"), truncates=True, widths={"text_encoder": ("hidden_size", "c_cond")}
+    ),
     files=f"{_HOME}.files:FILES",
     pipelines=("WuerstchenPriorPipeline",),
     sample_guidance=4.0,
