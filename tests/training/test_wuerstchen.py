@@ -84,6 +84,20 @@ def test_an_image_is_decoded_alike_in_any_batch(family: ModelFamily) -> None:
     assert not torch.equal(unknown, alone[0])
 
 
+@pytest.mark.parametrize("name", ["tiny_wuerstchen", "tiny_stable_cascade"])
+@torch.no_grad()
+def test_a_sample_of_any_size_is_decoded(name: str, request: pytest.FixtureRequest) -> None:
+    """Sizes between the multiples of 128 px give patches that are cut: the image is a little larger than asked for."""
+    family: Any = load_tiny(request.getfixturevalue(name))
+    for width_px, height_px in ((64, 96), (216, 128)):
+        shape = family.spec.latents.shape(width_px, height_px)
+        image = family.decode(torch.zeros(1, *shape))
+        assert image.isfinite().all()
+        found_height, found_width = image.shape[-2:]
+        assert 0 <= found_height - 32 / 3 * 4 * shape[1] + 4 <= 24
+        assert 0 <= found_width - 32 / 3 * 4 * shape[2] + 4 <= 24
+
+
 @torch.no_grad()
 def test_the_decoder_reads_the_placeholder_of_an_embedding_as_it_is_written(tiny_wuerstchen: Path) -> None:
     family: Any = load_tiny(tiny_wuerstchen)

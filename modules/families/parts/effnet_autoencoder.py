@@ -6,6 +6,7 @@ An image is encoded at three quarters of its size (Pernias et al. 2024, "Würstc
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import partial
@@ -64,13 +65,14 @@ class EffNetAutoencoder(ModelMixin, ConfigMixin, ABC):  # type: ignore[misc]  # 
     def decode(self, latents_BCHW: torch.Tensor, text: torch.Tensor) -> torch.Tensor:
         """Return the images (B, 3, P, P) in [-1, 1] of latents and of what `encode_text` reads of their prompts.
 
-        Stage B is sampled as in diffusers' decoder pipelines, with the same noise for every image. For a gradient each
-        of its steps is computed again.
+        Stage B is sampled as in diffusers' decoder pipelines, with the same noise for every image, and at the next size
+        that it can have, where theirs fail. For a gradient each of its steps is computed again.
         """
         scheduler = DDPMWuerstchenScheduler()
         scheduler.set_timesteps(self.config.num_steps, device=latents_BCHW.device)
         generators = [torch.Generator("cpu").manual_seed(_SEED) for _ in latents_BCHW]
-        height, width = (int(side * _IN_LATENTS) for side in latents_BCHW.shape[-2:])
+        step = self.side_step
+        height, width = (math.ceil(int(side * _IN_LATENTS) / step) * step for side in latents_BCHW.shape[-2:])
         shape = (1, self.stage_a.config.latent_channels, height, width)
         dtype = next(self.parameters()).dtype
         encoded_BCHW = (latents_BCHW * self.scale - self.shift).to(dtype)
@@ -86,6 +88,11 @@ class EffNetAutoencoder(ModelMixin, ConfigMixin, ABC):  # type: ignore[misc]  # 
     def encode_text(self, text: torch.Tensor) -> torch.Tensor:
         """Return what stage B reads of prompts, from what a conditioning has of them."""
         return text
+
+    @property
+    @abstractmethod
+    def side_step(self) -> int:
+        """The number of which the latents of stage A along a side are a multiple."""
 
     @abstractmethod
     def denoise(

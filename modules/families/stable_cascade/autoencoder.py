@@ -37,6 +37,11 @@ class StableCascadeAutoencoder(EffNetAutoencoder):
         self.stage_b = StableCascadeUNet.from_config(dict(decoder))
         self.stage_a = PaellaVQModel.from_config(dict(vqgan))
 
+    @property
+    def side_step(self) -> int:
+        """The side of a patch: the levels fit to each other."""
+        return int(self.stage_b.config.patch_size)
+
     def denoise(
         self, states_BCHW: torch.Tensor, time_B: torch.Tensor, encoded_BCHW: torch.Tensor, text: torch.Tensor
     ) -> torch.Tensor:

@@ -61,7 +61,9 @@ STABLE_CASCADE = FamilySpec(
     size_step_px=128,
     latents=LatentSpec(channels=16, factor=Fraction(128, 3)),
     text=replace(
-        clip_prompts(text_encoder="clip_g"), truncates=True, widths={"text_encoder": ("hidden_size", "clip_text_in_channels")}
+        clip_prompts(text_encoder="clip_g"),
+        truncates=True,
+        widths={"text_encoder": ("hidden_size", "clip_text_in_channels")},
     ),
     files=f"{_HOME}.files:FILES",
     pipelines=("StableCascadePriorPipeline",),

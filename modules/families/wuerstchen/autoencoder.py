@@ -79,6 +79,12 @@ class WuerstchenAutoencoder(EffNetAutoencoder):
         states_BLD: torch.Tensor = output.last_hidden_state
         return states_BLD
 
+    @property
+    def side_step(self) -> int:
+        """The side of a patch, doubled at each level after the first."""
+        config = self.stage_b.config
+        return int(config.patch_size) << (len(config.c_hidden) - 1)
+
     def denoise(
         self, states_BCHW: torch.Tensor, time_B: torch.Tensor, encoded_BCHW: torch.Tensor, text: torch.Tensor
     ) -> torch.Tensor:
