@@ -20,7 +20,6 @@ from torch import nn
 from modules.config.codec import decode, encode
 from modules.families.kinds.identify import identify
 from modules.families.parts.effnet_files import EFFNET_FILE
-from modules.families.parts.single_file.checkpoint import open_checkpoint
 from modules.families.parts.single_file.write import to_original
 from modules.families.protocol import ModelFamily
 from modules.families.wuerstchen.prior_file import PRIOR_FILE
@@ -154,13 +153,19 @@ def test_files_of_its_networks_are_recognized(tiny_wuerstchen: Path, tmp_path: P
     for file in (folder, published):
         kind = identify(file)
         assert (kind.family, kind.is_denoiser) == ("wuerstchen", True)
-    read = open_checkpoint(published)
-    for name in ("blocks.2.attention.attn.in_proj_weight", "projection.weight"):
-        found = [t.make() for n, t in read.tensors.items() if n.endswith(name) and not n.startswith("blocks")]
-        assert any(torch.equal(tensor, weights[name]) for tensor in found)
+    read: Any = load_tiny(tiny_wuerstchen, "wuerstchen", part_files={"prior": str(published)}).parts["prior"].module
+    assert all(torch.equal(read.state_dict()[name], tensor) for name, tensor in load_file(folder).items())
     decoder = identify(tiny_wuerstchen / "decoder" / "diffusion_pytorch_model.safetensors")
     assert (decoder.is_denoiser, decoder.family) == (False, "")
     assert "Wuerstchen decoder" in decoder.sentence
+
+
+def test_lora_files_have_the_names_of_diffusers_layers(family: ModelFamily) -> None:
+    """Stable Cascade's have those of the published files, which are read here, too."""
+    targets = family.lora_naming.targets
+    [target] = [t for t in targets.all if t.path == "blocks.2.attention.to_q"]
+    assert target.kohya_name == "lora_prior_unet_blocks_2_attention_to_q"
+    assert targets.by_name["denoiser", "blocks_2_attention_attn_to_q"] is target
 
 
 # -- OneTrainer's configs

@@ -13,11 +13,12 @@ from typing import Any
 from modules.families.parts.single_file.detect import DENOISER_PREFIX, prefixed_names
 from modules.families.parts.single_file.record import DenoiserFile, PartLayout
 from modules.families.parts.single_file.slots import Slot, fused_slots, limited
+from modules.formats.adapter_forms import Layout
 from modules.formats.adapter_targets import AdapterTarget
 
 Config = Mapping[str, Any]
 PREFIX = "lora_prior_unet_"
-"""OneTrainer's beginning of the names of layers, which ComfyUI reads."""
+"""OneTrainer's beginning of the names of layers."""
 EXPANSION = 4
 """The channels inside a residual block for each channel of its input."""
 _PART = "prior"
@@ -29,12 +30,14 @@ class PriorLayers:
     """The layers of a family's priors, as functions of a config.
 
     `others` yields all but the attention's projections, each with the shape of its weight; `attention` the path of each
-    attention with its width; `residual` the paths of the residual blocks.
+    attention with its width; `residual` the paths of the residual blocks. `kohya_layout` is that of the names in
+    kohya's form.
     """
 
     others: Callable[[Config], Iterable[tuple[str, tuple[int, ...]]]]
     attention: Callable[[Config], Iterable[tuple[str, int]]]
     residual: Callable[[Config], Iterable[str]]
+    kohya_layout: Layout = "original"
 
     def layout(self, config: Config) -> PartLayout:
         """Return the original layout of a prior. Raises ValueError for more layers than any model has."""
@@ -48,10 +51,10 @@ class PriorLayers:
         """
         for path, shape in limited(self.others(config)):
             if not path.endswith(".depthwise"):  # no adapter is for convolutions within groups
-                yield _target(path, _original(path), shape)
+                yield self._target(path, _original(path), shape)
         for path, width in limited(self.attention(config)):
             for name in _QKV:
-                yield _target(f"{path}.{name}", f"{path}.attn.{name}", (width, width))
+                yield self._target(f"{path}.{name}", f"{path}.attn.{name}", (width, width))
 
     def denoiser_file(self, mark: str, *, attention: str) -> DenoiserFile:
         """Return how files contain such a prior.
@@ -66,6 +69,10 @@ class PriorLayers:
             diffusers_marks=(f"{attention}.to_q.",),
             diffusers_prefixes=(f"{_PART}.", DENOISER_PREFIX, "diffusion_model."),
         )
+
+    def _target(self, path: str, original: str, shape: tuple[int, ...]) -> AdapterTarget:
+        paths: dict[Layout, str] = {"diffusers": path, "original": original}
+        return AdapterTarget(_PART, path, shape, paths, PREFIX, self.kohya_layout)
 
     def _slots(self, config: Config) -> Iterator[Slot]:
         for path, _ in self.others(config):
@@ -88,7 +95,3 @@ def residual_layers(block: str, channel: int, skipped: int = 0, side: int = 3) -
 
 def _original(path: str) -> str:
     return path.replace(".attention.to_out.0", ".attention.attn.out_proj")
-
-
-def _target(path: str, original: str, shape: tuple[int, ...]) -> AdapterTarget:
-    return AdapterTarget(_PART, path, shape, {"diffusers": path, "original": original}, PREFIX, "original")

@@ -35,5 +35,5 @@ def _residual(config: Config) -> Iterator[str]:
     yield from (f"blocks.{first}" for first in _groups(config))
 
 
-LAYERS = PriorLayers(_layers, _attention, _residual)
+LAYERS = PriorLayers(_layers, _attention, _residual, kohya_layout="diffusers")
 PRIOR_FILE = LAYERS.denoiser_file("cond_mapper.", attention="blocks.2.attention")
