@@ -165,7 +165,7 @@ def test_lora_files_have_the_names_of_diffusers_layers(family: ModelFamily) -> N
     targets = family.lora_naming.targets
     [target] = [t for t in targets.all if t.path == "blocks.2.attention.to_q"]
     assert target.kohya_name == "lora_prior_unet_blocks_2_attention_to_q"
-    assert targets.by_name["denoiser", "blocks_2_attention_attn_to_q"] is target
+    assert targets.by_name["denoiser", "blocks_2_attention_attn_to_q"] == (target,)
 
 
 # -- OneTrainer's configs
