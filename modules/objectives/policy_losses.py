@@ -10,6 +10,9 @@ image (Schulman et al. 2017, eq. 7; Black et al. 2023, section 4.3; Liu et al. 2
 Because of the mean over dimensions the clip range c is small: 1e-4 as published. The log-ratio of larger latents
 spreads less, by one over the square root of their size, so the same range clips less of them. All of it is computed in
 float32.
+
+Two other trust regions use that the steps are Gaussians around means mu and mu_old with the same sigma: GRPO-Guard's
+(`normalized_log_ratios`) and Flow-DPPO's (`divergence_surrogate`).
 """
 
 from __future__ import annotations
@@ -20,6 +23,36 @@ import torch
 def log_ratios(log_probs_B: torch.Tensor, old_log_probs_B: torch.Tensor) -> torch.Tensor:
     """Return `log rho` of each sample, float32 of shape (B,), with its graph."""
     return log_probs_B.float() - old_log_probs_B.float()
+
+
+def normalized_log_ratios(log_ratios_B: torch.Tensor, divergences_B: torch.Tensor, *, sigma: float) -> torch.Tensor:
+    """Return the log-ratios of GRPO-Guard of each sample, float32 of shape (B,), with their graph.
+
+    `sigma (log rho + |mu - mu_old|^2 / (2 sigma^2))` (Wang et al. 2025, arXiv 2510.22319, eq. 8). With the fresh noise
+    z of the step it is the mean of `z (mu - mu_old)`: it has no bias, which makes rho smaller than 1 for any update,
+    and its spread does not depend on sigma, so that one clip range fits all steps. `divergences_B` is the second term.
+    """
+    return sigma * (log_ratios_B.float() + divergences_B.float())
+
+
+def divergence_surrogate(
+    log_ratios_B: torch.Tensor, advantages_B: torch.Tensor, divergences_B: torch.Tensor, *, limit: float
+) -> torch.Tensor:
+    """Return `-A rho` of each sample, float32 of shape (B,), without a gradient outside of the trust region.
+
+    Flow-DPPO (Ping et al. 2026, arXiv 2606.11025): a sample has no gradient if its step has moved away from the policy
+    that sampled by more than `limit`, as the exact divergence `|mu - mu_old|^2 / (2 sigma^2)` states, and the gradient
+    would move it further: `A > 0` and `rho > 1`, or `A < 0` and `rho < 1`.
+    """
+    ratios_B, advantages_B = log_ratios_B.float().exp(), advantages_B.float()
+    losses_B = -advantages_B * ratios_B
+    moves_away_B = advantages_B * log_ratios_B.detach().float() > 0
+    return torch.where(moves_away_B & is_beyond(divergences_B, limit=limit), losses_B.detach(), losses_B)
+
+
+def is_beyond(divergences_B: torch.Tensor, *, limit: float) -> torch.Tensor:
+    """Return which samples have a divergence above the limit (B)."""
+    return divergences_B.detach().float() > limit
 
 
 def clipped_surrogate(log_ratios_B: torch.Tensor, advantages_B: torch.Tensor, *, clip_range: float) -> torch.Tensor:

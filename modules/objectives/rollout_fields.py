@@ -7,9 +7,10 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
 
+from modules.diffusion.process_spec import ProcessSpec
 from modules.rewards.registry import hold_out_labels, reward_help
 from modules.sampling.registry import sampler_help, sampler_labels
-from modules.settings.field import Setting, one_of
+from modules.settings.field import Section, Setting, When, one_of
 from modules.settings.shared_types import HIGHEST_PX, LOWEST_PX, sides_of
 from modules.system.problem import Problem, shown
 
@@ -69,8 +70,66 @@ ClipRange = Annotated[
     Setting(
         "Clip range",
         "How far the probability of a denoising step may move before it is not trained further. It only takes effect "
-        "with more than one step per rollout. Published: 1e-4; small because it is a mean over the latents.",
+        "with more than one step per rollout. Published: 1e-4, and 2e-6 if normalized; small because it is a mean over "
+        "the latents.",
         level="advanced",
+        applies_when=When("trust_region", ("clip", "normalized")),
+    ),
+]
+FlowSteps = Annotated[
+    Literal["cps", "sde"],
+    Setting(
+        "Noise of flow steps",
+        "How the denoising steps of a flow model add fresh noise. It has no effect on DDPM models.",
+        level="advanced",
+        choice_labels={"cps": "Coefficients-preserving (CPS)", "sde": "Flow-SDE"},
+        choice_help={
+            "cps": "Keeps the shares of image and noise in steps of any size: clean images.",
+            "sde": "As in Flow-GRPO; with few steps some noise stays in the images.",
+        },
+    ),
+]
+FlowEta = Annotated[
+    float,
+    Gt(0),
+    Le(1),
+    Setting(
+        "Eta of flow steps",
+        "How much fresh noise each denoising step of a flow model adds. Published: 0.7. It has no effect on DDPM "
+        "models.",
+        level="advanced",
+    ),
+]
+TrustRegion = Annotated[
+    Literal["clip", "normalized", "divergence"],
+    Setting(
+        "Trust region",
+        "How far a denoising step may move before it is not trained further. It only takes effect with more than one "
+        "step per rollout; the normalized one also balances the denoising steps.",
+        level="advanced",
+        choice_labels={
+            "clip": "Clipped ratio (PPO)",
+            "normalized": "Clipped ratio, normalized (GRPO-Guard)",
+            "divergence": "Divergence (Flow-DPPO)",
+        },
+        choice_help={
+            "clip": "The probability ratio stays in the clip range.",
+            "normalized": "The same without the bias of the ratio and with the same spread in all steps, whose losses "
+            "are divided by their lengths: less overoptimization.",
+            "divergence": "The exact distance from the model that sampled stays below a limit.",
+        },
+    ),
+]
+DivergenceLimit = Annotated[
+    float,
+    Gt(0),
+    Le(1),
+    Setting(
+        "Divergence limit",
+        "Beyond this divergence from the model that sampled, a denoising step is not moved further away. Published: "
+        "1e-5.",
+        level="advanced",
+        applies_when=When("trust_region", ("divergence",)),
     ),
 ]
 AdvantageClip = Annotated[
@@ -179,6 +238,18 @@ def size_problems(size: str) -> Iterator[Problem]:
 def trained_steps(num_steps: int, share: float) -> int:
     """Return how many of an image's denoising steps are trained: a share of all but the last, at least one."""
     return max(1, round(share * (num_steps - 1)))
+
+
+_ONLY_DDPM, _ONLY_FLOW = {"eta": "Eta"}, {"flow_steps": "Noise of flow steps", "flow_eta": "Eta of flow steps"}
+
+
+def problems_of_noise(settings: Section, process: ProcessSpec) -> Iterator[Problem]:
+    """Yield warnings about settings of the noise in denoising steps that models of a process do not use."""
+    usual = type(settings).with_defaults()
+    for name, label in (_ONLY_DDPM if process.flow is not None else _ONLY_FLOW).items():
+        if getattr(settings, name) != getattr(usual, name):
+            message = f"{label} has no effect on {process.label} models."
+            yield Problem(f"training.method.{name}", message, "warning", "Use the default.")
 
 
 def reports(*, kl_weight: float, samples_per_prompt: int) -> tuple[str, ...]:

@@ -114,7 +114,7 @@ class MethodSpec:
     - `has_denoising_loss`: whether any of its steps trains on the denoising loss, with the settings of the loss.
     - `ddpm_only`: the label of what it uses and only DDPM models have, such as the density of a step of DDIM; empty if
       it can train a model of any noise process.
-    - `problems`: the problems of its settings.
+    - `problems`: the problems of its settings; `problems_of_process`: those with models of a noise process.
 
     `guide`: what it needs and what to watch, for the window. `sources`: what a user can have for it to learn from.
 
@@ -153,6 +153,7 @@ class MethodSpec:
     is_recordable: bool = False
     ddpm_only: Callable[[Any], str] = lambda settings: ""
     problems: Callable[[Any], Iterable[Problem]] = lambda settings: ()
+    problems_of_process: Callable[[Any, ProcessSpec], Iterable[Problem]] = lambda settings, process: ()
     guide: MethodGuide = MethodGuide()
     sources: Mapping[MethodSource, MethodStart] = field(default_factory=dict)
 

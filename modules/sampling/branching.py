@@ -17,7 +17,14 @@ from modules.families.protocol import ModelFamily
 from modules.sampling.ddim_step import DdimStep
 from modules.sampling.denoising_loop import Predict
 from modules.sampling.prediction import guided_prediction
-from modules.sampling.rollout import RolloutSettings, decode_images, forget_casts, generators_of, noise_of, steps_of
+from modules.sampling.rollout import (
+    RolloutSettings,
+    ddim_steps_of,
+    decode_images,
+    forget_casts,
+    generators_of,
+    noise_of,
+)
 from modules.system.devices import Device, move
 
 
@@ -62,7 +69,7 @@ def branch_out(
     candidates in turn with the clean images in [0, 1] that they are predicted to lead to. Other arguments as of
     `roll_out`. Raises DarkroomError for settings that the model does not support.
     """
-    steps = steps_of(family, settings)
+    steps = ddim_steps_of(family, settings)
     predict = guided_prediction(family, conditioning, unconditional, size=size, guidance=settings.guidance)
     generators = generators_of(seeds)
     latents_BCHW = noise_of(generators, family.spec, size, device)

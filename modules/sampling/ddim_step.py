@@ -22,9 +22,8 @@ import torch
 
 from modules.diffusion.process import DDPMProcess, NoiseProcess
 from modules.diffusion.process_spec import PredictionType
+from modules.sampling.gaussian_step import divergence, log_density
 from modules.system.errors import DarkroomError
-
-_LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +46,25 @@ class DdimStep:
         return self.eta * math.sqrt(max(variance, 0.0))
 
     @property
+    def reach(self) -> float:
+        """How far the mean moves where every value of the model's output moves by 1, in a step without fresh noise."""
+        return self._reach(0.0)
+
+    @property
     def influence(self) -> float:
         """How many standard deviations the mean moves where every value of the model's output moves by 1.
 
         It is the weight of the step in a policy gradient, largest in the last steps. 0 for a deterministic step.
         """
         sigma = self.sigma
-        if sigma == 0.0:
-            return 0.0
+        return self._reach(sigma) / sigma if sigma > 0 else 0.0
+
+    def _reach(self, sigma: float) -> float:
         signal, noise = math.sqrt(self.abar), math.sqrt(1 - self.abar)
         direction = math.sqrt(max(1 - self.abar_next - sigma**2, 0.0))
         if self.prediction_type == "epsilon":
-            return abs(direction - math.sqrt(self.abar_next) * noise / signal) / sigma
-        return abs(direction * signal - math.sqrt(self.abar_next) * noise) / sigma
+            return abs(direction - math.sqrt(self.abar_next) * noise / signal)
+        return abs(direction * signal - math.sqrt(self.abar_next) * noise)
 
     def clean_and_noise(
         self, output_BCHW: torch.Tensor, latents_BCHW: torch.Tensor
@@ -87,27 +92,12 @@ class DdimStep:
         return mean_BCHW if noise_BCHW is None else mean_BCHW + self.sigma * noise_BCHW.float()
 
     def log_prob(self, next_BCHW: torch.Tensor, mean_BCHW: torch.Tensor) -> torch.Tensor:
-        """Return the log-density of next latents under a mean, averaged over their dimensions, float32 of shape (B,).
-
-        The average, not the sum, as in DDPO (Black et al. 2023), whose clip range depends on it. A deterministic step
-        has no density; it returns 0, so that the ratio of two policies is 1 and has no gradient.
-        """
-        sigma = self.sigma
-        if sigma == 0.0:
-            return torch.zeros(len(mean_BCHW), device=mean_BCHW.device)
-        scaled_BCHW = (next_BCHW.float() - mean_BCHW.float()) / sigma
-        return (-0.5 * scaled_BCHW.square()).flatten(1).mean(dim=1) - math.log(sigma) - _LOG_SQRT_2PI
+        """Return the log-density of next latents under a mean, float32 of shape (B,); 0 without noise."""
+        return log_density(next_BCHW, mean_BCHW, self.sigma)
 
     def kl(self, mean_BCHW: torch.Tensor, reference_BCHW: torch.Tensor) -> torch.Tensor:
-        """Return the divergence of two policies' Gaussians, which share sigma: `(mu - mu_ref)^2 / (2 sigma^2)`.
-
-        Averaged over the dimensions as `log_prob` is, float32 of shape (B,); 0 for a deterministic step.
-        """
-        sigma = self.sigma
-        if sigma == 0.0:
-            return torch.zeros(len(mean_BCHW), device=mean_BCHW.device)
-        scaled_BCHW = (mean_BCHW.float() - reference_BCHW.float()) / sigma
-        return (0.5 * scaled_BCHW.square()).flatten(1).mean(dim=1)
+        """Return the divergence of two policies' Gaussians, which share sigma, float32 of shape (B,)."""
+        return divergence(mean_BCHW, reference_BCHW, self.sigma)
 
 
 def ddim_steps(

@@ -13,7 +13,7 @@ import itertools
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import nn
@@ -24,17 +24,18 @@ from modules.families.protocol import ModelFamily
 from modules.families.spec import FamilySpec
 from modules.memory.checkpointing import create_checkpointed_forward
 from modules.sampling.ddim_step import DdimStep, ddim_steps
-from modules.sampling.denoising_loop import Predict, run_denoising_loop, scheduler_for
-from modules.sampling.euler_step import EulerStep, euler_steps
+from modules.sampling.denoising_loop import run_denoising_loop, scheduler_for
+from modules.sampling.flow_step import FlowNoise, FlowStep, flow_steps
+from modules.sampling.gaussian_step import GaussianStep, timestep_tensor
 from modules.sampling.prediction import guided_prediction
 from modules.system.devices import Device, move
-from modules.system.errors import DarkroomError
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutSettings:
     """The denoising loop: the number of steps, the guidance scale (1 or less: no guidance), and DDIM's eta.
 
+    The steps of a flow model have `flow_eta` in its place, and the kind of their noise (`FlowStep`).
     `stochastic_steps` are the numbers of the steps to which eta applies, all others are deterministic (MixGRPO, Li et
     al. 2025); None applies it to all.
     """
@@ -42,6 +43,8 @@ class RolloutSettings:
     num_steps: int
     guidance: float = 1.0
     eta: float = 0.0
+    flow_eta: float = 0.0
+    flow_noise: FlowNoise = "cps"
     stochastic_steps: frozenset[int] | None = None
 
 
@@ -52,9 +55,9 @@ class Rollout:
     `images_B3PP` are in [0, 1], float32, with their graph where `gradient_steps` is above 0. `states_BCHW` are the
     latents that were to be stored, on the offload device: state 0 is the noise, state i the latents after i steps, so
     that step i leads from state i to state i + 1. They are detached and float32, since rounding would change the
-    policies' ratio by more than its clip range. `log_probs_BN` are the log-probabilities of each step under the policy
-    that sampled, on the offload device; 0 for a deterministic step. They are empty (N = 0) for a sampler without
-    densities.
+    policies' ratio by more than its clip range. `means_BCHW` are the means of the steps that were to be stored, by the
+    number of the step, in the same way. `log_probs_BN` are the log-probabilities of each step under the policy that
+    sampled, on the offload device; 0 for a deterministic step. They are empty (N = 0) for a sampler without densities.
     """
 
     seeds: tuple[int, ...]
@@ -63,9 +66,10 @@ class Rollout:
     images_B3PP: torch.Tensor
     states_BCHW: Mapping[int, torch.Tensor]
     log_probs_BN: torch.Tensor
+    means_BCHW: Mapping[int, torch.Tensor] = field(default_factory=dict)
 
 
-def steps_of(family: ModelFamily, settings: RolloutSettings) -> tuple[DdimStep, ...]:
+def ddim_steps_of(family: ModelFamily, settings: RolloutSettings) -> tuple[DdimStep, ...]:
     """Return the steps of a rollout of a DDPM model, the noisiest first, as they are sampled and as they are trained.
 
     Raises DarkroomError for a flow model and for settings that the model does not support.
@@ -76,16 +80,20 @@ def steps_of(family: ModelFamily, settings: RolloutSettings) -> tuple[DdimStep, 
     return tuple(s if i in settings.stochastic_steps else replace(s, eta=0.0) for i, s in enumerate(steps))
 
 
-def _steps_at(family: ModelFamily, settings: RolloutSettings, size: Size) -> Sequence[DdimStep | EulerStep]:
-    """Return the steps of a rollout. Raises DarkroomError for settings that the model does not support."""
+def steps_of(family: ModelFamily, settings: RolloutSettings, size: Size) -> Sequence[DdimStep | FlowStep]:
+    """Return the steps of a rollout of images of a size, the noisiest first, as they are sampled and trained.
+
+    Raises DarkroomError for settings that the model does not support.
+    """
     if family.process.spec.flow is None:
-        return steps_of(family, settings)
-    if settings.eta > 0:
-        raise DarkroomError(family.process.spec.undefined("A denoising loop with fresh noise in its steps"))
-    return euler_steps(family, size, num_steps=settings.num_steps)
+        return ddim_steps_of(family, settings)
+    steps = flow_steps(family, size, num_steps=settings.num_steps, eta=settings.flow_eta, noise=settings.flow_noise)
+    if settings.stochastic_steps is None:
+        return steps
+    return tuple(s if i in settings.stochastic_steps else replace(s, eta=0.0) for i, s in enumerate(steps))
 
 
-def trainable_steps(steps: Sequence[DdimStep]) -> tuple[int, ...]:
+def trainable_steps(steps: Sequence[GaussianStep]) -> tuple[int, ...]:
     """Return the numbers of the steps on whose densities a policy can be trained.
 
     Never the last one: its sigma is 0 or nearly 0, so that its density would be infinite or outweigh all others.
@@ -107,17 +115,19 @@ def roll_out(
     on_step: Callable[[], None],
     noise_seeds: Sequence[int] | None = None,
     stored_states: Collection[int] = (),
+    stored_means: Collection[int] = (),
 ) -> Rollout:
     """Sample one image per seed and return the rollout.
 
     `conditioning` belongs to B prompts on the device; `unconditional`, needed only for guidance, to the empty prompt,
     once or B times. Each image's noise comes from its own seed, so an image does not depend on the others in the batch;
     with `noise_seeds` its first noise comes from these seeds, which several images may share. `gradient_steps` is K, 0
-    for a rollout without a graph; `stored_states` are the numbers of the states to store. `on_step` is called before
-    each denoising step and before the decoding, and may raise to end the rollout. Raises DarkroomError for settings
-    that the model does not support, and ValueError where K exceeds the number of steps.
+    for a rollout without a graph; `stored_states` are the numbers of the states to store, `stored_means` those of the
+    steps whose means are stored. `on_step` is called before each denoising step and before the decoding, and may raise
+    to end the rollout. Raises DarkroomError for settings that the model does not support, and ValueError where K
+    exceeds the number of steps.
     """
-    steps = _steps_at(family, settings, size)
+    steps = steps_of(family, settings, size)
     if not 0 <= gradient_steps <= len(steps):
         raise ValueError(
             f"gradient_steps must be between 0 and the {len(steps)} denoising steps, not {gradient_steps}."
@@ -126,7 +136,7 @@ def roll_out(
     generators = generators_of(seeds)
     first = generators if noise_seeds is None else generators_of(noise_seeds)
     latents_BCHW = noise_of(first, family.spec, size, device)
-    states, log_probs = _States(stored_states, temp_device), []
+    states, means, log_probs = _States(stored_states, temp_device), _States(stored_means, temp_device), []
     states.add(0, latents_BCHW)
     first_with_gradient = len(steps) - gradient_steps
     for index, step in enumerate(steps):
@@ -135,7 +145,10 @@ def roll_out(
         if index == first_with_gradient:
             forget_casts()
         with nullcontext() if index >= first_with_gradient else torch.no_grad():
-            latents_BCHW, log_prob_B = _take_step(predict, step, latents_BCHW, fresh_BCHW)
+            mean_BCHW = step.mean(predict(latents_BCHW, timestep_tensor(step, latents_BCHW.device)), latents_BCHW)
+            latents_BCHW = step.next_latents(mean_BCHW, fresh_BCHW)
+        log_prob_B = step.log_prob(latents_BCHW.detach(), mean_BCHW.detach())
+        means.add(index, mean_BCHW)
         log_probs.append(log_prob_B)
         states.add(index + 1, latents_BCHW)
     on_step()
@@ -150,6 +163,7 @@ def roll_out(
         images_B3PP=images_B3PP,
         states_BCHW=states.kept,
         log_probs_BN=move(torch.stack(log_probs, dim=1), temp_device),
+        means_BCHW=means.kept,
     )
 
 
@@ -225,17 +239,6 @@ def forget_casts() -> None:
     gradient (pytorch/pytorch#165068). Graphs recorded earlier keep their own casts.
     """
     torch.clear_autocast_cache()
-
-
-def _take_step(
-    predict: Predict, step: DdimStep | EulerStep, latents_BCHW: torch.Tensor, fresh_BCHW: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the next latents with their graph, if any, and their log-probability without a graph."""
-    dtype = torch.int64 if isinstance(step.timestep, int) else torch.float32
-    timestep = torch.full((), step.timestep, dtype=dtype, device=latents_BCHW.device)
-    mean_BCHW = step.mean(predict(latents_BCHW, timestep), latents_BCHW)
-    next_BCHW = step.next_latents(mean_BCHW, fresh_BCHW)
-    return next_BCHW, step.log_prob(next_BCHW.detach(), mean_BCHW.detach())
 
 
 def generators_of(seeds: Sequence[int]) -> list[torch.Generator]:

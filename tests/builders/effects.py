@@ -78,7 +78,11 @@ BESIDE: dict[str, dict[str, Any]] = {
         "training.method": SHORT_GRPO,
         "reward.models": [{"kind": "brightness"}, {"kind": "contrast"}],
     },
-    **{f: {"training.method": SHORT_GRPO} for f in ("training.method.first_noise", "training.method.timesteps")},
+    **{
+        f"training.method.{name}": {"training.method": SHORT_GRPO}
+        for name in ("first_noise", "timesteps", "flow_steps")
+    },
+    "training.method.trust_region": {"training.method": {**SHORT_GRPO, "inner_epochs": 2}},
     "reward.models.0.kind": {"training.method": SHORT_CHAIN},
     "concepts.0.text.tag_dropout_mode": TAG_DROPOUT,
     "concepts.0.text.special_tags_mode": {**TAG_DROPOUT, "concepts.0.text.special_tags": "red, small"},

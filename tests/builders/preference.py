@@ -48,6 +48,17 @@ SHORT: dict[str, dict[str, Any]] = {
     "spo": {"name": "online_dpo", "pairs": "steps", "steps": 4, "candidates": 2, "timestep_share": 1.0},
     "ddpo": {"name": "ddpo", "steps": 3, "samples_per_prompt": 2, "guidance": 2.0, "kl_weight": 0.1},
     "grpo": {"name": "grpo", "steps": 3, "group_size": 2, "guidance": 1.0, "kl_weight": 0.1},
+    "mix_grpo": {
+        "name": "grpo",
+        "steps": 3,
+        "group_size": 2,
+        "guidance": 2.0,
+        "timesteps": "window",
+        "window_size": 1,
+        "trust_region": "normalized",
+        "inner_epochs": 2,
+        "kl_weight": 0.1,
+    },
     "nft": {
         "name": "nft",
         "steps": 3,

@@ -127,6 +127,7 @@ ELSEWHERE = {
 }
 # Values where another number than the default's half or one and a half of it is wanted, or any text.
 VALUES: dict[str, Any] = {
+    "training.method.divergence_limit": 1e-12,
     "general.train_device": "cuda:99",
     "general.temp_device": "cuda:99",
     "model.base_model": "nowhere/model",
@@ -324,6 +325,14 @@ BESIDE: dict[str, dict[str, Any]] = {
         for name in ("tracker_size", "tracker_min_count")
     },
     **{f"training.method.clip_range[{name}]": {"training.method.inner_epochs": 2} for name in ("ddpo", "grpo")},
+    **{
+        f"training.method.divergence_limit[{name}]": {
+            "training.method.inner_epochs": 2,
+            "training.method.trust_region": "divergence",
+            "training.method.divergence_limit": 1.0,
+        }
+        for name in ("ddpo", "grpo")
+    },
     "training.method.window_every[grpo]": {"training.method.timesteps": "window"},
 }
 

@@ -83,8 +83,6 @@ def test_a_schedule_of_a_loss_without_a_meaning_is_refused(config: Config) -> No
 @pytest.mark.parametrize(
     ("method", "what"),
     [
-        ({"name": "ddpo"}, "DDPO"),
-        ({"name": "grpo"}, "GRPO"),
         ({"name": "dpo", "loss": "mapo"}, "MaPO"),
         ({"name": "online_dpo", "pairs": "steps"}, "Online DPO on denoising steps (SPO)"),
     ],
@@ -94,7 +92,9 @@ def test_methods_of_ddpm_are_refused(config: Config, method: dict[str, Any], wha
     assert found["training.method"] == f"{what} has no form for flow matching models yet."
 
 
-@pytest.mark.parametrize("method", [{"name": "dpo"}, {"name": "online_dpo"}, {"name": "alignprop"}])
+@pytest.mark.parametrize(
+    "method", [{"name": name} for name in ("dpo", "online_dpo", "alignprop", "ddpo", "grpo", "nft")]
+)
 def test_methods_with_a_flow_form_are_not(config: Config, method: dict[str, Any]) -> None:
     assert "training.method" not in of(config, training={"method": method})
 

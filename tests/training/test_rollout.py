@@ -275,7 +275,7 @@ def test_a_window_of_stochastic_steps_is_deterministic_outside(tiny_sd: Path) ->
     """MixGRPO: only the window's steps have a density, and fresh noise; the steps before it are those of the ODE."""
     family, _ = learning(tiny_sd, "lora")
     windowed = RolloutSettings(5, 3.0, eta=1.0, stochastic_steps=frozenset({1, 2}))
-    steps = steps_of(family, windowed)
+    steps = steps_of(family, windowed, SIZE)
     assert [step.sigma > 0 for step in steps] == [False, True, True, False, False]
     assert trainable_steps(steps) == (1, 2)
     rollout = sampled(family, settings=windowed, stored_states=range(6))
@@ -284,14 +284,14 @@ def test_a_window_of_stochastic_steps_is_deterministic_outside(tiny_sd: Path) ->
     assert not torch.equal(rollout.states_BCHW[2], ode.states_BCHW[2])
     assert [bool(column.any()) for column in rollout.log_probs_BN.T] == [False, True, True, False, False]
     after_window = RolloutSettings(5, 3.0, eta=1.0, stochastic_steps=frozenset({4}))
-    assert trainable_steps(steps_of(family, after_window)) == ()
+    assert trainable_steps(steps_of(family, after_window, SIZE)) == ()
 
 
 @pytest.mark.parametrize("model", ["tiny_sd", "tiny_sdxl_v"])
 def test_the_last_step_is_never_trained(request: pytest.FixtureRequest, model: str) -> None:
     family, _ = learning(request.getfixturevalue(model), "lora")
-    assert trainable_steps(steps_of(family, RolloutSettings(4, eta=1.0))) == (0, 1, 2)
-    assert trainable_steps(steps_of(family, RolloutSettings(4))) == ()
+    assert trainable_steps(steps_of(family, RolloutSettings(4, eta=1.0), SIZE)) == (0, 1, 2)
+    assert trainable_steps(steps_of(family, RolloutSettings(4), SIZE)) == ()
 
 
 def test_the_first_noise_can_be_shared_within_a_group(tiny_sd: Path) -> None:

@@ -14,7 +14,7 @@ from modules.data.buckets import Size
 from modules.objectives.preference import step_margins
 from modules.rewards.measures import Brightness
 from modules.sampling.branching import branch_out
-from modules.sampling.rollout import RolloutSettings, roll_out, steps_of
+from modules.sampling.rollout import RolloutSettings, ddim_steps_of, roll_out
 from modules.system.devices import CPU
 from tests.builders.matrix import matrix
 from tests.builders.runs import Ran, assert_equal_tensors, assert_resumed, run, stop_at, weights_of
@@ -218,7 +218,7 @@ def test_branches_are_candidates_of_the_same_step_and_one_of_them_is_continued(t
         assert sum(continued) == 1
     assert not torch.equal(images_B3PP, rollout.images_B3PP)
     spread = branches[1].candidates_KBCHW.std(dim=0).mean().item()
-    assert spread == pytest.approx(steps_of(family, settings)[1].sigma * 0.886, rel=0.2)  # of three normal numbers
+    assert spread == pytest.approx(ddim_steps_of(family, settings)[1].sigma * 0.886, rel=0.2)  # of three normal numbers
 
 
 def test_margins_of_steps_and_their_clipping() -> None:

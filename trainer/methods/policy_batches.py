@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from modules.data.batch import Batch
 from modules.data.buckets import Size
-from modules.sampling.ddim_step import DdimStep
+from modules.sampling.gaussian_step import GaussianStep
 from modules.sampling.rollout import trainable_steps
 from modules.system.errors import DarkroomError
 from modules.system.ranks import ONLY_RANK, Rank
@@ -87,7 +87,7 @@ def policy_batches(
         )
 
 
-def step_weights(steps: Sequence[DdimStep], *, equalize: bool) -> dict[int, float]:
+def step_weights(steps: Sequence[GaussianStep], *, equalize: bool) -> dict[int, float]:
     """Return the weight of the loss of each denoising step that can be trained, by its number.
 
     Equalized, a step counts by one over its influence, scaled so that the mean weight is 1 (PCPO).
@@ -108,12 +108,14 @@ class TrainedChunk:
     """An image of every prompt of a batch of the loader, as many as its micro-batch, which has that number.
 
     `states_BCHW` are the states before and after each trained step, `log_probs_BN` the log-probabilities of all steps.
+    `means_BCHW` are the means of the trained steps, if a loss needs them.
     """
 
     micro_batch: int
     states_BCHW: Mapping[int, torch.Tensor]
     log_probs_BN: torch.Tensor
     advantages_B: torch.Tensor
+    means_BCHW: Mapping[int, torch.Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,6 +144,7 @@ class PolicyRollout:
             tensors[f"{number}.log_probs"] = chunk.log_probs_BN
             tensors[f"{number}.advantages"] = chunk.advantages_B
             tensors |= {f"{number}.state.{index}": state for index, state in chunk.states_BCHW.items()}
+            tensors |= {f"{number}.mean.{index}": mean for index, mean in chunk.means_BCHW.items()}
         return {
             "first_step": self.first_step,
             "micro_batches": [chunk.micro_batch for chunk in self.chunks],
@@ -155,13 +158,15 @@ class PolicyRollout:
         """Return the rollout of a state."""
         chunks = []
         for number, micro_batch in enumerate(state["micro_batches"]):
-            prefix = f"{number}.state."
-            states = {int(key[len(prefix) :]): state[key] for key in state if key.startswith(prefix)}
-            chunks.append(
-                TrainedChunk(micro_batch, states, state[f"{number}.log_probs"], state[f"{number}.advantages"])
-            )
+            states, means = (_by_number(state, f"{number}.{kind}.") for kind in ("state", "mean"))
+            log_probs_BN, advantages_B = state[f"{number}.log_probs"], state[f"{number}.advantages"]
+            chunks.append(TrainedChunk(micro_batch, states, log_probs_BN, advantages_B, means))
         trained = {number: tuple(steps) for number, *steps in state["trained_steps"]}
         return cls(state["first_step"], tuple(chunks), trained, state["metrics"])
+
+
+def _by_number(state: Mapping[str, Any], prefix: str) -> dict[int, torch.Tensor]:
+    return {int(key[len(prefix) :]): tensor for key, tensor in state.items() if key.startswith(prefix)}
 
 
 def trained_chunks(
@@ -180,7 +185,7 @@ def trained_chunks(
     for chunk in sampled.chunks:
         advantages_B = torch.tensor([next(values) for _ in chunk.rewards])
         states = chunk.states_BCHW if keeps_finished else _inner_states(chunk)
-        trained = TrainedChunk(chunk.prompts.micro_batch, states, chunk.log_probs_BN, advantages_B)
+        trained = TrainedChunk(chunk.prompts.micro_batch, states, chunk.log_probs_BN, advantages_B, chunk.means_BCHW)
         by_batch.setdefault(trained.micro_batch, []).append(trained)
     if not best_of:
         return [chunk for chunks in by_batch.values() for chunk in chunks]
@@ -213,6 +218,7 @@ def _pick_samples(chunks: Sequence[TrainedChunk], samples: Sequence[int]) -> Tra
         {number: rows([chunk.states_BCHW[number] for chunk in chunks]) for number in chunks[0].states_BCHW},
         rows([chunk.log_probs_BN for chunk in chunks]),
         rows([chunk.advantages_B for chunk in chunks]),
+        {number: rows([chunk.means_BCHW[number] for chunk in chunks]) for number in chunks[0].means_BCHW},
     )
 
 

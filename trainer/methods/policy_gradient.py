@@ -17,11 +17,11 @@ from modules.data.batch import Batch
 from modules.data.buckets import Size
 from modules.objectives.methods.ddpo import Ddpo
 from modules.objectives.methods.grpo import Grpo
-from modules.objectives.policy_losses import approx_kl, clip_fraction, clipped_surrogate, is_outside, log_ratios
+from modules.objectives.policy_losses import approx_kl, log_ratios
 from modules.objectives.rollout_fields import size_of
 from modules.rewards.advantage import Combination, combine_advantages, untrained_share
 from modules.rewards.composite import CompositeReward
-from modules.sampling.ddim_step import DdimStep
+from modules.sampling.gaussian_step import GaussianStep, timestep_tensor
 from modules.sampling.prediction import guided_prediction
 from modules.sampling.rollout import RolloutSettings, steps_of, trainable_steps
 from modules.sampling.step_selection import RandomShare, StepSelection
@@ -47,7 +47,9 @@ from trainer.methods.rollouts import (
     Sampling,
     accumulation_groups,
     encode_prompts,
+    prompts_of,
 )
+from trainer.methods.trust_region import TrustRegion
 
 
 class Comparison(Protocol):
@@ -70,7 +72,7 @@ class Comparison(Protocol):
 class PolicySettings:
     """The settings of the loss; see `modules/objectives/rollout_fields.py`. `best_of` is 0 to train on all images."""
 
-    clip_range: float
+    trust_region: TrustRegion
     advantage_clip: float
     inner_epochs: int
     kl_weight: float
@@ -95,8 +97,7 @@ class PolicyGradient:
     _comparison: Comparison = field(init=False)
     _state_before: dict[str, Any] = field(default_factory=dict, init=False)
     _rollout: PolicyRollout | None = field(default=None, init=False)
-    _steps: Sequence[DdimStep] = field(default=(), init=False)  # of the rollout, and the weights of their losses
-    _weights: Mapping[int, float] = field(default_factory=dict, init=False)
+    _steps: dict[tuple[int, Size], Sequence[GaussianStep]] = field(default_factory=dict, init=False)  # of the rollout
     _ratio_check: RatioCheck = field(default_factory=RatioCheck, init=False)
     _clip_check: ClipCheck = field(default_factory=ClipCheck, init=False)
     _warned: set[str] = field(default_factory=set, init=False)
@@ -106,7 +107,8 @@ class PolicyGradient:
 
     def prepare(self, context: StepContext) -> None:
         """Raise DarkroomError for denoising steps that the model does not support, or of which none can be trained."""
-        if not trainable_steps(steps_of(context.family, self._loop(0))):
+        own_px = context.family.spec.default_resolution_px
+        if not trainable_steps(steps_of(context.family, self._loop(0), self.sampling.size or Size(own_px, own_px))):
             raise DarkroomError(
                 "No denoising step can be trained: with this model's scheduler all of them are deterministic.",
                 advice="Increase the denoising steps.",
@@ -119,8 +121,7 @@ class PolicyGradient:
             if self._rollout is None or self._rollout.first_step != first_step:
                 self._rollout = None  # frees its memory
                 self._rollout = self._sample(group, context)
-            self._steps = steps_of(context.family, self._loop(first_step))
-            self._weights = step_weights(self._steps, equalize=self.settings.equalize_steps)
+            self._steps = {}
             rank = ONLY_RANK if self.is_trial else context.ranks.rank
             for epoch in range(self.settings.inner_epochs):
                 yield from policy_batches(
@@ -134,7 +135,9 @@ class PolicyGradient:
 
     def loss(self, batch: PolicyBatch, context: StepContext) -> StepLoss:
         """Return the clipped surrogate of one denoising step, and the KL divergence from the reference."""
-        settings, step, chunk = self.settings, self._steps[batch.number], batch.chunk
+        settings, chunk = self.settings, batch.chunk
+        steps = self._steps_of(batch, context)
+        step = steps[batch.number]
         states = (chunk.states_BCHW[batch.number], chunk.states_BCHW[batch.number + 1])
         before_BCHW, after_BCHW = (move(state, context.device) for state in states)
         kl_B = torch.zeros(len(before_BCHW), device=context.device.torch)
@@ -148,17 +151,21 @@ class PolicyGradient:
         log_ratios_B = log_ratios(
             step.log_prob(after_BCHW, mean_BCHW), move(chunk.log_probs_BN[:, batch.number], context.device)
         )
-        surrogate_B = clipped_surrogate(
-            log_ratios_B, move(chunk.advantages_B, context.device), clip_range=settings.clip_range
+        divergences_B = None
+        if settings.trust_region.needs_means:
+            divergences_B = step.kl(mean_BCHW, move(chunk.means_BCHW[batch.number], context.device))
+        surrogate = settings.trust_region.surrogate(
+            step, log_ratios_B, move(chunk.advantages_B, context.device), divergences_B
         )
-        self._check_ratio(batch, log_ratios_B, context)
-        self._check_clipping(batch, log_ratios_B, context)
-        losses_B = self._weights[batch.number] * surrogate_B + settings.kl_weight * kl_B
+        self._check_ratio(batch, log_ratios_B, divergences_B, context)
+        self._check_clipping(batch, surrogate.is_outside_B, context)
+        weight = step_weights(steps, equalize=settings.equalize_steps)[batch.number]
+        losses_B = weight * surrogate.losses_B + settings.kl_weight * kl_B
         metrics: dict[str, float | torch.Tensor] = {
             **batch.metrics,
             "ratio": log_ratios_B.detach().exp().mean(),
             "approx_kl": approx_kl(log_ratios_B),
-            "clip_fraction": clip_fraction(log_ratios_B, clip_range=settings.clip_range),
+            "clip_fraction": surrogate.is_outside_B.float().mean(),
         }
         return StepLoss(
             loss=(losses_B * batch.loss_weights_B).mean(),
@@ -205,7 +212,7 @@ class PolicyGradient:
         """Sample and score images for an accumulation group; keep what its optimizer steps train on."""
         first_step = group[0].step
         loop = self._loop(first_step)
-        selected = self._select_steps(group, trainable_steps(steps_of(context.family, loop)), context)
+        selected = self._select_steps(group, loop, context)
         sampled = sample_to_train(
             group,
             context,
@@ -215,6 +222,9 @@ class PolicyGradient:
                 loop.num_steps,
                 *(number + i for number in selected[prompts.micro_batch] for i in (0, 1)),
             },
+            stored_means=lambda prompts: (
+                selected[prompts.micro_batch] if self.settings.trust_region.needs_means else ()
+            ),
             is_trial=self.is_trial,
         )
         advantages = self._advantages(sampled)
@@ -229,11 +239,15 @@ class PolicyGradient:
         return rollout
 
     def _select_steps(
-        self, group: Sequence[Batch], trainable: Sequence[int], context: StepContext
+        self, group: Sequence[Batch], loop: RolloutSettings, context: StepContext
     ) -> dict[int, tuple[int, ...]]:
         """Return the steps to train for the images of each batch, by its number."""
-        seeds = {b.micro_batch: derive_seed(context.run_seed, "trained steps", b.step, b.micro_batch) for b in group}
-        return {number: self.settings.selection.select(trainable, seed) for number, seed in seeds.items()}
+        selected = {}
+        for batch in group:
+            steps = steps_of(context.family, loop, prompts_of(batch, self.sampling.size).size)
+            seed = derive_seed(context.run_seed, "trained steps", batch.step, batch.micro_batch)
+            selected[batch.micro_batch] = self.settings.selection.select(trainable_steps(steps), seed)
+        return selected
 
     def _advantages(self, sampled: SampledGroup) -> list[float]:
         """Return the advantage of each image; its rewards are remembered, if they are compared with later ones."""
@@ -252,28 +266,44 @@ class PolicyGradient:
         predict = guided_prediction(
             context.family, conditioning, empty, size=batch.prompts.size, guidance=self.sampling.loop.guidance
         )
-        step = self._steps[batch.number]
-        timestep = torch.full((), step.timestep, dtype=torch.int64, device=latents_BCHW.device)
-        return step.mean(predict(latents_BCHW, timestep), latents_BCHW)
+        step = self._steps_of(batch, context)[batch.number]
+        return step.mean(predict(latents_BCHW, timestep_tensor(step, latents_BCHW.device)), latents_BCHW)
 
-    def _check_ratio(self, batch: PolicyBatch, log_ratios_B: torch.Tensor, context: StepContext) -> None:
-        """Check at the end of the first step on a rollout that its ratios are 1."""
+    def _steps_of(self, batch: PolicyBatch, context: StepContext) -> Sequence[GaussianStep]:
+        """Return the denoising steps with which the images of a batch were sampled."""
+        key = batch.step - batch.inner_epoch, batch.prompts.size
+        if key not in self._steps:
+            self._steps[key] = steps_of(context.family, self._loop(key[0]), key[1])
+        return self._steps[key]
+
+    def _check_ratio(
+        self,
+        batch: PolicyBatch,
+        log_ratios_B: torch.Tensor,
+        divergences_B: torch.Tensor | None,
+        context: StepContext,
+    ) -> None:
+        """Check at the end of the first step on a rollout that its ratios are 1, and its divergences 0."""
         if batch.inner_epoch > 0:
             return
         self._ratio_check.add(log_ratios_B, is_first=batch.is_first_micro_batch)
+        if divergences_B is not None:
+            self._ratio_check.add(divergences_B, is_first=False)
         if batch.is_last_micro_batch:
-            self._warn_once(context, self._ratio_check.finish(context, clip_range=self.settings.clip_range))
+            region = self.settings.trust_region
+            clip_range = region.clip_range if region.has_clip_range else 1.0
+            self._warn_once(context, self._ratio_check.finish(context, clip_range=clip_range))
 
-    def _check_clipping(self, batch: PolicyBatch, log_ratios_B: torch.Tensor, context: StepContext) -> None:
+    def _check_clipping(self, batch: PolicyBatch, is_outside_B: torch.Tensor, context: StepContext) -> None:
         """Warn at the end of a later step on a rollout whose ratios are all clipped; one without advantages has a
         warning of its own.
         """
-        if batch.inner_epoch == 0:  # `_check_ratio` warns
+        region = self.settings.trust_region
+        if batch.inner_epoch == 0 or not region.has_clip_range:  # `_check_ratio` warns
             return
-        clip_range = self.settings.clip_range
-        self._clip_check.add(is_outside(log_ratios_B, clip_range=clip_range), is_first=batch.is_first_micro_batch)
+        self._clip_check.add(is_outside_B, is_first=batch.is_first_micro_batch)
         if batch.is_last_micro_batch and not batch.is_silent:
-            self._warn_once(context, self._clip_check.finish(clip_range=clip_range))
+            self._warn_once(context, self._clip_check.finish(clip_range=region.clip_range))
 
     def _warn_once(self, context: StepContext, warning: WarningRaised | None) -> None:
         if warning is not None and warning.advice not in self._warned and not self.is_trial:
@@ -295,12 +325,14 @@ def build_policy_gradient(
     if reward is None:
         raise ValueError("Policy gradients need a reward.")
     sides = size_of(chosen.size)
-    loop = RolloutSettings(chosen.steps, chosen.guidance, chosen.eta)
+    loop = RolloutSettings(
+        chosen.steps, chosen.guidance, chosen.eta, flow_eta=chosen.flow_eta, flow_noise=chosen.flow_steps
+    )
     return PolicyGradient(
         reward,
         Sampling(samples_per_prompt, loop, size=Size(*sides) if sides else None, shares_noise=shares_noise),
         PolicySettings(
-            clip_range=chosen.clip_range,
+            trust_region=TrustRegion(chosen.trust_region, chosen.clip_range, chosen.divergence_limit),
             advantage_clip=chosen.advantage_clip,
             inner_epochs=chosen.inner_epochs,
             kl_weight=chosen.kl_weight,

@@ -118,6 +118,7 @@ def sample_to_train(
     reward: CompositeReward,
     *,
     stored_states: Callable[[PromptBatch], Collection[int]],
+    stored_means: Callable[[PromptBatch], Collection[int]] = lambda prompts: (),
     is_trial: bool,
 ) -> SampledGroup:
     """Sample and score images for an accumulation group, and report them, with the phase of the run.
@@ -125,7 +126,7 @@ def sample_to_train(
     Arguments as of `sample_group`. In a trial, for the dry run, nothing is reported, and no other process takes part.
     """
     if is_trial:
-        return sample_group(group, context, sampling, reward, stored_states=stored_states)
+        return sample_group(group, context, sampling, reward, stored_states=stored_states, stored_means=stored_means)
     images = RolloutImages(sampling.samples_per_prompt)
     num_images = sum(batch.num_samples for batch in group) * sampling.samples_per_prompt
     context.emit(PhaseChanged("sampling", f"{num_images} images to train on"))
@@ -135,6 +136,7 @@ def sample_to_train(
         sampling,
         reward,
         stored_states=stored_states,
+        stored_means=stored_means,
         on_images=images.add,
         ranks=context.ranks,
     )

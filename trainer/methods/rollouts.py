@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -69,8 +69,8 @@ class Chunk:
     """Sample number `sample` of every prompt of `prompts`.
 
     `states_BCHW` are the stored latents by the number of denoising steps behind them, `log_probs_BN` the
-    log-probabilities of the steps (see `Rollout`), both on the offload device. `rewards` and the scores by reward model
-    have a value for each image, NaN for an image without one.
+    log-probabilities of the steps, `means_BCHW` the stored means (see `Rollout`), all on the offload device. `rewards`
+    and the scores by reward model have a value for each image, NaN for an image without one.
     """
 
     prompts: PromptBatch
@@ -80,6 +80,7 @@ class Chunk:
     log_probs_BN: torch.Tensor
     rewards: tuple[float, ...]
     scores: Mapping[str, tuple[float, ...]]
+    means_BCHW: Mapping[int, torch.Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,15 +190,16 @@ def sample_group(
     reward: CompositeReward | None,
     *,
     stored_states: Callable[[PromptBatch], Collection[int]],
+    stored_means: Callable[[PromptBatch], Collection[int]] = lambda prompts: (),
     on_images: OnImages | None = None,
     ranks: Ranks = ALONE,
 ) -> SampledGroup:
     """Sample K images for every prompt of an accumulation group, score them, and return them without their images.
 
     Without a `reward` their rewards are NaN. `stored_states(prompts)` returns the numbers of the states to keep for the
-    chunks of a batch. Seeds follow from the run's seed and the positions, so that a repeated rollout is the same.
-    Raises StopRequested between denoising steps. Several processes (`ranks`) sample chunks in turn; each gets all of
-    them, but only its own images.
+    chunks of a batch, `stored_means(prompts)` those of the steps whose means are kept. Seeds follow from the run's seed
+    and the positions, so that a repeated rollout is the same. Raises StopRequested between denoising steps. Several
+    processes (`ranks`) sample chunks in turn; each gets all of them, but only its own images.
     """
     local: list[Chunk] = []
     first_step, rank = group[0].step, ranks.rank
@@ -206,7 +208,8 @@ def sample_group(
     ]
     for prompts, sample in chunks[rank.index :: rank.world_size]:
         with context.rollout(first_step):
-            rollout = _roll_out_chunk(prompts, sample, first_step, context, sampling, stored_states(prompts))
+            stored = stored_states(prompts), stored_means(prompts)
+            rollout = _roll_out_chunk(prompts, sample, first_step, context, sampling, *stored)
             chunk = _score_rollout(prompts, sample, rollout, reward)
             if on_images is not None:
                 on_images(chunk, rollout.images_B3PP)
@@ -222,8 +225,10 @@ def _of_all(local: Sequence[Chunk], count: int, context: StepContext, ranks: Ran
 
 
 def _on(chunk: Chunk, device: Device) -> Chunk:
-    states = {number: move(state, device) for number, state in chunk.states_BCHW.items()}
-    return replace(chunk, states_BCHW=states, log_probs_BN=move(chunk.log_probs_BN, device))
+    states, means = (
+        {number: move(t, device) for number, t in of.items()} for of in (chunk.states_BCHW, chunk.means_BCHW)
+    )
+    return replace(chunk, states_BCHW=states, log_probs_BN=move(chunk.log_probs_BN, device), means_BCHW=means)
 
 
 def _roll_out_chunk(
@@ -233,6 +238,7 @@ def _roll_out_chunk(
     context: StepContext,
     sampling: Sampling,
     stored_states: Collection[int],
+    stored_means: Collection[int] = (),
 ) -> Rollout:
     conditioning, empty = encode_prompts(prompts, context)
     rows, position = range(len(prompts.captions)), (step, prompts.micro_batch)
@@ -268,6 +274,7 @@ def _roll_out_chunk(
         on_step=context.check,
         noise_seeds=noise_seeds if sampling.shares_noise else None,
         stored_states=stored_states,
+        stored_means=stored_means,
     )
 
 
@@ -287,7 +294,16 @@ def _score_rollout(prompts: PromptBatch, sample: int, rollout: Rollout, reward: 
     scores: dict[str, tuple[float, ...]] = {}
     if reward is not None:
         rewards, scores = score_images(reward, rollout.images_B3PP, prompts.captions)
-    return Chunk(prompts, sample, rollout.seeds, rollout.states_BCHW, rollout.log_probs_BN, rewards, scores)
+    return Chunk(
+        prompts,
+        sample,
+        rollout.seeds,
+        rollout.states_BCHW,
+        rollout.log_probs_BN,
+        rewards,
+        scores,
+        rollout.means_BCHW,
+    )
 
 
 def _mean(values: Sequence[float]) -> float:

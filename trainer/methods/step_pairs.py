@@ -21,7 +21,7 @@ from modules.rewards.advantage import Combination, combine_advantages, group_adv
 from modules.rewards.composite import CompositeReward
 from modules.sampling.branching import Branches, branch_out, branching_steps
 from modules.sampling.prediction import guided_prediction
-from modules.sampling.rollout import RolloutSettings, steps_of
+from modules.sampling.rollout import RolloutSettings, ddim_steps_of
 from modules.sampling.step_selection import RandomShare
 from modules.system.devices import CPU, Device, move
 from modules.system.errors import DarkroomError
@@ -116,7 +116,7 @@ class StepPairs:
     ) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         """Return the loss of each pair of a denoising step, and the metrics."""
         before_BCHW, chosen_BCHW, rejected_BCHW = move(batch.latents_BNCHW, context.device).unbind(1)
-        step = steps_of(context.family, self.loop)[batch.denoising_step]
+        step = ddim_steps_of(context.family, self.loop)[batch.denoising_step]
 
         def log_probs() -> torch.Tensor:
             conditioning, empty = encode_prompts(batch.prompts, context)
@@ -152,7 +152,7 @@ class StepPairs:
         """Do nothing: there is no state."""
 
     def _branching(self, context: StepContext) -> tuple[int, ...]:
-        return branching_steps(steps_of(context.family, self.loop), max_timestep=self.settings.max_timestep)
+        return branching_steps(ddim_steps_of(context.family, self.loop), max_timestep=self.settings.max_timestep)
 
     def _compare_batch(
         self, number: int, batch: Batch, first_step: int, context: StepContext, images: RolloutImages

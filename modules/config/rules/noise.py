@@ -105,6 +105,7 @@ def noise_process(config: Config) -> Iterator[Problem]:
     process, method, settings = config.family.process, method_of(config), settings_of_method(config)
     if sentence := method.refusal(settings, process):
         yield Problem("training.method", sentence, advice=OTHER_METHOD)
+    yield from method.problems_of_process(settings, process)
     if method.has_denoising_loss(settings):
         sentence, advice = WEIGHTINGS[config.training.loss.weighting].refusal(process, process.predictions)
         if sentence:

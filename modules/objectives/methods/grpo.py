@@ -79,11 +79,15 @@ class Grpo(Section):
         ),
     ] = 25
     advantage_clip: fields.AdvantageClip = 5.0
+    trust_region: fields.TrustRegion = "clip"
     clip_range: fields.ClipRange = 1e-4
+    divergence_limit: fields.DivergenceLimit = 1e-5
     inner_epochs: fields.InnerEpochs = 1
     equalize_steps: fields.EqualizeSteps = False
     kl_weight: fields.KlWeight = 0.01
     eta: fields.Eta = 1.0
+    flow_steps: fields.FlowSteps = "cps"
+    flow_eta: fields.FlowEta = 0.7
     reward_sum: fields.RewardSum = "advantages"
     held_out_reward: fields.HeldOutReward = "none"
 
@@ -136,8 +140,8 @@ SPEC = MethodSpec(
     splits_batches=True,
     is_shareable=lambda settings: True,
     repeats_forward=True,
-    ddpm_only=lambda settings: "GRPO",
     problems=_problems,
+    problems_of_process=fields.problems_of_noise,
     guide=MethodGuide(
         needs=(
             "One or more reward models, of any kind.",
