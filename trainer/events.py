@@ -218,7 +218,8 @@ class RewardMeasured:
     `followed` is the weighted sum that the training maximizes, `held_out` the score of the reward model `held_out_by`,
     which is measured only. `by_reward_model` has the score of each reward model. `best_step` is the step at which
     `held_out` (`followed` without a held-out reward model) was highest in this run; a measurement before the first
-    step does not count. `diversity` is how different the images of a prompt are, if prompts have several seeds.
+    step does not count. `diversity` is how different the images of a prompt are, if prompts have several seeds, and
+    `saturation` how colourful the images are, 0 to 1.
     """
 
     may_coalesce: ClassVar[bool] = False
@@ -231,6 +232,7 @@ class RewardMeasured:
     by_reward_model: Mapping[str, float] = field(default_factory=dict)
     best_step: int | None = None
     diversity: float | None = None
+    saturation: float | None = None
 
     @property
     def is_best(self) -> bool:

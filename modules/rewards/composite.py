@@ -1,4 +1,4 @@
-"""Several reward models as one reward: the weighted sum of their scores; and how diverse the scored images are."""
+"""Several reward models as one reward, the weighted sum of their scores; and how diverse and colourful images are."""
 
 from __future__ import annotations
 
@@ -146,3 +146,11 @@ def diversity(images: Sequence[npt.NDArray[np.uint8]], prompts: Sequence[Hashabl
         squares += pairs * 2 / (count - 1) * spread
         num_pairs += pairs
     return float(np.sqrt(squares / num_pairs)) if num_pairs else None
+
+
+def saturation(images: Sequence[npt.NDArray[np.uint8]]) -> float | None:
+    """Return how colourful images (H, W, 3) are: the mean difference of a pixel's largest and smallest channel, from 0
+    (gray) to 1; None without images.
+    """
+    spreads = [float((image.max(axis=2) - image.min(axis=2)).mean()) / 255 for image in images]
+    return float(np.mean(spreads)) if spreads else None

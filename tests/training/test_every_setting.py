@@ -121,6 +121,12 @@ ELSEWHERE = {
         "test_reward_scorers",
     ),
     **dict.fromkeys(
+        (f"reward.models.0.{name}" for name in ("address", "model_name", "rubric", "highest_score")),
+        "test_reward_servers",
+    ),
+    "reward.models.0.retry_minutes": "test_reward_servers",
+    "reward.models.0.timeout_seconds": "test_reward_servers, test_user_reward_process",
+    **dict.fromkeys(
         (f"sampling.prompts.0.{name}" for name in ("inpainting", "base_image", "mask_image", "depth_image")),
         "test_inpainting_models, test_depth_models",
     ),

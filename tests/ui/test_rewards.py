@@ -23,8 +23,11 @@ from trainer.rollout_events import RolloutSampled, SampledImage
 from trainer.wording import reward_line
 from ui.features.rewards.page import needs_of
 from ui.features.rewards.which_method import WhichMethod, offers, source_of, with_method
+from ui.features.run.facts import verdict_line
 from ui.forms.chooser import Chooser
 from ui.forms.model import Source
+from ui.loop.metric_curves import with_metrics
+from ui.loop.run_state import RunState
 from ui.loop.wording import reward_rows
 from ui.widgets.controls import Button
 from ui.widgets.image_viewer import ImageViewer
@@ -220,6 +223,20 @@ MEASURED = [
     RewardMeasured(20, 8, 0.6, 0.32, "contrast", {"brightness": 0.6, "contrast": 0.32}, best_step=20),
     RewardMeasured(40, 8, 0.7, 0.28, "contrast", {"brightness": 0.7, "contrast": 0.28}, best_step=20),
 ]
+
+
+def test_the_run_page_states_whether_a_run_learns_or_games() -> None:
+    held_out = (0.30, 0.32, 0.29, 0.26, 0.22)
+    rewards = tuple(
+        RewardMeasured(20 * n, 8, 0.5 + 0.1 * n, score, "contrast", diversity=0.2, saturation=0.1)
+        for n, score in enumerate(held_out)
+    )
+    state = RunState(rewards=rewards, metrics=with_metrics({}, 80, {"kl": 0.25}))
+    assert verdict_line(state).startswith("Gaming the reward: it rose, 0.5 to 0.9, but the held-out reward fell since ")
+    assert "The KL to the reference is 0.25." in verdict_line(state)
+    assert reward_rows(rewards[0])[-2:] == [("diversity", "0.2000"), ("saturation", "0.1000")]
+    only_held_out = tuple(RewardMeasured(n, 8, None, 0.3, "contrast") for n in range(5))
+    assert verdict_line(RunState(rewards=only_held_out)) == ""
 
 
 def test_the_reward_chart(ready: Window, monkeypatch: pytest.MonkeyPatch) -> None:

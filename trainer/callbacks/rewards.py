@@ -13,7 +13,7 @@ from PIL import Image
 
 from modules.config.sections.evaluation import SamplePrompt
 from modules.config.sections.reward import Reward
-from modules.rewards.composite import CompositeReward, diversity
+from modules.rewards.composite import CompositeReward, diversity, saturation
 from modules.system.devices import Device, move
 from modules.system.problem import count
 from trainer.callbacks.best import Search
@@ -130,6 +130,7 @@ class RewardCallback:
                 self._score(self._as_image(image), prompt.prompt, scores)
         means = {name: mean for name, values in scores.items() if (mean := _mean(values)) is not None}
         followed, held_out = means.pop(_FOLLOWED, None), means.pop(_HELD_OUT, None)
+        pixels = [np.asarray(image) for image in images]
         return RewardMeasured(
             step=step,
             num_images=len(images),
@@ -137,7 +138,8 @@ class RewardCallback:
             held_out=held_out,
             held_out_by=self._reward_models.held_out.names[0] if self._reward_models.held_out is not None else "",
             by_reward_model=means,
-            diversity=diversity([np.asarray(image) for image in images], [p.prompt for p in self._prompts]),
+            diversity=diversity(pixels, [p.prompt for p in self._prompts]),
+            saturation=saturation(pixels),
         )
 
     def _score(self, image_13PP: torch.Tensor, prompt: str, scores: dict[str, list[float]]) -> None:
@@ -160,7 +162,7 @@ class RewardCallback:
         if self._log is None:
             return
         values = {"followed": result.followed, "held_out": result.held_out, **result.by_reward_model}
-        values["diversity"] = result.diversity
+        values |= {"diversity": result.diversity, "saturation": result.saturation}
         for name, value in values.items():
             if value is not None:
                 self._log.scalar(f"reward/measured/{name}", value, result.step)

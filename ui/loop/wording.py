@@ -35,12 +35,13 @@ def validation_line(event: ValidationFinished) -> str:
 def reward_rows(event: RewardMeasured) -> list[tuple[str, str]]:
     """Return the reward of each model by its label; the sum comes first if several are trained on.
 
-    The diversity comes last, if it was measured.
+    The diversity and the saturation of the images come last, if they were measured.
     """
     rows = [(reward_label(name), format_loss(value)) for name, value in event.by_reward_model.items()]
     followed = [name for name in event.by_reward_model if name != event.held_out_by]
     rows = [("training reward", format_loss(event.followed)), *rows] if len(followed) > 1 else rows
-    return rows if event.diversity is None else [*rows, ("diversity", format_loss(event.diversity))]
+    of_images = (("diversity", event.diversity), ("saturation", event.saturation))
+    return [*rows, *((name, format_loss(value)) for name, value in of_images if value is not None)]
 
 
 def concept_rows(event: ValidationFinished) -> list[tuple[str, str]]:

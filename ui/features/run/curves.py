@@ -65,7 +65,7 @@ class RunCurves(Panel):
         self._context = context
         self._state = RunState()
         self._menu: tk.Menu | None = None
-        self._read: tuple[object, ...] = ()  # the losses that the verdict is about
+        self._read: tuple[object, ...] = ()  # what the verdict is about
         self.is_log = FlagVar(master=self, value=choices.is_log)
         self._add_tools()
         self.chart = Plot(self, context.theme, zooms=True, on_zoom=self._follow_zoom)
@@ -90,9 +90,15 @@ class RunCurves(Panel):
         self.chart.show(run_figure(shown_lines(lines, self._choices.curves), state.validations))
 
     def _show_verdict(self, state: RunState) -> None:
-        """State what the losses show; again once there is a hundredth more of them: reading a million takes 0.1 s."""
+        """State what losses and rewards show; again once there is a hundredth more: reading a million takes 0.1 s."""
         losses = state.series.get("loss", EMPTY)
-        read = (state.started, state.validations, state.is_over, int(math.log(max(1, len(losses)), _READ_AGAIN)))
+        read = (
+            state.started,
+            state.validations,
+            state.rewards,
+            state.is_over,
+            int(math.log(max(1, len(losses)), _READ_AGAIN)),
+        )
         if read != self._read:
             self._read = read
             self.verdict.set_text(verdict_line(state))
