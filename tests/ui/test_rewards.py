@@ -15,6 +15,7 @@ from modules.rewards.address import parse_address
 from modules.rewards.registry import REWARDS
 from modules.rewards.settings import Scorer
 from modules.rewards.user_code_file import approved_hashes, hash_of
+from modules.system.problem import Problem
 from tests.ui.conftest import Window
 from tests.ui.driving import pick, walk
 from tests.ui.fake_engine import started, step
@@ -24,6 +25,7 @@ from trainer.wording import reward_line
 from ui.features.rewards.page import needs_of
 from ui.features.rewards.which_method import WhichMethod, offers, source_of, with_method
 from ui.features.run.facts import verdict_line
+from ui.features.run.model import _is_of_files
 from ui.forms.chooser import Chooser
 from ui.forms.model import Source
 from ui.loop.metric_curves import with_metrics
@@ -216,6 +218,11 @@ def test_another_computer_gets_images_once_approved(ready: Window, monkeypatch: 
     assert ready.engine.run is not None
     ready.engine.run.end(RunFinished("finished", 1, "Done."))
     ready.wait_until(lambda: ready.app.context.session.stage == "idle", "the end")
+
+
+def test_another_machine_checks_its_own_servers() -> None:
+    assert not _is_of_files(Problem("reward.models.0.address", "The reward server is not running."))
+    assert _is_of_files(Problem("reward.models.0.file", "The file is missing."))
 
 
 MEASURED = [

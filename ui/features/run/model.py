@@ -390,7 +390,9 @@ def run_failure(failed: RunFailed, run_dir: str = "") -> Failure:
 
 
 def _is_of_files(problem: Problem) -> bool:
-    """Return whether a problem is one of what a run reads, not of this machine's memory, disk and devices."""
+    """Return whether a problem is one of what a run reads, not of this machine's memory, disk, devices and servers."""
+    if problem.path.startswith("reward.models.") and problem.path.endswith(".address"):
+        return False  # "localhost" is the other machine, which checks its own servers and whether each is approved
     return problem.remedy not in ("memory", "space") and not problem.path.startswith(("general.", "multi_gpu."))
 
 
