@@ -18,7 +18,7 @@ from modules.rewards.address import Address
 from modules.rewards.waiting import Patience, wait_for
 from modules.system.errors import DarkroomError
 from modules.system.file_errors import plain_reason
-from modules.system.problem import shown
+from modules.system.problem import about, shown
 from modules.system.redaction import redact
 
 _MAX_BYTES = 1_000_000  # of an answer; scores need far less
@@ -68,8 +68,8 @@ class RewardServer:
                 if waited >= self.retry_seconds:
                     raise
                 if not is_late:
-                    minutes = f"{self.retry_seconds / 60:g} minutes"
-                    self.patience.warn(error.message, f"The run waits up to {minutes} for it and then continues.")
+                    limit = about(self.retry_seconds)
+                    self.patience.warn(error.message, f"The run waits up to {limit} for it and then continues.")
                 is_late = True
                 self.patience.rest(delay)
                 waited += delay + error.seconds
@@ -81,12 +81,13 @@ class RewardServer:
 
     def _ask_once(self, body: bytes) -> Any:
         connection = _connection_to(self.address, self.timeout_seconds)
+        sockets: list[socket.socket] = []
         try:
             status, data = wait_for(
-                lambda: self._exchange(connection, body),
+                lambda: self._exchange(connection, body, sockets),
                 seconds=self.timeout_seconds,
                 check=self.patience.check,
-                cancel=lambda: _cut(connection),
+                cancel=lambda: _cut(sockets),
             )
         except (OSError, http.client.HTTPException) as error:
             raise self._failure(error) from error
@@ -101,7 +102,11 @@ class RewardServer:
         except (ValueError, RecursionError) as error:
             raise self._wrong(f"did not send JSON but {_quoted(data) or 'nothing'}") from error
 
-    def _exchange(self, connection: http.client.HTTPConnection, body: bytes) -> tuple[int, bytes]:
+    def _exchange(
+        self, connection: http.client.HTTPConnection, body: bytes, sockets: list[socket.socket]
+    ) -> tuple[int, bytes]:
+        connection.connect()
+        sockets.append(connection.sock)  # the connection forgets it once the answer begins
         headers = {"Content-Type": "application/json", "Accept": "application/json", **self.headers}
         connection.request("POST", self.address.path, body, headers)
         response = connection.getresponse()
@@ -168,10 +173,11 @@ def _connection_to(address: Address, timeout_seconds: float) -> http.client.HTTP
     return kind(address.host, address.port, timeout=timeout_seconds)
 
 
-def _cut(connection: http.client.HTTPConnection) -> None:
-    """End an exchange that another thread waits for."""
-    with suppress(OSError, AttributeError):  # there is no socket while it connects; that ends by its own time limit
-        connection.sock.shutdown(socket.SHUT_RDWR)
+def _cut(sockets: list[socket.socket]) -> None:
+    """End an exchange that another thread waits for; one that still connects ends by the socket's own time limit."""
+    for one in sockets:
+        with suppress(OSError):
+            one.shutdown(socket.SHUT_RDWR)
 
 
 def _quoted(data: bytes) -> str:

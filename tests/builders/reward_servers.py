@@ -21,7 +21,7 @@ EXAMPLE = PROGRAM_ROOT / "docs" / "reward_server.py"
 class Reply:
     """An answer: bytes are sent as they are, anything else as JSON; a function is called with the message.
 
-    One with `hangs` only comes when the test ends; one with `cuts` ends before its end.
+    One with `hangs` only comes when the test ends, the end of one with `stalls` too; one with `cuts` lacks its end.
     """
 
     content: Any = b""
@@ -29,6 +29,7 @@ class Reply:
     headers: Mapping[str, str] = field(default_factory=dict)
     hangs: bool = False
     cuts: bool = False
+    stalls: bool = False
 
 
 @dataclass
@@ -68,10 +69,15 @@ def serving(*replies: Reply) -> Iterator[TestServer]:
                 told.over.wait()
             data = content if isinstance(content, bytes) else json.dumps(content).encode()
             self.send_response(reply.status)
-            for name, value in {"Content-Length": str(len(data) + 9 * reply.cuts), **reply.headers}.items():
+            for name, value in {
+                "Content-Length": str(len(data) + 9 * (reply.cuts or reply.stalls)),
+                **reply.headers,
+            }.items():
                 self.send_header(name, value)
             self.end_headers()
             self.wfile.write(data)
+            if reply.stalls:
+                told.over.wait()
 
         def log_message(self, *args: Any) -> None:
             pass

@@ -7,6 +7,7 @@ import io
 import json
 import math
 import socket
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -186,6 +187,15 @@ def closed_port() -> int:
 def test_a_server_without_an_answer_is_named(reply: Reply, words: str) -> None:
     with serving(reply) as server, pytest.raises(UnavailableError, match=words):
         make_http(scorer_for(server, timeout_seconds=0.2), Patience(), "").scores(PNGS, PROMPTS)
+
+
+def test_a_server_that_stalls_within_its_answer_is_left_alone() -> None:
+    with serving(Reply(b'{"scores"', stalls=True)) as server:
+        with pytest.raises(UnavailableError, match=r"did not answer within 0\.2 seconds"):
+            make_http(scorer_for(server, timeout_seconds=0.2), Patience(), "").scores(PNGS, PROMPTS)
+        for thread in [t for t in threading.enumerate() if t.name == "darkroom-reward"]:
+            thread.join(20)
+            assert not thread.is_alive()
 
 
 def test_a_server_that_is_not_running_or_not_known_is_named() -> None:
