@@ -59,7 +59,8 @@ class KeptLayer(nn.Module):
         bias = bias_change(factors)
         if self.is_low_rank:
             low = apply_weight(layer, x, factors[DOWN])
-            high = functional.linear(low, factors[UP]) if low.ndim != 4 else functional.conv2d(low, factors[UP])
+            up = factors[UP]  # a linear layer's input may have four axes, too
+            high = functional.linear(low, up) if up.ndim == 2 else functional.conv2d(low, up)
             return self._scale * high if bias is None else self._scale * high + _along(layer, bias, x)
         with torch.autocast(x.device.type, enabled=False):  # in 16 bits, the product of the factors would differ
             weight = weight_change(factors, self.alpha, layer.weight)

@@ -27,6 +27,7 @@ def block() -> nn.ModuleDict:
     torch.manual_seed(0)
     layers = {
         "linear": nn.Linear(8, 12),
+        "channels_last": nn.Linear(8, 12),
         "conv": nn.Conv2d(8, 12, 3, stride=2, padding=1),
         "pointwise": nn.Conv2d(8, 12, 1),
         "layer_norm": nn.LayerNorm(8),
@@ -39,6 +40,8 @@ def block() -> nn.ModuleDict:
 
 
 def inputs(layer: str) -> torch.Tensor:
+    if layer == "channels_last":
+        return torch.randn(2, 6, 6, 8)
     return torch.randn(2, 5, 8) if layer in ("linear", "layer_norm") else torch.randn(2, 8, 6, 6)
 
 
@@ -125,7 +128,7 @@ KINDS: dict[str, Callable[[torch.Tensor, Filled], tuple[Tensors, torch.Tensor]]]
 }
 
 
-@pytest.mark.parametrize("layer", ["linear", "conv", "pointwise", "layer_norm", "group_norm"])
+@pytest.mark.parametrize("layer", ["linear", "channels_last", "conv", "pointwise", "layer_norm", "group_norm"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("has_bias", [False, True])
 def test_it_acts_as_the_merged_weight(kind: str, layer: str, has_bias: bool) -> None:
