@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from inspect import signature
 from typing import Any
 
 import pytest
@@ -49,7 +50,8 @@ def test_a_training_pass_needs_the_estimated_memory(name: str, trains: str, mode
 def test_a_pass_without_autocast_needs_the_estimated_memory(name: str, mode: Any) -> None:
     """A LoRA on the default layers of a model in bfloat16: the norms of some compute in float32."""
     found = measured(name, "adapter", mode, autocasts=False)
-    tolerance = 0.2 if name == "tiny_hidream" else 0.15  # of the rows of its experts; its weights are 40 times as large
+    # Of the rows of HiDream's experts and of Wuerstchen's 144 latents: their weights are 40 times as large.
+    tolerance = 0.2 if name in ("tiny_hidream", "tiny_wuerstchen") else 0.15
     assert replayed(name, "adapter", mode, autocasts=False) == pytest.approx(found, rel=tolerance)
 
 
@@ -104,7 +106,8 @@ def measured(name: str, trains: str, mode: Any, *, autocasts: bool = True) -> in
         with default_dtype(BF16):
             inputs = traced.inputs(SIZE)
         with LiveBytes() as live, cuda_autocast(BF16) if autocasts else nullcontext(lambda: None) as end_forward:
-            loss = first_tensor(forward(**inputs, return_dict=False)).float().mean()
+            options = {"return_dict": False} if "return_dict" in signature(module.forward).parameters else {}
+            loss = first_tensor(forward(**inputs, **options)).float().mean()
             end_forward()
             loss.backward()
         return live.peak
