@@ -14,12 +14,12 @@ from modules.system.errors import DarkroomError
 ENDLESS = 1_000_000  # epochs; a measurement ends when it has trained enough
 
 
-def demo_preset(device: Device) -> Config:
-    """Return the preset #demo for a device. Raises DarkroomError if it is missing."""
-    preset = next((p for p in list_presets() if p.name == "#demo"), None)
+def demo_preset(device: Device, name: str = "#demo") -> Config:
+    """Return a preset, #demo or #demo flow, for a device. Raises DarkroomError if it is missing."""
+    preset = next((p for p in list_presets() if p.name == name), None)
     if preset is None:
         raise DarkroomError(
-            "The preset #demo is missing.", advice="Restore training_presets from the program's source."
+            f"The preset {name} is missing.", advice="Restore training_presets from the program's source."
         )
     config = preset.load().config
     return config.model_copy(update={"general": config.general.model_copy(update={"train_device": device.name})})

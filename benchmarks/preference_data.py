@@ -22,7 +22,7 @@ from modules.families.protocol import ModelFamily
 from modules.rewards.composite import CompositeReward, build_rewards
 from modules.rewards.protocol import RewardContext
 from modules.rewards.settings import Scorer
-from modules.sampling.denoising_loop import initial_noise, make_scheduler, run_denoising_loop
+from modules.sampling.denoising_loop import initial_noise, run_denoising_loop, scheduler_for
 from modules.sampling.prediction import guided_prediction
 from modules.system.devices import CPU, move
 from trainer import phases
@@ -75,7 +75,7 @@ def _batch(model: LoadedModel, machine: Machine, texts: Sequence[str], seeds: Se
     with model.placement.phase(phases.SAMPLE_DENOISE), machine.precision.autocast():
         latents_BCHW = run_denoising_loop(
             guided_prediction(family, conditioning, empty, size=size, guidance=GUIDANCE),
-            make_scheduler("ddim", family.scheduler_config()),
+            scheduler_for(family, "ddim", size),
             torch.stack([noise for noise, _ in drawn]),
             num_steps=NUM_STEPS,
             generator=[generator for _, generator in drawn],

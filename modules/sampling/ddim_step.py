@@ -99,6 +99,11 @@ class DdimStep:
         """Return the divergence of two policies' Gaussians, which share sigma, float32 of shape (B,)."""
         return divergence(mean_BCHW, reference_BCHW, self.sigma)
 
+    def clean_before(self, next_BCHW: torch.Tensor, noise_BCHW: torch.Tensor) -> torch.Tensor:
+        """Return the clean latents `(x_p - sqrt(1 - abar_p) eps) / sqrt(abar_p)` for a known noise, float32."""
+        left_BCHW = next_BCHW.float() - math.sqrt(1 - self.abar_next) * noise_BCHW.float()
+        return left_BCHW / math.sqrt(self.abar_next)
+
 
 def ddim_steps(
     process: NoiseProcess, scheduler_config: Mapping[str, Any], *, num_steps: int, eta: float = 0.0

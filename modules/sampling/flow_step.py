@@ -93,6 +93,10 @@ class FlowStep:
         """Return the divergence of two policies' Gaussians, which share sigma, float32 of shape (B,)."""
         return divergence(mean_BCHW, reference_BCHW, self.sigma)
 
+    def clean_before(self, next_BCHW: torch.Tensor, noise_BCHW: torch.Tensor) -> torch.Tensor:
+        """Return the clean latents `(x_n - n eps) / (1 - n)` for a known noise, float32."""
+        return (next_BCHW.float() - self.level_next * noise_BCHW.float()) / (1.0 - self.level_next)
+
     def _latents_factor(self, sigma: float) -> float:
         if self.noise == "cps":
             return (1.0 - self.level_next) + self._kept_noise(sigma)

@@ -56,6 +56,10 @@ class GaussianStep(Protocol):
         """Return the divergence of two policies (`divergence`)."""
         ...
 
+    def clean_before(self, next_BCHW: torch.Tensor, noise_BCHW: torch.Tensor) -> torch.Tensor:
+        """Return the clean latents that next latents are the noised ones of, with a known noise, float32."""
+        ...
+
 
 def timestep_tensor(step: GaussianStep, device: torch.device) -> torch.Tensor:
     """Return the timestep of a step for the model, of shape (); whole ones as int64."""

@@ -24,6 +24,13 @@ SHORT: dict[str, dict[str, Any]] = {
         "backprop_steps": 2,
         "guidance": 2.0,
     },
+    "srpo": {
+        "name": "alignprop",
+        "steps": 3,
+        "gradient_truncation": "direct",
+        "min_timestep": 1,
+        "guidance": 2.0,
+    },
     "dpo": {"name": "dpo", "beta": 100.0},
     "mapo": {"name": "dpo", "loss": "mapo"},
     "online_dpo": {"name": "online_dpo", "steps": 3, "candidates": 2, "beta": 100.0, "updates_per_rollout": 2},

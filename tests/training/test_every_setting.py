@@ -52,6 +52,8 @@ MEASURED = {"training.method": SHORT_CHAIN, "reward.measure_every": STEP}
 CAPITALS = {"concepts.0.text.randomize_capitalization": True, "concepts.0.text.capitalization_probability": 1.0}
 
 WITHOUT_RESULT = {
+    "training.method.positive_words": "a reward that reads the prompt: test_direct_align",
+    "training.method.negative_words": "a reward that reads the prompt: test_direct_align",
     "general.workspace_dir": "where runs lie: test_run_folder",
     "general.cache_dir": "where caches lie: test_cache_reuse",
     "general.notes": "for the reader: test_embedded_config",

@@ -8,7 +8,7 @@ batch's size.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -20,8 +20,11 @@ from modules.data.buckets import Size
 from modules.objectives.methods import alignprop as settings
 from modules.objectives.policy_losses import num_scored, reward_loss
 from modules.rewards.composite import CompositeReward, Scores
-from modules.sampling.rollout import Rollout, RolloutSettings, roll_out
+from modules.sampling.direct_align import directly_aligned, steps_between
+from modules.sampling.rollout import RolloutSettings, roll_out, steps_of
 from modules.sampling.step_selection import Truncation, truncation_of
+from modules.system.devices import move
+from modules.system.errors import DarkroomError
 from modules.system.seeds import derive_seed
 from trainer.methods.denoise import Denoise, denoise_of
 from trainer.methods.protocol import StepContext, StepLoss, TrainingMethod
@@ -39,8 +42,32 @@ class RewardLoss:
 
 
 @dataclass(frozen=True, slots=True)
+class ControlWords:
+    """Words before the prompts of scored images: the reward is that with the positive minus that with the negative
+    ones (SRPO, Shen et al. 2025, arXiv 2509.06942, section 3.2). Without any words it is the plain one.
+    """
+
+    positive: str = ""
+    negative: str = ""
+
+    def scores(self, reward: CompositeReward, images_B3PP: torch.Tensor, prompts: Sequence[str]) -> Scores:
+        """Return the scores of images, each as a difference if there are words."""
+        if not self.positive.strip() and not self.negative.strip():
+            return reward(images_B3PP, prompts)
+        better, worse = (
+            reward(images_B3PP, [f"{words.strip()}. {prompt}" if words.strip() else prompt for prompt in prompts])
+            for words in (self.positive, self.negative)
+        )
+        differences = {name: better.by_name[name] - worse.by_name[name] for name in better.by_name}
+        return Scores(better.total_B - worse.total_B, differences)
+
+
+@dataclass(frozen=True, slots=True)
 class AlignProp:
-    """Trains on `reward` with `probability` per step, and by `denoise` otherwise."""
+    """Trains on `reward` with `probability` per step, and by `denoise` otherwise.
+
+    `timesteps` is the range of the single step of Direct-Align, in place of the `truncation`; None without it.
+    """
 
     reward: CompositeReward
     rollout: RolloutSettings
@@ -48,6 +75,8 @@ class AlignProp:
     reward_loss: RewardLoss
     probability: float
     denoise: Denoise
+    timesteps: tuple[float, float] | None = None
+    words: ControlWords = ControlWords()
 
     def prepare(self, context: StepContext) -> None:
         """Raise DarkroomError for a reward that is not differentiable, naming it, or for an undefined weighting."""
@@ -68,8 +97,7 @@ class AlignProp:
         # A probability of 1 includes every seed, a probability of 0 none.
         if derive_seed(context.run_seed, "alignprop", batch.step) >= self.probability * _SEEDS:
             return self.denoise.loss(batch, context)
-        rollout = self._sample(batch, context)
-        scores = self.reward(rollout.images_B3PP, batch.captions)
+        scores = self.words.scores(self.reward, self._sample(batch, context), batch.captions)
         settings = self.reward_loss
         is_scored = num_scored(scores.total_B) > 0
         return StepLoss(
@@ -87,7 +115,8 @@ class AlignProp:
             metrics=_metrics(scores) if is_scored else {},
         )
 
-    def _sample(self, batch: Batch, context: StepContext) -> Rollout:
+    def _sample(self, batch: Batch, context: StepContext) -> torch.Tensor:
+        """Return an image for each caption of a batch, in [0, 1], (B, 3, P, P), with its graph."""
         seed_parts = (batch.step, batch.micro_batch)
         width_px, height_px = map(context.family.spec.latents.px, reversed(batch.latents_BCHW.shape[-2:]))
         # Encoded together, so that the embedding of the empty prompt is as long as the embeddings of the captions. Of
@@ -95,18 +124,47 @@ class AlignProp:
         captions = batch.padded_like or batch.captions
         texts, first = context.encode([*captions, ""]), batch.first_row
         rows = range(first, first + batch.num_samples)
-        return roll_out(
+        size, last = Size(width_px, height_px), self.rollout.num_steps
+        draw = derive_seed(context.run_seed, "truncation", *seed_parts)
+        rollout = roll_out(
             context.family,
             texts.select(rows),
             texts.select([len(captions)]),
             seeds=[derive_seed(context.run_seed, "rollout", *seed_parts, row) for row in rows],
-            size=Size(width_px, height_px),
+            size=size,
             settings=self.rollout,
-            gradient_steps=self.truncation.draw(derive_seed(context.run_seed, "truncation", *seed_parts)),
+            gradient_steps=0 if self.timesteps else self.truncation.draw(draw),
             device=context.device,
             temp_device=context.temp_device,
             on_step=context.check,
+            stored_states=(last,) if self.timesteps else (),
         )
+        if not self.timesteps:
+            return rollout.images_B3PP
+        numbers = self._direct_steps(size, context)
+        return directly_aligned(
+            context.family,
+            move(rollout.states_BCHW[last], context.device),
+            texts.select(rows),
+            texts.select([len(captions)]),
+            number=numbers[draw % len(numbers)],
+            seeds=[derive_seed(context.run_seed, "known noise", *seed_parts, row) for row in rows],
+            size=size,
+            settings=self.rollout,
+            device=context.device,
+            temp_device=context.temp_device,
+        )
+
+    def _direct_steps(self, size: Size, context: StepContext) -> tuple[int, ...]:
+        """Return the steps that Direct-Align trains. Raises DarkroomError if there are none."""
+        lowest, highest = self.timesteps or (0.0, math.inf)
+        numbers = steps_between(steps_of(context.family, self.rollout, size), lowest=lowest, highest=highest)
+        if not numbers:
+            raise DarkroomError(
+                f"No denoising step is between the timesteps {lowest:g} and {highest:g}.",
+                advice="Increase the denoising steps, or widen the range.",
+            )
+        return numbers
 
     def branches(self) -> Mapping[str, TrainingMethod]:
         """Return the branches of a step; the reward's with the largest number of backprop steps."""
@@ -139,6 +197,7 @@ def build(chosen: settings.AlignProp, training: Training, reward: CompositeRewar
     """Return the method from its settings; its denoising steps use the run's loss settings."""
     if reward is None:
         raise ValueError("AlignProp needs a reward.")
+    is_direct = chosen.gradient_truncation == "direct"
     return AlignProp(
         reward,
         RolloutSettings(chosen.steps, chosen.guidance),
@@ -150,4 +209,6 @@ def build(chosen: settings.AlignProp, training: Training, reward: CompositeRewar
         RewardLoss(chosen.loss, chosen.target_reward, chosen.weight),
         chosen.probability,
         denoise_of(training),
+        (chosen.min_timestep, chosen.max_timestep) if is_direct else None,
+        ControlWords(chosen.positive_words, chosen.negative_words),
     )

@@ -12,6 +12,8 @@ from modules.rewards.registry import hold_out_labels, reward_help
 from modules.settings.field import Section, Setting, When, one_of
 from modules.system.problem import Problem
 
+_DIRECT = When("gradient_truncation", ("direct",))
+
 
 class AlignProp(Section):
     """Backpropagates a reward through the last denoising steps (Prabhudesai et al. 2023)."""
@@ -29,14 +31,42 @@ class AlignProp(Section):
     ] = 1.0
     steps: Annotated[int, Ge(1), Le(1000), Setting("Denoising steps", "Number of steps to sample an image.")] = 20
     gradient_truncation: Annotated[
-        Literal["fixed", "uniform"],
+        Literal["fixed", "uniform", "direct"],
         Setting(
             "Gradient truncation",
             "The gradient passes through the last denoising steps only. Late steps change details, earlier steps the "
-            "content. A random number of steps trains both and makes the reward harder to overfit.",
-            choice_labels={"fixed": "Fixed number of steps", "uniform": "Random number of steps"},
+            "content. A random number of steps trains both and makes the reward harder to overfit. Direct-Align (SRPO) "
+            "trains one step at any noise level: the finished image is noised with known noise, and recovered from one "
+            "prediction.",
+            choice_labels={
+                "fixed": "Fixed number of steps",
+                "uniform": "Random number of steps",
+                "direct": "One step anywhere (Direct-Align)",
+            },
         ),
     ] = "uniform"
+    min_timestep: Annotated[
+        int,
+        Ge(0),
+        Le(1000),
+        Setting(
+            "Lowest timestep",
+            "The step that is trained is at this timestep or above: late steps only change details.",
+            applies_when=_DIRECT,
+            level="advanced",
+        ),
+    ] = 300
+    max_timestep: Annotated[
+        int,
+        Ge(1),
+        Le(1000),
+        Setting(
+            "Highest timestep",
+            "The step that is trained is at this timestep or below. Published: not above 990.",
+            applies_when=_DIRECT,
+            level="advanced",
+        ),
+    ] = 990
     backprop_steps: Annotated[
         int,
         Ge(1),
@@ -44,6 +74,7 @@ class AlignProp(Section):
         Setting(
             "Backprop steps (K)",
             "How many of the last denoising steps the gradient passes through. The maximum if the number is random.",
+            applies_when=When("gradient_truncation", ("fixed", "uniform")),
         ),
     ] = 5
     backprop_steps_min: Annotated[
@@ -77,6 +108,24 @@ class AlignProp(Section):
         Le(1000),
         Setting("Target reward", "On the scale of the reward models.", applies_when=When("loss", ("target", "hinge"))),
     ] = 10.0
+    positive_words: Annotated[
+        str,
+        Setting(
+            "Positive words",
+            "Words before each prompt that a scored image should agree with, such as Realistic photo. With words, the "
+            "reward is that with the positive ones minus that with the negative ones, which cancels what a reward "
+            "model prefers whatever the prompt is (SRPO). Only for reward models that read the prompt.",
+            level="advanced",
+        ),
+    ] = ""
+    negative_words: Annotated[
+        str,
+        Setting(
+            "Negative words",
+            "Words before each prompt that a scored image should not agree with, such as CG render.",
+            level="advanced",
+        ),
+    ] = ""
     weight: Annotated[
         float,
         Gt(0),
@@ -93,9 +142,22 @@ class AlignProp(Section):
         ),
     ] = "none"
 
+    @property
+    def gradient_steps(self) -> int:
+        """The maximum number of predictions with a gradient."""
+        return 1 if self.gradient_truncation == "direct" else self.backprop_steps
+
 
 def _problems(settings: AlignProp) -> Iterator[Problem]:
-    """Yield a problem where K exceeds the denoising steps, or the minimum of K its maximum."""
+    """Yield a problem where K exceeds the denoising steps, or the minimum of K or of the timesteps its maximum."""
+    if settings.gradient_truncation == "direct":
+        if settings.min_timestep > settings.max_timestep:
+            yield Problem(
+                "training.method.min_timestep",
+                f"The lowest timestep is {settings.min_timestep}, but the highest is only {settings.max_timestep}.",
+                advice=f"Set it to {settings.max_timestep} or less.",
+            )
+        return
     if settings.backprop_steps > settings.steps:
         yield Problem(
             "training.method.backprop_steps",
@@ -117,7 +179,7 @@ SPEC = MethodSpec(
     "Follows the gradient of reward models' scores: the quickest way to images with higher ones.",
     AlignProp,
     "trainer.methods.alignprop:build",
-    rollout=lambda settings: RolloutFacts(settings.steps, settings.guidance, settings.backprop_steps),
+    rollout=lambda settings: RolloutFacts(settings.steps, settings.guidance, settings.gradient_steps),
     held_out_reward=lambda settings: settings.held_out_reward,
     needs_reward_gradient=True,
     learns_from=lambda settings: "prompts" if settings.probability >= 1 else "images",
