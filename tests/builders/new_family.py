@@ -45,7 +45,7 @@ def _spellings(like: str, name: str) -> Mapping[str, str]:
     theirs = FAMILIES[like].settings.__name__.removesuffix("Settings")
     ours = "".join(word.capitalize() for word in name.split("_"))
     return {
-        rf"(?<![A-Za-z]){like}(?![A-Za-z])": name,
+        rf"(?<![A-Za-z]){like}(?![A-Za-z0-9])": name,
         rf"\b{like.upper()}\b": name.upper(),
         rf"\b{theirs}(?=(Settings)?\b)": ours,
     }
