@@ -5,10 +5,10 @@ Its conditioning is T5's states of all tokens, padding included, and CLIP's stat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import nn
@@ -19,6 +19,7 @@ from modules.diffusion.flow import flow_process_of
 from modules.families.flux.files import published_name
 from modules.families.flux.settings import MAX_TOKENS, FluxSettings
 from modules.families.flux.spec import CONVENTION, FLUX
+from modules.families.parts.clip_text import pooled_states
 from modules.families.parts.clip_tokens import ClipTokenizer, load_clip_tokenizer
 from modules.families.parts.conditioning import PooledConditioning, replaced_rows
 from modules.families.parts.lora_names import naming_of
@@ -29,7 +30,6 @@ from modules.families.parts.t5_tokens import load_t5_tokenizer
 from modules.families.parts.text_model import FlowModel
 from modules.families.parts.token_rows import add_words, extended
 from modules.families.protocol import LoadRequest
-from modules.system.devices import tensor_on
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,17 +46,6 @@ class FluxConditioning(PooledConditioning):
         states_BLD = replaced_rows(self.states_BLD, empty.states_BLD, [1 in e for e in empty_for])
         pooled_BE = replaced_rows(self.pooled_BE, empty.pooled_BE, [0 in e for e in empty_for])
         return replace(self, states_BLD=states_BLD, pooled_BE=pooled_BE)
-
-
-def pooled_states(
-    encoder: Any, tokenizer: ClipTokenizer, forward: Callable[..., Any], prompts: Sequence[str]
-) -> torch.Tensor:
-    """Return CLIP's pooled states (B, E) of prompts, of which it reads the first 75 tokens."""
-    ids_BL = tensor_on(
-        [tokenizer.chunks(prompt)[0] for prompt in prompts], next(encoder.parameters()).device, torch.long
-    )
-    pooled_BE: torch.Tensor = forward(input_ids=ids_BL).pooler_output
-    return pooled_BE
 
 
 _CLIP, _T5 = "text_encoder", "text_encoder_2"

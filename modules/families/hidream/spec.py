@@ -9,13 +9,12 @@ from __future__ import annotations
 from modules.diffusion.process_spec import ConstantShift, FlowConvention, flow_matching
 from modules.families.distilled import DistilledSpec
 from modules.families.hidream.settings import USUAL_TOKENS, HiDreamSettings
-from modules.families.model_class import LargerModel, ModelClass
-from modules.families.parts.part_classes import CLIP_TEXT_WITH_PROJECTION, KL_VAE, T5_TEXT, t5_prompts
+from modules.families.model_class import ModelClass
+from modules.families.parts.part_classes import CLIP_TEXT_WITH_PROJECTION, KL_VAE, LLAMA, T5_TEXT, t5_prompts
 from modules.families.spec import FamilySpec, LatentSpec, PartSpec
 from modules.settings.layer_filter import LayerFilter
 
 _HOME = "modules.families.hidream"
-_LLAMA = "transformers.models.llama.modeling_llama"
 _BLOCK = r"^(double|single)_stream_blocks\.\d+\."
 
 TRANSFORMER = ModelClass(
@@ -32,13 +31,6 @@ TRANSFORMER = ModelClass(
     never_quantized=frozenset({"t_embedder", "p_embedder", "x_embedder", "gate", "final_layer"}),
     library="diffusers",
     work=2.5,  # of four experts two compute a token
-)
-LLAMA = ModelClass(
-    f"{_LLAMA}:LlamaModel",
-    (f"{_LLAMA}:LlamaDecoderLayer",),
-    "modules.families.parts.traced_passes:text_passes",
-    inside=LargerModel(config_key="text_config", prefix=r"^model\.", others=r"(^|\.)lm_head\."),
-    is_large=True,
 )
 CONVENTION = FlowConvention(output_sign=-1, time_input="1000 sigma", shift=ConstantShift(3.0), sample_grid="scheduler")
 HIDREAM = FamilySpec(

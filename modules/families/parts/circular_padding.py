@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from diffusers.models.autoencoders.autoencoder_kl_hunyuan_video import HunyuanVideoCausalConv3d
 from diffusers.models.autoencoders.autoencoder_kl_qwenimage import QwenImageCausalConv3d
 from diffusers.models.downsampling import Downsample2D
 from torch import nn
@@ -49,6 +50,10 @@ def pad_circularly(part: nn.Module) -> None:
         elif isinstance(module, QwenImageCausalConv3d) and any(module._padding[:4]):
             left, right, top, bottom, *frames = module._padding  # what it pads with itself, before it convolves
             module._padding = (0, 0, 0, 0, *frames)
+            module.register_forward_pre_hook(CircularPadding(left, right, top, bottom))
+        elif isinstance(module, HunyuanVideoCausalConv3d) and any(module.time_causal_padding[:4]):
+            left, right, top, bottom, *frames = module.time_causal_padding
+            module.time_causal_padding = (0, 0, 0, 0, *frames)
             module.register_forward_pre_hook(CircularPadding(left, right, top, bottom))
         elif isinstance(module, nn.Conv2d) and any(module.padding):
             rows, columns = (int(n) for n in module.padding)

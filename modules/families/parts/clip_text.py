@@ -112,6 +112,17 @@ def up_to_end(ids_NL: torch.Tensor, end_id: int) -> torch.Tensor:
     return (is_end_NL.cumsum(dim=1) - is_end_NL == 0).long()
 
 
+def pooled_states(
+    encoder: Any, tokenizer: ClipTokenizer, forward: Callable[..., Any], prompts: Sequence[str]
+) -> torch.Tensor:
+    """Return CLIP's pooled states (B, E) of prompts, of which it reads the first 75 tokens."""
+    ids_BL = tensor_on(
+        [tokenizer.chunks(prompt)[0] for prompt in prompts], next(encoder.parameters()).device, torch.long
+    )
+    pooled_BE: torch.Tensor = forward(input_ids=ids_BL).pooler_output
+    return pooled_BE
+
+
 def weighted_states(states_NLD: torch.Tensor, weights_NL: torch.Tensor) -> torch.Tensor:
     """Return the states of chunks, each multiplied by the weight of its token.
 

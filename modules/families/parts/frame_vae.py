@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+from diffusers.models.autoencoders import autoencoder_kl_hunyuan_video as hunyuan_video
 from diffusers.models.autoencoders import autoencoder_kl_qwenimage as qwenimage
 from diffusers.models.autoencoders.vae import DecoderOutput, DiagonalGaussianDistribution
 from diffusers.models.modeling_outputs import AutoencoderKLOutput
@@ -38,6 +39,32 @@ class AutoencoderKLQwenImage(qwenimage.AutoencoderKLQwenImage):  # type: ignore[
         """Return the images (B, 3, P, P) of latents (B, C, H, W), in [-1, 1]."""
         images_B3PP = self.decoder(self.post_quant_conv(z.unsqueeze(2))).squeeze(2).clamp(-1.0, 1.0)
         return DecoderOutput(sample=images_B3PP) if return_dict else (images_B3PP,)
+
+
+class AutoencoderKLHunyuanVideo(hunyuan_video.AutoencoderKLHunyuanVideo):  # type: ignore[misc]
+    """HunyuanVideo's autoencoder for images: diffusers' module, with the same configs and tensors.
+
+    Equal to diffusers' `encode` and `decode` of a video with one frame (arXiv 2412.03603, section 4.1).
+    """
+
+    def encode(self, x: torch.Tensor, return_dict: bool = True) -> Any:
+        """Return the distribution of the latents (B, C, H, W) of images (B, 3, P, P) in [-1, 1]."""
+        moments_BCHW = self.quant_conv(self.encoder(x.unsqueeze(2))).squeeze(2)
+        distribution = DiagonalGaussianDistribution(moments_BCHW)
+        return AutoencoderKLOutput(latent_dist=distribution) if return_dict else (distribution,)
+
+    def decode(self, z: torch.Tensor, return_dict: bool = True) -> Any:
+        """Return the images (B, 3, P, P) of latents (B, C, H, W), in about [-1, 1]."""
+        images_B3PP = self.decoder(self.post_quant_conv(z.unsqueeze(2))).squeeze(2)
+        return DecoderOutput(sample=images_B3PP) if return_dict else (images_B3PP,)
+
+
+def hunyuan_vae_passes(vae: Any, spec: FamilySpec) -> Mapping[str, TracedPass]:
+    """Return the encoding and decoding of an `AutoencoderKLHunyuanVideo`."""
+    config = vae.config
+    return autoencoder_passes(
+        vae, config.in_channels, config.latent_channels, factor=int(config.spatial_compression_ratio)
+    )
 
 
 def vae_passes(vae: Any, spec: FamilySpec) -> Mapping[str, TracedPass]:

@@ -55,6 +55,14 @@ QWEN_IMAGE_VAE = ModelClass(
     library="diffusers",
 )
 """The VAE of Qwen-Image, Krea 2 and Anima: 16 channels with a mean and a deviation each, read from its config."""
+_HUNYUAN_VIDEO = "diffusers.models.autoencoders.autoencoder_kl_hunyuan_video"
+HUNYUAN_VIDEO_VAE = ModelClass(
+    f"{_FRAME_VAE}:AutoencoderKLHunyuanVideo",
+    ("diffusers.models.attention_processor:Attention",),
+    f"{_FRAME_VAE}:hunyuan_vae_passes",
+    (f"{_HUNYUAN_VIDEO}:HunyuanVideoResnetBlockCausal3D",),
+    library="diffusers",
+)
 _DOUBLE, _SINGLE = r"^transformer_blocks\.\d+\.", r"^single_transformer_blocks\.\d+\."
 DOUBLE_STREAM_LAYERS: LayerPresets = {
     "attention_mlp": LayerFilter((rf"{_DOUBLE}(attn|ff|ff_context)\.", rf"{_SINGLE}(attn\.|proj_)"), is_regex=True),
@@ -96,6 +104,13 @@ GEMMA2 = ModelClass(
     f"{_PASSES}:text_passes",
     fill_buffers="modules.families.parts.gemma:fill_buffers",
     overflows_in_float16=True,  # it was trained in bfloat16
+    is_large=True,
+)
+LLAMA = ModelClass(
+    "transformers.models.llama.modeling_llama:LlamaModel",
+    ("transformers.models.llama.modeling_llama:LlamaDecoderLayer",),
+    f"{_PASSES}:text_passes",
+    inside=LargerModel(config_key="text_config", prefix=r"^model\.", others=r"(^|\.)lm_head\."),
     is_large=True,
 )
 _VISION_LANGUAGE = LargerModel(
