@@ -21,7 +21,7 @@ from modules.data.captions.sources import (
 from modules.data.folder_files import FolderFiles, stem_of
 from modules.data.images import BrokenImageError, open_image, upright_size
 from modules.data.inputs import companion_suffixes
-from modules.data.listing import SkippedEntry, is_left_out, sample_name
+from modules.data.listing import VIDEO, VIDEO_SUFFIXES, SkippedEntry, is_left_out, sample_name
 from modules.data.source_image import SourceImage, too_long
 
 WATCHED_EVERY = 100  # images
@@ -74,11 +74,13 @@ class _Found:
 
 
 def images_among(files: FolderFiles, suffixes: frozenset[str], skipped: list[SkippedEntry]) -> ImageFiles:
-    """Return which files are images, without companions of other images; hidden ones are added to `skipped`."""
+    """Return which files are images, without companions of other images; `skipped` gets hidden ones, and videos."""
     places, companions = array("q"), companion_suffixes()
     for place, suffix in enumerate(files.suffixes):
         if suffix in suffixes and not is_left_out(files.folder, files.names[place], companions, skipped):
             places.append(place)
+        elif suffix in VIDEO_SUFFIXES:
+            skipped.append(SkippedEntry(files.folder / files.names[place], VIDEO))
     return ImageFiles(files, places)
 
 

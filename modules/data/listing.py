@@ -31,11 +31,13 @@ SUFFIXES = frozenset(
      ".pgm", ".png", ".pnm", ".ppm", ".psd", ".pxr", ".qoi", ".ras", ".rgb", ".rgba", ".sgi", ".tga", ".tif",
      ".tiff", ".vda", ".vst", ".webp", ".xbm", ".xpm"}
 )  # fmt: skip
+VIDEO_SUFFIXES = frozenset({".avi", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".webm", ".wmv"})
 MASK_FIELD = ".mask.png"  # of a sample in a shard
 _COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst", ".zip", ".7z", ".rar")
 _UNPACK = "a compressed archive, which cannot be read: unpack it, or store it as plain .tar"
 _OTHER_ARROW = "an Arrow file that is not part of the data set: state.json does not name it"
 _HIDDEN = "a hidden file"
+VIDEO = "a video, which cannot be trained: extract its frames as images"
 
 
 @dataclass(frozen=True, slots=True)

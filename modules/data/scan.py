@@ -21,6 +21,7 @@ from modules.data.images import BrokenImageError, open_image, upright_size
 from modules.data.links import LEADS_OUT, leads_out
 from modules.data.listing import (
     SUFFIXES,
+    VIDEO_SUFFIXES,
     SkippedEntry,
     archives_among,
     archives_beside,
@@ -36,6 +37,7 @@ Watch = Callable[[int, int], None]
 
 _CAPTION_SUFFIXES = frozenset({".txt", ".caption"})
 READ_SUFFIXES = SUFFIXES | ARCHIVE_SUFFIXES | _CAPTION_SUFFIXES | METADATA_SUFFIXES
+_REPORTED_SUFFIXES = READ_SUFFIXES | VIDEO_SUFFIXES
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +185,7 @@ def fingerprint_of_files(files: Sequence[Path]) -> str:
 def _fingerprint(listed: Iterable[FolderFiles], other_files: Sequence[Path]) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for files in listed:
-        are_read = [suffix in READ_SUFFIXES for suffix in files.suffixes]
+        are_read = [suffix in _REPORTED_SUFFIXES for suffix in files.suffixes]
         names = "\0".join([str(files.folder), *compress(files.names, are_read)])
         digest.update(os.fsencode(names) if any(are_read) else b"")
         digest.update(array("q", compress(files.sizes_bytes, are_read)))
