@@ -13,6 +13,7 @@ from modules.families.flux.spec import FLUX
 from modules.families.flux2.spec import FLUX2
 from modules.families.flux2_klein.spec import FLUX2_KLEIN
 from modules.families.hidream.spec import HIDREAM
+from modules.families.hunyuan_video.spec import HUNYUAN_VIDEO
 from modules.families.krea2.spec import KREA2
 from modules.families.lumina2.spec import LUMINA2
 from modules.families.pixart.spec import PIXART
@@ -40,6 +41,7 @@ _FAMILIES: dict[str, FamilySpec] = {
     CHROMA.name: CHROMA,
     SD3.name: SD3,
     HIDREAM.name: HIDREAM,
+    HUNYUAN_VIDEO.name: HUNYUAN_VIDEO,
     FLUX2_KLEIN.name: FLUX2_KLEIN,
     KREA2.name: KREA2,
     FLUX2.name: FLUX2,

@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from diffusers import FluxPipeline
+from diffusers import FluxPipeline, HunyuanVideoPipeline
 from safetensors.torch import save_file
 
 from modules.families.chroma import files as chroma
 from modules.families.chroma.settings import FROZEN
 from modules.families.flux import files as flux
+from modules.families.hunyuan_video import files as hunyuan_video
 from modules.families.parts.double_stream import double_stream_targets
 from modules.families.registry import published
 from modules.formats.adapter_layers import AdapterLayer, lora_layer
 from modules.formats.adapter_names import DOWN, UP
 from modules.formats.adapter_targets import AdapterTargets
 from modules.formats.fused_changes import divide, join
-from modules.formats.lora_files import to_kohya, to_peft
+from modules.formats.lora_files import to_kohya, to_peft, with_letters
 
-MODELS = {"flux_dev": flux.transformer_layers, "chroma1": chroma.transformer_layers}
+MODELS = {
+    "flux_dev": flux.transformer_layers,
+    "chroma1": chroma.transformer_layers,
+    "hunyuan_video": hunyuan_video.linear_layers,
+}
 
 
 @pytest.fixture(scope="module", params=MODELS)
 def targets(request: pytest.FixtureRequest) -> AdapterTargets:
     """The layers that adapters of a model can train, with the published width, and a block of each kind."""
     config = published(request.param).shipped_configs()["transformer"]
-    layers = MODELS[request.param]({**config, "num_layers": 1, "num_single_layers": 1})
+    layers = MODELS[request.param]({**config, "num_layers": 1, "num_single_layers": 1, "num_refiner_layers": 1})
     trained = [layer for layer in layers if not layer.path.startswith(FROZEN)]
     return AdapterTargets.of(*double_stream_targets("transformer", trained))
 
@@ -58,19 +65,46 @@ def test_diffusers_reads_joined_layers_as_the_single_ones(
     names = {(t.part, t.path): t.kohya_name for t in (*targets.all, *targets.matrices)}
     kohya = to_kohya(joined, lambda part, path: names[part, path])
     assert all(name.startswith("lora_unet_") for name in kohya)
+    if any(layer.path.startswith("context_embedder.token_refiner.") for layer in layers):
+        assert_diffusers_reads_comfyuis_form(targets, layers)
+        return
     save_file(kohya, tmp_path / "kohya.safetensors", metadata)
     read = FluxPipeline.lora_state_dict(tmp_path / "kohya.safetensors")
     outside = {name.partition(".lora_")[0] for name in read if not name.startswith("transformer.")}  # it ignores them
     assert outside == {t.path for t in targets.all if "blocks" not in t.path}
     theirs = {name: tensor for name, tensor in read.items() if name.startswith("transformer.")}
+    assert_same_changes(theirs, layers, only="blocks")
+
+
+def assert_same_changes(theirs: Mapping[str, torch.Tensor], layers: list[AdapterLayer], *, only: str = "") -> None:
+    """The changes that diffusers reads are those of the single layers in its own names, of some by part of a name."""
     plain, _ = to_peft(layers, lambda part, path: f"{part}.{path}", folds_alpha=True)
-    ours = {name: tensor.make() for name, tensor in plain.items() if "blocks" in name}
+    ours = {name: tensor.make() for name, tensor in plain.items() if only in name}
     assert theirs.keys() == ours.keys()
     for name in (n for n in ours if n.endswith("lora_A.weight")):
         other = name.replace("lora_A", "lora_B")
         torch.testing.assert_close(
             applied(theirs[name], theirs[other]), applied(ours[name], ours[other]), rtol=1e-4, atol=1e-2
         )
+
+
+def assert_diffusers_reads_comfyuis_form(targets: AdapterTargets, layers: list[AdapterLayer]) -> None:
+    """HunyuanVideo's: of ComfyUI's names it knows those of the blocks, without alphas."""
+    names = {(t.part, t.path): t.paths["original"] for t in (*targets.all, *targets.matrices) if "original" in t.paths}
+    plain = [replace(layer, alpha=None) for layer in layers]
+    of_blocks = [layer for layer in plain if layer.path.startswith(("transformer_blocks", "single_transformer_blocks"))]
+
+    def in_diffusers(layers: list[AdapterLayer], *, has_alphas: bool = False) -> dict[str, torch.Tensor]:
+        joined, _ = join(layers, targets.matrices)
+        tensors = with_letters(to_kohya(joined, lambda part, path: f"diffusion_model.{names[part, path]}"))
+        written = {n: t for n, t in tensors.items() if has_alphas or not n.endswith(".alpha")}
+        read: dict[str, torch.Tensor] = HunyuanVideoPipeline.lora_state_dict(written)
+        return read
+
+    assert_same_changes(in_diffusers(of_blocks), of_blocks)
+    for faulty, options in ((plain, {}), (of_blocks, {"has_alphas": True})):
+        with pytest.raises((RuntimeError, ValueError)):
+            in_diffusers(faulty, **options)
 
 
 def test_joined_layers_are_divided_into_the_same_ones(targets: AdapterTargets, layers: list[AdapterLayer]) -> None:

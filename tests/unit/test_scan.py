@@ -114,7 +114,7 @@ def test_a_wrong_suffix_does_not_matter(tmp_path: Path) -> None:
 
 
 def test_other_files_are_not_even_mentioned(tmp_path: Path) -> None:
-    for name in ("notes.txt", "weights.safetensors", "noending", ".DS_Store", "Thumbs.db", "film.mp4"):
+    for name in ("notes.txt", "weights.safetensors", "noending", ".DS_Store", "Thumbs.db"):
         (tmp_path / name).write_bytes(b"x")
     draw_image(8, 8, 0).save(tmp_path / "cat-masklabel.png")
     draw_image(8, 8, 0).save(tmp_path / "cat-condlabel.PNG", format="PNG")
@@ -123,6 +123,16 @@ def test_other_files_are_not_even_mentioned(tmp_path: Path) -> None:
     result = scan(tmp_path)
     assert names(result) == ["cat.png"]
     assert result.skipped == ()
+
+
+def test_videos_are_skipped_by_name(tmp_path: Path) -> None:
+    draw_image(8, 8, 0).save(tmp_path / "cat.png")
+    before = scan(tmp_path).fingerprint
+    (tmp_path / "film.MP4").write_bytes(b"x")
+    result = scan(tmp_path)
+    assert names(result) == ["cat.png"]
+    assert [(s.path.name, s.reason.partition(",")[0]) for s in result.skipped] == [("film.MP4", "a video")]
+    assert result.fingerprint != before
 
 
 # -- what is none

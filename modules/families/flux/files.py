@@ -57,6 +57,7 @@ TRANSFORMER_FILE = transformer_file(
     # Models made from FLUX.1 without modulations in their blocks have all other names, too.
     marks=(".double_blocks.0.img_mod.lin.", ".single_transformer_blocks.0.norm.linear."),
     diffusers_marks=("single_transformer_blocks.",),
+    others=(".context_embedder.token_refiner.",),  # HunyuanVideo has single blocks of the same names
 )
 
 

@@ -98,4 +98,5 @@ TRANSFORMER_FILE = transformer_file(
     first=FIRST_BLOCK,
     marks=(".joint_blocks.0.x_block.", ".transformer_blocks.0.norm1_context.linear."),
     diffusers_marks=("transformer_blocks.",),
+    others=(".context_embedder.token_refiner.",),  # HunyuanVideo has double blocks of the same names
 )

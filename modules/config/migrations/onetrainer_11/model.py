@@ -51,10 +51,12 @@ _MODELS: Mapping[str, tuple[str, str]] = {
     "STABLE_CASCADE_1": ("stable_cascade", "text_to_image"),
     "WUERSTCHEN_2": ("wuerstchen", "text_to_image"),
     "HI_DREAM_FULL": ("hidream", "text_to_image"),
+    "HUNYUAN_VIDEO": ("hunyuan_video", "text_to_image"),  # images alone
 }
 _KLEIN = "klein"
 _FLUX2 = ("flux2", "flux2_klein")
 _T5_TOKENS = 77  # OneTrainer's default
+_VIDEO = "hunyuan_video"
 _WITH_TWO_CLIPS = ("sdxl", "sd3")
 _WITH_T5_LAST = ("sd3", "hidream")  # T5 is their third text encoder
 _LORA_FORMATS = {
@@ -117,6 +119,9 @@ def model_of(rest: Tree, result: Tree, notes: Notes) -> None:
         move(rest, result, "dynamic_timestep_shifting", "training.noise.dynamic_shift")
     elif family_of(result) == "sd3":
         put(result, "model.text_tokens", _T5_TOKENS)
+    elif family_of(result) == _VIDEO and str(rest.get("frames", 1)) != "1":  # it is kept under unknown
+        message = f"Videos are not supported (frames = {shown(rest['frames'])}), only images are trained."
+        notes.append(Problem("model.family", message, "info"))
     if family_of(result) in _WITH_T5_LAST:
         for key in ("text_encoder_3_layer_skip", "text_encoder_4_layer_skip"):
             if rest.get(key, 0) == 0:  # T5 and Llama have no clip skip here
@@ -261,7 +266,7 @@ def _part(name: str, given: Tree, result: Tree, notes: Notes, steps_per_update: 
         _vae(given, part, result)
     elif name in (_TRANSFORMER, _PRIOR):
         move(given, result, "model_name", "model.denoiser_file")
-        if family_of(result) in ("flux", "flux2"):
+        if family_of(result) in ("flux", "flux2", _VIDEO):
             move(given, result, "guidance_scale", "model.guidance")
         if family_of(result) == "flux2_klein":
             given.pop("guidance_scale", None)  # it has no such input
@@ -314,7 +319,7 @@ def _mask(given: Tree, notes: Notes) -> None:
 
 def _further_caption_dropout(result: Tree) -> None:
     """Theirs is set for each text encoder; ours for the second and the third only if it differs from the first."""
-    data, has_two = result["data"], family_of(result) in {*_WITH_TWO_CLIPS, *_WITH_T5_LAST}
+    data, has_two = result["data"], family_of(result) in {*_WITH_TWO_CLIPS, *_WITH_T5_LAST, _VIDEO}
     first = data.get("caption_dropout", 0.0)
     second = data.pop("caption_dropout_2", 0.0 if has_two else first)
     third = data.pop("caption_dropout_3", 0.0 if family_of(result) in _WITH_T5_LAST else first)

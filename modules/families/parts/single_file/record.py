@@ -116,7 +116,7 @@ class DenoiserFile:
     `layout(config)` is the original layout of a denoiser with this config; `original_names` as in `SingleFile`. A file
     has a denoiser if the name of a tensor, with a dot before it, contains one of `marks`; it is in diffusers' layout if
     a name starts with one of `diffusers_marks`, after one of `diffusers_prefixes` where it has one. `inside` are the
-    parts that such files contain as well, by name.
+    parts that such files contain as well, by name, and `others` are marks of another family's denoiser.
     """
 
     layout: Callable[[Mapping[str, Any]], PartLayout]
@@ -125,7 +125,11 @@ class DenoiserFile:
     diffusers_marks: tuple[str, ...]
     diffusers_prefixes: tuple[str, ...] = ()
     inside: Mapping[str, InnerPart] = field(default_factory=dict)
+    others: tuple[str, ...] = ()
 
     def is_in(self, names: Iterable[str]) -> bool:
         """Return whether a file with tensors of these names contains such a denoiser, in either layout."""
-        return any(mark in f".{name}" for name in names for mark in self.marks)
+        dotted = [f".{name}" for name in names]
+        if any(other in name for name in dotted for other in self.others):
+            return False
+        return any(mark in name for name in dotted for mark in self.marks)

@@ -23,18 +23,20 @@ def transformer_file(
     unused: Collection[str] = (),
     prefix: str = DENOISER_PREFIX,
     inside: Mapping[str, InnerPart] | None = None,
+    others: tuple[str, ...] = (),
 ) -> DenoiserFile:
     """Return how files contain a transformer: `slots(config)` are the slots of its original layout.
 
     `first` begins a name that every file in that layout has, and `unused` are names of tensors that such files may have
-    besides the weights, both without a prefix; `marks`, `diffusers_marks` and `inside` are as in `DenoiserFile`. Our
-    files have `prefix`. The layout raises ValueError for more layers than any model has: a config may come from a file.
+    besides the weights, both without a prefix; `marks`, `diffusers_marks`, `inside` and `others` are as in
+    `DenoiserFile`. Our files have `prefix`. The layout raises ValueError for more layers than any model has: a config
+    may come from a file.
     """
     unused_names = frozenset(f"{prefix}{name}" for name in unused)
-    others = tuple(f"{prefix}{part.start}" for part in (inside or {}).values())
+    beside = tuple(f"{prefix}{part.start}" for part in (inside or {}).values())
 
     def is_unused(name: str) -> bool:
-        return name in unused_names or name.startswith(others)
+        return name in unused_names or name.startswith(beside)
 
     def layout(config: Mapping[str, Any]) -> PartLayout:
         return PartLayout(_PART, prefix, tuple(limited(slots(config))), is_unused=is_unused)
@@ -46,6 +48,7 @@ def transformer_file(
         diffusers_marks=diffusers_marks,
         diffusers_prefixes=(f"{_PART}.", DENOISER_PREFIX, "diffusion_model."),
         inside=inside or {},
+        others=others,
     )
 
 

@@ -1,0 +1,182 @@
+"""HunyuanVideo: loading it from a diffusers folder or a Hugging Face repository, and running its parts on images.
+
+Its conditioning is the language model's states of a prompt's tokens, without those of the template before it, and
+CLIP's state of the prompt. No state of a prompt depends on padding: the refiner of the text and the transformer mask
+it, and the language model attends to what is before a token (`HunyuanVideoPipeline`, 0.42).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Self
+
+import torch
+
+from modules.data.conditioning import Conditioning
+from modules.data.inputs import NO_INPUTS
+from modules.diffusion.flow import flow_process_of
+from modules.families.hunyuan_video.settings import HunyuanVideoSettings
+from modules.families.hunyuan_video.spec import CONVENTION, HUNYUAN_VIDEO, MAX_TOKENS
+from modules.families.parts.chat_text import ChatReader, ChatTemplate
+from modules.families.parts.chat_tokens import ChatTokenizer, load_chat_tokenizer
+from modules.families.parts.clip_text import pooled_states
+from modules.families.parts.clip_tokens import ClipTokenizer, load_clip_tokenizer
+from modules.families.parts.conditioning import TokenConditioning, replaced_rows, visible_tokens
+from modules.families.parts.lora_names import naming_of
+from modules.families.parts.read_model import read_model
+from modules.families.parts.text_model import FlowModel
+from modules.families.protocol import LoadRequest
+from modules.system.devices import Device, move
+from modules.system.errors import DarkroomError
+
+DROPPED = 95
+"""The tokens of the template before a prompt (`DEFAULT_PROMPT_TEMPLATE`)."""
+TEMPLATE = ChatTemplate(
+    "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nDescribe the video by detailing the following "
+    "aspects: 1. The main content and theme of the video.2. The color, shape, size, texture, quantity, text, and "
+    "spatial relationships of the objects.3. Actions, events, behaviors temporal relationships, physical movement "
+    "changes of the objects.4. background environment, light, style and atmosphere.5. camera angles, movements, and "
+    "transitions used in the video:<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n",
+    "<|eot_id|>",
+)
+_LAYER = -3  # the state before the last two layers
+_LLAMA, _CLIP = "text_encoder", "text_encoder_2"
+
+
+@dataclass(frozen=True, eq=False)
+class HunyuanVideoConditioning(TokenConditioning):
+    """The states (B, L, D) of B prompts of different lengths, CLIP's pooled states (B, E), and a guidance scale."""
+
+    pooled_BE: torch.Tensor
+    guidance: float | None = None
+
+    @classmethod
+    def of_both(cls, text: TokenConditioning, pooled_BE: torch.Tensor, guidance: float | None = None) -> Self:
+        """Return the conditioning of the states of both encoders."""
+        return cls(text.states_BLD, text.lengths, pooled_BE, guidance)
+
+    def _tokens(self) -> TokenConditioning:
+        return TokenConditioning(self.states_BLD, self.lengths)
+
+    def to(self, device: Device, dtype: torch.dtype | None = None) -> Self:
+        """Move it to a device, and to a dtype where one is given."""
+        pooled_BE = move(self.pooled_BE, device, dtype=dtype)
+        return self.of_both(self._tokens().to(device, dtype), pooled_BE, self.guidance)
+
+    def select(self, indices: Sequence[int]) -> Self:
+        """Return the conditioning of some of the prompts, in that order."""
+        return self.of_both(self._tokens().select(indices), self.pooled_BE[list(indices)], self.guidance)
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Return the tensors by name, for a cache entry."""
+        return {**super().tensors(), "pooled": self.pooled_BE}
+
+    def with_empty_prompts(self, empty_for: Sequence[Collection[int]], empty: Self) -> Self:
+        """Return it with the empty prompt's states for the encoders, Llama (0) and CLIP (1), of each prompt."""
+        text = self._tokens().with_empty_prompts(empty_for, empty._tokens())
+        pooled_BE = replaced_rows(self.pooled_BE, empty.pooled_BE, [1 in e for e in empty_for])
+        return self.of_both(text, pooled_BE, self.guidance)
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, torch.Tensor]) -> Self:
+        """Return the conditioning from its `tensors`. Raises KeyError where one is missing."""
+        return cls.of_both(TokenConditioning.from_tensors(tensors), tensors["pooled"])
+
+    @classmethod
+    def join(cls, parts: Sequence[Self]) -> Self:
+        """Join conditionings into one, which has the guidance scale of the first."""
+        text = TokenConditioning.join([part._tokens() for part in parts])
+        return cls.of_both(text, torch.cat([part.pooled_BE for part in parts]), parts[0].guidance)
+
+
+def prompt_reader(encoder: Any, tokenizer: ChatTokenizer) -> ChatReader:
+    """Return how the language model reads prompts: in the template, without padding."""
+    return ChatReader(encoder, tokenizer, TEMPLATE, DROPPED + MAX_TOKENS, layers=(_LAYER,), dropped=DROPPED)
+
+
+@dataclass(eq=False)
+class HunyuanVideo(FlowModel[HunyuanVideoConditioning]):
+    """A transformer, a Llama 3, a CLIP-L, a VAE of videos; implements `ModelFamily`.
+
+    `guidance` is the guidance scale that the transformer reads in training.
+    """
+
+    text_class = HunyuanVideoConditioning
+
+    reader: ChatReader
+    clip_tokenizer: ClipTokenizer
+    guidance: float
+
+    def reaches(self, part: str, name: str) -> bool:
+        """Return whether a denoising loss reaches a layer: the transformer's are reached, the text is not trained."""
+        return part == self.spec.denoiser.name
+
+    def encode_prompts(self, prompts: Sequence[str], padded_like: Sequence[str] = ()) -> HunyuanVideoConditioning:
+        """Return the states of prompts. None depends on the others, so `padded_like` changes nothing."""
+        text = TokenConditioning.of(self.reader.encode(self._forward(_LLAMA), prompts))
+        pooled_BE = pooled_states(self.modules[_CLIP], self.clip_tokenizer, self._forward(_CLIP), prompts)
+        return HunyuanVideoConditioning.of_both(text, pooled_BE)
+
+    def with_guidance(self, conditioning: Conditioning, guidance: float) -> HunyuanVideoConditioning:
+        """Return the conditioning with the guidance scale of samples, for the models that read one."""
+        return replace(self._text(conditioning), guidance=guidance)
+
+    def predict(
+        self,
+        noisy_BCHW: torch.Tensor,
+        timesteps_B: torch.Tensor,
+        conditioning: Conditioning,
+        inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
+    ) -> torch.Tensor:
+        """Return the velocity (B, 16, H, W) of one frame."""
+        text, dtype = self._text(conditioning), self._input_dtype()
+        states_BLD, forward = text.states_BLD.to(dtype), self._forward("transformer")
+        visible_BL = visible_tokens(text.lengths, noisy_BCHW.device)
+        if visible_BL is None:
+            visible_BL = torch.ones(states_BLD.shape[:2], dtype=torch.bool, device=noisy_BCHW.device)
+        if self.denoiser.config.guidance_embeds:
+            guidance = 1000.0 * (self.guidance if text.guidance is None else text.guidance)
+            forward = partial(forward, guidance=torch.full_like(timesteps_B, guidance, dtype=torch.float32))
+        output = forward(
+            hidden_states=noisy_BCHW.to(dtype).unsqueeze(2),
+            timestep=self.process.time_input(timesteps_B),
+            encoder_hidden_states=states_BLD,
+            encoder_attention_mask=visible_BL,
+            pooled_projections=text.pooled_BE.to(dtype),
+            return_dict=False,
+        )
+        return self.process.velocity(output[0].squeeze(2))
+
+    def text_identity(self) -> str:
+        """Return everything but the weights that affects how a prompt is encoded."""
+        return f"{self.reader.identity()}|{self.clip_tokenizer.identity()}"
+
+    def count_tokens(self, prompt: str) -> int:
+        """Return the number of the language model's tokens of a prompt, without the template."""
+        return self.reader.tokenizer.count(prompt)
+
+
+def load(request: LoadRequest[HunyuanVideoSettings]) -> HunyuanVideo:
+    """Load the model with every part on the CPU and frozen.
+
+    Raises DarkroomError where a file is missing or the model is not HunyuanVideo.
+    """
+    files = read_model(request, HUNYUAN_VIDEO)
+    if files.parts["transformer"].config.image_condition_type:
+        raise DarkroomError(
+            f"{files.name} makes videos from an image (HunyuanVideo-I2V), which is not supported.",
+            advice="Choose HunyuanVideo.",
+        )
+    return HunyuanVideo(
+        spec=HUNYUAN_VIDEO,
+        modules=files.parts,
+        process=flow_process_of(files.scheduler, CONVENTION),
+        scheduler=files.scheduler,
+        folder=files.folder,
+        lora_naming=naming_of("hunyuan_video", files.parts, prediction="flow"),
+        reader=prompt_reader(files.parts[_LLAMA], load_chat_tokenizer(files.tokenizers.get(_LLAMA))),
+        clip_tokenizer=load_clip_tokenizer(files.tokenizers.get(_CLIP)),
+        guidance=request.settings.guidance,
+    )

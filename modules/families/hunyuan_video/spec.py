@@ -1,0 +1,86 @@
+"""HunyuanVideo (Kong et al. 2024, arXiv 2412.03603): rectified flow in a transformer of double and single blocks.
+
+It is a model of videos, which is used here for images, videos of one frame. The language model of a LLaVA reads the
+prompts, CLIP-L gives one state for the whole prompt, and the guidance scale is an input.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from modules.diffusion.process_spec import ConstantShift, FlowConvention, flow_matching
+from modules.families.distilled import DistilledSpec
+from modules.families.hunyuan_video.settings import HunyuanVideoSettings
+from modules.families.model_class import ModelClass
+from modules.families.parts.part_classes import (
+    CLIP_CHUNK_TOKENS,
+    CLIP_TEXT,
+    DOUBLE_STREAM_LAYERS,
+    HUNYUAN_VIDEO_VAE,
+    LLAMA,
+    chat_prompts,
+)
+from modules.families.spec import FamilySpec, LatentSpec, PartSpec
+
+_HOME = "modules.families.hunyuan_video"
+_CLASSES = "diffusers.models.transformers.transformer_hunyuan_video"
+MAX_TOKENS = 256
+"""The tokens of a prompt that the transformer reads (`HunyuanVideoPipeline`), with one of the template behind it."""
+
+TRANSFORMER = ModelClass(
+    f"{_CLASSES}:HunyuanVideoTransformer3DModel",
+    (f"{_CLASSES}:HunyuanVideoTransformerBlock", f"{_CLASSES}:HunyuanVideoSingleTransformerBlock"),
+    f"{_HOME}.traced_passes:transformer_passes",
+    attention="modules.families.parts.attention_processor:set_backend",
+    layers=DOUBLE_STREAM_LAYERS,
+    # The embeddings of time, guidance, text and image, and the output: small, and sensitive. The refiner of the text is
+    # among them.
+    never_quantized=frozenset({"time_text_embed", "context_embedder", "x_embedder", "norm_out", "^proj_out"}),
+    masks_padding=True,
+    work=3.5,
+)
+CONVENTION = FlowConvention(time_input="1000 sigma", shift=ConstantShift(7.0))
+HUNYUAN_VIDEO = FamilySpec(
+    name="hunyuan_video",
+    label="HunyuanVideo",
+    settings=HunyuanVideoSettings,
+    parts=(
+        PartSpec("transformer", "Transformer", "denoiser", TRANSFORMER),
+        PartSpec("text_encoder", "Text encoder 1 (Llama 3 8B)", "text_encoder", LLAMA, trainable=False),
+        PartSpec(
+            "text_encoder_2",
+            "Text encoder 2 (CLIP-L)",
+            "text_encoder",
+            CLIP_TEXT,
+            trainable=False,
+            most_tokens=CLIP_CHUNK_TOKENS + 2,
+        ),
+        PartSpec("vae", "VAE", "vae", HUNYUAN_VIDEO_VAE, trainable=False),
+    ),
+    factory=f"{_HOME}.model:load",
+    default_resolution_px=1024,
+    size_step_px=16,
+    latents=LatentSpec(channels=16, factor=8),
+    text=replace(
+        chat_prompts(MAX_TOKENS - 1, "text_embed_dim"),
+        widths={
+            "text_encoder": ("hidden_size", "text_embed_dim"),
+            "text_encoder_2": ("hidden_size", "pooled_projection_dim"),
+        },
+    ),
+    files=f"{_HOME}.files:FILES",
+    pipelines=("HunyuanVideoPipeline",),
+    process=flow_matching(CONVENTION),
+    guidance="embedded",
+    sample_guidance=6.0,
+    distilled=DistilledSpec(
+        ("fasthunyuan", "fast-hunyuan", "fastvideo", "accvideo"),
+        "Train on HunyuanVideo, and use the result with the distilled one; both have the same layers. Training a "
+        "distilled model directly undoes its distillation: its samples will need more steps. FastHunyuan is sampled in "
+        "6 steps.",
+        steps=6,
+    ),
+    adapter_form="comfyui",
+    released="2024-12",
+    kohya=("hunyuan_video", "hv"),
+)
