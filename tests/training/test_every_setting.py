@@ -341,6 +341,7 @@ BESIDE: dict[str, dict[str, Any]] = {
         }
         for name in ("ddpo", "grpo")
     },
+    "training.method.min_timestep[alignprop]": {"training.method.steps": 12},
     "training.method.window_every[grpo]": {"training.method.timesteps": "window"},
 }
 
