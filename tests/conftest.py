@@ -221,6 +221,14 @@ def tiny_flux_fill(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -
 
 
 @pytest.fixture(scope="session")
+def tiny_flux_kontext(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Path:
+    """A tiny random FLUX.1 Kontext; nobody may write to it."""
+    from tests.builders.flux import write_flux_folder
+
+    return write_flux_folder(tmp_path_factory.mktemp("models") / "tiny-flux-kontext", edits=True)
+
+
+@pytest.fixture(scope="session")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Five drawn images of two shapes, with captions; nobody may write to it."""
     sizes = [(64, 64), (64, 64), (64, 64), (96, 64), (96, 64)]

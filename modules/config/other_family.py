@@ -136,7 +136,8 @@ def _prompt(prompt: SamplePrompt, config: Config, start: Config) -> SamplePrompt
     if sampler.is_for_few_steps or spec.sample_guidance != config.family.sample_guidance:
         changes["guidance"] = spec.sample_guidance
     if start.model.variant != config.model.variant:
-        changes |= {name: getattr(usual, name) for name in ("inpainting", "base_image", "mask_image", "depth_image")}
+        own = ("inpainting", "base_image", "mask_image", "depth_image", "reference_image")
+        changes |= {name: getattr(usual, name) for name in own}
     return prompt.model_copy(update=changes)
 
 

@@ -12,7 +12,7 @@ from modules.config.sections.data import Data
 from modules.config.sections.embeddings import EmbeddingSettings
 from modules.config.sections.training import method_in_use
 from modules.data.captions.drawing import CaptionDropout
-from modules.data.inputs import ModelInput, inputs_named
+from modules.data.inputs import EDITED_IMAGE, ModelInput, inputs_named
 from modules.estimate.step_passes import StepPasses, passes_of_step
 from modules.families.registry import families_with
 from modules.families.spec import BASE_VARIANT, PartSpec
@@ -213,6 +213,11 @@ def inpaints(config: Config) -> bool:
 def reads_depth(config: Config) -> bool:
     """Return whether the model gets a depth map with each image."""
     return any(i.name == "depth" for i in inputs_of(config))
+
+
+def reads_references(config: Config) -> bool:
+    """Return whether the model gets a reference image with each image: the one that it edits."""
+    return any(i.name == EDITED_IMAGE for i in inputs_of(config))
 
 
 def weighs_areas(config: Config) -> bool:

@@ -49,7 +49,7 @@ def mask_paths(image: Path, *, folder: Path, masks_folder: Path | None) -> tuple
     """
     if masks_folder is None or os.path.realpath(masks_folder) == os.path.realpath(folder):
         return (mask_path_of(image),)
-    inside = image.relative_to(folder) if image.is_relative_to(folder) else Path(image.name)
+    inside = _path_inside(image, folder)
     return tuple(dict.fromkeys((masks_folder / inside.with_suffix(".png"), masks_folder / inside)))
 
 
@@ -71,12 +71,17 @@ def find_mask(image: Path, *, folder: Path, masks_folder: Path | None = None) ->
     return next((mask for path in paths if (mask := _companion(path, masks_folder or folder))), None)
 
 
-def find_input_file(image: Path, suffix: str, *, folder: Path) -> Companion | None:
+def find_input_file(image: Path, suffix: str, *, folder: Path, inputs_folder: Path | None = None) -> Companion | None:
     """Return the file of an input (`ModelInput.suffix`) of an image of a concept's `folder`, or None.
 
-    Raises BrokenImageError if it is not a readable image, or a link out of the folder.
+    In an inputs folder it is the image with the same path within the folder, with any suffix of an image. Raises
+    BrokenImageError if it is not a readable image, or a link out of the folder.
     """
-    return _companion(image.with_name(f"{image.stem}{suffix}.png"), folder)
+    if inputs_folder is None or os.path.realpath(inputs_folder) == os.path.realpath(folder):
+        return _companion(image.with_name(f"{image.stem}{suffix}.png"), folder)
+    place = inputs_folder / _path_inside(image, folder)
+    suffixes = dict.fromkeys((image.suffix, *sorted(SUFFIXES)))
+    return next((file for s in suffixes if (file := _companion(place.with_suffix(s), inputs_folder))), None)
 
 
 def box_of_mask(mask: Companion, image_size: Size) -> Box | None:
@@ -93,6 +98,10 @@ def box_of_mask(mask: Companion, image_size: Size) -> Box | None:
     left, top = int(box.left_px * across), int(box.top_px * down)
     right = max(left + 1, round(box.right_px * across))
     return Box(left, top, right, max(top + 1, round(box.bottom_px * down)))
+
+
+def _path_inside(image: Path, folder: Path) -> Path:
+    return image.relative_to(folder) if image.is_relative_to(folder) else Path(image.name)
 
 
 def _companion(path: Path, folder: Path) -> Companion | None:

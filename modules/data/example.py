@@ -116,7 +116,14 @@ class Assignment:
         return find_mask(image.path, folder=self.folder, masks_folder=masks_folder)
 
     def _input_files(self, image: SourceImage) -> dict[str, Companion]:
-        return {i.name: file for i in self.wanted.inputs if (file := _input_file(image, i, self.folder)) is not None}
+        given = self.concept.image.conditioning_folder
+        inputs_folder = from_root(given) if given.strip() else None
+        return {
+            i.name: file
+            for i in self.wanted.inputs
+            if i.suffix
+            and (file := find_input_file(image.path, i.suffix, folder=self.folder, inputs_folder=inputs_folder))
+        }
 
     def _resize_crops(self, size: Size, box: Box | None) -> tuple[ResizeCrop, ...]:
         known = self._known.get(size.sides_px) if box is None else None
@@ -138,7 +145,3 @@ class Assignment:
             return self._prefixes[image.folder] + image.file_name
         path = image.path
         return path.relative_to(self.folder).as_posix() if path.is_relative_to(self.folder) else path.name
-
-
-def _input_file(image: SourceImage, record: ModelInput, folder: Path) -> Companion | None:
-    return find_input_file(image.path, record.suffix, folder=folder) if record.suffix else None

@@ -164,6 +164,18 @@ class ImageChanges(Section):
             applies_when=When("mask_source", ("folder",)),
         ),
     ] = ""
+    conditioning_folder: Annotated[
+        str,
+        Setting(
+            "Conditioning images folder",
+            "For models that get a further image with each one, such as the reference image of an editing model: the "
+            "folder of these images, with the same names and subfolders as the concept's.",
+            group=IMAGE_AUGMENTATION,
+            level="advanced",
+            path_kind="folder",
+            empty_means="cat-condlabel.png next to cat.jpg",
+        ),
+    ] = ""
     resolution_px: Annotated[
         tuple[Resolution, ...],
         Setting(

@@ -28,7 +28,7 @@ class ModelInput:
     `reader` names the class that resizes, crops and transforms it ("module:Class"; see `modules.data.cache.inputs`).
     `file_setting` is the path of the setting that decides whether its file is read, if one does. With `follows_mask`,
     uses of an image that ignore its mask get a blank input. `is_mask`: it is the mask of what is inpainted. `channels`
-    is None for as many as the latents have.
+    is None for as many as the latents have. With `follows_colour`, its colours are augmented as those of its image.
     """
 
     name: str
@@ -40,7 +40,11 @@ class ModelInput:
     follows_mask: bool = False
     is_mask: bool = False
     channels: int | None = None
+    follows_colour: bool = False
 
+
+EDITED_IMAGE = "edited_image"
+"""The reference image of an editing model: what it edits."""
 
 INPUTS: dict[str, ModelInput] = {
     record.name: record
@@ -71,6 +75,7 @@ INPUTS: dict[str, ModelInput] = {
             reader="modules.data.depth:DepthMap",
             channels=1,
         ),
+        ModelInput(EDITED_IMAGE, "Reference image", suffix="-condlabel", follows_colour=True),
     )
 }
 

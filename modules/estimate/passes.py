@@ -82,9 +82,10 @@ def _prefixes(blocks: Iterable[str]) -> tuple[str, ...]:
 class Passes:
     """Replays the passes of one model, each once."""
 
-    def __init__(self, spec: FamilySpec, recordings: Mapping[str, PassesOfPart]) -> None:
-        """`recordings` by part."""
+    def __init__(self, spec: FamilySpec, recordings: Mapping[str, PassesOfPart], *, num_references: int = 0) -> None:
+        """`recordings` by part. `num_references` are the reference images whose tokens the denoiser also gets."""
         self._spec = spec
+        self._num_references = num_references
         self._recordings = recordings
         self._known: dict[Hashable, Any] = {}
 
@@ -311,6 +312,8 @@ class Passes:
         most = next(p.most_tokens for p in self._spec.parts if p.name == part)
         if most is not None:
             size = replace(size, tokens=min(size.tokens, most))
+        if self.role_of(part) == "denoiser":  # to its passes, references are a larger image
+            size = replace(size, height_px=size.height_px * (1 + self._num_references))
         return Replay(tape, plan, self._recordings[part][name], size, records=records)
 
     def _size(self, batch: int, width_px: int, height_px: int) -> PassSize:

@@ -106,7 +106,9 @@ class LoadRequest(Generic[Settings]):
     Of the parts in `without_weights` only the config is read: they are on the meta device. The optional parts in
     `left_out` are not loaded, as if the model had none. `fallback_dtype` is that of a VAE that overflows in float16.
     With `may_be_distilled`, the file of the denoiser may be of a distilled model that lacks some weights of the base
-    model (`DistilledSpec.lacks`). `hub` has the token for a download, and `on_bytes(done, total)` reports its progress.
+    model (`DistilledSpec.lacks`). `variant` is the one that is wanted where the weights do not show it
+    (`FamilySpec.by_inputs_alone`). `hub` has the token for a download, and `on_bytes(done, total)` reports its
+    progress.
     """
 
     base_model: str
@@ -119,6 +121,7 @@ class LoadRequest(Generic[Settings]):
     left_out: Collection[str] = ()
     fallback_dtype: torch.dtype = torch.float32
     may_be_distilled: bool = False
+    variant: str = ""
     offline: bool = False
     hub_cache_dir: str = ""
     hub: HubAccess | None = None
@@ -150,7 +153,7 @@ class ModelFamily(Protocol):
 
     @property
     def variant(self) -> str:
-        """The model variant (`model.variant`), by the input channels of the denoiser."""
+        """The model variant (`model.variant`): by the input channels of the denoiser, or the one that was asked for."""
         ...
 
     def set_memory(self, memory: Mapping[str, PartMemory], *, train_device: Device, temp_device: Device) -> None:

@@ -114,6 +114,12 @@ class FamilyFiles:
     variants: Mapping[int, str] = field(default_factory=dict)
     """The variants by how many channels the denoiser's first layer reads."""
     repository_model: Callable[[str], str] = str
+    variant_words: Mapping[str, str] = field(default_factory=dict)
+    """The variants whose weights do not show them, by a word in the names of repositories and files."""
+
+    def variant_named(self, name: str) -> str:
+        """Return the variant that the name of a repository or a file has a word for; empty if it has none."""
+        return next((variant for word, variant in self.variant_words.items() if word in name.lower()), "")
 
     def is_in_single_file(self, part: str) -> bool:
         """Return whether single files of the family's models contain a part; some contain the denoiser alone."""

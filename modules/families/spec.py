@@ -21,7 +21,12 @@ GuidedNorm = int | Literal["rows"]
 BASE_VARIANT = "text_to_image"
 """The model variant that is conditioned on nothing besides the prompt."""
 
-VARIANT_LABELS: Mapping[str, str] = {BASE_VARIANT: "Base", "inpainting": "Inpainting", "depth": "Depth"}
+VARIANT_LABELS: Mapping[str, str] = {
+    BASE_VARIANT: "Base",
+    "inpainting": "Inpainting",
+    "depth": "Depth",
+    "edit": "Editing",
+}
 """The model variants of all families (`model.variant`)."""
 
 
@@ -158,7 +163,8 @@ class FamilySpec:
 
     `variants` are the model variants (`model.variant`) besides the base model, each with the number of channels that
     its denoiser gets after the noisy latents. `inputs` are the names of the further inputs (`modules.data.inputs`) of
-    those that have any, in the order in which the model gets them.
+    those that have any, in the order in which the model gets them. A variant of `inputs` alone has the weights of the
+    base model, and gets its inputs as further tokens.
 
     `process` is the noise process: DDPM, or flow matching with the family's convention. `guidance` is how samples
     follow a guidance scale: by a second prediction for the negative prompt, by an input of the model, or not at all.
@@ -230,6 +236,10 @@ class FamilySpec:
             embedding_tensors={n: tensor for n, tensor in text.embedding_tensors.items() if n not in absent},
         )
         return replace(self, parts=tuple(p for p in self.parts if p.name not in absent), text=text)
+
+    def by_inputs_alone(self, variant: str) -> str:
+        """Return the variant if its weights have the shapes of the base model's, and do not show which it is; or ""."""
+        return variant if variant in self.inputs and variant not in (BASE_VARIANT, *self.variants) else ""
 
     def doubles_batch(self, guidance: float) -> bool:
         """Return whether a guidance scale, above 1, needs a second prediction in each denoising step."""

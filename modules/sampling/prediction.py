@@ -102,18 +102,25 @@ def blank_images(size: Size) -> InpaintingImages:
     )
 
 
+def read_sample_image(file: Path, size: Size) -> torch.Tensor:
+    """Return an image of a sample, resized to the sample's size, in [-1, 1], float32 (1, 3, P, P).
+
+    Raises OSError for a file that is missing or cannot be decoded.
+    """
+    with open_image(file) as raw:
+        image = flatten(upright(raw)).resize((size.width_px, size.height_px), Image.Resampling.LANCZOS)
+    unit_PP3 = torch.from_numpy(np.asarray(image, dtype=np.float32) / 255.0)
+    return 2.0 * unit_PP3.permute(2, 0, 1)[None] - 1.0
+
+
 def read_inpainting_images(base_image: Path, mask_image: Path, size: Size) -> InpaintingImages:
     """Return the images of a sample from files of any size; they are resized to the sample's.
 
     The mask is white where the sample is inpainted. Raises OSError for a file that is missing or cannot be decoded.
     """
-    wanted = (size.width_px, size.height_px)
-    with open_image(base_image) as raw:
-        image = flatten(upright(raw)).resize(wanted, Image.Resampling.LANCZOS)
+    image_13PP = read_sample_image(base_image, size)
     with open_image(mask_image) as raw:
-        mask = as_mask(upright(raw)).resize(wanted, Image.Resampling.LANCZOS)
-    unit_PP3 = torch.from_numpy(np.asarray(image, dtype=np.float32) / 255.0)
+        mask = as_mask(upright(raw)).resize((size.width_px, size.height_px), Image.Resampling.LANCZOS)
     gray_PP = torch.from_numpy(np.asarray(mask, dtype=np.float32) / 255.0)
     mask_11PP = (gray_PP >= 0.5).float()[None, None]
-    image_13PP = 2.0 * unit_PP3.permute(2, 0, 1)[None] - 1.0
     return InpaintingImages(mask_11PP, image_13PP * (1.0 - mask_11PP))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from diffusers import FlowMatchEulerDiscreteScheduler, FluxFillPipeline, FluxPipeline
+from diffusers import FlowMatchEulerDiscreteScheduler, FluxFillPipeline, FluxKontextPipeline, FluxPipeline
 from diffusers.models.transformers.transformer_flux import FluxTransformer2DModel
 from safetensors.torch import save_file
 from transformers import CLIPTextConfig, CLIPTextModel, T5Tokenizer
@@ -67,16 +67,16 @@ def tiny_clip() -> CLIPTextModel:
     )
 
 
-def write_flux_folder(folder: Path, *, guidance_embeds: bool = True, fills: bool = False) -> Path:
-    """Write the model: dev, schnell without `guidance_embeds`, or Fill."""
+def write_flux_folder(folder: Path, *, guidance_embeds: bool = True, fills: bool = False, edits: bool = False) -> Path:
+    """Write the model: dev, schnell without `guidance_embeds`, Fill, or Kontext."""
     parts = {
         "transformer": lambda: tiny_transformer(guidance_embeds=guidance_embeds, fills=fills),
         "text_encoder": tiny_clip,
         "text_encoder_2": tiny_t5,
         "vae": tiny_flux_vae,
     }
-    scheduler = SCHEDULER if guidance_embeds else SCHNELL_SCHEDULER
-    pipeline, t5 = "FluxFillPipeline" if fills else "FluxPipeline", ["transformers", "T5TokenizerFast"]
+    scheduler, t5 = SCHEDULER if guidance_embeds else SCHNELL_SCHEDULER, ["transformers", "T5TokenizerFast"]
+    pipeline = "FluxFillPipeline" if fills else "FluxKontextPipeline" if edits else "FluxPipeline"
     write_folder(folder, pipeline, parts, scheduler, seed=0, tokenizer_2=t5)
     clip_tokenizer().save_pretrained(folder / "tokenizer")
     write_t5_tokenizer(folder / "tokenizer_2")
@@ -85,8 +85,8 @@ def write_flux_folder(folder: Path, *, guidance_embeds: bool = True, fills: bool
 
 def flux_pipeline(folder: Path, family: Any) -> Any:
     """diffusers' pipeline of a loaded model's parts, with transformers' own tokenizers."""
-    kind = FluxFillPipeline if family.variant == "inpainting" else FluxPipeline
-    pipe = kind(
+    kinds = {"inpainting": FluxFillPipeline, "edit": FluxKontextPipeline}
+    pipe = kinds.get(family.variant, FluxPipeline)(
         scheduler=FlowMatchEulerDiscreteScheduler.from_pretrained(folder / "scheduler"),
         vae=family.vae,
         text_encoder=family.modules["text_encoder"],

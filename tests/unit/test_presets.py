@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from modules.config.presets import BUILT_IN_DIR, Preset, import_presets, list_pr
 from modules.config.quantized_parts import quantized_parts
 from modules.config.rules import problems_of
 from modules.config.schema import Config
-from modules.config.usage import learns_from
+from modules.config.usage import learns_from, reads_references
 from modules.data.buckets import Size
 from modules.families.registry import FAMILIES
 from modules.objectives.registry import METHODS
@@ -92,6 +93,8 @@ def test_a_built_in_preset_passes_the_check_with_images(
         for name in ("training/chosen", "training/rejected", "validation"):
             (tmp_path / name).mkdir(parents=True)
             draw_folder(tmp_path / name, sizes=[(96, 96)] * 4, captions=["a disc, <embedding>"])
+            for image in sorted((tmp_path / name).glob("*.png")) if reads_references(config) else ():
+                shutil.copy(image, image.with_name(f"{image.stem}-condlabel.png"))
         (tmp_path / "prompts.txt").write_text("a disc\na square\n", encoding="utf-8")
         tree["concepts"] = [
             {

@@ -14,12 +14,18 @@ from modules.config.sections.evaluation import SamplePrompt
 from modules.data.buckets import LatentFactor, Size
 from modules.data.conditioning import Conditioning, SizeConditioning
 from modules.data.depth import latent_depth, load_sample_depth
-from modules.data.inputs import inputs_named
+from modules.data.inputs import EDITED_IMAGE, inputs_named
 from modules.data.tiles import VAE_TILES, Tiling
 from modules.families.protocol import ModelFamily
 from modules.memory.placement import Placement
 from modules.sampling.denoising_loop import guide, initial_noise, run_denoising_loop, scheduler_for
-from modules.sampling.prediction import InpaintingImages, blank_images, read_inpainting_images, with_guidance
+from modules.sampling.prediction import (
+    InpaintingImages,
+    blank_images,
+    read_inpainting_images,
+    read_sample_image,
+    with_guidance,
+)
 from modules.system.devices import CPU, Device, move
 from modules.system.errors import DarkroomError
 from modules.system.file_errors import plain_reason
@@ -149,6 +155,9 @@ class ImageSampler:
         names, factor = self.family.spec.inputs.get(self.family.variant, ()), self.family.spec.latents.factor
         if "depth" in names:
             return [{"depth": move(_depth_map(p, factor), self.device)} for p in prompts]
+        if EDITED_IMAGE in names:
+            with self.placement.phase(phases.SAMPLE_IMAGES):
+                return [self._reference(p) for p in prompts]
         if "masked_image" not in names or not self.family.spec.names_of("vae"):
             return [{} for _ in prompts]
         inputs: list[dict[str, torch.Tensor]] = []
@@ -164,6 +173,18 @@ class ImageSampler:
                 on_device = {name: move(mask, self.device) for name, mask in masks.items()}
                 inputs.append({**on_device, "masked_image": latents_1CHW})
         return inputs
+
+    def _reference(self, prompt: SamplePrompt) -> dict[str, torch.Tensor]:
+        """Return the reference image of a sample as latents; nothing for a sample without one."""
+        if not prompt.reference_image.strip():
+            return {}
+        size = Size(prompt.width_px, prompt.height_px)
+        try:
+            image_13PP = read_sample_image(from_root(prompt.reference_image), size)
+        except OSError as error:
+            reason = plain_reason(error, names_file=True)
+            raise DarkroomError(f"A reference image cannot be read: {reason}.", advice="Choose another one.") from error
+        return {EDITED_IMAGE: self.family.encode_images(move(image_13PP, self.device))}
 
     def _denoise(
         self,

@@ -20,10 +20,11 @@ from modules.data.captions.drawing import CaptionDropout, DrawnCaption
 from modules.data.concept import Concept
 from modules.data.dataset import Dataset, ScanOf, build_dataset
 from modules.data.example import Example
+from modules.data.inputs import EDITED_IMAGE
 from modules.data.plans import EpochPlans, caption_of
 from modules.data.samples import SampleIndex
 from modules.data.scan import Scan, Watch, ignore_progress
-from modules.data.transforms.apply import load_mask, load_pixels
+from modules.data.transforms.apply import load_conditioning_image, load_mask, load_pixels
 from modules.data.transforms.recipe import Colour, Recipe, plain_recipe
 from modules.data.versions import ImageVersions, num_variations
 from modules.system.paths import from_root
@@ -154,11 +155,24 @@ class ConceptPreview:
 
 
 def trained_pixels(example: Example, recipe: Recipe) -> Image.Image:
-    """Return an image as it is trained, with the black area of its mask darkened. Raises BrokenImageError."""
+    """Return an image as it is trained, with the black area of its mask darkened.
+
+    A reference image is at its left. Raises BrokenImageError.
+    """
     image = Image.fromarray(load_pixels(example.image.path, recipe))
+    size = Size(example.image.width_px, example.image.height_px)
+    if (reference := example.input_files.get(EDITED_IMAGE)) is None:
+        return _with_mask(image, example, recipe, size)
+    pixels_PP3 = load_conditioning_image(reference.path, recipe, image_size=size, follows_colour=True)
+    pair = Image.new("RGB", (2 * image.width, image.height))
+    pair.paste(Image.fromarray(pixels_PP3), (0, 0))
+    pair.paste(_with_mask(image, example, recipe, size), (image.width, 0))
+    return pair
+
+
+def _with_mask(image: Image.Image, example: Example, recipe: Recipe, size: Size) -> Image.Image:
     if example.mask is None:
         return image
-    size = Size(example.image.width_px, example.image.height_px)
     mask = load_mask(example.mask.path, recipe, image_size=size, is_alpha=example.mask.is_alpha)
     darker = image.point(lambda value: int(value * UNMASKED_SHADE))
     return Image.composite(image, darker, Image.fromarray(mask))

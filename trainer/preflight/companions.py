@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from modules.config.schema import Config
-from modules.config.usage import inpaints, learns_from, reads_depth, weighs_areas
+from modules.config.usage import inpaints, learns_from, reads_depth, reads_references, weighs_areas
 from modules.data.captions.sources import contains_any
 from modules.data.companions import Companion, is_named_like_mask, mask_path_of
 from modules.data.dataset import Dataset
+from modules.data.inputs import EDITED_IMAGE
 from modules.data.listing import walk
 from modules.system.paths import from_root
 from modules.system.problem import Problem, shown
@@ -23,6 +24,7 @@ def problems_of_companions(config: Config, training: Dataset) -> Iterator[Proble
     yield from _masks(config, training)
     yield from _conditioning_images(config, training)
     yield from _depth_maps(config, training)
+    yield from _references(config, training)
     yield from _words(config, training)
 
 
@@ -120,6 +122,25 @@ def _depth_maps(config: Config, training: Dataset) -> Iterator[Problem]:
             advice=f"Add a gray image, brighter where things are nearer, as {missing[0].stem}-condlabel.png.",
         )
     yield from _shapes(training, [e.input_files.get(_DEPTH) for e in training.examples], "depth map", "model.variant")
+
+
+def _references(config: Config, training: Dataset) -> Iterator[Problem]:
+    """Yield how many images of an editing model have no reference image."""
+    if not reads_references(config) or not training.examples:
+        return
+    images = [e.image.path for e in training.examples]
+    missing = [e.image.path for e in training.examples if EDITED_IMAGE not in e.input_files]
+    if missing:
+        have = "has" if len(missing) == 1 else "have"
+        yield Problem(
+            "model.variant",
+            f"{len(missing):,} of {len(images):,} images {have} no reference image; the first is {missing[0].name}. An "
+            "editing model needs the image before the edit with each one.",
+            advice=f"Save it as {missing[0].stem}-condlabel.png next to the image, or choose the folder of images with "
+            "the same names as the conditioning images folder of the concept.",
+        )
+    files = [e.input_files.get(EDITED_IMAGE) for e in training.examples]
+    yield from _shapes(training, files, "reference image", "model.variant")
 
 
 def _shapes(training: Dataset, files: Sequence[Companion | None], name: str, setting: str) -> Iterator[Problem]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from modules.config.schema import Config
-from modules.config.usage import inpaints
+from modules.config.usage import inpaints, inputs_of
 from modules.data.archives import open_file
 from modules.data.concept import Concept
 from modules.data.dataset import Dataset
@@ -62,6 +62,11 @@ def problems_of_concept_folders(config: Config) -> Iterator[tuple[int, Problem]]
             )
             advice = "Choose the folder, or another source of masks."
             yield index, Problem(f"concepts.{index}.image.masks_folder", message, advice=advice)
+        elif _misses_conditioning_folder(config, concept):
+            given = cut(concept.image.conditioning_folder, max_chars=200)
+            message = f"The conditioning images folder {given} of the concept {label} does not exist."
+            advice = "Correct the path, or leave it empty for files next to the images."
+            yield index, Problem(f"concepts.{index}.image.conditioning_folder", message, advice=advice)
 
 
 def _not_downloaded(concept: Concept, path: str, *, offline: bool) -> Problem:
@@ -82,6 +87,11 @@ def _misses_masks_folder(config: Config, concept: Concept) -> bool:
     if image.mask_source != "folder" or not (config.masks.enabled or inpaints(config) or image.mask_rotate_crop):
         return False
     return not image.masks_folder.strip() or kind_of(from_root(image.masks_folder)) != "folder"
+
+
+def _misses_conditioning_folder(config: Config, concept: Concept) -> bool:
+    folder = concept.image.conditioning_folder.strip()
+    return bool(folder and any(i.suffix for i in inputs_of(config))) and kind_of(from_root(folder)) != "folder"
 
 
 def problems_of_images(config: Config, training: Dataset, validation: Dataset) -> Iterator[Problem]:

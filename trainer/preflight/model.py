@@ -17,7 +17,7 @@ from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.identify import identify
 from modules.families.kinds.registry import serves_as
 from modules.families.kinds.vae import vae_weights_at
-from modules.families.registry import FAMILIES, published
+from modules.families.registry import FAMILIES, files_of, published
 from modules.families.spec import BASE_VARIANT, VARIANT_LABELS, FamilySpec
 from modules.formats.float8_scales import ADVICE
 from modules.formats.headers import UnreadableFileError, read_header
@@ -120,6 +120,8 @@ def _base_model(config: Config, found: FileKind | None) -> Iterator[Problem]:
             f"Use {successor}, which contains the same weights.",
             "repository",
         )
+    elif config.model.variant == BASE_VARIANT:
+        yield from _edited(name, files_of(spec.name).variant_named(name) or BASE_VARIANT)
 
 
 def successor_of(name: str) -> str:
@@ -131,7 +133,9 @@ def variant_found(config: Config) -> str:
     """Return the variant of the base model's files; empty if it is not known."""
     found = found_model(config)
     is_known = found is not None and found.is_model and found.family == config.model.family.name
-    return (found.variant or BASE_VARIANT) if found is not None and is_known else ""
+    if found is None or not is_known:
+        return files_of(config.family.name).variant_named(config.model.base_model)
+    return _variant_of(found, config.model.base_model, config.family)
 
 
 def family_found(config: Config) -> str:
@@ -255,14 +259,29 @@ def _variant(found: FileKind | None, name: str, variant: str, spec: FamilySpec) 
     """Yield that a model of the family is of another variant than the config's, or of one that cannot be trained."""
     if found is None or not found.is_model or found.family != spec.name:
         return
-    actual = found.variant or BASE_VARIANT
-    if actual != BASE_VARIANT and actual not in spec.variants:
+    actual = _variant_of(found, name, spec)
+    if actual not in (BASE_VARIANT, *spec.variants, *spec.inputs):
         message = f"{name} is a model variant with additional inputs that is not supported. {found.sentence}"
         yield Problem("model.base_model", message, advice="Choose the base text-to-image model.")
+    elif {actual, variant} == {BASE_VARIANT, spec.by_inputs_alone(actual) or spec.by_inputs_alone(variant)}:
+        yield from _edited(name, actual)
     elif actual != variant:
         message = f"The model variant is set to {VARIANT_LABELS[variant]}, but {name} is another one. {found.sentence}"
         advice = f"Set the model variant to {VARIANT_LABELS[actual]}."
         yield Problem("model.variant", message, advice=advice, remedy="variant")
+
+
+def _variant_of(found: FileKind, name: str, spec: FamilySpec) -> str:
+    """Return the variant of a model; one that its weights do not show is in the name of the file or repository."""
+    return found.variant or files_of(spec.name).variant_named(from_root(name).name) or BASE_VARIANT
+
+
+def _edited(name: str, actual: str) -> Iterator[Problem]:
+    """Yield a warning where an editing model is trained without reference images, which its weights allow."""
+    if actual != BASE_VARIANT:
+        message = f"{name} is of the variant {VARIANT_LABELS[actual]}, and is trained without its further image."
+        advice = f"Set the model variant to {VARIANT_LABELS[actual]}."
+        yield Problem("model.variant", message, "warning", advice, "variant")
 
 
 def _diffusers_folder(

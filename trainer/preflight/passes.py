@@ -46,8 +46,16 @@ def trace_unknown(config: Config, progress: Progress = no_progress) -> None:
         return
 
 
-def passes_of(spec: FamilySpec, configs: Mapping[str, Mapping[str, Any]], progress: Progress = no_progress) -> Passes:
+def passes_of(
+    spec: FamilySpec,
+    configs: Mapping[str, Mapping[str, Any]],
+    progress: Progress = no_progress,
+    *,
+    num_references: int = 0,
+) -> Passes:
     """Return the passes of a model; a shape that is not known yet is traced, which takes several seconds.
+
+    `num_references` are the reference images that its denoiser gets.
 
     Raises ValueError if that fails, as for a config that is not valid, and KeyError if a part has no config.
     """
@@ -60,7 +68,7 @@ def passes_of(spec: FamilySpec, configs: Mapping[str, Mapping[str, Any]], progre
     if unknown := [name for name in missing if name not in known]:
         _failed.add(files)  # and not each of them: a trace ends at the first part that fails
         raise ValueError(f"The memory of {', '.join(unknown)} could not be estimated.")
-    return Passes(spec, known)
+    return Passes(spec, known, num_references=num_references)
 
 
 def trace_in_child(spec: FamilySpec, configs: Mapping[str, Mapping[str, Any]], progress: Progress) -> None:

@@ -6,13 +6,18 @@ from collections.abc import Iterator
 
 from modules.config.schema import Config
 from modules.config.sections.evaluation import SamplePrompt
-from modules.config.usage import inpaints, reads_depth
+from modules.config.usage import inpaints, reads_depth, reads_references
 from modules.data.images import open_image, upright
 from modules.system.file_errors import plain_reason
 from modules.system.paths import from_root
 from modules.system.problem import Problem
 
-_LABELS = {"base_image": "base image", "mask_image": "mask image", "depth_image": "depth map"}
+_LABELS = {
+    "base_image": "base image",
+    "mask_image": "mask image",
+    "depth_image": "depth map",
+    "reference_image": "reference image",
+}
 _ASPECT_TOLERANCE = 0.02  # rounding of small sizes
 
 
@@ -44,4 +49,6 @@ def _image_fields(config: Config, prompt: SamplePrompt) -> tuple[str, ...]:
     """Return the names of the fields whose images a sample uses."""
     if reads_depth(config):
         return ("depth_image",)
+    if reads_references(config):
+        return ("reference_image",)
     return ("base_image", "mask_image") if inpaints(config) and prompt.inpainting else ()

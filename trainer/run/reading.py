@@ -118,6 +118,7 @@ def load_family(
             left_out=left_out,
             fallback_dtype=dtype_of(fallback_dtype),
             may_be_distilled=may_be_distilled,
+            variant=model.variant,
             offline=model.offline,
             hub_cache_dir=model.hub_cache_dir,
             hub=hub_access(load_secrets().secrets),

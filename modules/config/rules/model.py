@@ -9,6 +9,7 @@ from modules.adapters.settings import decomposition_axis
 from modules.config.schema import Config
 from modules.config.usage import (
     inpaints,
+    inputs_of,
     is_variant,
     learns_from,
     method_of,
@@ -17,6 +18,7 @@ from modules.config.usage import (
     trains_on_pixels,
     uses_denoiser,
 )
+from modules.data.inputs import EDITED_IMAGE
 from modules.families.registry import files_of
 from modules.families.spec import BASE_VARIANT
 from modules.system.problem import Problem
@@ -31,7 +33,9 @@ def model_variant(config: Config) -> Iterator[Problem]:
             f"{spec.label} has no {name} models.",
             advice="Choose another model variant, or another model family.",
         )
-    method, what = method_of(config), "depth map" if reads_depth(config) else "mask and no conditioning image"
+    whats = {"depth": "depth map", EDITED_IMAGE: "reference image"}
+    what = next((whats[i.name] for i in inputs_of(config) if i.name in whats), "mask and no conditioning image")
+    method = method_of(config)
     if is_variant(config) and (method.samples_images or learns_from(config) != "images"):
         yield Problem(
             "training.method",

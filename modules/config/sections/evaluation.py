@@ -150,6 +150,16 @@ class SamplePrompt(Section):
             applies_when=When("model.variant", ("depth",)),
         ),
     ] = ""
+    reference_image: Annotated[
+        str,
+        Setting(
+            "Reference image",
+            "The image that the prompt edits. It is resized to the size of the sample.",
+            path_kind="file",
+            empty_means="none: from the prompt alone",
+            applies_when=When("model.variant", ("edit",)),
+        ),
+    ] = ""
 
 
 class Sampling(Section):

@@ -52,10 +52,11 @@ class Model(Section):
         ),
     ] = "stable-diffusion-v1-5/stable-diffusion-v1-5"
     variant: Annotated[
-        Literal["text_to_image", "inpainting", "depth"],
+        Literal["text_to_image", "inpainting", "depth", "edit"],
         Setting(
             "Model variant",
-            "What the model is conditioned on besides the prompt: nothing, a masked image, or a depth map.",
+            "What the model is conditioned on besides the prompt: nothing, a masked image, a depth map, or the image "
+            "that it edits.",
             group="Base model",
             level="advanced",
             choice_labels=VARIANT_LABELS,

@@ -68,10 +68,15 @@ class ConditioningImage:
     path: Path
     recipe: Recipe
     image_size: Size
+    follows_colour: bool = False
 
     def load_tensor(self) -> torch.Tensor:
         """Return the conditioning image in [-1, 1], float32 (3, P, P), with the geometry of its image."""
-        return to_tensor(load_conditioning_image(self.path, self.recipe, image_size=self.image_size))
+        return to_tensor(
+            load_conditioning_image(
+                self.path, self.recipe, image_size=self.image_size, follows_colour=self.follows_colour
+            )
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +93,9 @@ class BlankImage:
 
 @dataclass(frozen=True, slots=True)
 class CompanionImage:
-    """The image next to an example's, with the same resize, crop, rotation and flip; its colours are not augmented.
+    """The image next to an example's, with the same resize, crop, rotation and flip.
 
-    An example without one gets a blank image.
+    Its colours are not augmented unless its record has `follows_colour`. An example without one gets a blank image.
     """
 
     record: ModelInput
@@ -102,7 +107,7 @@ class CompanionImage:
         if file is None or version.variation == BLANK:
             return BlankImage(example.image.path, version.recipe)
         size = Size(example.image.width_px, example.image.height_px)
-        return ConditioningImage(file.path, version.recipe, size)
+        return ConditioningImage(file.path, version.recipe, size, self.record.follows_colour)
 
     def key(self, example: Example, version: ImageVersion, known: KnownKeys) -> str:
         """Return the key of the latents of that image."""
@@ -114,6 +119,7 @@ class CompanionImage:
             height_px=example.image.height_px,
             recipe=version.recipe,
             encoder=known.encoder,
+            follows_colour=self.record.follows_colour,
         )
 
 

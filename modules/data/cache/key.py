@@ -13,7 +13,7 @@ from modules.data.buckets import LatentFactor, Size
 from modules.data.tiles import VAE_TILES
 from modules.data.transforms.apply import AUGMENTATION, RESAMPLER, UPSAMPLER
 from modules.data.transforms.geometry import Geometry
-from modules.data.transforms.recipe import Recipe
+from modules.data.transforms.recipe import Colour, Recipe
 
 CACHE_FORMAT = 1
 MASKS = "pillow-bilinear-1"  # increased when the same mask file would give another mask
@@ -40,16 +40,8 @@ def keys_of_size(*, width_px: int, height_px: int, recipe: Recipe, encoder: str)
         "background": recipe.background,
         **_of_geometry(recipe.geometry, width_px, height_px),
         **_of_tiles(recipe.geometry.resize_crop.bucket),
+        **_of_colour(recipe.colour),
     }
-    if not recipe.colour.is_plain:
-        colour = recipe.colour
-        ingredients["colour"] = [
-            AUGMENTATION,
-            colour.brightness,
-            colour.contrast,
-            colour.saturation,
-            colour.hue_degrees,
-        ]
     return _keys_of(_text("latents", ingredients), _DIGEST)
 
 
@@ -71,14 +63,18 @@ def mask_key(
     return _hash("mask", ingredients)
 
 
-def conditioning_image_key(*, digest: str, width_px: int, height_px: int, recipe: Recipe, encoder: str) -> str:
+def conditioning_image_key(
+    *, digest: str, width_px: int, height_px: int, recipe: Recipe, encoder: str, follows_colour: bool = False
+) -> str:
     """Return the key of the latents of a custom conditioning image. `digest` is the digest of its file.
 
-    The width and height belong to the image it is for, to whose size it is resized. Its colours are not augmented.
+    The width and height belong to the image it is for, to whose size it is resized. Its colours are augmented only if
+    it `follows_colour`.
     """
     geometry = _of_geometry(recipe.geometry, width_px, height_px)
     tiles = _of_tiles(recipe.geometry.resize_crop.bucket)
-    return _hash("conditioning image", {"digest": digest, "encoder": encoder, **geometry, **tiles})
+    colour = _of_colour(recipe.colour) if follows_colour else {}
+    return _hash("conditioning image", {"digest": digest, "encoder": encoder, **geometry, **tiles, **colour})
 
 
 def masked_image_key(*, image: str, mask: str) -> str:
@@ -97,6 +93,15 @@ def blank_image_key(*, bucket: Size, encoder: str) -> str:
     sides_px = [bucket.width_px, bucket.height_px]
     ingredients = {"bucket": sides_px, "encoder": encoder, "version": MASKED_IMAGES}
     return _hash("blank image", ingredients | _of_tiles(bucket))
+
+
+def _of_colour(colour: Colour) -> dict[str, object]:
+    """Return how the colours of an image are changed; nothing if they are not."""
+    if colour.is_plain:
+        return {}
+    return {
+        "colour": [AUGMENTATION, colour.brightness, colour.contrast, colour.saturation, colour.hue_degrees],
+    }
 
 
 def _of_tiles(bucket: Size) -> dict[str, object]:

@@ -36,14 +36,15 @@ def load_pixels(path: Path, recipe: Recipe) -> Pixels:
         return recolour(np.asarray(image, dtype=np.uint8), recipe.colour)
 
 
-def load_conditioning_image(path: Path, recipe: Recipe, *, image_size: Size) -> Pixels:
+def load_conditioning_image(path: Path, recipe: Recipe, *, image_size: Size, follows_colour: bool = False) -> Pixels:
     """Return the conditioning image of an image of that size: uint8, (height, width, 3), with the same geometry.
 
-    Its colours are not augmented. Raises BrokenImageError where it cannot be decoded.
+    Its colours are augmented only if it `follows_colour`. Raises BrokenImageError where it cannot be decoded.
     """
     with open_image(path) as raw:
         image = _at_size(flatten(upright(raw)), image_size, _Filter.LANCZOS)
-        return np.asarray(resize_and_crop(image, recipe.geometry), dtype=np.uint8)
+        pixels_PP3 = np.asarray(resize_and_crop(image, recipe.geometry), dtype=np.uint8)
+    return recolour(pixels_PP3, recipe.colour) if follows_colour else pixels_PP3
 
 
 def load_mask(path: Path, recipe: Recipe, *, image_size: Size, is_alpha: bool) -> Mask:

@@ -99,7 +99,7 @@ def _model(name: str, label: str, architecture: str, *, pipelines: Mapping[str, 
         label=label,
         family="flux",
         architecture=architecture,
-        variant_architectures={"inpainting": "flux-1-fill-dev"},
+        variant_architectures={"inpainting": "flux-1-fill-dev", "edit": "flux-1-kontext-dev"},
         kohya_version="flux1",
         implementation="https://github.com/black-forest-labs/flux",
         adapter_targets=_targets,
@@ -115,7 +115,12 @@ def _model(name: str, label: str, architecture: str, *, pipelines: Mapping[str, 
     )
 
 
-_DEV = _model("flux_dev", "FLUX.1 dev", "flux-1-dev", pipelines={"": "FluxPipeline", "inpainting": "FluxFillPipeline"})
+_DEV = _model(
+    "flux_dev",
+    "FLUX.1 dev",
+    "flux-1-dev",
+    pipelines={"": "FluxPipeline", "inpainting": "FluxFillPipeline", "edit": "FluxKontextPipeline"},
+)
 _SCHNELL = _model("flux_schnell", "FLUX.1 schnell", "flux-1-schnell", pipelines={"": "FluxPipeline"})
 
 
@@ -131,11 +136,12 @@ def _checkpoint(header: CheckpointHeader) -> FileKind | None:
 
 FILES = FamilyFiles(
     models=(_DEV, _SCHNELL),
-    pipelines={"FluxPipeline": "", "FluxFillPipeline": "inpainting"},
+    pipelines={"FluxPipeline": "", "FluxFillPipeline": "inpainting", "FluxKontextPipeline": "edit"},
     folder_model=lambda facts: published_name(facts.denoiser),
     checkpoint=_checkpoint,
     denoiser_file=TRANSFORMER_FILE,
     lora_words=(("schnell", _SCHNELL.name), ("flux", _DEV.name)),
     variants={_FILL_CHANNELS: "inpainting"},
+    variant_words={"kontext": "edit"},
     repository_model=lambda name: _SCHNELL.name if "schnell" in name.lower() else _DEV.name,
 )

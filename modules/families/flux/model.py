@@ -14,16 +14,16 @@ import torch
 from torch import nn
 
 from modules.data.conditioning import Conditioning
-from modules.data.inputs import NO_INPUTS
+from modules.data.inputs import EDITED_IMAGE, NO_INPUTS
 from modules.diffusion.flow import flow_process_of
 from modules.families.flux.files import published_name
 from modules.families.flux.settings import MAX_TOKENS, FluxSettings
-from modules.families.flux.spec import CONVENTION, FLUX
+from modules.families.flux.spec import CONVENTION, FLUX, PACKED
 from modules.families.parts.clip_text import pooled_states
 from modules.families.parts.clip_tokens import ClipTokenizer, load_clip_tokenizer
 from modules.families.parts.conditioning import PooledConditioning, replaced_rows
 from modules.families.parts.lora_names import naming_of
-from modules.families.parts.packing import image_ids, pack, unpack
+from modules.families.parts.packing import image_ids, pack, unpack, with_reference
 from modules.families.parts.read_model import read_model
 from modules.families.parts.t5_text import T5Tower
 from modules.families.parts.t5_tokens import load_t5_tokenizer
@@ -85,17 +85,15 @@ class Flux(FlowModel[FluxConditioning]):
         conditioning: Conditioning,
         inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
     ) -> torch.Tensor:
-        """Return the velocity (B, 16, H, W); `inputs` are Fill's, in the order of its channels."""
+        """Return the velocity (B, 16, H, W); `inputs` are Fill's, in the order of its channels, or Kontext's."""
         text, dtype = self._text(conditioning), self._input_dtype()
-        further = (inputs[name].to(dtype) for name in self.spec.inputs[self.variant]) if inputs else ()
-        latents_BCHW = torch.cat([noisy_BCHW.to(dtype), *further], dim=1)
+        tokens_BLC, ids_L3 = self._tokens(noisy_BCHW.to(dtype), {n: i.to(dtype) for n, i in inputs.items()})
         forward, (height, width) = self._forward("transformer"), noisy_BCHW.shape[-2:]
         if self.denoiser.config.guidance_embeds:
             guidance = self.guidance if text.guidance is None else text.guidance
             forward = partial(forward, guidance=torch.full_like(timesteps_B, guidance, dtype=torch.float32))
-        ids_L3 = image_ids(noisy_BCHW)
         output = forward(
-            hidden_states=pack(latents_BCHW),
+            hidden_states=tokens_BLC,
             timestep=self.process.time_input(timesteps_B),
             pooled_projections=text.pooled_BE.to(dtype),
             encoder_hidden_states=text.states_BLD.to(dtype),
@@ -103,7 +101,18 @@ class Flux(FlowModel[FluxConditioning]):
             img_ids=ids_L3,
             return_dict=False,
         )
-        return self.process.velocity(unpack(output[0], height, width))
+        num_tokens = (height // PACKED) * (width // PACKED)
+        return self.process.velocity(unpack(output[0][:, :num_tokens], height, width))
+
+    def _tokens(
+        self, noisy_BCHW: torch.Tensor, inputs: Mapping[str, torch.Tensor]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the transformer's image tokens (B, L, C) and their positions (L, 3); a reference's are the last."""
+        ids_L3 = image_ids(noisy_BCHW)
+        if EDITED_IMAGE in inputs:
+            return with_reference(pack(noisy_BCHW), ids_L3, inputs[EDITED_IMAGE])
+        further = (inputs[name] for name in self.spec.inputs[self.variant]) if inputs else ()
+        return pack(torch.cat([noisy_BCHW, *further], dim=1)), ids_L3
 
     def text_identity(self) -> str:
         """Return everything but the weights that affects how a prompt is encoded."""
@@ -149,7 +158,7 @@ def load(request: LoadRequest[FluxSettings]) -> Flux:
     Raises DarkroomError where a file is missing or the model is not FLUX.1.
     """
     files = read_model(request, FLUX)
-    config = files.parts["transformer"].config
+    config, by_inputs = files.parts["transformer"].config, FLUX.by_inputs_alone(request.variant)
     t5 = T5Tower(
         files.parts["text_encoder_2"],
         load_t5_tokenizer(files.tokenizers.get("text_encoder_2")),
@@ -163,7 +172,8 @@ def load(request: LoadRequest[FluxSettings]) -> Flux:
         process=flow_process_of(files.scheduler, CONVENTION),
         scheduler=files.scheduler,
         folder=files.folder,
-        lora_naming=naming_of(published_name(config), files.parts, prediction="flow"),
+        by_inputs=by_inputs,
+        lora_naming=naming_of(published_name(config), files.parts, prediction="flow", by_inputs=by_inputs),
         clip_tokenizer=load_clip_tokenizer(files.tokenizers.get("text_encoder")),
         t5=t5,
         guidance=request.settings.guidance,

@@ -1,14 +1,15 @@
 """FLUX.1 (Black Forest Labs, 2024): rectified flow in a transformer of double-stream and single-stream blocks.
 
 CLIP-L gives one state for the whole prompt, T5-XXL one for each token. Dev and Fill read a guidance scale as an input;
-schnell was distilled further, to sample in a few steps, and has no such input.
+schnell was distilled further, to sample in a few steps, and has no such input. Kontext edits a reference image, whose
+tokens it gets behind those of the image; its weights have the shapes of dev's.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from modules.data.inputs import PIXEL_INPAINTING
+from modules.data.inputs import EDITED_IMAGE, PIXEL_INPAINTING
 from modules.diffusion.process_spec import FlowConvention, TokenShift, flow_matching
 from modules.families.distilled import DistilledSpec
 from modules.families.flux.settings import MAX_TOKENS, FluxSettings
@@ -63,9 +64,9 @@ FLUX = FamilySpec(
         },
     ),
     files=f"{_HOME}.files:FILES",
-    pipelines=("FluxPipeline", "FluxFillPipeline"),
+    pipelines=("FluxPipeline", "FluxFillPipeline", "FluxKontextPipeline"),
     variants={"inpainting": 16 + 64},
-    inputs={"inpainting": PIXEL_INPAINTING},
+    inputs={"inpainting": PIXEL_INPAINTING, "edit": (EDITED_IMAGE,)},
     process=flow_matching(CONVENTION),
     guidance="embedded",
     sample_guidance=3.5,

@@ -18,7 +18,7 @@ from modules.families.parts import vae
 from modules.families.parts.circular_padding import is_circular
 from modules.families.parts.forwards import Forwards
 from modules.families.protocol import Part, PartMemory, Posterior
-from modules.families.spec import FamilySpec, LoraNaming, variant_of
+from modules.families.spec import BASE_VARIANT, FamilySpec, LoraNaming, variant_of
 from modules.system.devices import Device
 
 Process = TypeVar("Process", bound=NoiseProcess)
@@ -37,6 +37,7 @@ class LatentModel(ABC, Generic[Process]):
     scheduler: Mapping[str, Any]
     lora_naming: LoraNaming
     folder: Path | None = field(default=None, kw_only=True)
+    by_inputs: str = field(default="", kw_only=True)
     _forwards: Forwards = field(default_factory=Forwards, repr=False, kw_only=True)
 
     @abstractmethod
@@ -64,8 +65,9 @@ class LatentModel(ABC, Generic[Process]):
 
     @property
     def variant(self) -> str:
-        """The model variant, by the input channels of the denoiser."""
-        return variant_of(self.spec, self.spec.denoiser.model.channels_in(self.denoiser.config))
+        """The model variant: by the input channels of the denoiser, or the one that they do not show (`by_inputs`)."""
+        found = variant_of(self.spec, self.spec.denoiser.model.channels_in(self.denoiser.config))
+        return self.by_inputs or found if found == BASE_VARIANT else found
 
     def set_memory(self, memory: Mapping[str, PartMemory], *, train_device: Device, temp_device: Device) -> None:
         """Set up the checkpointed forward of every part."""

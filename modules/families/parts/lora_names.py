@@ -119,16 +119,18 @@ def file_path(part: str, path: str) -> str:
     return f"{TEXT_PREFIX}{path}" if is_bare else path
 
 
-def naming_of(model: str, parts: Mapping[str, Any], *, prediction: str, version: str = "") -> LoraNaming:
+def naming_of(
+    model: str, parts: Mapping[str, Any], *, prediction: str, version: str = "", by_inputs: str = ""
+) -> LoraNaming:
     """Return the names of a loaded model's layers; `model` is its published model.
 
-    `version` overrides the published model's kohya version. Kohya's names depend on the UNet's config, since the
-    original layout numbers its blocks consecutively.
+    `version` overrides the published model's kohya version; `by_inputs` is a variant that its weights do not show.
+    Kohya's names depend on the UNet's config, since the original layout numbers its blocks consecutively.
     """
     record = published(model)
     configs = {name: _config(module) for name, module in parts.items()}
     denoiser = FAMILIES[record.family].denoiser
-    variant = files_of(record.family).variants.get(denoiser.model.channels_in(configs[denoiser.name]), "")
+    variant = files_of(record.family).variants.get(denoiser.model.channels_in(configs[denoiser.name]), by_inputs)
     return LoraNaming(
         kohya_naming(model, configs),
         peft_name,

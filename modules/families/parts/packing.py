@@ -18,6 +18,18 @@ def unpack(tokens_BLC: torch.Tensor, height: int, width: int) -> torch.Tensor:
     return torch.nn.functional.pixel_shuffle(patches_BCHW, _SIDE)
 
 
+def with_reference(
+    tokens_BLC: torch.Tensor, ids_L3: torch.Tensor, reference_BCHW: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return tokens and their positions with those of a reference image behind them, as `FluxKontextPipeline` does.
+
+    The first number of the reference's positions is 1.
+    """
+    reference_L3 = image_ids(reference_BCHW)
+    reference_L3[:, 0] = 1.0
+    return torch.cat([tokens_BLC, pack(reference_BCHW)], dim=1), torch.cat([ids_L3, reference_L3])
+
+
 def image_ids(latents_BCHW: torch.Tensor) -> torch.Tensor:
     """Return the positions (H/2 * W/2, 3) of tokens on the device of latents: 0, row and column."""
     rows, columns = (side // _SIDE for side in latents_BCHW.shape[-2:])
