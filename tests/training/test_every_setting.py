@@ -132,6 +132,8 @@ ELSEWHERE = {
         (f"sampling.prompts.0.{name}" for name in ("inpainting", "base_image", "mask_image", "depth_image")),
         "test_inpainting_models, test_depth_models",
     ),
+    "sampling.prompts.0.reference_image": "test_editing_models",
+    "concepts.0.image.conditioning_folder": "test_editing_models",
 }
 # Values where another number than the default's half or one and a half of it is wanted, or any text.
 VALUES: dict[str, Any] = {
@@ -173,6 +175,7 @@ VALUES: dict[str, Any] = {
     "concepts.0.background": "#ff0000",
     "concepts.0.image.rotate_max_degrees": 20.0,
     "concepts.0.image.masks_folder": "nowhere",
+    "concepts.0.image.conditioning_folder": "nowhere",
     "concepts.0.image.resolution_px": ["80x64"],
     "concepts.0.text.replacements": "round => square",
     "concepts.0.text.tag_delimiter": "o",
@@ -239,6 +242,7 @@ VALUES: dict[str, Any] = {
     "sampling.prompts.0.base_image": "nowhere.png",
     "sampling.prompts.0.mask_image": "nowhere.png",
     "sampling.prompts.0.depth_image": "nowhere.png",
+    "sampling.prompts.0.reference_image": "nowhere.png",
     "backup.every": STEP,
     "backup.keep": 1,
     "backup.save_every": STEP,
