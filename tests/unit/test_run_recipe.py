@@ -93,7 +93,8 @@ def test_a_recipe_never_decides_where_something_is_written(tmp_path: Path) -> No
 
 
 def test_every_setting_with_a_place_is_known_as_written_or_only_read() -> None:
-    read = {"reward.models.*.clip_model", "sampling.wildcards_dir", "concepts.*.path", "concepts.*.image.masks_folder"}
+    read = {"reward.models.*.clip_model", "sampling.wildcards_dir", "concepts.*.path"}
+    read |= {f"concepts.*.image.{name}" for name in ("masks_folder", "conditioning_folder")}
 
     def places(section: type[Section], prefix: str = "") -> set[str]:
         found = set()
