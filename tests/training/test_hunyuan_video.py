@@ -194,11 +194,12 @@ def test_a_lora_in_comfyuis_form_has_the_published_names(config: Config) -> None
     assert {"double_blocks.1.txt_attn_qkv", "single_blocks.0.linear1", "txt_in.input_embedder"} <= layers
 
 
-def test_the_layers_are_all_linear_layers_of_the_transformer() -> None:
+def test_the_layers_are_all_linear_layers_and_norms_of_the_transformer() -> None:
     transformer = tiny_transformer()
     layers = files_of("hunyuan_video").models[0].adapter_targets({"transformer": transformer.config})
-    modules = {n: tuple(m.weight.shape) for n, m in transformer.named_modules() if isinstance(m, torch.nn.Linear)}
-    assert {target.path: target.weight for target in layers.all} == modules
+    kinds = (torch.nn.Linear, torch.nn.LayerNorm)
+    modules = {n: m.weight for n, m in transformer.named_modules() if isinstance(m, kinds) and m.weight is not None}
+    assert {target.path: target.weight for target in layers.all} == {n: (*w.shape,) for n, w in modules.items()}
 
 
 # -- data and configs

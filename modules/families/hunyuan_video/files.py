@@ -52,6 +52,14 @@ def linear_layers(config: Config) -> Iterator[LinearLayer]:
     yield LinearLayer("proj_out", "final_layer.linear", (patch * int(config["out_channels"]), width))
 
 
+def _all_layers(config: Config) -> Iterator[LinearLayer]:
+    """Yield the linear layers and the norms with a bias, which files can change, too."""
+    yield from linear_layers(config)
+    for ours, theirs in _refiner_blocks(config):
+        for name in ("norm1", "norm2"):
+            yield LinearLayer(f"{ours}.{name}", f"{theirs}.{name}", (width_of(config),))
+
+
 def _mlp(path: str, original: str, ends: tuple[str, str], columns: int, width: int) -> Iterator[LinearLayer]:
     yield LinearLayer(f"{path}.linear_1", f"{original}.{ends[0]}", (width, columns))
     yield LinearLayer(f"{path}.linear_2", f"{original}.{ends[1]}", (width, width))
@@ -120,10 +128,7 @@ def _norms(config: Config) -> Iterator[tuple[str, str]]:
 
 def _slots(config: Config) -> Iterator[Slot]:
     yield from module_slots("x_embedder.proj", "img_in.proj")
-    yield from layer_slots(linear_layers(config))
-    for ours, theirs in _refiner_blocks(config):
-        for name in ("norm1", "norm2"):
-            yield from module_slots(f"{ours}.{name}", f"{theirs}.{name}")
+    yield from layer_slots(_all_layers(config))
     for ours, theirs in _norms(config):
         yield from module_slots(ours, theirs, bias=False)
 
@@ -161,7 +166,7 @@ _NAMING_ROWS: Mapping[str, Row] = {
 
 
 def _targets(configs: Configs) -> AdapterTargets:
-    return AdapterTargets.of(*double_stream_targets("transformer", linear_layers(configs["transformer"])))
+    return AdapterTargets.of(*double_stream_targets("transformer", _all_layers(configs["transformer"])))
 
 
 MODEL = PublishedModel(
