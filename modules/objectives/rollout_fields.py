@@ -114,8 +114,7 @@ TrustRegion = Annotated[
         },
         choice_help={
             "clip": "The probability ratio stays in the clip range.",
-            "normalized": "The same without the bias of the ratio and with the same spread in all steps, whose losses "
-            "are divided by their lengths: less overoptimization.",
+            "normalized": "The same ratio without its bias, with the same spread in all steps: less overoptimization.",
             "divergence": "The exact distance from the model that sampled stays below a limit.",
         },
     ),

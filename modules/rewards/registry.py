@@ -184,9 +184,9 @@ REWARD_SERVER = RewardSpec(
 VISION_MODEL = RewardSpec(
     "vision_model",
     "Vision language model",
-    "A vision language model scores each image by your rubric, through an OpenAI-style endpoint (chat completions): "
-    "vLLM, llama.cpp, Ollama, LM Studio or a service. An API key is entered under Tokens…. Servers on other computers "
-    "get images only after you approved their address.",
+    "A vision language model scores each image by your rubric. It is asked through an OpenAI-style endpoint (chat "
+    "completions): vLLM, llama.cpp, Ollama, LM Studio or a service. An API key is entered under Tokens…. Servers on "
+    "other computers get images only after you approved their address.",
     "modules.rewards.models.served:make_served",
     "0 to the highest score",
     is_differentiable=False,

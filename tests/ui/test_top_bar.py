@@ -64,6 +64,7 @@ def test_the_menu_has_the_users_presets_then_each_family_then_recent_files(
     menu = window.app.shell.top_bar.make_menu()
     actions = (
         "other_family",
+        "which_method",
         "manage_presets",
         "import_presets",
         "differences",
