@@ -95,8 +95,7 @@ def test_start_stop_resume_finish_and_start_again(real: Window, tmp_path: Path) 
     assert first_run is not None
     assert page.samples.table.samples
 
-    wait(real, lambda: bar.second.cget("text") == "Resume run", "the offer to resume")
-    assert bar.second.winfo_ismapped()
+    wait(real, lambda: bar.second.cget("text") == "Resume run" and bar.second.winfo_ismapped(), "the offer to resume")
     stopped_at = session.state.finished.step
     epochs = stopped_at // 5 + 2
     app.form.edit_text("training.epochs", str(epochs))
