@@ -112,6 +112,11 @@ ELSEWHERE = {
         (f"training.method.{name}" for name in ("beta", "label_smoothing", "sft_weight", "mapo_beta")), "test_dpo"
     ),
     "training.method.target_margin": "test_generation_noise",
+    "model.family.guidance": "test_flux",
+    "model.family.text_tokens": "test_sd3",
+    "model.family.train_conditioner": "test_anima",
+    "model.family.decoder": "test_stable_cascade",
+    "model.family.effnet_encoder": "test_stable_cascade",
     "training.vae.vgg_file": "test_perceptual",
     "training.vae.lpips_file": "test_perceptual",
     "training.noise.noising_weight": "test_noise_settings",
