@@ -41,6 +41,7 @@ from trainer.preflight import check
 from trainer.preflight.run_budget import memory_estimate
 
 SIZE, NUM_IMAGES = Size(64, 64), 4
+PLACES = ("0.png", "1.png", "2.png", "below/3.png")
 PROMPT = {"prompt": "a disc", "width_px": 64, "height_px": 64, "steps": 2, "guidance": 2.5, "sampler": "euler"}
 
 
@@ -280,6 +281,44 @@ def test_its_losses_fall(config: Config, tmp_path: Path) -> None:
     assert sum(found[-5:]) < 0.9 * sum(found[:5])
     validated = [e.loss for e in ran.of(ValidationFinished)]
     assert validated[-1] < validated[0]
+
+
+@pytest.mark.full
+def test_the_content_of_a_reference_is_learned(config: Config, pairs: Path, tmp_path: Path) -> None:
+    """The image has the colour of its reference, which the caption does not name: after training, another one misleads.
+
+    The same noise and timestep for both, close to pure noise, where the image itself shows little.
+    """
+    for number, colour in enumerate(("red", "lime", "blue", "white")):
+        for name, place in (("after", f"{number}.png"), ("before", f"{number}.jpg")):
+            folder = pairs / name / ("below" if number == 3 else ".")
+            Image.new("RGB", (64, 64), colour).save(folder / place)
+    tuned = {"model_format": "diffusers", "destination": str(tmp_path / "tuned")}
+    training = {"epochs": 250, "batch_size": 4, "learning_rate": 0.005, "trains": "full"}
+    concept = {**config.concepts[0].model_dump(), "repeats": 4}
+    assert run(laid_over(config, {"concepts": [concept], "training": training, "output": tuned})).finished
+
+    def gap(folder: Path) -> float:
+        """How much larger the error is with the references in another order."""
+        family: Flux = load_tiny(folder, FLUX.name, variant="edit")
+        with torch.no_grad():
+            images = torch.cat([read_sample_image(pairs / "after" / place, SIZE) for place in PLACES])
+            latents_BCHW = family.encode_images(images)
+            conditioning = family.encode_prompts(["turned"] * NUM_IMAGES)
+            timesteps_B = torch.full((NUM_IMAGES,), 900.0)
+            noise_BCHW = torch.randn(latents_BCHW.shape, generator=torch.Generator().manual_seed(1))
+            noisy_BCHW = family.process.add_noise(latents_BCHW, noise_BCHW, timesteps_B)
+            target_BCHW = family.process.target(latents_BCHW, noise_BCHW, timesteps_B)
+            errors = [
+                (family.predict(noisy_BCHW, timesteps_B, conditioning, {EDITED_IMAGE: reference}) - target_BCHW)
+                for reference in (latents_BCHW, latents_BCHW.roll(1, dims=0))
+            ]
+        right, wrong = (error.square().mean().item() for error in errors)
+        return wrong / right
+
+    before, after = gap(Path(config.model.base_model)), gap(tmp_path / "tuned")
+    assert after > 1.05  # 1.12 here
+    assert before < 1.01
 
 
 def test_it_is_cached_sampled_and_resumed(config: Config, pairs: Path) -> None:
