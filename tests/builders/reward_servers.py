@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -75,7 +75,8 @@ def serving(*replies: Reply) -> Iterator[TestServer]:
             }.items():
                 self.send_header(name, value)
             self.end_headers()
-            self.wfile.write(data)
+            with suppress(ConnectionError):  # whoever asked has given up
+                self.wfile.write(data)
             if reply.stalls:
                 told.over.wait()
 
