@@ -224,6 +224,7 @@ VALUES: dict[str, Any] = {
     "embeddings.words.0.initial_text": "wheel",
     "embeddings.words.0.token_count": 2,
     "embeddings.words.0.file": "nowhere.safetensors",
+    **{f"parts.{part}.file": "nowhere.safetensors" for part in ("unet", "text_encoder", "vae")},
     "embeddings.words.0.stop_after": STEP,
     "reward.measure_every": STEP,
     "reward.num_images": 2,
