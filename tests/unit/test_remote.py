@@ -266,7 +266,9 @@ def test_the_cloud_settings_of_onetrainer_become_a_machine(tmp_path: Path, capsy
     assert main(["remote", "import", "rented", str(file)]) == 0
     rented = RemotesFile().find("rented")
     assert (rented.provider, rented.pod, rented.pod_after, rented.host) == ("runpod", "ab12", "delete", "")
-    assert "Without a counterpart here: file_sync." in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "rented is added: pod ab12, /workspace/darkroom." in printed
+    assert "Without a counterpart here: file_sync." in printed
     (tmp_path / "secrets.json").write_text(json.dumps(secrets))
     main(["remote", "import", "other", str(tmp_path / "secrets.json")])
     assert RemotesFile().find("other").host == "1.2.3.4"

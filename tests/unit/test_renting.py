@@ -16,8 +16,9 @@ from modules.system.secrets import with_secret
 from modules.system.secrets_file import load_secrets, save_secrets
 from trainer.__main__ import main
 from trainer.remote import renting
-from trainer.remote.providers import Pod, RunPod
+from trainer.remote.providers import Pod
 from trainer.remote.record import Remote, RemotesFile
+from trainer.remote.runpod import RunPod
 
 TOKEN = "rpa_0123456789abcdef"
 ADDRESS = {"ports": [{"private": 8888, "type": "http", "ip": "", "public": 0},
@@ -89,7 +90,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRunPod]:
     with FakeRunPod() as running:
         thread = threading.Thread(target=running.serve_forever, args=(0.01,), daemon=True)
         thread.start()
-        monkeypatch.setattr(renting, "PROVIDERS", {"runpod": lambda token: RunPod(token, url=running.url)})
+        monkeypatch.setattr(RunPod, "url", running.url)
         monkeypatch.setattr(renting, "_POLL_SECONDS", 0.0)
         yield running
         running.shutdown()
@@ -158,7 +159,7 @@ def test_what_the_provider_refuses_is_one_sentence(
 ) -> None:
     server.status, server.body = status, body
     with pytest.raises(DarkroomError, match=message):
-        renting.PROVIDERS["runpod"](TOKEN).read("pod1")
+        RunPod(TOKEN).read("pod1")
     assert main(["remote", "rent", "pod", "--card", "x", "--key", str(key)]) == 2
     assert "whether darkroom-pod exists there" in capsys.readouterr().err
     assert not RemotesFile().read(), "nothing that was not rented is in the list"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -26,6 +27,7 @@ from trainer.child.run import arguments_of
 from trainer.events import RunFailed, RunFinished, RunStarted
 from trainer.remote.record import Remote, RemotesFile
 from trainer.run_folder.backup import write_backup
+from trainer.run_queue import running
 from trainer.run_queue.file import QueueFile
 from trainer.run_queue.items import Item, RunQueue, from_json
 from trainer.run_queue.running import QueueRun, continues_after, request_of
@@ -299,6 +301,15 @@ def test_the_verb_refuses_a_machine_that_there_is_not(capsys: pytest.CaptureFixt
     assert main(["queue", "add", "#demo", "--on", "box"]) == 0
     assert main(["queue", "list"]) == 0
     assert "Waiting       demo on box" in capsys.readouterr().out
+
+
+def test_other_machines_may_use_the_code_that_was_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr(running, "detached_python", lambda arguments, *_: started.append(arguments) or os.getpid())
+    RemotesFile().add(Remote("box", "203.0.113.7"))
+    assert main(["queue", "add", "#demo", "--on", "box"]) == 0
+    assert main(["queue", "run", "--allow-code-hash", "ab12"]) == 0
+    assert started == [["-m", "trainer", "queue", "run", "--on=box", "--json-lines", "--allow-code-hash=ab12"]]
 
 
 def _without_skip(queue: RunQueue) -> dict[str, Any]:

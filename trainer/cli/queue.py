@@ -117,8 +117,11 @@ def _run(settings: QueueRunSettings) -> int:
     file = _file()
     if wanted := settings.after_failure:
         file.change(lambda now: now.with_after_failure(wanted))
-    for machine in () if settings.on else start_other_machines(file):
-        sys.stderr.write(f"{machine} trains its items in the background. See: queue list\n")
+    if not settings.on:
+        configs = [item.config for item in file.read().items if item.machine and item.is_open]
+        allowed = frozenset[str]().union(*(allowed_code(config, settings) for config in configs))
+        for machine in start_other_machines(file, allowed_code=allowed):
+            sys.stderr.write(f"{machine} trains its items in the background. See: queue list\n")
     listener = JsonLines() if settings.json_lines else Console()
     return run_queue(file, listener, launch=_launcher(settings), machine=settings.on)
 

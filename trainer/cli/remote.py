@@ -141,7 +141,7 @@ def _import(settings: ImportSettings) -> int:
     file = from_root(settings.file)
     remote, left_out = machine_of(settings.name, file, load_secrets().secrets.cloud)
     RemotesFile().add(remote)
-    sys.stdout.write(f"{remote.name} is added: {remote.address or f'pod {remote.pod}'}, {remote.folder}.\n")
+    sys.stdout.write(f"{remote.name} is added: {remote.address}, {remote.folder}.\n")
     if left_out:
         sys.stdout.write(f"Without a counterpart here: {', '.join(left_out)}.\n")
     return OK

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated
 
 from modules.settings.field import Section, Setting
 from trainer.cli.options import settings_verb
 from trainer.cli.program import OK
 from trainer.jobs.spec import Argument, positional
-from trainer.remote.providers import PodRequest, RunPod
-from trainer.remote.record import Remote, RemotesFile
+from trainer.remote.providers import PROVIDERS, PodRequest
+from trainer.remote.record import AfterRuns, Remote, RemotesFile
 from trainer.remote.renting import end, public_key_of, rent, start
 
 MachineName = Annotated[str, Setting("Name", "The name of the machine."), positional("NAME")]
-AfterRuns = Literal["", "stop", "delete"]
+_PROVIDER, _SPEC = next(iter(PROVIDERS.items()))
 
 
 class RentSettings(Section):
@@ -33,7 +33,7 @@ class RentSettings(Section):
         Argument(is_required=True, metavar="FILE"),
     ] = ""
     cards: Annotated[int, Setting("Cards", "How many GPUs.")] = 1
-    image: Annotated[str, Setting("Image", "A container image with an SSH server and Python 3.11.")] = RunPod.image
+    image: Annotated[str, Setting("Image", "A container image with an SSH server and Python 3.11.")] = _SPEC.image
     disk: Annotated[int, Setting("Disk", "GB of the disk that is emptied when it is stopped.")] = 30
     volume: Annotated[int, Setting("Volume", "GB of the disk that stays.")] = 100
     after: Annotated[
@@ -55,12 +55,12 @@ class EndSettings(Section):
 
 
 def _rent(settings: RentSettings) -> int:
-    folder = f"{RunPod.volume_path}/darkroom"
+    folder = f"{_SPEC.volume_path}/darkroom"
     remote = Remote(settings.name, "", user="root", key_file=settings.key, folder=folder, num_devices=settings.cards)
-    remote = replace(remote, provider="runpod", pod_after=settings.after)
+    remote = replace(remote, provider=_PROVIDER, pod_after=settings.after)
     request = PodRequest(
         f"darkroom-{settings.name}", settings.card, settings.cards, settings.image, settings.disk, settings.volume,
-        RunPod.volume_path, public_key_of(settings.key),
+        _SPEC.volume_path, public_key_of(settings.key),
     )  # fmt: skip
     _report(rent(remote, request, RemotesFile(), report=_print_line))
     return OK

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -83,7 +83,7 @@ class Follower:
         self._live = 0 if self._byte == 0 else -1
         self._run_there = ""
         self._ending: RunFinished | RunFailed | None = None
-        self._is_ended = False
+        self._has_ended_machine = False
         self._answers = Answers(run_dir)
         self._shown: list[Event] = []  # before there was a log, which repeats them
 
@@ -101,11 +101,13 @@ class Follower:
                     if news.is_running and connection.remote.is_ended_after_runs and _is_ending(events[-1]):
                         self._line.is_left.wait(_FOLLOW_SECONDS)  # its process has not ended
                         continue
-                    self._fetch(files, events, with_backups=connection.remote.fetches_backups)
+                    is_end = _is_ending(events[-1])
+                    has_backup = is_end or any(isinstance(event, BackupSaved) for event in events)
+                    self._fetch(files, is_end=is_end, with_backups=has_backup and connection.remote.fetches_backups)
                     self._after(connection, events[-1])
                 self._pass_on(news, log)
                 # What has ended logs nothing more, so an ending that came along needs no further request.
-                if self._is_ended or (not news.is_running and (news.is_empty or self._ending is not None)):
+                if self._has_ended_machine or (not news.is_running and (news.is_empty or self._ending is not None)):
                     self._end(connection, files, log)
                     return
                 self._pass_commands(connection)
@@ -141,17 +143,15 @@ class Follower:
     def _after(self, connection: Connection, last: Event) -> None:
         """After the end of a run, whose files are here, end the machine if that is wanted, once."""
         if _is_ending(last) and connection.remote.is_ended_after_runs:
-            self._is_ended = True  # the machine may be gone, and is asked nothing more
+            self._has_ended_machine = True  # the machine may be gone, and is asked nothing more
             warning = end_machine(connection, self._elsewhere.job, last)
             if warning is not None:
                 self._line.emit(warning)
 
-    def _fetch(self, files: RunFiles, events: Sequence[Event], *, with_backups: bool) -> None:
+    def _fetch(self, files: RunFiles, *, is_end: bool, with_backups: bool) -> None:
         """Fetch the files that events name, before these are passed on; at the end all files and the result."""
-        is_end = _is_ending(events[-1])
-        has_backup = with_backups and (is_end or any(isinstance(event, BackupSaved) for event in events))
-        files.sync(with_large=(*(["save"] if is_end else []), *(["backup"] if has_backup else [])))
-        if has_backup:
+        files.sync(with_large=[name for name, is_wanted in (("save", is_end), ("backup", with_backups)) if is_wanted])
+        if with_backups:
             files.remove_old_backups()
         if not is_end:
             return
@@ -190,7 +190,7 @@ class Follower:
         if self._ending is not None:
             return
         if files is not None:
-            self._fetch(files, [RunFailed("")], with_backups=connection.remote.fetches_backups)
+            self._fetch(files, is_end=True, with_backups=connection.remote.fetches_backups)
         last = last_event(self._run_dir)
         if isinstance(last, RunFinished | RunFailed):
             self._show(last)

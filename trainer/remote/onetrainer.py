@@ -6,16 +6,16 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from modules.system.errors import DarkroomError
 from modules.system.secrets import CloudSecrets, from_json
-from trainer.remote.record import Remote
+from trainer.remote.record import AfterRuns, Remote
 
 _NOT_SET = ("", None, False, 0, "NONE")
 _TAKEN = frozenset({"__version", "enabled", "remote_dir", "host", "port", "user", "key_file", "id"})
 _OF_PODS = frozenset({"type", "on_finish"})
-_AFTER: Mapping[Any, Literal["", "stop", "delete"]] = {"STOP": "stop", "DELETE": "delete"}
+_AFTER: Mapping[Any, AfterRuns] = {"STOP": "stop", "DELETE": "delete"}
 
 
 def machine_of(name: str, file: Path, stored: CloudSecrets) -> tuple[Remote, tuple[str, ...]]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from modules.system.atomic import write_text
 from modules.system.errors import DarkroomError
@@ -17,7 +17,7 @@ from trainer.remote.providers import PROVIDERS
 
 _FORMAT = 1
 _NAME, _WORD, _POD = re.compile(r"\w[\w.-]{0,39}"), re.compile(r"[\w.:%@-]*"), re.compile(r"[A-Za-z0-9_-]{0,128}")
-_AFTER = ("", "stop", "delete")
+AfterRuns = Literal["", "stop", "delete"]
 DEFAULT_FOLDER = "~/darkroom"
 
 
@@ -45,7 +45,7 @@ class Remote:
     command_after: str = ""
     provider: str = ""
     pod: str = ""
-    pod_after: Literal["", "stop", "delete"] = ""
+    pod_after: AfterRuns = ""
 
     @property
     def is_ended_after_runs(self) -> bool:
@@ -55,14 +55,19 @@ class Remote:
     @property
     def address(self) -> str:
         """Its address for people."""
-        return f"{self.user}@{self.host}" if self.user else self.host
+        host = self.host or f"pod {self.pod}"
+        return f"{self.user}@{host}" if self.user and self.host else host
 
 
 def problem_of(remote: Remote) -> str:
     """Return what is wrong with a record, as a sentence; empty if nothing is."""
     if not _NAME.fullmatch(remote.name):
         return "A name of a machine has letters, digits, dots and hyphens, at most 40."
-    if remote.provider not in ("", *PROVIDERS) or not _POD.fullmatch(remote.pod) or remote.pod_after not in _AFTER:
+    if (
+        remote.provider not in ("", *PROVIDERS)
+        or not _POD.fullmatch(remote.pod)
+        or remote.pod_after not in get_args(AfterRuns)
+    ):
         return f"The provider of {remote.name} or its machine there is not known: {remote.provider} {remote.pod}."
     if (not remote.host and not remote.pod) or remote.host.startswith("-") or not _WORD.fullmatch(remote.host):
         return f"{remote.host!r} is not the name or the address of a host."

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from modules.system.errors import DarkroomError
+from modules.system.factories import load_factory
 from modules.system.secrets_file import load_secrets
 from trainer.remote.providers import PROVIDERS, Pod, PodRequest, Provider
 from trainer.remote.record import Remote, RemotesFile
@@ -25,7 +26,8 @@ def provider_of(remote: Remote) -> Provider:
         raise DarkroomError(
             f"There is no key for the provider of {remote.name}.", advice="Store it: secrets set cloud.api_key."
         )
-    return PROVIDERS[remote.provider](token)
+    made: Provider = load_factory(PROVIDERS[remote.provider].factory)(token)
+    return made
 
 
 def public_key_of(key_file: str) -> str:

@@ -7,6 +7,7 @@ command line from a plain loop.
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -77,26 +78,29 @@ def request_of(item: Item, *, allowed_code: frozenset[str] = frozenset()) -> Run
     return request
 
 
-def start_detached_queue(machine: str = "") -> tuple[Holder, Path]:
+def start_detached_queue(machine: str = "", *, allowed_code: Collection[str] = ()) -> tuple[Holder, Path]:
     """Run the queue of a machine in a process of its own, which continues when its starter has ended.
 
     Return it and its log. Raises OSError.
     """
     log = new_log()
     arguments = ["-m", "trainer", "queue", "run", *([f"--on={machine}"] if machine else []), "--json-lines"]
+    arguments += [f"--allow-code-hash={digest}" for digest in sorted(allowed_code)]
     with log.open("wb") as errors:
         process = detached_python(arguments, subprocess.DEVNULL, errors)
     return Holder.of(process), log
 
 
-def start_other_machines(file: QueueFile) -> tuple[str, ...]:
+def start_other_machines(file: QueueFile, *, allowed_code: Collection[str] = ()) -> tuple[str, ...]:
     """Start processes that run the queues of other machines, where none does; return the names of the machines.
+
+    `allowed_code` are hashes of code that the runs of all of them may use.
 
     Raises DarkroomError if the file cannot be read, and OSError.
     """
     machines = tuple(name for name in file.read().other_machines if file.runner_on(name) is None)
     for name in machines:
-        start_detached_queue(name)
+        start_detached_queue(name, allowed_code=allowed_code)
     return machines
 
 

@@ -113,9 +113,13 @@ class QueueControl:
         now = time.monotonic()
         if now >= self._next_look:
             self._next_look = now + _LOOK_SECONDS
-            if self._file.stamp() != self._stamp or any(self._file.runner_on(name) is None for name in self.runners):
+            if self._file.stamp() != self._stamp or any(map(self._has_ended, self.runners)):
                 self.refresh()
         return False
+
+    def _has_ended(self, machine: str) -> bool:
+        """Return whether the program that ran the queue of a machine has ended; this window knows of itself."""
+        return not (self.is_running and not machine) and self._file.runner_on(machine) is None
 
     def refresh(self, done: Callable[[], None] | None = None) -> None:
         """Read the file."""
