@@ -370,3 +370,6 @@ def test_a_person_is_led_to_a_method_and_its_next_page(window: Window) -> None:
     form.choose_variant("model.family", "z_image")
     refused = [offer for offer in offers(form.config, "rewards") if offer.refusal]
     assert all("has no form for" in offer.refusal for offer in refused)
+    form.choose_variant("model.family", "sd")
+    form.edit("training.trains", "vae")
+    assert not context.actions["which_method"].is_enabled(), "a VAE has a method of its own"

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from modules.config.records import why_unused
 from modules.system.factories import load_factory
 from ui.app.catalogue import PAGES, page_shortcut
 from ui.features.presets.menu import add_presets
@@ -138,7 +139,13 @@ def add_actions(
         ),
         Action("fit", "Fit to my card…", opener_of("fit.window:FitWindow"), help=_FIT_HELP),
         Action("length", "How long to train…", opener_of("length.window:LengthWindow"), help=_LENGTH_HELP),
-        Action("which_method", "Which method?", opener_of("rewards.which_method:WhichMethod"), help=_WHICH_METHOD_HELP),
+        Action(
+            "which_method",
+            "Which method?",
+            opener_of("rewards.which_method:WhichMethod"),
+            is_enabled=lambda: not why_unused(context.form.config, "training.method"),  # a VAE has a method of its own
+            help=_WHICH_METHOD_HELP,
+        ),
         Action("probe", "Probe…", opener_of("probe.window:open_probe"), help=_PROBE_HELP),
         Action("self_test", "Self-test…", opener_of("self_test:open_self_test"), help=_SELF_TEST_HELP),
         Action("tokens", "Tokens…", opener_of("tokens:open_secrets"), help=_TOKENS_HELP),
