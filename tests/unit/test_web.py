@@ -8,7 +8,7 @@ import json
 import re
 import threading
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -66,8 +66,13 @@ def browser(run_dir: Path, queue_path: Path) -> TestClient:
 def started_queues(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The starts of the queue, which happen in no process."""
     starts: list[str] = []
-    monkeypatch.setattr(actions, "start_detached_queue", lambda: starts.append("queue"))
-    monkeypatch.setattr(running, "start_detached_queue", starts.append)
+
+    def start(machine: str = "", *, allowed_code: Collection[str] = ()) -> None:
+        assert not allowed_code, "the page approves nothing"
+        starts.append(machine or "queue")
+
+    monkeypatch.setattr(actions, "start_detached_queue", start)
+    monkeypatch.setattr(running, "start_detached_queue", start)
     return starts
 
 
