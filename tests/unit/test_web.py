@@ -345,7 +345,7 @@ def test_many_steps_are_thinned_out(run_dir: Path) -> None:
     assert steps[-1] == 3000
 
 
-def test_a_server_streams_a_run(run_dir: Path, queue_path: Path) -> None:
+def test_a_server_streams_a_run(run_dir: Path, queue_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     server = PageServer(lambda: [run_dir.parent.parent], QueueFile(queue_path), host="127.0.0.1", port=0)
     thread = server.start()
     assert server.address.url == f"http://127.0.0.1:{server.port}/"
@@ -366,10 +366,11 @@ def test_a_server_streams_a_run(run_dir: Path, queue_path: Path) -> None:
         with pytest.raises(DarkroomError, match=rf"port {server.port}: "):
             PageServer(list, QueueFile(queue_path), host="127.0.0.1", port=server.port)
     finally:
-        connection.close()
         server.stop()
         thread.join(30)
+        connection.close()
     assert not thread.is_alive()
+    assert capsys.readouterr().err == "", "an open page is cut off without a traceback"
 
 
 def read_until(readline: Callable[[], bytes], begin: bytes, more: int = 0) -> bytes:

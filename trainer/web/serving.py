@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import socket
 import threading
 from collections.abc import Callable, Iterable
@@ -80,7 +81,7 @@ class PageServer:
             proxy_headers=False,
             timeout_graceful_shutdown=_GRACE_SECONDS,
         )
-        self._server = uvicorn.Server(config)
+        self._server = _Server(config)
 
     def serve(self) -> None:
         """Serve the page until `stop` is called, or a signal ends the program."""
@@ -95,6 +96,13 @@ class PageServer:
         thread = threading.Thread(target=self.serve, name="darkroom-page", daemon=True)
         thread.start()
         return thread
+
+
+class _Server(uvicorn.Server):
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Do not log what is cut off: an open page and a download always are."""
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # the next server sets its own level
+        await super().shutdown(sockets)
 
 
 def _bound(host: str, port: int) -> socket.socket:
