@@ -555,6 +555,8 @@ def test_usual_workspaces(run_dir: Path, queue_path: Path, tmp_path: Path) -> No
     save_preset(replace_value(Config(), "general.workspace_dir", str(tmp_path / "mine")), "Mine")
     found = usual_workspaces(queue.read)
     assert {tmp_path / "queued", tmp_path / "mine", PROGRAM_ROOT / "workspace" / "run"} <= set(found)
+    queue_path.write_text("{")
+    assert {tmp_path / "mine"} <= set(usual_workspaces(queue.read)), "the runs are shown without the queue"
 
 
 def test_the_command_line_refuses_a_wrong_address(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,10 +9,12 @@ import hashlib
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from modules.config.presets import list_presets
 from modules.config.schema import Config
+from modules.system.errors import DarkroomError
 from modules.system.paths import PROGRAM_ROOT, from_root
 from trainer.run_folder.choices import Request, all_requests
 from trainer.run_folder.records import RunRecord, is_run, read_record, run_dirs_of, stamp_of
@@ -55,7 +57,8 @@ def usual_workspaces(queue: Callable[[], RunQueue]) -> list[Path]:
     """Return the workspaces below `workspace` of the program, and those of the user's presets and of the queue."""
     default = from_root(Config().general.workspace_dir)
     configs = [p.load().config for p in list_presets() if not p.is_built_in]
-    configs += [item.config for item in queue().items]
+    with suppress(DarkroomError):  # the page shows what is wrong with the queue
+        configs += [item.config for item in queue().items]
     below = PROGRAM_ROOT / "workspace"
     folders = [f for f in below.iterdir() if f.is_dir()] if below.is_dir() else []
     return list(dict.fromkeys([default, *folders, *(from_root(c.general.workspace_dir) for c in configs)]))
