@@ -158,8 +158,9 @@ def test_an_open_address_needs_a_token(run_dir: Path, queue_path: Path) -> None:
     ]
     assert {browser.get(path, headers=at).status_code for path in data} == {401}
     assert browser.post("/api/queue", json={"action": "run"}, headers={**at, **COMMAND}).status_code == 401
-    for wrong in ("", "x", access.token[:-1], access.token + "x", None):
-        assert browser.post("/api/login", json={"token": wrong}, headers={**at, **COMMAND}).status_code == 401
+    for wrong in ("", "x", access.token[:-1], access.token + "x", "\ud800", None):
+        given = json.dumps({"token": wrong})
+        assert browser.post("/api/login", content=given, headers={**at, **COMMAND}).status_code == 401
     assert browser.post("/api/login", json={"token": access.token}, headers=at).status_code == 403
     response = browser.post("/api/login", json={"token": access.token}, headers={**at, **COMMAND})
     cookie = response.headers["set-cookie"].lower()

@@ -75,7 +75,7 @@ class Access:
 
     def is_token(self, given: str) -> bool:
         """Return whether a text is the token, in the same time for every wrong one."""
-        return secrets.compare_digest(given.encode(), self.token.encode())
+        return secrets.compare_digest(given.encode(errors="surrogatepass"), self.token.encode())
 
     def _is_own(self, host: str) -> bool:
         name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
