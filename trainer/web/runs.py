@@ -36,16 +36,20 @@ class Runs:
     def newest(self) -> list[RunRecord]:
         """Return the records of the newest runs."""
         with self._lock:
-            known, self._known = self._known, {}
+            known: dict[Path, tuple[tuple[object, ...], RunRecord]] = {}
             for run_dir in self._run_dirs():
                 stamp = stamp_of(run_dir)
-                before = known.get(run_dir)
+                before = self._known.get(run_dir)
                 record = before[1] if before is not None and before[0] == stamp else read_record(run_dir)
-                self._known[run_dir] = (stamp, record)
-            return [record for _, record in self._known.values()]
+                known[run_dir] = (stamp, record)
+            self._known = known
+            return [record for _, record in known.values()]
 
     def find(self, run_id: str) -> Path | None:
         """Return the folder of a run by its id; None if there is none."""
+        known = next((run_dir for run_dir in self._known if id_of(run_dir) == run_id), None)
+        if known is not None and _is_real_run(known):  # a page with many samples sends a request for each
+            return known
         return next((run_dir for run_dir in self._run_dirs() if id_of(run_dir) == run_id), None)
 
     def _run_dirs(self) -> list[Path]:
