@@ -391,6 +391,9 @@ def test_the_overview(browser: TestClient, run_dir: Path, queue_path: Path) -> N
     runs = Runs(lambda: [run_dir.parent.parent])
     with training(run_dir):
         shown = overview_of(runs, QueueFile(queue_path))
+        log(run_dir, started(run_dir, first_step=1))
+        (resumed,) = overview_of(runs, QueueFile(queue_path))["runs"]
+        assert (resumed["step"], resumed["left"]) == (1, None), "the time left was that of the earlier attempt"
     (run,), (item,) = shown["runs"], shown["queue"]["items"]
     assert (run["name"], run["status"], run["step"], run["total"], run["left"]) == ("zog", "running", 2, 40, 38.0)
     assert (run["phase"], run["thumb"]) == (

@@ -8,7 +8,7 @@ from pathlib import Path
 from modules.config.presets import Preset, list_presets
 from modules.system.errors import DarkroomError
 from trainer.event_lines import from_line
-from trainer.events import PhaseChanged, StepFinished
+from trainer.events import PhaseChanged, RunFailed, RunFinished, RunStarted, StepFinished
 from trainer.run_folder.event_log import EVENTS_FILE
 from trainer.run_folder.records import RunRecord
 from trainer.run_queue.file import QueueFile
@@ -65,6 +65,8 @@ def _progress_of(run_dir: Path) -> Shown:
         event = from_line(line)
         if isinstance(event, StepFinished):
             left = event.seconds_left
+            break
+        if isinstance(event, RunStarted | RunFinished | RunFailed):  # before it is an earlier attempt
             break
         if isinstance(event, PhaseChanged) and not phase:
             phase = event.phase

@@ -158,7 +158,7 @@ function apply(event) {
     case "started": {
       // What an earlier attempt did after the step from which this one resumes is lost.
       const keep = (list) => list.filter((p) => p[0] <= event.first);
-      Object.assign(run, { total: event.total, first: event.first, end: null, points: keep(run.points), rewards: keep(run.rewards), validations: keep(run.validations), measured: keep(run.measured) });
+      Object.assign(run, { total: event.total, first: event.first, step: null, end: null, points: keep(run.points), rewards: keep(run.rewards), validations: keep(run.validations), measured: keep(run.measured) });
       for (const [row, samples] of run.samples) run.samples.set(row, samples.filter((s) => s.step <= event.first));
       break;
     }
