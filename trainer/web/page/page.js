@@ -151,6 +151,8 @@ function drawItem(row, item) {
 
 // -- a run
 
+const thinned = (points) => (points.length > 1600 ? points.filter((_, n) => n % 2 || n > 1500) : points);
+
 function apply(event) {
   // Folds an event into the run that is shown.
   if (event.log) run.log.push(event.log);
@@ -168,7 +170,7 @@ function apply(event) {
       run.total = event.total;
       run.points.push([event.step, event.loss, event.smooth]);
       if (event.reward !== null) run.rewards.push([event.step, event.reward, null]);
-      if (run.points.length > 1600) run.points = run.points.filter((_, n) => n % 2 || n > 1500);
+      Object.assign(run, { points: thinned(run.points), rewards: thinned(run.rewards) });
       break;
     case "validation": if (event.loss !== null) run.validations.push([event.step, event.loss]); break;
     case "measured": if (event.reward !== null) run.measured.push([event.step, event.reward]); break;
