@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from modules.config.presets import save_preset
 from modules.system.paths import queue_file
 from tests.builders.browser import CHROMIUM, DRIVER, WHY_NOT, Browser, browsers
 from tests.builders.images import draw_folder
+from tests.builders.web_page import make_run
 from tests.training.test_checkpoints import PROMPT
 from tests.training.test_choosing import config_in
 from trainer.run_folder.backup import list_backups
@@ -18,6 +20,8 @@ from trainer.run_folder.choices import pairs_dir
 from trainer.run_folder.records import read_record, run_dirs
 from trainer.run_queue.file import QueueFile
 from trainer.run_status import RunStatus
+from trainer.web import site
+from trainer.web.runs import id_of
 from trainer.web.serving import PageServer
 
 pytestmark = [pytest.mark.full, pytest.mark.slow, pytest.mark.skipif(not (CHROMIUM and DRIVER), reason=WHY_NOT)]
@@ -106,3 +110,24 @@ def test_a_run_from_its_start_to_its_stop(server: PageServer, workspace: Path, t
         assert_fits(phone)
     assert read_record(run_dir).status is RunStatus.STOPPED
     assert list_backups(run_dir)
+
+
+def test_only_a_run_that_is_gone_is_called_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_dir = make_run(tmp_path / "workspace")
+    page = PageServer(lambda: [tmp_path / "workspace"], QueueFile(queue_file()), host="127.0.0.1", port=0)
+    thread = page.start()
+    with browsers(tmp_path) as open_browser:
+        phone = open_browser(*PHONE, is_phone=True)
+        with monkeypatch.context() as full:
+            full.setattr(site, "_MAX_STREAMS", 0)
+            phone.open(f"{page.address.url}#/run/{id_of(run_dir)}")
+            phone.wait_for("document.querySelector('#connection').innerText.startsWith('Connection lost')")
+        phone.wait_for("document.querySelector('#run h1').innerText == 'zog'")
+        assert phone.text("#connection") == ""
+        assert phone.text("#toast") == ""
+        shutil.rmtree(run_dir)
+        phone.run("location.reload()")
+        phone.wait_for("document.querySelector('#toast').innerText == 'This run is not there any more.'")
+        assert phone.run("return location.hash") == "#/"
+    page.stop()
+    thread.join(30)

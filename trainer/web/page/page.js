@@ -329,9 +329,11 @@ function listen() {
 async function lost() {
   $("#connection").textContent = "Connection lost. Trying again…";
   if (stream.readyState !== EventSource.CLOSED) return; // the browser tries again by itself
-  const status = await fetch("api/presets").then((r) => r.status, () => 0);
+  const asking = new AbortController(); // the stream itself does not report why it was refused
+  const status = await fetch(stream.url, { signal: asking.signal }).then((r) => r.status, () => 0);
+  asking.abort();
   if (status === 401) return logIn();
-  if (status === 200 && runId) { location.hash = "#/"; toast("This run is not there any more.", true); return; }
+  if (status === 404 && runId) { location.hash = "#/"; toast("This run is not there any more.", true); return; }
   setTimeout(listen, 3000);
 }
 
