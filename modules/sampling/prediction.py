@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -21,22 +21,15 @@ from modules.families.protocol import ModelFamily
 from modules.sampling.denoising_loop import Predict, guide
 
 
-class EmbedsGuidance(Protocol):
-    """A family whose models read the guidance scale as an input (`FamilySpec.guidance` is "embedded").
-
-    In training it uses the scale of its own settings.
-    """
-
-    def with_guidance(self, conditioning: Conditioning, guidance: float) -> Conditioning:
-        """Return the conditioning with a guidance scale for each of its prompts."""
-        ...
-
-
 def with_guidance(family: ModelFamily, conditioning: Conditioning, guidance: float) -> Conditioning:
-    """Return the conditioning of samples with their guidance scale, where the model reads it; else as it is."""
+    """Return the conditioning of samples with their guidance scale, where the model reads it; else as it is.
+
+    The conditioning of such a family has a field `guidance`. In training the family uses the scale of its settings.
+    """
     if family.spec.guidance != "embedded":
         return conditioning
-    return cast(EmbedsGuidance, family).with_guidance(conditioning, guidance)
+    guided: Conditioning = replace(cast(Any, conditioning), guidance=guidance)
+    return guided
 
 
 def guided_prediction(

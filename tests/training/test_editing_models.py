@@ -28,7 +28,7 @@ from modules.families.flux.spec import FLUX
 from modules.families.kinds.identify import identify
 from modules.formats.headers import read_header
 from modules.sampling.denoising_loop import initial_noise, run_denoising_loop, scheduler_for
-from modules.sampling.prediction import read_sample_image
+from modules.sampling.prediction import read_sample_image, with_guidance
 from modules.system.devices import CPU
 from tests.builders.configs import laid_over, small_config
 from tests.builders.flux import flux_pipeline
@@ -130,7 +130,7 @@ def test_a_sample_is_that_of_the_pipeline(
             output_type="latent",
         ).images
     latents = {EDITED_IMAGE: kontext.encode_images(read_sample_image(file, SIZE))} if has_reference else {}
-    text = kontext.with_guidance(kontext.encode_prompts(["a disc"]), 2.5)
+    text = with_guidance(kontext, kontext.encode_prompts(["a disc"]), 2.5)
     ours = run_denoising_loop(
         lambda noisy, timestep: kontext.predict(noisy, timestep.expand(1), text, latents),
         scheduler_for(kontext, "euler", SIZE),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -226,15 +226,16 @@ def test_guidance_is_that_of_the_family(kind: Any, guidance: float, batch: int, 
     """By a doubled batch, by an input of the model, or not at all; the second never needs the empty prompt."""
     seen: list[tuple[int, float | None]] = []
 
-    class Text(list[str]):
+    @dataclass
+    class Text:
+        prompts: list[str]
         guidance: float | None = None
 
-        def select(self, rows: list[int]) -> Text:
-            return Text([self[i] for i in rows])
+        def __len__(self) -> int:
+            return len(self.prompts)
 
-    def with_guidance(text: Text, guidance: float) -> Text:
-        text.guidance = guidance
-        return text
+        def select(self, rows: list[int]) -> Text:
+            return Text([self.prompts[i] for i in rows])
 
     def predict(noisy_BCHW: torch.Tensor, timesteps_B: torch.Tensor, text: Text) -> torch.Tensor:
         seen.append((len(noisy_BCHW), text.guidance))
@@ -244,8 +245,7 @@ def test_guidance_is_that_of_the_family(kind: Any, guidance: float, batch: int, 
     family: Any = SimpleNamespace(
         spec=replace(Z_IMAGE, guidance=kind),
         with_size_conditioning=lambda text, sizes: text,
-        with_guidance=with_guidance,
-        join=lambda texts, empty: Text([t for text in texts for t in text]),
+        join=lambda texts, empty: Text([t for text in texts for t in text.prompts]),
         predict=predict,
     )
     empty: Any = Text([""]) if kind == "classifier_free" else None

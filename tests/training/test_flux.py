@@ -20,7 +20,7 @@ from modules.families.flux.spec import FLUX
 from modules.families.kinds.identify import identify, who_loads_file
 from modules.formats.safetensors_io import read_safetensors
 from modules.sampling.denoising_loop import initial_noise, run_denoising_loop, scheduler_for
-from modules.sampling.prediction import guided_prediction, read_inpainting_images
+from modules.sampling.prediction import guided_prediction, read_inpainting_images, with_guidance
 from modules.system.devices import CPU
 from tests.builders.configs import config_fixture, laid_over, small_config
 from tests.builders.flux import flux_pipeline, write_flux_folder
@@ -63,10 +63,10 @@ def noise(*, batch: int = 1, seed: int = 5) -> torch.Tensor:
 def test_training_reads_the_guidance_of_the_settings_and_samples_their_own(tiny_flux: Path, family: Flux) -> None:
     text, timesteps = family.encode_prompts(["a disc"]), torch.tensor([500.0])
     trained = family.predict(noise(), timesteps, text)
-    assert torch.equal(trained, family.predict(noise(), timesteps, family.with_guidance(text, 1.0)))
-    assert not torch.allclose(trained, family.predict(noise(), timesteps, family.with_guidance(text, 3.5)))
+    assert torch.equal(trained, family.predict(noise(), timesteps, with_guidance(family, text, 1.0)))
+    assert not torch.allclose(trained, family.predict(noise(), timesteps, with_guidance(family, text, 3.5)))
     other: Flux = load_tiny(tiny_flux, FLUX.name, text_tokens=16, guidance=3.5)
-    expected = family.predict(noise(), timesteps, family.with_guidance(text, 3.5))
+    expected = family.predict(noise(), timesteps, with_guidance(family, text, 3.5))
     assert torch.equal(other.predict(noise(), timesteps, text), expected)
 
 
@@ -170,7 +170,7 @@ def test_a_sample_of_fill_is_that_of_diffusers_pipeline(
             width=64,
             output_type="latent",
         ).images
-    text = family.with_guidance(family.encode_prompts([prompt]), 3.0)
+    text = with_guidance(family, family.encode_prompts([prompt]), 3.0)
     latents = run_denoising_loop(
         lambda noisy, timestep: family.predict(noisy, timestep.expand(1), text, inputs),
         scheduler_for(family, "euler", SIZE),

@@ -23,6 +23,7 @@ from modules.families.parts.single_file.moves import to_original
 from modules.families.registry import files_of
 from modules.formats.lazy_tensors import lazy_state
 from modules.quantization.linear import QuantizedLinear
+from modules.sampling.prediction import with_guidance
 from modules.system.factories import load_factory
 from tests.builders.configs import laid_over, small_config
 from tests.builders.flux2 import TINY, flux2_pipeline
@@ -62,7 +63,7 @@ def test_training_reads_the_guidance_of_the_settings(family: Flux2Dev) -> None:
     text, noisy, times = family.encode_prompts(["a disc"]), noise_of(family, batch=1, seed=1), torch.tensor([500.0])
     trained, of_one, of_four = (
         family.predict(noisy, times, one)
-        for one in (text, family.with_guidance(text, 1.0), family.with_guidance(text, 4.0))
+        for one in (text, with_guidance(family, text, 1.0), with_guidance(family, text, 4.0))
     )
     assert torch.equal(trained, of_one)
     assert not torch.allclose(trained, of_four, atol=1e-4)

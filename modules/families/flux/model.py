@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Self
 
 import torch
@@ -21,7 +20,7 @@ from modules.families.flux.settings import MAX_TOKENS, FluxSettings
 from modules.families.flux.spec import CONVENTION, FLUX, PACKED
 from modules.families.parts.clip_text import pooled_states
 from modules.families.parts.clip_tokens import ClipTokenizer, load_clip_tokenizer
-from modules.families.parts.conditioning import PooledConditioning, replaced_rows
+from modules.families.parts.conditioning import PooledConditioning, guidance_input, replaced_rows
 from modules.families.parts.lora_names import naming_of
 from modules.families.parts.packing import image_ids, pack, unpack, with_reference
 from modules.families.parts.read_model import read_model
@@ -74,10 +73,6 @@ class Flux(FlowModel[FluxConditioning]):
         pooled_BE = pooled_states(self.modules[_CLIP], self.clip_tokenizer, self._forward(_CLIP), prompts)
         return FluxConditioning(states_BLD, pooled_BE)
 
-    def with_guidance(self, conditioning: Conditioning, guidance: float) -> FluxConditioning:
-        """Return the conditioning with the guidance scale of samples, for the models that read one."""
-        return replace(self._text(conditioning), guidance=guidance)
-
     def predict(
         self,
         noisy_BCHW: torch.Tensor,
@@ -88,17 +83,15 @@ class Flux(FlowModel[FluxConditioning]):
         """Return the velocity (B, 16, H, W); `inputs` are Fill's, in the order of its channels, or Kontext's."""
         text, dtype = self._text(conditioning), self._input_dtype()
         tokens_BLC, ids_L3 = self._tokens(noisy_BCHW.to(dtype), {n: i.to(dtype) for n, i in inputs.items()})
-        forward, (height, width) = self._forward("transformer"), noisy_BCHW.shape[-2:]
-        if self.denoiser.config.guidance_embeds:
-            guidance = self.guidance if text.guidance is None else text.guidance
-            forward = partial(forward, guidance=torch.full_like(timesteps_B, guidance, dtype=torch.float32))
-        output = forward(
+        height, width = noisy_BCHW.shape[-2:]
+        output = self._forward("transformer")(
             hidden_states=tokens_BLC,
             timestep=self.process.time_input(timesteps_B),
             pooled_projections=text.pooled_BE.to(dtype),
             encoder_hidden_states=text.states_BLD.to(dtype),
             txt_ids=ids_L3.new_zeros(text.states_BLD.shape[1], 3),
             img_ids=ids_L3,
+            **guidance_input(self.denoiser.config, text.guidance, self.guidance, timesteps_B),
             return_dict=False,
         )
         num_tokens = (height // PACKED) * (width // PACKED)

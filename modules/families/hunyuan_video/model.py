@@ -8,8 +8,7 @@ it, and the language model attends to what is before a token (`HunyuanVideoPipel
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
@@ -23,7 +22,7 @@ from modules.families.parts.chat_text import ChatReader, ChatTemplate
 from modules.families.parts.chat_tokens import ChatTokenizer, load_chat_tokenizer
 from modules.families.parts.clip_text import pooled_states
 from modules.families.parts.clip_tokens import ClipTokenizer, load_clip_tokenizer
-from modules.families.parts.conditioning import TokenConditioning, replaced_rows, visible_tokens
+from modules.families.parts.conditioning import TokenConditioning, guidance_input, replaced_rows, visible_tokens
 from modules.families.parts.lora_names import naming_of
 from modules.families.parts.read_model import read_model
 from modules.families.parts.text_model import FlowModel
@@ -119,10 +118,6 @@ class HunyuanVideo(FlowModel[HunyuanVideoConditioning]):
         pooled_BE = pooled_states(self.modules[_CLIP], self.clip_tokenizer, self._forward(_CLIP), prompts)
         return HunyuanVideoConditioning.of_both(text, pooled_BE)
 
-    def with_guidance(self, conditioning: Conditioning, guidance: float) -> HunyuanVideoConditioning:
-        """Return the conditioning with the guidance scale of samples, for the models that read one."""
-        return replace(self._text(conditioning), guidance=guidance)
-
     def predict(
         self,
         noisy_BCHW: torch.Tensor,
@@ -132,19 +127,17 @@ class HunyuanVideo(FlowModel[HunyuanVideoConditioning]):
     ) -> torch.Tensor:
         """Return the velocity (B, 16, H, W) of one frame."""
         text, dtype = self._text(conditioning), self._input_dtype()
-        states_BLD, forward = text.states_BLD.to(dtype), self._forward("transformer")
+        states_BLD = text.states_BLD.to(dtype)
         visible_BL = visible_tokens(text.lengths, noisy_BCHW.device)
         if visible_BL is None:
             visible_BL = torch.ones(states_BLD.shape[:2], dtype=torch.bool, device=noisy_BCHW.device)
-        if self.denoiser.config.guidance_embeds:
-            guidance = 1000.0 * (self.guidance if text.guidance is None else text.guidance)
-            forward = partial(forward, guidance=torch.full_like(timesteps_B, guidance, dtype=torch.float32))
-        output = forward(
+        output = self._forward("transformer")(
             hidden_states=noisy_BCHW.to(dtype).unsqueeze(2),
             timestep=self.process.time_input(timesteps_B),
             encoder_hidden_states=states_BLD,
             encoder_attention_mask=visible_BL,
             pooled_projections=text.pooled_BE.to(dtype),
+            **guidance_input(self.denoiser.config, text.guidance, self.guidance, timesteps_B, factor=1000.0),
             return_dict=False,
         )
         return self.process.velocity(output[0].squeeze(2))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import nn
@@ -149,6 +149,19 @@ def visible_tokens(lengths: Sequence[int], device: torch.device) -> torch.Tensor
     if min(lengths) == longest:
         return None
     return torch.arange(longest, device=device)[None] < tensor_on([[length] for length in lengths], device)
+
+
+def guidance_input(
+    config: Any, scale: float | None, trained: float, timesteps_B: torch.Tensor, *, factor: float = 1.0
+) -> dict[str, torch.Tensor]:
+    """Return the guidance scale as a denoiser's input `guidance`, times `factor`; none where its config has none.
+
+    `scale` is that of samples, which the conditioning has; without one it is `trained`, that of training.
+    """
+    if not config.guidance_embeds:
+        return {}
+    guidance = factor * (trained if scale is None else scale)
+    return {"guidance": torch.full_like(timesteps_B, guidance, dtype=torch.float32)}
 
 
 def replaced_rows(rows_BX: torch.Tensor, other_1X: torch.Tensor, is_replaced: Sequence[bool]) -> torch.Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Self
 
 import torch
@@ -12,7 +11,7 @@ import torch
 from modules.data.conditioning import Conditioning
 from modules.data.inputs import NO_INPUTS
 from modules.families.parts.chat_model import ChatModel
-from modules.families.parts.conditioning import TokenConditioning
+from modules.families.parts.conditioning import TokenConditioning, guidance_input
 from modules.families.parts.packing import image_ids, pack, unpack
 from modules.system.devices import Device
 
@@ -52,10 +51,6 @@ class Flux2(ChatModel[Flux2Conditioning]):
 
     guidance: float = 1.0
 
-    def with_guidance(self, conditioning: Conditioning, guidance: float) -> Flux2Conditioning:
-        """Return the conditioning with the guidance scale of samples, for the models that read one."""
-        return replace(self._text(conditioning), guidance=guidance)
-
     def predict(
         self,
         noisy_BCHW: torch.Tensor,
@@ -65,16 +60,14 @@ class Flux2(ChatModel[Flux2Conditioning]):
     ) -> torch.Tensor:
         """Return the velocity (B, 32, H, W)."""
         text, dtype = self._text(conditioning), self._input_dtype()
-        forward, (height, width) = self._forward("transformer"), noisy_BCHW.shape[-2:]
-        if self.denoiser.config.guidance_embeds:
-            guidance = self.guidance if text.guidance is None else text.guidance
-            forward = partial(forward, guidance=torch.full_like(timesteps_B, guidance, dtype=torch.float32))
-        output = forward(
+        height, width = noisy_BCHW.shape[-2:]
+        output = self._forward("transformer")(
             hidden_states=pack(noisy_BCHW.to(dtype)),
             timestep=self.process.time_input(timesteps_B),
             encoder_hidden_states=text.states_BLD.to(dtype),
             txt_ids=text_ids(text.states_BLD),
             img_ids=torch.nn.functional.pad(image_ids(noisy_BCHW), (0, 1)),
+            **guidance_input(self.denoiser.config, text.guidance, self.guidance, timesteps_B),
             return_dict=False,
         )
         return self.process.velocity(unpack(output[0], height, width))
