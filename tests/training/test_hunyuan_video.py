@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from diffusers import AutoencoderKLHunyuanVideo
+from diffusers import (
+    AutoencoderKLHunyuanVideo,
+    HunyuanImageTransformer2DModel,
+    HunyuanVideo15Transformer3DModel,
+)
 from diffusers.loaders.single_file_utils import convert_hunyuan_video_transformer_to_diffusers
 from safetensors.torch import save_file
 
@@ -26,11 +31,13 @@ from modules.families.parts.vae import encode_mean
 from modules.families.registry import files_of
 from modules.formats.lazy_tensors import lazy_state
 from modules.formats.safetensors_io import read_safetensors
+from modules.sampling.prediction import with_guidance
 from modules.system.errors import DarkroomError
 from tests.builders.configs import config_fixture, laid_over
 from tests.builders.hunyuan_video import hunyuan_video_pipeline, tiny_transformer, write_hunyuan_video_folder
 from tests.builders.pipelines import denoiser_of, family_fixture, load_tiny, noise_of
 from tests.builders.runs import run
+from tests.unit.test_kinds import write_header
 from trainer.preflight import check
 from trainer.preflight.run_budget import memory_estimate
 
@@ -53,8 +60,8 @@ def test_training_reads_the_guidance_of_the_settings_and_samples_their_own(
 ) -> None:
     text, noisy = family.encode_prompts(["a disc", "b"]), noise_of(family, batch=2, seed=1)
     trained = family.predict(noisy, TIMESTEPS, text)
-    assert torch.equal(trained, family.predict(noisy, TIMESTEPS, family.with_guidance(text, 1.0)))
-    guided = family.predict(noisy, TIMESTEPS, family.with_guidance(text, 6.0))
+    assert torch.equal(trained, family.predict(noisy, TIMESTEPS, with_guidance(family, text, 1.0)))
+    guided = family.predict(noisy, TIMESTEPS, with_guidance(family, text, 6.0))
     assert not torch.allclose(trained, guided)
     other: HunyuanVideo = load_tiny(tiny_hunyuan_video, HUNYUAN_VIDEO.name, guidance=6.0)
     assert torch.equal(other.predict(noisy, TIMESTEPS, text), guided)
@@ -79,7 +86,7 @@ def test_the_prediction_is_the_one_for_the_padded_prompt_in_diffusers(
         pooled_projections=pooled,
         guidance=torch.tensor([6000.0, 6000.0]),
     ).sample
-    text = family.with_guidance(family.encode_prompts(prompts), 6.0)
+    text = with_guidance(family, family.encode_prompts(prompts), 6.0)
     ours = family.predict(noisy, TIMESTEPS, text)
     torch.testing.assert_close(ours, theirs.squeeze(2), rtol=1e-5, atol=1e-5)
 
@@ -176,6 +183,39 @@ def test_a_folder_of_diffusers_transformer_is_not_taken_for_flux(family: Hunyuan
     """Both have single blocks of the same names."""
     save_file(denoiser_of(family).state_dict(), file := tmp_path / "transformer.safetensors")
     assert identify(file).family == "hunyuan_video"
+
+
+@pytest.mark.parametrize(
+    ("transformer", "label"),
+    [(HunyuanVideo15Transformer3DModel, "HunyuanVideo 1.5"), (HunyuanImageTransformer2DModel, "HunyuanImage")],
+)
+def test_later_models_of_the_series_are_not_taken_for_it(transformer: Any, label: str, tmp_path: Path) -> None:
+    """They have blocks and a refiner of the same names."""
+    with torch.device("meta"):
+        shapes = {n: tuple(t.shape) for n, t in transformer(num_layers=1, text_embed_2_dim=8).state_dict().items()}
+    kind = identify(write_header(tmp_path / "transformer.safetensors", shapes))
+    assert kind.sentence == f"A {label} model in diffusers' layout, which is not supported."
+    native = {"double_blocks.0.img_attn_q.weight", "txt_in.individual_token_refiner.blocks.0.norm1.weight"}
+    native |= {"cond_type_embedding.weight"} if label == "HunyuanVideo 1.5" else {"byt5_in.fc1.weight"}
+    kind = identify(write_header(tmp_path / "native.safetensors", dict.fromkeys(native, (8, 8))))
+    assert kind.sentence == f"A {label} model, which is not supported."
+
+
+@pytest.mark.parametrize(
+    "pipeline", ["HunyuanVideo15Pipeline", "HunyuanImagePipeline", "HunyuanImageRefinerPipeline", "HunyuanSkyreels"]
+)
+def test_a_folder_of_another_model_of_the_series_is_refused_by_name(
+    tiny_hunyuan_video: Path, config: Config, pipeline: str, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(tiny_hunyuan_video, tmp_path / "model")
+    index = folder / "model_index.json"
+    index.write_text(json.dumps({**json.loads(index.read_text(encoding="utf-8")), "_class_name": pipeline}))
+    sentence = f"A diffusers folder of a {pipeline}, which is not supported."
+    assert identify(folder).sentence == sentence
+    [error] = check(laid_over(config, {"model": {"base_model": str(folder)}})).errors
+    assert sentence in error.message
+    with pytest.raises(DarkroomError, match=sentence):
+        load_tiny(folder, HUNYUAN_VIDEO.name)
 
 
 def test_a_model_that_begins_with_an_image_is_refused(tmp_path: Path, one_thread: None) -> None:

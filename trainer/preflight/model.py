@@ -303,10 +303,12 @@ def _diffusers_folder(
         return
     if kind not in spec.pipelines:
         other = next((s.label for s in FAMILIES.values() if kind in s.pipelines), "")
+        wanted = f"{with_article(spec.label)} model"
         yield Problem(
             "model.base_model",
-            f"{name} is {with_article(other) if other else 'a'} model{'' if other else ' of an unknown kind'}, not "
-            f"{with_article(spec.label)} model.",
+            f"{name} is {with_article(other)} model, not {wanted}."
+            if other
+            else f"{name} is not {wanted}. {identify(folder).sentence}",
             advice=f"Set the model family to {other}." if other else "Choose a model of this family.",
             remedy="family" if other else "",
         )

@@ -136,9 +136,13 @@ def _slots(config: Config) -> Iterator[Slot]:
 TRANSFORMER_FILE = transformer_file(
     _slots,
     first=FIRST_BLOCK,
-    # Later models of the series have the refiner, too, but other inputs besides it.
     marks=(".double_blocks.0.img_attn_qkv.", ".context_embedder.token_refiner."),
     diffusers_marks=("single_transformer_blocks.",),
+    # HunyuanImage 2.1 and HunyuanVideo 1.5 have the refiner, too, but other inputs besides it, and divided matrices.
+    others=(
+        *(".double_blocks.0.img_attn_q.", ".byt5_in.", ".cond_type_embedding."),
+        *(".context_embedder_2.", ".time_guidance_embed.", ".cond_type_embed."),
+    ),
 )
 
 

@@ -19,7 +19,10 @@ from modules.system.problem import with_article
 _MARKS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Flux 2 model", ("double_stream_modulation_img.",)),
     ("Flux 2 model", ("single_stream_modulation.",)),
-    ("HunyuanVideo 1.5 or HunyuanImage model", ("txt_in.individual_token_refiner.",)),
+    ("HunyuanVideo 1.5 model", ("cond_type_embedding.",)),
+    ("HunyuanVideo 1.5 model in diffusers' layout", ("cond_type_embed.",)),
+    ("HunyuanImage model", ("txt_in.individual_token_refiner.",)),
+    ("HunyuanImage model in diffusers' layout", ("context_embedder.token_refiner.",)),
     ("Flux model", ("double_blocks.0.img_attn.",)),
     ("Flux model in diffusers' layout", ("single_transformer_blocks.0.",)),
     ("Stable Diffusion 3 model", ("joint_blocks.0.",)),

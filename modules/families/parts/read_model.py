@@ -32,6 +32,7 @@ from modules.families.spec import FamilySpec, PartSpec
 from modules.formats.checkpoint_header import read_checkpoint_header
 from modules.formats.diffusers_folder import locate
 from modules.formats.gguf_header import is_gguf
+from modules.formats.index_files import index_file
 from modules.system.errors import DarkroomError
 from modules.system.factories import load_factory
 from modules.system.paths import from_root
@@ -83,6 +84,8 @@ def _read_base(
     parts = [p.name for p in spec.parts if p.name not in unread]
     folder = _locate(request, name, parts)
     found = identify(folder)
+    if not found.family and index_file(folder) is not None:
+        raise DarkroomError(f"{name} is not {spec.label}. {found.sentence}", advice="Choose a model of the family.")
     for part in (p for p in spec.parts if p.published_in and p.name in found.without - elsewhere.keys()):
         raise DarkroomError(lack_of(part, name), advice=advice_for(part))
     there = replace(spec, parts=tuple(p for p in spec.parts if p.name not in found.without))
