@@ -72,7 +72,7 @@ class SecretField:
 SECRET_FIELDS: tuple[SecretField, ...] = (
     SecretField("huggingface_token", "Hugging Face token", is_key=True, is_used=True),
     SecretField("vision_model_api_key", "Key for vision language models", is_key=True, is_used=True),
-    SecretField("cloud.api_key", "Cloud API key", is_key=True),
+    SecretField("cloud.api_key", "RunPod API key", is_key=True, is_used=True),
     SecretField("cloud.id", "Cloud machine's id"),
     SecretField("cloud.host", "Cloud host"),
     SecretField("cloud.port", "Cloud port"),

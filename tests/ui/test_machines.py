@@ -7,11 +7,19 @@ from pathlib import Path
 
 import pytest
 
+from modules.system.secrets import with_secret
+from modules.system.secrets_file import load_secrets, save_secrets
+from tests.builders.runpod import TOKEN, FakeRunPod, fake_runpod
 from tests.builders.ssh import SSHD, WHY_NOT, Server, ssh_server
 from tests.ui.conftest import Window
 from trainer.child.run import arguments_of
 from trainer.launch import RunRequest
+from trainer.remote import renting
 from trainer.remote.record import Remote, RemotesFile
+from trainer.remote.renting import RentSettings
+from trainer.remote.runpod import RunPod
+from ui.features.remote.rent_window import RentWindow
+from ui.features.remote.renting import Renting
 from ui.features.remote.window import MachinesWindow
 from ui.widgets.dialog import bring_to_front
 
@@ -73,23 +81,119 @@ def test_a_machine_is_added_checked_and_trains_the_next_run(
     assert "--on=box" in arguments_of(request, Path("config.json"))
 
 
-def test_a_rented_machine_is_started_and_stopped(window: Window, monkeypatch: pytest.MonkeyPatch) -> None:
-    switched = []
-    monkeypatch.setattr("ui.features.remote.window.switch", lambda remote, *, on: switched.append((remote.pod, on)))
+@pytest.fixture
+def runpod(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRunPod]:
+    with fake_runpod() as running:
+        monkeypatch.setattr(RunPod, "url", running.url)
+        monkeypatch.setattr(renting, "_POLL_SECONDS", 0.0)
+        yield running
+
+
+def store_key() -> None:
+    save_secrets(with_secret(load_secrets().secrets, "cloud.api_key", TOKEN))
+
+
+def rent_window(window: Window, machines: MachinesWindow) -> RentWindow:
+    machines.buttons["rent"].invoke()
+    window.settle()
+    opened = bring_to_front(window.app.root, RentWindow)
+    assert opened is not None
+    return opened
+
+
+def test_a_machine_is_rented_stopped_started_and_deleted(window: Window, runpod: FakeRunPod, tmp_path: Path) -> None:
+    (tmp_path / "id.pub").write_text("ssh-ed25519 AAAA me\n")
+    machines = opened(window)
+    rent = rent_window(window, machines)
+    window.wait_until(lambda: "Store the API key" in rent.status.cget("text"), "the missing key")
+    assert not runpod.asked, "nothing is asked of a provider before a key is stored"
+    store_key()
+    rent.look()
+    window.wait_until(lambda: len(rent.offers) == 3, "the cards")
+    assert [o.label for o in rent.offers] == ["L4odd", "RTX 4090", "H100 SXM"]
+    assert rent.rent_button.cget("state") == "disabled", "no card is chosen"
+    rent.table.select([1])
+    window.settle()
+    rent.form.set("key", "")
+    rent.rent()
+    assert "No key file" in rent.status.cget("text")
+    rent.form.set("key", str(tmp_path / "id"))
+    window.asked.answers = {"choose": "cancel"}
+    rent.rent()
+    title, question = window.asked.asked("choose")[0][:2]
+    assert title == "Rent 1 x RTX 4090?"
+    assert "0.69 dollars an hour" in question
+    assert "POST" not in [method for method, *_ in runpod.asked]
+    window.asked.answers = {"choose": "rent"}
+    rent.rent_button.invoke()
+    window.wait_until(lambda: "is rented" in rent.status.cget("text"), "the machine")
+    rent.close()
+    assert machines.selected.get() == "pod"
+    remote = RemotesFile().find("pod")
+    assert (remote.host, remote.pod_after) == ("203.0.113.9", "stop")
+    window.wait_until(lambda: "Rented: running, 0.69" in machines.rented.state.cget("text"), "its state")
+    window.asked.answers = {"choose": "do"}
+    for name, text in (("stop", "pod stops"), ("start", "pod has started"), ("delete", "pod is deleted")):
+        machines.rented.buttons[name].invoke()
+        window.wait_until(lambda: text in machines.findings.cget("text"), text)  # noqa: B023 - called at once
+    assert "0.69 an hour from now on" in str(window.asked.asked("choose"))
+    assert not runpod.pods
+    assert not RemotesFile().read()
+    assert not machines.rented.winfo_manager()
+    machines.close()
+
+
+def test_cancelling_undoes_what_costs(
+    window: Window, runpod: FakeRunPod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rented machine is deleted again, a started one stopped; also from a window that was opened meanwhile."""
+    monkeypatch.setattr(renting, "_POLL_SECONDS", 60.0)  # the wait is ended by cancelling it
+    (tmp_path / "id.pub").write_text("ssh-ed25519 AAAA me\n")
+    store_key()
+    model = window.app.context.models.of(Renting)
+    machines = opened(window)
+    model.rent(RentSettings(name="pod", card="NVIDIA L4", key=str(tmp_path / "id")))
+    window.wait_until(lambda: "address" in machines.findings.cget("text"), "the wait")
+    assert runpod.pods
+    machines.close()
+    machines = opened(window)
+    machines.rented.buttons["cancel"].invoke()
+    window.wait_until(lambda: "pod is deleted again" in machines.findings.cget("text"), "the end")
+    assert not runpod.pods
+    assert not RemotesFile().read()
+    remote = Remote("pod", "", provider="runpod", pod="pod1")
+    RemotesFile().add(remote)
+    runpod.pods["pod1"], runpod.names["pod1"] = [{"status": "STARTING", "runtime": None}], "darkroom-pod"
+    machines.machines.read()
+    machines.show("pod")
+    window.asked.answers = {"choose": "do"}
+    machines.rented.buttons["start"].invoke()
+    window.wait_until(lambda: "address" in machines.findings.cget("text"), "the wait")
+    machines.rented.buttons["cancel"].invoke()
+    window.wait_until(lambda: "pod is stopped again" in machines.findings.cget("text"), "the end")
+    assert runpod.pods["pod1"][0]["status"] == "EXITED"
+    machines.close()
+
+
+def test_the_record_of_a_rented_machine_is_edited(window: Window) -> None:
     RemotesFile().add(Remote("box", "host"))
     RemotesFile().add(Remote("pod", "", provider="runpod", pod="ab12", pod_after="stop"))
     machines = opened(window)
-    assert not machines.buttons["start"].winfo_manager()
+    assert not machines.rented.winfo_manager()
     machines.show("pod")
-    for name, text in (("start", "pod has started"), ("stop", "pod stops")):
-        machines.buttons[name].invoke()
-        window.wait_until(lambda: text in machines.findings.cget("text"), "the end")  # noqa: B023 - called at once
-    assert switched == [("ab12", True), ("ab12", False)]
+    assert machines.rented.winfo_manager()
+    window.wait_until(lambda: "no API key" in machines.rented.state.cget("text"), "the state")
     texts(machines, num_devices="2")
+    machines.pod_after.set("delete")
+    window.asked.answers = {"choose": "keep"}
     assert machines.save()
+    assert "is deleted with all" in str(window.asked.asked("choose"))
     assert RemotesFile().find("pod") == Remote(
-        "pod", "", num_devices=2, provider="runpod", pod="ab12", pod_after="stop"
+        "pod", "", num_devices=2, provider="runpod", pod="ab12", pod_after="delete"
     )
+    window.asked.answers = {"choose": "cancel"}
+    machines.buttons["remove"].invoke()
+    assert "It stays rented, and costs" in str(window.asked.asked("choose"))
     machines.close()
 
 

@@ -72,8 +72,8 @@ def test_a_token_is_typed_masked_and_saved_and_those_of_onetrainer_stay(window: 
         assert "the login that Hugging Face's own tools have stored" in texts(dialog)
         assert dialog.focus_lastfor() is dialog.entries["huggingface_token"].tk_entry
         masked = {name: entry.tk_entry.cget("show") for name, entry in dialog.entries.items()}
-        used = ("huggingface_token", "vision_model_api_key", "web_token")
-        assert masked == dict.fromkeys(used, "•")  # what cloud training needs does nothing here
+        used = ("huggingface_token", "vision_model_api_key", "cloud.api_key", "web_token")
+        assert masked == dict.fromkeys(used, "•")  # OneTrainer alone uses the others
         type_into(dialog.entries["huggingface_token"], TOKEN)
         click(dialog.buttons["save"])
 

@@ -2,99 +2,29 @@
 
 from __future__ import annotations
 
-import json
-import threading
+import re
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from modules.system.errors import DarkroomError
 from modules.system.secrets import with_secret
 from modules.system.secrets_file import load_secrets, save_secrets
+from tests.builders.runpod import ADDRESS, TOKEN, FakeRunPod, fake_runpod
 from trainer.__main__ import main
 from trainer.remote import renting
-from trainer.remote.providers import Pod
+from trainer.remote.providers import Pod, PodRequest
 from trainer.remote.record import Remote, RemotesFile
 from trainer.remote.runpod import RunPod
-
-TOKEN = "rpa_0123456789abcdef"
-ADDRESS = {"ports": [{"private": 8888, "type": "http", "ip": "", "public": 0},
-                     {"private": 22, "public": 10341, "type": "tcp", "ip": "203.0.113.9"}]}  # fmt: skip
-
-
-class FakeRunPod(ThreadingHTTPServer):
-    """Pods by id, each with the answers that are still to come for it; the last one stays."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.asked: list[tuple[str, str, Any]] = []
-        self.status = 0
-        self.body: bytes | None = None
-        self.pods: dict[str, list[dict[str, Any]]] = {}
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}/v2"
-
-    def answer(self, method: str, path: str, content: Any) -> tuple[int, Any]:
-        self.asked.append((method, path, content))
-        if self.status:
-            return self.status, {"title": "Bad", "status": self.status, "detail": "no card of this kind is free"}
-        if self.body is not None:
-            return 200, None
-        pod = path.split("/")[3] if path.count("/") > 2 else "pod1"
-        if method == "POST" and path == "/v2/pods":
-            states = [{"status": "PROVISIONING", "runtime": None}, {"status": "STARTING", "runtime": {"ports": None}}]
-            self.pods[pod] = [*states, {"status": "RUNNING", "runtime": ADDRESS}]
-            return 201, {"id": pod, "status": "PROVISIONING", "cost": 0.69}
-        if pod not in self.pods:
-            return 404, {"title": "pod not found"}
-        if method == "DELETE":
-            del self.pods[pod]
-            return 204, None
-        if path.endswith("/action"):
-            starts = [{"status": "RUNNING", "runtime": ADDRESS}] if content == {"action": "start"} else []
-            self.pods[pod] = [{"status": "EXITED", "runtime": None}, *starts]
-            return 200, {"id": pod}
-        states = self.pods[pod]
-        return 200, {"id": pod, "cost": 0.69, **(states.pop(0) if len(states) > 1 else states[0])}
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: FakeRunPod
-
-    def do_GET(self) -> None:
-        size = int(self.headers.get("Content-Length") or 0)
-        content = json.loads(self.rfile.read(size)) if size else None
-        assert self.headers["Authorization"] == f"Bearer {TOKEN}"
-        code, answer = self.server.answer(self.command, self.path, content)
-        body = self.server.body if self.server.body is not None else json.dumps(answer).encode() if answer else b""
-        self.send_response(code)
-        self.send_header("Content-Length", str(len(body)))
-        if code == 302:
-            self.send_header("Location", self.server.url + "/elsewhere")
-        self.end_headers()
-        self.wfile.write(body)
-
-    do_POST = do_DELETE = do_GET
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Print nothing."""
 
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRunPod]:
-    with FakeRunPod() as running:
-        thread = threading.Thread(target=running.serve_forever, args=(0.01,), daemon=True)
-        thread.start()
+    with fake_runpod() as running:
         monkeypatch.setattr(RunPod, "url", running.url)
         monkeypatch.setattr(renting, "_POLL_SECONDS", 0.0)
         yield running
-        running.shutdown()
-        thread.join()
 
 
 @pytest.fixture
@@ -114,8 +44,8 @@ def test_a_machine_is_rented_stopped_started_and_deleted(
 ) -> None:
     rent = ["remote", "rent", "pod", "--card", "NVIDIA L4", "--key", str(key), "--volume", "80", "--after", "stop"]
     assert main(rent) == 0
-    [(method, path, content), *_] = server.asked
-    assert (method, path) == ("POST", "/v2/pods")
+    [(_, path, content)] = [asked for asked in server.asked if asked[0] == "POST"]
+    assert path == "/v2/pods"
     assert content["gpu"] == {"id": "NVIDIA L4", "count": 1}
     assert content["mounts"] == {"persistent": {"size": 80, "path": "/workspace"}}
     assert content["env"] == {"PUBLIC_KEY": "ssh-ed25519 AAAA me"}
@@ -161,9 +91,77 @@ def test_what_the_provider_refuses_is_one_sentence(
     with pytest.raises(DarkroomError, match=message):
         RunPod(TOKEN).read("pod1")
     assert main(["remote", "rent", "pod", "--card", "x", "--key", str(key)]) == 2
-    assert "whether darkroom-pod exists there" in capsys.readouterr().err
+    assert re.search(message, " ".join(capsys.readouterr().err.split()))
     assert not RemotesFile().read(), "nothing that was not rented is in the list"
     assert not any("elsewhere" in path for _, path, _ in server.asked)
+
+
+@pytest.mark.usefixtures("with_token", "server")
+def test_the_cards_that_can_be_rented_are_listed_with_their_prices(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["remote", "offers"]) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert lines == [
+        "0.43 an hour 24 GB NVIDIA L4 none free now",
+        "0.69 an hour 24 GB NVIDIA GeForce RTX 4090 many free",
+        "2.99 an hour 80 GB NVIDIA H100 80GB HBM3 few free",
+    ]
+    assert [offer.label for offer in renting.offers()] == ["L4odd", "RTX 4090", "H100 SXM"]
+
+
+@pytest.mark.usefixtures("with_token")
+def test_a_machine_whose_answer_was_lost_is_in_the_list(server: FakeRunPod, key: Path) -> None:
+    server.loses_answer = True
+    assert main(["remote", "rent", "pod", "--card", "x", "--key", str(key)]) == 0
+    assert RemotesFile().find("pod").pod == "pod1"
+
+
+@pytest.mark.usefixtures("with_token")
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_refused_rent_is_looked_for(
+    server: FakeRunPod, key: Path, is_lost: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is not in the list; only if nobody knows whether it exists, the user is to look."""
+
+    def refuse(_self: RunPod, _request: PodRequest) -> Pod:
+        server.status = 503 if is_lost else 0
+        raise DarkroomError("RunPod refused it.", advice="Try later.")
+
+    monkeypatch.setattr(RunPod, "create", refuse)
+    assert main(["remote", "rent", "pod", "--card", "x", "--key", str(key)]) == 2
+    assert ("whether darkroom-pod exists there" in capsys.readouterr().err) == is_lost
+    assert not RemotesFile().read()
+
+
+@pytest.mark.usefixtures("with_token")
+def test_a_name_that_the_account_has_already_is_not_rented_again(
+    server: FakeRunPod, key: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.names["other"] = "darkroom-pod"
+    assert main(["remote", "rent", "pod", "--card", "x", "--key", str(key)]) == 2
+    assert "There is a machine darkroom-pod at RunPod already" in capsys.readouterr().err
+    assert "POST" not in [method for method, *_ in server.asked]
+
+
+@pytest.mark.usefixtures("with_token")
+def test_an_interrupted_rent_says_what_costs(
+    server: FakeRunPod, key: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(_self: RunPod, _pod: str) -> Pod:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(RunPod, "read", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        main(["remote", "rent", "pod", "--card", "x", "--key", str(key)])
+    assert "pod is rented, and costs. To delete it: remote end pod --delete" in capsys.readouterr().out
+    assert server.pods
+
+
+def test_the_address_may_be_in_either_place() -> None:
+    pods = ({"runtime": ADDRESS}, {"ssh": {"proxy": None, "direct": {"host": "203.0.113.9", "port": 10341}}})
+    for facts in pods:
+        pod = RunPod(TOKEN)._pod({"id": "a", "status": "RUNNING", **facts})
+        assert (pod.host, pod.port) == ("203.0.113.9", 10341)
+    assert not RunPod(TOKEN)._pod({"id": "a", "status": "STARTING", "ssh": {"direct": None}, "runtime": None}).host
 
 
 @pytest.mark.usefixtures("with_token")
@@ -175,7 +173,7 @@ def test_a_machine_that_cannot_be_listed_does_not_cost(
 
     monkeypatch.setattr(RemotesFile, "add", full)
     main(["remote", "rent", "pod", "--card", "x", "--key", str(key)])
-    assert server.asked[0][0] == "POST"
+    assert "POST" in [method for method, *_ in server.asked]
     assert not server.pods
 
 
@@ -196,7 +194,7 @@ def test_without_a_token_or_a_key_nothing_is_rented(
     server: FakeRunPod, key: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["remote", "rent", "pod", "--card", "x", "--key", str(key)]) == 2
-    assert "secrets set cloud.api_key" in capsys.readouterr().err
+    assert "trainer secrets set cloud.api_key" in capsys.readouterr().err
     assert main(["remote", "rent", "pod", "--card", "x", "--key", str(key) + "2"]) == 2
     assert "id2.pub cannot be read" in capsys.readouterr().err
     RemotesFile().add(Remote("mine", "host"))

@@ -287,7 +287,7 @@ def _read_commands(line: Line) -> None:
 
 REMOTE = verb_group(
     "train on other machines over SSH: remote add, check, list, remove, import; attach, fetch, stop, resume;"
-    " rent, start, end",
+    " offers, rent, start, end",
     {
         "add": settings_verb("add a machine, or change its record", AddSettings, _add),
         "import": settings_verb("add the machine of OneTrainer's cloud settings", ImportSettings, _import),

@@ -1,44 +1,19 @@
-"""remote rent, start, end: machines of a provider, which cost while they run."""
+"""remote offers, rent, start, end: machines of a provider, which cost while they run."""
 
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from typing import Annotated
 
 from modules.settings.field import Section, Setting
 from trainer.cli.options import settings_verb
 from trainer.cli.program import OK
-from trainer.jobs.spec import Argument, positional
-from trainer.remote.providers import PROVIDERS, PodRequest
-from trainer.remote.record import AfterRuns, Remote, RemotesFile
-from trainer.remote.renting import end, public_key_of, rent, start
+from trainer.jobs.spec import positional
+from trainer.remote.record import Remote, RemotesFile
+from trainer.remote.renting import RentSettings, end, offers, rent, start
 
 MachineName = Annotated[str, Setting("Name", "The name of the machine."), positional("NAME")]
-_PROVIDER, _SPEC = next(iter(PROVIDERS.items()))
-
-
-class RentSettings(Section):
-    """The machine to rent."""
-
-    name: MachineName = ""
-    card: Annotated[
-        str,
-        Setting("Card", "The GPU, by RunPod's name of it, such as 'NVIDIA GeForce RTX 4090'."),
-        Argument(is_required=True),
-    ] = ""
-    key: Annotated[
-        str,
-        Setting("Key", "The file of a private key; the public one next to it is sent.", path_kind="file"),
-        Argument(is_required=True, metavar="FILE"),
-    ] = ""
-    cards: Annotated[int, Setting("Cards", "How many GPUs.")] = 1
-    image: Annotated[str, Setting("Image", "A container image with an SSH server and Python 3.11.")] = _SPEC.image
-    disk: Annotated[int, Setting("Disk", "GB of the disk that is emptied when it is stopped.")] = 30
-    volume: Annotated[int, Setting("Volume", "GB of the disk that stays.")] = 100
-    after: Annotated[
-        AfterRuns, Setting("After", "What is done with it when its last run has finished and its files are here.")
-    ] = ""
+_STOCKS = {"": "", "none": "none free now", "low": "few free", "medium": "some free", "high": "many free"}
 
 
 class StartSettings(Section):
@@ -54,15 +29,21 @@ class EndSettings(Section):
     delete: Annotated[bool, Setting("Delete", "Delete it with all that is on it, also its backups.")] = False
 
 
+def _offers(_settings: Section) -> int:
+    for one in offers():
+        _print_line(
+            f"{one.price_per_hour:6.2f} an hour  {one.memory_gb:4} GB  {one.card:40} {_STOCKS[one.stock]}".rstrip()
+        )
+    return OK
+
+
 def _rent(settings: RentSettings) -> int:
-    folder = f"{_SPEC.volume_path}/darkroom"
-    remote = Remote(settings.name, "", user="root", key_file=settings.key, folder=folder, num_devices=settings.cards)
-    remote = replace(remote, provider=_PROVIDER, pod_after=settings.after)
-    request = PodRequest(
-        f"darkroom-{settings.name}", settings.card, settings.cards, settings.image, settings.disk, settings.volume,
-        _SPEC.volume_path, public_key_of(settings.key),
-    )  # fmt: skip
-    _report(rent(remote, request, RemotesFile(), report=_print_line))
+    try:
+        _report(rent(settings, RemotesFile(), report=_print_line))
+    except KeyboardInterrupt:
+        if any(one.name == settings.name for one in RemotesFile().read()):
+            _print_line(f"{settings.name} is rented, and costs. To delete it: remote end {settings.name} --delete")
+        raise
     return OK
 
 
@@ -89,6 +70,7 @@ def _print_line(text: str) -> None:
 
 
 RENTING = {
+    "offers": settings_verb("list the cards that RunPod rents out, with their prices", Section, _offers),
     "rent": settings_verb("rent a machine of RunPod, which costs from then on, and add it", RentSettings, _rent),
     "start": settings_verb("start a rented machine", StartSettings, _start),
     "end": settings_verb("stop a rented machine, or delete it", EndSettings, _end),

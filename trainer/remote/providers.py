@@ -7,6 +7,23 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 PodState = Literal["starting", "running", "stopped", "failed"]
+Stock = Literal["", "none", "low", "medium", "high"]
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A card that can be rented, by the provider's name of it, with the price of one in dollars for an hour.
+
+    `stock` is how many are free now; empty if the provider does not state it. `max_cards` is how many of them one
+    machine can have; 0 if that is not known.
+    """
+
+    card: str
+    label: str
+    memory_gb: int
+    price_per_hour: float
+    stock: Stock = ""
+    max_cards: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +55,12 @@ class PodRequest:
 
 class Provider(Protocol):
     """What is asked of a provider. Every method raises DarkroomError if it refuses or does not answer."""
+
+    def offers(self) -> list[Offer]:
+        """Return the cards that can be rented, the cheapest first."""
+
+    def find(self, name: str) -> Pod | None:
+        """Return the machine of the account with a name; None if there is none."""
 
     def create(self, request: PodRequest) -> Pod:
         """Rent a machine, which costs from now on."""

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 from urllib.error import HTTPError, URLError
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from modules.system.errors import DarkroomError
 from modules.system.problem import cut
-from trainer.remote.providers import Pod, PodRequest, PodState
+from trainer.remote.providers import Offer, Pod, PodRequest, PodState, Stock
 
 _SECONDS = 60
 _MAX_BYTES = 8 << 20
 _MAX_CHARS = 300
+_MAX_LABEL_CHARS = 60
 _SSH_PORT = 22
 
 
@@ -26,6 +27,24 @@ class RunPod:
 
     def __init__(self, token: str) -> None:
         self._token = token
+
+    def offers(self) -> list[Offer]:
+        """Return the NVIDIA cards of the provider's own data centres, the cheapest first."""
+        match self._call("GET", "/catalog/gpus?include=AVAILABILITY&product=POD&cloud=SECURE"):
+            case {"gpus": list(cards)}:
+                found = (_offer(card) for card in cards)
+                return sorted((one for one in found if one is not None), key=lambda o: (o.price_per_hour, o.label))
+            case _:
+                raise DarkroomError("RunPod answered with something that is not a list.", advice="Try it again later.")
+
+    def find(self, name: str) -> Pod | None:
+        """Return the machine of the account with a name, among its newest thousand; None if there is none."""
+        match self._call("GET", "/pods?limit=1000"):
+            case {"pods": list(pods)} | list(pods):
+                found = (pod for pod in pods if isinstance(pod, dict) and pod.get("name") == name)
+                return next(map(self._pod, found), None)
+            case _:
+                raise DarkroomError("RunPod answered with something that is not a list.", advice="Try it again later.")
 
     def create(self, request: PodRequest) -> Pod:
         """Rent a machine in the provider's own data centres."""
@@ -60,7 +79,7 @@ class RunPod:
     def _pod(self, answer: Any) -> Pod:
         match answer:
             case {"id": str(pod), **facts}:
-                host, port = _ssh_address(facts.get("runtime"))
+                host, port = _ssh_address(facts)
                 cost = facts.get("cost")
                 price = float(cost) if isinstance(cost, int | float) else 0.0
                 return Pod(pod, self._STATES.get(str(facts.get("status")), "starting"), host, port, price)
@@ -85,10 +104,36 @@ class RunPod:
             raise DarkroomError("RunPod did not answer with JSON.", advice="Try it again later.") from None
 
 
-def _ssh_address(runtime: object) -> tuple[str, int]:
+def _offer(card: object) -> Offer | None:
+    """Return a card of the catalogue; None if it cannot be rented, or has no NVIDIA driver."""
+    match card:
+        case {"id": str(name), "secure": True, "price": {"secure": int(price) | float(price)}, **facts}:
+            if price <= 0 or facts.get("manufacturer", "NVIDIA") != "NVIDIA":
+                return None
+            memory, most = facts.get("memory"), facts.get("maxCount")
+            stock = str(facts.get("availability") or "").lower()
+            return Offer(
+                name,
+                _line(str(facts.get("name") or name)),
+                round(memory) if isinstance(memory, int | float) else 0,
+                float(price),
+                stock if stock in get_args(Stock) else "",  # type: ignore[arg-type]
+                int(most["secure"]) if isinstance(most, dict) and isinstance(most.get("secure"), int) else 0,
+            )
+    return None
+
+
+def _line(text: str) -> str:
+    """Return a name of the provider as one line that can be shown."""
+    return cut("".join(c for c in text if c.isprintable()), max_chars=_MAX_LABEL_CHARS)
+
+
+def _ssh_address(facts: Mapping[Any, Any]) -> tuple[str, int]:
     """Return the public address and port of the SSH server; empty ones before there are any."""
-    match runtime:
-        case {"ports": list(ports)}:
+    match facts:
+        case {"ssh": {"direct": {"host": str(host), "port": int(port)}}} if host:
+            return host, port
+        case {"runtime": {"ports": list(ports)}}:
             for port in ports:
                 match port:
                     case {"private": int(private), "type": "tcp", "ip": str(ip), "public": int(public)}:

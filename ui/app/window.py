@@ -25,6 +25,7 @@ from ui.app.shell import Shell, import_pages
 from ui.app.views import Views
 from ui.features.queue.model import QueueControl
 from ui.features.remote.model import Machines
+from ui.features.remote.renting import Renting
 from ui.features.run.model import Starter, run_failure
 from ui.features.tensorboard import TensorBoardControl, may_expose
 from ui.features.web.model import WebPage
@@ -211,6 +212,8 @@ class App:
         tips = Tooltips(self.root, self.theme)
         actions = ActionTable()
         self.machines = Machines(self.preferences)
+        renting = Renting(self.machines)
+        pump.add_source(renting.background.drain)
         self.web_page = WebPage(lambda: self.context.workspaces())
         self.preferences.changed.subscribe(self.web_page.send_workspaces)
         pump.add_source(self.web_page.drain)
@@ -248,7 +251,7 @@ class App:
                 try_result=lambda result: self._open_page("sample").sources.use_result(result, with_prompt=True),
                 show_losses=lambda images: self._open_page("concepts").show_losses(images),
             ),
-            models=Models(self.starter, self.queue, self.machines, self.web_page),
+            models=Models(self.starter, self.queue, self.machines, renting, self.web_page),
             view_state=ViewState(),
         )
 

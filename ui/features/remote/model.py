@@ -89,20 +89,6 @@ class NewKey:
     fingerprints: tuple[str, ...]
 
 
-def switch(remote: Remote, *, on: bool) -> None:
-    """Start a rented machine and wait for its address, or stop it, for a background thread.
-
-    Raises DarkroomError, and OSError.
-    """
-    from trainer.remote.record import RemotesFile
-    from trainer.remote.renting import end, start
-
-    if on:
-        start(remote, RemotesFile(), report=lambda text: None)
-    else:
-        end(remote, RemotesFile(), deletes=False)
-
-
 def check(remote: Remote, *, shows_key: bool = False) -> list[Finding] | NewKey:
     """Check a machine, for a background thread; return its host key if that is not accepted yet, or `shows_key`.
 

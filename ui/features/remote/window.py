@@ -1,4 +1,4 @@
-"""The window of machines: their records, and the check of one."""
+"""The window of machines: their records, the check of one, and what is done with a rented one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from modules.system.errors import DarkroomError
 from modules.system.file_errors import plain_reason
-from ui.features.remote.model import Machines, NewKey, check, switch
+from ui.features.remote.model import Machines, NewKey, check
+from ui.features.remote.rented_row import RentedRow
 from ui.forms.context import Context
 from ui.loop.background import Job
 from ui.loop.interaction import Answer
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from trainer.remote.checking import Finding
     from trainer.remote.record import Remote
 
-_SIZE = (640, 640)
+_SIZE = (640, 690)
 _NEW = ""
 _NOTE = (
     "Training there needs an SSH server, Python 3.11 or newer and a key that it accepts. The run is sent with all that "
@@ -58,6 +59,7 @@ class MachinesWindow(Window):
         self._context = context
         self._job: Job | None = None
         self._texts: dict[str, TextVar] = {}
+        self._labels: dict[str, Text] = {}
         pad, px = context.theme.px(PAD), context.theme.px
         WrappedText(self, context.theme, _NOTE, colour="muted").pack(fill="x", padx=pad, pady=(pad, px(10)))
         self._add_footer()
@@ -65,22 +67,35 @@ class MachinesWindow(Window):
         grid.pack(fill="x", padx=pad)
         grid.columnconfigure(1, weight=1)
         self.selected = TextVar(master=self)
-        self.choice = Choice(grid, context.theme, self.selected, {}, on="window", command=self.show)
-        self._add_row(grid, 0, "Machine", self.choice)
+        top = Panel(grid, context.theme)
+        self.choice = Choice(top, context.theme, self.selected, {}, on="window", command=self.show)
+        self.choice.pack(side="left", fill="x", expand=True)
+        self.buttons["rent"] = Button(top, context.theme, "Rent a machine…", self._rent)
+        self.buttons["rent"].pack(side="left", padx=(GAP, 0))
+        self._add_row(grid, 0, "Machine", top)
         for row, (name, label, placeholder, tip) in enumerate(_FIELDS, start=1):
             self._texts[name] = TextVar(master=self)
             entry = Entry(grid, context.theme, self._texts[name], on="window", placeholder=placeholder)
-            self._add_row(grid, row, label, entry)
+            self._labels[name] = self._add_row(grid, row, label, entry)
             context.tips.attach(entry, lambda tip=tip: tip)  # type: ignore[misc]
             self.entries[name] = entry
         self.backups = FlagVar(master=self, value=False)
         switch = Switch(grid, context.theme, self.backups, on="window", text="Fetch each backup when it is written")
         tk.Grid.grid_configure(switch, row=len(_FIELDS) + 1, column=1, sticky="w", pady=2)
+        self.pod_after = TextVar(master=self)
+        self.after_choice = Choice(grid, context.theme, self.pod_after, {}, on="window")
+        self.rented = RentedRow(grid, context)
+        self.rented.grid(row=len(_FIELDS) + 2, column=0, columnspan=2, sticky="ew", pady=(px(GAP), 0))
         self.findings = WrappedText(self, context.theme, self.machines.problem, colour="label")
         self.findings.pack(fill="both", expand=True, padx=pad, pady=(px(12), 0))
-        self._unsubscribe = self.machines.changed.subscribe(self._list)
+        self._unsubscribe = (
+            self.machines.changed.subscribe(self._list),
+            self.rented.renting.changed.subscribe(self._follow_renting),
+        )
         self._list()
         self.show(self.machines.chosen or next(iter(self.machines.known), _NEW))
+        if self.rented.renting.is_working:
+            self._follow_renting()
         self.appear(*_SIZE)
 
     def show(self, name: str) -> None:
@@ -92,39 +107,68 @@ class MachinesWindow(Window):
             text.set("" if value in (0, "") else f"{value:g}" if isinstance(value, float) else str(value))
         self.backups.set(remote is not None and remote.fetches_backups)
         self.buttons["remove"].set_enabled(remote is not None)
-        for button in ("start", "stop"):
-            self.buttons[button].pack_forget()
-            if remote is not None and remote.pod:
-                self.buttons[button].pack(side="left", padx=(0, GAP))
+        self._show_rented(remote)
         self._report(self.machines.problem)
+
+    def _show_rented(self, remote: Remote | None) -> None:
+        """Show what a rented machine has besides: what is done with it at its provider, and after its last run."""
+        is_rented = remote is not None and bool(remote.pod)
+        self.rented.show(remote if is_rented else None)
+        row = 1 + [name for name, *_ in _FIELDS].index("command_after")
+        self._labels["command_after"].set_text("After the last run" if is_rented else "Command after")
+        shown, hidden = (self.after_choice, self.entries["command_after"])[:: 1 if is_rented else -1]
+        tk.Grid.grid_remove(hidden)
+        tk.Grid.grid_configure(shown, row=row, column=1, sticky="ew", pady=2)
+        if remote is not None and is_rented:
+            from trainer.remote.renting import AFTER_LABELS
+
+            self.after_choice.set_choices(AFTER_LABELS)
+            self.pod_after.set(remote.pod_after)
+
+    def _follow_renting(self) -> None:
+        """Show how far it is with a rented machine; once it has ended, its new record, unless another one is edited."""
+        renting, shown = self.rented.renting, self.selected.get()
+        is_free = shown == renting.name or shown not in self.machines.known
+        if not renting.is_working and is_free and (shown != _NEW or not self._texts["name"].get()):
+            self.show(renting.name if renting.name in self.machines.known else next(iter(self.machines.known), _NEW))
+        else:
+            self.rented.show(self.rented.remote)
+        self._report(renting.status, "error" if renting.is_problem else "label")
 
     def save(self) -> bool:
         """Keep the record as it is typed; return whether it is valid, which is reported otherwise."""
         former = self.selected.get()
-        if not self._confirms_command(self.machines.known.get(former)):
+        if not self._confirms_end(self.machines.known.get(former)):
             return False
         if not self._writes(lambda: self.machines.save(self._typed(), instead_of=former)):
             return False
         self.show(self._texts["name"].get().strip())
         return True
 
-    def _confirms_command(self, former: Remote | None) -> bool:
-        """Ask before a command is kept that was not in the record."""
+    def _confirms_end(self, former: Remote | None) -> bool:
+        """Ask before a machine ends in a new way after its last run."""
         name, command = (self._texts[field].get().strip() for field in ("name", "command_after"))
-        if not command or (former is not None and former.command_after == command):
+        if former is not None and former.pod:
+            is_new, does = self.pod_after.get() == "delete" != former.pod_after, f"{name} is deleted with all on it."
+        else:
+            is_new = bool(command) and (former is None or former.command_after != command)
+            does = f"{name} runs this:\n\n{command}"
+        if not is_new:
             return True
-        answers = (Answer("cancel", "Cancel", is_default=True), Answer("keep", "Keep the command"))
+        answers = (Answer("cancel", "Cancel", is_default=True), Answer("keep", "Do it then"))
         message = (
-            f"When a run has finished, its files are here and no other run waits, {name} runs this:\n\n{command}\n\n"
-            "Backups that were not fetched are lost if it deletes the machine."
+            f"When a run has finished, its files are here and no other run waits, {does}\n\n"
+            "Backups that were not fetched are lost if the machine is deleted."
         )
-        return self._context.interaction.choose("Run a command after the last run?", message, answers) == "keep"
+        return self._context.interaction.choose("End it after the last run?", message, answers) == "keep"
 
     def remove(self) -> None:
         """Remove the shown machine from the list."""
         answers = (Answer("cancel", "Cancel", is_default=True), Answer("remove", "Remove"))
         name = self.selected.get()
         question = f"{name} is removed from the list. Its files and runs stay on the machine."
+        if self.machines.known[name].pod:
+            question += " It stays rented, and costs on: delete it instead if you do not need it."
         if self._context.interaction.choose("Remove this machine?", question, answers) != "remove":
             return
         if self._writes(lambda: self.machines.remove(name)):
@@ -155,27 +199,12 @@ class MachinesWindow(Window):
         work = self._context.pump.background.run
         self._job = work(lambda: check(remote, shows_key=shows_key), done, failed)
 
-    def switch(self, *, on: bool) -> None:
-        """Start or stop the rented machine that is shown, in the background."""
-        name = self.selected.get()
-        remote = self.machines.known[name]
-        self._report(f"{name} is starting, which takes minutes…" if on else f"Stopping {name}…")
-
-        def done(_result: None) -> None:
-            self.machines.read()
-            self.show(name)
-            self._report(f"{name} has started. Check it to accept its host key." if on else f"{name} stops.")
-
-        def failed(error: Exception) -> None:
-            self._report(str(error) if isinstance(error, DarkroomError) else plain_reason(error), "error")
-
-        self._job = self._context.pump.background.run(lambda: switch(remote, on=on), done, failed)
-
     def destroy(self) -> None:
         """Also drop a check that is under way, and unsubscribe."""
         if self._job is not None:
             self._job.cancel()
-        self._unsubscribe()
+        for unsubscribe in self._unsubscribe:
+            unsubscribe()
         super().destroy()
 
     def _ask_for_key(self, remote: Remote, key: NewKey) -> None:
@@ -222,7 +251,8 @@ class MachinesWindow(Window):
             self.backups.get(), texts["command_after"],
         )  # fmt: skip
         former = self.machines.known.get(self.selected.get(), typed)
-        return replace(typed, provider=former.provider, pod=former.pod, pod_after=former.pod_after)
+        after = self.pod_after.get() if former.pod else ""
+        return replace(typed, provider=former.provider, pod=former.pod, pod_after=after)  # type: ignore[arg-type]
 
     def _list(self) -> None:
         self.choice.set_choices({**{name: name for name in self.machines.known}, _NEW: "A new machine"})
@@ -231,10 +261,16 @@ class MachinesWindow(Window):
         self.findings.recolour(colour)
         self.findings.set_text(text)
 
-    def _add_row(self, grid: Panel, row: int, label: str, control: Entry | Choice) -> None:
-        px = self.theme.px
-        Text(grid, self.theme, label, colour="label").grid(row=row, column=0, sticky="w", padx=(0, px(14)))
+    def _rent(self) -> None:
+        from ui.features.remote.rent_window import RentWindow
+
+        RentWindow(self._context)
+
+    def _add_row(self, grid: Panel, row: int, label: str, control: tk.Widget) -> Text:
+        text = Text(grid, self.theme, label, colour="label")
+        text.grid(row=row, column=0, sticky="w", padx=(0, self.theme.px(14)))
         tk.Grid.grid_configure(control, row=row, column=1, sticky="ew", pady=2)
+        return text
 
     def _add_footer(self) -> None:
         pad = self.theme.px(PAD)
@@ -245,8 +281,6 @@ class MachinesWindow(Window):
             ("check", "Save and check", self.check, "primary"),
             ("save", "Save", self.save, "plain"),
             ("remove", "Remove…", self.remove, "plain"),
-            ("start", "Start it", lambda: self.switch(on=True), "plain"),
-            ("stop", "Stop it", lambda: self.switch(on=False), "plain"),
         ):
             self.buttons[name] = Button(footer, self.theme, label, press, style=style)  # type: ignore[arg-type]
             self.buttons[name].pack(side="left", padx=(0, GAP))

@@ -104,6 +104,6 @@ ACTION_WORDS: Mapping[str, str] = {
     "stop": "cancel abort",
     "tensorboard": "tb loss curves",
     "web_page": "phone mobile smartphone qr code remote browser web server watch",
-    "machines": "remote ssh cloud server rented gpu another computer runpod",
+    "machines": "remote ssh cloud server rent rented gpu another computer runpod price",
     "tokens": "hugging face token password secrets login",
 }
