@@ -102,8 +102,9 @@ def _noise(values: Sequence[float]) -> float:
 
 
 def _signs_of_gaming(measurements: Sequence[Measurement]) -> tuple[list[str], int | None]:
-    """Return what became worse while the reward rose, as parts of a sentence; and the step since which the held-out
-    reward falls.
+    """Return the signs of gaming, as parts of a sentence, and the step since which the held-out reward falls.
+
+    A sign is a quantity that became worse while the training reward rose.
     """
     signs, since = [], _fell_since(measurements)
     if since is not None:

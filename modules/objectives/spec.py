@@ -74,7 +74,7 @@ SOURCES: Mapping[MethodSource, str] = {
     "rewards": "Something that scores images",
     "person": "My own eye",
 }
-"""What a user can have for a method to learn from."""
+"""The materials that a method can learn from, in the words of the user who has them."""
 
 
 @dataclass(frozen=True, slots=True)

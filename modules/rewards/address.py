@@ -47,7 +47,7 @@ class Address:
 
     @property
     def digest(self) -> str:
-        """The SHA-256 under which its approval is kept, in hexadecimal; never that of a file of code."""
+        """The hexadecimal SHA-256 by which its approval is stored. It never equals the digest of a file of code."""
         return hashlib.sha256(f"address\0{self}".encode()).hexdigest()
 
     def under(self, path: str) -> Address:

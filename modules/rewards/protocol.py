@@ -56,7 +56,7 @@ class RewardContext:
     vision_model_key: str = field(default="", repr=False)
     placed: list[nn.Module] = field(default_factory=list, repr=False)
     closing: list[Callable[[], None]] = field(default_factory=list, repr=False)
-    """What ends the processes that score images; called when the run ends."""
+    """Functions that end the processes which score images, called when the run ends."""
 
     @property
     def patience(self) -> Patience:

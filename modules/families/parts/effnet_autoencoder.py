@@ -86,7 +86,7 @@ class EffNetAutoencoder(ModelMixin, ConfigMixin, ABC):  # type: ignore[misc]  # 
         return self.images(states_BCHW)
 
     def encode_text(self, text: torch.Tensor) -> torch.Tensor:
-        """Return what stage B reads of prompts, from what a conditioning has of them."""
+        """Return stage B's input for prompts, from the states of the prior's conditioning."""
         return text
 
     @property

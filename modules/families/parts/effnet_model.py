@@ -56,7 +56,7 @@ class EffNetModel(TextModel[DDPMProcess, Text], ABC, Generic[Text]):
 
     @abstractmethod
     def _read_by_decoder(self, text: Text | None, batch: int) -> torch.Tensor:
-        """Return what the decoder reads of a conditioning, or of `batch` unknown prompts."""
+        """Return the decoder's input for a conditioning, or for `batch` unknown prompts."""
 
     def _time(self, timesteps_B: torch.Tensor) -> torch.Tensor:
         """Return the times in (0, 1] that the prior reads, in float32."""
