@@ -24,7 +24,7 @@ from modules.memory.other_weights import OtherWeights
 from modules.system.devices import CPU
 from modules.system.errors import DarkroomError
 from tests.builders.configs import family_of, laid_over, small_config
-from tests.builders.flow_models import FLOW_MODELS, flow_model
+from tests.builders.flow_models import FLOW_MODELS, FlowModel, flow_model
 from tests.builders.flux import write_flux_folder
 from tests.builders.models import write_sd_folder
 from tests.builders.pipelines import load_tiny
@@ -57,6 +57,11 @@ PROMPT = {"prompt": "a disc", "width_px": 64, "height_px": 64, "steps": 2, "guid
 FIRST, *OTHERS = FLOW_MODELS
 
 
+def flow_model_of(spec: FamilySpec) -> FlowModel:
+    """The test's model of a family."""
+    return next(model for model in map(flow_model, FLOW_MODELS) if model.family == spec.name)
+
+
 @pytest.fixture(scope="module", params=[FIRST, *(pytest.param(name, marks=pytest.mark.full) for name in OTHERS)])
 def model(request: pytest.FixtureRequest) -> Path:
     folder: Path = request.getfixturevalue(request.param)
@@ -76,7 +81,7 @@ def folder(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def config(model: Path, spec: FamilySpec, folder: Path, images: Path) -> Config:
     """A run of a few steps with samples at both ends, validation and backups, on two logical devices under guard."""
-    places = next(flow_model(name).places for name in FLOW_MODELS if flow_model(name).family == spec.name)
+    places = flow_model_of(spec).places
     return laid_over(
         small_config(folder, model=model, images=images),
         {
@@ -187,9 +192,8 @@ def test_every_naming_of_its_layers_is_read(
     """diffusers', kohya's, and those of other programs for the family: ai-toolkit and ComfyUI."""
     kohya = tmp_path / "kohya.safetensors"
     assert main(["convert", str(adapter), str(kohya), "--to", "kohya"]) == 0
-    name = next(n for n in FLOW_MODELS if flow_model(n).family == spec.name)
     before = dict(load_tiny(model).denoiser.named_parameters())
-    for file in (adapter, kohya, *flow_model(name).other_forms(adapter, tmp_path)):
+    for file in (adapter, kohya, *flow_model_of(spec).other_forms(adapter, tmp_path)):
         merged = loaded(laid_over(config, {"model": {"training_adapter": str(file)}}))
         weights = dict(merged.family.parts[spec.denoiser.name].module.named_parameters())
         for path, (down, up) in layers.items():
@@ -228,7 +232,9 @@ def test_it_works_with_what_saves_memory(
     chooses = any(".experts." in path for path in layers)  # rounding lets some tokens choose other experts
     assert off < {"nfloat4": 16, "bfloat16": 2}.get(memory, 1) * (2 if chooses else 1)
     loss, merged, without = (validated(each)[0] for each in (ran, with_adapter, plain))
-    assert abs(loss - merged) < (1.5 if memory == "nfloat4" else 1) * abs(loss - without)
+    is_prior = bool(flow_model_of(spec).places)  # its adapter changes the loss as little as rounding to NF4 does
+    bound = (1.5 if is_prior else 1.1) if memory == "nfloat4" else 1
+    assert abs(loss - merged) < bound * abs(loss - without)
 
 
 def over(tree: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
