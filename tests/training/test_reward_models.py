@@ -11,6 +11,7 @@ import pytest
 from modules.config.codec import load_file
 from modules.config.schema import Config
 from modules.rewards.address import parse_address
+from modules.rewards.settings import Scorer
 from modules.rewards.user_code_file import approve, approved_hashes, hash_of
 from modules.system.errors import DarkroomError
 from modules.system.paths import approvals_file
@@ -26,6 +27,7 @@ from trainer.data.datasets import datasets_of
 from trainer.events import RewardMeasured, RunFailed, StepFinished, WarningRaised
 from trainer.jobs.config import allowed_code
 from trainer.methods.measured_prompts import measured_prompts
+from trainer.methods.reward_models import identity_of
 from trainer.preflight import check
 from trainer.run.allowed_code import unapproved_code
 
@@ -110,6 +112,18 @@ def test_other_reward_models_restart_the_search_for_the_best(tiny_sd: Path, imag
     second = run(longer, resume_from=Path(first.finished.backup_path))
     assert any("The search for the best model starts again" in w.message for w in second.of(WarningRaised))
     assert all(m.best_step is None or m.best_step > first.finished.step for m in second.of(RewardMeasured))
+
+
+def test_older_backups_stay_comparable() -> None:
+    scorers = [
+        Scorer(kind="pickscore", weight=2.0),
+        Scorer(kind="colour_target", colour="#00ff00"),
+        Scorer(kind="user_code", file="r.py:score"),
+    ]
+    assert identity_of(scorers) == "5ea7f94e0c0b32a409f4466f"  # before reward servers and their settings
+    assert identity_of([s.model_copy(update={"timeout_seconds": 5.0}) for s in scorers]) == identity_of(scorers)
+    server = Scorer(kind="vision_model", address="http://127.0.0.1:8000/v1", model_name="one")
+    assert identity_of([server]) != identity_of([server.model_copy(update={"rubric": "Red is better."})])
 
 
 def test_the_images_of_a_measurement(tiny_sd: Path, tmp_path: Path) -> None:

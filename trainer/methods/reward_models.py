@@ -12,9 +12,14 @@ from modules.config.schema import Config
 from modules.config.usage import scorers_of, trains_on_reward
 from modules.rewards.composite import CompositeReward, build_rewards
 from modules.rewards.protocol import RewardContext
+from modules.rewards.registry import REWARDS
+from modules.rewards.settings import Scorer
 from modules.system.devices import Device
 from modules.system.secrets import hub_access
 from modules.system.secrets_file import load_secrets
+
+_FIRST_SETTINGS = frozenset({"enabled", "kind", "weight", "file", "clip_model", "vocabulary", "colour", "jpeg_quality"})
+_WAITING_SETTINGS = frozenset({"timeout_seconds", "retry_minutes"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +39,15 @@ class RewardModels:
         """End the processes that score images."""
         for close in self.closing:
             close()
+
+
+def identity_of(scorers: Sequence[Scorer]) -> str:
+    """Return a hash of the settings that scores depend on, by which a resumed run knows whether they are comparable.
+
+    Settings that later versions added only count for the kinds that use them, so that older backups stay comparable.
+    """
+    dumps = [s.model_dump(include=(_FIRST_SETTINGS | REWARDS[s.kind].settings) - _WAITING_SETTINGS) for s in scorers]
+    return hashlib.blake2b(repr(dumps).encode(), digest_size=12).hexdigest()
 
 
 def load_reward_models(
@@ -70,12 +84,11 @@ def load_reward_models(
         vision_model_key=secrets.vision_model_api_key,
     )
     held_out = in_use.held_out
-    identity = repr([s.model_dump(exclude={"timeout_seconds", "retry_minutes"}) for s in in_use.all])
     return RewardModels(
         build_rewards(in_use.trained, context) if in_use.trained or trains_on_reward(config) else CompositeReward(()),
         # On its own scale, whatever weight it has in the settings.
         build_rewards([held_out.model_copy(update={"weight": 1.0, "enabled": True})], context) if held_out else None,
-        hashlib.blake2b(identity.encode(), digest_size=12).hexdigest(),
+        identity_of(in_use.all),
         context.placed,
         context.closing,
     )
