@@ -368,6 +368,14 @@ def test_a_person_is_led_to_a_method_and_its_next_page(window: Window) -> None:
     assert context.navigation.page == "concepts"
     assert source_of(form.config) == "person"
     form.choose_variant("model.family", "z_image")
+    assert [p.name for p in offers(form.config, "person")[0].presets] == ["#z-image online DPO by eye LoRA 16 GB"]
+    context.actions.run("which_method")
+    window.settle()
+    asked = next(w for w in window.app.root.winfo_children() if isinstance(w, WhichMethod))
+    asked.presets["#z-image online DPO by eye LoRA 16 GB"].invoke()
+    window.settle()
+    assert form.source.name == "#z-image online DPO by eye LoRA 16 GB"
+    assert source_of(form.config) == "person"
     refused = [offer for offer in offers(form.config, "rewards") if offer.refusal]
     assert all("has no form for" in offer.refusal for offer in refused)
     form.choose_variant("model.family", "sd")

@@ -46,7 +46,7 @@ def identity_of(scorers: Sequence[Scorer]) -> str:
 
     Settings that later versions added only count for the kinds that use them, so that older backups stay comparable.
     """
-    dumps = [s.model_dump(include=(_FIRST_SETTINGS | REWARDS[s.kind].settings) - _WAITING_SETTINGS) for s in scorers]
+    dumps = [s.model_dump(include={*_FIRST_SETTINGS, *REWARDS[s.kind].settings} - _WAITING_SETTINGS) for s in scorers]
     return hashlib.blake2b(repr(dumps).encode(), digest_size=12).hexdigest()
 
 

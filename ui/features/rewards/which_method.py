@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
+from modules.config.presets import Preset, list_presets, readable_configs
 from modules.config.schema import Config
 from modules.config.usage import settings_of_method
 from modules.families.registry import FAMILIES
@@ -29,24 +30,39 @@ _QUESTION = "What do you have for it to learn from?"
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A method for a source: when to choose it, its guide with the config's settings, and why it cannot be used."""
+    """A method for a source: when to choose it, its guide with the config's settings, and why it cannot be used.
+
+    `presets` are the built-in ones of the config's family with this method and source.
+    """
 
     spec: MethodSpec
     why: str
     guide: Guide
     refusal: str
     is_usual: bool
+    presets: tuple[Preset, ...] = ()
 
 
 def offers(config: Config, source: MethodSource) -> list[Offer]:
     """Return the methods that learn from a source, the usual one first, those that cannot be used last."""
     process, found = FAMILIES[config.model.family.name].process, []
+    presets = _presets_of(config.model.family.name)
     for spec in METHODS.values():
         if (start := spec.sources.get(source)) is not None:
             other = with_method(config, spec, source)
             refusal = spec.refusal(settings_of_method(other), process)
-            found.append(Offer(spec, start.why, guide_of(other), refusal, start.is_usual))
+            fitting = tuple(
+                p for p, c in presets.items() if (c.training.method.name, source_of(c)) == (spec.name, source)
+            )
+            found.append(Offer(spec, start.why, guide_of(other), refusal, start.is_usual, fitting))
     return sorted(found, key=lambda offer: (bool(offer.refusal), not offer.is_usual))
+
+
+def _presets_of(family: str) -> dict[Preset, Config]:
+    """Return the built-in presets of a family that teach it by other means than denoising, with their configs."""
+    of_family = [p for p in list_presets() if p.is_built_in and p.group == family and not p.is_demo]
+    usual = Config().training.method.name
+    return {p: c for p, c in readable_configs(of_family).items() if c.training.method.name != usual}
 
 
 def with_method(config: Config, spec: MethodSpec, source: MethodSource) -> Config:
@@ -77,6 +93,7 @@ class WhichMethod(Window):
         self.source = source_of(context.form.config)
         self.buttons: dict[MethodSource, Button] = {}
         self.choices: dict[str, Button] = {}
+        self.presets: dict[str, Button] = {}
         self._context = context
         px = context.theme.px
         Text(self, context.theme, _QUESTION, role="heading").pack(anchor="w", padx=px(PAD), pady=(px(PAD), px(10)))
@@ -103,7 +120,7 @@ class WhichMethod(Window):
             self._list.destroy()
         self._list = Panel(self._scroll.body, self.theme)
         self._list.pack(fill="x")
-        self.choices = {}
+        self.choices, self.presets = {}, {}
         for offer in offers(self._context.form.config, source):
             self._add(self._list, offer)
 
@@ -115,6 +132,12 @@ class WhichMethod(Window):
                 form.edit(f"{_METHOD}.{name}", value)
             self._context.navigation.open(_PAGES.get(self.source, "concepts"))
             self.close()
+
+    def load(self, preset: Preset) -> None:
+        """Load a preset with a method, and show the page where it needs something next."""
+        self.close()
+        self._context.documents.open_preset(preset)
+        self._context.navigation.open("concepts")
 
     def _add(self, master: Panel, offer: Offer) -> None:
         px = self.theme.px
@@ -138,3 +161,14 @@ class WhichMethod(Window):
         button.set_enabled(not offer.refusal)
         button.pack(anchor="w", padx=(px(12), 0), pady=(px(8), px(2)))
         self.choices[offer.spec.name] = button
+        for preset in offer.presets:
+            load = Button(
+                card.body, self.theme, f"Load the preset {preset.name}", partial(self.load, preset), on="card"
+            )
+            load.pack(anchor="w", padx=(px(12), 0), pady=(px(4), px(2)))
+            self._context.tips.attach(load, partial(_notes_of, preset))
+            self.presets[preset.name] = load
+
+
+def _notes_of(preset: Preset) -> str:
+    return preset.load().config.general.notes
