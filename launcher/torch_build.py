@@ -27,6 +27,14 @@ class Gpu(NamedTuple):
     highest_compute: float | None = None
 
 
+class Target(NamedTuple):
+    """A Linux machine that torch is installed on: the version of its Python, and its processor."""
+
+    major: int
+    minor: int
+    processor: str
+
+
 class Source(NamedTuple):
     """pip's arguments: a requirement, and an index in addition to pip's default (None: only pip's default)."""
 
@@ -62,19 +70,23 @@ def source(
     version: str,
     environ: Mapping[str, str],
     page: Callable[[str], str | None] | None = None,
+    target: Target | None = None,
 ) -> Source:
-    """The source of this version; `page` downloads an index's page for torch (None: cannot be reached)."""
+    """The source of this version; `page` downloads an index's page for torch (None: cannot be reached).
+
+    It is for this machine, unless there is another `target`.
+    """
     page = page or fetch
     default = Source(f"torch=={version}", None)
     override = environ.get(OVERRIDE, "")
     if override == "default":
         return default
     if override and override not in _table():
-        listed = _listed(page(f"{override.rstrip('/')}/torch/"), version)
+        listed = _listed(page(f"{override.rstrip('/')}/torch/"), version, target)
         if listed is None:
             raise Failure(Sentence.NO_TORCH_INDEX, index=override, version=version, command=START)
         return Source(f"torch=={listed}", override)
-    if sys.platform == "darwin":
+    if sys.platform == "darwin" and target is None:
         return default
     remark = None
     urls = _suitable(override or build, gpu)
@@ -85,7 +97,7 @@ def source(
         text = page(f"{url}/torch/")
         if text is None:
             return default._replace(remark="PyTorch's own index cannot be reached")
-        listed = _listed(text, version)
+        listed = _listed(text, version, target)
         if listed is not None:
             return Source(f"torch=={listed}", url, remark)
     return default._replace(remark=f"PyTorch's own index has no suitable {override or build} build")
@@ -125,11 +137,12 @@ def _suitable(build: str, gpu: Gpu) -> list[str]:
     return found or [entry["url"] for entry in entries if suits(entry, gpu.highest_compute or gpu.compute)]
 
 
-def _listed(page: str | None, version: str) -> str | None:
-    """The full version, with its build suffix, of a wheel on this page that matches this Python and machine."""
-    tag = f"cp{sys.version_info[0]}{sys.version_info[1]}"
-    system, _, machine = sysconfig.get_platform().rpartition("-")
-    platform = rf"{'win' if system == 'win' else 'linux'}[\w.]*_{re.escape(machine)}"
+def _listed(page: str | None, version: str, target: Target | None) -> str | None:
+    """The full version, with its build suffix, of a wheel on this page that matches a Python and a machine."""
+    own_system, _, own_processor = sysconfig.get_platform().rpartition("-")
+    system = "win" if own_system == "win" and target is None else "linux"
+    major, minor, processor = target or Target(*sys.version_info[:2], own_processor)
+    tag, platform = f"cp{major}{minor}", rf"{system}[\w.]*_{re.escape(processor)}"
     wheel = rf"torch-({re.escape(version)}(?:(?:%2B|\+)[\w.]+)?)-{tag}-{tag}-[\w.]*{platform}"
     found = re.search(wheel, page or "")
     return found[1].replace("%2B", "+") if found else None

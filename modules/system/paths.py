@@ -82,6 +82,11 @@ def known_hosts_file() -> Path:
     return platformdirs.user_config_path(_APP, appauthor=False) / "known_hosts"
 
 
+def wheels_dir(machine: str) -> Path:
+    """Return the folder of the packages that are sent to a machine without a package index."""
+    return platformdirs.user_cache_path(_APP, appauthor=False) / "wheels" / machine
+
+
 def models_dir() -> Path:
     """Return the folder of downloaded models that are not in the cache of Hugging Face."""
     return platformdirs.user_data_path(_APP, appauthor=False) / "models"

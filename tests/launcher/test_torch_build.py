@@ -136,3 +136,12 @@ def test_only_the_table_names_an_index() -> None:
 
 def table() -> dict[str, Any]:
     return tomllib.loads((ROOT / "launcher" / "torch_builds.toml").read_text())
+
+
+def test_another_machine_gets_the_build_for_its_own_python_and_processor() -> None:
+    other = torch_build.Target(3, 14, "aarch64")
+    text = page("cu130") + page("cu130", "manylinux_2_28_aarch64", tag="cp314")
+    assert source("nvidia", Gpu(590.0, 9.0), VERSION, {}, lambda url: text, other).requirement.endswith("+cu130")
+    found = source("nvidia", Gpu(590.0, 9.0), VERSION, {}, lambda url: page("cu130"), other)
+    assert found.requirement == f"torch=={VERSION}"
+    assert found.index_url is None

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -45,6 +46,8 @@ from trainer.remote.connection import Connection
 from trainer.remote.following import fetch_now, follow, resume_run_there, train_there
 from trainer.remote.line import Line
 from trainer.remote.record import RemotesFile
+from trainer.remote.starting import prepare
+from trainer.remote.trees import Tree, files_below
 from trainer.rollout_events import ChoicesWanted
 from trainer.run_folder.choices import Answer, all_requests, answer, open_requests, pairs_dir
 from trainer.run_folder.elsewhere import elsewhere_of
@@ -322,6 +325,50 @@ def test_without_a_python_the_launcher_makes_an_environment_there(
         train_there(replace(server.remote, python=""), RunRequest(config), Line(lambda event: None))
     assert "--python" in failed.value.advice
     assert (tmp_path / "machine" / "environment" / "complete").is_file()
+
+
+def test_wheels_are_sent_to_a_machine_without_an_index(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a program that needs one small package; the real ones are hundreds of megabytes."""
+    program, wheels = tmp_path / "program", tmp_path / "wheels"
+    wheels.mkdir()
+    write_wheel(wheels, "smallest", "1.0")
+    for name, text in (
+        ("pyproject.toml", '[project]\nname = "small"\ndependencies = ["smallest>=1"]\n'),
+        ("constraints.txt", "smallest==1.0\n"),
+        ("trainer/__init__.py", ""),
+        ("trainer/__main__.py", "import smallest, sys\nprint(smallest.__file__, sys.prefix)\n"),
+    ):
+        (program / name).parent.mkdir(parents=True, exist_ok=True)
+        (program / name).write_text(text)
+    shutil.copytree(PROGRAM_ROOT / "launcher", program / "launcher", ignore=shutil.ignore_patterns("__pycache__"))
+    tree = Tree(tuple(files_below(program)))
+    monkeypatch.setattr("trainer.remote.starting.program_tree", lambda: tree)
+    remote = replace(server.remote, python="", wheels_dir=str(wheels))
+    for _ in range(2):
+        events: list[Event] = []
+        with Connection(remote) as connection:
+            prepared = prepare(connection, events.append, lambda: None)
+            settings = [f"{name}={value}" for name, value in prepared.environment.items()]
+            command = ["env", *settings, *prepared.python, "train"]
+            _, printed = connection.call("command", arguments=command, cwd=prepared.folder, seconds=60)
+        package, prefix = printed.decode().split()
+        assert package.startswith(f"{prefix}/lib")
+        assert Path(prefix).resolve() == Path(remote.folder) / "environment"
+        assert any(isinstance(event, PhaseChanged) and "packages" in event.detail for event in events)
+    (wheels / "smallest-1.0-py3-none-any.whl").unlink()
+    with Connection(remote) as connection, pytest.raises(DarkroomError, match="There are no wheels"):
+        prepare(connection, events.append, lambda: None)
+
+
+def write_wheel(folder: Path, name: str, version: str) -> None:
+    info = f"{name}-{version}.dist-info"
+    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
+        wheel.writestr(f"{name}.py", "")
+        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", f"{name}.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
 
 
 def test_what_the_machine_refuses_leaves_no_folder(server: Server, config: Config) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 from modules.settings.field import Section, Setting
 from modules.system.errors import DarkroomError
 from modules.system.file_errors import describe_file_error
-from modules.system.paths import from_root
+from modules.system.paths import from_root, wheels_dir
 from modules.system.secrets_file import load_secrets
 from trainer import commands
 from trainer.cli.console import Console, JsonLines, Listener
@@ -69,6 +70,15 @@ class AddSettings(MachineSettings):
     ] = ""
     devices: Annotated[int, Setting("Devices", "How many devices a run uses there.")] = 1
     price: Annotated[float, Setting("Price", "What it costs in an hour, in any currency.")] = 0.0
+    wheels: Annotated[
+        str,
+        Setting(
+            "Wheels",
+            "For a machine without a package index: a folder here with the wheels of all packages, which are sent.",
+            path_kind="folder",
+        ),
+        Argument(metavar="FOLDER"),
+    ] = ""
     backups: Annotated[bool, Setting("Backups", "Fetch each backup of a run when it has been written.")] = False
     after: Annotated[
         str,
@@ -96,6 +106,16 @@ class CheckSettings(MachineSettings):
     new_key: Annotated[
         bool, Setting("New key", "Show the host key again, also if another one was accepted before.")
     ] = False
+
+
+class WheelsSettings(MachineSettings):
+    """The packages of a machine to download."""
+
+    folder: Annotated[
+        str,
+        Setting("Folder", "Where they are kept; without it, in Darkroom's cache.", path_kind="folder"),
+        Argument(metavar="FOLDER"),
+    ] = ""
 
 
 class FollowSettings(Section):
@@ -128,7 +148,7 @@ class StopSettings(Section):
 def _add(settings: AddSettings) -> int:
     remote = Remote(
         settings.name, settings.host, settings.port, settings.user, settings.key, settings.folder, settings.python,
-        settings.devices, settings.price, settings.backups, settings.after,
+        settings.devices, settings.price, settings.backups, settings.after, wheels_dir=settings.wheels,
     )  # fmt: skip
     RemotesFile().add(remote)
     sys.stdout.write(f"{remote.name} is added. Check it with: remote check {remote.name}\n")
@@ -174,6 +194,20 @@ def _check(settings: CheckSettings) -> int:
     for finding in found:
         sys.stdout.write(f"{'ok' if finding.is_good else '!':3} {finding.name:11} {finding.text}\n")
     return OK if all(finding.is_good for finding in found if finding.name != "Cards") else FAILED
+
+
+def _wheels(settings: WheelsSettings) -> int:
+    from trainer.remote.wheels import download_wheels
+
+    remote = RemotesFile().find(settings.name)
+    folder = from_root(settings.folder) if settings.folder else wheels_dir(remote.name)
+    with _connected(remote) as connection:
+        number = download_wheels(connection, folder)
+    RemotesFile().add(replace(remote, wheels_dir=str(folder)))
+    sys.stdout.write(f"{number} wheels are in {folder}; {remote.name} installs from them.\n")
+    if remote.python:
+        sys.stdout.write(f"They are not used while {remote.name} has a Python of its own ({remote.python}).\n")
+    return OK
 
 
 def _accepts(remote: Remote, accepted: str) -> bool:
@@ -286,12 +320,13 @@ def _read_commands(line: Line) -> None:
 
 
 REMOTE = verb_group(
-    "train on other machines over SSH: remote add, check, list, remove, import; attach, fetch, stop, resume;"
+    "train on other machines over SSH: remote add, check, wheels, list, remove, import; attach, fetch, stop, resume;"
     " offers, rent, start, end",
     {
         "add": settings_verb("add a machine, or change its record", AddSettings, _add),
         "import": settings_verb("add the machine of OneTrainer's cloud settings", ImportSettings, _import),
         "check": settings_verb("reach a machine, and list its disk, cards and Python", CheckSettings, _check),
+        "wheels": settings_verb("download the packages for a machine without a package index", WheelsSettings, _wheels),
         "list": settings_verb("list the machines", Section, _list),
         "remove": settings_verb("remove a machine from the list", MachineSettings, _remove),
         "attach": settings_verb("follow a run on another machine", FollowSettings, _attach),

@@ -14,6 +14,7 @@ import errno
 import hashlib
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -56,6 +57,8 @@ class Agent:
             "python": sys.executable,
             "version": list(sys.version_info[:2]),
             "system": sys.platform,
+            "machine": platform.machine(),
+            "glibc": platform.libc_ver()[1],
             "free_bytes": shutil.disk_usage(self.folder).free,
         }
         return facts, b""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection
+import os
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from uuid import uuid4
 
 from modules.config.codec import encode
@@ -59,10 +61,24 @@ def prepare(connection: Connection, emit: Callable[[Event], None], check: Callab
     emit(PhaseChanged("starting", f"installing packages on {remote.name}; the first time takes minutes"))
     place = f"{facts['folder']}/environment"
     _run(connection, ["sh", "-c", _MAKE_ENVIRONMENT, "sh", place, facts["python"]], folder)
-    prepared = Prepared(folder, (facts["python"], "-s", "-m", "launcher"), {"VIRTUAL_ENV": "", "CONDA_PREFIX": ""})
+    environment = {"VIRTUAL_ENV": "", "CONDA_PREFIX": "", **_offline(connection, emit, check)}
+    prepared = Prepared(folder, (facts["python"], "-s", "-m", "launcher"), environment)
     settings = [f"{name}={value}" for name, value in prepared.environment.items()]
     _run(connection, ["env", *settings, *prepared.python, "train", "--help"], folder)
     return prepared
+
+
+def _offline(connection: Connection, emit: Callable[[Event], None], check: Callable[[], None]) -> Mapping[str, str]:
+    """Send the wheels that the machine is to install from, if any, and return the environment variables for that."""
+    if not connection.remote.wheels_dir:
+        return {}
+    from trainer.remote.wheels import offline_environment, wheel_tree
+
+    folder = Path(connection.remote.wheels_dir).expanduser()
+    emit(PhaseChanged("sending", f"packages, to {connection.remote.name}"))
+    digests = folder if os.access(folder, os.W_OK) else None
+    [place] = send_trees(connection, [wheel_tree(folder)], cache_dir=digests, progress=emit, check=check)
+    return offline_environment(place)
 
 
 def _run(connection: Connection, arguments: list[str], folder: str) -> None:
@@ -72,7 +88,8 @@ def _run(connection: Connection, arguments: list[str], folder: str) -> None:
         lines = [line.strip() for line in printed.decode(errors="replace").splitlines() if line.strip()]
         raise DarkroomError(
             f"Darkroom could not be installed on {connection.remote.name}: {' '.join(lines[-_NUM_LINES:])}",
-            advice="Fix it there, or use a Python there that has all packages, with --python.",
+            advice="Fix it there. Without a package index there, send the packages (remote wheels NAME), or use a "
+            "Python there that has all of them (--python).",
         )
 
 

@@ -39,10 +39,12 @@ _FIELDS = (
     ("key_file", "Key file", "the SSH agent, and the usual keys", "A private key; one with a passphrase: in the agent"),
     ("folder", "Folder there", "~/darkroom", "Where everything is kept on the machine"),
     ("python", "Python there", "an environment that Darkroom makes", "A Python that has all packages"),
+    ("wheels_dir", "Wheels", "none: from its package index", "Without one: the folder here that “remote wheels” fills"),
     ("num_devices", "Devices", "1", "How many GPUs a run uses"),
     ("price_per_hour", "Price per hour", "", "Shown with each run: what it has cost, and what it will"),
     ("command_after", "Command after", "none", "Run there when the last run has finished, to end a rented machine"),
 )  # fmt: skip
+_BESIDE = ("port", "price_per_hour")  # in the row of the field before
 
 
 class MachinesWindow(Window):
@@ -73,19 +75,14 @@ class MachinesWindow(Window):
         self.buttons["rent"] = Button(top, context.theme, "Rent a machine…", self._rent)
         self.buttons["rent"].pack(side="left", padx=(GAP, 0))
         self._add_row(grid, 0, "Machine", top)
-        for row, (name, label, placeholder, tip) in enumerate(_FIELDS, start=1):
-            self._texts[name] = TextVar(master=self)
-            entry = Entry(grid, context.theme, self._texts[name], on="window", placeholder=placeholder)
-            self._labels[name] = self._add_row(grid, row, label, entry)
-            context.tips.attach(entry, lambda tip=tip: tip)  # type: ignore[misc]
-            self.entries[name] = entry
+        self._add_fields(grid)
         self.backups = FlagVar(master=self, value=False)
         switch = Switch(grid, context.theme, self.backups, on="window", text="Fetch each backup when it is written")
-        tk.Grid.grid_configure(switch, row=len(_FIELDS) + 1, column=1, sticky="w", pady=2)
+        tk.Grid.grid_configure(switch, row=self._num_rows + 1, column=1, sticky="w", pady=2)
         self.pod_after = TextVar(master=self)
-        self.after_choice = Choice(grid, context.theme, self.pod_after, {}, on="window")
+        self.after_choice = Choice(self.entries["command_after"].master, context.theme, self.pod_after, {}, on="window")
         self.rented = RentedRow(grid, context)
-        self.rented.grid(row=len(_FIELDS) + 2, column=0, columnspan=2, sticky="ew", pady=(px(GAP), 0))
+        self.rented.grid(row=self._num_rows + 2, column=0, columnspan=2, sticky="ew", pady=(px(GAP), 0))
         self.findings = WrappedText(self, context.theme, self.machines.problem, colour="label")
         self.findings.pack(fill="both", expand=True, padx=pad, pady=(px(12), 0))
         self._unsubscribe = (
@@ -114,11 +111,10 @@ class MachinesWindow(Window):
         """Show what a rented machine has besides: what is done with it at its provider, and after its last run."""
         is_rented = remote is not None and bool(remote.pod)
         self.rented.show(remote if is_rented else None)
-        row = 1 + [name for name, *_ in _FIELDS].index("command_after")
         self._labels["command_after"].set_text("After the last run" if is_rented else "Command after")
         shown, hidden = (self.after_choice, self.entries["command_after"])[:: 1 if is_rented else -1]
-        tk.Grid.grid_remove(hidden)
-        tk.Grid.grid_configure(shown, row=row, column=1, sticky="ew", pady=2)
+        hidden.pack_forget()
+        shown.pack(side="left", fill="x", expand=True)
         if remote is not None and is_rented:
             from trainer.remote.renting import AFTER_LABELS
 
@@ -248,7 +244,7 @@ class MachinesWindow(Window):
         key_file, python = texts["key_file"], texts["python"]
         typed = Remote(
             texts["name"], texts["host"], port, texts["user"], key_file, folder, python, num_devices, price,
-            self.backups.get(), texts["command_after"],
+            self.backups.get(), texts["command_after"], wheels_dir=texts["wheels_dir"],
         )  # fmt: skip
         former = self.machines.known.get(self.selected.get(), typed)
         after = self.pod_after.get() if former.pod else ""
@@ -265,6 +261,24 @@ class MachinesWindow(Window):
         from ui.features.remote.rent_window import RentWindow
 
         RentWindow(self._context)
+
+    def _add_fields(self, grid: Panel) -> None:
+        box, row = Panel(grid, self.theme), 0
+        for name, label, placeholder, tip in _FIELDS:
+            self._texts[name] = TextVar(master=self)
+            is_beside = name in _BESIDE
+            if is_beside:
+                Text(box, self.theme, label, colour="label").pack(side="left", padx=self.theme.px(14))
+            else:
+                box, row = Panel(grid, self.theme), row + 1
+                self._labels[name] = self._add_row(grid, row, label, box)
+            entry = Entry(
+                box, self.theme, self._texts[name], on="window", placeholder=placeholder, width=90 if is_beside else 120
+            )
+            entry.pack(side="left", fill="x", expand=not is_beside)
+            self._context.tips.attach(entry, lambda tip=tip: tip)  # type: ignore[misc]
+            self.entries[name] = entry
+        self._num_rows = row
 
     def _add_row(self, grid: Panel, row: int, label: str, control: tk.Widget) -> Text:
         text = Text(grid, self.theme, label, colour="label")
