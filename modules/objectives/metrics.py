@@ -18,7 +18,8 @@ class Metric:
     """A value that is reported at each step: its name, label and meaning, and in which direction a run goes well.
 
     `limits` are the range of possible values where there is one. `is_of_method`: a method reports it, and it shows how
-    the run goes better than the loss does.
+    the run goes better than the loss does. `is_distance`: it shows how far the model has moved from the one before
+    training, or how fast it moves.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Metric:
     better: Better
     limits: tuple[float, float] | None = None
     is_of_method: bool = True
+    is_distance: bool = False
 
 
 METRICS: Mapping[str, Metric] = {
@@ -85,16 +87,26 @@ METRICS: Mapping[str, Metric] = {
             "steady",
         ),
         Metric(
+            "saturation",
+            "Saturation",
+            "How colourful the measured images are, 0 to 1. If it rises by half, the model may exploit the reward.",
+            "steady",
+            (0.0, 1.0),
+            is_of_method=False,
+        ),
+        Metric(
             "kl",
             "KL to the reference",
             "How far the model has moved away from the reference model, per denoising step.",
             "low",
+            is_distance=True,
         ),
         Metric(
             "approx_kl",
             "KL of the update",
             "How far the model has moved since its images were sampled: half the mean squared log-ratio.",
             "low",
+            is_distance=True,
         ),
         Metric(
             "clip_fraction",
@@ -135,7 +147,11 @@ METRICS: Mapping[str, Metric] = {
             "steady",
         ),
         Metric(
-            "chosen_error", "Error of chosen", "The change of the error on chosen images against the reference.", "low"
+            "chosen_error",
+            "Error of chosen",
+            "The change of the error on chosen images against the reference.",
+            "low",
+            is_distance=True,
         ),
         Metric(
             "rejected_error",

@@ -45,6 +45,17 @@ class RewardVerdict:
     sentence: str
     since_step: int | None = None
 
+    @property
+    def title(self) -> str:
+        """The finding as a title."""
+        return self.sentence.partition(":")[0]
+
+    @property
+    def reason(self) -> str:
+        """The sentence after the title."""
+        reason = self.sentence.partition(":")[2].strip()
+        return reason[:1].upper() + reason[1:]
+
 
 def read_rewards(measurements: Sequence[Measurement], kl: float | None = None) -> RewardVerdict:
     """Return the verdict on the measurements of a run, in the order of their steps; all values are finite.

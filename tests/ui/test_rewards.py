@@ -20,12 +20,13 @@ from tests.ui.conftest import Window
 from tests.ui.driving import pick, walk
 from tests.ui.fake_engine import started, step
 from trainer.events import PhaseChanged, RewardMeasured, RunFinished
+from trainer.reward_reading import reading_of
 from trainer.rollout_events import RolloutSampled, SampledImage
 from trainer.wording import reward_line
 from ui.features.rewards.page import needs_of
 from ui.features.rewards.which_method import WhichMethod, offers, source_of, with_method
-from ui.features.run.facts import verdict_line
 from ui.features.run.model import _is_of_files
+from ui.features.run.reward_panel import health_curves
 from ui.forms.chooser import Chooser
 from ui.forms.model import Source
 from ui.loop.metric_curves import with_metrics
@@ -232,45 +233,68 @@ MEASURED = [
 ]
 
 
-def test_the_run_page_states_whether_a_run_learns_or_games() -> None:
+def games(**changes: Any) -> RunState:
     held_out = (0.30, 0.32, 0.29, 0.26, 0.22)
     rewards = tuple(
         RewardMeasured(20 * n, 8, 0.5 + 0.1 * n, score, "contrast", diversity=0.2, saturation=0.1)
         for n, score in enumerate(held_out)
     )
-    state = RunState(rewards=rewards, metrics=with_metrics({}, 80, {"kl": 0.25}))
-    assert verdict_line(state).startswith("Gaming the reward: it rose, 0.5 to 0.9, but the held-out reward fell since ")
-    assert "The KL to the reference is 0.25." in verdict_line(state)
+    return RunState(rewards=rewards, metrics=with_metrics({}, 80, {"kl": 0.25}), **changes)
+
+
+def test_the_measured_rewards_have_a_verdict() -> None:
+    rewards = games().rewards
+    reading = reading_of(rewards, 0.25)
+    assert reading is not None
+    assert (reading.finding, reading.title) == ("gaming", "Gaming the reward")
+    assert reading.reason.startswith("It rose, 0.5 to 0.9, but the held-out reward fell since ")
+    assert "The KL to the reference is 0.25." in reading.reason
     assert reward_rows(rewards[0])[-2:] == [("diversity", "0.2000"), ("saturation", "0.1000")]
-    only_held_out = tuple(RewardMeasured(n, 8, None, 0.3, "contrast") for n in range(5))
-    assert verdict_line(RunState(rewards=only_held_out)) == ""
+    assert reading_of([RewardMeasured(n, 8, None, 0.3, "contrast") for n in range(5)]) is None
 
 
-def test_the_reward_chart(ready: Window, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_curves_that_tell_learning_from_gaming() -> None:
+    state = games()
+    assert list(health_curves(state)) == ["kl", "diversity", "saturation"]
+    assert health_curves(state)["diversity"].points[-1] == (80, 0.2)
+    sampled = with_metrics({}, 3, {"approx_kl": 0.1, "diversity": 0.4})
+    state = RunState(rewards=(RewardMeasured(0, 8, 0.5),), metrics=sampled)
+    assert {name: curve.points for name, curve in health_curves(state).items()} == {
+        "approx_kl": ((3, 0.1),),
+        "diversity": ((3, 0.4),),
+    }
+    assert health_curves(RunState(rewards=(RewardMeasured(0, 8, 0.5),))) == {}
+
+
+def test_the_rewards_have_one_place(ready: Window) -> None:
     ready.asked.answers.update(choose="approve", confirm_start=True)
     ready.app.shell.bottom_bar.start.invoke()
     ready.wait_until(lambda: ready.engine.requests, "a run")
     run, page = ready.engine.run, ready.open_page("run")
     assert run is not None
     view: Any = page
-    assert not view.reward_card.winfo_ismapped()
+    panel = view.rewards
+    assert not view.curves_card.is_offered("Rewards")
     run.emit(started(method="alignprop"), PhaseChanged("training"), step(1), *MEASURED)
-    ready.wait_until(lambda: view.reward_chart.find_withtag("held_out"), "the curves")
+    ready.wait_until(lambda: panel.chart.find_withtag("held_out"), "the curves")
     ready.settle()
-    assert view.reward_card.winfo_ismapped()
-    assert len(view.reward_chart.find_withtag("followed")) == 1
+    assert view.curves_card.shown == "Rewards"
+    assert len(panel.chart.find_withtag("followed")) == 1
+    assert panel.title.cget("text") == "Too early to say"
+    assert panel.reason.cget("text") == "3 of 4 measurements of the reward."
+    assert "does not measure its distance" in panel.note.cget("text")
     assert "Reward 0.7000, held-out reward 0.2800 (Contrast) at step 40; best at step 20" in view.facts.cget("text")
-    view.reward_chart.event_generate("<Motion>", x=view.reward_chart.winfo_width() // 2, y=40)
+    chart = panel.chart
+    chart.event_generate("<Motion>", x=chart.winfo_width() // 2, y=40)
     ready.settle()
-    chart = view.reward_chart
     shown = [chart.itemcget(i, "text") for i in chart.find_withtag("pointer") if chart.type(i) == "text"]
     assert "Reward 0.6000, held-out reward 0.3200 (Contrast) at step 20, best so far" in shown
     assert {"Brightness", "Contrast", "0.6000", "0.3200"} <= set(shown)
-    monkeypatch.setattr("ui.features.run.page._REWARD_ROOM_PX", 10_000)  # a low window
-    view._fit_left()
+    run.emit(*games().rewards[3:])
+    ready.wait_until(lambda: panel.title.cget("text") != "Too early to say", "a verdict")
     ready.settle()
-    assert not view.reward_card.winfo_ismapped()
-    assert [line.label for line in view.chart.lines][-2:] == ["training reward", "held-out reward"]
+    assert list(panel.cells) == ["diversity", "saturation"]
+    assert all(cell.winfo_ismapped() for cell in panel.cells.values())
     run.end(RunFinished("finished", 40, "Done."))
     ready.wait_until(lambda: ready.app.context.session.stage == "idle", "the end")
 

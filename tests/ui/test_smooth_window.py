@@ -38,7 +38,7 @@ def test_a_start_opens_the_run_page_in_parts(slow: Window) -> None:
     assert all(hasattr(page, name) for name in parts)
     slow.settle()
     assert page.frame.winfo_ismapped()
-    assert not page.reward_card.winfo_ismapped()
+    assert not page.curves_card.is_offered("Rewards")
 
 
 def test_a_page_that_is_opened_is_complete_once_the_pump_is_idle(slow: Window) -> None:

@@ -26,7 +26,7 @@ from modules.system.paths import PROGRAM_ROOT, secrets_file
 from tests.builders.web_page import COMMAND, ORIGIN, finished_step, log, make_run, page, started, training
 from trainer.__main__ import main
 from trainer.commands import BackupNow, Command, Pause, Resume, SampleNow, SaveNow, Stop, ValidateNow
-from trainer.events import RunFinished
+from trainer.events import RewardMeasured, RunFinished
 from trainer.launch import RunRequest
 from trainer.run_folder.backup import write_backup
 from trainer.run_folder.choices import Answer, answer_of, ask, choices_dir, keep_pair
@@ -329,6 +329,20 @@ def test_the_stream_of_a_run(run_dir: Path) -> None:
     last = messages(feed.next())
     assert not last["state"]["running"]
     assert last["news"][0]["status"] == "finished"
+
+
+def test_the_page_states_whether_a_run_learns(run_dir: Path) -> None:
+    feed = Feed(dict, run_dir)
+    assert "verdict" not in messages(feed.next())
+    log(run_dir, *(RewardMeasured(n, 8, 0.1 * n, 0.5, "contrast") for n in range(1, 4)), finished_step(3))
+    assert messages(feed.next())["verdict"]["title"] == "Too early to say"
+    log(run_dir, started(run_dir, first_step=2), finished_step(4))
+    log(run_dir, *(RewardMeasured(n, 8, 0.1 * n, 0.5, "contrast", saturation=0.2) for n in (3, 5, 7, 9, 11)))
+    verdict = messages(feed.next())["verdict"]
+    assert (verdict["finding"], verdict["title"]) == ("learning", "Learning")
+    assert verdict["reason"].startswith("The reward rose, 0.1 to 1.1, and the held-out reward did not fall")
+    assert verdict["figures"].endswith("at step 11, saturation 0.2.")
+    assert messages(Feed(dict, run_dir).next())["verdict"] == verdict
 
 
 def test_a_browser_that_was_away_gets_what_follows(run_dir: Path) -> None:

@@ -22,12 +22,14 @@ from trainer.events import (
     ValidationFinished,
 )
 from trainer.log_lines import line_of
+from trainer.reward_reading import reading_of
 from trainer.web.runs import image_id
-from trainer.wording import PHASE_LABELS
+from trainer.wording import PHASE_LABELS, reward_line
 
 Shown = dict[str, Any]
 
 _OF_STEP = '{"event": "StepFinished"'
+_OF_MEASUREMENT, _OF_START = '{"event": "RewardMeasured"', '{"event": "RunStarted"'
 _MAX_STEPS, _MAX_LOG_LINES = 600, 300  # of what happened before the page was opened
 
 
@@ -55,6 +57,34 @@ def shown_line(line: str, run_dir: Path) -> Shown | None:
     if (log := line_of(event, at_seconds)) is not None:
         shown["log"] = {"at": log.at_seconds, "text": log.text, "tone": log.tone}
     return shown if shown["kind"] or "log" in shown else None
+
+
+def has_measurement(lines: Sequence[str]) -> bool:
+    """Return whether a reward was measured in some lines of a log."""
+    return any(line.startswith(_OF_MEASUREMENT) for line in lines)
+
+
+def shown_verdict(lines: Sequence[str]) -> Shown:
+    """Return what the measured rewards of a whole log show; empty if no training reward was measured.
+
+    What an attempt measured after the step that the next one resumes from is lost.
+    """
+    measured: list[RewardMeasured] = []
+    for line in lines:
+        event = from_line(line) if line.startswith((_OF_MEASUREMENT, _OF_START)) else None
+        if isinstance(event, RewardMeasured):
+            measured.append(event)
+        elif isinstance(event, RunStarted):
+            measured = [m for m in measured if m.step <= event.first_step]
+    newest = next((from_line(line) for line in reversed(lines) if line.startswith(_OF_STEP)), None)
+    kl = _finite(newest.metrics.get("kl")) if isinstance(newest, StepFinished) else None
+    reading = reading_of(measured, kl)
+    if reading is None:
+        return {}
+    values = {"diversity": measured[-1].diversity, "saturation": measured[-1].saturation}
+    known = [f"{name} {value:.3g}" for name, value in values.items() if value is not None]
+    figures = ", ".join([reward_line(measured[-1]), *known])
+    return {"finding": reading.finding, "title": reading.title, "reason": reading.reason, "figures": f"{figures}."}
 
 
 def _shown(event: Event, run_dir: Path) -> Shown:

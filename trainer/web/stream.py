@@ -20,7 +20,7 @@ from trainer.run_folder.elsewhere import elsewhere_of
 from trainer.run_folder.event_log import EVENTS_FILE
 from trainer.run_folder.run_lock import holder_of
 from trainer.web.downloads import downloads_of
-from trainer.web.shown import Shown, shown_history, shown_line
+from trainer.web.shown import Shown, has_measurement, shown_history, shown_line, shown_verdict
 
 _OVERVIEW_EVERY = 4  # looks
 
@@ -53,6 +53,9 @@ class Feed:
             messages.append(self._if_new("history", shown_history(lines, run_dir), self._num_bytes))
         elif shown := [one for line in lines if (one := shown_line(line, run_dir)) is not None]:
             messages.append(_message("news", shown, self._num_bytes))
+        if has_measurement(lines):
+            whole = lines if is_first else inbox.new_lines(run_dir / EVENTS_FILE, 0)[0]
+            messages.append(self._if_new("verdict", shown_verdict(whole)))
         return [*messages, self._if_new("state", state)]
 
     def _if_new(self, kind: str, content: Any, place: int | None = None) -> str:

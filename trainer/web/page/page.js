@@ -21,7 +21,7 @@ const QUESTIONS = {
 let overview = { runs: [], queue: { items: [] } }, stream, runId = "", run = emptyRun();
 
 function emptyRun() {
-  return { points: [], rewards: [], validations: [], measured: [], samples: new Map(), log: [], phase: {}, step: null, total: 0, first: 0, end: null, state: { choices: [], files: [] } };
+  return { points: [], rewards: [], validations: [], measured: [], samples: new Map(), log: [], phase: {}, step: null, total: 0, first: 0, end: null, verdict: {}, state: { choices: [], files: [] } };
 }
 
 function readoutIn(section) {
@@ -209,6 +209,10 @@ function drawRun() {
   curves.loss.show(run.points, run.validations);
   $(".rewards", page).hidden = run.rewards.length + run.measured.length < 2;
   curves.reward.show(run.rewards, run.measured);
+  const verdict = $(".verdict", page), { finding, title, reason, figures } = run.verdict;
+  verdict.hidden = !title;
+  verdict.className = `verdict ${finding}`;
+  for (const [name, text] of Object.entries({ strong: title, ".reason": reason, ".figures": figures })) $(name, verdict).textContent = text ?? "";
   document.title = `${open ? `(${open}) Choose · ` : isRunning ? `${Math.floor(share * 100)} % · ` : ""}${shown.name} · Darkroom`;
 }
 
@@ -322,6 +326,7 @@ function listen() {
   on("overview", (content) => { overview = content; drawList(); if (runId) drawRun(); });
   on("history", (events) => { const { state } = run; run = { ...emptyRun(), state }; events.forEach(apply); drawAll(); });
   on("news", (events) => { events.forEach(apply); drawRun(); if (events.some((e) => e.kind === "sample" || e.kind === "started")) drawSamples(); if (events.some((e) => e.log)) drawLog(); });
+  on("verdict", (verdict) => { run.verdict = verdict; drawRun(); });
   on("state", (state) => { run.state = state; board.update(runId, state.choices); drawFiles(); drawRun(); });
   stream.onerror = lost;
 }

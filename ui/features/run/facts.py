@@ -48,13 +48,11 @@ def run_lines(state: RunState, *, is_active: bool) -> list[str]:
 
 
 def verdict_line(state: RunState) -> str:
-    """Return what the measured rewards of a run show, or else its losses; empty if neither shows anything: the loss of
-    some methods does not compare predictions to targets.
+    """Return what the losses of a run show; empty if they show nothing: the loss of some methods does not compare
+    predictions to targets.
     """
     from modules.objectives.loss_verdict import read_losses  # NumPy, which the window does not need to open
 
-    if any(measured.followed is not None for measured in state.rewards):
-        return _reward_verdict(state)
     method = METHODS.get(state.started.method) if state.started is not None else None
     losses = state.series.get("loss")
     if method is None or losses is None or method.rollout is not None:
@@ -62,18 +60,6 @@ def verdict_line(state: RunState) -> str:
     if not method.has_denoising_loss(method.settings()):
         return ""
     return read_losses(losses.finite_points(), [(v.step, v.loss) for v in state.validations]).sentence
-
-
-def _reward_verdict(state: RunState) -> str:
-    from modules.objectives.reward_verdict import Measurement, read_rewards
-
-    measured = [
-        Measurement(m.step, m.followed, m.held_out, m.diversity, m.saturation)
-        for m in state.rewards
-        if m.followed is not None
-    ]
-    kl = state.metrics.get("kl")
-    return read_rewards(measured, kl.points[-1][1] if kl is not None and kl.points else None).sentence
 
 
 def _step_lines(state: RunState, labels: Mapping[str, str]) -> list[str]:

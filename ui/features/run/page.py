@@ -17,6 +17,7 @@ from ui.features.run.end_card import EndCard
 from ui.features.run.facts import describe_image, machine_line, rollout_line, run_lines
 from ui.features.run.model import Starter
 from ui.features.run.notices import RunNotices
+from ui.features.run.reward_panel import RewardPanel
 from ui.features.run.samples import RunSamples
 from ui.forms.context import Context
 from ui.forms.page import PageFrame, page_task
@@ -32,19 +33,15 @@ from ui.widgets.image_viewer import ImageViewer
 from ui.widgets.key_figures import KeyFigures
 from ui.widgets.log import LogPanel
 from ui.widgets.panel import Panel, Text
-from ui.widgets.plot import Plot
-from ui.widgets.run_figures import reward_figure
 from ui.widgets.scroll import ScrollFrame
 from ui.widgets.tabs import TabbedCard
 from ui.widgets.theme import PAD, is_low
 
 _CHART_SECONDS = 0.25
-_LOSS, _METRICS, _LOG, _SAMPLES, _ROLLOUT = "Curves", "Metrics", "Log", "Samples", "Rollout"
+_LOSS, _METRICS, _REWARDS, _LOG, _SAMPLES, _ROLLOUT = "Curves", "Metrics", "Rewards", "Log", "Samples", "Rollout"
 _ROLLOUT_PX = 84
 _FACTS_SHARE, _MIN_FACTS_PX = 0.36, 54
 _PLAN_SHARE = 0.62  # before a run, when there are no samples
-_REWARD_HEIGHT = 150  # of its card; lower, its scales are unreadable
-_REWARD_ROOM_PX = 460  # of the column, so that curves and log stay readable next to the card
 _LOG_ROOM_PX = 400  # of the column; lower, the log is a tab next to the curves
 _RINGS: Mapping[Mark, str] = {"": "", "best": "good", "worst": "error"}
 
@@ -83,7 +80,7 @@ class RunPage:
         left, right = Panel(body, context.theme), Panel(body, context.theme)
         left.grid(row=0, column=0, sticky="nsew", padx=(0, px(PAD)))
         right.grid(row=0, column=1, sticky="nsew")
-        for column, weights in ((left, (3, 2, 2)), (right, (0, 1))):
+        for column, weights in ((left, (3, 2)), (right, (0, 1))):
             column.columnconfigure(0, weight=1)
             for row, weight in enumerate(weights):
                 column.rowconfigure(row, weight=weight)
@@ -153,14 +150,10 @@ class RunPage:
         self.metrics = MetricGrid(self.curves_card.add(_METRICS), context.theme, context.tips)
         self.metrics.pack(fill="both", expand=True, padx=(px(12), 0))
         yield
-        self.reward_card = Card(left, context.theme, "Reward")
-        tk.Grid.grid_configure(self.reward_card, row=1, column=0, sticky="nsew", pady=(0, px(PAD)))
-        tk.Grid.grid_configure(self.log_card, row=2, column=0, sticky="nsew")
-        self.reward_chart = Plot(self.reward_card.body, context.theme, size_px=(300, 110))
-        self.reward_chart.pack(fill="both", expand=True, padx=(px(4), 0))
-        self._has_reward_curve = False
+        self.rewards = RewardPanel(self.curves_card.add(_REWARDS), context.theme, context.tips)
+        self.rewards.pack(fill="both", expand=True, padx=(px(4), 0))
+        tk.Grid.grid_configure(self.log_card, row=1, column=0, sticky="nsew")
         left.bind("<Configure>", lambda _e: context.pump.redraw_soon((self, "left"), self._fit_left), add="+")
-        self._show_rewards(RunState())
         yield
         self._log_tab = self.curves_card.add(_LOG)
         self.log = LogPanel(  # in its card, or in a tab of the curves' card
@@ -173,7 +166,7 @@ class RunPage:
         yield
 
     def _fit_left(self) -> None:
-        """Give the curves the place of the log in a low window, and show the rewards if there is room."""
+        """Give the curves the place of the log in a low window."""
         left, px = self.log_card.master, self._context.theme.px
         if not self._is_built:
             return
@@ -181,37 +174,18 @@ class RunPage:
             has_card = left.winfo_height() >= px(_LOG_ROOM_PX)
             self._place_log(self.log_card.body if has_card else self._log_tab)
             self.curves_card.offer(_LOG, is_offered=not has_card, is_shown=False)
-            left.rowconfigure(2, weight=2 if has_card else 0)
+            left.rowconfigure(1, weight=2 if has_card else 0)
             tk.Grid.grid_configure(self.curves_card, pady=(0, px(PAD) if has_card else 0))
             if has_card:
                 self.log_card.grid()
             else:
                 self.log_card.grid_remove()
-        self._show_rewards(self._drawn_state)
 
     def _place_log(self, place: tk.Misc) -> None:
         if place is not self._log_place:
             self._log_place = place
             self.log.pack(in_=place, fill="both", expand=True, padx=(self._context.theme.px(12), 0))
             self.log.lift()
-
-    def _show_rewards(self, state: RunState) -> None:
-        """Show the reward curve; hide its card if no reward is measured.
-
-        In a low window it has no card, but a place among the curves.
-        """
-        self.reward_chart.show(reward_figure(state.rewards))
-        has_room = self.reward_card.master.winfo_height() >= self._context.theme.px(_REWARD_ROOM_PX)
-        if state.rewards and not has_room and not self._has_reward_curve:
-            self._has_reward_curve = True
-            self.curves.toggle_on("reward")
-        is_shown = bool(state.rewards) and has_room
-        if is_shown:
-            self.reward_card.grid()
-        else:
-            self.reward_card.grid_remove()
-        weight, least_px = (2, self._context.theme.px(_REWARD_HEIGHT)) if is_shown else (0, 0)
-        self.reward_card.master.rowconfigure(1, weight=weight, minsize=least_px)
 
     def _fill_right(self, right: Panel) -> Iterator[None]:
         context, px = self._context, self._context.theme.px
@@ -281,9 +255,11 @@ class RunPage:
             self.curves.show(state)
         if state.metrics is not before.metrics:
             self.metrics.show(state.metrics)
-            self.curves_card.offer(_METRICS, is_offered=bool(state.metrics), is_shown=has_method_metrics(state.metrics))
-        if state.rewards is not before.rewards:
-            self._show_rewards(state)
+            is_shown = has_method_metrics(state.metrics) and not state.rewards
+            self.curves_card.offer(_METRICS, is_offered=bool(state.metrics), is_shown=is_shown)
+        if state.rewards is not before.rewards or (state.rewards and state.metrics is not before.metrics):
+            self.rewards.show(state)
+            self.curves_card.offer(_REWARDS, is_offered=bool(state.rewards))
         if state.rollout is not before.rollout:
             self._show_rollout(state.rollout)
         self.samples.follow(state)
