@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from modules.rewards.registry import REWARDS
 
 if TYPE_CHECKING:  # the window needs these classes when a run has begun
+    from modules.objectives.reward_verdict import RewardVerdict
     from trainer.events import RewardMeasured, ValidationFinished
 
 PHASE_LABELS: Mapping[str, str] = {
@@ -53,6 +54,20 @@ def reward_line(event: RewardMeasured) -> str:
     best = "" if event.best_step is None else f"; best at step {event.best_step:,}"
     end = ", best so far" if event.is_best else best
     return f"Reward {format_loss(event.followed)}{held_out} at step {event.step:,}{end}"
+
+
+def reading_of(rewards: Sequence[RewardMeasured], kl: float | None = None) -> RewardVerdict | None:
+    """Return the verdict on the measurements of a run, with its newest KL to the reference; None without a training
+    reward: a run that only measures does not train on any.
+    """
+    from modules.objectives.reward_verdict import Measurement, read_rewards  # NumPy, which a window opens without
+
+    measured = [
+        Measurement(m.step, m.followed, m.held_out, m.diversity, m.saturation)
+        for m in rewards
+        if m.followed is not None
+    ]
+    return read_rewards(measured, kl) if measured else None
 
 
 def reward_label(name: str) -> str:

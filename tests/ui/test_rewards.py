@@ -20,9 +20,8 @@ from tests.ui.conftest import Window
 from tests.ui.driving import pick, walk
 from tests.ui.fake_engine import started, step
 from trainer.events import PhaseChanged, RewardMeasured, RunFinished
-from trainer.reward_reading import reading_of
 from trainer.rollout_events import RolloutSampled, SampledImage
-from trainer.wording import reward_line
+from trainer.wording import reading_of, reward_line
 from ui.features.rewards.page import needs_of
 from ui.features.rewards.which_method import WhichMethod, offers, source_of, with_method
 from ui.features.run.model import _is_of_files
@@ -253,7 +252,7 @@ def test_the_measured_rewards_have_a_verdict() -> None:
     assert reading_of([RewardMeasured(n, 8, None, 0.3, "contrast") for n in range(5)]) is None
 
 
-def test_the_curves_that_tell_learning_from_gaming() -> None:
+def test_the_curves_besides_the_rewards() -> None:
     state = games()
     assert list(health_curves(state)) == ["kl", "diversity", "saturation"]
     assert health_curves(state)["diversity"].points[-1] == (80, 0.2)

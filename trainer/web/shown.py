@@ -22,9 +22,8 @@ from trainer.events import (
     ValidationFinished,
 )
 from trainer.log_lines import line_of
-from trainer.reward_reading import reading_of
 from trainer.web.runs import image_id
-from trainer.wording import PHASE_LABELS, reward_line
+from trainer.wording import PHASE_LABELS, reading_of, reward_line
 
 Shown = dict[str, Any]
 

@@ -6,7 +6,7 @@ import tkinter as tk
 from collections.abc import Mapping
 
 from modules.objectives.metrics import METRICS
-from trainer.reward_reading import reading_of
+from trainer.wording import reading_of
 from ui.features.run.curves import MetricPlot
 from ui.loop.metric_curves import MetricCurve
 from ui.loop.run_state import RunState
@@ -46,7 +46,7 @@ class RewardPanel(Panel):
             tips.attach(widget, lambda: _HELP)
 
     def show(self, state: RunState) -> None:
-        """State what the measured rewards show, and draw them with what else tells learning from gaming."""
+        """State what the measured rewards show, and draw them with the distance, the diversity and the saturation."""
         curves = health_curves(state)
         distance = distance_of(state)
         newest = distance[1].points[-1][1] if distance is not None and distance[0] == "kl" else None
