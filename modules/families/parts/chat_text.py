@@ -6,7 +6,8 @@ leave it out, FLUX.2's denoiser attends to it. Shapes: L tokens, D width of the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,7 +47,8 @@ class ChatReader:
 
     A prompt in its template is read up to `max_tokens`, and its first `dropped` tokens, those of the template, are left
     out of the states. `layers` are the hidden states of each token, one after the other: 0 is the embedding, n the
-    output of layer n, and -1 the last one after the norm. Without `padding` no token is padding. `keeps_end`: of a
+    output of layer n, and -1 the last one after the norm, or with `is_before_norm` before it. If they alternate, the
+    first values of all layers are followed by the second ones. Without `padding` no token is padding. `keeps_end`: of a
     prompt that is too long the end is not read, but that of the template is.
     """
 
@@ -58,13 +60,16 @@ class ChatReader:
     dropped: int = 0
     padding: Padding | None = None
     keeps_end: bool = False
+    is_before_norm: bool = False
+    alternates: bool = False
 
     def encode(self, forward: Callable[..., Any], prompts: Sequence[str]) -> list[torch.Tensor]:
         """Return the states (L, K D) of each prompt, read alone, so that they depend on no other prompt of the batch.
 
         `forward` is the forward pass of the encoder.
         """
-        return [self._encode(forward, prompt) for prompt in prompts]
+        with self._without_norm():
+            return [self._encode(forward, prompt) for prompt in prompts]
 
     def ids(self, prompt: str) -> list[int]:
         """Return the ids of a prompt in its template, without padding."""
@@ -77,7 +82,22 @@ class ChatReader:
     def identity(self) -> str:
         """Return everything but the encoder's weights that affects how a prompt is encoded."""
         read = f"{self.tokenizer.tokenizer.to_str()}|{self.ids('')}"
-        return read if self.padding is None else f"{read}|{self.max_tokens} {self.padding}"
+        read = read if self.padding is None else f"{read}|{self.max_tokens} {self.padding}"
+        return f"{read}|before the norm" if self.is_before_norm else read
+
+    @contextmanager
+    def _without_norm(self) -> Iterator[None]:
+        """Let the norm behind the last layer return what it gets, if its states are not wanted: since version 5,
+        transformers has the last states after it.
+        """
+        if not self.is_before_norm:
+            yield
+            return
+        handle = self.encoder.norm.register_forward_hook(lambda module, given, states: given[0])
+        try:
+            yield
+        finally:
+            handle.remove()
 
     def _encode(self, forward: Callable[..., Any], prompt: str) -> torch.Tensor:
         ids, device = self.ids(prompt), next(self.encoder.parameters()).device
@@ -89,6 +109,9 @@ class ChatReader:
         ids_1L = tensor_on([ids], device, torch.long)
         output = forward(input_ids=ids_1L, **masked, output_hidden_states=True, use_cache=False)
         states = [output.hidden_states[layer][0, self.dropped :] for layer in self.layers]
+        if self.alternates:
+            alternating: torch.Tensor = torch.stack(states, dim=-1).flatten(-2)
+            return alternating
         return torch.cat(states, dim=-1) if len(states) > 1 else states[0]
 
     def _padded(self, values: list[int], value: int) -> list[int]:

@@ -7,7 +7,7 @@ off, the rest of the template is kept (`QwenImage21Pipeline`, 0.42).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,31 +32,21 @@ EMPTY = " "
 
 
 @dataclass(frozen=True, eq=False)
-class UnnormedReader(ChatReader):
-    """Reads the states before the norm behind the last layer: since version 5, transformers has them after it."""
-
-    def encode(self, forward: Callable[..., Any], prompts: Sequence[str]) -> list[torch.Tensor]:
-        """Return the states (L, D) of each prompt, for which the norm returns what it gets."""
-        handle = self.encoder.norm.register_forward_hook(lambda module, given, states: given[0])
-        try:
-            return super().encode(forward, prompts)
-        finally:
-            handle.remove()
+class SpaceReader(ChatReader):
+    """Reads an empty prompt as a space."""
 
     def ids(self, prompt: str) -> list[int]:
-        """Return the ids of a prompt in its template; an empty one is read as a space."""
+        """Return the ids of a prompt in its template."""
         return super().ids(prompt or EMPTY)
 
-    def identity(self) -> str:
-        """Return everything but the encoder's weights that affects how a prompt is encoded."""
-        return f"{super().identity()}|before the norm"
 
-
-def prompt_reader(encoder: Any, tokenizer: ChatTokenizer) -> UnnormedReader:
+def prompt_reader(encoder: Any, tokenizer: ChatTokenizer) -> SpaceReader:
     """Return how prompts are read: without padding, which the transformer does not attend to."""
     most = tokenizer.count(TEMPLATE.before) + MAX_TOKENS + tokenizer.count(TEMPLATE.after)
     dropped = tokenizer.count(_SYSTEM)
-    return UnnormedReader(encoder, tokenizer, TEMPLATE, most, layers=(-1,), dropped=dropped, keeps_end=True)
+    return SpaceReader(
+        encoder, tokenizer, TEMPLATE, most, layers=(-1,), dropped=dropped, keeps_end=True, is_before_norm=True
+    )
 
 
 @dataclass(eq=False)
