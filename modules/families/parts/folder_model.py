@@ -28,7 +28,7 @@ from modules.formats.index_files import INDEX, MODULAR_INDEX
 from modules.formats.lazy_tensors import LazyTensor
 from modules.formats.metadata import fold_metadata
 from modules.formats.safetensors_io import TRAINED, OnWritten, write_safetensors
-from modules.formats.stored_tensors import read_lazy_safetensors
+from modules.formats.stored_tensors import read_stored
 from modules.system.atomic import atomic_folder
 from modules.system.errors import DarkroomError
 
@@ -145,7 +145,7 @@ def _part_tensors(folder: Path) -> dict[str, LazyTensor]:
         )
     tensors: dict[str, LazyTensor] = {}
     for file in files:
-        tensors |= read_lazy_safetensors(file)[0]
+        tensors |= read_stored(file)[0]
     return tensors
 
 

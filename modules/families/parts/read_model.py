@@ -24,7 +24,7 @@ from modules.families.parts.single_file.checkpoint import (
 )
 from modules.families.parts.single_file.denoiser_file import config_in_file, parts_inside
 from modules.families.parts.single_file.models import configs_of_model
-from modules.families.protocol import NONE_LATER, LayersReadLater, LoadRequest, read_with_part
+from modules.families.protocol import NONE_LATER, LayersReadLater, LoadRequest, never_packed, read_with_part
 from modules.families.registry import published
 from modules.families.separate_parts import advice_for, config_next_to, lack_of
 from modules.families.settings import FamilySettings
@@ -89,9 +89,21 @@ def _read_base(
     for part in (p for p in spec.parts if p.published_in and p.name in found.without - elsewhere.keys()):
         raise DarkroomError(lack_of(part, name), advice=advice_for(part))
     there = replace(spec, parts=tuple(p for p in spec.parts if p.name not in found.without))
-    files = read_folder(folder, name, there, dtypes, without_weights=unread, read_later=request.read_later)
+    scaled = {p: file for p in there.parts if p.name not in unread and (file := _scaled_file(folder, p))}
+    elsewhere_too = unread | {p.name for p in scaled}
+    files = read_folder(folder, name, there, dtypes, without_weights=elsewhere_too, read_later=request.read_later)
+    for part, file in scaled.items():
+        files = _with_part(files, spec, part, file, replace(request, stays_packed=never_packed))
     lacking = {name: elsewhere[name] for name in found.without if name in elsewhere}
     return _with_published_parts(request, files, found, spec, lacking)
+
+
+def _scaled_file(folder: Path, part: PartSpec) -> Path | None:
+    """Return the file of a part in a folder whose weights are float8 with scales, which diffusers does not read."""
+    files = [] if part.role == "vae" else sorted((folder / part.name).glob("*.safetensors"))
+    if not files or not read_checkpoint_header(files[0]).scales.names:
+        return None
+    return files[0] if len(files) == 1 else next((folder / part.name).glob("*.safetensors.index.json"), None)
 
 
 def _read_denoiser_alone(
