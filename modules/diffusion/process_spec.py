@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from statistics import NormalDist
 from typing import Any, Literal, Protocol
 
 from modules.system.errors import DarkroomError
@@ -77,6 +78,44 @@ class TokenShift:
 
 
 @dataclass(frozen=True, slots=True)
+class RootShift:
+    """A shift that grows with the side of an image: the square root of its tokens over `base_tokens` (Ideogram 4).
+
+    It moves the logarithm of the odds by half the logarithm of the tokens' ratio (`_resolution_aware_mu` of diffusers).
+    """
+
+    base_tokens: int
+
+    @property
+    def depends_on_size(self) -> bool:
+        """Return True."""
+        return True
+
+    def factor(self, num_tokens: int) -> float:
+        """Return s for an image of that many latent tokens."""
+        return math.sqrt(num_tokens / self.base_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class LogitNormalGrid:
+    """The noise levels of a sample at equal steps of a logit-normal distribution with a standard deviation.
+
+    Shifted, the logarithms of their odds are limited to `lowest` and `highest` (`_logit_normal_sigmas` of diffusers).
+    """
+
+    deviation: float
+    lowest: float
+    highest: float
+
+    def levels(self, num_steps: int, shift: float) -> list[float]:
+        """Return the levels from most noise to least, before they are shifted by s; the 0 behind them is left out."""
+        normal, moved = NormalDist(), math.log(shift)
+        drawn = [math.inf, *(normal.inv_cdf(1.0 - step / num_steps) for step in range(1, num_steps))]
+        limited = [min(max(moved + self.deviation * z, self.lowest), self.highest) for z in drawn]
+        return [1.0 / (1.0 + math.exp(moved - odds)) for odds in limited]
+
+
+@dataclass(frozen=True, slots=True)
 class StepsShift:
     """The shift `exp(mu)` of samples that depends on the number of steps, too (`compute_empirical_mu` of diffusers).
 
@@ -110,6 +149,7 @@ class FlowConvention:
       that an image of 1024 px has 4,096 tokens. Counted in pixels, latents that are patched already count only once.
     - `sample_grid`: the noise levels of a sample before the shift. "even" is `linspace(1, 1 / N, N)`, as most pipelines
       have it; "scheduler" is the default of diffusers' scheduler, which ends at its smallest sigma (SD 3, Sana).
+      Ideogram 4's has equal steps of a logit-normal distribution.
     """
 
     target_sign: Sign = 1
@@ -118,7 +158,7 @@ class FlowConvention:
     shift: Shift = field(default_factory=ConstantShift)
     sample_shift: StepsShift | None = None
     token_px: int = 16
-    sample_grid: Literal["even", "scheduler"] = "even"
+    sample_grid: Literal["even", "scheduler"] | LogitNormalGrid = "even"
 
     def shift_at(self, width_px: int, height_px: int) -> float:
         """Return the shift of an image of this size."""
@@ -136,10 +176,13 @@ class FlowConvention:
     def with_scheduler(self, scheduler: Mapping[str, Any]) -> FlowConvention:
         """Return the convention with the shift of a checkpoint's scheduler config.
 
-        Missing keys keep the published model's shift. Raises DarkroomError for a config that cannot be used.
+        Missing keys keep the published model's shift, and so does one by the side of images, which is the pipeline's
+        own. Raises DarkroomError for a config that cannot be used.
         """
         if scheduler.get("invert_sigmas"):
             raise DarkroomError("invert_sigmas in the model's scheduler config is not supported.")
+        if isinstance(self.shift, RootShift):
+            return self
         if not scheduler.get("use_dynamic_shifting"):
             given = scheduler.get("shift", scheduler.get("flow_shift"))  # the multistep schedulers' name
             return self if given is None else replace(self, shift=ConstantShift(float(given)), sample_shift=None)

@@ -13,7 +13,7 @@ from torch import nn
 
 from modules.data.buckets import Size
 from modules.diffusion.process import DDPMProcess, NoiseProcess
-from modules.diffusion.process_spec import FlowConvention
+from modules.diffusion.process_spec import FlowConvention, LogitNormalGrid
 from modules.families.protocol import ModelFamily
 from modules.families.spec import GuidedNorm
 from modules.sampling.registry import SAMPLERS, FlowScheduler, samplers_for
@@ -42,7 +42,6 @@ class FlowSteps:
         self._num_levels = int(self.scheduler.config.num_train_timesteps)
         # diffusers' own grid ends at its smallest sigma, which is shifted already if the shift is constant.
         self._smallest = 1.0 / self._num_levels if convention.shift.depends_on_size else None
-        self._is_even = convention.sample_grid == "even"
         self._has_grid = record.has_grid
         self._terminal = None if record.has_terminal else config.get("shift_terminal")
         self._draws = _names_generator(self.scheduler)
@@ -52,8 +51,8 @@ class FlowSteps:
         self.scheduler = self._made(num_steps)
         if num_steps == 1:  # the stretch to a terminal sigma would divide by 1 - the first sigma, which is 0
             self.scheduler.register_to_config(shift_terminal=None)
-        last = 1.0 / num_steps if self._is_even else self._smallest
-        options = {"sigmas": np.linspace(1.0, last, num_steps)} if self._has_grid and last is not None else {}
+        levels = self._levels(num_steps) if self._has_grid else None
+        options = {} if levels is None else {"sigmas": levels}
         self.scheduler.set_timesteps(num_steps, device=device, **options)
         # Else a scheduler looks the first timestep up, and begins at the second of two that are equal when rounded.
         self.scheduler.set_begin_index(0)
@@ -80,10 +79,20 @@ class FlowSteps:
         options = {"generator": generator} if self._draws else {}
         return self.scheduler.step(output_BCHW, timestep, latents_BCHW, **options)
 
+    def _levels(self, num_steps: int) -> np.ndarray[Any, Any] | None:
+        """Return the noise levels before the shift; None for those of the scheduler itself."""
+        grid = self._convention.sample_grid
+        if isinstance(grid, LogitNormalGrid):
+            return np.array(grid.levels(num_steps, self._shift(num_steps)))
+        last = 1.0 / num_steps if grid == "even" else self._smallest
+        return None if last is None else np.linspace(1.0, last, num_steps)
+
+    def _shift(self, num_steps: int) -> float:
+        return self._convention.sample_shift_at(self._size.width_px, self._size.height_px, num_steps)
+
     def _made(self, num_steps: int) -> Any:
         """Return the scheduler, at the shift of that many steps."""
-        shift = self._convention.sample_shift_at(self._size.width_px, self._size.height_px, num_steps)
-        options = {**self._record.options, self._record.shift_option: shift}
+        options = {**self._record.options, self._record.shift_option: self._shift(num_steps)}
         return getattr(diffusers, self._record.scheduler).from_config(dict(self._config), **options)
 
     def _stretch(self, terminal: float) -> None:
