@@ -40,6 +40,7 @@ from trainer.preflight.trained_layers import TrainedPart, idle_layer_names, of_a
 
 FreeBytes = Callable[[Path], int | None]
 _LONGER = 1.05  # times as long is worth mentioning
+_LARGE_CAPTION_BYTES = 40_000_000
 
 
 def start_problems(budget: Budget) -> Iterator[Problem]:
@@ -144,6 +145,24 @@ def disk_problems(
     need = disk_need(budget, versions, num_captions=num_captions)
     errors = list(_cannot_be_written(budget.config, need, free))
     yield from errors or _tight(budget.config, need, total_steps, free)
+    yield from _large_captions(budget, num_captions)
+
+
+def _large_captions(budget: Budget, num_captions: int) -> Iterator[Problem]:
+    """Yield a note on the cache if encoded captions are as large as images."""
+    text = budget.config.family.text
+    tokens = text.usual_tokens or text.chunk_tokens
+    _, all_bytes = _cache_bytes(budget, {}, num_captions)
+    each = all_bytes / (num_captions + 1)
+    if each >= _LARGE_CAPTION_BYTES:
+        yield Problem(
+            "data.text_cache",
+            f"Each token of a caption takes {each / tokens / 1e6:.1f} MB in the cache: with {tokens} tokens, about "
+            f"{in_gb(each)} for a caption and {in_gb(all_bytes)} for the {count(num_captions, 'caption')} of this run "
+            "and the empty one.",
+            "info",
+            "Shorter captions need less, and so does a cache in 16 bits (the cache dtype).",
+        )
 
 
 def cache_memory_problems(
