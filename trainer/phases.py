@@ -32,7 +32,7 @@ _TABLE: dict[str, frozenset[Role]] = {
     CACHE_CAPTIONS: frozenset({"text_encoder"}),
     SAMPLE_IMAGES: frozenset({"vae"}),
     SAMPLE_ENCODE: frozenset({"text_encoder"}),
-    SAMPLE_DENOISE: frozenset({"denoiser"}),
+    SAMPLE_DENOISE: frozenset({"denoiser", "guidance"}),
     SAMPLE_DECODE: frozenset({"vae"}),
 }
 
@@ -77,7 +77,8 @@ def needed_parts(phase: str, spec: FamilySpec, facts: PhaseFacts) -> frozenset[s
     """Return the parts that a phase needs.
 
     Training and validation need the denoiser, and each encoder whose outputs are not cached; a method that samples
-    images also decodes them while it trains. Trained parts stay on the training device with their optimizer state.
+    images also decodes them while it trains, and may be guided by a second denoiser. Trained parts stay on the training
+    device with their optimizer state.
     """
     roles = _TABLE.get(phase)
     if roles is None and facts.needs_only_trained:
@@ -85,6 +86,7 @@ def needed_parts(phase: str, spec: FamilySpec, facts: PhaseFacts) -> frozenset[s
     if roles is None:
         roles = frozenset[Role]({"denoiser"})
         decodes = phase == TRAIN and facts.samples_to_learn
+        roles |= frozenset[Role]({"guidance"}) if decodes else frozenset[Role]()
         encodes = not facts.has_latent_cache and (facts.reads_images or phase == VALIDATE)
         roles |= frozenset[Role]({"vae"}) if encodes or decodes else frozenset[Role]()
         is_cached = facts.has_text_cache and not facts.encodes_some_captions

@@ -266,6 +266,13 @@ def needs_autocast(config: Config) -> bool:
     return any(quantized.plain_dtype(name, config.part(name).dtype) != training.precision for name in passed)
 
 
+def guides_samples(config: Config) -> bool:
+    """Return whether a run needs a part that guides samples (the role "guidance"): for them, or to save it."""
+    if config.training.trains == "full" or method_of(config).samples_images or config.reward.models:
+        return True
+    return any(prompt.enabled and config.family.doubles_batch(prompt.guidance) for prompt in config.sampling.prompts)
+
+
 def supports_embeddings(config: Config) -> bool:
     """Return whether the text encoders of the family can get embeddings."""
     return bool(config.family.text.embedding_tensors)

@@ -14,7 +14,11 @@ from modules.families.settings import FamilySettings
 from modules.formats.adapter_forms import FileForm
 from modules.formats.adapter_targets import AdapterTargets
 
-Role = Literal["denoiser", "text_encoder", "vae"]
+Role = Literal["denoiser", "guidance", "text_encoder", "vae"]
+"""What a part is for. "guidance" is a second denoiser, which is never trained: it predicts without a prompt for guided
+samples."""
+DENOISERS: tuple[Role, ...] = ("denoiser", "guidance")
+"""The roles whose parts are in files like that of the denoiser."""
 Guidance = Literal["classifier_free", "embedded", "none"]
 GuidedNorm = int | Literal["rows"]
 

@@ -44,7 +44,8 @@ def guided_prediction(
 
     It takes noisy latents (B, C, H, W) and a timestep of shape (), and returns the model's output, float32. At a
     guidance of 1 or less there is none. `unconditional`, needed only where guidance doubles the batch, is the
-    conditioning of the empty prompt, once or B times. Both receive the size conditioning of uncropped images of `size`.
+    conditioning of the empty prompt, once or B times; a family with a part for guidance has one `without_prompt` that
+    this part predicts. Both receive the size conditioning of uncropped images of `size`.
     Raises ValueError if it is missing.
     """
     is_guided = family.spec.doubles_batch(guidance)
@@ -52,6 +53,8 @@ def guided_prediction(
         if unconditional is None:
             raise ValueError("Guidance needs the conditioning of the empty prompt.")
         repeated = unconditional.select([0] * len(conditioning)) if len(unconditional) == 1 else unconditional
+        if family.spec.names_of("guidance"):
+            repeated = cast(Any, family).without_prompt(repeated)
         conditioning = family.join([repeated, conditioning], unconditional.select([0]))
     sized = family.with_size_conditioning(conditioning, [SizeConditioning.whole(size)] * len(conditioning))
     whole = with_guidance(family, sized, guidance)

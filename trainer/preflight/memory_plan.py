@@ -15,6 +15,7 @@ from modules.config.sections.training import filtered_layers
 from modules.config.usage import (
     copies_originals,
     data_in_use,
+    guides_samples,
     images_per_pass,
     keeps_reference_copy,
     learns_from,
@@ -137,15 +138,19 @@ def _summed_bytes(config: Config) -> int:
 
 
 def _samples(config: Config, sizes_px: Sequence[tuple[int, int]]) -> Iterator[Sample]:
-    """Yield the images that the run samples: samples, and images to measure a reward on (`measured_prompts`)."""
+    """Yield the images that the run samples: samples, and images to measure a reward on (`measured_prompts`).
+
+    A part that guides them runs on a batch of its own.
+    """
+    doubles = not config.family.names_of("guidance")
     rollout, is_measured = rollout_of(config), method_of(config).needs_reward_models
     measures = is_measured and not config.reward.measure_every.is_never
     samples = not config.sampling.every.is_never or config.sampling.at_start or config.sampling.at_end
     prompts = [p for p in config.sampling.prompts if p.enabled]
     if samples or measures:
-        yield from (Sample(p.width_px, p.height_px, p.guidance > 1) for p in prompts)
+        yield from (Sample(p.width_px, p.height_px, doubles and p.guidance > 1) for p in prompts)
     if measures and not prompts and rollout is not None:
-        yield from (Sample(*size, rollout.guidance > 1) for size in sizes_px)
+        yield from (Sample(*size, doubles and rollout.guidance > 1) for size in sizes_px)
 
 
 def _sampling_sizes(config: Config, sizes_px: Sequence[tuple[int, int]]) -> Sampled | None:
@@ -263,9 +268,10 @@ def _on_device(config: Config, *, has_samples: bool) -> dict[Phase, frozenset[st
         "sampling": has_samples,
         "decoding samples": has_samples,
     }
+    unread = frozenset[str]() if guides_samples(config) else frozenset(spec.names_of("guidance"))
     everything = frozenset(p.name for p in spec.parts)
     return {
-        phase: everything if _never_offloads(config) else phases.needed_parts(PHASES[phase], spec, facts)
+        phase: (everything if _never_offloads(config) else phases.needed_parts(PHASES[phase], spec, facts)) - unread
         for phase, is_there in are_there.items()
         if is_there
     }

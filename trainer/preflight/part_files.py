@@ -23,7 +23,7 @@ from modules.families.parts.single_file.denoiser_file import (
     tensors_of,
 )
 from modules.families.parts.single_file.encoder_file import layout_of, require_encoder
-from modules.families.spec import FamilySpec, PartSpec
+from modules.families.spec import DENOISERS, FamilySpec, PartSpec
 from modules.formats.checkpoint_header import CheckpointHeader
 from modules.formats.float8_scales import ADVICE
 from modules.formats.gguf_header import READABLE, is_gguf
@@ -88,7 +88,7 @@ def _refusal(
         return Problem(path, found.sentence, advice="Get it as .safetensors, or from another place.")
     if header is None:
         return _none_of_part(spec, part, found, shown)
-    if part.role == "denoiser" and found.family and found.family != spec.name:
+    if part.role in DENOISERS and found.family and found.family != spec.name:
         message = f"{shown} has no {part.label} of {spec.label}. {found.sentence}"
         return Problem(path, message, advice="Choose one of the base model's family.")
     if found.problem:
@@ -120,7 +120,7 @@ def _misfit(
     if header is None or not _has_part(config, part, header):
         return _none_of_part(config.family, part, found, shown)
     if architecture is None:
-        can_be = part.role != "denoiser" or serves_as(found, "denoiser")
+        can_be = part.role not in DENOISERS or serves_as(found, "denoiser")
         return None if can_be else _none_of_part(config.family, part, found, shown)
     try:
         expected = passes_of(config.family, architecture.configs).weights(part.name, PartPlan()).own
@@ -146,7 +146,7 @@ def _misfit(
 
 
 def _has_part(config: Config, part: PartSpec, header: CheckpointHeader) -> bool:
-    if part.role == "denoiser":
+    if part.role in DENOISERS:
         return has_denoiser(config.family.name, header.shapes)
     if is_in_denoiser_files(config.family.name, part):  # without a mark of its own in a file of it alone
         return True

@@ -19,7 +19,7 @@ from modules.config.usage import needs_autocast, rate_factor_of, trained_parts, 
 from modules.families.embeddings import Word
 from modules.families.parts.attention_processor import set_attention
 from modules.families.protocol import ModelFamily, PartMemory
-from modules.families.spec import PartSpec
+from modules.families.spec import DENOISERS, PartSpec
 from modules.memory.compiled_blocks import Compilation
 from modules.memory.placement import Placement
 from modules.memory.sharding import ShardedModule
@@ -121,7 +121,7 @@ def choose_attention(family: ModelFamily, name: str, machine: Machine) -> None:
     """Use an attention implementation in the denoiser. Raises DarkroomError if it does not run on the device."""
     dtype = machine.precision.compute_dtype
     for part in family.parts.values():
-        if part.spec.role == "denoiser":
+        if part.spec.role in DENOISERS:
             computes_in = dtype if dtype.itemsize == 2 else next(part.module.parameters()).dtype
             set_attention(part.module, part.spec.model, name, device=machine.train_device, dtype=computes_in)
 

@@ -32,13 +32,15 @@ def placement_of(
 ) -> Placement:
     """Return the placement that moves the parts of a model between devices as the phase changes.
 
-    `may_stay` has the parts for which the device has room, by phase; `read_again` reads parts that leave the memory.
+    `may_stay` has the parts for which the device has room, by phase; `read_again` reads parts that leave the memory. A
+    part that guides samples may not have been read.
     """
+    unread = frozenset(family.spec.names_of("guidance")) - _read_parts(family).keys()
     return Placement(
         _read_parts(family),
         train_device=machine.train_device,
         temp_device=machine.temp_device,
-        needed_in=lambda phase: phases.needed_parts(phase, family.spec, facts),
+        needed_in=lambda phase: phases.needed_parts(phase, family.spec, facts) - unread,
         may_stay=may_stay,
         read_again=read_again,
         guard=machine.guard,

@@ -88,7 +88,7 @@ def _parts(train: Args, family: FamilySpec, result: Tree, notes: Notes) -> None:
     }
     has_checkpointing = flag_of(train.pop("gradient_checkpointing", True))
     for part in family.parts:
-        if part.role == "vae":
+        if part.role not in trains:
             continue
         if trains[part.role] and not part.trainable:
             message = f"The {part.label.lower()} is not trained here; it stays as it is."

@@ -149,8 +149,9 @@ class Part(Section):
         bool,
         Setting(
             "Use",
-            "Off: the model goes without this text encoder and sees zeros in its place, as models do that lack it. "
-            "Saves its memory and its download; prompts are understood less well without T5.",
+            "Off: the model goes without this part, as models do that lack it. That saves its memory and its download. "
+            "In place of a text encoder's states it sees zeros, and understands prompts less well without T5; without "
+            "a second transformer, the first one guides samples itself.",
             only_if_optional=True,
         ),
     ] = True

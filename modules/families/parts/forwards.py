@@ -15,7 +15,12 @@ from modules.system.devices import Device
 from modules.system.factories import load_factory
 
 # A VAE's encoder and decoder never run as one pass. Encoding needs no gradient.
-_ENTRIES: Mapping[Role, str] = {"denoiser": "forward", "text_encoder": "forward", "vae": "decode"}
+_ENTRIES: Mapping[Role, str] = {
+    "denoiser": "forward",
+    "guidance": "forward",
+    "text_encoder": "forward",
+    "vae": "decode",
+}
 
 
 def block_types(model: ModelClass) -> tuple[type[nn.Module], ...]:

@@ -16,7 +16,7 @@ from modules.families.parts.single_file.models import left_over_names, missing_n
 from modules.families.parts.single_file.record import DenoiserFile, PartLayout
 from modules.families.parts.single_file.slots import Slot
 from modules.families.registry import FAMILIES, files_of
-from modules.families.spec import PartSpec
+from modules.families.spec import DENOISERS, PartSpec
 from modules.formats.checkpoint_header import read_checkpoint_header
 from modules.formats.gguf_header import GgufTensor
 from modules.system.errors import DarkroomError
@@ -45,9 +45,9 @@ def parts_inside(family: str, names: Iterable[str]) -> tuple[str, ...]:
 
 
 def is_in_denoiser_files(family: str, part: PartSpec) -> bool:
-    """Return whether files of a family's denoiser contain a part: the denoiser itself, or one inside them."""
+    """Return whether files of a family's denoiser contain a part: the denoiser itself, one like it, or one inside."""
     record = files_of(family).denoiser_file
-    return part.role == "denoiser" or (record is not None and part.name in record.inside)
+    return part.role in DENOISERS or (record is not None and part.name in record.inside)
 
 
 def tensors_of(
@@ -58,7 +58,7 @@ def tensors_of(
     As `denoiser_tensors`; a file with such a part alone may lack the beginning of its names.
     """
     record, names = files_of(family).denoiser_file, list(names)
-    if part.role == "denoiser" or record is None:
+    if part.role in DENOISERS or record is None:
         return denoiser_tensors(family, names, config, where=where)
     inner = record.inside[part.name]
     layout = inner.layout(config)
