@@ -14,6 +14,7 @@ from modules.families.flux2.spec import FLUX2
 from modules.families.flux2_klein.spec import FLUX2_KLEIN
 from modules.families.hidream.spec import HIDREAM
 from modules.families.hunyuan_video.spec import HUNYUAN_VIDEO
+from modules.families.ideogram4.spec import IDEOGRAM4
 from modules.families.krea2.spec import KREA2
 from modules.families.lumina2.spec import LUMINA2
 from modules.families.pixart.spec import PIXART
@@ -52,6 +53,7 @@ _FAMILIES: dict[str, FamilySpec] = {
     SANA.name: SANA,
     LUMINA2.name: LUMINA2,
     ERNIE_IMAGE.name: ERNIE_IMAGE,
+    IDEOGRAM4.name: IDEOGRAM4,
     STABLE_CASCADE.name: STABLE_CASCADE,
     WUERSTCHEN.name: WUERSTCHEN,
 }

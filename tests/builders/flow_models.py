@@ -40,6 +40,7 @@ FLOW_MODELS: Mapping[str, str] = {
     "tiny_sana": "tests.builders.sana:TINY",
     "tiny_lumina2": "tests.builders.lumina2:TINY",
     "tiny_ernie_image": "tests.builders.ernie_image:TINY",
+    "tiny_ideogram4": "tests.builders.ideogram4:TINY",
     "tiny_stable_cascade": "tests.builders.stable_cascade:TINY",
     "tiny_wuerstchen": "tests.builders.wuerstchen:TINY",
 }

@@ -156,7 +156,6 @@ def test_the_family_follows_from_arch_or_the_older_flags(model: dict[str, Any], 
     ("model", "name"),
     [
         ({"arch": "wan22_14b:t2v"}, "Wan 2.2 (wan22_14b)"),
-        ({"arch": "ideogram4"}, "Ideogram 4 (ideogram4)"),
         ({"arch": "x9"}, "x9"),
     ],
 )

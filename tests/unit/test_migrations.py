@@ -537,7 +537,7 @@ def test_settings_of_other_adapter_types_are_remembered() -> None:
     assert (lokr.adapter.name, lokr.remembered) == ("lokr", {"adapter": {"lora": {"rank": 8}}})
 
 
-@pytest.mark.parametrize("model_type", ["IDEOGRAM_4"])
+@pytest.mark.parametrize("model_type", ["KANDINSKY_21", "ONE_OF_LATER_YEARS"])
 def test_another_model_is_an_error_until_it_is_supported(model_type: str) -> None:
     result = loaded(model_type=model_type, concepts=[{"path": "x"}])
     assert [p.severity for p in result.problems if p.path == "model.family"] == ["warning"]

@@ -36,7 +36,6 @@ _LABELS = {
     "qwen_image_edit": "Qwen-Image-Edit",
     "qwen_image_edit_plus": "Qwen-Image-Edit",
     "hidream": "HiDream",
-    "ideogram4": "Ideogram 4",
     "anima": "Anima",
     "wan21": "Wan 2.1",
     "wan22_14b": "Wan 2.2",

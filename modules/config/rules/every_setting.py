@@ -32,7 +32,7 @@ def unsupported_settings(config: Config) -> Iterator[Problem]:
             labels = ", ".join(family_labels().values())
             yield Problem(
                 "model.family",
-                f"The file is for a model of the type {model_type}, which is not supported yet.",
+                f"The file is for a model of the type {model_type}, which is not supported.",
                 advice=f"Start a new config with a base model of a supported family: {labels}.",
             )
 

@@ -15,6 +15,11 @@ from modules.data.tiles import VAE_TILES, Tiling
 from modules.diffusion.latents import LatentNorm, PatchNorm, PerChannel, Scale, ShiftAndScale
 from modules.families.parts.circular_padding import is_circular
 from modules.families.protocol import Posterior
+from modules.system.errors import DarkroomError
+
+_PLACES = 4  # in a square of 2 x 2 latents
+_PLACES_FIRST = "has_places_first"
+_MUCH_LESS = 0.1
 
 
 def run_in_tiles(
@@ -70,14 +75,40 @@ def norm_of(vae: Any) -> LatentNorm:
     """Return the normalisation of a VAE's latents, from its config and, for a batch norm, from its weights."""
     config = vae.config
     if (batch_norm := getattr(vae, "bn", None)) is not None:
-        variances = batch_norm.running_var.double() + config.batch_norm_eps
-        return PatchNorm(tuple(batch_norm.running_mean.tolist()), tuple(variances.sqrt().tolist()))
+        deviations = (batch_norm.running_var.double() + config.batch_norm_eps).sqrt()
+        values = [batch_norm.running_mean, deviations]
+        if hasattr(vae, _PLACES_FIRST):
+            values = [one.unflatten(0, (_PLACES, -1)).T.flatten() for one in values]
+        return PatchNorm(*(tuple(one.tolist()) for one in values))
     scale = float(getattr(config, "scaling_factor", None) or 1.0)
     if (means := getattr(config, "latents_mean", None)) is not None:
         return PerChannel(tuple(map(float, means)), tuple(map(float, config.latents_std)), scale)
     if shift := getattr(config, "shift_factor", None):
         return ShiftAndScale(float(shift), scale)
     return Scale(scale)
+
+
+def put_places_first(vae: Any, *, name: str) -> None:
+    """Mark a VAE of FLUX.2's class whose statistics have all channels of a place in a square together (Ideogram 4).
+
+    FLUX.2's own have the four places of a channel together. Which ones they are, their values show: those of a channel
+    are nearly the same at all places. Raises DarkroomError for FLUX.2's own; `name` is the user's name for the model.
+    """
+    setattr(vae, _PLACES_FIRST, True)
+    means = vae.bn.running_mean
+    if means.is_meta:
+        return
+    as_ours, as_flux2 = (_spread(means.unflatten(0, (_PLACES, -1)).T), _spread(means.unflatten(0, (-1, _PLACES))))
+    if as_flux2 < _MUCH_LESS * as_ours:
+        raise DarkroomError(
+            f"The VAE of {name} is FLUX.2's, with FLUX.2's statistics of latents.",
+            advice="Choose the VAE from Ideogram 4's folder. It has the same weights, but statistics of its own.",
+        )
+
+
+def _spread(means_CP: torch.Tensor) -> float:
+    """Return the variance of each channel's values over the places, on average."""
+    return float(means_CP.float().var(dim=1).mean())
 
 
 def encode_mean(vae: Any, images_B3PP: torch.Tensor, *, factor: int, tiling: Tiling = VAE_TILES) -> torch.Tensor:

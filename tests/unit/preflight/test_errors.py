@@ -94,7 +94,7 @@ def may_not_replace(config: Config, tmp: Path) -> Config:
 
 
 def from_onetrainer(config: Config, tmp: Path) -> Config:
-    theirs = decode({"training_method": "LORA", "model_type": "IDEOGRAM_4"}).config
+    theirs = decode({"training_method": "LORA", "model_type": "ONE_OF_LATER_YEARS"}).config
     return config.model_copy(update={"unknown": theirs.unknown})
 
 

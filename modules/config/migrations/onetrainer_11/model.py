@@ -48,6 +48,7 @@ _MODELS: Mapping[str, tuple[str, str]] = {
     "PIXART_SIGMA": ("pixart", "text_to_image"),
     "SANA": ("sana", "text_to_image"),
     "ERNIE": ("ernie_image", "text_to_image"),
+    "IDEOGRAM_4": ("ideogram4", "text_to_image"),
     "STABLE_CASCADE_1": ("stable_cascade", "text_to_image"),
     "WUERSTCHEN_2": ("wuerstchen", "text_to_image"),
     "HI_DREAM_FULL": ("hidream", "text_to_image"),
@@ -213,10 +214,13 @@ def _format(rest: Tree, result: Tree, notes: Notes) -> None:
 
 # OneTrainer's parts of the model, and their quantization.
 
-_PARTS = ("unet", "transformer", "prior", "text_encoder", "text_encoder_2", "text_encoder_3", "text_encoder_4", "vae")
-_TRANSFORMER, _PRIOR = "transformer", "prior"
+_TRANSFORMER, _PRIOR, _GUIDE = "transformer", "prior", "unconditional_transformer"
+_PARTS = (
+    *("unet", _TRANSFORMER, _GUIDE, _PRIOR),
+    *("text_encoder", "text_encoder_2", "text_encoder_3", "text_encoder_4", "vae"),
+)
 # Their files of Stable Diffusion only name these.
-_LATER = (_TRANSFORMER, _PRIOR, "text_encoder_3", "text_encoder_4")
+_LATER = (_TRANSFORMER, _GUIDE, _PRIOR, "text_encoder_3", "text_encoder_4")
 _WUERSTCHEN = "wuerstchen"
 _CASCADES = ("stable_cascade", _WUERSTCHEN)
 # The published files of their encoders: that of Stable Cascade is in the decoder's folder, the other is the default.
@@ -264,6 +268,9 @@ def _part(name: str, given: Tree, result: Tree, notes: Notes, steps_per_update: 
         _llama(given, part, result)
     elif name == "vae":
         _vae(given, part, result)
+    elif name == _GUIDE:  # neither program trains it
+        move(given, part, "model_name", "file")
+        part = {key: value for key, value in part.items() if key in ("file", "dtype", "offload_fraction")}
     elif name in (_TRANSFORMER, _PRIOR):
         move(given, result, "model_name", "model.denoiser_file")
         if family_of(result) in ("flux", "flux2", _VIDEO):

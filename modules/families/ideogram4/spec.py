@@ -1,0 +1,76 @@
+"""Ideogram 4 (Ideogram, 2026): rectified flow in one transformer over the tokens of text and then image.
+
+Thirteen layers of Qwen3-VL read the prompts, which are captions in JSON, and the VAE is FLUX.2's. The model was trained
+on `x_0 - eps`, and its time begins with noise. A second transformer, which reads no text, guides samples; only the
+first one is trained.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from modules.diffusion.process_spec import FlowConvention, LogitNormalGrid, RootShift, flow_matching
+from modules.families.ideogram4.settings import MAX_TOKENS, Ideogram4Settings
+from modules.families.model_class import ModelClass
+from modules.families.parts.flux2.classes import LATENTS, VAE
+from modules.families.parts.part_classes import QWEN3_VL, chat_parts, chat_prompts
+from modules.families.spec import FamilySpec, PartSpec
+from modules.settings.layer_filter import LayerFilter
+
+_HOME = "modules.families.ideogram4"
+_BLOCK = r"^layers\.\d+\."
+_TEMPLATE_TOKENS = 8
+_USUAL_TOKENS = 512
+LAYERS = (0, 3, 6, 9, 12, 15, 18, 21, 24, 27, 30, 33, 35)
+"""The layers of the text encoder whose states are read (`QWEN3_VL_ACTIVATION_LAYERS`)."""
+GUIDE = "unconditional_transformer"
+
+TRANSFORMER = ModelClass(
+    f"{_HOME}.transformer:Ideogram4Transformer2DModel",
+    ("diffusers.models.transformers.transformer_ideogram4:Ideogram4TransformerBlock",),
+    f"{_HOME}.traced_passes:transformer_passes",
+    attention="modules.families.parts.attention_processor:set_backend",
+    layers={
+        "attention_mlp": LayerFilter((rf"{_BLOCK}(attention|feed_forward)\.",), is_regex=True),
+        "attention": LayerFilter((rf"{_BLOCK}attention\.",), is_regex=True),
+        "blocks": LayerFilter((_BLOCK,), is_regex=True),
+    },
+    usual_layers="attention_mlp",
+    # The embeddings of time, text and image, the modulations and the output.
+    never_quantized=frozenset(
+        {"input_proj", "llm_cond_proj", "t_embedding", "adaln_proj", "adaln_modulation", "final_layer"}
+    ),
+    masks_padding=True,
+    library="diffusers",
+    overflows_in_float16=True,  # diffusers' example for training gives NaN in float16
+    work=3.5,
+)
+CONVENTION = FlowConvention(
+    target_sign=-1, time_input="1 - sigma", shift=RootShift(1024), sample_grid=LogitNormalGrid(1.5, -7.5, 9.0)
+)
+IDEOGRAM4 = FamilySpec(
+    name="ideogram4",
+    label="Ideogram 4",
+    settings=Ideogram4Settings,
+    parts=(
+        *chat_parts(TRANSFORMER, QWEN3_VL, VAE, reader="Qwen3-VL"),
+        PartSpec(GUIDE, "Unconditional transformer", "guidance", TRANSFORMER, trainable=False, optional=True),
+    ),
+    factory=f"{_HOME}.model:load",
+    default_resolution_px=1024,
+    size_step_px=16,
+    latents=LATENTS,
+    text=replace(
+        chat_prompts(MAX_TOKENS - _TEMPLATE_TOKENS, "llm_features_dim", states_read=len(LAYERS)),
+        usual_tokens=_USUAL_TOKENS,
+    ),
+    files=f"{_HOME}.files:FILES",
+    pipelines=("Ideogram4Pipeline",),
+    process=flow_matching(CONVENTION),
+    sample_guidance=7.0,
+    adapter_form="comfyui",
+    released="2026-05",
+    is_for_research=True,
+    ai_toolkit=("ideogram4",),
+    kohya=("ideogram4",),
+)
