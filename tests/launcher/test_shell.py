@@ -95,6 +95,33 @@ def test_ci_runs_the_readmes_test_command() -> None:
     assert lines[-1] == "exec ./start-ui.sh test"
 
 
+@pytest.mark.parametrize("has_chromium", [True, False])
+def test_ci_installs_a_browser_where_there_is_one(tmp_path: Path, has_chromium: bool) -> None:
+    """The tests run without it, too."""
+    tools = tmp_path / "bin"
+    for folder in (tools, tmp_path / ".ci"):
+        folder.mkdir()
+    shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci" / "run")
+    for name in ("bash", "env", "dirname", "python3"):
+        (tools / name).symlink_to(str(shutil.which(name)))
+    refuse = "" if has_chromium else 'case "$*" in *chromium*) exit 100;; esac'
+    for place, script in (
+        (tools / "id", "echo 0"),
+        (tools / "apt-get", f'echo "apt-get $*"\n{refuse}'),
+        (tmp_path / "start-ui.sh", 'echo "tests $*"'),
+    ):
+        place.write_text(f"#!{shutil.which('bash')}\n{script}\n")
+        place.chmod(0o755)
+    done = subprocess.run(
+        [tmp_path / ".ci" / "run"], env={"PATH": str(tools)}, capture_output=True, text=True, check=True
+    )
+    lines = done.stdout.splitlines()
+    assert lines[0] == "apt-get update"
+    assert lines[-2] == "apt-get install --yes --no-install-recommends chromium chromium-driver"
+    assert lines[-1] == "tests test"
+    assert ("are skipped" in done.stderr) != has_chromium
+
+
 def test_windows_script() -> None:
     raw = (ROOT / "start-ui.bat").read_bytes()
     assert raw.isascii()

@@ -24,7 +24,7 @@ from trainer.web import site
 from trainer.web.runs import id_of
 from trainer.web.serving import PageServer
 
-pytestmark = [pytest.mark.full, pytest.mark.slow, pytest.mark.skipif(not (CHROMIUM and DRIVER), reason=WHY_NOT)]
+pytestmark = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason=WHY_NOT)
 PHONE, DESKTOP = (390, 844), (1280, 860)
 
 
@@ -52,6 +52,15 @@ def assert_fits(browser: Browser) -> None:
     assert browser.complaints() == []
 
 
+def assert_fits_at_all_widths(browser: Browser) -> None:
+    for width_px in (320, 600, 900, 1100, 1280):
+        browser.resize(width_px, 860)
+        browser.wait_for(f"innerWidth == {width_px}")
+        assert_fits(browser)
+
+
+@pytest.mark.full
+@pytest.mark.slow
 def test_a_run_from_its_start_to_its_stop(server: PageServer, workspace: Path, tmp_path: Path) -> None:
     with browsers(tmp_path) as open_browser:
         phone = open_browser(*PHONE, is_phone=True)
@@ -90,10 +99,7 @@ def test_a_run_from_its_start_to_its_stop(server: PageServer, workspace: Path, t
         desktop.click(".strip button")
         desktop.wait_for("document.querySelector('#viewer img').naturalWidth == 64")
         desktop.click("#viewer .close")
-        for width_px in (320, 600, 900, 1100, 1280):
-            desktop.resize(width_px, 860)
-            desktop.wait_for(f"innerWidth == {width_px}")
-            assert_fits(desktop)
+        assert_fits_at_all_widths(desktop)
 
         desktop.click("[data-key=pause]")
         desktop.wait_for("document.querySelector('[data-key=resume]')")
@@ -112,7 +118,9 @@ def test_a_run_from_its_start_to_its_stop(server: PageServer, workspace: Path, t
     assert list_backups(run_dir)
 
 
-def test_only_a_run_that_is_gone_is_called_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_shown_at_every_size_and_called_gone_only_if_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run_dir = make_run(tmp_path / "workspace")
     page = PageServer(lambda: [tmp_path / "workspace"], QueueFile(queue_file()), host="127.0.0.1", port=0)
     thread = page.start()
@@ -125,6 +133,12 @@ def test_only_a_run_that_is_gone_is_called_gone(tmp_path: Path, monkeypatch: pyt
         phone.wait_for("document.querySelector('#run h1').innerText == 'zog'")
         assert phone.text("#connection") == ""
         assert phone.text("#toast") == ""
+        phone.complaints()  # about the lost connection
+        assert_fits(phone)
+        desktop = open_browser(*DESKTOP, is_phone=False)
+        desktop.open(f"{page.address.url}#/run/{id_of(run_dir)}")
+        desktop.wait_for("document.querySelector('#run h1').innerText == 'zog'")
+        assert_fits_at_all_widths(desktop)
         shutil.rmtree(run_dir)
         phone.run("location.reload()")
         phone.wait_for("document.querySelector('#toast').innerText == 'This run is not there any more.'")
