@@ -340,6 +340,9 @@ def test_answers_go_to_the_machine_and_withdrawn_requests_leave(tmp_path: Path) 
     answer(requests[0], SKIP)
     answers.pass_on(nearby, str(there))
     assert [answer_of(r) for r in all_requests(there)] == [SKIP, TIE]
+    assert take_back(requests[0])  # while nobody follows the run
+    Answers(here).pass_on(nearby, str(there))
+    assert [answer_of(r) for r in all_requests(there)] == [None, TIE]
     late = all_requests(there)[1]
     withdraw(late)
     late.folder.mkdir()

@@ -23,17 +23,23 @@ class Answers:
         self._known: dict[str, Answer | None] = {}
 
     def pass_on(self, connection: Connection, run_there: str) -> None:
-        """Send the new answers, and take back those that were taken back here. Raises ConnectionLostError."""
+        """Send the new answers, and take back those that were taken back here. Raises ConnectionLostError.
+
+        Of a request that was not looked at before, one may have been taken back while nobody followed the run.
+        """
+        taken_back = []
         for request in all_requests(self._run_dir):
             given = answer_of(request)
-            if given == self._known.get(request.name):
+            if request.name in self._known and given == self._known[request.name]:
                 continue
             there = f"{run_there}/{_REQUESTS / request.name / ANSWER_FILE}"
             if given is None:
-                connection.call("command", arguments=["rm", "-f", "--", there], cwd=run_there, seconds=_SECONDS)
+                taken_back.append(there)
             else:
                 connection.call("write", (request.folder / ANSWER_FILE).read_bytes(), name=there)
             self._known[request.name] = given
+        if taken_back:
+            connection.call("command", arguments=["rm", "-f", "--", *taken_back], cwd=run_there, seconds=_SECONDS)
 
 
 def is_answer(name: str) -> bool:
