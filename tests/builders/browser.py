@@ -33,6 +33,12 @@ class Browser:
         """Open an address."""
         self._send("POST", "/url", {"url": url})
 
+    def open_in_tab(self, url: str) -> None:
+        """Open an address in a new tab, which hides the one before."""
+        made = self._send("POST", "/window/new", {"type": "tab"})
+        self._send("POST", "/window", {"handle": made["handle"]})
+        self.open(url)
+
     def resize(self, width_px: int, height_px: int) -> None:
         """Change the size of the window."""
         self._send("POST", "/window/rect", {"width": width_px, "height": height_px})

@@ -41,7 +41,7 @@ from trainer.web.access import access_for, is_loopback, kept_token
 from trainer.web.actions import COMMANDS
 from trainer.web.runs import Runs, id_of, image_id, image_of, usual_workspaces
 from trainer.web.serving import PageServer
-from trainer.web.stream import Feed
+from trainer.web.stream import Feed, Recent
 
 PAGE = PROGRAM_ROOT / "trainer" / "web" / "page"
 PNG = bytes.fromhex("89504e470d0a1a0a")
@@ -358,6 +358,14 @@ def test_many_steps_are_thinned_out(run_dir: Path) -> None:
     steps = [e["step"] for e in messages(Feed(dict, run_dir).next())["history"] if e["kind"] == "step"]
     assert 400 < len(steps) <= 600
     assert steps[-1] == 3000
+
+
+def test_the_overview_is_built_once_for_all_pages() -> None:
+    now, built = [0.0], list[float]()
+    recent = Recent(lambda: {"built": built.append(now[0])}, 1.0, clock=lambda: now[0])
+    for now[0] in (0.0, 0.5, 0.9, 1.0, 1.2, 2.5):
+        recent()
+    assert built == [0.0, 1.0, 2.5]
 
 
 def test_a_server_streams_a_run(run_dir: Path, queue_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,10 +28,11 @@ from trainer.web.access import LOGIN, Access, Guard
 from trainer.web.downloads import downloads_of
 from trainer.web.overview import overview_of, shown_presets
 from trainer.web.runs import IMAGE_TYPES, Runs, candidate_of, image_of, request_of
-from trainer.web.stream import Feed
+from trainer.web.stream import Feed, Recent
 
 _PAGE = Path(__file__).parent / "page"
 _LOOK_SECONDS, _ALIVE_LOOKS = 0.5, 30
+_OVERVIEW_SECONDS = 1.0
 _MAX_BODY_BYTES, _MAX_STREAMS = 4096, 24
 _SMALL_PX = 360
 _COOKIE_SECONDS = 90 * 24 * 3600
@@ -43,6 +44,7 @@ class Site:
 
     def __init__(self, runs: Runs, queue: QueueFile, access: Access) -> None:
         self._runs, self._queue, self._access = runs, queue, access
+        self._overview = Recent(lambda: overview_of(runs, queue), _OVERVIEW_SECONDS)
         self._num_streams = 0
 
     def app(self) -> ASGIApp:
@@ -70,7 +72,7 @@ class Site:
         run_dir = await to_thread.run_sync(self._run_dir, run_id) if run_id else None
         if self._num_streams >= _MAX_STREAMS:
             raise HTTPException(503, "Too many pages are open. Close some of them.")
-        feed = Feed(lambda: overview_of(self._runs, self._queue), run_dir, request.headers.get("last-event-id", ""))
+        feed = Feed(self._overview, run_dir, request.headers.get("last-event-id", ""))
         return StreamingResponse(self._messages(feed), media_type="text/event-stream")
 
     async def _messages(self, feed: Feed) -> AsyncIterator[str]:

@@ -7,6 +7,9 @@ the newest one, and gets what follows.
 from __future__ import annotations
 
 import json
+import math
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +26,25 @@ from trainer.web.downloads import downloads_of
 from trainer.web.shown import Shown, has_measurement, shown_history, shown_line, shown_verdict
 
 _OVERVIEW_EVERY = 4  # looks
+
+
+class Recent:
+    """What all pages show alike: built for one of them, and again once it is old."""
+
+    def __init__(
+        self, build: Callable[[], Shown], seconds: float, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._build, self._seconds, self._clock = build, seconds, clock
+        self._lock = threading.Lock()
+        self._built: Shown = {}
+        self._at = -math.inf
+
+    def __call__(self) -> Shown:
+        """Return it, at most so many seconds old. For threads: they wait for the one that builds it."""
+        with self._lock:
+            if self._clock() - self._at >= self._seconds:
+                self._built, self._at = self._build(), self._clock()
+            return self._built
 
 
 class Feed:

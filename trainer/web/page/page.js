@@ -317,13 +317,28 @@ viewer.addEventListener("touchend", (event) => {
 
 // -- the stream
 
+const HIDDEN_MS = 30000;
+let waiting;
+
 function listen() {
-  stream?.close();
   run = emptyRun();
   board.update(runId, []);
+  connect();
+}
+
+function rest() {
+  // A hidden page looks now and then, for its title: it would hold one of the six connections that browsers open.
+  if (!stream || stream.readyState === EventSource.CLOSED) return;
+  stream.close();
+  waiting = setTimeout(connect, HIDDEN_MS);
+}
+
+function connect() {
+  clearTimeout(waiting);
+  stream?.close();
   stream = new EventSource(`api/stream${runId ? `?run=${runId}` : ""}`);
   const on = (kind, handle) => stream.addEventListener(kind, (event) => { $("#connection").textContent = ""; handle(JSON.parse(event.data)); });
-  on("overview", (content) => { overview = content; drawList(); if (runId) drawRun(); });
+  on("overview", (content) => { overview = content; drawList(); if (runId) drawRun(); if (document.hidden) rest(); });
   on("history", (events) => { const { state } = run; run = { ...emptyRun(), state }; events.forEach(apply); drawAll(); });
   on("news", (events) => { events.forEach(apply); drawRun(); if (events.some((e) => e.kind === "sample" || e.kind === "started")) drawSamples(); if (events.some((e) => e.log)) drawLog(); });
   on("verdict", (verdict) => { run.verdict = verdict; drawRun(); });
@@ -370,7 +385,7 @@ $("#run-queue").addEventListener("click", () => post("queue", { action: "run" })
 $("#start").addEventListener("submit", (event) => { event.preventDefault(); post("start", { preset: $("select", event.target).value }); });
 addEventListener("hashchange", route);
 WIDE.addEventListener("change", drawList);
-document.addEventListener("visibilitychange", () => { if (!document.hidden && stream?.readyState === EventSource.CLOSED) listen(); });
+document.addEventListener("visibilitychange", () => { if (document.hidden) rest(); else if (stream?.readyState === EventSource.CLOSED) connect(); });
 
 async function begin() {
   const token = location.hash.match(/^#token=([\w-]+)$/)?.[1];
