@@ -25,7 +25,7 @@ class Answers:
     def pass_on(self, connection: Connection, run_there: str) -> None:
         """Send the new answers, and take back those that were taken back here. Raises ConnectionLostError.
 
-        Of a request that was not looked at before, one may have been taken back while nobody followed the run.
+        The answer to a request that is new to this follower may have been taken back while the run had none.
         """
         taken_back = []
         for request in all_requests(self._run_dir):
