@@ -6,6 +6,7 @@ import http.client
 import io
 import json
 import re
+import ssl
 import threading
 import zipfile
 from collections.abc import Callable, Collection, Iterator
@@ -40,10 +41,11 @@ from trainer.web import actions
 from trainer.web.access import access_for, is_loopback, kept_token
 from trainer.web.actions import COMMANDS
 from trainer.web.runs import Runs, id_of, image_id, image_of, usual_workspaces
-from trainer.web.serving import PageServer
+from trainer.web.serving import Certificate, PageServer
 from trainer.web.stream import Feed, Recent
 
 PAGE = PROGRAM_ROOT / "trainer" / "web" / "page"
+CERTIFICATE = PROGRAM_ROOT / "tests" / "builders" / "localhost.pem"  # with its key
 PNG = bytes.fromhex("89504e470d0a1a0a")
 
 
@@ -394,6 +396,34 @@ def test_a_server_streams_a_run(run_dir: Path, queue_path: Path, capsys: pytest.
         connection.close()
     assert not thread.is_alive()
     assert capsys.readouterr().err == "", "an open page is cut off without a traceback"
+
+
+def test_a_server_with_a_certificate_encrypts(queue_path: Path, tmp_path: Path) -> None:
+    certificate = Certificate(CERTIFICATE)
+    server = PageServer(
+        list, QueueFile(queue_path), host="127.0.0.1", port=0, token=kept_token(), certificate=certificate
+    )
+    thread = server.start()
+    trusting = ssl.create_default_context(cafile=str(CERTIFICATE))
+    connection = http.client.HTTPSConnection("127.0.0.1", server.port, timeout=30, context=trusting)
+    own = f"https://127.0.0.1:{server.port}"
+    body = json.dumps({"token": server.access.token})
+    try:
+        for origin, status in ((own, 200), (own.replace("https", "http"), 403)):
+            connection.request("POST", "/api/login", body, {"x-darkroom": "1", "origin": origin})
+            response = connection.getresponse()
+            response.read()
+            assert response.status == status
+            if status == 200:
+                assert "; secure" in response.headers["set-cookie"].lower()
+    finally:
+        server.stop()
+        thread.join(30)
+        connection.close()
+    assert server.address.url.startswith(f"{own}/#token=")
+    for files in (Certificate(tmp_path / "none.pem"), Certificate(PAGE / "net.js"), Certificate(CERTIFICATE, PAGE)):
+        with pytest.raises(DarkroomError, match="cannot be used for HTTPS"):
+            PageServer(list, QueueFile(queue_path), host="127.0.0.1", port=0, certificate=files)
 
 
 def read_until(readline: Callable[[], bytes], begin: bytes, more: int = 0) -> bytes:

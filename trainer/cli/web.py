@@ -52,6 +52,18 @@ class WebSettings(Section):
     token: Annotated[
         bool, Setting("Token", "A token is needed on this computer, too: for a computer with several users.")
     ] = False
+    certificate: Annotated[
+        str,
+        Setting("Certificate", "Serve it by HTTPS with this certificate, a PEM file.", path_kind="file"),
+        Argument(metavar="FILE"),
+    ] = ""
+    key: Annotated[
+        str,
+        Setting(
+            "Key", "The private key of the certificate, if it is not in the same file; no passphrase.", path_kind="file"
+        ),
+        Argument(metavar="FILE"),
+    ] = ""
     json_lines: Annotated[
         bool,
         Setting("JSON lines", "For programs: print the address as JSON, read workspaces from standard input."),
@@ -61,18 +73,22 @@ class WebSettings(Section):
 def _serve(settings: WebSettings) -> int:
     from trainer.web.access import is_loopback, kept_token
     from trainer.web.runs import usual_workspaces
-    from trainer.web.serving import PageServer
+    from trainer.web.serving import Certificate, PageServer
 
     queue, token = QueueFile(queue_file()), ""
     if settings.token or not is_loopback(settings.host):
         token = kept_token()
+    certificate = None
+    if settings.certificate:
+        key_file = from_root(settings.key) if settings.key else None
+        certificate = Certificate(from_root(settings.certificate), key_file)
     given = [from_root(folder) for folder in settings.workspaces]
 
     def workspaces() -> list[Path]:
         return given if settings.workspaces else [*given, *usual_workspaces(queue.read)]
 
     def bound(port: int) -> PageServer:
-        return PageServer(workspaces, queue, host=settings.host, port=port, token=token)
+        return PageServer(workspaces, queue, host=settings.host, port=port, token=token, certificate=certificate)
 
     try:
         server = bound(settings.port)

@@ -43,13 +43,15 @@ _HEADERS: tuple[tuple[str, str], ...] = (
 class Access:
     """The rules of one server. Without a token everyone who reaches its address may use it.
 
-    `is_open` is whether it can be reached from other computers: under any address, and under `names`.
+    `is_open` is whether it can be reached from other computers: under any address, and under `names`. `scheme` is http
+    or https.
     """
 
     port: int
     token: str = ""
     is_open: bool = False
     names: frozenset[str] = _LOOPBACK_NAMES
+    scheme: str = "http"
 
     @property
     def cookie(self) -> str:
@@ -65,7 +67,8 @@ class Access:
         if not self._is_own(host):
             return 421, "The page does not answer to this name. Open it by the address that Darkroom shows."
         if method not in _READING:
-            if headers.get("origin", f"http://{host}") != f"http://{host}" or COMMAND_HEADER not in headers:
+            own = f"{self.scheme}://{host}"
+            if headers.get("origin", own) != own or COMMAND_HEADER not in headers:
                 return 403, "This command did not come from Darkroom's page."
         elif headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and path.startswith(_DATA):
             return 403, "Another site cannot read this."

@@ -5,9 +5,10 @@ from __future__ import annotations
 import io
 import logging
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import segno
@@ -37,16 +38,38 @@ class Address:
         """Who can reach it, as a sentence."""
         if not self.is_open:
             return "It can be opened on this computer only."
-        return (
-            "Everyone in your network who has this address with its token can use it. The connection is not encrypted: "
-            "use it at home or through a VPN, never openly on the internet."
-        )
+        who = "Everyone in your network who has this address with its token can use it."
+        if self.url.startswith("https:"):
+            return f"{who} The connection is encrypted."
+        return f"{who} The connection is not encrypted: use it at home or through a VPN, never openly on the internet."
 
     def code(self) -> str:
         """Return the address as a QR code for a terminal."""
         text = io.StringIO()
         segno.make(self.url, micro=False).terminal(text, compact=True)
         return text.getvalue()
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """A certificate for HTTPS with its private key, as PEM files; without a `key_file` both are in one."""
+
+    file: Path
+    key_file: Path | None = None
+
+    def require_valid(self) -> None:
+        """Raise DarkroomError unless both can be read and belong together."""
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.file, self.key_file, password="")
+        except OSError as error:  # also those of SSL
+            reason = (
+                "they are not a certificate with its key" if isinstance(error, ssl.SSLError) else plain_reason(error)
+            )
+            files = " and ".join(str(file) for file in (self.file, self.key_file) if file is not None)
+            raise DarkroomError(
+                f"{files} cannot be used for HTTPS: {reason}.",
+                advice="Name PEM files: the certificate with --certificate, its key without a passphrase with --key.",
+            ) from error
 
 
 class PageServer:
@@ -60,15 +83,22 @@ class PageServer:
         host: str,
         port: int,
         token: str = "",
+        certificate: Certificate | None = None,
     ) -> None:
-        """Bind the address; any but the computer's own needs a token. Raises DarkroomError if it cannot be bound."""
+        """Bind the address; any but the computer's own needs a token. With a certificate it is served by HTTPS.
+
+        Raises DarkroomError if the address cannot be bound, or the certificate cannot be used.
+        """
+        if certificate is not None:
+            certificate.require_valid()
+        scheme = "http" if certificate is None else "https"
         self._socket = _bound(host, port)
         self.port = int(self._socket.getsockname()[1])
-        self.access: Access = access_for(host, self.port, token)
+        self.access: Access = replace(access_for(host, self.port, token), scheme=scheme)
         shown = _own_address() if host in _ANYWHERE else host
         shown = f"[{shown}]" if ":" in shown else shown
         mark = f"#token={self.access.token}" if self.access.token else ""
-        self.address = Address(f"http://{shown}:{self.port}/{mark}", is_open=not is_loopback(host))
+        self.address = Address(f"{scheme}://{shown}:{self.port}/{mark}", is_open=not is_loopback(host))
         config = uvicorn.Config(
             Site(Runs(workspaces), queue, self.access).app(),
             log_level="warning",
@@ -80,6 +110,8 @@ class PageServer:
             loop="asyncio",
             proxy_headers=False,
             timeout_graceful_shutdown=_GRACE_SECONDS,
+            ssl_certfile=None if certificate is None else certificate.file,
+            ssl_keyfile=None if certificate is None else certificate.key_file,
         )
         self._server = _Server(config)
 

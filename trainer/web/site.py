@@ -116,8 +116,14 @@ class Site:
         if not self._access.is_token(str(body.get("token", ""))):
             return JSONResponse({"message": "This is not the token."}, 401)
         response = JSONResponse({"message": ""})
+        access = self._access
         response.set_cookie(
-            self._access.cookie, self._access.token, max_age=_COOKIE_SECONDS, httponly=True, samesite="strict"
+            access.cookie,
+            access.token,
+            max_age=_COOKIE_SECONDS,
+            httponly=True,
+            samesite="strict",
+            secure=access.scheme == "https",
         )
         return response
 
