@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -172,6 +173,26 @@ def test_cancelling_undoes_what_costs(
     machines.rented.buttons["cancel"].invoke()
     window.wait_until(lambda: "pod is stopped again" in machines.findings.cget("text"), "the end")
     assert runpod.pods["pod1"][0]["status"] == "EXITED"
+    machines.close()
+
+
+@pytest.mark.usefixtures("runpod")
+def test_a_machine_of_onetrainer_is_imported(window: Window, tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    cloud = {"on_finish": "STOP", "delete_workspace": True}
+    file.write_text(json.dumps({"cloud": cloud, "secrets": {"cloud": {"id": "ab12", "api_key": TOKEN}}}))
+    RemotesFile().add(Remote("onetrainer", "host"))
+    machines = opened(window)
+    window.asked.answers = {"ask_file": file}
+    machines.buttons["import"].invoke()
+    assert machines.selected.get() == "onetrainer2"
+    assert RemotesFile().find("onetrainer2").pod_after == "stop"
+    assert load_secrets().secrets.cloud.api_key == TOKEN
+    assert "delete_workspace" in machines.findings.cget("text")
+    file.write_text("{}")
+    machines.buttons["import"].invoke()
+    assert "does not name the host" in machines.findings.cget("text")
+    window.settle()
     machines.close()
 
 

@@ -15,7 +15,9 @@ import pytest
 from modules.config.codec import decode
 from modules.config.schema import Config
 from modules.system.errors import DarkroomError
-from modules.system.paths import known_hosts_file, queue_file
+from modules.system.paths import PROGRAM_ROOT, known_hosts_file, queue_file
+from modules.system.secrets import CloudSecrets
+from modules.system.secrets_file import load_secrets
 from tests.builders.ssh import SSHD, WHY_NOT, Server, accept_key, ssh_server
 from trainer.__main__ import main
 from trainer.events import RunFailed, RunFinished
@@ -26,6 +28,7 @@ from trainer.remote.ending import end_machine
 from trainer.remote.fetching import RunFiles, checked_name
 from trainer.remote.host_keys import fingerprints, is_known, offered_keys
 from trainer.remote.inputs import config_there, inputs_of, program_tree
+from trainer.remote.onetrainer import NEEDLESS, TAKEN, Imported, import_machine
 from trainer.remote.record import Remote, RemotesFile, problem_of
 from trainer.remote.trees import SentFile, Tree, send_trees
 from trainer.run_folder.choices import (
@@ -199,11 +202,13 @@ def test_a_config_gets_the_paths_of_the_machine(tmp_path: Path) -> None:
     inputs = inputs_of(config)
     assert [i.settings for i in inputs] == [("model.base_model",), ("concepts.0.path", "concepts.2.path")]
     assert [f.name for f in inputs[1].tree.files] == ["images/a.png", "images/a.txt"]
-    there = config_there(config, inputs, ["/r/t1", "/r/t2"], folder="/r", job="/r/j", num_devices=2)
+    remote = Remote("box", "host", num_devices=2, hub_cache_dir="/hub")
+    there = config_there(config, inputs, ["/r/t1", "/r/t2"], remote=remote, folder="/r", job="/r/j")
     assert there.model.base_model == "/r/t1/model.safetensors"
     assert [c.path for c in there.concepts] == ["/r/t2/images", "/nowhere", "/r/t2/images"]
     assert (there.general.workspace_dir, there.general.cache_dir) == ("/r/j/workspace", "/r/cache")
     assert there.output.destination == "/r/j/result/lora.safetensors"
+    assert there.model.hub_cache_dir == "/hub"
     assert there.multi_gpu.enabled
     assert there.multi_gpu.device_indexes == "0,1"
 
@@ -254,24 +259,82 @@ def test_the_cloud_settings_of_onetrainer_become_a_machine(tmp_path: Path, capsy
     file.write_text(json.dumps({"__version": 9, "cloud": cloud}))
     assert main(["remote", "import", "pod", str(file)]) == 2
     assert "does not name the host" in capsys.readouterr().err
-    secrets = {
-        "cloud": {"host": "1.2.3.4", "port": "2222", "user": "root", "key_file": "~/.ssh/id", "api_key": "secret1"}
-    }
+    access = {"host": "1.2.3.4", "port": "2222", "user": "root", "key_file": "~/.ssh/id"}
+    secrets = {"cloud": {**access, "password": "secret2"}}
     file.write_text(json.dumps({"__version": 9, "cloud": cloud, "secrets": secrets}))
     assert main(["remote", "import", "pod", str(file)]) == 0
-    assert "Without a counterpart here: file_sync, on_finish." in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "Without a counterpart here: on_finish: DELETE needs a command" in printed
+    assert "Without a counterpart here: password: Passwords are not used" in printed
+    assert "file_sync" not in printed
     assert RemotesFile().find("pod") == Remote("pod", "1.2.3.4", 2222, "root", "~/.ssh/id", "/workspace/darkroom")
-    assert "secret1" not in RemotesFile().path.read_text()
+    assert not load_secrets().secrets.cloud.api_key
     file.write_text(json.dumps({"cloud": cloud, "secrets": {"cloud": {"id": "ab12", "api_key": "secret1"}}}))
     assert main(["remote", "import", "rented", str(file)]) == 0
     rented = RemotesFile().find("rented")
     assert (rented.provider, rented.pod, rented.pod_after, rented.host) == ("runpod", "ab12", "delete", "")
     printed = capsys.readouterr().out
     assert "rented is added: pod ab12, /workspace/darkroom." in printed
-    assert "Without a counterpart here: file_sync." in printed
+    assert "Its API key is stored; config.json still contains it." in printed
+    assert load_secrets().secrets.cloud.api_key == "secret1"
+    assert not any(secret in RemotesFile().path.read_text() + printed for secret in ("secret1", "secret2"))
     (tmp_path / "secrets.json").write_text(json.dumps(secrets))
     main(["remote", "import", "other", str(tmp_path / "secrets.json")])
     assert RemotesFile().find("other").host == "1.2.3.4"
+
+
+def cloud_of_onetrainer() -> dict[str, object]:
+    """All of OneTrainer's cloud settings with their defaults, of a file of its version 11."""
+    config = json.loads((PROGRAM_ROOT / "tests" / "unit" / "fixtures" / "onetrainer_11.json").read_text())
+    return dict(config["cloud"])
+
+
+def test_each_cloud_setting_becomes_something(tmp_path: Path) -> None:
+    file, defaults = tmp_path / "config.json", cloud_of_onetrainer()
+    stored = CloudSecrets(id="ab12")
+
+    def imported(**changes: object) -> Imported:
+        file.write_text(json.dumps({"__version": 11, "cloud": {**defaults, **changes}}))
+        return import_machine("pod", file, stored)
+
+    plain = imported()
+    assert plain.notes == ()
+    assert plain.remote == Remote(
+        "pod", "", folder="/workspace/darkroom", provider="runpod", pod="ab12",
+        hub_cache_dir="/workspace/huggingface_cache",
+    )  # fmt: skip
+    assert imported(download_backups=True).remote.fetches_backups
+    assert imported(huggingface_cache_dir="/hub").remote.hub_cache_dir == "/hub"
+    both = {"on_finish": "STOP", "on_detached_finish": "DELETE"}
+    assert imported(**both).remote.pod_after == "stop"
+    assert imported(**both, detach_trainer=True).remote.pod_after == "delete"
+    others = {
+        "min_download": 100, "download_samples": False, "download_output_model": False, "download_saves": False,
+        "delete_workspace": True, "on_error": "STOP", "on_detached_error": "DELETE",
+    }  # fmt: skip
+    assert [note.partition(":")[0] for note in imported(**others).notes] == list(others)
+    assert imported(brand_new=7).notes == ("brand_new: It is not known here.",)
+    ends = {"on_finish", "on_detached_finish"}
+    assert defaults.keys() == (TAKEN - {"host", "port", "user", "key_file", "id", "api_key"}) | NEEDLESS | ends | (
+        others.keys()
+    )
+
+
+def test_a_machine_that_onetrainer_would_create_is_rented(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    create = {"create": True, "gpu_type": "NVIDIA L4", "volume_size": 80, "on_finish": "DELETE"}
+    file.write_text(json.dumps({"cloud": {**cloud_of_onetrainer(), **create}}))
+    with pytest.raises(DarkroomError) as refused:
+        import_machine("pod", file, CloudSecrets())
+    assert refused.value.advice.endswith('remote rent pod --key KEY_FILE --card "NVIDIA L4" --volume 80 --after delete')
+
+
+def test_cloud_settings_of_our_early_configs_are_read_by_onetrainers_names(tmp_path: Path) -> None:
+    early = {"kind": "runpod", "on_finish": "stop", "hub_cache_dir": "/hub", "min_download_mbps": 5.0}
+    (tmp_path / "config.json").write_text(json.dumps({"darkroom_version": 9, "unknown": {"cloud": early}}))
+    found = import_machine("pod", tmp_path / "config.json", CloudSecrets(id="ab12"))
+    assert (found.remote.pod_after, found.remote.hub_cache_dir) == ("stop", "/hub")
+    assert [note.partition(":")[0] for note in found.notes] == ["min_download"]
 
 
 class Asked(Connection):

@@ -30,7 +30,7 @@ from trainer.remote.follower import note_of
 from trainer.remote.following import fetch_now, follow, resume_run_there, train_there
 from trainer.remote.host_keys import accept, fingerprints, is_known, offered_keys
 from trainer.remote.line import Line
-from trainer.remote.onetrainer import machine_of
+from trainer.remote.onetrainer import import_machine, keep
 from trainer.remote.record import DEFAULT_FOLDER, Remote, RemotesFile
 from trainer.run_folder.elsewhere import Elsewhere
 from trainer.run_folder.inbox import open_inbox
@@ -77,6 +77,11 @@ class AddSettings(MachineSettings):
             "For a machine without a package index: a folder here with the wheels of all packages, which are sent.",
             path_kind="folder",
         ),
+        Argument(metavar="FOLDER"),
+    ] = ""
+    hub_cache: Annotated[
+        str,
+        Setting("Hub cache", "Where models of Hugging Face are kept there; by default in the user's own cache."),
         Argument(metavar="FOLDER"),
     ] = ""
     backups: Annotated[bool, Setting("Backups", "Fetch each backup of a run when it has been written.")] = False
@@ -149,6 +154,7 @@ def _add(settings: AddSettings) -> int:
     remote = Remote(
         settings.name, settings.host, settings.port, settings.user, settings.key, settings.folder, settings.python,
         settings.devices, settings.price, settings.backups, settings.after, wheels_dir=settings.wheels,
+        hub_cache_dir=settings.hub_cache,
     )  # fmt: skip
     RemotesFile().add(remote)
     sys.stdout.write(f"{remote.name} is added. Check it with: remote check {remote.name}\n")
@@ -159,11 +165,13 @@ def _add(settings: AddSettings) -> int:
 
 def _import(settings: ImportSettings) -> int:
     file = from_root(settings.file)
-    remote, left_out = machine_of(settings.name, file, load_secrets().secrets.cloud)
-    RemotesFile().add(remote)
+    found = import_machine(settings.name, file, load_secrets().secrets.cloud)
+    has_stored_key, remote = keep(found, RemotesFile()), found.remote
     sys.stdout.write(f"{remote.name} is added: {remote.address}, {remote.folder}.\n")
-    if left_out:
-        sys.stdout.write(f"Without a counterpart here: {', '.join(left_out)}.\n")
+    for note in found.notes:
+        sys.stdout.write(f"Without a counterpart here: {note}\n")
+    if has_stored_key:
+        sys.stdout.write(f"Its API key is stored; {file.name} still contains it.\n")
     return OK
 
 

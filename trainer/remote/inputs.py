@@ -15,6 +15,7 @@ from modules.system.paths import PROGRAM_ROOT, from_root
 from trainer.preflight.model import kind_of
 from trainer.preflight.places import inputs_of_config
 from trainer.preflight.read_files import files_read_by
+from trainer.remote.record import Remote
 from trainer.remote.trees import SentFile, Tree, files_below, stated
 
 _WEIGHTS = frozenset({".safetensors", ".gguf", ".ckpt", ".pt", ".pth", ".bin", ".onnx", ".msgpack", ".h5"})
@@ -54,7 +55,7 @@ def inputs_of(config: Config) -> list[Input]:
 
 
 def config_there(
-    config: Config, inputs: Sequence[Input], places: Sequence[str], *, folder: str, job: str, num_devices: int
+    config: Config, inputs: Sequence[Input], places: Sequence[str], *, remote: Remote, folder: str, job: str
 ) -> Config:
     """Return the config of a run on another machine.
 
@@ -67,8 +68,9 @@ def config_there(
     general, several = tree["general"], tree["multi_gpu"]
     general |= {"workspace_dir": f"{job}/workspace", "cache_dir": f"{folder}/cache"}
     tree["quantization"]["cache_dir"] = f"{folder}/quantized" if config.quantization.cache_dir else ""
-    tree["model"]["hub_cache_dir"] = ""
+    tree["model"]["hub_cache_dir"] = remote.hub_cache_dir
     tree["output"]["destination"] = f"{job}/result/{from_root(config.output.destination).name}"
+    num_devices = remote.num_devices
     indexes = ",".join(map(str, range(num_devices))) if num_devices > 1 else several["device_indexes"]
     several |= {"enabled": num_devices > 1, "device_indexes": indexes}
     return decode(tree).config

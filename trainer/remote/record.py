@@ -28,6 +28,7 @@ class Remote:
     An empty `user` or `key_file` leaves both to OpenSSH: its own config, its agent. `folder` is where everything is
     there. `python` is a Python there that has all packages; without one Darkroom makes an environment of its own, with
     packages from the machine's index, or from wheels that are sent: those in the folder `wheels_dir` of this computer.
+    `hub_cache_dir` is where models of Hugging Face are kept there; by default where its other programs keep them.
     With `fetches_backups` each backup is fetched when it has been written. `command_after` is run there when the last
     run has finished and its files are here. A rented one has a `provider` and the id of its `pod` there; instead of a
     command it can be stopped or deleted through them, `pod_after`.
@@ -48,6 +49,7 @@ class Remote:
     pod: str = ""
     pod_after: AfterRuns = ""
     wheels_dir: str = ""
+    hub_cache_dir: str = ""
 
     @property
     def is_ended_after_runs(self) -> bool:

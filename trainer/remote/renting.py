@@ -65,7 +65,8 @@ def records_of(settings: RentSettings) -> tuple[Remote, PodRequest]:
     """
     folder = f"{_SPEC.volume_path}/darkroom"
     remote = Remote(settings.name, "", user="root", key_file=settings.key, folder=folder, num_devices=settings.cards)
-    remote = replace(remote, provider=_PROVIDER, pod_after=settings.after)
+    hub = f"{_SPEC.volume_path}/huggingface"  # the other disk is small, and emptied
+    remote = replace(remote, provider=_PROVIDER, pod_after=settings.after, hub_cache_dir=hub)
     if problem := problem_of(replace(remote, host="host")):
         raise DarkroomError(problem)
     if not settings.card.strip():

@@ -104,7 +104,7 @@ def send_inputs(
     places = send_trees(connection, trees, cache_dir=cache_folder(config), progress=emit, check=check)
     name = uuid4().hex[:12]
     job = f"{folder}/jobs/{name}"
-    there = config_there(config, inputs, places, folder=folder, job=job, num_devices=remote.num_devices)
+    there = config_there(config, inputs, places, remote=remote, folder=folder, job=job)
     connection.call("write", json.dumps(encode(there), indent=1).encode(), name=f"jobs/{name}/{_CONFIG}")
     paths = {
         **paths_there(inputs, places),

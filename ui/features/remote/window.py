@@ -5,10 +5,12 @@ from __future__ import annotations
 import tkinter as tk
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from typing import TYPE_CHECKING
 
 from modules.system.errors import DarkroomError
 from modules.system.file_errors import plain_reason
+from modules.system.secrets_file import load_secrets
 from ui.features.remote.model import Machines, NewKey, check
 from ui.features.remote.rented_row import RentedRow
 from ui.forms.context import Context
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from trainer.remote.record import Remote
 
 _SIZE = (640, 690)
+_IMPORT_TIP = "The cloud settings of a config of OneTrainer, or its secrets.json"
+_ONETRAINER = (("OneTrainer", "*.json"),)
 _NEW = ""
 _NOTE = (
     "Training there needs an SSH server, Python 3.11 or newer and a key that it accepts. The run is sent with all that "
@@ -40,6 +44,7 @@ _FIELDS = (
     ("folder", "Folder there", "~/darkroom", "Where everything is kept on the machine"),
     ("python", "Python there", "an environment that Darkroom makes", "A Python that has all packages"),
     ("wheels_dir", "Wheels", "none: from its package index", "Without one: the folder here that “remote wheels” fills"),
+    ("hub_cache_dir", "Model cache", "the user's own", "Where models of Hugging Face are kept on the machine"),
     ("num_devices", "Devices", "1", "How many GPUs a run uses"),
     ("price_per_hour", "Price per hour", "", "Shown with each run: what it has cost, and what it will"),
     ("command_after", "Command after", "none", "Run there when the last run has finished, to end a rented machine"),
@@ -74,6 +79,9 @@ class MachinesWindow(Window):
         self.choice.pack(side="left", fill="x", expand=True)
         self.buttons["rent"] = Button(top, context.theme, "Rent a machine…", self._rent)
         self.buttons["rent"].pack(side="left", padx=(GAP, 0))
+        self.buttons["import"] = Button(top, context.theme, "Import…", self.import_machine)
+        self.buttons["import"].pack(side="left", padx=(GAP, 0))
+        context.tips.attach(self.buttons["import"], lambda: _IMPORT_TIP)
         self._add_row(grid, 0, "Machine", top)
         self._add_fields(grid)
         self.backups = FlagVar(master=self, value=False)
@@ -245,6 +253,7 @@ class MachinesWindow(Window):
         typed = Remote(
             texts["name"], texts["host"], port, texts["user"], key_file, folder, python, num_devices, price,
             self.backups.get(), texts["command_after"], wheels_dir=texts["wheels_dir"],
+            hub_cache_dir=texts["hub_cache_dir"],
         )  # fmt: skip
         former = self.machines.known.get(self.selected.get(), typed)
         after = self.pod_after.get() if former.pod else ""
@@ -256,6 +265,30 @@ class MachinesWindow(Window):
     def _report(self, text: str, colour: str = "label") -> None:
         self.findings.recolour(colour)
         self.findings.set_text(text)
+
+    def import_machine(self) -> None:
+        """Add the machine of OneTrainer's cloud settings."""
+        from trainer.remote.onetrainer import import_machine, keep
+        from trainer.remote.record import RemotesFile
+
+        context = self._context
+        file = context.interaction.ask_file("Import a machine", context.preferences.last_folder, _ONETRAINER)
+        if file is None:
+            return
+        names = (f"onetrainer{number if number > 1 else ''}" for number in count(1))
+        name = next(name for name in names if name not in self.machines.known)
+        notes: list[str] = []
+
+        def write() -> None:
+            found = import_machine(name, file, load_secrets().secrets.cloud)
+            if keep(found, RemotesFile()):
+                notes.append(f"Its API key is stored; {file.name} still contains it.")
+            notes.extend(found.notes)
+
+        if self._writes(write):
+            self.machines.read()
+            self.show(name)
+            self._report("\n".join(notes) or f"{file.name} is imported.")
 
     def _rent(self) -> None:
         from ui.features.remote.rent_window import RentWindow
