@@ -136,8 +136,9 @@ def _prompt(prompt: SamplePrompt, config: Config, start: Config) -> SamplePrompt
     if sampler.is_for_few_steps or spec.sample_guidance != config.family.sample_guidance:
         changes["guidance"] = spec.sample_guidance
     if start.model.variant != config.model.variant:
-        own = ("inpainting", "base_image", "mask_image", "depth_image", "reference_image")
-        changes |= {name: getattr(usual, name) for name in own}
+        own = ("inpainting", "base_image", "mask_image", "depth_image")
+        references = ("reference_image", "reference_image_2", "reference_image_3")
+        changes |= {name: getattr(usual, name) for name in (*own, *references)}
     return prompt.model_copy(update=changes)
 
 

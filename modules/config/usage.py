@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +13,8 @@ from modules.config.sections.data import Data
 from modules.config.sections.embeddings import EmbeddingSettings
 from modules.config.sections.training import method_in_use
 from modules.data.captions.drawing import CaptionDropout
-from modules.data.inputs import EDITED_IMAGE, ModelInput, inputs_named
+from modules.data.inputs import ModelInput, inputs_named
+from modules.data.references import ReferenceFit
 from modules.estimate.step_passes import StepPasses, passes_of_step
 from modules.families.registry import families_with
 from modules.families.spec import BASE_VARIANT, PartSpec
@@ -217,7 +219,31 @@ def reads_depth(config: Config) -> bool:
 
 def reads_references(config: Config) -> bool:
     """Return whether the model gets a reference image with each image: the one that it edits."""
-    return any(i.name == EDITED_IMAGE for i in inputs_of(config))
+    return any(i.reference for i in inputs_of(config))
+
+
+def fit_of_references(config: Config) -> ReferenceFit | None:
+    """Return how reference images are brought to their size; None for a model that gets none."""
+    sizes = config.family.references
+    if sizes is None or not reads_references(config):
+        return None
+    return ReferenceFit(sizes, follows_image=config.data.reference_size == "image")
+
+
+def num_references(config: Config) -> int:
+    """Return how many images of the size of the trained one the reference images of an image are, as a memory estimate.
+
+    That is the most that a concept's settings name, and more if the pipeline's size is larger than the resolution.
+    """
+    fit = fit_of_references(config)
+    if fit is None:
+        return 0
+    concepts = [c.image for c in config.concepts if c.enabled]
+    columns = max((len([c for c in i.conditioning_columns.split(",") if c.strip()]) for i in concepts), default=0)
+    folders = max((sum(f is not None for f in i.conditioning_folders) for i in concepts), default=0)
+    sides = [r for r in config.data.resolution_px if isinstance(r, int)]
+    share = 1 if fit.follows_image or not sides else math.ceil(fit.sizes.area_px / min(sides) ** 2)
+    return max(1, columns, folders) * share
 
 
 def weighs_areas(config: Config) -> bool:

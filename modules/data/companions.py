@@ -7,6 +7,7 @@ shard the mask may also be a field of the sample, as WebDataset names them: cat.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from modules.data.links import LEADS_OUT, leads_out
 from modules.data.listing import MASK_FIELD, SUFFIXES, sample_of
 from modules.data.transforms.geometry import Box
 from modules.data.transforms.masks import alpha_mask, as_mask, white_box
+from modules.system.problem import shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,22 @@ def find_input_file(image: Path, suffix: str, *, folder: Path, inputs_folder: Pa
     place = inputs_folder / _path_inside(image, folder)
     suffixes = dict.fromkeys((image.suffix, *sorted(SUFFIXES)))
     return next((file for s in suffixes if (file := _companion(place.with_suffix(s), inputs_folder))), None)
+
+
+def named_file(name: str, start: Sequence[Path], allowed: Sequence[Path], *, image: Path) -> Companion:
+    """Return the file that a data set names for an image, by its path from a folder, the first of `start` that has it.
+
+    A whole path must lead into one of the folders `allowed`: a data set of a stranger cannot name any file of the
+    machine. Raises BrokenImageError if no folder has it.
+    """
+    folders = [Path(os.path.normpath(folder)) for folder in (allowed if Path(name).is_absolute() else start)]
+    for folder in folders:
+        path = Path(os.path.normpath(folder / name.replace("\\", "/")))
+        is_inside = any(path.is_relative_to(os.path.normpath(f)) for f in allowed)
+        if is_inside and (file := _companion(path, folder)) is not None:
+            return file
+    where = " or ".join(dict.fromkeys(map(str, folders)))
+    raise BrokenImageError(image, f"the reference image {shown(name)} is not in {where}")
 
 
 def box_of_mask(mask: Companion, image_size: Size) -> Box | None:

@@ -18,10 +18,12 @@ from modules.data.concept import Concept, DatasetKind, Kind
 from modules.data.example import NO_COMPANIONS, Assignment, Example, WantedCompanions, prompt_example
 from modules.data.image_settings import ImageChanges
 from modules.data.images import BrokenImageError
+from modules.data.inputs import REFERENCES
 from modules.data.listing import SkippedEntry
 from modules.data.order import ConceptRepeats
 from modules.data.pairs import fingerprint_of_source, scan_source
 from modules.data.prompts import scan_prompts
+from modules.data.references import ReferenceFit, batch_shapes
 from modules.data.scan import Scan, Watch, ignore_progress, without_excluded
 from modules.data.stored_examples import StoredExamples
 from modules.system.problem import count
@@ -65,6 +67,8 @@ class Dataset:
     buckets: Sequence[tuple[Size, ...]] = ()
     wrong_settings: tuple[tuple[int, SkippedEntry], ...] = ()
     """Those of `skipped` that a setting of their concept causes, with the number of the concept."""
+    fit: ReferenceFit | None = None
+    """How reference images are brought to their size; None for models without any."""
 
     @property
     def has_pairs(self) -> bool:
@@ -82,6 +86,16 @@ class Dataset:
         for number, num_examples in Counter(map(id, self.buckets)).items():
             counts.update(dict.fromkeys(shared[number], num_examples))
         return dict(counts.most_common())
+
+    @property
+    def batch_shapes(self) -> Sequence[tuple[Size, ...]]:
+        """The shapes of the examples by resolution: a batch holds examples of one shape.
+
+        They are the buckets' sizes, and with reference images also the sizes of those.
+        """
+        if self.fit is None:
+            return self.buckets
+        return batch_shapes(self.buckets, map(_reference_files, self.examples), self.fit)
 
     def texts(self, example: Example, *, run_seed: int) -> Iterator[str]:
         """Yield the texts that are encoded for an example, apart from the empty one, where captions are cached."""
@@ -108,7 +122,7 @@ class Dataset:
         """Return the dataset without the examples at these indices, renumbered."""
         kept = [e for i, e in enumerate(self.examples) if i not in broken]
         left = _assemble(kept, self.concepts, self.num_resolutions, self.skipped)
-        return replace(left, wrong_settings=self.wrong_settings)
+        return replace(left, wrong_settings=self.wrong_settings, fit=self.fit)
 
 
 def build_dataset(
@@ -160,7 +174,7 @@ def build_dataset(
                 skipped.append(SkippedEntry(image.path, str(error), is_too_small=True))
         facts.append(_facts_of(concept, concept.name or folder.name, draws_masks=wanted.draws_masks))
     dataset = _assemble(examples, facts, num_resolutions, tuple(skipped))
-    return replace(dataset, wrong_settings=tuple(wrong_settings))
+    return replace(dataset, wrong_settings=tuple(wrong_settings), fit=next((i.fit for i in wanted.references), None))
 
 
 def scan_concept(
@@ -225,6 +239,12 @@ def _assemble(
     return Dataset(
         tuple(examples), tuple(numbered), num_resolutions, skipped, _buckets_of(e.resize_crops for e in examples)
     )
+
+
+def _reference_files(example: Example) -> tuple[Size, tuple[Size, ...]]:
+    """Return the size of an example's image, and those of the files of its reference images."""
+    files = tuple(example.input_files[name].size for name in REFERENCES if name in example.input_files)
+    return Size(example.image.width_px, example.image.height_px), files
 
 
 def _buckets_of(crops: Iterable[tuple[ResizeCrop, ...]]) -> tuple[tuple[Size, ...], ...]:

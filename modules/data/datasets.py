@@ -109,8 +109,9 @@ def _fingerprints_of_others(concepts: tuple[Concept, ...]) -> Iterator[str]:
         yield fingerprint_of_files(tuple(_other_files(concept)))
         if concept.image.mask_source == "folder" and concept.image.masks_folder:
             yield fingerprint_of_folder(from_root(concept.image.masks_folder), include_subfolders=True)
-        if concept.image.conditioning_folder:
-            yield fingerprint_of_folder(from_root(concept.image.conditioning_folder), include_subfolders=True)
+        for folder in concept.image.conditioning_folders:
+            if folder is not None:
+                yield fingerprint_of_folder(folder, include_subfolders=True)
 
 
 def _other_files(concept: Concept) -> Iterator[Path]:

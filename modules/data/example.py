@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from modules.data.buckets import BucketRules, ResizeCrop, Size
-from modules.data.companions import Companion, box_of_mask, find_input_file, find_mask
+from modules.data.companions import Companion, box_of_mask, find_input_file, find_mask, named_file
 from modules.data.concept import Concept
 from modules.data.decode import WHITE, Rgb, colour_of
+from modules.data.images import BrokenImageError
 from modules.data.inputs import NO_INPUTS, ModelInput
+from modules.data.metadata import MetadataCaptions
 from modules.data.source_image import SourceImage
 from modules.data.transforms.geometry import Box
 from modules.data.transforms.recipe import angles_of
@@ -53,6 +56,11 @@ class WantedCompanions:
     def draws_masks(self) -> bool:
         """Whether images without a mask get a random inpainting mask."""
         return any(i.is_mask for i in self.inputs)
+
+    @property
+    def references(self) -> tuple[ModelInput, ...]:
+        """The reference images among the inputs, in their order."""
+        return tuple(i for i in self.inputs if i.reference)
 
 
 NO_COMPANIONS = WantedCompanions()
@@ -116,14 +124,48 @@ class Assignment:
         return find_mask(image.path, folder=self.folder, masks_folder=masks_folder)
 
     def _input_files(self, image: SourceImage) -> dict[str, Companion]:
-        given = self.concept.image.conditioning_folder
-        inputs_folder = from_root(given) if given.strip() else None
-        return {
+        folders = self.concept.image.conditioning_folders
+        files = {
             i.name: file
             for i in self.wanted.inputs
-            if i.suffix
-            and (file := find_input_file(image.path, i.suffix, folder=self.folder, inputs_folder=inputs_folder))
+            if i.suffix and not i.reference and (file := self._input_file(image, i.suffix, folders[0]))
         }
+        if not (references := self.wanted.references):
+            return files
+        if self._columns:
+            found = self._named_files(image, folders, most=len(references))
+        else:
+            places = zip(references, folders, strict=True)
+            beside = (self._input_file(image, i.suffix, inputs_folder) for i, inputs_folder in places)
+            found = [file for file in beside if file is not None]
+        return files | {i.name: file for i, file in zip(references, found, strict=False)}
+
+    def _input_file(self, image: SourceImage, suffix: str, inputs_folder: Path | None) -> Companion | None:
+        return find_input_file(image.path, suffix, folder=self.folder, inputs_folder=inputs_folder)
+
+    def _named_files(self, image: SourceImage, folders: Sequence[Path | None], *, most: int) -> list[Companion]:
+        """Return the reference images that the columns of metadata files name for an image, without empty cells.
+
+        Raises BrokenImageError for one that is not there, or for more than `most`.
+        """
+        chosen, found = [folder for folder in folders if folder is not None], list[Companion]()
+        for number, column in enumerate(self._columns):
+            row = column.cells_of(image.path)
+            folder = folders[number] if number < len(folders) else None
+            start = (folder,) if folder is not None else (row.folder, self.folder)
+            for name in row.texts:
+                found.append(named_file(name, start, (row.folder, self.folder, *chosen), image=image.path))
+        if len(found) > most:
+            reason = f"its row names {len(found)} reference images, and the model gets at most {most}"
+            raise BrokenImageError(image.path, reason)
+        return found
+
+    @cached_property
+    def _columns(self) -> tuple[MetadataCaptions, ...]:
+        """The columns that name reference images."""
+        origin, columns = self.concept.caption_origin, self.concept.image.conditioning_columns.split(",")
+        file = origin.file if origin.source == "metadata" else None
+        return tuple(MetadataCaptions(self.folder, file=file, columns=[c.strip()]) for c in columns if c.strip())
 
     def _resize_crops(self, size: Size, box: Box | None) -> tuple[ResizeCrop, ...]:
         known = self._known.get(size.sides_px) if box is None else None

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
 
+from modules.settings.conditions import READS_REFERENCES
 from modules.settings.field import Section, Setting, When
 from modules.settings.shared_types import Resolution
+from modules.system.paths import from_root
 
 IMAGE_AUGMENTATION = "Image augmentation"
 _WAYS = {"off": "Off", "random": "Random", "always": "Fixed"}
@@ -176,6 +179,45 @@ class ImageChanges(Section):
             empty_means="cat-condlabel.png next to cat.jpg",
         ),
     ] = ""
+    conditioning_folder_2: Annotated[
+        str,
+        Setting(
+            "Conditioning images folder 2",
+            "The folder of the second reference images of an editing model, such as those of a garment or of a style. "
+            "An image need not have one: images are batched with others that have as many.",
+            group=IMAGE_AUGMENTATION,
+            level="advanced",
+            path_kind="folder",
+            empty_means="cat-condlabel2.png next to cat.jpg",
+            applies_when=READS_REFERENCES,
+        ),
+    ] = ""
+    conditioning_folder_3: Annotated[
+        str,
+        Setting(
+            "Conditioning images folder 3",
+            "The folder of the third reference images of an editing model.",
+            group=IMAGE_AUGMENTATION,
+            level="advanced",
+            path_kind="folder",
+            empty_means="cat-condlabel3.png next to cat.jpg",
+            applies_when=READS_REFERENCES,
+        ),
+    ] = ""
+    conditioning_columns: Annotated[
+        str,
+        Setting(
+            "Conditioning image columns",
+            "The columns of the metadata file that name the reference images of an editing model, separated by commas; "
+            "a list names several. The paths of the first column count from the first conditioning images folder, and "
+            "so on; without such a folder from the file or the concept's folder. They replace files of the image's "
+            "name.",
+            group=IMAGE_AUGMENTATION,
+            level="advanced",
+            empty_means="none: files of the image's name",
+            applies_when=READS_REFERENCES,
+        ),
+    ] = ""
     resolution_px: Annotated[
         tuple[Resolution, ...],
         Setting(
@@ -187,6 +229,12 @@ class ImageChanges(Section):
             empty_means="the general one",
         ),
     ] = ()
+
+    @property
+    def conditioning_folders(self) -> tuple[Path | None, ...]:
+        """The folders of the first, second and third conditioning images; None for files next to the images."""
+        given = (self.conditioning_folder, self.conditioning_folder_2, self.conditioning_folder_3)
+        return tuple(from_root(folder) if folder.strip() else None for folder in given)
 
 
 AUGMENTATIONS = {name: f.default for name, f in ImageChanges.model_fields.items() if f.annotation in (bool, Way)}

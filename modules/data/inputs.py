@@ -9,7 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
+
+from modules.data.references import ReferenceFit
+
+Value = TypeVar("Value")
 
 MASK_SUFFIX = "-masklabel"
 """The end of the name of an image's mask, which is also used without being an input of the model."""
@@ -29,6 +33,9 @@ class ModelInput:
     `file_setting` is the path of the setting that decides whether its file is read, if one does. With `follows_mask`,
     uses of an image that ignore its mask get a blank input. `is_mask`: it is the mask of what is inpainted. `channels`
     is None for as many as the latents have. With `follows_colour`, its colours are augmented as those of its image.
+
+    `reference` is its number among the reference images of an editing model, from 1 on, and `fit` how these are brought
+    to their size. An image with fewer of them has no such input, and is in batches with its like.
     """
 
     name: str
@@ -41,10 +48,14 @@ class ModelInput:
     is_mask: bool = False
     channels: int | None = None
     follows_colour: bool = False
+    reference: int = 0
+    fit: ReferenceFit | None = None
 
 
 EDITED_IMAGE = "edited_image"
-"""The reference image of an editing model: what it edits."""
+"""The first reference image of an editing model: what it edits."""
+REFERENCES = (EDITED_IMAGE, "edited_image_2", "edited_image_3")
+"""The reference images of an editing model that gets several."""
 
 INPUTS: dict[str, ModelInput] = {
     record.name: record
@@ -75,7 +86,25 @@ INPUTS: dict[str, ModelInput] = {
             reader="modules.data.depth:DepthMap",
             channels=1,
         ),
-        ModelInput(EDITED_IMAGE, "Reference image", suffix="-condlabel", follows_colour=True),
+        *(
+            ModelInput(
+                name,
+                label,
+                suffix=suffix,
+                reader="modules.data.cache.inputs:ReferenceImage",
+                follows_colour=True,
+                reference=number,
+            )
+            for number, (name, label, suffix) in enumerate(
+                zip(
+                    REFERENCES,
+                    ("Reference image", "Second reference image", "Third reference image"),
+                    ("-condlabel", "-condlabel2", "-condlabel3"),
+                    strict=True,
+                ),
+                start=1,
+            )
+        ),
     )
 }
 
@@ -87,6 +116,11 @@ INPAINTING = ("mask", "masked_image")
 
 PIXEL_INPAINTING = ("masked_image", "mask_pixels")
 """The inputs of inpainting models that get the pixels of the mask, 8 x 8 for each latent, in the order of channels."""
+
+
+def references_of(inputs: Mapping[str, Value]) -> list[Value]:
+    """Return the reference images among the inputs of a prediction, in their order."""
+    return [inputs[name] for name in REFERENCES if name in inputs]
 
 
 def inputs_named(names: Iterable[str]) -> tuple[ModelInput, ...]:

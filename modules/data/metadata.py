@@ -48,6 +48,14 @@ class Metadata:
     problems: tuple[MetadataProblem, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class RowCells:
+    """The texts in some columns of an image's row, and the folder of the file that has the row."""
+
+    texts: tuple[str, ...]
+    folder: Path
+
+
 def read_metadata(file: Path, columns: Sequence[str]) -> Metadata:
     """Return the texts of a metadata file, from some of its columns; by default from the first that is usual.
 
@@ -95,15 +103,19 @@ class MetadataCaptions:
 
     def texts_of(self, image: Path) -> tuple[str, ...]:
         """Return the captions of an image; empty if no metadata file names it."""
+        return self.cells_of(image).texts
+
+    def cells_of(self, image: Path) -> RowCells:
+        """Return the cells of an image's row, and where they are from; no texts if no metadata file names it."""
         if image.suffix == ROW_SUFFIX and (archive := archive_of(image)) is not None:
             self._leave_table(archive)
-            return self._metadata(archive).texts.get(image.name, ())
+            return RowCells(self._metadata(archive).texts.get(image.name, ()), archive.parent)
         for file, folder in self._files_for(image):
             texts = self._metadata(file).texts
             for name in _names_of(image, folder, is_keyed=file.suffix.lower() == ".json"):
                 if name in texts:
-                    return texts[name]
-        return self._of_own_file(image)
+                    return RowCells(texts[name], file.parent)
+        return RowCells(self._of_own_file(image), image.parent)
 
     def problems(self, images: Sequence[Path]) -> list[SkippedEntry]:
         """Return the problems of the files read so far, with the images they name that are not among `images`."""

@@ -72,8 +72,8 @@ class EpochPlans:
 
     @cached_property
     def sizes(self) -> SizeTable:
-        """The sizes of the examples by resolution."""
-        return SizeTable(self._dataset.buckets)
+        """The sizes of the examples by resolution, with those of their reference images."""
+        return SizeTable(self._dataset.batch_shapes)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -197,7 +197,7 @@ class EpochPlans:
 def _texts_of(dataset: Dataset) -> Iterator[str]:
     """Yield for each example, as JSON, a list of its path, bytes, captions, sizes, and those of its rejected image."""
     of_sizes: dict[int, str] = {}  # the text of each tuple of sizes, which many examples share
-    for example, sizes in zip(dataset.examples, dataset.buckets, strict=True):
+    for example, sizes in zip(dataset.examples, dataset.batch_shapes, strict=True):
         image, rejected = example.image, example.image.rejected
         if id(sizes) not in of_sizes:
             of_sizes[id(sizes)] = json.dumps([str(size) for size in sizes])

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from modules.data.buckets import LatentFactor
+from modules.data.references import ReferenceSizes
 from modules.diffusion.process_spec import DDPM, ProcessSpec
 from modules.families.distilled import DistilledSpec
 from modules.families.model_class import ModelClass
@@ -168,7 +169,8 @@ class FamilySpec:
     `variants` are the model variants (`model.variant`) besides the base model, each with the number of channels that
     its denoiser gets after the noisy latents. `inputs` are the names of the further inputs (`modules.data.inputs`) of
     those that have any, in the order in which the model gets them. A variant of `inputs` alone has the weights of the
-    base model, and gets its inputs as further tokens.
+    base model, and gets its inputs as further tokens. `references` are the sizes at which the pipeline of an editing
+    model reads its reference images.
 
     `process` is the noise process: DDPM, or flow matching with the family's convention. `guidance` is how samples
     follow a guidance scale: by a second prediction for the negative prompt, by an input of the model, or not at all.
@@ -212,6 +214,7 @@ class FamilySpec:
     is_for_research: bool = False
     ai_toolkit: tuple[str, ...] = ()
     kohya: tuple[str, ...] = ()
+    references: ReferenceSizes | None = None
 
     @property
     def trainable_parts(self) -> tuple[PartSpec, ...]:

@@ -11,11 +11,12 @@ import torch
 from PIL import Image
 from torch.nn.functional import interpolate
 
-from modules.data.buckets import LatentFactor, Size
+from modules.data.buckets import LatentFactor, Size, resize_crop_for
 from modules.data.cache.inputs import by_latents
 from modules.data.conditioning import Conditioning, SizeConditioning
 from modules.data.decode import flatten
 from modules.data.images import open_image, upright
+from modules.data.references import ReferenceFit
 from modules.data.transforms.masks import as_mask
 from modules.families.protocol import ModelFamily
 from modules.sampling.denoising_loop import Predict, guide
@@ -105,6 +106,28 @@ def read_sample_image(file: Path, size: Size) -> torch.Tensor:
     """
     with open_image(file) as raw:
         image = flatten(upright(raw)).resize((size.width_px, size.height_px), Image.Resampling.LANCZOS)
+    return _as_tensor(image)
+
+
+def read_reference_image(file: Path, size: Size, fit: ReferenceFit) -> torch.Tensor:
+    """Return a reference image of a sample of a size, at the size that `fit` gives it, in [-1, 1], (1, 3, P, P).
+
+    Float32. Raises OSError for a file that is missing or cannot be decoded.
+    """
+    with open_image(file) as raw:
+        image = flatten(upright(raw))
+    own = Size(*image.size)
+    wanted = fit.size_of(own, size, size)
+    way = resize_crop_for(*own.sides_px, (wanted,))
+    scaled = wanted if fit.is_aligned(own, size) else way.scaled  # the whole image, or without its edges
+    image = image.resize(scaled.sides_px, Image.Resampling.LANCZOS)
+    if scaled != wanted:
+        left, top = way.crop_left_px, way.crop_top_px
+        image = image.crop((left, top, left + wanted.width_px, top + wanted.height_px))
+    return _as_tensor(image)
+
+
+def _as_tensor(image: Image.Image) -> torch.Tensor:
     unit_PP3 = torch.from_numpy(np.asarray(image, dtype=np.float32) / 255.0)
     return 2.0 * unit_PP3.permute(2, 0, 1)[None] - 1.0
 

@@ -6,3 +6,6 @@ from modules.settings.field import When
 
 USES_DENOISER = When("training.trains", ("adapter", "full", "embedding"))
 """The run denoises: it does not train the VAE, which has no noise, no captions and no caches."""
+
+READS_REFERENCES = When("model.variant", ("edit",))
+"""The model edits reference images."""

@@ -205,13 +205,12 @@ def test_missing_references_and_folders_are_named(config: Config, pairs: Path) -
     assert not check(laid_over(config, {"concepts": [next_to]})).errors
 
 
-def test_a_stretched_reference_and_an_unreadable_sample_are_named(config: Config, pairs: Path) -> None:
+def test_an_unreadable_sample_is_named_and_none_is_stretched(config: Config, pairs: Path) -> None:
     draw_image(96, 64, 0).save(pairs / "before" / "0.jpg")
     prompts = [{**PROMPT, "reference_image": str(pairs / "before" / "0.jpg")}, {**PROMPT, "reference_image": "no.png"}]
     problems = check(laid_over(config, {"sampling": {"prompts": prompts}})).problems
     messages = [p.message for p in problems]
-    assert any("reference image does not have the aspect ratio" in m for m in messages)
-    assert any("reference image of sample 1 is stretched" in m for m in messages)
+    assert not any("aspect ratio" in m or "stretched" in m for m in messages)
     assert any("reference image of sample 2 cannot be read" in m for m in messages)
 
 

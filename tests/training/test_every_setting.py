@@ -138,7 +138,13 @@ ELSEWHERE = {
         "test_inpainting_models, test_depth_models",
     ),
     "sampling.prompts.0.reference_image": "test_editing_models",
+    "sampling.prompts.0.reference_image_2": "test_several_references",
+    "sampling.prompts.0.reference_image_3": "test_several_references",
+    "data.reference_size": "test_several_references",
     "concepts.0.image.conditioning_folder": "test_editing_models",
+    "concepts.0.image.conditioning_folder_2": "test_several_references",
+    "concepts.0.image.conditioning_folder_3": "test_several_references",
+    "concepts.0.image.conditioning_columns": "test_references",
 }
 # Values where another number than the default's half or one and a half of it is wanted, or any text.
 VALUES: dict[str, Any] = {
@@ -181,6 +187,9 @@ VALUES: dict[str, Any] = {
     "concepts.0.image.rotate_max_degrees": 20.0,
     "concepts.0.image.masks_folder": "nowhere",
     "concepts.0.image.conditioning_folder": "nowhere",
+    "concepts.0.image.conditioning_folder_2": "nowhere",
+    "concepts.0.image.conditioning_folder_3": "nowhere",
+    "concepts.0.image.conditioning_columns": "control",
     "concepts.0.image.resolution_px": ["80x64"],
     "concepts.0.text.replacements": "round => square",
     "concepts.0.text.tag_delimiter": "o",
@@ -249,6 +258,8 @@ VALUES: dict[str, Any] = {
     "sampling.prompts.0.mask_image": "nowhere.png",
     "sampling.prompts.0.depth_image": "nowhere.png",
     "sampling.prompts.0.reference_image": "nowhere.png",
+    "sampling.prompts.0.reference_image_2": "nowhere.png",
+    "sampling.prompts.0.reference_image_3": "nowhere.png",
     "backup.every": STEP,
     "backup.keep": 1,
     "backup.save_every": STEP,

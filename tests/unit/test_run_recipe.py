@@ -94,7 +94,8 @@ def test_a_recipe_never_decides_where_something_is_written(tmp_path: Path) -> No
 
 def test_every_setting_with_a_place_is_known_as_written_or_only_read() -> None:
     read = {"reward.models.*.clip_model", "sampling.wildcards_dir", "concepts.*.path"}
-    read |= {f"concepts.*.image.{name}" for name in ("masks_folder", "conditioning_folder")}
+    folders = ("masks_folder", "conditioning_folder", "conditioning_folder_2", "conditioning_folder_3")
+    read |= {f"concepts.*.image.{name}" for name in folders}
 
     def places(section: type[Section], prefix: str = "") -> set[str]:
         found = set()

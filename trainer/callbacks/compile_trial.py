@@ -87,10 +87,12 @@ def read_choice(path: Path) -> CompileChoice | None:
         return None
 
 
-def sizes_of_steps(plans: EpochPlans, buckets: Sequence[Sequence[Size]], epoch: int) -> list[StepSize]:
+def sizes_of_steps(plans: EpochPlans, epoch: int) -> list[StepSize]:
     """Return the sizes of the steps of an epoch, in their order."""
-    groups = plans.accumulation_groups(epoch)
-    sizes = [tuple((buckets[m[0].example][m[0].resolution], len(m)) for m in group) for group in groups]
+    groups, table = plans.accumulation_groups(epoch), plans.sizes
+    sizes = [
+        tuple((table.sizes[table.numbers_NR[m[0].example, m[0].resolution]], len(m)) for m in group) for group in groups
+    ]
     return [size for size in sizes for _ in range(plans.steps_per_group)]
 
 

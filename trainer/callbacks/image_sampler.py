@@ -14,7 +14,8 @@ from modules.config.sections.evaluation import SamplePrompt
 from modules.data.buckets import LatentFactor, Size
 from modules.data.conditioning import Conditioning, SizeConditioning
 from modules.data.depth import latent_depth, load_sample_depth
-from modules.data.inputs import EDITED_IMAGE, inputs_named
+from modules.data.inputs import REFERENCES, inputs_named
+from modules.data.references import ReferenceFit, ReferenceSizes
 from modules.data.tiles import VAE_TILES, Tiling
 from modules.families.protocol import ModelFamily
 from modules.memory.placement import Placement
@@ -23,7 +24,7 @@ from modules.sampling.prediction import (
     InpaintingImages,
     blank_images,
     read_inpainting_images,
-    read_sample_image,
+    read_reference_image,
     with_guidance,
 )
 from modules.system.devices import CPU, Device, move
@@ -81,7 +82,8 @@ class ImageSampler:
 
     `sampled` is the model as samples see it; None if it is the one in training. `encoded` keeps the conditioning of
     prompts; None where the text encoders change. `tiles_of(width_px, height_px)` returns the tiles in which the VAE
-    decodes an image, when it is on the device.
+    decodes an image, when it is on the device. `fit` is how reference images are brought to their size; by default like
+    the sample.
     """
 
     family: ModelFamily
@@ -91,6 +93,7 @@ class ImageSampler:
     sampled: SampledModel | None = None
     encoded: EncodedPrompts | None = None
     tiles_of: Callable[[int, int], Tiling] = _by_size
+    fit: ReferenceFit | None = None
 
     @torch.no_grad()
     def conditionings(self, prompts: Sequence[SamplePrompt]) -> list[Conditioning]:
@@ -155,9 +158,9 @@ class ImageSampler:
         names, factor = self.family.spec.inputs.get(self.family.variant, ()), self.family.spec.latents.factor
         if "depth" in names:
             return [{"depth": move(_depth_map(p, factor), self.device)} for p in prompts]
-        if EDITED_IMAGE in names:
+        if any(i.reference for i in inputs_named(names)):
             with self.placement.phase(phases.SAMPLE_IMAGES):
-                return [self._reference(p) for p in prompts]
+                return [self._references(p) for p in prompts]
         if "masked_image" not in names or not self.family.spec.names_of("vae"):
             return [{} for _ in prompts]
         inputs: list[dict[str, torch.Tensor]] = []
@@ -174,17 +177,21 @@ class ImageSampler:
                 inputs.append({**on_device, "masked_image": latents_1CHW})
         return inputs
 
-    def _reference(self, prompt: SamplePrompt) -> dict[str, torch.Tensor]:
-        """Return the reference image of a sample as latents; nothing for a sample without one."""
-        if not prompt.reference_image.strip():
-            return {}
-        size = Size(prompt.width_px, prompt.height_px)
-        try:
-            image_13PP = read_sample_image(from_root(prompt.reference_image), size)
-        except OSError as error:
-            reason = plain_reason(error, names_file=True)
-            raise DarkroomError(f"A reference image cannot be read: {reason}.", advice="Choose another one.") from error
-        return {EDITED_IMAGE: self.family.encode_images(move(image_13PP, self.device))}
+    def _references(self, prompt: SamplePrompt) -> dict[str, torch.Tensor]:
+        """Return the reference images of a sample as latents; nothing for a sample without any."""
+        spec, size = self.family.spec, Size(prompt.width_px, prompt.height_px)
+        fit = self.fit or ReferenceFit(spec.references or ReferenceSizes(spec.size_step_px))
+        latents = {}
+        for name, file in zip(REFERENCES, prompt.reference_images, strict=False):
+            try:
+                image_13PP = read_reference_image(from_root(file), size, fit)
+            except OSError as error:
+                reason = plain_reason(error, names_file=True)
+                raise DarkroomError(
+                    f"A reference image cannot be read: {reason}.", advice="Choose another one."
+                ) from error
+            latents[name] = self.family.encode_images(move(image_13PP, self.device))
+        return latents
 
     def _denoise(
         self,

@@ -8,7 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from modules.config.schema import Config
-from modules.config.usage import inpaints, inputs_of, learns_from, steps_per_group, trains_on_pixels
+from modules.config.usage import (
+    fit_of_references,
+    inpaints,
+    inputs_of,
+    learns_from,
+    steps_per_group,
+    trains_on_pixels,
+)
 from modules.data.buckets import BucketRules, Size
 from modules.data.datasets import Datasets, DatasetSettings, build_datasets
 from modules.data.example import WantedCompanions
@@ -55,6 +62,8 @@ def _wanted_companions(config: Config) -> WantedCompanions:
         i if not i.file_setting or get_path(config, i.file_setting) else replace(i, suffix="")
         for i in inputs_of(config)
     )
+    if (fit := fit_of_references(config)) is not None:
+        inputs = tuple(replace(i, fit=fit) if i.reference else i for i in inputs)
     return WantedCompanions(masks=config.masks.enabled or inpaints(config), inputs=inputs)
 
 

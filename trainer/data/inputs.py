@@ -14,6 +14,7 @@ from modules.data.cache.digests import DigestIndex
 from modules.data.cache.inputs import BLANK, KnownKeys, inpainting_mask, inpainting_mask_file, reader_of
 from modules.data.cache.masks import MaskFile
 from modules.data.cache.version_keys import Place
+from modules.data.companions import Companion
 from modules.data.inputs import ModelInput
 from modules.data.samples import SampleIndex
 from modules.data.versions import ImageVersion, ImageVersions
@@ -25,10 +26,14 @@ from trainer.data.sources import CachedLatents, EncodedLatents, LatentSource, Lo
 
 @dataclass(frozen=True, slots=True)
 class PreparedInput:
-    """The version of an image for an input, `BLANK` if the use ignores its mask, and the data read ahead of time."""
+    """The version of an image for an input, `BLANK` if the use ignores its mask, and the data read ahead of time.
+
+    `is_absent`: the image has no such input, nor has any other of its batch.
+    """
 
     version: ImageVersion
     value: Prepared
+    is_absent: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,13 +41,14 @@ class InputSource:
     """Delivers one input of the model, by its name.
 
     With the probability `unmasked_probability` a use of an image gets a blank one: the same uses ignore their mask in
-    the loss (`MaskSource`).
+    the loss (`MaskSource`). `owners` are the examples that have the input; None for all.
     """
 
     name: str
     values: LatentSource
     run_seed: int
     unmasked_probability: float = 0.0
+    owners: frozenset[int] | None = None
 
     def prepare(self, version: ImageVersion, sample: SampleIndex) -> PreparedInput:
         """Read the input of a sample, as far as that needs no model.
@@ -51,10 +57,14 @@ class InputSource:
         """
         if ignores_mask(self.run_seed, sample, probability=self.unmasked_probability):
             version = replace(version, variation=BLANK)
+        if self.owners is not None and version.example not in self.owners:
+            return PreparedInput(version, None, is_absent=True)
         return PreparedInput(version, self.values.prepare(version))
 
-    def deliver(self, prepared: Sequence[PreparedInput]) -> torch.Tensor:
-        """Return the input of a batch, on the training device, in the dtype of its latents."""
+    def deliver(self, prepared: Sequence[PreparedInput]) -> torch.Tensor | None:
+        """Return the input of a batch, on the training device, in the dtype of its latents; None if it has none."""
+        if any(p.is_absent for p in prepared):
+            return None
         return self.values.deliver([p.version for p in prepared], [p.value for p in prepared])
 
 
@@ -97,7 +107,8 @@ class InputLoading:
     def source(self, record: ModelInput) -> InputSource:
         """Return the source of an input; its cache is filled if there is a latent cache."""
         probability = self.unmasked_probability if record.follows_mask else 0.0
-        return InputSource(record.name, self._values(record), self.versions.run_seed, probability)
+        owners = frozenset(files_of(record, self.versions)) if record.reference else None
+        return InputSource(record.name, self._values(record), self.versions.run_seed, probability, owners)
 
     def _values(self, record: ModelInput) -> LatentSource:
         examples, latent_factor = self.versions.dataset.examples, self.caches.encoders.family.spec.latents.factor
@@ -169,7 +180,7 @@ def input_jobs(
     `with_blank` adds the blank ones of uses that ignore the mask. `check` is called for each file and may raise to
     stop; `threads` read ahead.
     """
-    files = {n: f for n, e in enumerate(versions.dataset.examples) if (f := e.input_files.get(record.name)) is not None}
+    files = files_of(record, versions)
     file_digests: dict[int, str] = {}
     with closing(digests.digests(files.values(), threads=threads, verify=verify)) as found:
         for number, digest in zip(files, found, strict=True):
@@ -178,9 +189,17 @@ def input_jobs(
     reader, known = reader_of(record, latent_factor), KnownKeys(image_keys, mask_keys, file_digests, encoder)
     jobs: dict[Place, EncodingJob] = {}
     for version in _with_blank(versions) if with_blank else versions.all_versions():
+        if record.reference and version.example not in files:
+            continue
         example = versions.dataset.examples[version.example]
         jobs[version.place] = EncodingJob(reader.key(example, version, known), reader.image(example, version))
     return jobs
+
+
+def files_of(record: ModelInput, versions: ImageVersions) -> dict[int, Companion]:
+    """Return the files of an input by example, of those that have one."""
+    examples = enumerate(versions.dataset.examples)
+    return {n: file for n, e in examples if (file := e.input_files.get(record.name)) is not None}
 
 
 def _with_blank(versions: ImageVersions) -> Iterator[ImageVersion]:

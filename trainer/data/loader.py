@@ -14,6 +14,7 @@ from modules.data.captions.drawing import CaptionDropout, DrawnCaption
 from modules.data.conditioning import DeliveredConditioning
 from modules.data.dataset import Dataset
 from modules.data.plans import EpochPlans, caption_of
+from modules.data.references import num_pixels
 from modules.data.samples import AccumulationGroup, MicroBatch, SampleIndex, Share, share_of
 from modules.data.versions import ImageVersion, ImageVersions, RejectedVersions
 from modules.system.devices import Device, move_async
@@ -165,8 +166,9 @@ class Loader:
             return self._batch(epoch, position, self._submit(pool, position))
 
     def _num_pixels(self, sample_indices: MicroBatch) -> int:
-        buckets = [self.dataset.buckets[s.example][s.resolution] for s in sample_indices]
-        return sum(b.width_px * b.height_px for b in buckets)
+        table = self.plans.sizes
+        shapes = [table.sizes[table.numbers_NR[s.example, s.resolution]] for s in sample_indices]
+        return sum(map(num_pixels, shapes))
 
     def _num_kinds(self, sample_indices: MicroBatch) -> int:
         examples = self.dataset.examples
@@ -218,8 +220,9 @@ class Loader:
         if self.masks is not None:
             masks = self.masks.deliver(versions, [i.mask for i in images], samples)
         inputs = {
-            source.name: source.deliver([image.inputs[number] for image in images])
+            source.name: value
             for number, source in enumerate(self.inputs)
+            if (value := source.deliver([image.inputs[number] for image in images])) is not None
         }
         rejected_BCHW = None
         if self.rejected is not None:

@@ -17,15 +17,17 @@ from modules.config.schema import Config
 from modules.config.usage import caption_dropout_of, data_in_use
 from modules.data.buckets import Size
 from modules.data.captions.drawing import CaptionDropout, DrawnCaption
+from modules.data.companions import Companion
 from modules.data.concept import Concept
 from modules.data.dataset import Dataset, ScanOf, build_dataset
 from modules.data.example import Example
-from modules.data.inputs import EDITED_IMAGE
+from modules.data.inputs import REFERENCES
 from modules.data.plans import EpochPlans, caption_of
+from modules.data.references import ReferenceFit
 from modules.data.samples import SampleIndex
 from modules.data.scan import Scan, Watch, ignore_progress
 from modules.data.transforms.apply import load_conditioning_image, load_mask, load_pixels
-from modules.data.transforms.recipe import Colour, Recipe, plain_recipe
+from modules.data.transforms.recipe import Colour, Recipe, plain_recipe, recipe_of_reference
 from modules.data.versions import ImageVersions, num_variations
 from modules.system.paths import from_root
 from trainer.data.datasets import dataset_settings
@@ -125,7 +127,7 @@ class ConceptPreview:
             size,
             recipe.bucket,
             recipe.geometry.crop_corners(size),
-            trained_pixels(example, recipe) if example.image.has_image else None,
+            trained_pixels(example, recipe, self.dataset.fit) if example.image.has_image else None,
             example.mask is not None,
             changes_of(recipe) if example.image.has_image else (),
             example.image.captions,
@@ -154,20 +156,29 @@ class ConceptPreview:
             yield from self._plans.samples_of(number, epoch)
 
 
-def trained_pixels(example: Example, recipe: Recipe) -> Image.Image:
+def trained_pixels(example: Example, recipe: Recipe, fit: ReferenceFit | None = None) -> Image.Image:
     """Return an image as it is trained, with the black area of its mask darkened.
 
-    A reference image is at its left. Raises BrokenImageError.
+    Its reference images, brought to their size by `fit`, are at its left. Raises BrokenImageError.
     """
-    image = Image.fromarray(load_pixels(example.image.path, recipe))
     size = Size(example.image.width_px, example.image.height_px)
-    if (reference := example.input_files.get(EDITED_IMAGE)) is None:
-        return _with_mask(image, example, recipe, size)
-    pixels_PP3 = load_conditioning_image(reference.path, recipe, image_size=size, follows_colour=True)
-    pair = Image.new("RGB", (2 * image.width, image.height))
-    pair.paste(Image.fromarray(pixels_PP3), (0, 0))
-    pair.paste(_with_mask(image, example, recipe, size), (image.width, 0))
-    return pair
+    shown = [
+        _reference(example.input_files[name], recipe, size, fit) for name in REFERENCES if name in example.input_files
+    ]
+    shown.append(_with_mask(Image.fromarray(load_pixels(example.image.path, recipe)), example, recipe, size))
+    if len(shown) == 1:
+        return shown[0]
+    row = Image.new("RGB", (sum(image.width for image in shown), max(image.height for image in shown)))
+    left = 0
+    for image in shown:
+        row.paste(image, (left, 0))
+        left += image.width
+    return row
+
+
+def _reference(file: Companion, recipe: Recipe, size: Size, fit: ReferenceFit | None) -> Image.Image:
+    own_recipe, resized_to = recipe_of_reference(fit, recipe, file=file.size, image=size)
+    return Image.fromarray(load_conditioning_image(file.path, own_recipe, image_size=resized_to, follows_colour=True))
 
 
 def _with_mask(image: Image.Image, example: Example, recipe: Recipe, size: Size) -> Image.Image:

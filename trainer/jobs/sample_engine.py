@@ -22,6 +22,7 @@ from modules.config.quantized_parts import quantized_parts
 from modules.config.sampled_model import model_name_of_samples, without_additions, without_training_adapter
 from modules.config.schema import Config
 from modules.config.sections.embeddings import EmbeddingSettings
+from modules.config.usage import fit_of_references
 from modules.families.kinds.identify import identify
 from modules.families.protocol import ModelFamily
 from modules.memory.placement import Placement
@@ -201,7 +202,8 @@ def _load(config: Config, backup: str, key: str) -> _LoadedModel:
     stack = AdapterStack({name: part.module for name, part in family.parts.items()}, family.lora_naming)
     tiles = SampleTiles(config, machine.free_now)
     device, precision = machine.train_device, machine.precision
-    sampler = ImageSampler(family, placement, device, precision, sampled, tiles_of=tiles.of)
+    fit = fit_of_references(config)
+    sampler = ImageSampler(family, placement, device, precision, sampled, tiles_of=tiles.of, fit=fit)
     return _LoadedModel(key, family, sampler, stack)
 
 

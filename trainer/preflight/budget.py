@@ -12,7 +12,7 @@ from pathlib import Path
 from modules.adapters.ranks import unused_ranks
 from modules.adapters.registry import ADAPTERS
 from modules.config.schema import Config
-from modules.config.usage import inpaints, inputs_of
+from modules.config.usage import inpaints, inputs_of, num_references
 from modules.estimate.disk import (
     DiskNeed,
     backup_bytes,
@@ -250,7 +250,8 @@ def _cache_bytes(budget: Budget, versions: Counts, num_captions: int) -> tuple[i
         channels=spec.latents.channels,
         item_bytes=min(run.plans[encoders[0]].weight_bytes, kept_bytes),
     )
-    latents *= 1 + sum(i.delivery == "latents" for i in inputs_of(config))
+    further = sum(i.delivery == "latents" and not i.reference for i in inputs_of(config))
+    latents *= 1 + further + num_references(config)
     if config.masks.enabled or inpaints(config):
         latents += latents_bytes(counts, factor=spec.latents.factor, channels=1, item_bytes=FLOAT32_BYTES)
     text = text_bytes(num_captions, num_elements=budget.passes.text_elements(), item_bytes=kept_bytes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -9,11 +10,12 @@ from modules.config.schema import Config
 from modules.config.usage import inpaints, learns_from, reads_depth, reads_references, weighs_areas
 from modules.data.captions.sources import contains_any
 from modules.data.companions import Companion, is_named_like_mask, mask_path_of
-from modules.data.dataset import Dataset
-from modules.data.inputs import EDITED_IMAGE
+from modules.data.dataset import ConceptFacts, Dataset
+from modules.data.example import Example
+from modules.data.inputs import REFERENCES
 from modules.data.listing import walk
 from modules.system.paths import from_root
-from modules.system.problem import Problem, shown
+from modules.system.problem import Problem, count, shown
 
 _CONDITIONING, _DEPTH = "masked_image", "depth"  # inputs of the model
 _ASPECT_TOLERANCE = 0.02  # rounding of small sizes
@@ -125,11 +127,24 @@ def _depth_maps(config: Config, training: Dataset) -> Iterator[Problem]:
 
 
 def _references(config: Config, training: Dataset) -> Iterator[Problem]:
-    """Yield how many images of an editing model have no reference image."""
+    """Yield how many images of an editing model have no reference image, or fewer than others of their concept.
+
+    Concepts without any are trained from their captions alone, unless no concept has one.
+    """
     if not reads_references(config) or not training.examples:
         return
-    images = [e.image.path for e in training.examples]
-    missing = [e.image.path for e in training.examples if EDITED_IMAGE not in e.input_files]
+    images, counts = [e.image.path for e in training.examples], Counter(map(_num_references, training.examples))
+    most = {c: max(map(_num_references, _examples_of(training, c)), default=0) for c in training.concepts}
+    has_some = any(most.values())
+    missing, num_fewer = list[Path](), 0
+    for concept, most_of_concept in most.items():
+        own = _examples_of(training, concept)
+        if most_of_concept or not has_some:
+            missing += [e.image.path for e in own if not _num_references(e)]
+        num_fewer += sum(0 < _num_references(e) < most_of_concept for e in own)
+        if not most_of_concept and has_some and own:
+            message = f"The images of the concept {concept.name} have no reference images: the model learns from their "
+            yield Problem("model.variant", f"{message}captions alone.", "info")
     if missing:
         have = "has" if len(missing) == 1 else "have"
         yield Problem(
@@ -139,8 +154,19 @@ def _references(config: Config, training: Dataset) -> Iterator[Problem]:
             advice=f"Save it as {missing[0].stem}-condlabel.png next to the image, or choose the folder of images with "
             "the same names as the conditioning images folder of the concept.",
         )
-    files = [e.input_files.get(EDITED_IMAGE) for e in training.examples]
-    yield from _shapes(training, files, "reference image", "model.variant")
+    if num_fewer:
+        have = "has" if num_fewer == 1 else "have"
+        which = ", ".join(f"{counts[n]:,} with {count(n, 'reference image')}" for n in sorted(counts) if n)
+        message = f"{num_fewer:,} of {len(images):,} images {have} fewer reference images than others of their concept"
+        yield Problem("model.variant", f"{message} ({which}). Batches hold images with equally many.", "info")
+
+
+def _examples_of(training: Dataset, concept: ConceptFacts) -> Sequence[Example]:
+    return training.examples[concept.first_example : concept.first_example + concept.num_examples]
+
+
+def _num_references(example: Example) -> int:
+    return sum(name in example.input_files for name in REFERENCES)
 
 
 def _shapes(training: Dataset, files: Sequence[Companion | None], name: str, setting: str) -> Iterator[Problem]:

@@ -62,11 +62,11 @@ def problems_of_concept_folders(config: Config) -> Iterator[tuple[int, Problem]]
             )
             advice = "Choose the folder, or another source of masks."
             yield index, Problem(f"concepts.{index}.image.masks_folder", message, advice=advice)
-        elif _misses_conditioning_folder(config, concept):
-            given = cut(concept.image.conditioning_folder, max_chars=200)
+        elif field := _missing_conditioning_folder(config, concept):
+            given = cut(getattr(concept.image, field), max_chars=200)
             message = f"The conditioning images folder {given} of the concept {label} does not exist."
             advice = "Correct the path, or leave it empty for files next to the images."
-            yield index, Problem(f"concepts.{index}.image.conditioning_folder", message, advice=advice)
+            yield index, Problem(f"concepts.{index}.image.{field}", message, advice=advice)
 
 
 def _not_downloaded(concept: Concept, path: str, *, offline: bool) -> Problem:
@@ -89,9 +89,12 @@ def _misses_masks_folder(config: Config, concept: Concept) -> bool:
     return not image.masks_folder.strip() or kind_of(from_root(image.masks_folder)) != "folder"
 
 
-def _misses_conditioning_folder(config: Config, concept: Concept) -> bool:
-    folder = concept.image.conditioning_folder.strip()
-    return bool(folder and any(i.suffix for i in inputs_of(config))) and kind_of(from_root(folder)) != "folder"
+def _missing_conditioning_folder(config: Config, concept: Concept) -> str:
+    """Return the setting of a concept that names a folder of conditioning images that does not exist; or ""."""
+    num_read = max((i.reference or 1 for i in inputs_of(config) if i.suffix), default=0)
+    names = ("conditioning_folder", "conditioning_folder_2", "conditioning_folder_3")[:num_read]
+    folders = zip(names, concept.image.conditioning_folders, strict=False)
+    return next((name for name, folder in folders if folder is not None and kind_of(folder) != "folder"), "")
 
 
 def problems_of_images(config: Config, training: Dataset, validation: Dataset) -> Iterator[Problem]:

@@ -17,6 +17,8 @@ _LABELS = {
     "mask_image": "mask image",
     "depth_image": "depth map",
     "reference_image": "reference image",
+    "reference_image_2": "second reference image",
+    "reference_image_3": "third reference image",
 }
 _ASPECT_TOLERANCE = 0.02  # rounding of small sizes
 
@@ -35,6 +37,8 @@ def problems_of_sample_images(config: Config) -> Iterator[Problem]:
                 message = f"The {label} of sample {index + 1} cannot be read: {plain_reason(error, names_file=True)}."
                 yield Problem(path, message, advice="Choose another image.")
                 continue
+            if name.startswith("reference_image"):
+                continue  # one of another aspect ratio keeps it
             if abs(width_px * prompt.height_px / (height_px * prompt.width_px) - 1) > _ASPECT_TOLERANCE:
                 yield Problem(
                     path,
@@ -50,5 +54,5 @@ def _image_fields(config: Config, prompt: SamplePrompt) -> tuple[str, ...]:
     if reads_depth(config):
         return ("depth_image",)
     if reads_references(config):
-        return ("reference_image",)
+        return ("reference_image", "reference_image_2", "reference_image_3")
     return ("base_image", "mask_image") if inpaints(config) and prompt.inpainting else ()

@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from modules.config.rules import problems_of
 from modules.config.schema import Config
-from modules.config.usage import needs_autocast, reads_references
+from modules.config.usage import needs_autocast, num_references
 from modules.estimate.passes import count
 from modules.estimate.step_time import StepFacts, step_time
 from modules.families.spec import PartSpec
@@ -197,7 +197,7 @@ class StepTimes:
         return StepFacts(
             num_weights=self._num_weights,
             weight_bytes=_stored_bytes(dtype),
-            pixels=self._pixels * (1 + reads_references(config)),
+            pixels=self._pixels * (1 + num_references(config)),
             batch_size=training.batch_size * run.images_per_pass,
             accumulation_steps=training.accumulation_steps,
             num_trained=self._num_trained,

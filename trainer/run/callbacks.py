@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modules.config.schema import Config
-from modules.config.usage import adapter_form, steps_per_group, trained_parts, trains_on_pixels
+from modules.config.usage import (
+    adapter_form,
+    fit_of_references,
+    steps_per_group,
+    trained_parts,
+    trains_on_pixels,
+)
 from modules.data.dataset import Dataset
 from modules.memory.compiled_blocks import Compilation
 from modules.objectives.denoise import timestep_weights
@@ -101,7 +107,14 @@ def build_callbacks(
     tensorboard = TensorBoardLog(folder, first_step=first_step, emit=log.emit) if writes_log else None
     tiles = SampleTiles(config, machine.free_now)
     image_sampler = ImageSampler(
-        model.family, model.placement, device, machine.precision, model.measured, model.encoded, tiles.of
+        model.family,
+        model.placement,
+        device,
+        machine.precision,
+        model.measured,
+        model.encoded,
+        tiles.of,
+        fit_of_references(config),
     )
     sampling = _sampling(setup, model, loaders, evaluation, tensorboard, meeting)
     saving = _saving(setup, model, loaders, WholeValues(evaluation, model.sharded, meeting), total_steps)
@@ -223,7 +236,14 @@ def _sampling(
     return SamplingCallback(
         config.sampling,
         image_sampler=ImageSampler(
-            model.family, model.placement, device, precision, model.sampled, model.encoded, tiles.of
+            model.family,
+            model.placement,
+            device,
+            precision,
+            model.sampled,
+            model.encoded,
+            tiles.of,
+            fit_of_references(config),
         ),
         adapters=model.adapters,
         evaluation=evaluation,
@@ -303,7 +323,7 @@ def compilation_callbacks(
         path=setup.run_dir / COMPILE_FILE,
         first_step=counters.step,
         total_steps=loader.plans.total_steps(config.training.epochs),
-        sizes=lambda epoch: sizes_of_steps(loader.plans, loader.dataset.buckets, epoch),
+        sizes=lambda epoch: sizes_of_steps(loader.plans, epoch),
         emit=emit,
     )
     return (trial, report)  # in this order: the choice names the reason of a failure

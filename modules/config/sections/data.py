@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Le, MinLen
 
 from modules.families.registry import families_with
-from modules.settings.conditions import USES_DENOISER
+from modules.settings.conditions import READS_REFERENCES, USES_DENOISER
 from modules.settings.field import Section, Setting, When
 from modules.settings.shared_types import Resolution
 
@@ -106,6 +106,20 @@ class Data(Section):
             level="advanced",
         ),
     ] = False
+    reference_size: Annotated[
+        Literal["image", "pipeline"],
+        Setting(
+            "Reference size",
+            "Like the image: a reference image of the aspect ratio of its image is resized, cropped and rotated with "
+            "it; another one keeps its aspect ratio, at as many pixels. As in the pipeline: each keeps its "
+            "aspect ratio and has the size that other programs give it in samples, usually up to a million pixels, "
+            "which needs more memory at small resolutions.",
+            group="Size",
+            level="advanced",
+            choice_labels={"image": "Like the image", "pipeline": "As in the pipeline"},
+            applies_when=READS_REFERENCES,
+        ),
+    ] = "image"
     min_side_px: Annotated[
         int,
         Ge(0),

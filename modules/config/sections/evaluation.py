@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Le, MultipleOf
 
 from modules.sampling.registry import few_step_labels, sampler_help, sampler_labels
-from modules.settings.conditions import USES_DENOISER
+from modules.settings.conditions import READS_REFERENCES, USES_DENOISER
 from modules.settings.every import Every
 from modules.settings.field import Section, Setting, When, one_of
 
@@ -154,12 +154,38 @@ class SamplePrompt(Section):
         str,
         Setting(
             "Reference image",
-            "The image that the prompt edits. It is resized to the size of the sample.",
+            "The image that the prompt edits. It gets the size that images of the data get.",
             path_kind="file",
             empty_means="none: from the prompt alone",
-            applies_when=When("model.variant", ("edit",)),
+            applies_when=READS_REFERENCES,
         ),
     ] = ""
+    reference_image_2: Annotated[
+        str,
+        Setting(
+            "Second reference image",
+            "A further image that the prompt refers to, such as a garment or a style.",
+            path_kind="file",
+            empty_means="none",
+            applies_when=READS_REFERENCES,
+        ),
+    ] = ""
+    reference_image_3: Annotated[
+        str,
+        Setting(
+            "Third reference image",
+            "A further image that the prompt refers to.",
+            path_kind="file",
+            empty_means="none",
+            applies_when=READS_REFERENCES,
+        ),
+    ] = ""
+
+    @property
+    def reference_images(self) -> tuple[str, ...]:
+        """The files of its reference images, in their order, without the empty ones."""
+        given = (self.reference_image, self.reference_image_2, self.reference_image_3)
+        return tuple(file.strip() for file in given if file.strip())
 
 
 class Sampling(Section):

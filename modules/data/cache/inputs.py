@@ -20,7 +20,7 @@ from modules.data.cache.version_keys import Place
 from modules.data.example import Example
 from modules.data.inputs import ModelInput
 from modules.data.transforms.apply import load_conditioning_image, load_pixels
-from modules.data.transforms.recipe import Recipe
+from modules.data.transforms.recipe import Recipe, recipe_of_reference
 from modules.data.versions import ImageVersion
 from modules.system.factories import load_factory
 from modules.system.seeds import derive_seed
@@ -121,6 +121,39 @@ class CompanionImage:
             encoder=known.encoder,
             follows_colour=self.record.follows_colour,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceImage:
+    """A reference image of an editing model, at the size that the record's `fit` gives it.
+
+    An example that has none is not read.
+    """
+
+    record: ModelInput
+    latent_factor: LatentFactor
+
+    def image(self, example: Example, version: ImageVersion) -> LoadableImage:
+        """Return the reference image of a version of an example."""
+        recipe, size = self._recipe(example, version)
+        return ConditioningImage(example.input_files[self.record.name].path, recipe, size, self.record.follows_colour)
+
+    def key(self, example: Example, version: ImageVersion, known: KnownKeys) -> str:
+        """Return the key of the latents of that image."""
+        recipe, size = self._recipe(example, version)
+        return conditioning_image_key(
+            digest=known.files[version.example],
+            width_px=size.width_px,
+            height_px=size.height_px,
+            recipe=recipe,
+            encoder=known.encoder,
+            follows_colour=self.record.follows_colour,
+        )
+
+    def _recipe(self, example: Example, version: ImageVersion) -> tuple[Recipe, Size]:
+        """Return the recipe of the reference image, and the size to which it is resized before."""
+        image, file = Size(example.image.width_px, example.image.height_px), example.input_files[self.record.name]
+        return recipe_of_reference(self.record.fit, version.recipe, file=file.size, image=image)
 
 
 # The inputs of inpainting models: the mask of what is inpainted, and the conditioning image that shows the rest.

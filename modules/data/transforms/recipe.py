@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from modules.data.buckets import Angles, ResizeCrop, Size
+from modules.data.buckets import Angles, ResizeCrop, Size, resize_crop_for
 from modules.data.decode import Rgb
 from modules.data.image_settings import ImageChanges, Way
+from modules.data.references import ReferenceFit
 from modules.data.transforms.geometry import (
     MASK_PADDING,
     MASK_ROTATION_DEGREES,
@@ -128,6 +129,18 @@ class Recipe:
 def plain_recipe(resize_crop: ResizeCrop, background: Rgb | None = None) -> Recipe:
     """Return the recipe without augmentation: resized and cropped."""
     return Recipe(Geometry(resize_crop), background=background)
+
+
+def recipe_of_reference(fit: ReferenceFit | None, recipe: Recipe, *, file: Size, image: Size) -> tuple[Recipe, Size]:
+    """Return the recipe of a reference image, from that of its image, and the size to which it is resized before.
+
+    `file` is the size of the reference, `image` that of its image. A reference with a size of its own is not cropped
+    and rotated with its image, but mirrored and recoloured.
+    """
+    if fit is None or fit.is_aligned(file, image):
+        return recipe, image
+    resize_crop = resize_crop_for(*file.sides_px, (fit.size_of(file, image, recipe.bucket),))
+    return Recipe(Geometry(resize_crop, is_flipped=recipe.geometry.is_flipped), recipe.colour), file
 
 
 def angles_of(settings: ImageChanges, *, has_mask_box: bool) -> Angles:

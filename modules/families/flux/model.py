@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from modules.data.conditioning import Conditioning
-from modules.data.inputs import EDITED_IMAGE, NO_INPUTS
+from modules.data.inputs import NO_INPUTS, references_of
 from modules.diffusion.flow import flow_process_of
 from modules.families.flux.files import published_name
 from modules.families.flux.settings import MAX_TOKENS, FluxSettings
@@ -22,7 +22,7 @@ from modules.families.parts.clip_text import pooled_states
 from modules.families.parts.clip_tokens import ClipTokenizer, load_clip_tokenizer
 from modules.families.parts.conditioning import PooledConditioning, guidance_input, replaced_rows
 from modules.families.parts.lora_names import naming_of
-from modules.families.parts.packing import image_ids, pack, unpack, with_reference
+from modules.families.parts.packing import image_ids, pack, unpack, with_references
 from modules.families.parts.read_model import read_model
 from modules.families.parts.t5_text import T5Tower
 from modules.families.parts.t5_tokens import load_t5_tokenizer
@@ -101,11 +101,10 @@ class Flux(FlowModel[FluxConditioning]):
         self, noisy_BCHW: torch.Tensor, inputs: Mapping[str, torch.Tensor]
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the transformer's image tokens (B, L, C) and their positions (L, 3); a reference's are the last."""
-        ids_L3 = image_ids(noisy_BCHW)
-        if EDITED_IMAGE in inputs:
-            return with_reference(pack(noisy_BCHW), ids_L3, inputs[EDITED_IMAGE])
+        if references := references_of(inputs):
+            return with_references(noisy_BCHW, references, step=1.0)  # as `FluxKontextPipeline` does for the first
         further = (inputs[name] for name in self.spec.inputs[self.variant]) if inputs else ()
-        return pack(torch.cat([noisy_BCHW, *further], dim=1)), ids_L3
+        return pack(torch.cat([noisy_BCHW, *further], dim=1)), image_ids(noisy_BCHW)
 
     def text_identity(self) -> str:
         """Return everything but the weights that affects how a prompt is encoded."""

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from modules.data.inputs import EDITED_IMAGE, PIXEL_INPAINTING
+from modules.data.buckets import Size
+from modules.data.inputs import PIXEL_INPAINTING, REFERENCES
+from modules.data.references import ReferenceSizes
 from modules.diffusion.process_spec import FlowConvention, TokenShift, flow_matching
 from modules.families.distilled import DistilledSpec
 from modules.families.flux.settings import MAX_TOKENS, FluxSettings
@@ -39,6 +41,8 @@ TRANSFORMER = ModelClass(
     # blocks are a quarter of the weights, and quantized in published files, too.
     never_quantized=frozenset({"time_text_embed", "context_embedder", "x_embedder", "norm_out", "^proj_out"}),
 )
+_KONTEXT_SIDES_PX = (672, 688, 720, 752, 800, 832, 880, 944, 1024, 1104, 1184, 1248, 1328, 1392, 1456, 1504, 1568)
+_KONTEXT_SIZES = tuple(map(Size, _KONTEXT_SIDES_PX, reversed(_KONTEXT_SIDES_PX)))  # `FluxKontextPipeline`
 CONVENTION = FlowConvention(shift=TokenShift())
 FLUX = FamilySpec(
     name="flux",
@@ -66,7 +70,7 @@ FLUX = FamilySpec(
     files=f"{_HOME}.files:FILES",
     pipelines=("FluxPipeline", "FluxFillPipeline", "FluxKontextPipeline"),
     variants={"inpainting": 16 + 64},
-    inputs={"inpainting": PIXEL_INPAINTING, "edit": (EDITED_IMAGE,)},
+    inputs={"inpainting": PIXEL_INPAINTING, "edit": REFERENCES},
     process=flow_matching(CONVENTION),
     guidance="embedded",
     sample_guidance=3.5,
@@ -84,4 +88,5 @@ FLUX = FamilySpec(
     released="2024-08",
     ai_toolkit=("flux",),
     kohya=("flux", "flux1"),
+    references=ReferenceSizes(16, preferred=_KONTEXT_SIZES),
 )

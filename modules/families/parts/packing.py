@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 _SIDE = 2
@@ -18,16 +20,19 @@ def unpack(tokens_BLC: torch.Tensor, height: int, width: int) -> torch.Tensor:
     return torch.nn.functional.pixel_shuffle(patches_BCHW, _SIDE)
 
 
-def with_reference(
-    tokens_BLC: torch.Tensor, ids_L3: torch.Tensor, reference_BCHW: torch.Tensor
+def with_references(
+    latents_BCHW: torch.Tensor, references: Sequence[torch.Tensor], *, step: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return tokens and their positions with those of a reference image behind them, as `FluxKontextPipeline` does.
+    """Return the tokens (B, L, 4 C) of latents and their positions (L, 3), with those of reference images behind them.
 
-    The first number of the reference's positions is 1.
+    The first number of an image's positions is 0, that of the first reference's is `step`, then 2 `step` and so on.
     """
-    reference_L3 = image_ids(reference_BCHW)
-    reference_L3[:, 0] = 1.0
-    return torch.cat([tokens_BLC, pack(reference_BCHW)], dim=1), torch.cat([ids_L3, reference_L3])
+    tokens, ids = [pack(latents_BCHW)], [image_ids(latents_BCHW)]
+    for number, reference_BCHW in enumerate(references, start=1):
+        tokens.append(pack(reference_BCHW))
+        ids.append(image_ids(reference_BCHW))
+        ids[-1][:, 0] = number * step
+    return torch.cat(tokens, dim=1), torch.cat(ids)
 
 
 def image_ids(latents_BCHW: torch.Tensor) -> torch.Tensor:
