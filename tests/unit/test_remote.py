@@ -174,6 +174,21 @@ def test_files_are_sent_once_and_from_where_a_lost_connection_ended(
         files.sync()
         assert (tmp_path / "fetched" / "large").read_bytes() == large
         assert [name for name, *_ in facts] == ["large", "small"]
+        (Path(place) / ".step-2.writing").mkdir()
+        (Path(place) / ".step-2.writing" / "half").write_bytes(b"x")
+        (Path(place) / "renamed").write_bytes(b"x")
+
+        class Late(Connection):
+            """A connection to a machine that renames a file after it was listed."""
+
+            def call(self, request: str, content: bytes = b"", **arguments: Any) -> tuple[Any, bytes]:
+                if request == "read":
+                    Path(place, "renamed").unlink()
+                return super().call(request, content, **arguments)
+
+        with Late(server.remote) as late:
+            RunFiles(late, place, tmp_path / "fetched", lambda text: text).sync()
+        assert sorted(p.name for p in (tmp_path / "fetched").iterdir()) == ["large", "small"]
         shutil.rmtree(place)
         with pytest.raises(DarkroomError, match=r"box reports: .*No such file"):
             connection.call("read", path=f"{place}/large", offset=0, size=1)

@@ -37,7 +37,7 @@ _OPTIONS = (
     "RemoteCommand=none",
     "LogLevel=ERROR",
 )
-_NO_SPACE, _QUOTA = 28, 122
+_NO_FILE, _NO_SPACE, _QUOTA = 2, 28, 122
 _NO_CONSOLE = getattr(subprocess, "CREATE_NO_WINDOW", 0)  # of Windows
 _MAX_NOISE_LINES = 200  # which a shell's startup files print
 _BOOT = "import sys; i = sys.stdin.buffer; exec(compile(i.read(int(i.readline())), 'agent', 'exec'))"
@@ -45,6 +45,10 @@ _BOOT = "import sys; i = sys.stdin.buffer; exec(compile(i.read(int(i.readline())
 
 class ConnectionLostError(Exception):
     """The connection has ended, or there is none; the reason is its text. Trying it again may help."""
+
+
+class GoneError(DarkroomError):
+    """A file that is not there any more, as one that was renamed or removed since it was listed."""
 
 
 class Connection:
@@ -139,7 +143,8 @@ class Connection:
                 f"The disk of {name} is full: {folder}.", advice="Free some space there, and try again."
             )
         what = f"{path}: " if path else ""
-        return DarkroomError(f"{name} reports: {what}{answer['reason']}.", advice="Check the folder on that machine.")
+        kind = GoneError if answer.get("errno") == _NO_FILE else DarkroomError
+        return kind(f"{name} reports: {what}{answer['reason']}.", advice="Check the folder on that machine.")
 
     def _lost(self) -> Exception:
         """Return why the connection has ended: a decision of the user, or anything that may pass."""

@@ -12,7 +12,7 @@ from modules.system.atomic import make_folder, remove_folder, remove_quietly, wr
 from modules.system.errors import DarkroomError
 from trainer.remote.agent import digest_of
 from trainer.remote.answers import is_answer, remove_withdrawn
-from trainer.remote.connection import Connection
+from trainer.remote.connection import Connection, GoneError
 from trainer.run_folder.backup import MANIFEST
 from trainer.run_folder.destination import DESTINATION_FILE, may_write
 from trainer.run_folder.elsewhere import LINK_FILE
@@ -56,11 +56,13 @@ class RunFiles:
         remove_withdrawn(self._run_dir, [name for name, *_ in files])
         for name, size, mtime_ns in files:
             here = self._run_dir / checked_name(name)
-            is_ours = name in _OF_HERE or is_answer(name) or PurePosixPath(name).name.startswith(".")
+            is_unfinished = any(part.startswith(".") for part in PurePosixPath(name).parts)
+            is_ours = name in _OF_HERE or is_answer(name) or is_unfinished
             if is_ours or self._have.get(name) == (size, mtime_ns) or _is_equal(here, size, mtime_ns):
                 continue
-            if self._fetch(f"{self._there}/{name}", size, mtime_ns, here):
-                self._have[name] = (size, mtime_ns)
+            with suppress(GoneError):  # the run has renamed or removed it since
+                if self._fetch(f"{self._there}/{name}", size, mtime_ns, here):
+                    self._have[name] = (size, mtime_ns)
         for manifest in (self._run_dir / "backup").glob(f"*/{MANIFEST}") if "backup" in with_large else ():
             _sign_again(manifest)
 
@@ -115,17 +117,13 @@ class RunFiles:
         for other in here.parent.iterdir():
             if other.name.startswith(f".{here.name}.") and other != part:
                 remove_quietly(other)  # of another version of it
-        offset = part.stat().st_size if part.exists() else 0
-        with part.open("ab") as file:
-            while offset < size:
-                chunk = min(_PART_BYTES, size - offset)
-                content = self._connection.call("read", path=there, offset=offset, size=chunk)[1]
-                if not content:
-                    break
-                file.write(content)
-                offset += len(content)
-                self._meanwhile()
-        if digest_of(part) != self._connection.call("digest", path=there, size=size)[0]:
+        try:
+            self._read(there, size, part)
+            digest = self._connection.call("digest", path=there, size=size)[0]
+        except GoneError:
+            part.unlink()
+            raise
+        if digest_of(part) != digest:
             part.unlink()
             if not is_result:
                 return False
@@ -136,6 +134,19 @@ class RunFiles:
         os.utime(part, ns=(mtime_ns, mtime_ns))
         part.replace(here)
         return True
+
+    def _read(self, there: str, size: int, part: Path) -> None:
+        """Append what is missing of a file to its part here."""
+        offset = part.stat().st_size if part.exists() else 0
+        with part.open("ab") as file:
+            while offset < size:
+                chunk = min(_PART_BYTES, size - offset)
+                content = self._connection.call("read", path=there, offset=offset, size=chunk)[1]
+                if not content:
+                    break
+                file.write(content)
+                offset += len(content)
+                self._meanwhile()
 
 
 def checked_name(name: str) -> str:
