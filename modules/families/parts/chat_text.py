@@ -40,6 +40,30 @@ class Padding:
     pad_id: int
     is_left: bool = False
 
+    def length(self, num_tokens: int, most: int) -> int:
+        """Return the tokens of a prompt with its padding, of which there are at `most` as many."""
+        return most
+
+    def positions(self, num_tokens: int, length: int) -> list[int] | None:
+        """Return the positions of a prompt's tokens and its padding; None for the language model's own."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class StepPadding(Padding):
+    """Padding behind a prompt up to a multiple of `step` tokens, each at the same `position`."""
+
+    step: int = 1
+    position: int = 0
+
+    def length(self, num_tokens: int, most: int) -> int:
+        """Return the tokens of a prompt with its padding, of which there are at `most` as many."""
+        return min(-(-num_tokens // self.step) * self.step, most)
+
+    def positions(self, num_tokens: int, length: int) -> list[int]:
+        """Return the positions of a prompt's tokens and its padding."""
+        return [*range(num_tokens), *[self.position] * (length - num_tokens)]
+
 
 @dataclass(frozen=True, eq=False)
 class ChatReader:
@@ -103,9 +127,13 @@ class ChatReader:
         ids, device = self.ids(prompt), next(self.encoder.parameters()).device
         masked: dict[str, torch.Tensor] = {}
         if self.padding is not None:
-            mask = self._padded([1] * len(ids), 0)
-            masked = {"attention_mask": tensor_on([mask], device, torch.long)}
-            ids = self._padded(ids, self.padding.pad_id)
+            length = self.padding.length(len(ids), self.max_tokens)
+            of_tokens = {
+                "attention_mask": self._padded([1] * len(ids), 0, length),
+                "position_ids": self.padding.positions(len(ids), length),
+            }
+            masked = {name: tensor_on([row], device, torch.long) for name, row in of_tokens.items() if row is not None}
+            ids = self._padded(ids, self.padding.pad_id, length)
         ids_1L = tensor_on([ids], device, torch.long)
         output = forward(input_ids=ids_1L, **masked, output_hidden_states=True, use_cache=False)
         states = [output.hidden_states[layer][0, self.dropped :] for layer in self.layers]
@@ -114,6 +142,6 @@ class ChatReader:
             return alternating
         return torch.cat(states, dim=-1) if len(states) > 1 else states[0]
 
-    def _padded(self, values: list[int], value: int) -> list[int]:
-        filler = [value] * (self.max_tokens - len(values))
+    def _padded(self, values: list[int], value: int, length: int) -> list[int]:
+        filler = [value] * (length - len(values))
         return [*filler, *values] if self.padding is not None and self.padding.is_left else [*values, *filler]
