@@ -17,6 +17,8 @@ from modules.families.parts.clip_tokens import OPEN_CLIP_PAD, load_clip_tokenize
 from modules.families.parts.clip_vocabulary import END_TOKEN
 from modules.families.parts.single_file.checkpoint import empty_part
 from modules.families.protocol import NONE_LATER, LayersReadLater
+from modules.families.published import PublishedModel
+from modules.families.registry import files_of
 from modules.families.spec import FamilySpec, PartSpec, variant_of
 from modules.formats.diffusers_folder import keeps_some_in_float32, read_json, read_part, stored_dtype
 from modules.formats.lazy_tensors import LazyTensor, lazy
@@ -84,11 +86,22 @@ def read_folder(
 
     return ModelFiles(
         name=name,
-        scheduler=read_json(folder, "scheduler", "scheduler_config.json"),
+        scheduler=scheduler_of(folder, files_of(spec.name).models[0]),
         parts={part.name: read(part) for part in spec.parts},
         tokenizers={name: folder / tokenizer for name, tokenizer in spec.tokenizers.items()},
         folder=folder,
     )
+
+
+def scheduler_of(folder: Path, model: PublishedModel) -> dict[str, Any]:
+    """Return the scheduler's config in a folder of a model. Modular pipelines may make it themselves, without a file:
+    then it is the published one.
+
+    Raises DarkroomError if it is missing in any other folder, or damaged.
+    """
+    if model.blocks and not (folder / "scheduler").is_dir():
+        return dict(model.shipped_configs()["scheduler"])
+    return read_json(folder, "scheduler", "scheduler_config.json")
 
 
 def _cast(module: Any, dtype: torch.dtype, is_read_later: Callable[[str], bool]) -> None:

@@ -17,6 +17,7 @@ import torch
 
 from modules.families.kinds.file_kind import FileKind
 from modules.families.parts.clip_vocabulary import END_TOKEN, START_TOKEN, clip_merges, clip_vocabulary
+from modules.families.parts.files import scheduler_of
 from modules.families.parts.single_file.models import layouts
 from modules.families.parts.single_file.record import Configs
 from modules.families.parts.single_file.write import CheckpointTraits, States, file_state, require_keys
@@ -62,7 +63,7 @@ def folder_configs(folder: Path, traits: CheckpointTraits, parts: Sequence[str])
     """
     classes = {p.name: p.model for p in FAMILIES[published(traits.model).family].parts}
     configs = {part: dict(classes[part].own_config(read_json(folder, part, "config.json"))) for part in parts}
-    return {**configs, "scheduler": read_json(folder, "scheduler", "scheduler_config.json")}
+    return {**configs, "scheduler": scheduler_of(folder, published(traits.model))}
 
 
 def write_folder(
