@@ -21,9 +21,10 @@ class DistilledSpec:
     that is true, or by a scheduler of few-step models.
     With one of `undone_words` in its name the distillation was undone. `advice` is shown to the user. They are sampled
     in about `steps` steps, with a guidance scale of at most `guidance`. They may lack weights whose names begin with
-    one of `lacks`, which have no effect in other models of the family if they are 0. `is_refused`: training one
-    without a training adapter is an error, as its results are useless; `published` are the repositories and files of
-    the published ones, in lower case. A similar name alone, which a fine-tune of the base may have, is only doubtful.
+    one of `lacks`, which have no effect in other models of the family if they are 0. The names of weights that only
+    they have begin with one of `adds`. `is_refused`: training one without a training adapter is an error, as its
+    results are useless; `published` are the repositories and files of the published ones, in lower case. A similar name
+    alone, which a fine-tune of the base may have, is only doubtful.
     """
 
     words: tuple[str, ...]
@@ -35,6 +36,7 @@ class DistilledSpec:
     steps: int = 8
     guidance: float = 1.0
     lacks: tuple[str, ...] = ()
+    adds: tuple[str, ...] = ()
     is_refused: bool = False
     published: frozenset[str] = frozenset()
 

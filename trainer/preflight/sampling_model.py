@@ -104,7 +104,8 @@ def _misfit(config: Config, name: str, shown: str) -> Problem | None:
     base = architecture_of(config.model.base_model, config.family.name)
     if base is None:
         return None
-    denoiser = config.family.denoiser
+    denoiser, distilled = config.family.denoiser, config.family.distilled
+    lacks, adds = ((), ()) if distilled is None else (distilled.lacks, distilled.adds)
     settings = base.configs[denoiser.name]
     try:
         other = None if identify(from_root(name)).is_denoiser else architecture_of(name, config.family.name)
@@ -113,7 +114,8 @@ def _misfit(config: Config, name: str, shown: str) -> Problem | None:
         expected = passes_of(config.family, base.configs).weights(denoiser.name, PartPlan()).own
         if other is None:
             # The names in a file were compared; those of buffers, such as a table of positions, are not expected here.
-            shapes = {n: shape for n, shape in _shapes_in_file(config, name, settings).items() if n in expected}
+            found = _shapes_in_file(config, name, settings)
+            shapes = {n: shape for n, shape in found.items() if n in expected or n.startswith(adds)}
         else:
             configs = {**base.configs, denoiser.name: other.configs[denoiser.name]}
             shapes = dict(passes_of(config.family, configs).weights(denoiser.name, PartPlan()).own)
@@ -121,7 +123,6 @@ def _misfit(config: Config, name: str, shown: str) -> Problem | None:
         return Problem(_PATH, f"Samples cannot be drawn with {shown}. {error.message}", advice=_CHOOSE)
     except (*MALFORMED_CONFIG, UnreadableFileError, OSError):  # the check of the model reports it
         return None
-    lacks = () if config.family.distilled is None else config.family.distilled.lacks
     names = shapes.keys() | {name for name in expected if not name.startswith(lacks)}
     wrong = [name for name in sorted(names) if expected.get(name) != shapes.get(name)]
     if not wrong:

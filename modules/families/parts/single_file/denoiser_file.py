@@ -103,17 +103,18 @@ def denoiser_tensors(
 def config_in_file(family: str, names: Iterable[str], config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the config of the denoiser in a file with tensors of these names, from the `config` of another model's.
 
-    Both are the same unless the file is of a distilled model, which may lack some weights (`DistilledSpec.lacks`).
+    Both are the same unless the file is of a distilled model, which may lack some weights or have further ones
+    (`DistilledSpec.lacks`, `adds`).
     """
     distilled, record = FAMILIES[family].distilled, files_of(family).denoiser_file
-    if distilled is None or record is None or not (distilled.lacks and distilled.config_key):
+    if distilled is None or record is None or not distilled.config_key or not (distilled.lacks or distilled.adds):
         return config
-    layout, in_diffusers = record.layout(config), _in_diffusers(record, names)
+    of_distilled = {**config, distilled.config_key: distilled.config_value}
+    layout, in_diffusers = record.layout(of_distilled if distilled.adds else config), _in_diffusers(record, names)
     there = {*in_diffusers, *(n.removeprefix(layout.prefix) for n in record.original_names(in_diffusers.values()))}
-    lacking = (slot for slot in layout.slots if slot.key.startswith(distilled.lacks))
-    if any(not there.isdisjoint((slot.key, slot.original)) for slot in lacking):
-        return config
-    return {**config, distilled.config_key: distilled.config_value}
+    shown_by = [slot for slot in layout.slots if slot.key.startswith(distilled.adds or distilled.lacks)]
+    is_there = any(not there.isdisjoint((slot.key, slot.original)) for slot in shown_by)
+    return of_distilled if is_there == bool(distilled.adds) else config
 
 
 def packed_layers(family: str, part: PartSpec, path: Path, config: Mapping[str, Any]) -> dict[str, GgufTensor]:
