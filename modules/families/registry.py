@@ -12,6 +12,7 @@ from modules.families.ernie_image.spec import ERNIE_IMAGE
 from modules.families.flux.spec import FLUX
 from modules.families.flux2.spec import FLUX2
 from modules.families.flux2_klein.spec import FLUX2_KLEIN
+from modules.families.flux3.spec import FLUX3
 from modules.families.hidream.spec import HIDREAM
 from modules.families.hunyuan_video.spec import HUNYUAN_VIDEO
 from modules.families.ideogram4.spec import IDEOGRAM4
@@ -48,6 +49,7 @@ _FAMILIES: dict[str, FamilySpec] = {
     FLUX2.name: FLUX2,
     QWEN_IMAGE.name: QWEN_IMAGE,
     QWEN_IMAGE21.name: QWEN_IMAGE21,
+    FLUX3.name: FLUX3,
     ANIMA.name: ANIMA,
     PIXART.name: PIXART,
     SANA.name: SANA,

@@ -35,6 +35,7 @@ FLOW_MODELS: Mapping[str, str] = {
     "tiny_krea2": "tests.builders.krea2:TINY",
     "tiny_qwen_image": "tests.builders.qwen_image:TINY",
     "tiny_qwen_image21": "tests.builders.qwen_image21:TINY",
+    "tiny_flux3": "tests.builders.flux3:TINY",
     "tiny_anima": "tests.builders.anima:TINY",
     "tiny_pixart": "tests.builders.pixart:TINY",
     "tiny_sana": "tests.builders.sana:TINY",

@@ -30,7 +30,8 @@ _NINE = 9  # the input channels of an inpainting model: latents, masked image an
 _ATTENTION = re.compile(r".*\.attn[12]\.to_(q|k|v|out\.0)")
 _OUTSIDE = re.compile(
     r"time_embedding\..*|add_embedding\..*|conv_in|conv_out"
-    r"|time_text_embed\..*|x_embedder|context_embedder(?:\..*)?|txt_in\..*|proj_out|norm_out\.linear|final_layer\..*"
+    r"|time_text_embed\..*|timestep_embedder\..*|(?:early|single)_stream_modulations\..*|x_embedder|x_embedders\..*"
+    r"|context_embedder(?:\..*)?|txt_in\..*|proj_out|norm_out\.linear|final_layer\..*"
     r"|input_proj|llm_cond_proj|t_embedding\..*|adaln_proj"
 )
 _T5 = re.compile(r"encoder\.(block|final_layer_norm)\b")

@@ -38,6 +38,7 @@ _MARKS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Stable Cascade model", ("channelwise.0.weight",)),
     ("Cosmos model", ("net.x_embedder.",)),
     ("Mochi model", ("attn.qkv_x.",)),
+    *((f"FLUX.3 model with {stream}", (f"early_stream_modulations.{stream}.",)) for stream in ("video", "audio")),
     ("motion module (AnimateDiff)", ("motion_modules.",)),
     ("ControlNet-LoRA", ("lora_controlnet",)),
     ("ControlNet-LLLite", ("lllite_",)),

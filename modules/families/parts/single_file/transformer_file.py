@@ -28,12 +28,13 @@ def transformer_file(
     """Return how files contain a transformer: `slots(config)` are the slots of its original layout.
 
     `first` begins a name that every file in that layout has, and `unused` are names of tensors that such files may have
-    besides the weights, both without a prefix; `marks`, `diffusers_marks`, `inside` and `others` are as in
-    `DenoiserFile`. Our files have `prefix`. The layout raises ValueError for more layers than any model has: a config
-    may come from a file.
+    besides the weights, or with a dot at their end the beginnings of such names, all without a prefix; `marks`,
+    `diffusers_marks`, `inside` and `others` are as in `DenoiserFile`. Our files have `prefix`. The layout raises
+    ValueError for more layers than any model has: a config may come from a file.
     """
     unused_names = frozenset(f"{prefix}{name}" for name in unused)
-    beside = tuple(f"{prefix}{part.start}" for part in (inside or {}).values())
+    starts = (*(part.start for part in (inside or {}).values()), *(name for name in unused if name.endswith(".")))
+    beside = tuple(f"{prefix}{start}" for start in starts)
 
     def is_unused(name: str) -> bool:
         return name in unused_names or name.startswith(beside)

@@ -1,0 +1,135 @@
+"""The files of FLUX.3: folders, the names of layers in LoRA files, and files of the transformer alone.
+
+The published checkpoints have the same tensors as diffusers under other names, and the two halves of the last
+modulation in the other order (diffusers' `convert_flux3_transformer_checkpoint_to_diffusers`). LoRA files name the
+layers as these checkpoints do, behind `diffusion_model.`, or as diffusers does behind `transformer.`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from modules.families.parts.double_stream import LinearLayer, double_stream_targets, layer_slots, width_of
+from modules.families.parts.single_file.record import Shapes
+from modules.families.parts.single_file.slots import Slot
+from modules.families.parts.single_file.transformer_file import files_of_one_model, single_transformer, transformer_file
+from modules.families.published import Configs, PublishedModel
+from modules.formats.adapter_targets import AdapterTargets
+from modules.formats.program_table import ALL, DIFFUSERS_NAMES, SGM_NAMES, UNMEASURED, Row, none, refuses
+
+Config = Mapping[str, Any]
+_MODULATIONS = "early_stream_modulations"
+_STREAMS = ("image", "image_cond")
+_ATTENTION = {"attn.to_q": "q_proj", "attn.to_k": "k_proj", "attn.to_v": "v_proj", "attn.to_out.0": "attn_out"}
+_NORMS = {"attn.norm_q.weight": "norm.query_norm.scale", "attn.norm_k.weight": "norm.key_norm.scale"}
+_TARGET_TIME, _ORIGINAL_TARGET_TIME = "target_timestep_embedder", "ref_time_in"
+"""The embedding of the noise level that a step of the distilled model jumps to."""
+
+
+def transformer_layers(config: Config) -> Iterator[LinearLayer]:
+    """Yield all linear layers of a `Flux3Transformer2DModel` of this config."""
+    width, embedded = width_of(config), int(config["timestep_channels"])
+    times = (("timestep_embedder", "time_in"), (_TARGET_TIME, _ORIGINAL_TARGET_TIME))
+    for ours, theirs in times if config["flow_map"] else times[:1]:
+        yield LinearLayer(f"{ours}.linear_1", f"{theirs}.in_layer", (width, embedded))
+        yield LinearLayer(f"{ours}.linear_2", f"{theirs}.out_layer", (width, width))
+    for modulations in (_MODULATIONS, "single_stream_modulations"):
+        for stream in (*_STREAMS, "txt"):
+            yield LinearLayer(f"{modulations}.{stream}.linear", f"{modulations}.{stream}.lin", (3 * width, width))
+    for stream, channels in zip(_STREAMS, ("in_channels", "cond_in_channels"), strict=True):
+        yield LinearLayer(f"x_embedders.{stream}", f"emb_in.{stream}", (width, int(config[channels])))
+    yield LinearLayer("context_embedder", "txt_in", (width, int(config["joint_attention_dim"])))
+    inner = int(width * float(config["mlp_ratio"]))
+    for ours, theirs in _blocks(config):
+        for path, original in _ATTENTION.items():
+            yield LinearLayer(f"{ours}.{path}", f"{theirs}.{original}", (width, width))
+        yield LinearLayer(f"{ours}.ff.linear_in", f"{theirs}.mlp_in", (2 * inner, width))
+        yield LinearLayer(f"{ours}.ff.linear_out", f"{theirs}.mlp_out", (width, inner))
+    yield LinearLayer("norm_out.linear", "final_layer.image.adaLN_modulation.1", (2 * width, width), swapped=True)
+    yield LinearLayer("proj_out", "final_layer.image.linear", (int(config["in_channels"]), width))
+
+
+def _blocks(config: Config) -> Iterator[tuple[str, str]]:
+    for index in range(int(config["num_layers"])):
+        for stream in _STREAMS:
+            yield f"mode_blocks.{stream}.{index}", f"content_mode_blocks.{stream}.{index}"
+        yield f"txt_mode_blocks.{index}", f"txt_mode_blocks.{index}"
+    for index in range(int(config["num_single_layers"])):
+        yield f"single_transformer_blocks.{index}", f"single_blocks.{index}"
+
+
+def _slots(config: Config) -> Iterator[Slot]:
+    yield from layer_slots(transformer_layers(config), has_bias=False)
+    for ours, theirs in _blocks(config):
+        for norm, original in _NORMS.items():
+            yield Slot(f"{ours}.{norm}", f"{theirs}.{original}")
+
+
+TRANSFORMER_FILE = transformer_file(
+    _slots,
+    first=f"{_MODULATIONS}.image.lin.",
+    marks=(f".{_MODULATIONS}.image.",),
+    diffusers_marks=(f"{_MODULATIONS}.image.linear.",),
+    unused=("repa_projectors.",),
+    others=tuple(f".{_MODULATIONS}.{stream}." for stream in ("video", "audio")),
+)
+
+
+def _configs_of(configs: Configs, shapes: Shapes) -> Configs:
+    """Return the published configs as the distilled model's if a file has the embedding that only it has."""
+    marks = (f".{_TARGET_TIME}.", f".{_ORIGINAL_TARGET_TIME}.")
+    is_distilled = any(mark in f".{name}" for name in shapes for mark in marks)
+    return {**configs, "transformer": {**configs["transformer"], "flow_map": True}} if is_distilled else configs
+
+
+# What makes a model different from the published one.
+_SHAPING = (
+    *("num_layers", "num_single_layers", "num_attention_heads", "attention_head_dim", "joint_attention_dim"),
+    *("axes_dims_rope", "rope_theta", "mlp_ratio", "flow_map"),
+)
+# diffusers was measured at toy size (2026-11-29). ComfyUI has the model, but its names of layers are not known here.
+_ROW: Row = {**UNMEASURED, "diffusers 0.31": none("does not have this model")}
+_NOT_KOHYA = none("ignores kohya's names of this model")
+_NAMING_ROWS: Mapping[str, Row] = {
+    **{name: {**_ROW, "diffusers": ALL} for name in ("PEFT, denoiser", "ComfyUI, diffusers names")},
+    **{name: {**_ROW, "diffusers": _NOT_KOHYA} for name in (SGM_NAMES, DIFFUSERS_NAMES)},
+    "OneTrainer, lora_transformer_": {**_ROW, "diffusers": _NOT_KOHYA},
+    "ComfyUI, original names": {
+        **_ROW,
+        "diffusers": {"": ALL, "outside": none("maps only the names of blocks from those of the published checkpoint")},
+    },
+    "SimpleTuner": {**_ROW, "diffusers": refuses("raises an error: it does not know these names")},
+    "PEFT, denoiser without its prefix": {**_ROW, "diffusers": none("needs the prefix transformer.")},
+    "other factors in PEFT names": {**_ROW, "diffusers": refuses("raises an error for the factors' names")},
+}
+
+
+def _targets(configs: Configs) -> AdapterTargets:
+    return AdapterTargets.of(*double_stream_targets("transformer", transformer_layers(configs["transformer"])))
+
+
+MODEL = PublishedModel(
+    name="flux3",
+    label="FLUX.3 klein",
+    family="flux3",
+    architecture="flux-3-image-klein",
+    kohya_version="flux3",
+    implementation="https://github.com/black-forest-labs/flux-3-image-klein",
+    adapter_targets=_targets,
+    configs=Path(__file__).parent / "configs" / "flux3",
+    repository="black-forest-labs/flux-3-image-klein-base",
+    pipelines={"": "Flux3ModularPipeline"},
+    blocks="Flux3AutoBlocks",
+    index={"tokenizer": ["transformers", "Qwen3VLProcessor"]},
+    single_file=replace(single_transformer(TRANSFORMER_FILE, *_SHAPING), configs_of=_configs_of),
+    programs=("ComfyUI", "diffusers"),
+    naming_rows=_NAMING_ROWS,
+    extra_rows={"alpha in ComfyUI's names": {"diffusers": refuses("raises an error for alphas in these names")}},
+)
+
+
+FILES = files_of_one_model(MODEL, TRANSFORMER_FILE, "flux-3", "flux3", "flux.3", "flux_3")
+FILES = replace(FILES, pipelines={**FILES.pipelines, "Flux3DistilledModularPipeline": ""})

@@ -1,0 +1,96 @@
+"""FLUX.3: loading it from a diffusers folder, a Hugging Face repository, or a file of the transformer; running it.
+
+A prompt is one message of the user with the beginning of an answer. It is padded to a multiple of 80 tokens, and the
+transformer attends to the padding, whose states Qwen3-VL makes at position 1, as in its training: newer versions of
+transformers would place it elsewhere (`Flux3TextEncoderStep`, 0.42).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from modules.data.conditioning import Conditioning
+from modules.data.inputs import NO_INPUTS
+from modules.diffusion.flow import flow_process_of
+from modules.families.flux3.settings import OF_REFERENCES, Flux3Settings
+from modules.families.flux3.spec import CONVENTION, FLUX3, LAYERS, MAX_TOKENS, PADDED_TO
+from modules.families.parts.chat_model import ChatModel
+from modules.families.parts.chat_text import ChatReader, ChatTemplate, StepPadding
+from modules.families.parts.chat_tokens import load_chat_tokenizer
+from modules.families.parts.conditioning import TokenConditioning, visible_tokens
+from modules.families.parts.flux2.forward import text_ids
+from modules.families.parts.lora_names import naming_of
+from modules.families.parts.packing import image_ids, pack, unpack
+from modules.families.parts.read_model import read_model
+from modules.families.protocol import LoadRequest
+from modules.system.errors import DarkroomError
+
+TEMPLATE = ChatTemplate("<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n")
+_PAD, _PAD_POSITION = "<|endoftext|>", 1
+_SIDE_IN_POSITIONS = 0.5  # of a token
+
+
+@dataclass(eq=False)
+class Flux3(ChatModel[TokenConditioning]):
+    """A transformer, the language model of a Qwen3-VL, a VAE; implements `ModelFamily`.
+
+    The states of a prompt are (L, 8 D), with those of the padding: L is a multiple of 80.
+    """
+
+    def reaches(self, part: str, name: str) -> bool:
+        """Return whether a denoising loss reaches a layer: the transformer's, but for those of reference images."""
+        return super().reaches(part, name) and not f"{name}.".startswith(OF_REFERENCES)
+
+    def predict(
+        self,
+        noisy_BCHW: torch.Tensor,
+        timesteps_B: torch.Tensor,
+        conditioning: Conditioning,
+        inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
+    ) -> torch.Tensor:
+        """Return the velocity (B, 32, H, W)."""
+        text, dtype = self._text(conditioning), self._input_dtype()
+        output = self._forward("transformer")(
+            hidden_states=pack(noisy_BCHW.to(dtype)),
+            encoder_hidden_states=text.states_BLD.to(dtype),
+            timestep=self.process.time_input(timesteps_B),
+            img_ids=torch.nn.functional.pad(_SIDE_IN_POSITIONS * image_ids(noisy_BCHW), (0, 1)),
+            txt_ids=text_ids(text.states_BLD),
+            encoder_hidden_states_mask=visible_tokens(text.lengths, noisy_BCHW.device),
+            return_dict=False,
+        )
+        return self.process.velocity(unpack(output[0], *noisy_BCHW.shape[-2:]))
+
+
+def load(request: LoadRequest[Flux3Settings]) -> Flux3:
+    """Load the model with every part on the CPU and frozen.
+
+    Raises DarkroomError where a file is missing, or the model is not FLUX.3 or is distilled.
+    """
+    files = read_model(request, FLUX3)
+    if files.parts["transformer"].config.flow_map:
+        raise DarkroomError(
+            f"{files.name} is FLUX.3 klein, which is distilled: each of its steps also reads the noise level that it "
+            "jumps to, which is not supported.",
+            advice="Choose FLUX.3 klein base, such as black-forest-labs/flux-3-image-klein-base.",
+        )
+    tokenizer = load_chat_tokenizer(files.tokenizers.get("text_encoder"))
+    return Flux3(
+        spec=FLUX3,
+        modules=files.parts,
+        process=flow_process_of(files.scheduler, CONVENTION),
+        scheduler=files.scheduler,
+        folder=files.folder,
+        lora_naming=naming_of("flux3", files.parts, prediction="flow"),
+        reader=ChatReader(
+            files.parts["text_encoder"],
+            tokenizer,
+            TEMPLATE,
+            MAX_TOKENS,
+            LAYERS,
+            padding=StepPadding(tokenizer.id_of(_PAD), step=PADDED_TO, position=_PAD_POSITION),
+        ),
+    )

@@ -1,0 +1,88 @@
+"""FLUX.3 (Black Forest Labs, 2026): rectified flow in one transformer over the tokens of text and image.
+
+Text and image first go through blocks of their own, then through joint ones. The published model with open weights,
+klein, has images alone, and a third stream for reference images. Eight layers of Qwen3-VL read the prompts, and the VAE
+is FLUX.2's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from modules.diffusion.process_spec import ConstantShift, FlowConvention, flow_matching
+from modules.families.distilled import DistilledSpec
+from modules.families.flux3.settings import Flux3Settings
+from modules.families.model_class import ModelClass
+from modules.families.parts.flux2.classes import LATENTS, VAE
+from modules.families.parts.part_classes import QWEN3_VL, chat_parts, chat_prompts
+from modules.families.spec import FamilySpec
+from modules.settings.layer_filter import LayerFilter
+
+_HOME = "modules.families.flux3"
+_CLASSES = "diffusers.models.transformers.transformer_flux3"
+_BLOCK = r"^(mode_blocks\.image|txt_mode_blocks|single_transformer_blocks)\.\d+\."
+MAX_TOKENS = 8192
+"""The tokens of a prompt in its template, with its padding (`Flux3TextEncoderStep`)."""
+LAYERS = (4, 8, 12, 16, 20, 24, 28, 32)
+"""The hidden states of Qwen3-VL that the transformer reads side by side: 20,480 values for each token."""
+PADDED_TO = 80
+"""Prompts are padded to a multiple of so many tokens; the transformer attends to the padding."""
+_TEMPLATE_TOKENS = 8
+_USUAL_TOKENS = 320
+
+TRANSFORMER = ModelClass(
+    f"{_HOME}.transformer:Flux3Transformer2DModel",
+    (f"{_CLASSES}:Flux3ModeTransformerBlock", f"{_CLASSES}:Flux3SingleTransformerBlock"),
+    f"{_HOME}.traced_passes:transformer_passes",
+    attention="modules.families.parts.attention_processor:set_backend",
+    # Without the blocks of reference images.
+    layers={
+        "attention_mlp": LayerFilter((rf"{_BLOCK}(attn|ff)\.",), is_regex=True),
+        "attention": LayerFilter((rf"{_BLOCK}attn\.",), is_regex=True),
+        "blocks": LayerFilter((_BLOCK,), is_regex=True),
+    },
+    # The embeddings of time, text and image, the modulations of all blocks, and the output: small, and sensitive.
+    never_quantized=frozenset(
+        {
+            *("timestep_embedder", "target_timestep_embedder", "context_embedder", "x_embedders", "norm_out"),
+            *("early_stream_modulations", "single_stream_modulations", "^proj_out"),
+        }
+    ),
+    masks_padding=True,
+    library="diffusers",
+    work=3.5,
+)
+CONVENTION = FlowConvention(shift=ConstantShift(6.93))
+FLUX3 = FamilySpec(
+    name="flux3",
+    label="FLUX.3",
+    settings=Flux3Settings,
+    parts=chat_parts(TRANSFORMER, QWEN3_VL, VAE, reader="Qwen3-VL"),
+    factory=f"{_HOME}.model:load",
+    default_resolution_px=1024,
+    size_step_px=16,
+    latents=LATENTS,
+    text=replace(
+        chat_prompts(MAX_TOKENS - _TEMPLATE_TOKENS, "joint_attention_dim", states_read=len(LAYERS)),
+        usual_tokens=_USUAL_TOKENS,
+    ),
+    files=f"{_HOME}.files:FILES",
+    pipelines=("Flux3ModularPipeline", "Flux3DistilledModularPipeline"),
+    process=flow_matching(CONVENTION),
+    sample_guidance=3.5,
+    distilled=DistilledSpec(
+        ("flux-3-image-klein", "flux3-image-klein", "flux_3_image_klein", "flux3_image_klein"),
+        "Train on FLUX.3 klein base, and use the result with klein; both have the same layers. klein itself can be "
+        "neither trained nor sampled here: each of its 16 steps also reads the noise level that it jumps to.",
+        config_key="flow_map",
+        config_value=True,
+        undone_words=("base",),
+        steps=16,
+        adds=("target_timestep_embedder.",),
+        is_refused=True,
+        published=frozenset({"black-forest-labs/flux-3-image-klein"}),
+    ),
+    adapter_form="diffusers",
+    released="2026-10",
+    is_for_research=True,  # and for other uses that are not commercial
+)
