@@ -42,7 +42,7 @@ def opened(window: Window) -> MachinesWindow:
 
 def texts(machines: MachinesWindow, **values: str) -> None:
     for name, value in values.items():
-        machines._texts[name].set(value)
+        machines.record.texts[name].set(value)
 
 
 @pytest.mark.skipif(SSHD is None, reason=WHY_NOT)
@@ -61,6 +61,11 @@ def test_a_machine_is_added_checked_and_trains_the_next_run(
     assert "whole numbers" in machines.findings.cget("text")
     texts(machines, num_devices="1")
     ready.asked.answers = {"choose": "refuse", "confirm_start": True}
+    ready.asked.answers |= {"ask_file": Path(remote.key_file)}
+    texts(machines, key_file="/nowhere/key")
+    machines.buttons["check"].invoke()
+    ready.wait_until(lambda: "does not exist: /nowhere/key" in machines.findings.cget("text"), "the missing key")
+    machines.record.browse("key_file")
     machines.buttons["check"].invoke()
     ready.wait_until(lambda: "was not accepted" in machines.findings.cget("text"), "the refusal")
     assert "SHA256:" in ready.asked.asked("choose")[0][1]
@@ -205,7 +210,7 @@ def test_the_record_of_a_rented_machine_is_edited(window: Window) -> None:
     assert machines.rented.winfo_manager()
     window.wait_until(lambda: "no API key" in machines.rented.state.cget("text"), "the state")
     texts(machines, num_devices="2")
-    machines.pod_after.set("delete")
+    machines.record.pod_after.set("delete")
     window.asked.answers = {"choose": "keep"}
     assert machines.save()
     assert "is deleted with all" in str(window.asked.asked("choose"))
@@ -223,9 +228,9 @@ def test_a_machine_is_removed_and_the_next_run_trains_here(window: Window) -> No
     app = window.app
     app.machines.choose("box")
     machines = opened(window)
-    assert [text.get() for text in machines._texts.values()][:2] == ["box", "host"]
+    assert [text.get() for text in machines.record.texts.values()][:2] == ["box", "host"]
     texts(machines, name="crate", command_after="poweroff")
-    machines.backups.set(True)
+    machines.record.fetches_backups.set(True)
     window.asked.answers = {"choose": "cancel"}
     assert not machines.save()
     assert "poweroff" in window.asked.asked("choose")[0][1]

@@ -163,7 +163,10 @@ def unreachable(remote: Remote, error: ConnectionLostError) -> DarkroomError:
 
 
 def ssh_command(remote: Remote, *, known_hosts: Path | None = None) -> list[str]:
-    """Return the command of OpenSSH's client for a machine, without its host. Raises DarkroomError if there is none."""
+    """Return the command of OpenSSH's client for a machine, without its host.
+
+    Raises DarkroomError without a client, an address, or the key.
+    """
     if not remote.host:
         raise DarkroomError(f"{remote.name} has no address.", advice=f"Start it with: remote start {remote.name}.")
     ssh = shutil.which("ssh")
@@ -174,7 +177,12 @@ def ssh_command(remote: Remote, *, known_hosts: Path | None = None) -> list[str]
     command += ["-p", str(remote.port)] if remote.port else []
     command += ["-l", remote.user] if remote.user else []
     if remote.key_file:
-        command += ["-i", str(Path(remote.key_file).expanduser()), "-o", "IdentitiesOnly=yes"]
+        key_file = Path(remote.key_file).expanduser()
+        if not key_file.is_file():
+            raise DarkroomError(
+                f"The key file of {remote.name} does not exist: {key_file}.", advice="Choose another one."
+            )
+        command += ["-i", str(key_file), "-o", "IdentitiesOnly=yes"]
     return command
 
 

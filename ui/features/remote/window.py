@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import tkinter as tk
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -12,16 +10,16 @@ from modules.system.errors import DarkroomError
 from modules.system.file_errors import plain_reason
 from modules.system.secrets_file import load_secrets
 from ui.features.remote.model import Machines, NewKey, check
+from ui.features.remote.record_form import RecordForm
 from ui.features.remote.rented_row import RentedRow
 from ui.forms.context import Context
 from ui.loop.background import Job
 from ui.loop.interaction import Answer
-from ui.widgets.controls import Button, Choice, Switch
+from ui.widgets.controls import Button, Choice
 from ui.widgets.dialog import Window
-from ui.widgets.entry import Entry
-from ui.widgets.panel import Panel, Text, WrappedText
+from ui.widgets.panel import Panel, WrappedText
 from ui.widgets.theme import GAP, PAD
-from ui.widgets.variables import FlagVar, TextVar
+from ui.widgets.variables import TextVar
 
 if TYPE_CHECKING:
     from trainer.remote.checking import Finding
@@ -35,21 +33,6 @@ _NOTE = (
     "Training there needs an SSH server, Python 3.11 or newer and a key that it accepts. The run is sent with all that "
     "it reads, continues when this window is closed, and its folder is here as usual."
 )
-_FIELDS = (
-    ("name", "Name", "box", "What it is called here"),
-    ("host", "Host", "203.0.113.7", "Its name or address, or an alias of OpenSSH's config"),
-    ("port", "Port", "22", "Of its SSH server; empty for OpenSSH's config"),
-    ("user", "User", "", "Empty for OpenSSH's config"),
-    ("key_file", "Key file", "the SSH agent, and the usual keys", "A private key; one with a passphrase: in the agent"),
-    ("folder", "Folder there", "~/darkroom", "Where everything is kept on the machine"),
-    ("python", "Python there", "an environment that Darkroom makes", "A Python that has all packages"),
-    ("wheels_dir", "Wheels", "none: from its package index", "Without one: the folder here that “remote wheels” fills"),
-    ("hub_cache_dir", "Model cache", "the user's own", "Where models of Hugging Face are kept on the machine"),
-    ("num_devices", "Devices", "1", "How many GPUs a run uses"),
-    ("price_per_hour", "Price per hour", "", "Shown with each run: what it has cost, and what it will"),
-    ("command_after", "Command after", "none", "Run there when the last run has finished, to end a rented machine"),
-)  # fmt: skip
-_BESIDE = ("port", "price_per_hour")  # in the row of the field before
 
 
 class MachinesWindow(Window):
@@ -61,20 +44,16 @@ class MachinesWindow(Window):
         super().__init__(context.root, context.theme, "Machines")
         self.machines = context.models.of(Machines)
         self.machines.read()
-        self.entries: dict[str, Entry] = {}
         self.buttons: dict[str, Button] = {}
         self._context = context
         self._job: Job | None = None
-        self._texts: dict[str, TextVar] = {}
-        self._labels: dict[str, Text] = {}
         pad, px = context.theme.px(PAD), context.theme.px
         WrappedText(self, context.theme, _NOTE, colour="muted").pack(fill="x", padx=pad, pady=(pad, px(10)))
         self._add_footer()
-        grid = Panel(self, context.theme)
-        grid.pack(fill="x", padx=pad)
-        grid.columnconfigure(1, weight=1)
+        self.record = RecordForm(self, context)
+        self.record.pack(fill="x", padx=pad)
         self.selected = TextVar(master=self)
-        top = Panel(grid, context.theme)
+        top = Panel(self.record, context.theme)
         self.choice = Choice(top, context.theme, self.selected, {}, on="window", command=self.show)
         self.choice.pack(side="left", fill="x", expand=True)
         self.buttons["rent"] = Button(top, context.theme, "Rent a machine…", self._rent)
@@ -82,15 +61,10 @@ class MachinesWindow(Window):
         self.buttons["import"] = Button(top, context.theme, "Import…", self.import_machine)
         self.buttons["import"].pack(side="left", padx=(GAP, 0))
         context.tips.attach(self.buttons["import"], lambda: _IMPORT_TIP)
-        self._add_row(grid, 0, "Machine", top)
-        self._add_fields(grid)
-        self.backups = FlagVar(master=self, value=False)
-        switch = Switch(grid, context.theme, self.backups, on="window", text="Fetch each backup when it is written")
-        tk.Grid.grid_configure(switch, row=self._num_rows + 1, column=1, sticky="w", pady=2)
-        self.pod_after = TextVar(master=self)
-        self.after_choice = Choice(self.entries["command_after"].master, context.theme, self.pod_after, {}, on="window")
-        self.rented = RentedRow(grid, context)
-        self.rented.grid(row=self._num_rows + 2, column=0, columnspan=2, sticky="ew", pady=(px(GAP), 0))
+        self.record.add_row(0, "Machine", top)
+        self.rented = RentedRow(self.record, context)
+        last = self.record.grid_size()[1]
+        self.rented.grid(row=last, column=0, columnspan=2, sticky="ew", pady=(px(GAP), 0))
         self.findings = WrappedText(self, context.theme, self.machines.problem, colour="label")
         self.findings.pack(fill="both", expand=True, padx=pad, pady=(px(12), 0))
         self._unsubscribe = (
@@ -107,33 +81,16 @@ class MachinesWindow(Window):
         """Show the record of a machine; an empty one for a new machine."""
         self.selected.set(name)
         remote = self.machines.known.get(name)
-        for field, text in self._texts.items():
-            value = getattr(remote, field) if remote is not None else ""
-            text.set("" if value in (0, "") else f"{value:g}" if isinstance(value, float) else str(value))
-        self.backups.set(remote is not None and remote.fetches_backups)
+        self.record.show(remote)
         self.buttons["remove"].set_enabled(remote is not None)
-        self._show_rented(remote)
+        self.rented.show(remote if remote is not None and remote.pod else None)
         self._report(self.machines.problem)
-
-    def _show_rented(self, remote: Remote | None) -> None:
-        """Show what a rented machine has besides: what is done with it at its provider, and after its last run."""
-        is_rented = remote is not None and bool(remote.pod)
-        self.rented.show(remote if is_rented else None)
-        self._labels["command_after"].set_text("After the last run" if is_rented else "Command after")
-        shown, hidden = (self.after_choice, self.entries["command_after"])[:: 1 if is_rented else -1]
-        hidden.pack_forget()
-        shown.pack(side="left", fill="x", expand=True)
-        if remote is not None and is_rented:
-            from trainer.remote.renting import AFTER_LABELS
-
-            self.after_choice.set_choices(AFTER_LABELS)
-            self.pod_after.set(remote.pod_after)
 
     def _follow_renting(self) -> None:
         """Show how far it is with a rented machine; once it has ended, its new record, unless another one is edited."""
         renting, shown = self.rented.renting, self.selected.get()
         is_free = shown == renting.name or shown not in self.machines.known
-        if not renting.is_working and is_free and (shown != _NEW or not self._texts["name"].get()):
+        if not renting.is_working and is_free and (shown != _NEW or not self.record.name):
             self.show(renting.name if renting.name in self.machines.known else next(iter(self.machines.known), _NEW))
         else:
             self.rented.show(self.rented.remote)
@@ -142,22 +99,17 @@ class MachinesWindow(Window):
     def save(self) -> bool:
         """Keep the record as it is typed; return whether it is valid, which is reported otherwise."""
         former = self.selected.get()
-        if not self._confirms_end(self.machines.known.get(former)):
+        if not self._confirms_end():
             return False
-        if not self._writes(lambda: self.machines.save(self._typed(), instead_of=former)):
+        if not self._writes(lambda: self.machines.save(self.record.typed(), instead_of=former)):
             return False
-        self.show(self._texts["name"].get().strip())
+        self.show(self.record.name)
         return True
 
-    def _confirms_end(self, former: Remote | None) -> bool:
+    def _confirms_end(self) -> bool:
         """Ask before a machine ends in a new way after its last run."""
-        name, command = (self._texts[field].get().strip() for field in ("name", "command_after"))
-        if former is not None and former.pod:
-            is_new, does = self.pod_after.get() == "delete" != former.pod_after, f"{name} is deleted with all on it."
-        else:
-            is_new = bool(command) and (former is None or former.command_after != command)
-            does = f"{name} runs this:\n\n{command}"
-        if not is_new:
+        does = self.record.new_end()
+        if not does:
             return True
         answers = (Answer("cancel", "Cancel", is_default=True), Answer("keep", "Do it then"))
         message = (
@@ -192,6 +144,7 @@ class MachinesWindow(Window):
                 self._ask_for_key(remote, result)
                 return
             lines = [f"{'✓' if found.is_good else '!'}  {found.name}: {found.text}" for found in result]
+            lines.append("To train on it, choose it next to Start.")
             self._report("\n".join(lines), "text" if all(found.is_good for found in result) else "warning")
 
         def failed(error: Exception) -> None:
@@ -238,27 +191,6 @@ class MachinesWindow(Window):
             return False
         return True
 
-    def _typed(self) -> Remote:
-        """Return the record that is typed. Raises DarkroomError for what is not a number."""
-        from trainer.remote.record import DEFAULT_FOLDER, Remote
-
-        texts = {name: text.get().strip() for name, text in self._texts.items()}
-        try:
-            numbers = int(texts["port"] or 0), int(texts["num_devices"] or 1), float(texts["price_per_hour"] or 0)
-        except ValueError:
-            raise DarkroomError("Port and devices are whole numbers, and the price is a number.") from None
-        port, num_devices, price = numbers
-        folder = texts["folder"] or DEFAULT_FOLDER
-        key_file, python = texts["key_file"], texts["python"]
-        typed = Remote(
-            texts["name"], texts["host"], port, texts["user"], key_file, folder, python, num_devices, price,
-            self.backups.get(), texts["command_after"], wheels_dir=texts["wheels_dir"],
-            hub_cache_dir=texts["hub_cache_dir"],
-        )  # fmt: skip
-        former = self.machines.known.get(self.selected.get(), typed)
-        after = self.pod_after.get() if former.pod else ""
-        return replace(typed, provider=former.provider, pod=former.pod, pod_after=after)  # type: ignore[arg-type]
-
     def _list(self) -> None:
         self.choice.set_choices({**{name: name for name in self.machines.known}, _NEW: "A new machine"})
 
@@ -294,30 +226,6 @@ class MachinesWindow(Window):
         from ui.features.remote.rent_window import RentWindow
 
         RentWindow(self._context)
-
-    def _add_fields(self, grid: Panel) -> None:
-        box, row = Panel(grid, self.theme), 0
-        for name, label, placeholder, tip in _FIELDS:
-            self._texts[name] = TextVar(master=self)
-            is_beside = name in _BESIDE
-            if is_beside:
-                Text(box, self.theme, label, colour="label").pack(side="left", padx=self.theme.px(14))
-            else:
-                box, row = Panel(grid, self.theme), row + 1
-                self._labels[name] = self._add_row(grid, row, label, box)
-            entry = Entry(
-                box, self.theme, self._texts[name], on="window", placeholder=placeholder, width=90 if is_beside else 120
-            )
-            entry.pack(side="left", fill="x", expand=not is_beside)
-            self._context.tips.attach(entry, lambda tip=tip: tip)  # type: ignore[misc]
-            self.entries[name] = entry
-        self._num_rows = row
-
-    def _add_row(self, grid: Panel, row: int, label: str, control: tk.Widget) -> Text:
-        text = Text(grid, self.theme, label, colour="label")
-        text.grid(row=row, column=0, sticky="w", padx=(0, self.theme.px(14)))
-        tk.Grid.grid_configure(control, row=row, column=1, sticky="ew", pady=2)
-        return text
 
     def _add_footer(self) -> None:
         pad = self.theme.px(PAD)
