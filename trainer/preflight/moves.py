@@ -157,12 +157,16 @@ def _narrower_weights(budget: Budget) -> Iterator[Move]:
         yield _sixteen_bits(wide)
     if config.training.trains == "full" or config.part(denoiser.name).dtype in FORMATS:
         return
-    path, encoders = f"parts.{denoiser.name}.dtype", [p for p in wide if p is not denoiser]
+    path = f"parts.{denoiser.name}.dtype"
+    guides = [p for p in config.family.parts if p.role == "guidance" and config.part(p.name).dtype not in FORMATS]
+    encoders = [p for p in wide if p is not denoiser and p not in guides]
     narrow = _sixteen_bits(encoders) if encoders else Move("", "", ())
     for name in (INT8.name, NFLOAT4.name):
-        words = f"{FORMATS[name].label} as the weight dtype of the {denoiser.label}"
+        labels = " and the ".join(p.label for p in (denoiser, *guides))
+        words = f"{FORMATS[name].label} as the weight dtype of the {labels}"
         words = f"{words}, {narrow.words}" if encoders else words
-        yield Move(path, words, ((path, name), *narrow.values))
+        of_guides = ((f"parts.{p.name}.dtype", name) for p in guides)
+        yield Move(path, words, ((path, name), *of_guides, *narrow.values))
 
 
 def _narrower_vae(budget: Budget) -> Iterator[Move]:
@@ -233,6 +237,9 @@ def _kept(budget: Budget, mode: CheckpointMode, *, offloads: bool, fraction: flo
     values: list[tuple[str, Any]] = [(f"parts.{part.name}.offload_activations", offloads)]
     for one in (part, *encoders):
         values += [(f"parts.{one.name}.checkpointing", mode), (f"parts.{one.name}.offload_fraction", fraction)]
+    if fraction:  # one that guides samples is on the device together with the denoiser
+        guides = (f"parts.{name}.offload_fraction" for name in config.family.names_of("guidance"))
+        values += [(path, fraction) for path in guides if get_path(config, path) < fraction]
     changed = tuple((path, value) for path, value in sorted(values) if get_path(config, path) != value)
     if not changed:
         return None
