@@ -22,6 +22,7 @@ from modules.config.quantized_parts import quantized_parts
 from modules.config.sampled_model import model_name_of_samples, without_additions, without_training_adapter
 from modules.config.schema import Config
 from modules.config.sections.embeddings import EmbeddingSettings
+from modules.config.sections.evaluation import SamplePrompt
 from modules.config.usage import fit_of_references
 from modules.families.kinds.identify import identify
 from modules.families.protocol import ModelFamily
@@ -225,6 +226,8 @@ def _of_config(config: Config, machine: Machine) -> _Placed:
 
 def _of_backup(backup: Path, config: Config, machine: Machine) -> _Placed:
     """Return the model of a run as a backup has it: with the averages (EMA), if there are any."""
+    prompts = (SamplePrompt(guidance=config.family.sample_guidance),)  # a run without guided samples reads no guide
+    config = config.model_copy(update={"sampling": config.sampling.model_copy(update={"prompts": prompts})})
     model = load_model(config, machine, start_copy=existing_start_copy(backup.parent.parent))
     weights = read_whole(backup, "ema" if has_averages(backup) else "weights")
     parameters = kept_parameters(model.groups)
