@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from modules.config.codec import decode, encode
 from modules.config.imports.ai_toolkit import tree_of_ai_toolkit
 from modules.config.schema import Config
+from modules.config.sections.evaluation import SamplePrompt
 from modules.data.buckets import Size
 from modules.diffusion.timesteps.sampling import TimestepSampling
 from modules.families.ideogram4.model import Ideogram4, to_latents, to_tokens
@@ -36,8 +37,13 @@ from tests.builders.configs import config_fixture, laid_over
 from tests.builders.ideogram4 import TINY, ideogram4_pipeline, in_their_tokens, theirs_of
 from tests.builders.pipelines import load_tiny, noise_of
 from tests.builders.runs import errors_of, run
+from trainer.events import BackupSaved
+from trainer.job import Job
+from trainer.jobs.sample import SampleChoices, SampleRequest
+from trainer.jobs.sample_engine import SamplingEngine
 from trainer.preflight import check
-from trainer.preflight.run_budget import memory_estimate
+from trainer.preflight.fit import fit_budget
+from trainer.preflight.run_budget import budget_of, memory_estimate, on_a_gpu
 from trainer.run.trainables import unread_parts
 
 config = config_fixture("tiny_ideogram4", {"training": {"epochs": 1}})
@@ -189,6 +195,17 @@ def test_the_second_transformer_guides_and_reads_no_prompt(family: Ideogram4) ->
     assert again.lengths[0] == 0
 
 
+@pytest.mark.parametrize("dtypes", [("bfloat16", "float32"), ("float32", "bfloat16")])
+def test_both_may_have_another_dtype(dtypes: tuple[str, str], config: Config) -> None:
+    """A run in bfloat16 has no autocast if the first one's weights are bfloat16."""
+    first, second = dtypes
+    prompt = {"prompt": "a disc", "steps": 1, "guidance": 3.0, "width_px": 64, "height_px": 64}
+    parts = {"transformer": {"dtype": first}, GUIDE: {"dtype": second}}
+    changes = {"parts": parts, "sampling": {"at_end": True, "prompts": [prompt]}}
+    ran = run(laid_over(config, {**changes, "training": {"precision": "bfloat16"}, "adapter": {"dtype": "bfloat16"}}))
+    assert ran.finished.outcome == "finished"
+
+
 def test_without_it_the_first_one_guides(config: Config, tiny_ideogram4: Path) -> None:
     family: Ideogram4 = load_tiny(tiny_ideogram4, IDEOGRAM4.name, left_out={GUIDE})
     assert GUIDE not in family.parts
@@ -211,6 +228,31 @@ def test_it_is_read_only_if_samples_are_guided(config: Config) -> None:
     assert unread_parts(guided) == ()
     assert unread_parts(laid_over(unguided, {"training": {"trains": "full"}})) == ()
     assert run(unguided).finished.outcome == "finished"
+
+
+def test_a_backup_of_a_run_that_did_not_read_it_is_sampled_with_it(config: Config, tmp_path: Path) -> None:
+    ran = run(laid_over(config, {"backup": {"at_end": True}}))
+    [backup] = {Path(saved.path) for saved in ran.of(BackupSaved)}
+    prompt = SamplePrompt(prompt="a disc", width_px=64, height_px=64, steps=1, guidance=3.0)
+    asked = laid_over(config, {"sampling": {"prompts": [prompt.model_dump()]}})
+    choices = SampleChoices(folder=str(tmp_path / "samples"), backup=str(backup))
+    done = SamplingEngine().sample(SampleRequest(asked, choices, 0), Job(lambda _event: None))
+    assert Path(done.paths[0]).is_file()
+
+
+@pytest.mark.full
+def test_advice_shrinks_it_with_the_first_one() -> None:
+    prompt = {"prompt": "a", "width_px": 512, "height_px": 512}
+    tree: dict[str, Any] = {"model": {"family": "ideogram4", "base_model": "ideogram-ai/ideogram-4-fp8"}}
+    tree |= {"training": {"precision": "bfloat16"}, "sampling": {"at_end": True, "prompts": [prompt]}}
+    tree |= {"parts": {"text_encoder": {"dtype": "int8"}}}
+    found = budget_of(decode({"darkroom_version": 7, **tree}).config, {Size(512, 512): 10})
+    assert found is not None
+    fitted = fit_budget(on_a_gpu(found), card_bytes=12_000_000_000)
+    assert fitted.fits
+    first, second = (fitted.config.part(name) for name in ("transformer", GUIDE))
+    assert first.dtype == second.dtype != "float32"
+    assert second.offload_fraction >= first.offload_fraction > 0
 
 
 def test_a_fine_tune_leaves_it_as_it_was(config: Config, tiny_ideogram4: Path, tmp_path: Path) -> None:

@@ -88,12 +88,13 @@ class Ideogram4(ChatModel[TokenConditioning]):
 
     def _predict(self, noisy_BCHW: torch.Tensor, timesteps_B: torch.Tensor, text: TokenConditioning) -> torch.Tensor:
         """Return the velocity for prompts that all have tokens, or all have none."""
-        dtype, height, width = self._input_dtype(), *noisy_BCHW.shape[-2:]
-        read = {}
-        if has_text := max(text.lengths) > 0:
+        has_text, (height, width) = max(text.lengths) > 0, noisy_BCHW.shape[-2:]
+        part = self.spec.denoiser.name if has_text else GUIDE
+        dtype, read = self._input_dtype(part), dict[str, torch.Tensor | None]()
+        if has_text:
             visible = visible_tokens(text.lengths, noisy_BCHW.device)
             read = {"encoder_hidden_states": text.states_BLD.to(dtype), "encoder_attention_mask": visible}
-        output = self._forward("transformer" if has_text else GUIDE)(
+        output = self._forward(part)(
             hidden_states=to_tokens(noisy_BCHW.to(dtype)),
             timestep=self.process.time_input(timesteps_B).to(dtype),  # as in the pipeline
             position_ids=positions(text.states_BLD.shape[1], noisy_BCHW),
