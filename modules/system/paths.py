@@ -82,6 +82,11 @@ def known_hosts_file() -> Path:
     return platformdirs.user_config_path(_APP, appauthor=False) / "known_hosts"
 
 
+def ssh_key_file() -> Path:
+    """Return the file of the private SSH key that Darkroom makes for a user who has none."""
+    return platformdirs.user_config_path(_APP, appauthor=False) / "id_ed25519"
+
+
 def wheels_dir(machine: str) -> Path:
     """Return the folder of the packages that are sent to a machine without a package index."""
     return platformdirs.user_cache_path(_APP, appauthor=False) / "wheels" / machine

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from modules.system.paths import ssh_key_file
 from modules.system.secrets import with_secret
 from modules.system.secrets_file import load_secrets, save_secrets
 from tests.builders.runpod import TOKEN, FakeRunPod, fake_runpod
@@ -120,13 +122,17 @@ def test_a_machine_is_rented_stopped_started_and_deleted(window: Window, runpod:
     assert rent.rent_button.cget("state") == "disabled", "no card is chosen"
     rent.table.select([1])
     window.settle()
-    rent.form.set("key", "")
+    assert rent.status.cget("text") == "NVIDIA GeForce RTX 4090: 0.69 dollars an hour for each card."
+    rent.form.set("key", str(tmp_path / "none"))
     rent.rent()
-    assert "No key file" in rent.status.cget("text")
-    rent.form.set("key", str(tmp_path / "id"))
+    assert "none.pub cannot be read" in rent.status.cget("text")
+    rent.form.set("key", "")
     window.asked.answers = {"choose": "cancel"}
     rent.rent()
-    title, question = window.asked.asked("choose")[0][:2]
+    assert not ssh_key_file().exists()
+    rent.form.set("key", str(tmp_path / "id"))
+    rent.rent()
+    title, question = window.asked.asked("choose")[1][:2]
     assert title == "Rent 1 x RTX 4090?"
     assert "0.69 dollars an hour" in question
     assert "POST" not in [method for method, *_ in runpod.asked]
@@ -146,6 +152,28 @@ def test_a_machine_is_rented_stopped_started_and_deleted(window: Window, runpod:
     assert not runpod.pods
     assert not RemotesFile().read()
     assert not machines.rented.winfo_manager()
+    machines.close()
+
+
+@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="OpenSSH's client is not installed.")
+def test_who_has_no_key_gets_a_pair(window: Window, runpod: FakeRunPod, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "home", lambda: ssh_key_file().parent / "nobody")
+    store_key()
+    machines = opened(window)
+    rent = rent_window(window, machines)
+    window.wait_until(lambda: rent.offers, "the cards")
+    rent.table.select([1])
+    window.settle()
+    window.asked.answers = {"choose": "make"}
+    rent.rent()
+    assert ssh_key_file().stat().st_mode & 0o077 == 0
+    public = ssh_key_file().with_suffix(".pub").read_text()
+    window.asked.answers = {"choose": "rent"}
+    rent.rent()
+    window.wait_until(lambda: "is rented" in rent.status.cget("text"), "the machine")
+    [request] = [content for method, _, content in runpod.asked if method == "POST"]
+    assert request["env"]["PUBLIC_KEY"] == public.strip()
+    rent.close()
     machines.close()
 
 

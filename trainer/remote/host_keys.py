@@ -1,4 +1,4 @@
-"""The host keys of machines: shown once, accepted by the user, and kept in a file of our own."""
+"""Keys: those of hosts, accepted by the user and kept in a file of our own; a pair for a user who has none."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from modules.system.atomic import write_text
+from modules.system.atomic import make_folder, write_text
 from modules.system.errors import DarkroomError
 from modules.system.paths import known_hosts_file
+from modules.system.problem import cut
 from trainer.remote.connection import ConnectionLostError, ssh_command
 from trainer.remote.record import Remote
 
@@ -64,6 +65,15 @@ def accept(lines: str) -> None:
         others = file.read_text(encoding="utf-8").splitlines()
         lines = "".join(f"{line}\n" for line in others if line.split()[:1] and line.split()[0] not in hosts) + lines
     write_text(file, lines)
+
+
+def make_key_pair(file: Path) -> None:
+    """Make a pair of SSH keys without a passphrase, readable by the user alone. Raises DarkroomError, OSError."""
+    make_folder(file.parent)
+    printed = _run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "darkroom", "-f", str(file)])
+    if not file.is_file():
+        reason = cut(" ".join(printed.split()), max_chars=200)
+        raise DarkroomError(f"The pair of keys could not be made: {reason}.", advice="Make one with: ssh-keygen")
 
 
 def _run(command: list[str]) -> str:

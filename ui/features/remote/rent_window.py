@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 from modules.system.errors import DarkroomError
 from modules.system.file_errors import plain_reason
 from ui.features.remote.model import Machines
-from ui.features.remote.renting import Renting, first_settings, look_for_offers
+from ui.features.remote.renting import Renting, first_settings, look_for_offers, make_key
 from ui.forms.context import Context
 from ui.forms.section_form import SectionForm
 from ui.loop.background import Job
@@ -61,7 +61,7 @@ class RentWindow(Window):
         self.table = Table(self, context.theme, _COLUMNS, num_rows=4)
         self.table.tree.configure(selectmode="browse")
         self.table.pack(fill="both", expand=True, padx=pad)
-        self.table.on_events({"<<TreeviewSelect>>": self._follow_selection})
+        self.table.on_events({"<<TreeviewSelect>>": self._selected})
         self._unsubscribe = self.renting.changed.subscribe(self._follow)
         self._follow_selection()
         self.look()
@@ -77,10 +77,12 @@ class RentWindow(Window):
         from trainer.remote.renting import records_of
 
         try:
+            if not self.settings.key and not self._has_made_key():
+                return
             settings = self.settings
             records_of(settings)
-        except DarkroomError as error:
-            self._say(str(error), "error")
+        except (DarkroomError, OSError) as error:
+            self._fail(error)
             return
         answers = (Answer("cancel", "Cancel", is_default=True), Answer("rent", "Rent it"))
         question = f"Rent {settings.cards} x {self.offer.label}?" if self.offer is not None else ""
@@ -104,6 +106,18 @@ class RentWindow(Window):
         if self._job is not None:
             self._job.cancel()
         super().destroy()
+
+    def _has_made_key(self) -> bool:
+        """Make a pair of keys for a user who has none, if that is wanted."""
+        answers = (Answer("cancel", "Cancel", is_default=True), Answer("make", "Make a pair of keys"))
+        message = (
+            "A rented machine lets in who has a private SSH key. You have not chosen one: Darkroom can make a pair for "
+            "its own machines. The private key stays on this computer, readable only by you."
+        )
+        if self._context.interaction.choose("Make a pair of keys?", message, answers) != "make":
+            return False
+        self.form.set("key", make_key())
+        return True
 
     def _costs(self, settings: RentSettings) -> str:
         assert self.offer is not None
@@ -134,6 +148,11 @@ class RentWindow(Window):
 
     def _fail(self, error: Exception) -> None:
         self._say(str(error) if isinstance(error, DarkroomError) else f"{plain_reason(error)}.", "error")
+
+    def _selected(self) -> None:
+        self._follow_selection()
+        if self.offer is not None and not self.renting.is_working:
+            self._say(f"{self.offer.card}: {self.offer.price_per_hour:.2f} dollars an hour for each card.")
 
     def _follow_selection(self) -> None:
         self.rent_button.set_enabled(self.offer is not None and not self.renting.is_working)

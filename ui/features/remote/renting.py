@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from modules.system.errors import DarkroomError
 from modules.system.file_errors import plain_reason
+from modules.system.paths import ssh_key_file
 from ui.features.remote.model import Machines
 from ui.loop.background import Background, JobCancelledError
 from ui.loop.signal import Signal
@@ -105,8 +106,17 @@ def first_settings(machines: Machines) -> RentSettings:
 
     number = next(n for n in range(1, len(machines.known) + 2) if _name(n) not in machines.known)
     keys = [remote.key_file for remote in machines.known.values() if remote.key_file]
-    usual = [str(file) for name in ("id_ed25519", "id_rsa") if (file := Path.home() / ".ssh" / name).is_file()]
-    return RentSettings(name=_name(number), key=next(iter([*keys, *usual]), ""), after="stop")
+    usual = [Path.home() / ".ssh" / "id_ed25519", Path.home() / ".ssh" / "id_rsa", ssh_key_file()]
+    found = [*keys, *(str(file) for file in usual if file.with_name(f"{file.name}.pub").is_file())]
+    return RentSettings(name=_name(number), key=next(iter(found), ""), after="stop")
+
+
+def make_key() -> str:
+    """Make a pair of SSH keys for rented machines, and return its private file. Raises DarkroomError, OSError."""
+    from trainer.remote.host_keys import make_key_pair
+
+    make_key_pair(ssh_key_file())
+    return str(ssh_key_file())
 
 
 def state_of(remote: Remote) -> str:
