@@ -85,6 +85,7 @@ _NFT = {
     "old_policy": "copy",
     "kl_weight": 0.0,
 }
+_DGPO = {**_NFT, "name": "dgpo", "clip_range": _CLIP_RANGE}
 
 CASES: tuple[Case, ...] = (
     Case(_ALIGNPROP, "adapter", 2e-3, epochs=6, batch_size=12, goal=0.61),

@@ -46,7 +46,8 @@ def passes_of_step(
     """Return the passes of an optimizer step whose accumulation group has `batch_size` samples in all.
 
     `sampled_share` is the share of steps that sample, `images_per_pass` how many images the other ones pass for each
-    sample of the batch. Each trained pass is also made without gradient by each of the reference models. Several steps
+    sample of the batch. Each trained pass is also made without gradient by each of the reference models, and
+    before a step by the model itself if a rollout has `predicts_before_training`. Several steps
     that train on one rollout share the passes that sampled it.
     """
     plain = float(batch_size * images_per_pass)
@@ -63,7 +64,7 @@ def passes_of_step(
         trained_alone = rollout.trained_steps * doubled + rollout.trained_timesteps
         passes = per_prompt * trained_alone if trained_alone else 1
         trained = float(batch_size * passes * rollout.images_per_pass)
-    reference = trained * num_references
+    reference = trained * (num_references + rollout.predicts_before_training)
     return StepPasses(
         sampled_share * (sampling + reference),
         sampled_share * trained + (1 - sampled_share) * plain,

@@ -57,13 +57,57 @@ def matching_log_ratios(new_BCHW: torch.Tensor, old_BCHW: torch.Tensor, target_B
     AWM (Xue et al. 2025, arXiv 2509.25050) has the negative denoising loss of an image, its mean squared error, in
     place of the log-probability of the steps that sampled it.
     """
-    return _mean_errors(old_BCHW.detach(), target_BCHW) - _mean_errors(new_BCHW, target_BCHW)
+    return matching_errors(old_BCHW.detach(), target_BCHW) - matching_errors(new_BCHW, target_BCHW)
 
 
 def prediction_gaps(new_BCHW: torch.Tensor, other_BCHW: torch.Tensor) -> torch.Tensor:
     """Return the mean squared difference of a model's outputs from another's, (B,), which has no gradient."""
-    return _mean_errors(new_BCHW, other_BCHW.detach())
+    return matching_errors(new_BCHW, other_BCHW.detach())
 
 
-def _mean_errors(output_BCHW: torch.Tensor, target_BCHW: torch.Tensor) -> torch.Tensor:
+def matching_errors(output_BCHW: torch.Tensor, target_BCHW: torch.Tensor) -> torch.Tensor:
+    """Return the denoising loss of each image, (B,): the mean squared error of an output."""
     return sample_losses(squared_errors(output_BCHW, target_BCHW))
+
+
+def group_shares(
+    errors_B: torch.Tensor,
+    reference_errors_B: torch.Tensor,
+    advantages_B: torch.Tensor,
+    *,
+    beta: float,
+    group_size: int,
+) -> torch.Tensor:
+    """Return the share of each image in the margin of its group, (B,), without a graph.
+
+    The margin of DGPO (Luo et al. 2025, arXiv 2510.08425) is the difference of the implicit rewards of a prompt's
+    better and worse images, each weighted by its advantage: over the G images of the group
+
+        m = -(beta / G) sum A_i (d_i - d_ref,i)
+
+    with the denoising losses d of the model and the reference, of the same timestep and noise for the whole group.
+    The advantages of a group add up to 0, so that what the reward of the prompt as a whole is cancels out.
+    """
+    changes_B = (errors_B - reference_errors_B).detach()
+    return -(beta / group_size) * advantages_B * changes_B
+
+
+def group_preference_losses(
+    errors_B: torch.Tensor,
+    old_errors_B: torch.Tensor,
+    advantages_B: torch.Tensor,
+    margins_B: torch.Tensor,
+    *,
+    clip_range: float,
+) -> torch.Tensor:
+    """Return the loss of DGPO of each image, (B,): `sigmoid(-m) A d` with the margin m of its group, without its graph.
+
+    Its mean over a group has the gradient of `-log sigmoid(m) / beta`. As in the authors' code an image has no gradient
+    if its denoising loss has moved from the old model's so that the ratio `rho = exp(d_old - d)` is outside of the clip
+    range in the direction of its advantage.
+    """
+    ratios_B = (old_errors_B - errors_B).detach().exp()
+    is_good_B = advantages_B > 0
+    is_past_B = torch.where(is_good_B, ratios_B > 1 + clip_range, ratios_B < 1 - clip_range)
+    errors_B = torch.where(is_past_B, errors_B.detach(), errors_B)
+    return torch.sigmoid(-margins_B).detach() * advantages_B * errors_B

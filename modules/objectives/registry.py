@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from modules.objectives.methods import alignprop, ddpo, dpo, grpo, nft, online_dpo, reconstruction
+from modules.objectives.methods import alignprop, ddpo, dgpo, dpo, grpo, nft, online_dpo, reconstruction
 from modules.objectives.spec import MethodSpec, MethodStart
 from modules.settings.field import Section
 
@@ -40,6 +40,7 @@ METHODS: Mapping[str, MethodSpec] = {
         ddpo.SPEC,
         grpo.SPEC,
         nft.SPEC,
+        dgpo.SPEC,
     )
 }
 

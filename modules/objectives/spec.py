@@ -26,6 +26,7 @@ class RolloutFacts:
     of each of them that are trained one by one, in separate passes (0: none are), `trained_timesteps` the number of
     random timesteps at which each finished image is trained in a pass of its own, without guidance. `images_per_pass`
     is how many images of a prompt such a pass, or a pass of a loss on finished images, contains: 2 for a pair.
+    `predicts_before_training`: the model itself makes each trained pass once without gradient before the step.
     `trained_per_prompt` is how many of the images of a prompt are trained (0: all). `size` is the width and height of
     the images in pixels; None for the images of the batch. `sampling_passes` is how many predictions sample an image
     (0: one for each step). `sampler` is the name of its sampler; empty for the steps of DDIM that it trains on.
@@ -37,6 +38,7 @@ class RolloutFacts:
     samples_per_prompt: int = 1
     trained_steps: int = 0
     trained_timesteps: int = 0
+    predicts_before_training: bool = False
     images_per_pass: int = 1
     trained_per_prompt: int = 0
     size: tuple[int, int] | None = None

@@ -167,6 +167,7 @@ REGISTRIES = {
         frozenset(),
         {
             "modules/config/sections/evaluation.py": _DEFAULT,
+            "modules/objectives/methods/dgpo.py": _DEFAULT,
             "modules/objectives/methods/nft.py": _DEFAULT,
             "modules/objectives/methods/online_dpo.py": _DEFAULT,
             "modules/families/parts/part_classes.py": "a word in the names of distilled models",

@@ -48,7 +48,8 @@ SHORT_ONLINE = {
     "timestep_share": 1.0,
 }
 SHORT_NFT = {"name": "nft", "steps": 3, "group_size": 2, "timesteps_per_image": 1, "updates_per_rollout": 2}
-SHORT = {short["name"]: short for short in (SHORT_CHAIN, SHORT_DDPO, SHORT_GRPO, SHORT_ONLINE, SHORT_NFT)}
+SHORT_DGPO = {**SHORT_NFT, "name": "dgpo"}
+SHORT = {short["name"]: short for short in (SHORT_CHAIN, SHORT_DDPO, SHORT_GRPO, SHORT_ONLINE, SHORT_NFT, SHORT_DGPO)}
 BESIDE: dict[str, dict[str, Any]] = {
     "adapter.layers": {"adapter.custom_layers": "attn2"},
     "training.layer_filter": {"training.layer_filter_names": "attn2"},
@@ -98,11 +99,15 @@ BESIDE_OF_METHOD: dict[tuple[str, str], dict[str, Any]] = {
         for name in ("objective", "sampler", "old_policy")
     },
     **{
+        ("dgpo", f"training.method.{name}"): {"training.method": SHORT_DGPO}
+        for name in ("reference", "sampler", "old_policy")
+    },
+    **{
         (short["name"], "training.method.reward_sum"): {
             "training.method": short,
             "reward.models": [{"kind": "brightness"}, {"kind": "contrast"}],
         }
-        for short in (SHORT_ONLINE, SHORT_NFT)
+        for short in (SHORT_ONLINE, SHORT_NFT, SHORT_DGPO)
     },
 }
 

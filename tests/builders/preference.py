@@ -82,6 +82,24 @@ SHORT: dict[str, dict[str, Any]] = {
         "timesteps_per_image": 1,
         "kl_weight": 0.1,
     },
+    "dgpo": {
+        "name": "dgpo",
+        "steps": 3,
+        "group_size": 2,
+        "guidance": 2.0,
+        "timesteps_per_image": 2,
+        "updates_per_rollout": 2,
+        "kl_weight": 0.1,
+    },
+    "dgpo_sampling": {
+        "name": "dgpo",
+        "reference": "sampling",
+        "steps": 3,
+        "group_size": 3,
+        "guidance": 1.0,
+        "timesteps_per_image": 1,
+        "kl_weight": 0.1,
+    },
 }
 
 NAMES = list(SHORT)

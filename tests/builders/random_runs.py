@@ -112,6 +112,7 @@ _METHODS: list[dict[str, Any]] = [
     {"name": "ddpo", "steps": 3, "samples_per_prompt": 2, "guidance": 1.0, "tracker_min_count": 2},
     {"name": "grpo", "steps": 4, "group_size": 2, "guidance": 1.0, "kl_weight": 0.1, "window_size": 1},
     {"name": "nft", "steps": 3, "group_size": 2, "timesteps_per_image": 1, "updates_per_rollout": 2, "kl_weight": 0.1},
+    {"name": "dgpo", "steps": 3, "group_size": 2, "timesteps_per_image": 1, "updates_per_rollout": 2, "kl_weight": 0.1},
 ]
 
 

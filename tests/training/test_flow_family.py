@@ -93,7 +93,7 @@ def test_methods_of_ddpm_are_refused(config: Config, method: dict[str, Any], wha
 
 
 @pytest.mark.parametrize(
-    "method", [{"name": name} for name in ("dpo", "online_dpo", "alignprop", "ddpo", "grpo", "nft")]
+    "method", [{"name": name} for name in ("dpo", "online_dpo", "alignprop", "ddpo", "grpo", "nft", "dgpo")]
 )
 def test_methods_with_a_flow_form_are_not(config: Config, method: dict[str, Any]) -> None:
     assert "training.method" not in of(config, training={"method": method})

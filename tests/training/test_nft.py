@@ -1,4 +1,4 @@
-"""DiffusionNFT and AWM: what samples, the first step, resuming."""
+"""DiffusionNFT, AWM and DGPO: what samples, the first step, resuming."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import torch
 from safetensors.torch import load_file
 
 from modules.config.schema import Config
-from modules.objectives.methods import nft as settings
+from modules.objectives import forward_fields as settings
 from tests.builders.configs import laid_over
 from tests.builders.preference import draw_both, preference_config
 from tests.builders.runs import Ran, assert_resumed, run, stop_at, weights_of
 from trainer.events import PhaseChanged, StepFinished
 from trainer.methods import rollouts
-from trainer.methods.nft import Nft
+from trainer.methods.forward_policy import ForwardPolicy
 from trainer.methods.policy_batches import PolicyBatch
 from trainer.methods.protocol import StepContext, StepLoss
 from trainer.rollout_events import RolloutSampled
@@ -69,9 +69,9 @@ def test_the_old_model_samples_and_the_trained_one_trains(
     """Its weights are in place while it samples, and in autocast no cast of the trained ones is left of them."""
     trained: dict[int, dict[str, torch.Tensor]] = {}  # at the first micro-batch of a step
     sampling: dict[int, dict[str, torch.Tensor]] = {}
-    plain_loss, plain_rollout = Nft.loss, rollouts._roll_out_chunk
+    plain_loss, plain_rollout = ForwardPolicy.loss, rollouts._roll_out_chunk
 
-    def loss(method: Nft, batch: PolicyBatch, context: StepContext) -> StepLoss:
+    def loss(method: ForwardPolicy, batch: PolicyBatch, context: StepContext) -> StepLoss:
         if not method.is_trial:
             trained.setdefault(batch.step, weights_of(context.family))
         return plain_loss(method, batch, context)
@@ -84,7 +84,7 @@ def test_the_old_model_samples_and_the_trained_one_trains(
         sampling[step] = weights_of(context.family)
         return rollout
 
-    monkeypatch.setattr(Nft, "loss", loss)
+    monkeypatch.setattr(ForwardPolicy, "loss", loss)
     monkeypatch.setattr(rollouts, "_roll_out_chunk", roll_out)
     changes = {**TWO_ROLLOUTS, "trains": trains, "precision": precision}
     assert run(config_of(tmp_path, tiny_sd, drawn, changes)).finished.outcome == "finished"
@@ -97,7 +97,7 @@ def test_the_old_model_samples_and_the_trained_one_trains(
 
 @pytest.mark.full
 @pytest.mark.parametrize("model", ["tiny_sd", "tiny_sdxl_v", "tiny_z_image"])
-@pytest.mark.parametrize("method", ["nft", "awm"])
+@pytest.mark.parametrize("method", ["nft", "awm", "dgpo"])
 def test_the_first_step_starts_from_equal_models(
     request: pytest.FixtureRequest, drawn: Path, tmp_path: Path, method: str, model: str
 ) -> None:
@@ -108,7 +108,7 @@ def test_the_first_step_starts_from_equal_models(
     assert first.metrics["kl"] == 0.0
     assert all(step.metrics["kl"] > 0 for step in rest)
     assert all(step.gradient_norm for step in (first, *rest[:2]))
-    if method == "awm":
+    if method != "nft":
         assert (first.metrics["ratio"], first.metrics["approx_kl"], first.metrics["clip_fraction"]) == (1.0, 0.0, 0.0)
         assert rest[0].metrics["ratio"] != 1.0
     assert [event.step for event in ran.of(RolloutSampled)] == [0, 3]
@@ -119,9 +119,10 @@ def test_the_first_step_starts_from_equal_models(
 # ---- resuming
 
 
-@pytest.fixture(scope="module", params=["adapter", "full"])
+@pytest.fixture(scope="module", params=[("nft", "adapter"), ("nft", "full"), ("dgpo", "adapter")], ids="-".join)
 def resumable(request: pytest.FixtureRequest, tiny_sd: Path, drawn: Path) -> Callable[[Path], Config]:
-    return lambda folder: config_of(folder, tiny_sd, drawn, {**TWO_ROLLOUTS, "trains": request.param})
+    name, trains = request.param
+    return lambda folder: config_of(folder, tiny_sd, drawn, {**TWO_ROLLOUTS, "trains": trains}, name=name)
 
 
 @pytest.fixture(scope="module")

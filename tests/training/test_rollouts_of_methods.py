@@ -32,6 +32,7 @@ METHODS: dict[str, dict[str, Any]] = {
     },
     "spo": {"name": "online_dpo", "pairs": "steps", "steps": 4, "candidates": 2, "updates_per_rollout": 2},
     "nft": {"name": "nft", "steps": 3, "group_size": 2, "timesteps_per_image": 2, "updates_per_rollout": 2},
+    "dgpo": {"name": "dgpo", "steps": 3, "group_size": 2, "timesteps_per_image": 2, "updates_per_rollout": 2},
 }
 
 
@@ -94,6 +95,7 @@ def test_sdxl_gets_the_size_of_the_samples_while_sampling_in_the_loss_and_in_the
         ("refreshed", "full", "bfloat16"),
         pytest.param("spo", "full", "float32", marks=pytest.mark.full),
         ("nft", "full", "bfloat16"),
+        ("dgpo", "full", "bfloat16"),
     ],
 )
 def test_offloaded_layers_and_activations_change_no_bit(

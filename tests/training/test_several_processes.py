@@ -348,6 +348,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "ddpo": policy(name="ddpo", samples_per_prompt=3, tracker_min_count=2),
     "grpo": policy(name="grpo", group_size=3, kl_weight=0.1, steps=4, optimizer=DAMPED),
     "nft": policy(name="nft", inner_epochs=None, group_size=3, timesteps_per_image=2, updates_per_rollout=2),
+    "dgpo": policy(name="dgpo", inner_epochs=None, group_size=3, timesteps_per_image=2, updates_per_rollout=2),
     "online dpo": policy(name="online_dpo", inner_epochs=None, candidates=3, updates_per_rollout=2, beta=20.0),
     "online dpo of steps": policy(name="online_dpo", inner_epochs=None, pairs="steps", candidates=3, steps=4),
     "dpo": {"training": {"method": {"name": "dpo", "beta": 20.0}}},  # a larger one multiplies rounding, too

@@ -124,5 +124,8 @@ def test_the_costs_of_diffusion_nft() -> None:
         SAMPLING_ADAPTER_COPY,
     )
     assert costs(kl_weight=0.0)[1].endswith("as many by the sampling model.")
+    assert costs(name="dgpo")[1].endswith(
+        "as many by each of the sampling and the original model, and by the model itself before."
+    )
     assert costs("full")[-1] == TWO_COPIES
     assert costs("full", kl_weight=0.0)[-1] == SAMPLING_WEIGHTS_COPY

@@ -18,7 +18,14 @@ from ui.forms.records import inline_records, is_shown
 from ui.forms.setting_pages import TOP_BAR, groups_on
 
 TARGETS = ("adapter", "full", "embedding", "vae")
-REWARD = ("alignprop", "online_dpo", "ddpo", "grpo", "nft")  # by default these train on images that they sample alone
+REWARD = (
+    "alignprop",
+    "online_dpo",
+    "ddpo",
+    "grpo",
+    "nft",
+    "dgpo",
+)  # by default these train on images that they sample alone
 # A prefix of paths, and for which method and target it is shown, with everything at its default.
 RULES: tuple[tuple[str, Callable[[str, str], bool]], ...] = (
     ("training.noise.", lambda method, target: method not in ("alignprop", "ddpo", "grpo") and target != "vae"),

@@ -1,4 +1,4 @@
-"""The losses of DiffusionNFT and AWM: their published form, and the direction in which they move a prediction."""
+"""The losses of DiffusionNFT, AWM and DGPO: their published form, and the direction in which they move a prediction."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ import torch
 from modules.diffusion.flow import FlowProcess
 from modules.diffusion.process import DDPMProcess, NoiseProcess
 from modules.memory.frozen_copy import FrozenCopy
+from modules.objectives.forward_fields import OldPolicy, old_policy_decay
 from modules.objectives.forward_policy import (
+    group_preference_losses,
+    group_shares,
+    matching_errors,
     matching_log_ratios,
     negative_aware_losses,
     optimality,
     prediction_gaps,
 )
-from modules.objectives.methods.nft import OldPolicy, old_policy_decay
 from modules.objectives.policy_losses import clipped_surrogate
 from modules.system.errors import DarkroomError
 from trainer.methods.nft import require_predicted_images
@@ -149,6 +152,31 @@ def test_the_ratio_of_awm_compares_denoising_losses() -> None:
     [gradient] = torch.autograd.grad(loss, [same])
     towards = (target - old) * 2 / target[0].numel()
     torch.testing.assert_close(-gradient, towards * advantages[:, None, None, None])
+
+
+def test_a_group_counts_by_how_much_the_model_prefers_it_already() -> None:
+    """The losses of the images have the gradient of `-log sigmoid(m) / beta` of the whole group (Luo et al. 2025)."""
+    target, new, reference = drawn(3)
+    new = new.requires_grad_()
+    advantages, beta = torch.tensor([1.2, -0.3, -0.9]), 20.0
+    errors, reference_errors = matching_errors(new, target), matching_errors(reference, target)
+    margin = -beta * (advantages * (errors - reference_errors)).mean()
+    [expected] = torch.autograd.grad(-torch.nn.functional.logsigmoid(margin) / beta, [new], retain_graph=True)
+    shares = group_shares(errors, reference_errors, advantages, beta=beta, group_size=3)
+    torch.testing.assert_close(shares.sum(), margin.detach())
+    margins = shares.sum().expand(3)
+    losses = group_preference_losses(errors, errors.detach(), advantages, margins, clip_range=1e-3)
+    [gradient] = torch.autograd.grad(losses.mean(), [new])
+    torch.testing.assert_close(gradient, expected)
+    assert abs(float(margin.detach())) > 0.1
+
+
+def test_an_image_past_the_clip_range_in_the_direction_of_its_advantage_is_not_trained() -> None:
+    errors = torch.tensor([0.9, 0.9, 1.1, 1.1], requires_grad=True)
+    old, advantages = torch.ones(4), torch.tensor([1.0, -1.0, 1.0, -1.0])
+    losses = group_preference_losses(errors, old, advantages, torch.zeros(4), clip_range=1e-2)
+    [gradient] = torch.autograd.grad(losses.sum(), [errors])
+    assert gradient.tolist() == [0.0, -0.5, 0.5, 0.0]
 
 
 def test_the_distance_from_another_model_draws_only_the_trained_one() -> None:

@@ -66,6 +66,15 @@ def config_of(folder: Path, method: dict[str, Any], **changes: Any) -> Config:
             (48 * 10 * 2 + 48 * 3, 48 * 3, 48),
         ),
         (
+            {"name": "dgpo", "steps": 10, "group_size": 6, "timesteps_per_image": 3},
+            (48 * 10 * 2 + 3 * 48 * 3, 48 * 3, 48),
+        ),
+        (
+            {"name": "dgpo", "steps": 10, "group_size": 6, "timesteps_per_image": 3, "guidance": 1.0,
+             "reference": "sampling", "kl_weight": 0.0},
+            (48 * 10 + 2 * 48 * 3, 48 * 3, 48),
+        ),
+        (
             {"name": "grpo", "steps": 11, "group_size": 6, "best_of": 4, "guidance": 1.0, "kl_weight": 0.1,
              "timestep_share": 0.5},
             (48 * 11 + 32 * 5, 32 * 5, 48),

@@ -9,30 +9,13 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
 
+from modules.objectives import forward_fields
 from modules.objectives import rollout_fields as fields
 from modules.objectives.spec import MethodGuide, MethodSpec, MethodStart, RolloutFacts
 from modules.settings.field import Section, Setting, When
 
 _OF_NFT = When("objective", ("negative_aware",))
 _OF_AWM = When("objective", ("advantage_weighted",))
-
-OldPolicy = Literal["copy", "linear", "delayed"]
-
-_DECAYS: dict[OldPolicy, tuple[int, float, float]] = {  # the steps before it rises, its rise per step, its maximum
-    "copy": (0, 0.0, 0.0),
-    "linear": (0, 0.001, 0.5),
-    "delayed": (75, 0.0075, 0.999),
-}
-
-
-def old_policy_decay(kind: OldPolicy, step: int) -> float:
-    """Return how much of its former values the old model keeps before a step, when the trained one is added to it.
-
-    Zheng et al. 2025 (arXiv 2509.16117), section 3.3, with the values of the authors' code: "copy" is always 0,
-    "linear" rises to 0.5 in 500 steps, "delayed" is 0 for 75 steps and then rises to 0.999.
-    """
-    flat, rise, highest = _DECAYS[kind]
-    return 0.0 if step < flat else min((step - flat) * rise, highest)
 
 
 class Nft(Section):
@@ -66,40 +49,9 @@ class Nft(Section):
     ] = 1.0
     sampler: fields.RolloutSampler = "ddim"
     size: fields.SampleSize = ""
-    timesteps_per_image: Annotated[
-        int,
-        Ge(1),
-        Le(64),
-        Setting(
-            "Timesteps per image",
-            "At how many random timesteps an optimizer step trains on each image. More give a steadier gradient and "
-            "take longer. Published: as many as denoising steps.",
-        ),
-    ] = 4
-    updates_per_rollout: Annotated[
-        int,
-        Ge(1),
-        Le(64),
-        Setting(
-            "Steps per rollout",
-            "How many optimizer steps train on the same images, each at other timesteps and with other noise.",
-        ),
-    ] = 1
-    old_policy: Annotated[
-        OldPolicy,
-        Setting(
-            "Sampling model",
-            "How the model that samples follows the trained one before each rollout. Faster learns faster, slower is "
-            "more stable. It is a second copy of the trained weights: small for a LoRA, for a fine-tune as large as "
-            "they are.",
-            choice_labels={"copy": "Copy", "linear": "Average, up to 0.5", "delayed": "Average, up to 0.999"},
-            choice_help={
-                "copy": "Always the trained model itself.",
-                "linear": "Keeps a share of its former weights that rises from 0 to 0.5 in 500 steps.",
-                "delayed": "The trained model for 75 steps; then keeps a share that rises to 0.999 within 133 steps.",
-            },
-        ),
-    ] = "linear"
+    timesteps_per_image: forward_fields.TimestepsPerImage = 4
+    updates_per_rollout: forward_fields.UpdatesPerRollout = 1
+    old_policy: forward_fields.FollowingPolicy = "linear"
     beta: Annotated[
         float,
         Gt(0),

@@ -74,6 +74,8 @@ def _passes(config: Config, facts: RolloutFacts, num_images: int) -> str:
     if facts.trained_timesteps:
         num_training = _round_number(num_images * facts.trained_timesteps)
         models = "each of the sampling and the original model" if _has_original(config) else "the sampling model"
+        if facts.predicts_before_training:
+            models = f"{models}, and by the model itself before"
         return (
             f"{num_sampling} passes through the denoiser to sample{guidance}. Each step then makes {num_training} to "
             f"train, and as many by {models}."

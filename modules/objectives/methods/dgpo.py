@@ -1,0 +1,124 @@
+"""DGPO: groups of images are preferred to each other, as pairs are in Diffusion-DPO, without a policy gradient.
+
+Luo et al. 2025, arXiv 2510.08425.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt, Le
+
+from modules.objectives import forward_fields
+from modules.objectives import rollout_fields as fields
+from modules.objectives.spec import MethodGuide, MethodSpec, MethodStart, RolloutFacts
+from modules.settings.field import Section, Setting
+
+
+class Dgpo(Section):
+    """Samples images of each prompt, and learns to prefer the better ones of the group to the worse ones."""
+
+    name: Literal["dgpo"] = "dgpo"
+    group_size: fields.GroupSize = 8
+    steps: fields.DenoisingSteps = 10
+    guidance: Annotated[
+        float,
+        Ge(0),
+        Le(100),
+        Setting(
+            "Guidance",
+            "Guidance scale of the sampled images; the loss has none. Published: 4.5. 1 or less turns it off, which is "
+            "twice as fast, learns faster, and needs a clip range of 1e-5 to 1e-4.",
+        ),
+    ] = 4.5
+    sampler: fields.RolloutSampler = "ddim"
+    size: fields.SampleSize = ""
+    timesteps_per_image: forward_fields.TimestepsPerImage = 4
+    updates_per_rollout: forward_fields.UpdatesPerRollout = 1
+    old_policy: forward_fields.FollowingPolicy = "linear"
+    reference: Annotated[
+        Literal["original", "sampling"],
+        Setting(
+            "Reference",
+            "What the preference of a group is compared with: the model before training, or the model that samples, "
+            "which follows the trained one. The latter learns faster without guidance.",
+            choice_labels={"original": "Original model", "sampling": "Sampling model"},
+        ),
+    ] = "original"
+    beta: Annotated[
+        float,
+        Gt(0),
+        Le(1_000_000),
+        Setting(
+            "Beta",
+            "How soon a group counts less because the model already prefers its better images: a larger beta is "
+            "sharper. Published: 10 to 100 for the original model as the reference, 2000 to 5000 for the sampling one.",
+        ),
+    ] = 100.0
+    clip_range: Annotated[
+        float,
+        Gt(0),
+        Le(0.5),
+        Setting(
+            "Clip range",
+            "How far the denoising loss of an image may move from that of the sampling model before it is not trained "
+            "further. Published: 1e-3 to 1e-2 with guidance, 1e-5 to 1e-4 without.",
+            level="advanced",
+        ),
+    ] = 1e-3
+    advantage_clip: fields.AdvantageClip = 5.0
+    kl_weight: fields.KlWeight = 1e-3
+    reward_sum: fields.RewardSum = "advantages"
+    held_out_reward: fields.HeldOutReward = "none"
+
+
+def _rollout(settings: Dgpo) -> RolloutFacts:
+    return RolloutFacts(
+        settings.steps,
+        settings.guidance,
+        samples_per_prompt=settings.group_size,
+        trained_timesteps=settings.timesteps_per_image,
+        predicts_before_training=True,
+        size=fields.known_size(settings.size),
+        sampler=settings.sampler,
+    )
+
+
+SPEC = MethodSpec(
+    "dgpo",
+    "DGPO",
+    "Samples a group of images for each prompt, and learns to prefer its better images to its worse ones. Any reward "
+    "model and any sampler will do.",
+    Dgpo,
+    "trainer.methods.dgpo:build",
+    rollout=_rollout,
+    held_out_reward=lambda settings: settings.held_out_reward,
+    learns_from=lambda settings: "prompts",
+    needs_reference=lambda settings: settings.reference == "original" or settings.kl_weight > 0,
+    keeps_reference_copy=lambda settings: True,
+    steps_per_group=lambda settings: settings.updates_per_rollout,
+    reports=lambda settings: fields.reports(kl_weight=settings.kl_weight, samples_per_prompt=settings.group_size),
+    splits_batches=True,
+    is_shareable=lambda settings: True,
+    repeats_forward=True,
+    problems=lambda settings: fields.size_problems(settings.size),
+    guide=MethodGuide(
+        needs=(
+            "One or more reward models, of any kind.",
+            "Prompts: the captions of your concepts, or a concept of prompts.",
+            "Groups of 8 images or more for each prompt: it learns only from their differences.",
+        ),
+        watch={
+            "reward": "Rises within tens of steps, and is noisy.",
+            "held_out": "If it falls while the reward rises, the model exploits the reward: stop there.",
+            "margin": "Rises slowly: the model prefers the better images of a group more than the reference does.",
+            "clip_fraction": "Near 1 the model is at the end of the clip range and is hardly trained any more.",
+            "equal_rewards": "Near 1 nothing is learned: use a finer reward, larger groups or other prompts.",
+            "kl": "Grows steadily. A sudden rise comes before broken images: lower the learning rate.",
+            "diversity": "If it halves, the images of a prompt become the same.",
+        },
+    ),
+    sources={
+        "rewards": MethodStart("Keeps the guidance of the samples, and held-out rewards well; takes more passes.")
+    },
+)
