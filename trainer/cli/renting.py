@@ -7,7 +7,7 @@ from typing import Annotated
 
 from modules.settings.field import Section, Setting
 from trainer.cli.options import settings_verb
-from trainer.cli.program import OK
+from trainer.cli.program import OK, STOPPED
 from trainer.jobs.spec import positional
 from trainer.remote.record import Remote, RemotesFile
 from trainer.remote.renting import RentSettings, end, offers, rent, start
@@ -43,12 +43,19 @@ def _rent(settings: RentSettings) -> int:
     except KeyboardInterrupt:
         if any(one.name == settings.name for one in RemotesFile().read()):
             _print_line(f"{settings.name} is rented, and costs. To delete it: remote end {settings.name} --delete")
-        raise
+        else:
+            _print_line("Stopped before it was rented. If that is not sure, look at the provider's page.")
+        return STOPPED
     return OK
 
 
 def _start(settings: StartSettings) -> int:
-    _report(start(RemotesFile().find(settings.name), RemotesFile(), report=_print_line))
+    remote = RemotesFile().find(settings.name)
+    try:
+        _report(start(remote, RemotesFile(), report=_print_line))
+    except KeyboardInterrupt:
+        _print_line(f"{remote.name} may have started, and cost. To stop it: remote end {remote.name}")
+        return STOPPED
     return OK
 
 
