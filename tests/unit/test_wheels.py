@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,9 +12,11 @@ import pytest
 
 from launcher.pip_run import PipError
 from modules.system.errors import DarkroomError
-from trainer.remote import agent
+from modules.system.paths import wheels_dir
+from trainer.__main__ import main
+from trainer.remote import agent, wheels
 from trainer.remote.connection import Connection
-from trainer.remote.record import Remote
+from trainer.remote.record import Remote, RemotesFile
 from trainer.remote.wheels import download_wheels, offline_environment, platform_tags, wheel_tree
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Wheels are downloaded on Linux only.")
@@ -100,3 +103,16 @@ def test_pip_asks_nobody_else() -> None:
     assert variables["PIP_NO_INDEX"] == "1"
     assert variables["PIP_FIND_LINKS"] == "file:///data/my%20folder/trees/ab"
     assert platform_tags("x86_64", "2.6")[:2] == ["manylinux_2_6_x86_64", "manylinux_2_5_x86_64"]
+
+
+def test_the_machine_installs_from_what_was_downloaded(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[Path] = []
+    monkeypatch.setattr("trainer.cli.remote._connected", lambda remote: nullcontext())
+    monkeypatch.setattr(wheels, "download_wheels", lambda connection, folder: asked.append(folder) or 74)
+    RemotesFile().add(Remote("box", "host", price_per_hour=0.5))
+    assert main(["remote", "wheels", "box"]) == 0
+    assert RemotesFile().find("box") == Remote("box", "host", price_per_hour=0.5, wheels_dir=str(wheels_dir("box")))
+    assert asked == [wheels_dir("box")]
+    assert "74 wheels are in" in capsys.readouterr().out

@@ -38,7 +38,7 @@ class RunPod:
                 raise DarkroomError("RunPod answered with something that is not a list.", advice="Try it again later.")
 
     def find(self, name: str) -> Pod | None:
-        """Return the machine of the account with a name, among its newest thousand; None if there is none."""
+        """Return the machine of the account with a name, among its first thousand; None if there is none."""
         match self._call("GET", "/pods?limit=1000"):
             case {"pods": list(pods)} | list(pods):
                 found = (pod for pod in pods if isinstance(pod, dict) and pod.get("name") == name)
