@@ -33,6 +33,7 @@ class PublishedModel:
     `architecture`, `variant_architectures` and `implementation` are ModelSpec's; `kohya_version` is kohya's,
     `comfy_encoders` are ComfyUI's names of the text encoders. `configs` is the folder of its parts' configs,
     `repository` the one at Hugging Face with its tokenizers, for a family whose tokenizers are not in the program.
+    `copied` are the folders of further components without weights, which folders have from the model's own.
     `pipelines` are diffusers' classes by variant; `blocks` is the class of the blocks of a modular pipeline, whose
     folders have another index. `index` are the entries of a folder's index besides the parts, `variant_index` further
     ones by variant. `text_width` is the width of the text states that its cross-attention
@@ -59,6 +60,7 @@ class PublishedModel:
     pipelines: Mapping[str, str] = field(default_factory=dict)
     blocks: str = ""
     index: Mapping[str, Any] = field(default_factory=dict)
+    copied: tuple[str, ...] = ()
     variant_index: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     single_file: SingleFile | None = None
     is_v2: bool = False

@@ -14,6 +14,7 @@ from modules.families.flux2.spec import FLUX2
 from modules.families.flux2_klein.spec import FLUX2_KLEIN
 from modules.families.flux3.spec import FLUX3
 from modules.families.hidream.spec import HIDREAM
+from modules.families.hunyuan_image.spec import HUNYUAN_IMAGE
 from modules.families.hunyuan_video.spec import HUNYUAN_VIDEO
 from modules.families.ideogram4.spec import IDEOGRAM4
 from modules.families.krea2.spec import KREA2
@@ -44,6 +45,7 @@ _FAMILIES: dict[str, FamilySpec] = {
     SD3.name: SD3,
     HIDREAM.name: HIDREAM,
     HUNYUAN_VIDEO.name: HUNYUAN_VIDEO,
+    HUNYUAN_IMAGE.name: HUNYUAN_IMAGE,
     FLUX2_KLEIN.name: FLUX2_KLEIN,
     KREA2.name: KREA2,
     FLUX2.name: FLUX2,

@@ -35,9 +35,14 @@ class AdapterTarget:
     is_only_read: bool = False
 
     @property
+    def kohya_path(self) -> str:
+        """Its dotted path in the layout of kohya's files for this model."""
+        return self.paths[self.kohya_layout]
+
+    @property
     def kohya_name(self) -> str:
         """Its name in kohya's files for this model, and in ours."""
-        return f"{self.prefix}{_flat(self.paths[self.kohya_layout])}"
+        return f"{self.prefix}{_flat(self.kohya_path)}"
 
     @property
     def is_text(self) -> bool:
@@ -74,7 +79,7 @@ class AdapterTargets:
             place = target.part if target.is_text else DENOISER
             for key in ((part, name) for part in (place, "") for name in names):
                 by_name[key] = (*by_name.get(key, ()), target)
-        renamed = {(t.part, t.path) for t in every if t.paths.get("comfyui", t.path) != t.path}
+        renamed = {(t.part, t.path) for t in every if _flat(t.paths.get("comfyui", t.path)) != _flat(t.kohya_path)}
         renamed |= {(p.part, p.path) for matrix in matrices if matrix.is_only_read for p in matrix.pieces}
         written = tuple(matrix for matrix in matrices if not matrix.is_only_read)
         return cls(every, by_name, written, frozenset(renamed))

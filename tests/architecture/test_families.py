@@ -48,6 +48,7 @@ def test_a_familys_name_is_said_in_its_own_folder_alone() -> None:
 PART_NAMERS = {
     "modules/families/flux/": "its own folder",
     "modules/families/hidream/": "its own folder",
+    "modules/families/hunyuan_image/": "its own folder",
     "modules/families/hunyuan_video/": "its own folder",
     "modules/families/sd/": "its own folder",
     "modules/families/sd3/": "its own folder",

@@ -31,6 +31,7 @@ FLOW_MODELS: Mapping[str, str] = {
     "tiny_sd3": "tests.builders.sd3:TINY",
     "tiny_hidream": "tests.builders.hidream:TINY",
     "tiny_hunyuan_video": "tests.builders.hunyuan_video:TINY",
+    "tiny_hunyuan_image": "tests.builders.hunyuan_image:TINY",
     "tiny_flux2_klein": "tests.builders.flux2_klein:TINY",
     "tiny_krea2": "tests.builders.krea2:TINY",
     "tiny_qwen_image": "tests.builders.qwen_image:TINY",

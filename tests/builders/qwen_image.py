@@ -59,13 +59,13 @@ def tiny_transformer() -> QwenImageTransformer2DModel:
     )
 
 
-def tiny_qwen_vl() -> Qwen2_5_VLForConditionalGeneration:
-    """A model with two layers for text and one for images."""
+def tiny_qwen_vl(*, num_layers: int = 2) -> Qwen2_5_VLForConditionalGeneration:
+    """A model with a few layers for text and one for images."""
     text = {
         "vocab_size": 320,
         "hidden_size": 32,
         "intermediate_size": 48,
-        "num_hidden_layers": 2,
+        "num_hidden_layers": num_layers,
         "num_attention_heads": 2,
         "num_key_value_heads": 1,
         "max_position_embeddings": 1024,

@@ -8,7 +8,7 @@ other order (diffusers' `convert_flux_transformer_checkpoint_to_diffusers`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Self
@@ -147,20 +147,26 @@ def _norms(config: Config) -> Iterator[tuple[str, str]]:
             )
 
 
-def double_stream_targets(part: str, layers: Iterable[LinearLayer]) -> tuple[list[AdapterTarget], list[AdapterTarget]]:
+def double_stream_targets(
+    part: str, layers: Iterable[LinearLayer], *, in_comfy: Callable[[str], str] | None = None
+) -> tuple[list[AdapterTarget], list[AdapterTarget]]:
     """Return the layers that adapter files can change, and the matrices of the original layout that differ from ours.
 
     kohya's trainers name layers as the original layout does, and so do files here. A change that cannot be written for
-    such a matrix is named by its own layer, as SimpleTuner names it. Raises ValueError for more layers than any model
-    has.
+    such a matrix is named by its own layer, as SimpleTuner names it. `in_comfy` returns ComfyUI's path from the
+    original one, for a model whose layers have another there. Raises ValueError for more layers than any model has.
     """
+
+    def of_files(original: str) -> dict[Layout, str]:
+        return {"original": original} if in_comfy is None else {"original": original, "comfyui": in_comfy(original)}
+
     targets: list[AdapterTarget] = []
     matrices: list[AdapterTarget] = []
     for original, group in groupby(limited(layers), key=lambda layer: layer.original):
         members = list(group)
         if len(members) == 1 and not members[0].swapped:
             [layer] = members
-            paths: dict[Layout, str] = {"diffusers": layer.path, "original": original}
+            paths = {"diffusers": layer.path, **of_files(original)}
             targets.append(AdapterTarget(part, layer.path, layer.shape, paths, "lora_unet_", "original"))
             continue
         pieces = tuple(
@@ -171,6 +177,6 @@ def double_stream_targets(part: str, layers: Iterable[LinearLayer]) -> tuple[lis
         shape = (sum(layer.shape[0] for layer in members), *members[0].shape[1:])
         swapped = members[0].swapped
         matrices.append(
-            AdapterTarget(part, original, shape, {"original": original}, "lora_unet_", "original", pieces, swapped)
+            AdapterTarget(part, original, shape, of_files(original), "lora_unet_", "original", pieces, swapped)
         )
     return targets, matrices

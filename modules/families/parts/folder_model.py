@@ -117,6 +117,9 @@ def write_folder(
             is_open_clip, pad = config.get("hidden_act") != "quick_gelu", config.get("pad_token_id")
             pads_with_bang = is_open_clip and pad != config.get("eos_token_id", pad)
             _write_tokenizer(folder / encoder.tokenizer_folder, tokenizers_from, pads_with_bang=pads_with_bang)
+        for name in record.copied:
+            if tokenizers_from is not None and (tokenizers_from / name).is_dir():
+                shutil.copytree(tokenizers_from / name, folder / name)
         index = _index(record, traits, parts, configs, folder, tokenizers_from)
         if record.blocks:
             _write_json(folder / MODULAR_INDEX, _modular(record, index))
@@ -207,6 +210,7 @@ def _index(
     index["scheduler"] = ["diffusers", configs["scheduler"].get("_class_name", "DDIMScheduler")]
     facts = {**record.index, **record.variant_index.get(traits.variant, {})}
     own = read_json(source, INDEX) if source is not None and (source / INDEX).is_file() else {}
+    index |= {name: own[name] for name in record.copied if name in own and (folder / name).is_dir()}
     return {**index, **{name: usual if usual == _NO_PART else own.get(name, usual) for name, usual in facts.items()}}
 
 

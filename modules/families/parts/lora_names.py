@@ -88,8 +88,9 @@ def kohya_naming(model: str, configs: Configs) -> Callable[[str, str], str]:
 def comfy_naming(model: str, configs: Configs) -> Callable[[str, str], str]:
     """Return a function from part and diffusers path to the layer's name in ComfyUI's files of this model.
 
-    The denoiser's layers have the names of the original layout, where the model has one. A layer that is a piece of a
-    matrix there has SimpleTuner's name, which ComfyUI reads as these rows of the matrix.
+    The denoiser's layers have the names of the original layout, where the model has one, or those that ComfyUI has in
+    their place. A layer that is a piece of a matrix there has SimpleTuner's name, which ComfyUI reads as these rows of
+    the matrix.
     """
     record = published(model)
     targets, denoiser = record.adapter_targets(configs), FAMILIES[record.family].denoiser.name
@@ -100,7 +101,8 @@ def comfy_naming(model: str, configs: Configs) -> Callable[[str, str], str]:
         if (target.part, target.path) in pieces:
             return target.kohya_name
         if target.part == denoiser or "with part" in target.paths:
-            return f"diffusion_model.{target.paths.get('original', target.paths[target.kohya_layout])}"
+            original = target.paths.get("original")
+            return f"diffusion_model.{target.paths.get('comfyui', original) if original else target.kohya_path}"
         encoder = record.comfy_encoders.get(target.part, target.part)
         return f"text_encoders.{encoder}.transformer.{target.paths[target.kohya_layout]}"
 

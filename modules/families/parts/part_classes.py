@@ -63,6 +63,13 @@ HUNYUAN_VIDEO_VAE = ModelClass(
     (f"{_HUNYUAN_VIDEO}:HunyuanVideoResnetBlockCausal3D",),
     library="diffusers",
 )
+_HUNYUAN_IMAGE = "diffusers.models.autoencoders.autoencoder_kl_hunyuanimage"
+HUNYUAN_IMAGE_VAE = ModelClass(
+    f"{_HUNYUAN_IMAGE}:AutoencoderKLHunyuanImage",
+    (f"{_HUNYUAN_IMAGE}:HunyuanImageAttentionBlock",),
+    f"{_FRAME_VAE}:hunyuan_vae_passes",
+    (f"{_HUNYUAN_IMAGE}:HunyuanImageResnetBlock",),
+)
 _DOUBLE, _SINGLE = r"^transformer_blocks\.\d+\.", r"^single_transformer_blocks\.\d+\."
 DOUBLE_STREAM_LAYERS: LayerPresets = {
     "attention_mlp": LayerFilter((rf"{_DOUBLE}(attn|ff|ff_context)\.", rf"{_SINGLE}(attn\.|proj_)"), is_regex=True),
@@ -133,6 +140,7 @@ def language_model_inside(module: str, name: str, layer: str) -> ModelClass:
 
 
 MISTRAL = language_model_inside("mistral", "MistralModel", "MistralDecoderLayer")
+QWEN25_VL = language_model_inside("qwen2_5_vl", "Qwen2_5_VLTextModel", "Qwen2_5_VLDecoderLayer")
 QWEN3_VL = language_model_inside("qwen3_vl", "Qwen3VLTextModel", "Qwen3VLTextDecoderLayer")
 DISTILLED_DDPM = DistilledSpec(
     ("turbo", "lightning", "lcm", "hyper", "dmd2"),

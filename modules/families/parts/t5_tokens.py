@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from tokenizers import Encoding, Tokenizer, normalizers, pre_tokenizers
-from tokenizers.models import Unigram
+from tokenizers.models import BPE, Unigram
 
 from modules.data.captions.sources import split_at_placeholders
 from modules.families.parts.tokenizer_file import read_tokenizer, whole_tokenizer
@@ -21,6 +21,7 @@ from modules.formats.sentencepiece_model import read_sentence_pieces
 from modules.system.errors import DarkroomError
 
 PAD_TOKEN, END_TOKEN, _UNKNOWN_TOKEN = "<pad>", "</s>", "<unk>"
+_SPECIAL_OF_BYTES = (PAD_TOKEN, END_TOKEN, _UNKNOWN_TOKEN)
 _UNKNOWN_ID = 2
 _NUM_SENTINELS = 100  # <extra_id_0> to <extra_id_99>, behind the pieces, the last one first
 
@@ -90,6 +91,22 @@ def load_t5_tokenizer(folder: Path | None) -> T5Tokenizer:
             advice="Download the model again.",
         )
     return T5Tokenizer(tokenizer, end_id, pad_id)
+
+
+def byte_tokenizer() -> T5Tokenizer:
+    """Return the tokenizer of a ByT5, which has an id for each byte behind the three special ones (Xue et al. 2022)."""
+    letters = _letters_of_bytes()
+    tokenizer = Tokenizer(BPE({**dict(zip(_SPECIAL_OF_BYTES, range(3), strict=True)), **letters}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    return T5Tokenizer(tokenizer, end_id=1, pad_id=0)
+
+
+def _letters_of_bytes() -> dict[str, int]:
+    """Return the ids of the letters by which byte-level tokenizers stand for bytes: their own, or one beyond a byte."""
+    visible = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in visible]
+    letters = {**{byte: byte for byte in visible}, **{byte: 256 + index for index, byte in enumerate(others)}}
+    return {chr(letter): byte + len(_SPECIAL_OF_BYTES) for byte, letter in letters.items()}
 
 
 def load_lower_case_t5_tokenizer(folder: Path | None) -> T5Tokenizer:

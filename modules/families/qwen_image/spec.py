@@ -9,7 +9,7 @@ from __future__ import annotations
 from modules.diffusion.process_spec import FlowConvention, TokenShift, flow_matching
 from modules.families.distilled import DistilledSpec
 from modules.families.model_class import ModelClass
-from modules.families.parts.part_classes import QWEN_IMAGE_VAE, chat_parts, chat_prompts, language_model_inside
+from modules.families.parts.part_classes import QWEN25_VL, QWEN_IMAGE_VAE, chat_parts, chat_prompts
 from modules.families.qwen_image.settings import QwenImageSettings
 from modules.families.spec import FamilySpec, LatentSpec
 from modules.settings.layer_filter import LayerFilter
@@ -41,7 +41,6 @@ TRANSFORMER = ModelClass(
     overflows_in_float16=True,  # diffusers' class clips the states of float16
     work=3.5,
 )
-QWEN25_VL = language_model_inside("qwen2_5_vl", "Qwen2_5_VLTextModel", "Qwen2_5_VLDecoderLayer")
 CONVENTION = FlowConvention(shift=TokenShift(max_tokens=8192, max_shift=0.9))
 QWEN_IMAGE = FamilySpec(
     name="qwen_image",

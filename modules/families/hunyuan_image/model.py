@@ -1,0 +1,190 @@
+"""HunyuanImage 2.1: loading it from a diffusers folder or a Hugging Face repository, and running its parts.
+
+Its conditioning is Qwen2.5-VL's states of a prompt's tokens, without those of the template before it, and ByT5's states
+of the text in its quotes; a prompt without quotes has none. No state depends on padding, and the transformer attends to
+the states of both encoders alike, wherever they are in the sequence (`HunyuanImagePipeline`, 0.42).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+
+from modules.data.conditioning import Conditioning
+from modules.data.inputs import NO_INPUTS
+from modules.diffusion.flow import flow_process_of
+from modules.families.hunyuan_image.settings import GLYPH_LAYERS, HunyuanImageSettings
+from modules.families.hunyuan_image.spec import CONVENTION, GLYPH_TOKENS, HUNYUAN_IMAGE, MAX_TOKENS
+from modules.families.parts.chat_text import DESCRIBE_IMAGE, ChatReader, ChatTemplate
+from modules.families.parts.chat_tokens import ChatTokenizer, load_chat_tokenizer
+from modules.families.parts.conditioning import TokenConditioning
+from modules.families.parts.lora_names import naming_of
+from modules.families.parts.read_model import read_model
+from modules.families.parts.t5_text import T5Tower
+from modules.families.parts.t5_tokens import byte_tokenizer
+from modules.families.parts.text_model import FlowModel
+from modules.families.protocol import LoadRequest
+from modules.system.devices import Device, tensor_on
+from modules.system.errors import DarkroomError
+
+TEMPLATE = ChatTemplate(DESCRIBE_IMAGE.before, "<|im_end|>")
+DROPPED = 34
+"""The tokens of the template before a prompt (`HunyuanImagePipeline`)."""
+_LAYER = -3  # the state before the last two layers
+_QWEN, _BYT5 = "text_encoder", "text_encoder_2"
+_GLYPHS = "glyphs"
+_QUOTES = (r"'(.*?)'", r"\"(.*?)\"", "‘(.*?)’", "“(.*?)”")
+
+
+def glyph_text(prompt: str) -> str:
+    """Return what ByT5 reads of a prompt: the text in quotes, of each kind of quotes in turn; empty without any.
+
+    As in `extract_glyph_text` of the pipeline, the letters between two apostrophes count, too.
+    """
+    found = [text for quotes in _QUOTES for text in re.findall(quotes, prompt)]
+    return "".join(f'Text "{text}". ' for text in found)
+
+
+@dataclass(frozen=True, eq=False)
+class HunyuanImageConditioning:
+    """The states of B prompts, and those of the text in their quotes, each of different lengths."""
+
+    text: TokenConditioning
+    glyphs: TokenConditioning
+
+    def __len__(self) -> int:
+        return len(self.text)
+
+    def to(self, device: Device, dtype: torch.dtype | None = None) -> Self:
+        """Move it to a device, and to a dtype where one is given."""
+        return type(self)(self.text.to(device, dtype), self.glyphs.to(device, dtype))
+
+    def select(self, indices: Sequence[int]) -> Self:
+        """Return the conditioning of some of the prompts, in that order."""
+        return type(self)(self.text.select(indices), self.glyphs.select(indices))
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Return the tensors by name, for a cache entry: those of quoted text only if there is any."""
+        if not any(self.glyphs.lengths):
+            return self.text.tensors()
+        return {**self.text.tensors(), **{_named(n): tensor for n, tensor in self.glyphs.tensors().items()}}
+
+    def with_empty_prompts(self, empty_for: Sequence[Collection[int]], empty: Self) -> Self:
+        """Return it with the empty prompt's states for the encoders, Qwen2.5-VL (0) and ByT5 (1), of each prompt."""
+        kept = [s[:0] if 1 in e else s for e, s in zip(empty_for, self.glyphs.split(), strict=True)]
+        return type(self)(self.text.with_empty_prompts(empty_for, empty.text), TokenConditioning.of(kept))
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, torch.Tensor]) -> Self:
+        """Return the conditioning from its `tensors`. Raises KeyError where one is missing."""
+        text = TokenConditioning.from_tensors(tensors)
+        named = {name: tensors[_named(name)] for name in ("states", "lengths") if _named(name) in tensors}
+        if named:
+            return cls(text, TokenConditioning.from_tensors(named))
+        return cls(text, TokenConditioning(text.states_BLD.new_zeros(len(text), 0, 0), (0,) * len(text)))
+
+    @classmethod
+    def join(cls, parts: Sequence[Self]) -> Self:
+        """Join conditionings into one."""
+        glyphs = [states_LD for part in parts for states_LD in part.glyphs.split()]
+        width = max(states_LD.shape[1] for states_LD in glyphs)
+        aligned = [states_LD if len(states_LD) else states_LD.new_zeros(0, width) for states_LD in glyphs]
+        return cls(TokenConditioning.join([part.text for part in parts]), TokenConditioning.of(aligned))
+
+
+def _named(name: str) -> str:
+    return f"{_GLYPHS}_{name}"
+
+
+def prompt_reader(encoder: Any, tokenizer: ChatTokenizer) -> ChatReader:
+    """Return how the language model reads prompts: in the template, without padding."""
+    return ChatReader(encoder, tokenizer, TEMPLATE, DROPPED + MAX_TOKENS, layers=(_LAYER,), dropped=DROPPED)
+
+
+@dataclass(eq=False)
+class HunyuanImage(FlowModel[HunyuanImageConditioning]):
+    """A transformer, the language model of a Qwen2.5-VL, a ByT5, a VAE; implements `ModelFamily`."""
+
+    text_class = HunyuanImageConditioning
+
+    reader: ChatReader
+    byt5: T5Tower
+
+    def reaches(self, part: str, name: str) -> bool:
+        """Return whether a layer is trained: the transformer's are, but for those that only quoted text reaches."""
+        return part == self.spec.denoiser.name and not f"{name}.".startswith(GLYPH_LAYERS)
+
+    def encode_prompts(self, prompts: Sequence[str], padded_like: Sequence[str] = ()) -> HunyuanImageConditioning:
+        """Return the states of prompts. None depends on the others, so `padded_like` changes nothing."""
+        text = TokenConditioning.of(self.reader.encode(self._forward(_QWEN), prompts))
+        width, first = int(self.byt5.encoder.config.d_model), next(self.byt5.encoder.parameters())
+        quoted = [glyph_text(prompt) for prompt in prompts]
+        read = iter(self.byt5.encode(self._forward(_BYT5), [q for q in quoted if q]))
+        none_LD = torch.zeros(0, width, device=text.states_BLD.device, dtype=first.dtype)
+        return HunyuanImageConditioning(text, TokenConditioning.of([next(read) if q else none_LD for q in quoted]))
+
+    def predict(
+        self,
+        noisy_BCHW: torch.Tensor,
+        timesteps_B: torch.Tensor,
+        conditioning: Conditioning,
+        inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
+    ) -> torch.Tensor:
+        """Return the velocity (B, 64, H, W)."""
+        text, dtype = self._text(conditioning), self._input_dtype()
+        further: dict[str, torch.Tensor] = {}
+        if any(text.glyphs.lengths):
+            further["encoder_hidden_states_2"] = text.glyphs.states_BLD.to(dtype)
+            further["encoder_attention_mask_2"] = _mask(text.glyphs.lengths, noisy_BCHW.device)
+        output = self._forward(self.spec.denoiser.name)(
+            hidden_states=noisy_BCHW.to(dtype).contiguous(),  # as they are in a cache: the last bits depend on it
+            timestep=self.process.time_input(timesteps_B),
+            encoder_hidden_states=text.text.states_BLD.to(dtype),
+            encoder_attention_mask=_mask(text.text.lengths, noisy_BCHW.device),
+            **further,
+            return_dict=False,
+        )
+        return self.process.velocity(output[0])
+
+    def text_identity(self) -> str:
+        """Return everything but the weights that affects how a prompt is encoded."""
+        return f"{self.reader.identity()}|{self.byt5.identity()}"
+
+    def count_tokens(self, prompt: str) -> int:
+        """Return the number of the language model's tokens of a prompt, without the template."""
+        return self.reader.tokenizer.count(prompt)
+
+
+def _mask(lengths: Sequence[int], device: torch.device) -> torch.Tensor:
+    """Return which tokens (B, L) of padded prompts are their own."""
+    longest = max(lengths)
+    return torch.arange(longest, device=device)[None] < tensor_on([[length] for length in lengths], device)
+
+
+def load(request: LoadRequest[HunyuanImageSettings]) -> HunyuanImage:
+    """Load the model with every part on the CPU and frozen.
+
+    Raises DarkroomError where a file is missing or the model is not HunyuanImage 2.1.
+    """
+    files = read_model(request, HUNYUAN_IMAGE)
+    if files.parts["transformer"].config.use_meanflow:
+        raise DarkroomError(
+            f"{files.name} is the distilled HunyuanImage 2.1, whose steps also read the next noise level, which is not "
+            "supported.",
+            advice="Choose HunyuanImage 2.1; what is trained on it can be used with the distilled model.",
+        )
+    tower = T5Tower(files.parts[_BYT5], byte_tokenizer(), GLYPH_TOKENS, masks_padding=True, kept_padding=0)
+    return HunyuanImage(
+        spec=HUNYUAN_IMAGE,
+        modules=files.parts,
+        process=flow_process_of(files.scheduler, CONVENTION),
+        scheduler=files.scheduler,
+        folder=files.folder,
+        lora_naming=naming_of("hunyuan_image", files.parts, prediction="flow"),
+        reader=prompt_reader(files.parts[_QWEN], load_chat_tokenizer(files.tokenizers.get(_QWEN))),
+        byt5=tower,
+    )

@@ -1,0 +1,99 @@
+"""HunyuanImage 2.1 (Tencent 2025): rectified flow in a transformer of double and single blocks, for images of 2048 px.
+
+Qwen2.5-VL reads the prompts, and ByT5 the text in quotes. Each latent of the VAE covers 32 x 32 pixels, and is a token.
+The model for fewer steps and the refiner, which the authors run after it, are other models (`hunyuan_image/model.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from modules.diffusion.process_spec import ConstantShift, FlowConvention, flow_matching
+from modules.families.distilled import DistilledSpec
+from modules.families.hunyuan_image.settings import HunyuanImageSettings
+from modules.families.model_class import ModelClass
+from modules.families.parts.part_classes import (
+    DOUBLE_STREAM_LAYERS,
+    HUNYUAN_IMAGE_VAE,
+    QWEN25_VL,
+    T5_TEXT,
+    chat_prompts,
+)
+from modules.families.spec import FamilySpec, LatentSpec, PartSpec
+
+_HOME = "modules.families.hunyuan_image"
+_CLASSES = "diffusers.models.transformers.transformer_hunyuanimage"
+FACTOR = 32
+MAX_TOKENS = 1000
+"""The tokens of a prompt that the transformer reads (`HunyuanImagePipeline`), with one of the template behind it."""
+GLYPH_TOKENS = 128
+"""The bytes of quoted text that ByT5 reads, with what is between the quotations."""
+_USUAL_TOKENS = 256
+
+TRANSFORMER = ModelClass(
+    f"{_CLASSES}:HunyuanImageTransformer2DModel",
+    (f"{_CLASSES}:HunyuanImageTransformerBlock", f"{_CLASSES}:HunyuanImageSingleTransformerBlock"),
+    f"{_HOME}.traced_passes:transformer_passes",
+    attention="modules.families.parts.attention_processor:set_backend",
+    layers=DOUBLE_STREAM_LAYERS,
+    # The embeddings of time, text and image, and the output: small, and sensitive. The refiner of the text is among
+    # them.
+    never_quantized=frozenset(
+        {"time_guidance_embed", "context_embedder", "context_embedder_2", "x_embedder", "norm_out", "^proj_out"}
+    ),
+    masks_padding=True,
+    work=3.5,
+)
+CONVENTION = FlowConvention(time_input="1000 sigma", shift=ConstantShift(5.0), token_px=FACTOR)
+HUNYUAN_IMAGE = FamilySpec(
+    name="hunyuan_image",
+    label="HunyuanImage 2.1",
+    settings=HunyuanImageSettings,
+    parts=(
+        PartSpec("transformer", "Transformer", "denoiser", TRANSFORMER),
+        PartSpec("text_encoder", "Text encoder 1 (Qwen2.5-VL)", "text_encoder", QWEN25_VL, trainable=False),
+        PartSpec(
+            "text_encoder_2",
+            "Text encoder 2 (ByT5)",
+            "text_encoder",
+            T5_TEXT,
+            trainable=False,
+            most_tokens=GLYPH_TOKENS,
+        ),
+        PartSpec("vae", "VAE", "vae", HUNYUAN_IMAGE_VAE, trainable=False),
+    ),
+    factory=f"{_HOME}.model:load",
+    default_resolution_px=2048,
+    size_step_px=FACTOR,
+    latents=LatentSpec(channels=64, factor=FACTOR),
+    text=replace(
+        chat_prompts(MAX_TOKENS - 1, "text_embed_dim"),
+        usual_tokens=_USUAL_TOKENS,
+        widths={
+            "text_encoder": ("hidden_size", "text_embed_dim"),
+            "text_encoder_2": ("d_model", "text_embed_2_dim"),
+        },
+    ),
+    files=f"{_HOME}.files:FILES",
+    pipelines=("HunyuanImagePipeline",),
+    process=flow_matching(CONVENTION),
+    sample_guidance=3.5,
+    distilled=DistilledSpec(
+        ("distilled", "distill"),
+        "Train on HunyuanImage 2.1 itself, and use the result with the distilled model in another program; both have "
+        "the same layers.",
+        config_key="use_meanflow",
+        config_value=True,
+        is_refused=True,
+        published=frozenset(
+            {
+                "hunyuanvideo-community/hunyuanimage-2.1-distilled-diffusers",
+                "hunyuanimage2.1_distilled_bf16.safetensors",
+                "hunyuanimage2.1-distilled.safetensors",
+            }
+        ),
+    ),
+    adapter_form="comfyui",
+    released="2025-09",
+    kohya=("hunyuan_image", "hunyuan-image-2.1"),
+)
