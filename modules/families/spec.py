@@ -157,6 +157,20 @@ class TextSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class ProjectedGuidance:
+    """How samples are guided after their first steps: projected guidance (Sadat et al. 2024, arXiv 2410.02416).
+
+    In `plain_steps` a guidance scale is applied as usual. Then it is `scale`, for the changes of all steps so far with
+    a `momentum`, at most of the norm `most_norm`, without what is parallel to the prediction for the prompt.
+    """
+
+    plain_steps: int
+    scale: float = 10.0
+    momentum: float = -0.5
+    most_norm: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
 class FamilySpec:
     """The facts about a family that are known before any weight is read.
 
@@ -184,7 +198,8 @@ class FamilySpec:
     first, but those after all others whose weights are licensed for research alone (`is_for_research`).
 
     `guided_norm` is the side of the squares of latents in which a prediction with a guidance scale gets the norm of the
-    one for the prompt, or "rows" of each channel; 0: nowhere.
+    one for the prompt, or "rows" of each channel; 0: nowhere. `projected_guidance` returns how samples of a prompt are
+    guided after their first steps; rollouts are guided as in these, since a step may be repeated.
 
     `ai_toolkit` are ai-toolkit's names of the family's models (`arch`), `kohya` those of sd-scripts and musubi-tuner
     (`model_type`, `ss_base_model_version`, the end of the network's module); SD and SDXL are flags there.
@@ -207,6 +222,7 @@ class FamilySpec:
     guidance: Guidance = "classifier_free"
     sample_guidance: float = 7.5
     guided_norm: GuidedNorm = 0
+    projected_guidance: Callable[[str], ProjectedGuidance] | None = None
     distilled: DistilledSpec | None = None
     adapter_form: FileForm = "kohya"
     text_without: Mapping[str, TextSpec] = field(default_factory=dict, hash=False)

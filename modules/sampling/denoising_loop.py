@@ -15,7 +15,7 @@ from modules.data.buckets import Size
 from modules.diffusion.process import DDPMProcess, NoiseProcess
 from modules.diffusion.process_spec import FlowConvention, LogitNormalGrid
 from modules.families.protocol import ModelFamily
-from modules.families.spec import GuidedNorm
+from modules.families.spec import GuidedNorm, ProjectedGuidance
 from modules.sampling.registry import SAMPLERS, FlowScheduler, samplers_for
 from modules.system.devices import Device, move
 from modules.system.errors import DarkroomError
@@ -193,6 +193,40 @@ def guide(predict: Predict, guidance: float, *, norm_over: GuidedNorm = 0) -> Pr
         return _with_norm_of(positive_BCHW, guided_BCHW, norm_over) if norm_over else guided_BCHW
 
     return run
+
+
+def guide_projected(predict: Predict, guidance: float, how: ProjectedGuidance) -> Predict:
+    """Return a prediction with a guidance that is projected after the first steps of one denoising loop, in order.
+
+    `predict` as for `guide`. As in diffusers' `AdaptiveProjectedMixGuidance`, without its part parallel to the
+    prediction (`eta` 0).
+    """
+    num_steps, average_BCHW = 0, torch.zeros(())
+
+    def run(noisy_BCHW: torch.Tensor, timestep: torch.Tensor) -> torch.Tensor:
+        nonlocal num_steps, average_BCHW
+        negative_BCHW, positive_BCHW = predict(torch.cat([noisy_BCHW] * 2), timestep).chunk(2)
+        change_BCHW = positive_BCHW - negative_BCHW
+        average_BCHW = change_BCHW + how.momentum * average_BCHW.to(change_BCHW.device)
+        num_steps += 1
+        if num_steps <= how.plain_steps:
+            return negative_BCHW + guidance * change_BCHW
+        return negative_BCHW + how.scale * _projected(average_BCHW, positive_BCHW, how.most_norm)
+
+    return run
+
+
+def _projected(change_BCHW: torch.Tensor, onto_BCHW: torch.Tensor, most_norm: float) -> torch.Tensor:
+    """Return changes of at most a norm, without their parts parallel to other values (arXiv 2410.02416, eq. 5)."""
+
+    def norms(of_BCHW: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = torch.linalg.vector_norm(of_BCHW, dim=(1, 2, 3), keepdim=True)
+        return found
+
+    bounded_BCHW = (change_BCHW * (most_norm / norms(change_BCHW)).clamp(max=1.0)).double()
+    direction_BCHW = onto_BCHW.double() / norms(onto_BCHW.double()).clamp(min=1e-12)
+    parallel_BCHW = (bounded_BCHW * direction_BCHW).sum(dim=(1, 2, 3), keepdim=True) * direction_BCHW
+    return (bounded_BCHW - parallel_BCHW).type_as(change_BCHW)
 
 
 def _with_norm_of(like_BCHW: torch.Tensor, values_BCHW: torch.Tensor, over: GuidedNorm) -> torch.Tensor:

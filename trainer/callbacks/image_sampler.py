@@ -19,7 +19,14 @@ from modules.data.references import ReferenceFit, ReferenceSizes
 from modules.data.tiles import VAE_TILES, Tiling
 from modules.families.protocol import ModelFamily
 from modules.memory.placement import Placement
-from modules.sampling.denoising_loop import guide, initial_noise, run_denoising_loop, scheduler_for
+from modules.sampling.denoising_loop import (
+    Predict,
+    guide,
+    guide_projected,
+    initial_noise,
+    run_denoising_loop,
+    scheduler_for,
+)
 from modules.sampling.prediction import (
     InpaintingImages,
     blank_images,
@@ -212,7 +219,7 @@ class ImageSampler:
             return self.family.predict(noisy_BCHW, timesteps_B, conditioning, expanded)
 
         return run_denoising_loop(
-            guide(predict, prompt.guidance) if self.family.spec.doubles_batch(prompt.guidance) else predict,
+            self._guided(predict, prompt) if self.family.spec.doubles_batch(prompt.guidance) else predict,
             scheduler_for(scheduled, prompt.sampler, Size(prompt.width_px, prompt.height_px)),
             noise_1CHW,
             num_steps=prompt.steps,
@@ -220,6 +227,12 @@ class ImageSampler:
             on_step=on_step,
             most_steps=most_steps,
         )
+
+    def _guided(self, predict: Predict, prompt: SamplePrompt) -> Predict:
+        spec = self.family.spec
+        if spec.projected_guidance is not None:
+            return guide_projected(predict, prompt.guidance, spec.projected_guidance(prompt.prompt))
+        return guide(predict, prompt.guidance, norm_over=spec.guided_norm)
 
 
 def _inpainting_images(prompt: SamplePrompt) -> InpaintingImages:

@@ -7,7 +7,6 @@ the states of both encoders alike, wherever they are in the sequence (`HunyuanIm
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -17,7 +16,7 @@ import torch
 from modules.data.conditioning import Conditioning
 from modules.data.inputs import NO_INPUTS
 from modules.diffusion.flow import flow_process_of
-from modules.families.hunyuan_image.settings import GLYPH_LAYERS, HunyuanImageSettings
+from modules.families.hunyuan_image.settings import GLYPH_LAYERS, HunyuanImageSettings, glyph_text
 from modules.families.hunyuan_image.spec import CONVENTION, GLYPH_TOKENS, HUNYUAN_IMAGE, MAX_TOKENS
 from modules.families.parts.chat_text import DESCRIBE_IMAGE, ChatReader, ChatTemplate
 from modules.families.parts.chat_tokens import ChatTokenizer, load_chat_tokenizer
@@ -37,16 +36,6 @@ DROPPED = 34
 _LAYER = -3  # the state before the last two layers
 _QWEN, _BYT5 = "text_encoder", "text_encoder_2"
 _GLYPHS = "glyphs"
-_QUOTES = (r"'(.*?)'", r"\"(.*?)\"", "‘(.*?)’", "“(.*?)”")
-
-
-def glyph_text(prompt: str) -> str:
-    """Return what ByT5 reads of a prompt: the text in quotes, of each kind of quotes in turn; empty without any.
-
-    As in `extract_glyph_text` of the pipeline, the letters between two apostrophes count, too.
-    """
-    found = [text for quotes in _QUOTES for text in re.findall(quotes, prompt)]
-    return "".join(f'Text "{text}". ' for text in found)
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from modules.diffusion.process_spec import ConstantShift, FlowConvention, flow_matching
 from modules.families.distilled import DistilledSpec
-from modules.families.hunyuan_image.settings import HunyuanImageSettings
+from modules.families.hunyuan_image.settings import HunyuanImageSettings, projected_guidance
 from modules.families.model_class import ModelClass
 from modules.families.parts.part_classes import (
     DOUBLE_STREAM_LAYERS,
@@ -78,6 +78,7 @@ HUNYUAN_IMAGE = FamilySpec(
     pipelines=("HunyuanImagePipeline",),
     process=flow_matching(CONVENTION),
     sample_guidance=3.5,
+    projected_guidance=projected_guidance,
     distilled=DistilledSpec(
         ("distilled", "distill"),
         "Train on HunyuanImage 2.1 itself, and use the result with the distilled model in another program; both have "
