@@ -79,7 +79,9 @@ class AdapterTargets:
             place = target.part if target.is_text else DENOISER
             for key in ((part, name) for part in (place, "") for name in names):
                 by_name[key] = (*by_name.get(key, ()), target)
-        renamed = {(t.part, t.path) for t in every if _flat(t.paths.get("comfyui", t.path)) != _flat(t.kohya_path)}
+        renamed = {
+            (t.part, t.path) for t in every if _flat(t.paths.get("comfyui", t.kohya_path)) != _flat(t.kohya_path)
+        }
         renamed |= {(p.part, p.path) for matrix in matrices if matrix.is_only_read for p in matrix.pieces}
         written = tuple(matrix for matrix in matrices if not matrix.is_only_read)
         return cls(every, by_name, written, frozenset(renamed))

@@ -96,7 +96,7 @@ def test_the_metadata_of_our_own_files_name_their_family() -> None:
     ("given", "name"),
     [
         ({"model_type": "x1"}, "x1"),
-        ({"network_module": "networks.lora_hunyuan_image"}, "HunyuanImage (hunyuan_image)"),
+        ({"network_module": "networks.lora_x2"}, "x2"),
     ],
 )
 def test_a_family_that_is_not_here_is_refused_by_name(given: dict[str, Any], name: str) -> None:

@@ -16,15 +16,13 @@ from modules.families.registry import FAMILIES, published_models
 from modules.families.spec import FamilySpec
 from modules.system.problem import Problem, shown
 
-_MODULE = re.compile(r"networks\.[a-z]+_([a-z0-9][\w-]*)")  # networks.lora_flux
+_MODULE = re.compile(r"networks\.[a-z]+_([a-z0-9][\w.-]*)")  # networks.lora_flux
 _NO_MODEL = ("fa", "diffusers")  # networks.lora_fa
 _BOXES = {"flux1_checkbox": "flux", "sd3_checkbox": "sd3", "lumina_checkbox": "lumina"}
-_LABELS = {"flux": "FLUX.1", "flux1": "FLUX.1", "chroma": "Chroma", "sd3": "Stable Diffusion 3",
-           "hunyuan_image": "HunyuanImage", "anima": "Anima"}  # fmt: skip
 # The weights of a part by the classes that read them, where a key is not ComfyUI's name of a text encoder.
 _FILES = {"clip_l": (":CLIPTextModel",), "t5xxl": (":T5EncoderModel",), "ae": (":AutoencoderKL",),
           "text_encoder": (":Qwen3Model", ":Qwen3VLTextModel", ":Qwen2_5_VLTextModel"),
-          "qwen3": (":Qwen3Model",), "gemma2": (":Gemma2Model",)}  # fmt: skip
+          "byt5": (":T5EncoderModel",), "qwen3": (":Qwen3Model",), "gemma2": (":Gemma2Model",)}  # fmt: skip
 _SHIFT = 3.0  # sd-scripts' `discrete_flow_shift`
 _NEXT_DIT_SHIFT = 3.1582  # e to the power of 1.15: that of `nextdit_shift` at 1024 px
 _GUIDANCE = 3.5  # sd-scripts' `guidance_scale`
@@ -73,10 +71,9 @@ def family_of_type(model_type: str) -> FamilySpec | None:
 
 def report_unsupported(model_type: str, given: Args, notes: Notes) -> None:
     """Report a model that no family here is, and keep its name, for the check before a run to refuse it."""
-    label = f"{_LABELS[model_type]} ({model_type})" if model_type in _LABELS else model_type
-    given["model_type"] = label
+    given["model_type"] = model_type
     labels = ", ".join(spec.label for spec in FAMILIES.values())
-    message = f"{label} is not supported; only settings shared with Stable Diffusion were read."
+    message = f"{model_type} is not supported; only settings shared with Stable Diffusion were read."
     notes.append(Problem("model.family", message, "warning", f"Supported are {labels}."))
 
 
