@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from modules.data.buckets import Size
+from modules.data.buckets import ResizeCrop, Size
 
 ASPECT_TOLERANCE = 0.02
 """Up to this relative difference, two aspect ratios count as the same: rounding of small sizes."""
@@ -17,7 +17,8 @@ class ReferenceSizes:
     """The sizes at which a family's pipeline reads reference images, multiples of `step_px`.
 
     An image of more than `area_px` pixels is scaled down to that area, and with `is_enlarged` a smaller one up to it.
-    With `preferred` it gets the one of these sizes with the nearest aspect ratio.
+    What is left at the edges is cropped. With `preferred` it is stretched to the one of these sizes with the nearest
+    aspect ratio.
     """
 
     step_px: int
@@ -25,19 +26,21 @@ class ReferenceSizes:
     is_enlarged: bool = False
     preferred: tuple[Size, ...] = ()
 
-    def size_of(self, file: Size) -> Size:
-        """Return the size at which the pipeline reads an image of a size."""
+    def way_of(self, file: Size) -> ResizeCrop:
+        """Return how the pipeline resizes and crops an image of a size."""
         if self.preferred:
-            return min(self.preferred, key=lambda size: (abs(size.aspect - file.aspect), size))
+            size = min(self.preferred, key=lambda size: (abs(size.aspect - file.aspect), size))
+            return ResizeCrop(size, size, 0, 0)
         return self.of_area(file, self.area_px, is_enlarged=self.is_enlarged)
 
-    def of_area(self, file: Size, area_px: int, *, is_enlarged: bool = True) -> Size:
-        """Return the size of an image that is scaled to an area of at most `area_px`."""
+    def of_area(self, file: Size, area_px: int, *, is_enlarged: bool = True) -> ResizeCrop:
+        """Return how an image of a size is scaled to an area of at most `area_px` and cropped."""
         scale = math.sqrt(area_px / (file.width_px * file.height_px))
         scale = scale if is_enlarged else min(1.0, scale)
-        # The tolerance is for roots that are not exact.
-        sides = (max(1, int(side * scale / self.step_px + 1e-6)) * self.step_px for side in file.sides_px)
-        return Size(*sides)
+        width_px, height_px = (max(self.step_px, int(side * scale + 1e-6)) for side in file.sides_px)  # inexact roots
+        bucket = Size(width_px // self.step_px * self.step_px, height_px // self.step_px * self.step_px)
+        left_px, top_px = (width_px - bucket.width_px) // 2, (height_px - bucket.height_px) // 2
+        return ResizeCrop(bucket, Size(width_px, height_px), left_px, top_px)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +56,12 @@ class ReferenceFit:
 
     def size_of(self, file: Size, image: Size, bucket: Size) -> Size:
         """Return the size at which the reference image in a file is read, for an image of a size in a bucket."""
-        if self.is_aligned(file, image):
-            return bucket
+        return bucket if self.is_aligned(file, image) else self.way_of(file, bucket).bucket
+
+    def way_of(self, file: Size, bucket: Size) -> ResizeCrop:
+        """Return how the reference image in a file is resized and cropped where it is not aligned with its image."""
         if not self.follows_image:
-            return self.sizes.size_of(file)
+            return self.sizes.way_of(file)
         return self.sizes.of_area(file, bucket.width_px * bucket.height_px)
 
     def is_aligned(self, file: Size, image: Size) -> bool:

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torch.nn.functional import interpolate
 
-from modules.data.buckets import LatentFactor, Size, resize_crop_for
+from modules.data.buckets import LatentFactor, ResizeCrop, Size
 from modules.data.cache.inputs import by_latents
 from modules.data.conditioning import Conditioning, SizeConditioning
 from modules.data.decode import flatten
@@ -117,14 +117,10 @@ def read_reference_image(file: Path, size: Size, fit: ReferenceFit) -> torch.Ten
     with open_image(file) as raw:
         image = flatten(upright(raw))
     own = Size(*image.size)
-    wanted = fit.size_of(own, size, size)
-    way = resize_crop_for(*own.sides_px, (wanted,))
-    scaled = wanted if fit.is_aligned(own, size) else way.scaled  # the whole image, or without its edges
-    image = image.resize(scaled.sides_px, Image.Resampling.LANCZOS)
-    if scaled != wanted:
-        left, top = way.crop_left_px, way.crop_top_px
-        image = image.crop((left, top, left + wanted.width_px, top + wanted.height_px))
-    return _as_tensor(image)
+    way = ResizeCrop(size, size, 0, 0) if fit.is_aligned(own, size) else fit.way_of(own, size)
+    image = image.resize(way.scaled.sides_px, Image.Resampling.LANCZOS)
+    left, top = way.crop_left_px, way.crop_top_px
+    return _as_tensor(image.crop((left, top, left + way.bucket.width_px, top + way.bucket.height_px)))
 
 
 def _as_tensor(image: Image.Image) -> torch.Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,13 @@ from modules.data.inputs import REFERENCES
 from modules.families.flux.model import Flux
 from modules.families.flux.spec import FLUX
 from tests.builders.configs import laid_over
+from tests.builders.flux2 import write_flux2_folder
+from tests.builders.flux2_klein import write_flux2_klein_folder
 from tests.builders.pipelines import load_tiny, sample_with_ours
 from tests.builders.references import referenced_config
 from tests.builders.runs import assert_equal_tensors, losses, run
 from trainer.events import BackupSaved, CacheProgress, SampleReady, ValidationFinished
+from trainer.preflight import check
 from trainer.run.prune import unused_by
 
 PROMPT = {"prompt": "a disc", "width_px": 64, "height_px": 64, "steps": 2, "guidance": 2.5, "sampler": "euler"}
@@ -106,3 +111,47 @@ def test_each_reference_changes_a_sample(kontext: Flux, config: Config) -> None:
         for references in ({}, one, two, swapped)
     ]
     assert all((a != b).any() for n, a in enumerate(images) for b in images[:n])
+
+
+@dataclass(frozen=True)
+class Toy:
+    """A toy model of another editing family: how it is written, and settings for prompts of a few tokens."""
+
+    write: Callable[[Path], Path]
+    settings: dict[str, Any]
+
+
+TOYS = {
+    "flux2": Toy(write_flux2_folder, {"text_tokens": 256}),
+    "flux2_klein": Toy(write_flux2_klein_folder, {"text_tokens": 96}),
+}
+
+
+@pytest.mark.parametrize("name", ["flux2_klein", pytest.param("flux2", marks=pytest.mark.full)])
+def test_another_family_trains_samples_and_resumes(name: str, tmp_path: Path) -> None:
+    """A LoRA with gradient checkpointing, caches, validation, samples with references and backups."""
+    model = TOYS[name].write(tmp_path / "model")
+    config = referenced_config(tmp_path, model, TOYS[name].settings)
+    concept, folder = config.concepts[0].model_dump(), Path(config.concepts[0].path).parent
+    references = {"reference_image": str(folder / "before" / "0.png")}
+    references["reference_image_2"] = str(folder / "garment" / "0.png")
+    sections: dict[str, Any] = {
+        "concepts": [concept, {**concept, "kind": "validation"}],
+        "parts": {"transformer": {"checkpointing": "block"}},
+        "sampling": {"at_end": True, "prompts": [PROMPT, {**PROMPT, **references}]},
+        "validation": {"every": {"n": 1, "unit": "epoch"}},
+        "backup": {"every": {"n": 1, "unit": "step"}, "keep": 0},
+    }
+    config = laid_over(config, sections)
+    assert not [p for p in check(config).problems if p.severity == "error" or (p.path == "model.variant" and p.remedy)]
+    ran = run(config)
+    assert ran.finished.outcome == "finished"
+    assert len(ran.of(SampleReady)) == 2
+    assert ran.of(ValidationFinished)
+    resumed = run(config, resume_from=Path(ran.of(BackupSaved)[0].path))
+    assert_equal_tensors(resumed.weights, ran.weights)
+    never = {"backup": {"every": {"unit": "never"}}, "sampling": {"at_end": False, "prompts": []}}
+    whole = laid_over(config, {**never, "parts": {"transformer": {"checkpointing": "off"}}})
+    assert losses(run(whole)) == losses(ran)
+    plain = run(laid_over(config, {**never, "model": {"variant": "text_to_image"}}))
+    assert losses(plain) != losses(ran)

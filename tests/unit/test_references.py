@@ -56,16 +56,16 @@ def names_of(example: Example) -> list[str]:
     [((640, 480), (640, 480)), ((1000, 700), (992, 688)), ((3000, 2000), (1248, 832)), ((40, 5), (32, 16))],
 )
 def test_the_size_of_a_pipeline_is_at_most_its_area(file: tuple[int, int], size: tuple[int, int]) -> None:
-    assert ReferenceSizes(16).size_of(Size(*file)) == Size(*size)
+    assert ReferenceSizes(16).way_of(Size(*file)).bucket == Size(*size)
 
 
 def test_a_small_reference_is_enlarged_where_the_pipeline_does_it() -> None:
-    assert ReferenceSizes(32, is_enlarged=True).size_of(Size(64, 64)) == Size(1024, 1024)
+    assert ReferenceSizes(32, is_enlarged=True).way_of(Size(64, 64)).bucket == Size(1024, 1024)
 
 
 def test_a_preferred_size_is_that_of_the_nearest_aspect_ratio() -> None:
     sizes = ReferenceSizes(16, preferred=(Size(672, 1568), Size(1024, 1024), Size(1248, 832)))
-    assert sizes.size_of(Size(300, 200)) == Size(1248, 832)
+    assert sizes.way_of(Size(300, 200)).scaled == Size(1248, 832)
 
 
 def test_a_reference_follows_its_image_if_their_aspect_ratios_are_equal() -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from modules.data.buckets import Angles, ResizeCrop, Size, resize_crop_for
+from modules.data.buckets import Angles, ResizeCrop, Size
 from modules.data.decode import Rgb
 from modules.data.image_settings import ImageChanges, Way
 from modules.data.references import ReferenceFit
@@ -139,8 +139,8 @@ def recipe_of_reference(fit: ReferenceFit | None, recipe: Recipe, *, file: Size,
     """
     if fit is None or fit.is_aligned(file, image):
         return recipe, image
-    resize_crop = resize_crop_for(*file.sides_px, (fit.size_of(file, image, recipe.bucket),))
-    return Recipe(Geometry(resize_crop, is_flipped=recipe.geometry.is_flipped), recipe.colour), file
+    geometry = Geometry(fit.way_of(file, recipe.bucket), is_flipped=recipe.geometry.is_flipped)
+    return Recipe(geometry, recipe.colour), file
 
 
 def angles_of(settings: ImageChanges, *, has_mask_box: bool) -> Angles:

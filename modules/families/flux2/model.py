@@ -44,7 +44,7 @@ def load(request: LoadRequest[Flux2DevSettings]) -> Flux2Dev:
 
     Raises DarkroomError where a file is missing or the model is not FLUX.2 dev.
     """
-    files = read_model(request, FLUX2)
+    files, by_inputs = read_model(request, FLUX2), FLUX2.by_inputs_alone(request.variant)
     folder = files.tokenizers.get("text_encoder")
     tokenizer = load_chat_tokenizer(folder)
     return Flux2Dev(
@@ -53,7 +53,8 @@ def load(request: LoadRequest[Flux2DevSettings]) -> Flux2Dev:
         process=flow_process_of(files.scheduler, CONVENTION),
         scheduler=files.scheduler,
         folder=files.folder,
-        lora_naming=naming_of(MODEL.name, files.parts, prediction="flow"),
+        by_inputs=by_inputs,
+        lora_naming=naming_of(MODEL.name, files.parts, prediction="flow", by_inputs=by_inputs),
         reader=ChatReader(
             files.parts["text_encoder"],
             tokenizer,

@@ -5,9 +5,10 @@ It reads the guidance scale as an input.
 
 from __future__ import annotations
 
+from modules.data.inputs import REFERENCES
 from modules.diffusion.process_spec import flow_matching
 from modules.families.flux2.settings import Flux2DevSettings
-from modules.families.parts.flux2.classes import CONVENTION, LATENTS, TRANSFORMER, VAE, prompts
+from modules.families.parts.flux2.classes import CONVENTION, LATENTS, REFERENCE_SIZES, TRANSFORMER, VAE, prompts
 from modules.families.parts.part_classes import MISTRAL, chat_parts
 from modules.families.spec import FamilySpec
 
@@ -26,10 +27,12 @@ FLUX2 = FamilySpec(
     text=prompts(_TEMPLATE_TOKENS),
     files=f"{_HOME}.files:FILES",
     pipelines=("Flux2Pipeline",),
+    inputs={"edit": REFERENCES},
     process=flow_matching(CONVENTION),
     sample_guidance=4.0,
     guidance="embedded",
     released="2025-11",
     ai_toolkit=("flux2",),
     kohya=("flux2", "flux_2", "flux2_dev", "dev"),  # the last is musubi-tuner's `model_version`
+    references=REFERENCE_SIZES,
 )

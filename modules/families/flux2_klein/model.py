@@ -24,7 +24,7 @@ def load(request: LoadRequest[Flux2KleinSettings]) -> Flux2:
 
     Raises DarkroomError where a file is missing or the model is not FLUX.2 klein.
     """
-    files = read_model(request, FLUX2_KLEIN)
+    files, by_inputs = read_model(request, FLUX2_KLEIN), FLUX2_KLEIN.by_inputs_alone(request.variant)
     tokenizer = load_chat_tokenizer(files.tokenizers.get("text_encoder"))
     return Flux2(
         spec=FLUX2_KLEIN,
@@ -32,7 +32,10 @@ def load(request: LoadRequest[Flux2KleinSettings]) -> Flux2:
         process=flow_process_of(files.scheduler, CONVENTION),
         scheduler=files.scheduler,
         folder=files.folder,
-        lora_naming=naming_of(published_name(files.parts["transformer"].config), files.parts, prediction="flow"),
+        by_inputs=by_inputs,
+        lora_naming=naming_of(
+            published_name(files.parts["transformer"].config), files.parts, prediction="flow", by_inputs=by_inputs
+        ),
         reader=ChatReader(
             files.parts["text_encoder"],
             tokenizer,

@@ -7,9 +7,18 @@ from __future__ import annotations
 
 from typing import Literal
 
+from modules.data.inputs import REFERENCES
 from modules.diffusion.process_spec import flow_matching
 from modules.families.distilled import DistilledSpec
-from modules.families.parts.flux2.classes import CONVENTION, LATENTS, TRANSFORMER, VAE, Flux2Settings, prompts
+from modules.families.parts.flux2.classes import (
+    CONVENTION,
+    LATENTS,
+    REFERENCE_SIZES,
+    TRANSFORMER,
+    VAE,
+    Flux2Settings,
+    prompts,
+)
 from modules.families.parts.part_classes import QWEN3, chat_parts
 from modules.families.spec import FamilySpec
 
@@ -35,6 +44,7 @@ FLUX2_KLEIN = FamilySpec(
     text=prompts(_TEMPLATE_TOKENS),
     files=f"{_HOME}.files:FILES",
     pipelines=("Flux2KleinPipeline",),
+    inputs={"edit": REFERENCES},
     process=flow_matching(CONVENTION),
     sample_guidance=4.0,
     distilled=DistilledSpec(
@@ -62,4 +72,5 @@ FLUX2_KLEIN = FamilySpec(
         *("flux2_klein", "flux2_klein_4b", "flux2_klein_9b"),
         *("klein_base_4b", "klein_base_9b", "klein_4b", "klein_9b"),  # musubi-tuner's `model_version`
     ),
+    references=REFERENCE_SIZES,
 )

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Le
 
+from modules.data.references import ReferenceSizes
 from modules.diffusion.process_spec import FlowConvention, StepsShift, TokenShift
 from modules.families.model_class import ModelClass, VaeFile
 from modules.families.parts.part_classes import KL_VAE, chat_prompts
@@ -57,6 +58,8 @@ VAE = ModelClass(
         diffusers=("encoder.down_blocks.0.resnets.", "bn.running_mean"),
     ),
 )
+REFERENCE_SIZES = ReferenceSizes(16)
+"""The sizes of reference images: up to 1024 x 1024 pixels (`Flux2Pipeline`, `Flux2KleinPipeline`)."""
 LATENTS = LatentSpec(channels=32, factor=8, packed=2, overflows_in_float16=True)
 CONVENTION = FlowConvention(shift=TokenShift(), sample_shift=StepsShift())
 

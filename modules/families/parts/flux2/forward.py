@@ -9,11 +9,14 @@ from typing import Self
 import torch
 
 from modules.data.conditioning import Conditioning
-from modules.data.inputs import NO_INPUTS
+from modules.data.inputs import NO_INPUTS, references_of
 from modules.families.parts.chat_model import ChatModel
 from modules.families.parts.conditioning import TokenConditioning, guidance_input
-from modules.families.parts.packing import image_ids, pack, unpack
+from modules.families.parts.flux2.classes import LATENTS
+from modules.families.parts.packing import unpack, with_references
 from modules.system.devices import Device
+
+_REFERENCE_STEP = 10.0  # between the first numbers of the positions of reference images (`Flux2Pipeline`)
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,19 +61,22 @@ class Flux2(ChatModel[Flux2Conditioning]):
         conditioning: Conditioning,
         inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
     ) -> torch.Tensor:
-        """Return the velocity (B, 32, H, W)."""
+        """Return the velocity (B, 32, H, W); `inputs` may be reference images, of any sizes."""
         text, dtype = self._text(conditioning), self._input_dtype()
+        references = [latents.to(dtype) for latents in references_of(inputs)]
+        tokens_BLC, ids_L3 = with_references(noisy_BCHW.to(dtype), references, step=_REFERENCE_STEP)
         height, width = noisy_BCHW.shape[-2:]
         output = self._forward("transformer")(
-            hidden_states=pack(noisy_BCHW.to(dtype)),
+            hidden_states=tokens_BLC,
             timestep=self.process.time_input(timesteps_B),
             encoder_hidden_states=text.states_BLD.to(dtype),
             txt_ids=text_ids(text.states_BLD),
-            img_ids=torch.nn.functional.pad(image_ids(noisy_BCHW), (0, 1)),
+            img_ids=torch.nn.functional.pad(ids_L3, (0, 1)),
             **guidance_input(self.denoiser.config, text.guidance, self.guidance, timesteps_B),
             return_dict=False,
         )
-        return self.process.velocity(unpack(output[0], height, width))
+        num_tokens = (height // LATENTS.packed) * (width // LATENTS.packed)
+        return self.process.velocity(unpack(output[0][:, :num_tokens], height, width))
 
 
 def text_ids(states_BLD: torch.Tensor) -> torch.Tensor:
