@@ -73,6 +73,34 @@ def test_a_whole_config_means_the_same_here() -> None:
     assert config.backup.save_every.model_dump() == {"n": 250, "unit": "step"}
 
 
+@pytest.mark.parametrize(
+    ("given", "folders"),
+    [
+        ({"control_path": "in"}, ["in", "", ""]),
+        ({"control_path": ["in", "style"]}, ["in", "style", ""]),
+        (
+            {"control_path": None, "control_path_1": "in", "control_path_2": "style", "control_path_3": ""},
+            ["in", "style", ""],
+        ),
+    ],
+)
+def test_control_images_are_reference_images(given: dict[str, Any], folders: list[str]) -> None:
+    images = [{"prompt": "x", "ctrl_img_1": "a.png", "ctrl_img_2": "b.png"}, {"prompt": "x", "ctrl_img": "c.png"}]
+    loaded = imported(
+        process(
+            model={"name_or_path": "some/model", "arch": "flux_kontext"},
+            datasets=[{"folder_path": "out", **given}],
+            sample={"samples": images},
+        )
+    )
+    config, [concept] = loaded.config, loaded.config.concepts
+    assert (config.family.name, config.model.variant) == ("flux", "edit")
+    image = concept.image
+    assert [image.conditioning_folder, image.conditioning_folder_2, image.conditioning_folder_3] == folders
+    assert [p.reference_images for p in config.sampling.prompts] == [("a.png", "b.png"), ("c.png",)]
+    assert "control" not in json.dumps(config.unknown)
+
+
 def test_datasets_become_concepts() -> None:
     config = load_any(FIXTURE).config
     cats, more = config.concepts

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from modules.adapters.settings import adapter_layers
 from modules.config.codec import Loaded, decode, encode
@@ -18,6 +20,7 @@ from modules.families.registry import FAMILIES, files_of, published_models
 from modules.families.spec import FamilySpec
 from modules.system.problem import Problem
 from tests.unit.strategies import few, garbage
+from trainer.data.preview import ConceptPreview
 
 FAMILIES_THERE = [spec for spec in FAMILIES.values() if spec.kohya]
 SETTINGS: dict[str, Any] = {
@@ -217,6 +220,46 @@ def test_a_dataset_config_of_musubi_tuner(tmp_path: Path) -> None:
     (tmp_path / "data.toml").write_text(text + 'image_directory = "a/cats"\nnum_repeats = 3\n')
     (concept,) = load_any(tmp_path / "data.toml").config.concepts
     assert (concept.path, concept.name, concept.repeats) == ("a/cats", "cats", 3)
+
+
+def test_control_images_of_musubi_tuner_are_reference_images(tmp_path: Path) -> None:
+    """A folder of equal names, and a JSONL file whose columns name them."""
+    rows = [
+        {"image_path": f"{tmp_path}/out/{n}.png", "caption": "x", "control_path_0": f"{tmp_path}/in/{n}.png"}
+        | ({"control_path_1": f"{tmp_path}/style/{n}.png"} if n else {})
+        for n in range(2)
+    ]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    folder = '[[datasets]]\nimage_directory = "a/cats"\ncontrol_directory = "a/before"\n'
+    (tmp_path / "data.toml").write_text(f'{folder}[[datasets]]\nimage_jsonl_file = "{tmp_path}/rows.jsonl"\n')
+    loaded = load_any(tmp_path / "data.toml")
+    first, second = loaded.config.concepts
+    assert loaded.config.model.variant == "edit"
+    assert (first.path, first.image.conditioning_folder) == ("a/cats", "a/before")
+    assert (second.path, second.caption_source) == (f"{tmp_path}/out", "metadata")
+    assert second.metadata_file == f"{tmp_path}/rows.jsonl"
+    assert second.image.conditioning_columns == "control_path_0, control_path_1"
+    assert (second.image.conditioning_folder, second.image.conditioning_folder_2) == (
+        f"{tmp_path}/in",
+        f"{tmp_path}/style",
+    )
+    for name in ("out", "in", "style"):
+        (tmp_path / name).mkdir()
+        for number in range(2):
+            Image.new("RGB", (64, 64)).save(tmp_path / name / f"{number}.png")
+    # Of FLUX.1 Kontext; the config of a dataset alone names no model.
+    model = {"model": {"family": {"name": "flux"}, "variant": "edit"}}
+    of_second = decode(encode(loaded.config) | model | {"concepts": [second.model_dump()]}).config
+    examples = ConceptPreview(of_second, 0).examples
+    assert [len(e.input_files) for e in examples] == [1, 2]
+    assert [e.image.captions for e in examples] == [("x",), ("x",)]
+
+
+def test_a_jsonl_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "data.toml").write_text('[[datasets]]\nimage_jsonl_file = "gone.jsonl"\n')
+    loaded = load_any(tmp_path / "data.toml")
+    assert not loaded.config.concepts
+    assert any("'gone.jsonl' cannot be read or names no images" in p.message for p in loaded.problems)
 
 
 KEYS = [*SETTINGS, "model_type", "weighting_scheme", "logit_mean", "logit_std", "mode_scale", "t5xxl_max_token_length",

@@ -31,7 +31,6 @@ _ARCH_OF_FLAG = {"is_v2": "sd2", "is_v3": "sd3", "is_xl": "sdxl"}
 _LABELS = {
     "sd3": "Stable Diffusion 3",
     "flux": "FLUX.1",
-    "flux_kontext": "FLUX.1 Kontext",
     "chroma": "Chroma",
     "qwen_image_edit": "Qwen-Image-Edit",
     "qwen_image_edit_plus": "Qwen-Image-Edit",

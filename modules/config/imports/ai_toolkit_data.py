@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from modules.config.imports.control_images import ai_toolkit_folders, ai_toolkit_samples, set_variant
 from modules.config.imports.kohya_values import Args, flag_of, is_set, number_of, pop_first
 from modules.config.migrations.tree_moves import Notes, Tree, put
 from modules.system.problem import Problem, shown
@@ -45,6 +46,7 @@ def datasets(sets: list[Any], trigger: str, train: Args, result: Tree, notes: No
             concept.setdefault("image", {})["resolution_px"] = sorted(set(own_sizes))
         concepts.append(concept)
     put(result, "concepts", concepts)
+    set_variant(concepts, result, notes)
     train.pop("reg_weight", None)
     train.pop("cache_text_embeddings", None)
     counts = [_num_images(c["path"]) * c["repeats"] for c in concepts if c.get("kind") != "regularization"]
@@ -86,7 +88,7 @@ def _concept(given: Args, shared_trigger: str, train: Args, result: Tree, notes:
         concept["caption_extension"] = extension
     else:
         notes.append(Problem("concepts", f"Captions in {shown(extension)} files are not supported.", "warning"))
-    if image := _image(given, result):
+    if image := _image(given, result) | ai_toolkit_folders(given, notes):
         concept["image"] = image
     return concept
 
@@ -176,7 +178,8 @@ def samples(given: Args, trigger: str, train: Args, result: Tree, notes: Notes) 
         own = {key: item.pop(key) for key in _OF_SAMPLE if is_set(item.get(key))}
         if walks and "seed" not in own:
             own["seed"] = (number_of(common["seed"]) or 0) + index
-        prompts.append(_prompt(str(item.pop("prompt", "")), {**common, **own}, trigger))
+        references = ai_toolkit_samples(item)
+        prompts.append(_prompt(str(item.pop("prompt", "")), {**common, **own}, trigger) | references)
         if item:
             given.setdefault("samples", []).append(item)
     put(result, "sampling.prompts", prompts)

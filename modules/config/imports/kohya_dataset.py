@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from modules.config.imports.control_images import concept_of_rows, musubi_folders, set_variant
 from modules.config.imports.kohya_values import Args, flag_of, is_set, number_of, pop_first, sides_of
 from modules.config.migrations.tree_moves import Notes, Tree, put
 from modules.system.problem import Problem, shown
@@ -35,6 +36,7 @@ def images(given: Args, result: Tree, notes: Notes) -> None:
     shared = {**_augmentations(given), **caption_settings(given, notes)}
     concepts = [{**shared, **concept} for concept in concepts]
     put(result, "concepts", concepts)
+    set_variant(concepts, result, notes)
     _masked_training(given, concepts, result, notes)
 
 
@@ -170,9 +172,13 @@ def _from_dataset_config(given: Args, notes: Notes) -> list[dict[str, Any]]:
         subsets = dataset.get("subsets")
         if is_set(dataset.get("image_directory")):  # musubi-tuner's datasets have no subsets
             subsets = [{"image_dir": dataset["image_directory"]}]
+        elif is_set(dataset.get("image_jsonl_file")):
+            subsets = [{}]
         for subset in subsets if isinstance(subsets, list) else []:
             merged = {**defaults, **dataset, **subset} if isinstance(subset, dict) else {}
-            if (concept := _of_subset(merged, notes)) is not None:
+            if is_set(file := merged.get("image_jsonl_file")) and (found := concept_of_rows(str(file), notes)):
+                concepts.append(found | {"repeats": number_of(merged.get("num_repeats")) or 1})
+            elif (concept := _of_subset(merged, notes)) is not None:
                 concepts.append(concept | (_regularization(given) if flag_of(merged.get("is_reg")) else {}))
     if isinstance(datasets, list) and not concepts:
         notes.append(Problem("concepts", "The dataset config contains no image folder.", "warning"))
@@ -191,6 +197,8 @@ def _of_subset(given: Args, notes: Notes) -> dict[str, Any] | None:
         "repeats": number_of(given.get("num_repeats")) or 1,
         **_augmentations(given),
     }
+    if controls := musubi_folders(given, notes):
+        concept["image"] = {**concept.get("image", {}), **controls}
     if any(is_set(given.get(key)) for key in CAPTION_KEYS):
         concept |= caption_settings(given, notes)
     if metadata_file is not None:

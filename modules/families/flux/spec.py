@@ -86,7 +86,7 @@ FLUX = FamilySpec(
         lacks=("time_text_embed.guidance_embedder.",),
     ),
     released="2024-08",
-    ai_toolkit=("flux",),
+    ai_toolkit=("flux", "flux_kontext"),
     kohya=("flux", "flux1"),
     references=ReferenceSizes(16, preferred=_KONTEXT_SIZES),
 )
