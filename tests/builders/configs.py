@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +71,9 @@ def config_fixture(model: str, changes: dict[str, Any] | None = None) -> Any:
     return small
 
 
-def laid_over(config: Config, changes: dict[str, Any]) -> Config:
-    """Return a config with nested sections applied."""
-    return _decoded(_laid_over(encode(config), changes))
+def laid_over(config: Config, changes: dict[str, Any], *, replaced: Collection[str] = ()) -> Config:
+    """Return a config with nested sections applied; those named in `replaced` keep nothing of what they were."""
+    return _decoded(_laid_over(encode(config), changes, replaced))
 
 
 def _decoded(tree: dict[str, Any]) -> Config:
@@ -81,9 +82,9 @@ def _decoded(tree: dict[str, Any]) -> Config:
     return loaded.config
 
 
-def _laid_over(tree: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+def _laid_over(tree: dict[str, Any], changes: dict[str, Any], replaced: Collection[str] = ()) -> dict[str, Any]:
     result = dict(tree)
     for key, value in changes.items():
-        mergeable = isinstance(value, dict) and isinstance(result.get(key), dict)
-        result[key] = _laid_over(result[key], value) if mergeable else value
+        mergeable = isinstance(value, dict) and isinstance(result.get(key), dict) and key not in replaced
+        result[key] = _laid_over(result[key], value, replaced) if mergeable else value
     return result

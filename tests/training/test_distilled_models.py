@@ -224,8 +224,8 @@ def test_it_works_with_what_saves_memory(
     memory: str, config: Config, spec: FamilySpec, plain: Ran, with_adapter: Ran, adapter: Path, layers: Layers
 ) -> None:
     """It is merged before quantizing, and its share of the samples is taken away: they are nearly those without it."""
-    tree = encode(laid_over(config, {"model": {"training_adapter": str(adapter)}}))
-    ran = run(decode(over(tree, saving(memory, spec))).config)
+    merging = laid_over(config, {"model": {"training_adapter": str(adapter)}})
+    ran = run(laid_over(merging, saving(memory, spec), replaced=("adapter",)))
     quantized = {key: value for key, value in saving(memory, spec).items() if key != "adapter"}
     expected = generate_samples(laid_over(config, quantized), None)
     off = np.mean([np.abs(a - np.asarray(b, int)).mean() for a, b in zip(images_of(ran), expected, strict=False)])
@@ -235,15 +235,6 @@ def test_it_works_with_what_saves_memory(
     is_prior = bool(flow_model_of(spec).places)  # its adapter changes the loss as little as rounding to NF4 does
     bound = (1.5 if is_prior else 1.1) if memory == "nfloat4" else 1
     assert abs(loss - merged) < bound * abs(loss - without)
-
-
-def over(tree: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """A tree with changes; an adapter of another type replaces the whole one."""
-    result = dict(tree)
-    for key, value in changes.items():
-        is_section = isinstance(value, dict) and key != "adapter"
-        result[key] = over(result.get(key, {}), value) if is_section else value
-    return result
 
 
 def test_bad_training_adapters_are_refused_before_loading(
