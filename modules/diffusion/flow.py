@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from modules.diffusion.latents import for_samples
 from modules.diffusion.process_spec import FlowConvention, PredictionType, ProcessSpec, flow_matching
 
 
@@ -63,7 +64,7 @@ class FlowProcess:
 
     def add_noise(self, clean_BCHW: torch.Tensor, noise_BCHW: torch.Tensor, timesteps_B: torch.Tensor) -> torch.Tensor:
         """Return `x_t = (1 - sigma) x_0 + sigma eps`, float32."""
-        sigma_B111 = self._sigma_like(clean_BCHW, timesteps_B)
+        sigma_B111 = for_samples(self.sigma(timesteps_B), clean_BCHW)
         return (1.0 - sigma_B111) * clean_BCHW.float() + sigma_B111 * noise_BCHW.float()
 
     def target(self, clean_BCHW: torch.Tensor, noise_BCHW: torch.Tensor, timesteps_B: torch.Tensor) -> torch.Tensor:
@@ -72,11 +73,11 @@ class FlowProcess:
 
     def to_x0(self, noisy_BCHW: torch.Tensor, output_BCHW: torch.Tensor, timesteps_B: torch.Tensor) -> torch.Tensor:
         """Return the clean latents `x_t - sigma v` that a velocity predicts, float32."""
-        return noisy_BCHW.float() - self._sigma_like(noisy_BCHW, timesteps_B) * output_BCHW.float()
+        return noisy_BCHW.float() - for_samples(self.sigma(timesteps_B), noisy_BCHW) * output_BCHW.float()
 
     def to_noise(self, noisy_BCHW: torch.Tensor, output_BCHW: torch.Tensor, timesteps_B: torch.Tensor) -> torch.Tensor:
         """Return the noise `x_t + (1 - sigma) v` that a velocity predicts, float32."""
-        return noisy_BCHW.float() + (1.0 - self._sigma_like(noisy_BCHW, timesteps_B)) * output_BCHW.float()
+        return noisy_BCHW.float() + (1.0 - for_samples(self.sigma(timesteps_B), noisy_BCHW)) * output_BCHW.float()
 
     def snr(self, timesteps_B: torch.Tensor) -> torch.Tensor:
         """Return the signal-to-noise ratio `((1 - sigma) / sigma)^2`, float32 of shape (B,); infinite at sigma 0."""
@@ -90,10 +91,6 @@ class FlowProcess:
         Generation with Human Feedback", arXiv 2501.13918, section 4.2).
         """
         return errors_B * (1.0 - self.sigma(timesteps_B)).square()
-
-    def _sigma_like(self, latents: torch.Tensor, timesteps_B: torch.Tensor) -> torch.Tensor:
-        """Return the sigma of each sample, with a dimension of 1 for each further dimension of latents."""
-        return self.sigma(timesteps_B).view(-1, *[1] * (latents.dim() - 1))
 
 
 def flow_process_of(scheduler: Mapping[str, Any], convention: FlowConvention) -> FlowProcess:

@@ -1,7 +1,8 @@
 """The normalisation of a model's latents: from the VAE's encoding to the denoiser's input, and back.
 
-Shapes: B batch, C channels of the VAE, H W height and width of its latents. Each model has its own normalisation;
-diffusers keeps the constants in the VAE's config, or in its weights.
+Shapes: B batch, C channels of the VAE, H W height and width of its latents; those of a video have frames before them,
+(B, C, F, H, W), which noise, targets, losses and samplers take as well. Each model has its own normalisation; diffusers
+keeps the constants in the VAE's config, or in its weights.
 """
 
 from __future__ import annotations
@@ -11,6 +12,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+
+
+def for_samples(values_B: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Return a value for each sample with an axis of 1 for each further axis of `like`, by which it is multiplied."""
+    return values_B.view(-1, *[1] * (like.dim() - 1))
 
 
 class LatentNorm(Protocol):
@@ -139,4 +145,5 @@ def channels_to_patches(values_BCHW: torch.Tensor) -> torch.Tensor:
 
 def _columns(like_BCHW: torch.Tensor, *constants: Sequence[float]) -> list[torch.Tensor]:
     """Return constants of channels as tensors (1, C, 1, 1) with the device and dtype of others."""
-    return [torch.tensor(c, device=like_BCHW.device, dtype=like_BCHW.dtype).view(1, -1, 1, 1) for c in constants]
+    shape = (1, -1, *[1] * (like_BCHW.dim() - 2))
+    return [torch.tensor(c, device=like_BCHW.device, dtype=like_BCHW.dtype).view(shape) for c in constants]

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import torch
 
+from modules.diffusion.latents import for_samples
 from modules.diffusion.process_spec import DDPM, PredictionType, ProcessSpec
 
 
@@ -75,14 +76,14 @@ class DDPMProcess:
 
     def add_noise(self, clean_BCHW: torch.Tensor, noise_BCHW: torch.Tensor, timesteps_B: torch.Tensor) -> torch.Tensor:
         """Return `x_t = sqrt(abar_t) x_0 + sqrt(1 - abar_t) eps` in float32 (Ho et al. 2020, eq. 4)."""
-        signal_B111, sigma_B111 = self._coefficients(timesteps_B)
+        signal_B111, sigma_B111 = self._coefficients(timesteps_B, clean_BCHW)
         return signal_B111 * clean_BCHW.float() + sigma_B111 * noise_BCHW.float()
 
     def target(self, clean_BCHW: torch.Tensor, noise_BCHW: torch.Tensor, timesteps_B: torch.Tensor) -> torch.Tensor:
         """Return the training target, float32: eps, or `v = sqrt(abar) eps - sqrt(1 - abar) x_0`."""
         if self.prediction_type == "epsilon":
             return noise_BCHW.float()
-        signal_B111, sigma_B111 = self._coefficients(timesteps_B)
+        signal_B111, sigma_B111 = self._coefficients(timesteps_B, clean_BCHW)
         return signal_B111 * noise_BCHW.float() - sigma_B111 * clean_BCHW.float()
 
     def to_x0(self, noisy_BCHW: torch.Tensor, output_BCHW: torch.Tensor, timesteps_B: torch.Tensor) -> torch.Tensor:
@@ -91,7 +92,7 @@ class DDPMProcess:
         Epsilon: `(x_t - sqrt(1 - abar) eps) / sqrt(abar)`, undefined where abar is 0 (zero terminal SNR).
         V-prediction: `sqrt(abar) x_t - sqrt(1 - abar) v`, finite everywhere.
         """
-        signal_B111, sigma_B111 = self._coefficients(timesteps_B)
+        signal_B111, sigma_B111 = self._coefficients(timesteps_B, noisy_BCHW)
         noisy_BCHW, output_BCHW = noisy_BCHW.float(), output_BCHW.float()
         if self.prediction_type == "epsilon":
             return (noisy_BCHW - sigma_B111 * output_BCHW) / signal_B111
@@ -113,10 +114,10 @@ class DDPMProcess:
         snr_B = self.snr(timesteps_B)
         return errors_B * (snr_B / (1.0 + snr_B))  # abar
 
-    def _coefficients(self, timesteps_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return sqrt(abar_t) and sqrt(1 - abar_t), each of shape (B, 1, 1, 1)."""
+    def _coefficients(self, timesteps_B: torch.Tensor, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return sqrt(abar_t) and sqrt(1 - abar_t), each of shape (B, 1, 1, 1) for latents of images."""
         table = self._table(timesteps_B.device)
-        return table.signal_T[timesteps_B].view(-1, 1, 1, 1), table.sigma_T[timesteps_B].view(-1, 1, 1, 1)
+        return for_samples(table.signal_T[timesteps_B], like), for_samples(table.sigma_T[timesteps_B], like)
 
     def _table(self, device: torch.device) -> _Table:
         if device not in self._tables:

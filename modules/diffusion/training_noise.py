@@ -6,11 +6,13 @@ Shapes: B samples, C channels, H height and W width of the latents.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch.nn.functional import interpolate
 
+from modules.diffusion.latents import for_samples
 from modules.diffusion.noise import WHOLE, Rows, gaussian_like, generator_for
 from modules.diffusion.process import NoiseProcess
 from modules.system.devices import Device, move_async
@@ -109,20 +111,21 @@ def pyramid_noise(
     bilinearly and added with the weight `discount^i`, until a side is 1. Level 0 has the full size: together with the
     given noise it is the given noise at twice the variance.
     """
-    num_samples, channels, height, width = noise_BCHW.shape
+    num_samples, *channels, height, width = noise_BCHW.shape  # of a video, each frame of a channel has its own
     result_BCHW = 2.0**0.5 * noise_BCHW
     for level in range(1, iterations):
         ratio = 2.0 + 2.0 * float(torch.rand((), dtype=torch.float64, generator=generator))
         level_height = max(1, int(height / ratio**level))
         level_width = max(1, int(width / ratio**level))
         num_drawn = seed.rows.drawn(num_samples)
-        drawn = torch.randn((num_drawn, channels, level_height, level_width), generator=generator)
+        drawn = torch.randn((num_drawn, math.prod(channels), level_height, level_width), generator=generator)
         coarse = seed.rows.select(drawn, num_samples)
         enlarged_BCHW = interpolate(coarse, size=(height, width), mode="bilinear", align_corners=False)
+        enlarged_BCHW = enlarged_BCHW.view(num_samples, *channels, height, width)
         result_BCHW = result_BCHW + discount**level * move_async(enlarged_BCHW, seed.device)
         if level_height == 1 or level_width == 1:
             break
-    scaled_BCHW: torch.Tensor = result_BCHW / result_BCHW.std(dim=(1, 2, 3), keepdim=True)
+    scaled_BCHW: torch.Tensor = result_BCHW / result_BCHW.std(dim=tuple(range(1, result_BCHW.dim())), keepdim=True)
     return scaled_BCHW
 
 
@@ -158,15 +161,15 @@ def _offset(
     The adaptive scale adds the absolute mean of the sample's channel to the weight, as kohya's `adaptive_noise_scale`.
     """
     generator = seed.generator("offset noise")
-    num_samples, channels = clean_BCHW.shape[:2]
-    drawn = torch.randn((seed.rows.drawn(num_samples), channels, 1, 1), generator=generator)
+    num_samples, channels, *places = clean_BCHW.shape
+    drawn = torch.randn((seed.rows.drawn(num_samples), channels, *(1 for _ in places)), generator=generator)
     offset_BC11 = move_async(seed.rows.select(drawn, num_samples), seed.device)
     weight = _strengths(clean_BCHW, settings.offset_random_strength, generator, seed) * settings.offset_weight
     if settings.offset_adaptive_scale:
-        means_BC11 = clean_BCHW.float().mean(dim=(2, 3), keepdim=True).abs()
+        means_BC11 = clean_BCHW.float().mean(dim=tuple(range(2, clean_BCHW.dim())), keepdim=True).abs()
         weight = (weight + settings.offset_adaptive_scale * means_BC11).clamp(min=0.0)
     if settings.generalized_offset:
-        weight = weight * generalized_offset_factor(process, timesteps_B).view(-1, 1, 1, 1)
+        weight = weight * for_samples(generalized_offset_factor(process, timesteps_B), clean_BCHW)
     return weight * offset_BC11
 
 
@@ -174,6 +177,6 @@ def _strengths(clean_BCHW: torch.Tensor, is_random: bool, generator: torch.Gener
     """Return a factor for each sample, (B, 1, 1, 1): uniform in [0, 1), or 1."""
     num_samples = len(clean_BCHW)
     if not is_random:
-        return torch.ones((num_samples, 1, 1, 1), device=seed.device.torch)
-    drawn = torch.rand((seed.rows.drawn(num_samples), 1, 1, 1), generator=generator)
-    return move_async(seed.rows.select(drawn, num_samples), seed.device)
+        return for_samples(torch.ones(num_samples, device=seed.device.torch), clean_BCHW)
+    drawn = torch.rand(seed.rows.drawn(num_samples), generator=generator)
+    return for_samples(move_async(seed.rows.select(drawn, num_samples), seed.device), clean_BCHW)

@@ -12,6 +12,7 @@ import torch
 
 from modules.data.conditioning import Conditioning
 from modules.data.inputs import NO_INPUTS
+from modules.diffusion.latents import for_samples
 from modules.diffusion.process import NoiseProcess
 from modules.diffusion.weightings import WEIGHTINGS
 from modules.families.protocol import ModelFamily
@@ -79,7 +80,7 @@ def preservation_weights(
 
 def _of_mean_1(weights_B1HW: torch.Tensor) -> torch.Tensor:
     """Return the weights divided by their mean in each image; weights that are all 0 stay."""
-    means_B111 = weights_B1HW.mean(dim=(1, 2, 3), keepdim=True)
+    means_B111 = weights_B1HW.mean(dim=tuple(range(1, weights_B1HW.dim())), keepdim=True)
     return weights_B1HW / torch.where(means_B111 > 0, means_B111, torch.ones_like(means_B111))
 
 
@@ -97,7 +98,7 @@ def weighted_errors(
     """
     if prior is not None and any(prior.is_target_B):
         is_target_B = tensor_on(prior.is_target_B, target_BCHW.device)
-        target_BCHW = torch.where(is_target_B[:, None, None, None], prior.prediction_BCHW, target_BCHW)
+        target_BCHW = torch.where(for_samples(is_target_B, target_BCHW), prior.prediction_BCHW, target_BCHW)
     errors_BCHW = weighted_by_area(errors(output_BCHW, target_BCHW), area_weights_B1HW)
     if prior is None or prior.weights_B1HW is None:
         return errors_BCHW
