@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,12 @@ from modules.data.example import Example
 from modules.data.inputs import REFERENCES
 from modules.data.plans import EpochPlans
 from modules.data.references import BatchShape, ReferenceFit, ReferenceSizes, num_pixels
+from modules.data.stored_examples import map_examples, write_examples
+from modules.data.transforms.recipe import plain_recipe
 from tests.builders.configs import laid_over, small_config
 from tests.builders.references import NUM_IMAGES, SECOND_PX, WITH_SECOND, WITH_THIRD, draw_referenced
-from trainer.data.preview import ConceptPreview
+from trainer.data.preview import ConceptPreview, trained_pixels
+from trainer.jobs.preview import contact_sheet
 from trainer.preflight import check
 
 FOLDERS = ("conditioning_folder", "conditioning_folder_2", "conditioning_folder_3")
@@ -106,6 +110,19 @@ def test_the_order_depends_on_the_references(config: Config, folder: Path) -> No
     assert (first.num_steps(0), other.num_steps(0)) == (3, 4)
 
 
+def test_another_process_plans_alike(config: Config, folder: Path, tmp_path: Path) -> None:
+    dataset = ConceptPreview(in_folders(config, folder), 0).dataset
+    write_examples(tmp_path / "examples", {"training": dataset.examples})
+    mapped = replace(dataset, examples=(), buckets=()).with_stored(map_examples(tmp_path / "examples")["training"])
+    assert list(mapped.batch_shapes) == list(dataset.batch_shapes)
+    one, other = (EpochPlans(d, batch_size=2, accumulation_steps=1, run_seed=1) for d in (dataset, mapped))
+    assert one.fingerprint == other.fingerprint
+    assert one.accumulation_groups(0) == other.accumulation_groups(0)
+    fewer = dataset.without(frozenset({0}))
+    assert len(fewer.batch_shapes) == NUM_IMAGES - 1
+    assert isinstance(fewer.batch_shapes[0][0], BatchShape)
+
+
 # -- files
 
 
@@ -176,6 +193,14 @@ def test_the_preview_shows_all_references(config: Config, folder: Path) -> None:
     pixels = preview.use(preview.uses(0)[0]).pixels
     assert pixels is not None
     assert pixels.size == (64 + 80 + 64 + 64, 64), "in their order, and the image at the right"
+
+
+def test_the_sheet_shows_references_at_their_size(config: Config, folder: Path) -> None:
+    sheet = contact_sheet(in_folders(config, folder), num_images=1, num_epochs=1, num_draws=1)
+    assert sheet.width > 0
+    [first, *_] = ConceptPreview(in_folders(config, folder), 0).examples
+    dataset = ConceptPreview(in_folders(config, folder), 0).dataset
+    assert trained_pixels(first, plain_recipe(first.resize_crops[0]), dataset.fit).size == (272, 64)
 
 
 def test_missing_references_are_named(config: Config, folder: Path) -> None:

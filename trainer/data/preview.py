@@ -156,7 +156,7 @@ class ConceptPreview:
             yield from self._plans.samples_of(number, epoch)
 
 
-def trained_pixels(example: Example, recipe: Recipe, fit: ReferenceFit | None = None) -> Image.Image:
+def trained_pixels(example: Example, recipe: Recipe, fit: ReferenceFit | None) -> Image.Image:
     """Return an image as it is trained, with the black area of its mask darkened.
 
     Its reference images, brought to their size by `fit`, are at its left. Raises BrokenImageError.

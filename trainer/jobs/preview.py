@@ -112,7 +112,7 @@ def _row(
         repeat = f", repeat {use.repeat + 1}" if is_repeated else ""
         size_of_use = f", {recipe.bucket}" if dataset.num_resolutions > 1 else ""
         tiles.append((f"epoch {use.epoch + 1}{repeat}{size_of_use}", recipe))
-    return [(label, trained_pixels(example, recipe)) for label, recipe in tiles]
+    return [(label, trained_pixels(example, recipe, dataset.fit)) for label, recipe in tiles]
 
 
 def _alone(settings: ImageChanges, example: Example, size: Size) -> Iterator[Tile]:
