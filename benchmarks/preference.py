@@ -135,6 +135,7 @@ def preference_config(preset: Config, folder: Path, case: Case, start: Start) ->
         "batch_size": case.batch_size,
         "ema": {"mode": "off"},
     }
+    tree["training"]["noise"] |= {"min_strength": case.min_strength}
     tree["adapter"] |= {"layers": "all"}
     tree["parts"] |= {"text_encoder": {"train": False}}
     tree["reward"] = {"models": [{"kind": REWARD}], "measure_every": {"unit": "never"}}

@@ -21,7 +21,8 @@ _CLIP_RANGE = 1e-2
 class Case:
     """A run: the settings of its method, what it trains ("adapter" or "full"), for how long, and the reward to reach.
 
-    An epoch covers every prompt once, or every pair.
+    An epoch covers every prompt once, or every pair. `min_strength` is the smallest noising strength of the training
+    noise.
     """
 
     method: Mapping[str, Any]
@@ -30,6 +31,7 @@ class Case:
     epochs: int
     batch_size: int
     goal: float
+    min_strength: float = 0.0
 
     @property
     def name(self) -> str:
@@ -100,4 +102,6 @@ CASES: tuple[Case, ...] = (
     Case(_GRPO, "full", 5e-4, epochs=2, batch_size=6, goal=0.64),
     Case(_NFT, "adapter", 4e-3, epochs=1, batch_size=3, goal=0.64),
     Case(_NFT, "full", 5e-4, epochs=1, batch_size=3, goal=0.64),
+    Case(_DGPO, "adapter", 4e-3, epochs=1, batch_size=3, goal=0.55, min_strength=0.4),
+    Case(_DGPO, "full", 5e-4, epochs=1, batch_size=3, goal=0.55, min_strength=0.4),
 )

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from modules.data.conditioning import Conditioning, DeliveredConditioning, PromptEncoder, complete_conditioning
 
 if TYPE_CHECKING:  # the window's process imports the type but never torch
+    from pathlib import Path
+
     import torch
 
     from modules.data.conditioning import SizeConditioning
@@ -32,7 +34,8 @@ class Batch:
     the loss; None adds none.
     `rejected_latents_BCHW`, shaped like the latents, belong to the rejected images of pairs, whose chosen images the
     others are: with the same augmentations and the same size conditioning. None without pairs. `same_pairs` is empty,
-    or has for each pair whether both images are the same, from which nothing can be learned.
+    or has for each pair whether both images are the same, from which nothing can be learned. `pair_files` is empty, or
+    has for each pair the file of its chosen image if that is trained as it is in the file: whole, in its size, upright.
     `group_start` is the number of the group's images in the micro-batches before it.
     `empty_for` is empty, or has the indices of the text encoders that get the empty prompt for each image; then
     `conditioning` has one more entry at the end, for the empty prompt.
@@ -64,6 +67,7 @@ class Batch:
     prior_samples: tuple[bool, ...] = ()
     rejected_latents_BCHW: torch.Tensor | None = None
     same_pairs: tuple[bool, ...] = ()
+    pair_files: tuple[Path | None, ...] = ()
     group_start: int = 0
     inputs: Mapping[str, torch.Tensor] = field(default_factory=dict)
     pixels_B3PP: torch.Tensor | None = None

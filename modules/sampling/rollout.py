@@ -52,7 +52,8 @@ class RolloutSettings:
 class Rollout:
     """The result of a denoising loop; AlignProp trains on the images' graph, other methods on the stored states.
 
-    `images_B3PP` are in [0, 1], float32, with their graph where `gradient_steps` is above 0. `states_BCHW` are the
+    `images_B3PP` are in [0, 1], float32, with their graph where `gradient_steps` is above 0; there are none if the loop
+    did not decode. `states_BCHW` are the
     latents that were to be stored, on the offload device: state 0 is the noise, state i the latents after i steps, so
     that step i leads from state i to state i + 1. They are detached and float32, since rounding would change the
     policies' ratio by more than its clip range. `means_BCHW` are the means of the steps that were to be stored, by the
@@ -116,6 +117,7 @@ def roll_out(
     noise_seeds: Sequence[int] | None = None,
     stored_states: Collection[int] = (),
     stored_means: Collection[int] = (),
+    decodes: bool = True,
 ) -> Rollout:
     """Sample one image per seed and return the rollout.
 
@@ -123,9 +125,9 @@ def roll_out(
     once or B times. Each image's noise comes from its own seed, so an image does not depend on the others in the batch;
     with `noise_seeds` its first noise comes from these seeds, which several images may share. `gradient_steps` is K, 0
     for a rollout without a graph; `stored_states` are the numbers of the states to store, `stored_means` those of the
-    steps whose means are stored. `on_step` is called before each denoising step and before the decoding, and may raise
-    to end the rollout. Raises DarkroomError for settings that the model does not support, and ValueError where K
-    exceeds the number of steps.
+    steps whose means are stored. Without `decodes` there are no images, only latents. `on_step` is called
+    before each denoising step and before the decoding, and may raise to end the rollout. Raises DarkroomError for
+    settings that the model does not support, and ValueError where K exceeds the number of steps.
     """
     steps = steps_of(family, settings, size)
     if not 0 <= gradient_steps <= len(steps):
@@ -152,8 +154,12 @@ def roll_out(
         log_probs.append(log_prob_B)
         states.add(index + 1, latents_BCHW)
     on_step()
-    with nullcontext() if gradient_steps else torch.no_grad():
-        images_B3PP = decode_images(family, latents_BCHW, conditioning, train_device=device, temp_device=temp_device)
+    images_B3PP = latents_BCHW.new_empty((0, 3, 0, 0))
+    if decodes:
+        with nullcontext() if gradient_steps else torch.no_grad():
+            images_B3PP = decode_images(
+                family, latents_BCHW, conditioning, train_device=device, temp_device=temp_device
+            )
     if not gradient_steps:
         forget_casts()
     return Rollout(

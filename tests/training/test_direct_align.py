@@ -104,6 +104,20 @@ def test_a_run_raises_the_reward_with_one_prediction_a_step_and_resumes(
     assert_equal_tensors(straight.weights, second.weights)
 
 
+def test_the_image_of_the_rollout_is_not_decoded(
+    tiny_sd: Path, drawn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only that of the single step is: the rollout's was thrown away."""
+
+    def decode(*_: Any, **__: Any) -> None:
+        raise AssertionError("the rollout decodes")
+
+    monkeypatch.setattr("modules.sampling.rollout.decode_images", decode)
+    config = preference_config(tmp_path, model=tiny_sd, drawn=drawn, method="alignprop")
+    config = laid_over(config, {"training": {"method": DIRECT, "epochs": 1}})
+    assert run(config).finished.outcome == "finished"
+
+
 def test_a_noise_that_is_not_the_known_one_is_seen(
     tiny_z_image: Path, drawn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,7 +28,7 @@ from tests.builders.preference import draw_both, preference_config
 from tests.builders.runs import Ran, assert_equal_tensors, assert_resumed, run, steps_of, stop_at
 from tests.training.test_choosing import Chooser, brighter
 from trainer.commands import Stop
-from trainer.events import Event, StepFinished
+from trainer.events import Event, RunStarted, StepFinished
 from trainer.methods import rollouts
 from trainer.methods.automatic_beta import AutomaticBeta
 from trainer.methods.dpo import Dpo, LatentPairs, PairLoss, pair_losses
@@ -37,6 +37,7 @@ from trainer.methods.online_dpo import OnlineDpo, PairBatch
 from trainer.methods.pair_rollout import Candidates, pairs_of
 from trainer.methods.protocol import StepContext, StepLoss
 from trainer.ranks import ALONE
+from trainer.run_folder.choices import pairs_dir
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -315,6 +316,54 @@ def only_in_dry_runs(plain: Callable[..., Rollout]) -> Callable[..., Rollout]:
         return plain(*arguments, **options)
 
     return sample
+
+
+def test_pairs_that_were_chosen_carry_their_noises_to_diffusion_dpo(
+    tiny_z_image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the bit. A mirrored pair, and one whose noise is not known, get new noise."""
+    images = draw_folder(tmp_path / "two", sizes=[(64, 64)] * 2, captions=["a disc", "a square, red"])
+    drawn = draw_both(tmp_path / "both")
+    config = preference_config(tmp_path / "online", model=tiny_z_image, drawn=drawn, method="pnapo")
+    method = {"chosen_by": "person", "shown_candidates": 2, "loss_noise": "generated"}
+    config = laid_over(config, {"training": {"method": method, "epochs": 1}, "concepts": [{"path": str(images)}]})
+    kept: list[torch.Tensor] = []
+    plain = Candidates.pair_of
+
+    def pair_of(self: Candidates, prompt: int, extremes: tuple[int, int]) -> torch.Tensor:
+        kept.append(plain(self, prompt, extremes))
+        return kept[-1]
+
+    monkeypatch.setattr(Candidates, "pair_of", pair_of)
+    ran = Chooser(brighter).run(config, monkeypatch)
+    pairs = pairs_dir(Path(ran.of(RunStarted)[0].run_dir))
+    noises = {tuple(pair[2].flatten()[:4].tolist()): pair[3] for pair in kept}
+    seen: list[torch.Tensor | None] = []
+    of_pairs = Dpo._own_noises
+
+    def own_noises(self: Dpo, batch: Any, context: StepContext) -> torch.Tensor | None:
+        seen.append(of_pairs(self, batch, context))
+        return seen[-1]
+
+    monkeypatch.setattr(Dpo, "_own_noises", own_noises)
+
+    def train(folder: str, **image: Any) -> list[torch.Tensor | None]:
+        seen.clear()
+        offline = preference_config(tmp_path / folder, model=tiny_z_image, drawn=drawn, method="dpo")
+        concept = {"path": str(pairs), "kind": "pairs", "image": image}
+        changes = {"training": {"method": {"loss_noise": "generated"}, "epochs": 1}, "concepts": [concept]}
+        assert run(laid_over(offline, changes)).finished.outcome == "finished"
+        return list(seen)
+
+    chosen, rejected = next(n for n in train("plain") if n is not None).chunk(2)
+    assert len(chosen) == 2
+    for one, other in zip(chosen, rejected, strict=True):
+        assert torch.equal(noises[tuple(one.flatten()[:4].tolist())], other)
+    assert train("mirrored", flip="always") == [None] * len(seen)
+    next(iter((pairs / "noise").glob("*.json"))).write_text("{")
+    [*_, half] = train("half")
+    assert half is not None
+    assert half.isnan().flatten(1).all(1).sum() == 2
 
 
 def test_a_sampler_that_adds_noise_is_warned_of(tiny_sd: Path, drawn: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from modules.data.pair_noise import noise_file, noise_seeds
 from trainer.run_folder.choices import (
     SKIP,
     TIE,
@@ -41,6 +42,26 @@ def test_a_choice_is_asked_answered_and_kept_as_a_pair(tmp_path: Path) -> None:
     caption = {f"chosen/{name}.txt": b"a red disc\n"}
     assert pairs == caption | {f"chosen/{name}.png": b"third", f"rejected/{name}.png": b"first"}
     assert not request.folder.exists()
+
+
+def test_a_pair_keeps_the_seeds_of_its_noises(tmp_path: Path) -> None:
+    request = ask(tmp_path, "one", "", PNGS, [7, 2**63 - 1, 5])
+    assert open_requests(tmp_path) == [request]
+    keep_pair(tmp_path, request, Answer("chosen", 1, 2))
+    chosen = pairs_dir(tmp_path) / "chosen" / "one.png"
+    assert noise_seeds(chosen) == (2**63 - 1, 5)
+    for nonsense in (
+        "",
+        "{",
+        "[]",
+        '{"chosen": 1}',
+        '{"chosen": 1, "rejected": -1}',
+        '{"chosen": 1, "rejected": true}',
+    ):
+        noise_file(chosen).write_text(nonsense)
+        assert noise_seeds(chosen) is None
+    keep_pair(tmp_path, ask(tmp_path, "two", "", PNGS), Answer("chosen", 0, 1))
+    assert noise_seeds(chosen.with_name("two.png")) is None
 
 
 @pytest.mark.parametrize("given", [TIE, SKIP])

@@ -6,13 +6,15 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import accumulate, islice
+from pathlib import Path
 
 import torch
 
 from modules.data.batch import Batch
 from modules.data.captions.drawing import CaptionDropout, DrawnCaption
-from modules.data.conditioning import DeliveredConditioning
+from modules.data.conditioning import DeliveredConditioning, SizeConditioning
 from modules.data.dataset import Dataset
+from modules.data.example import Example
 from modules.data.plans import EpochPlans, caption_of
 from modules.data.references import num_pixels
 from modules.data.samples import AccumulationGroup, MicroBatch, SampleIndex, Share, share_of
@@ -253,6 +255,7 @@ class Loader:
             inputs=inputs,
             rejected_latents_BCHW=rejected_BCHW,
             same_pairs=tuple(image.is_same for image in images) if self.rejected is not None else (),
+            pair_files=tuple(map(_file_if_whole, examples, versions)) if self.rejected is not None else (),
             pixels_B3PP=pixels_B3PP,
             first_row=share.first_row,
             micro_batch_samples=0 if share.is_whole else len(share.whole),
@@ -286,3 +289,10 @@ class Loader:
             dropout=self.caption_dropout,
             draws_anew=self.draws_captions_anew,
         )
+
+
+def _file_if_whole(example: Example, version: ImageVersion) -> Path | None:
+    """Return the file of an image that is neither resized nor cropped nor changed in its geometry; else None."""
+    sizes = version.size_conditioning
+    is_whole = sizes == SizeConditioning.whole(sizes.target) and version.recipe.geometry.is_plain
+    return example.image.path if is_whole else None

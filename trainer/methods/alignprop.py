@@ -138,6 +138,7 @@ class AlignProp:
             temp_device=context.temp_device,
             on_step=context.check,
             stored_states=(last,) if self.timesteps else (),
+            decodes=self.timesteps is None,  # the image of Direct-Align comes from its single step
         )
         if not self.timesteps:
             return rollout.images_B3PP

@@ -48,14 +48,20 @@ def wait_a_moment() -> None:
 class Candidates:
     """Collects the images of a rollout as PNG bytes while it is sampled, in their full size."""
 
-    def __init__(self) -> None:
-        self._by_prompt: dict[tuple[int, int], tuple[str, list[bytes]]] = {}  # by the batch's number and the row in it
+    def __init__(self, *, keeps_seeds: bool = True) -> None:
+        """With `keeps_seeds` an image follows from the seed of its noise, which is kept with it."""
+        self._keeps_seeds = keeps_seeds
+        # By the batch's number and the row in it: the prompt, the images, and the seeds of their noises.
+        self._by_prompt: dict[tuple[int, int], tuple[str, list[bytes], list[int]]] = {}
 
     def add(self, chunk: Chunk, images_B3PP: torch.Tensor) -> None:
         """Add the images of a chunk (`OnImages`)."""
         for row, (prompt, image) in enumerate(zip(chunk.prompts.captions, as_images(images_B3PP), strict=True)):
             key = (chunk.prompts.micro_batch, row)
-            self._by_prompt.setdefault(key, (prompt, []))[1].append(_png_of(image))
+            _, pngs, seeds = self._by_prompt.setdefault(key, (prompt, [], []))
+            pngs.append(_png_of(image))
+            if self._keeps_seeds:
+                seeds.append(chunk.seeds[row])
 
     def ask(self, run_dir: Path, step: int) -> list[Request]:
         """Write a request for each prompt of the rollout before a step, in order, and return them.
@@ -64,10 +70,10 @@ class Candidates:
         settings do not replace each other. What is already in the dataset of pairs is answered by it.
         """
         requests = []
-        for number, (prompt, pngs) in enumerate(self._by_prompt.values()):
+        for number, (prompt, pngs, seeds) in enumerate(self._by_prompt.values()):
             digest = hashlib.blake2b(b"".join(pngs), digest_size=4).hexdigest()
             name = f"step-{step:08d}-{number + 1:03d}-{digest}"
-            request = ask(run_dir, name, prompt, pngs)
+            request = ask(run_dir, name, prompt, pngs, seeds)
             kept = kept_answer(run_dir, name, pngs)
             if kept is not None and answer_of(request) is None:
                 answer(request, kept)

@@ -7,6 +7,7 @@ noise follow the run's noise settings, as in denoising.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ import torch
 from modules.config.sections.training import Training
 from modules.data.batch import Batch
 from modules.data.conditioning import Conditioning
+from modules.data.pair_noise import noise_seeds
 from modules.diffusion.timesteps.drawing import BatchPosition
 from modules.objectives.methods import dpo as settings
 from modules.objectives.preference import (
@@ -28,6 +30,7 @@ from modules.objectives.preference import (
     preference_losses,
     preference_metrics,
 )
+from modules.system.devices import move
 from trainer.methods.automatic_beta import AutomaticBeta
 from trainer.methods.noising import Noising, noising_of, position_of
 from trainer.methods.protocol import StepContext, StepLoss, TrainingMethod
@@ -64,11 +67,15 @@ class PairLoss:
 
 @dataclass(frozen=True, slots=True)
 class Dpo:
-    """The method on given pairs, with its timesteps and noise, and the beta of each step in place of the loss's."""
+    """The method on given pairs, with its timesteps and noise, and the beta of each step in place of the loss's.
+
+    With `uses_own_noise` images get the noise that they were sampled from, where it is known.
+    """
 
     pair_loss: PairLoss
     noising: Noising = field(default_factory=Noising)
     beta: AutomaticBeta | None = None
+    uses_own_noise: bool = False
 
     def prepare(self, context: StepContext) -> None:
         """Nothing to prepare."""
@@ -91,6 +98,7 @@ class Dpo:
                 batch.rejected_latents_BCHW,
                 lambda: batch.conditioning_for(context.family),
                 position_of(batch),
+                self._own_noises(batch, context),
                 area_weights_B1HW=batch.area_weights_B1HW,
             ),
             context,
@@ -117,6 +125,23 @@ class Dpo:
             metrics=metrics,
         )
 
+    def _own_noises(self, batch: Batch, context: StepContext) -> torch.Tensor | None:
+        """Return the noises that the images of a batch were sampled from, (2 B, C, H, W); NaN for unknown ones."""
+        if not self.uses_own_noise:
+            return None
+        seeds = [noise_seeds(file) if file is not None else None for file in batch.pair_files]
+        if not any(seeds):
+            return None
+        shape = batch.latents_BCHW.shape[1:]
+
+        def noise_of(seed: int | None) -> torch.Tensor:
+            if seed is None:
+                return torch.full(shape, math.nan)
+            return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+        noises = [noise_of(pair[side] if pair else None) for side in (0, 1) for pair in seeds]
+        return move(torch.stack(noises), context.device)
+
     def branches(self) -> Mapping[str, TrainingMethod]:
         """Return the only branch: the method itself, at the beta with which it begins."""
         return {"pairs": replace(self, beta=None)}
@@ -137,7 +162,8 @@ class LatentPairs:
 
     `conditioning()` returns the conditioning of their captions, B entries with size conditioning, from the current
     model. `position` selects the timesteps and the noise. `noises_BCHW` are the noises that the images were sampled
-    from, first those of the chosen ones, (2 B, C, H, W): then the loss uses these and no new noise (PNAPO). The area
+    from, first those of the chosen ones, (2 B, C, H, W): then the loss uses these and no new noise (PNAPO), except for
+    images whose noise is NaN. The area
     weights of a pair count for both of its images.
     """
 
@@ -178,9 +204,9 @@ def pair_losses(
     timesteps_B, noise = noising.draw(pairs.chosen_BCHW, pairs.position, context)
     clean_BCHW = torch.cat([pairs.chosen_BCHW, pairs.rejected_BCHW])
     timesteps_B = torch.cat([timesteps_B, timesteps_B])
-    input_BCHW, goal_BCHW = pairs.noises_BCHW, pairs.noises_BCHW
-    if input_BCHW is None or goal_BCHW is None:
-        input_BCHW, goal_BCHW = (torch.cat([one, one]) for one in (noise.input_BCHW, noise.target_BCHW))
+    input_BCHW, goal_BCHW = (torch.cat([one, one]) for one in (noise.input_BCHW, noise.target_BCHW))
+    if (own_BCHW := pairs.noises_BCHW) is not None:
+        input_BCHW, goal_BCHW = (torch.where(own_BCHW.isnan(), one, own_BCHW) for one in (input_BCHW, goal_BCHW))
     noisy_BCHW = process.add_noise(clean_BCHW, input_BCHW, timesteps_B)
     target_BCHW = process.target(clean_BCHW, goal_BCHW, timesteps_B)
 
@@ -202,4 +228,4 @@ def build(chosen: settings.Dpo, training: Training, reward: object) -> Dpo:
     pair_loss = PairLoss(chosen.loss, beta, chosen.label_smoothing, chosen.sft_weight)
     is_automatic = chosen.target_margin > 0 and pair_loss.needs_reference
     automatic = AutomaticBeta(chosen.target_margin, beta) if is_automatic else None
-    return Dpo(pair_loss, noising_of(training.noise), automatic)
+    return Dpo(pair_loss, noising_of(training.noise), automatic, chosen.loss_noise == "generated")

@@ -18,6 +18,7 @@ from modules.objectives.methods import online_dpo as settings
 from modules.objectives.rollout_fields import size_of
 from modules.rewards.advantage import Combination
 from modules.rewards.composite import CompositeReward
+from modules.sampling.registry import SAMPLERS
 from modules.sampling.rollout import RolloutSettings
 from modules.sampling.step_selection import RandomShare
 from modules.system.devices import move
@@ -55,6 +56,7 @@ class ImagePairs:
     noising: Noising
     wait: Callable[[], None] | None = None
     keeps_noise: bool = False
+    keeps_seeds: bool = True
     beta: AutomaticBeta | None = None
     is_trial: bool = False
     _waiting: Candidates | None = field(default=None, init=False)  # for choices
@@ -150,7 +152,8 @@ class ImagePairs:
         fingerprint = fingerprint_of(group, self.size)
         requests, images = self._restored_requests(first_step, fingerprint, context), None
         if requests is None:
-            shown, images = choosing.Candidates(), RolloutImages(self.sampling.samples_per_prompt)
+            shown = choosing.Candidates(keeps_seeds=self.keeps_seeds)
+            images = RolloutImages(self.sampling.samples_per_prompt)
             candidates, _ = self._sample(group, context, images.add, shown.add)
             requests = shown.ask(context.run_dir, first_step)
             names = tuple(request.name for request in requests)
@@ -222,6 +225,7 @@ def _image_pairs(chosen: settings.OnlineDpo, training: Training, reward: Composi
         noising_of(training.noise),
         wait=choosing.wait_a_moment if chosen.chosen_by == "person" else None,
         keeps_noise=chosen.loss_noise == "generated",
+        keeps_seeds=not SAMPLERS[chosen.sampler].adds_noise,
         beta=automatic,
     )
 

@@ -4,6 +4,7 @@
       open/<request>/     0.png 1.png ... request.json    the request; answer.json next to it is the answer
       pairs/chosen/       <request>.png <request>.txt     every choice made, as a dataset of preference pairs
       pairs/rejected/     <request>.png
+      pairs/noise/        <request>.json                  the seeds of the noises that both were sampled from
 
 A run writes a request and waits for its answer, which the window or another program writes: `{"best": 0, "worst": 1}`
 with the numbers of the images, `{"verdict": "tie"}` or `{"verdict": "skip"}`.
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from modules.data.pair_noise import CHOSEN, REJECTED, is_seed, noise_file
 from modules.system.atomic import atomic_folder, write_bytes, write_text
 from modules.system.problem import cut
 
@@ -28,11 +30,15 @@ REQUEST_FILE, ANSWER_FILE = "request.json", "answer.json"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A question to a person: which of these images of a prompt is the best, and which the worst."""
+    """A question to a person: which of these images of a prompt is the best, and which the worst.
+
+    `seeds` are those of the noises that the images were sampled from; empty if an image does not follow from its noise.
+    """
 
     folder: Path
     prompt: str
     images: tuple[Path, ...]
+    seeds: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
@@ -62,10 +68,11 @@ def pairs_dir(run_dir: Path) -> Path:
     return choices_dir(run_dir) / "pairs"
 
 
-def ask(run_dir: Path, name: str, prompt: str, pngs: Sequence[bytes]) -> Request:
-    """Write a request with images as PNG bytes and return it. An answered request with the same images stays answered.
+def ask(run_dir: Path, name: str, prompt: str, pngs: Sequence[bytes], seeds: Sequence[int] = ()) -> Request:
+    """Write a request with images as PNG bytes, and the seeds of their noises, and return it.
 
-    `name` must be the same when a resumed run repeats the request. Raises OSError.
+    An answered request with the same images stays answered. `name` must be the same when a resumed run repeats the
+    request. Raises OSError.
     """
     folder = choices_dir(run_dir) / "open" / name
     earlier = _read(folder)
@@ -74,9 +81,9 @@ def ask(run_dir: Path, name: str, prompt: str, pngs: Sequence[bytes]) -> Request
     with atomic_folder(folder) as unfinished:
         for number, png in enumerate(pngs):
             (unfinished / f"{number}.png").write_bytes(png)
-        content = {"prompt": prompt, "images": [f"{n}.png" for n in range(len(pngs))]}
+        content = {"prompt": prompt, "images": [f"{n}.png" for n in range(len(pngs))], "seeds": list(seeds)}
         (unfinished / REQUEST_FILE).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    return Request(folder, prompt, tuple(folder / f"{n}.png" for n in range(len(pngs))))
+    return Request(folder, prompt, tuple(folder / f"{n}.png" for n in range(len(pngs))), tuple(seeds))
 
 
 def all_requests(run_dir: Path) -> list[Request]:
@@ -143,8 +150,11 @@ def keep_pair(run_dir: Path, request: Request, given: Answer) -> None:
     if given.best is None or given.worst is None:
         return
     folder = pairs_dir(run_dir)
-    write_text(folder / "chosen" / f"{request.name}.txt", request.prompt + "\n")
-    for side, number in (("rejected", given.worst), ("chosen", given.best)):
+    write_text(folder / CHOSEN / f"{request.name}.txt", request.prompt + "\n")
+    if request.seeds:
+        seeds = {CHOSEN: request.seeds[given.best], REJECTED: request.seeds[given.worst]}
+        write_text(noise_file(folder / CHOSEN / f"{request.name}.png"), json.dumps(seeds) + "\n")
+    for side, number in ((REJECTED, given.worst), (CHOSEN, given.best)):
         write_bytes(folder / side / f"{request.name}.png", request.images[number].read_bytes())
 
 
@@ -181,8 +191,11 @@ def _read(folder: Path) -> Request | None:
     names, prompt = content.get("images"), content.get("prompt")
     if not isinstance(names, list) or not isinstance(prompt, str):
         return None
+    seeds = content.get("seeds")
+    is_valid = isinstance(seeds, list) and len(seeds) == len(names) and all(map(is_seed, seeds))
     # Only names: a request cannot point out of its folder.
-    return Request(folder, prompt, tuple(folder / Path(str(name)).name for name in names))
+    images = tuple(folder / Path(str(name)).name for name in names)
+    return Request(folder, prompt, images, tuple(seeds) if is_valid and seeds else ())
 
 
 def _json(path: Path) -> dict[str, Any] | None:

@@ -45,6 +45,18 @@ class Dpo(Section):
         ),
     ] = 2000.0
     target_margin: Annotated[fields.TargetMargin, replace(fields.TARGET_MARGIN, applies_when=_WITH_REFERENCE)] = 0.0
+    loss_noise: Annotated[
+        Literal["fresh", "generated"],
+        Setting(
+            "Noise in the loss",
+            "The noise that the images of a pair get in the loss: new noise in each step, the same for both, or for "
+            "each image the noise that it was sampled from (PNAPO). Pairs that a person chose in a run of online DPO "
+            "have it in the run's folder choices/pairs; other pairs, and images that are cropped, resized or mirrored, "
+            "get new noise. It suits flow models, with the family that sampled the images.",
+            level="advanced",
+            choice_labels={"fresh": "Fresh noise", "generated": "The image's own (PNAPO)"},
+        ),
+    ] = "fresh"
     label_smoothing: Annotated[
         float,
         Ge(0),
