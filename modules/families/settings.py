@@ -23,8 +23,8 @@ class FamilySettings(Section):
         """Return how many of a text encoder's last layers are skipped, beyond those that the family always skips."""
         return 0
 
-    def unreached_layers(self, part: str, config: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the layers of a part that no gradient reaches, by the beginnings of their names."""
+    def unreached_layers(self, part: str, config: Mapping[str, Any], variant: str) -> tuple[str, ...]:
+        """Return the layers of a part of a model variant that no gradient reaches, by the beginnings of their names."""
         return ()
 
     @property

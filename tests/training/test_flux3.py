@@ -8,15 +8,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from diffusers import Flux3ModularPipeline
+from diffusers import ClassifierFreeGuidance, Flux3ModularPipeline
 from diffusers.loaders.single_file_utils import convert_flux3_transformer_checkpoint_to_diffusers
+from peft.tuners.lora import LoraLayer
+from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from modules.config.codec import decode
 from modules.config.schema import Config
 from modules.data.buckets import Size
+from modules.data.inputs import REFERENCES
 from modules.estimate.architecture import architecture_of
 from modules.families.flux3.files import TRANSFORMER_FILE
 from modules.families.flux3.model import TEMPLATE, Flux3
@@ -26,10 +30,14 @@ from modules.families.kinds.identify import identify
 from modules.families.parts.single_file.checkpoint import load_part_file
 from modules.families.parts.single_file.moves import to_original
 from modules.formats.lazy_tensors import lazy_state
+from modules.sampling.denoising_loop import initial_noise, run_denoising_loop, scheduler_for
+from modules.system.devices import CPU
 from modules.system.errors import DarkroomError
 from tests.builders.configs import config_fixture, laid_over
 from tests.builders.flux3 import TINY, flux3_pipeline, tiny_transformer, transformer_of_diffusers, write_flux3_folder
+from tests.builders.images import draw_image
 from tests.builders.pipelines import family_fixture, load_tiny, noise_of
+from tests.builders.references import referenced_config
 from tests.builders.runs import assert_equal_tensors, run
 from trainer.preflight import check
 from trainer.preflight.run_budget import memory_estimate
@@ -109,6 +117,82 @@ def test_only_the_layers_of_references_are_not_reached(family: Flux3) -> None:
     unreached = {n for n, p in family.denoiser.named_parameters() if p.grad is None or not p.grad.any()}
     assert unreached == {n for n, _ in family.denoiser.named_parameters() if n.startswith(OF_REFERENCES)}
     assert unreached == {n for n, _ in family.denoiser.named_parameters() if not family.reaches("transformer", n)}
+
+
+# -- reference images
+
+
+@pytest.fixture
+def editing(tiny_flux3: Path) -> Flux3:
+    loaded: Flux3 = load_tiny(tiny_flux3, FLUX3.name, variant="edit")
+    return loaded
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("sizes_px", [[(64, 64)], [(64, 48), (32, 96)]])
+def test_a_sample_with_references_is_that_of_the_pipeline(
+    editing: Flux3, tiny_flux3: Path, sizes_px: list[tuple[int, int]]
+) -> None:
+    pipe = flux3_pipeline(tiny_flux3, editing)
+    pipe.update_components(
+        guider=ClassifierFreeGuidance(guidance_scale=3.0), transformer=transformer_of_diffusers(editing.denoiser)
+    )
+    images = [draw_image(*size_px, number) for number, size_px in enumerate(sizes_px)]
+    noise, generator = initial_noise((1, 32, 8, 8), seed=3, device=CPU)
+    state = pipe(
+        prompt=SHORT,
+        image=images,
+        latents=torch.nn.functional.pixel_unshuffle(noise, 2),
+        num_inference_steps=3,
+        height=64,
+        width=64,
+        output_type="latent",
+    )
+    theirs = torch.nn.functional.pixel_shuffle(state.get("latents"), 2)
+    inputs = dict(zip(REFERENCES, map(latents_of, [editing] * len(images), images), strict=False))
+    text, negative = (editing.encode_prompts([prompt]) for prompt in (SHORT, ""))
+
+    def guided(noisy: torch.Tensor, timestep: torch.Tensor) -> torch.Tensor:
+        wanted, other = (editing.predict(noisy, timestep.expand(1), states, inputs) for states in (text, negative))
+        return other + 3.0 * (wanted - other)
+
+    scheduler = scheduler_for(editing, "euler", Size(64, 64))
+    ours = run_denoising_loop(guided, scheduler, noise, num_steps=3, generator=generator, on_step=lambda: None)
+    torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
+
+
+def latents_of(family: Flux3, image: Image.Image) -> torch.Tensor:
+    unit = torch.from_numpy(np.asarray(image.convert("RGB"), dtype=np.float32) / 255.0)
+    return family.encode_images(2.0 * unit.permute(2, 0, 1)[None] - 1.0)
+
+
+@torch.no_grad()
+def test_references_change_no_prediction_of_another_caption(editing: Flux3) -> None:
+    """In a batch of captions of unequal lengths, whose masks leave the references visible."""
+    noise, times = noise_of(editing, batch=2, seed=0), torch.tensor([500.0, 250.0])
+    references = {REFERENCES[0]: noise_of(editing, batch=2, seed=1), REFERENCES[1]: noise_of(editing, batch=2, seed=2)}
+    both = editing.predict(noise, times, editing.encode_prompts([SHORT, LONG]), references)
+    for row, prompt in enumerate((SHORT, LONG)):
+        one = {name: latents[[row]] for name, latents in references.items()}
+        alone = editing.predict(noise[[row]], times[[row]], editing.encode_prompts([prompt]), one)
+        torch.testing.assert_close(both[[row]], alone, rtol=1e-4, atol=1e-4)
+        assert not torch.allclose(alone, editing.predict(noise[[row]], times[[row]], editing.encode_prompts([prompt])))
+
+
+def test_an_editing_model_learns_in_the_layers_of_references_and_diffusers_loads_its_lora(
+    tiny_flux3: Path, tmp_path: Path
+) -> None:
+    sections = {"adapter": {"layers": "blocks"}, "output": {"format": "diffusers"}, "sampling": {"at_end": True}}
+    ran = run(laid_over(referenced_config(tmp_path, tiny_flux3, {}), sections))
+    assert ran.finished.outcome == "finished"
+    names = load_file(ran.finished.model_path).keys()
+    pipe = flux3_pipeline(tiny_flux3, load_tiny(tiny_flux3, FLUX3.name))
+    pipe.load_lora_weights(ran.finished.model_path, adapter_name="one")
+    changed = {
+        n for n, m in pipe.transformer.named_modules() if isinstance(m, LoraLayer) and m.lora_B["one"].weight.any()
+    }
+    assert len(changed) == sum("lora_A" in name for name in names)
+    assert any(name.startswith("mode_blocks.image_cond.") for name in changed)
 
 
 # -- files

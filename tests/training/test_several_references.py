@@ -18,6 +18,7 @@ from modules.families.flux.spec import FLUX
 from tests.builders.configs import laid_over
 from tests.builders.flux2 import write_flux2_folder
 from tests.builders.flux2_klein import write_flux2_klein_folder
+from tests.builders.flux3 import write_flux3_folder
 from tests.builders.pipelines import load_tiny, sample_with_ours
 from tests.builders.references import referenced_config
 from tests.builders.runs import assert_equal_tensors, losses, run
@@ -124,10 +125,13 @@ class Toy:
 TOYS = {
     "flux2": Toy(write_flux2_folder, {"text_tokens": 256}),
     "flux2_klein": Toy(write_flux2_klein_folder, {"text_tokens": 96}),
+    "flux3": Toy(write_flux3_folder, {}),
 }
 
 
-@pytest.mark.parametrize("name", ["flux2_klein", pytest.param("flux2", marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "name", ["flux2_klein", *(pytest.param(n, marks=pytest.mark.full) for n in ("flux2", "flux3"))]
+)
 def test_another_family_trains_samples_and_resumes(name: str, tmp_path: Path) -> None:
     """A LoRA with gradient checkpointing, caches, validation, samples with references and backups."""
     model = TOYS[name].write(tmp_path / "model")

@@ -252,7 +252,7 @@ def _adapter_plan(settings: AdapterSettings, part: PartSpec) -> AdapterPlan | No
 
 def _unreached_layers(config: Config, part: PartSpec, settings: Mapping[str, object]) -> tuple[str, ...]:
     """Return the layers of a part that no gradient reaches, as the family's settings know."""
-    return config.model.family.unreached_layers(part.name, settings)
+    return config.model.family.unreached_layers(part.name, settings, config.model.variant)
 
 
 def _on_device(config: Config, *, has_samples: bool) -> dict[Phase, frozenset[str]]:

@@ -16,6 +16,6 @@ class ChromaSettings(FamilySettings):
 
     name: Literal["chroma"] = "chroma"
 
-    def unreached_layers(self, part: str, config: Mapping[str, Any]) -> tuple[str, ...]:
+    def unreached_layers(self, part: str, config: Mapping[str, Any], variant: str) -> tuple[str, ...]:
         """Return the approximator: it has no gradient, as only the time goes into it."""
         return (FROZEN,) if part == "transformer" else ()

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import torch
 
 from modules.data.conditioning import Conditioning
-from modules.data.inputs import NO_INPUTS
+from modules.data.inputs import NO_INPUTS, references_of
 from modules.diffusion.flow import flow_process_of
-from modules.families.flux3.settings import OF_REFERENCES, Flux3Settings
+from modules.families.flux3.settings import EDITING, OF_REFERENCES, Flux3Settings
 from modules.families.flux3.spec import CONVENTION, FLUX3, LAYERS, MAX_TOKENS, PADDED_TO
 from modules.families.parts.chat_model import ChatModel
 from modules.families.parts.chat_text import ChatReader, ChatTemplate, StepPadding
@@ -41,7 +41,9 @@ class Flux3(ChatModel[TokenConditioning]):
     """
 
     def reaches(self, part: str, name: str) -> bool:
-        """Return whether a denoising loss reaches a layer: the transformer's, but for those of reference images."""
+        """Return whether a denoising loss reaches a layer: the transformer's, those of references if it has any."""
+        if self.variant == EDITING:
+            return super().reaches(part, name)
         return super().reaches(part, name) and not f"{name}.".startswith(OF_REFERENCES)
 
     def predict(
@@ -51,18 +53,27 @@ class Flux3(ChatModel[TokenConditioning]):
         conditioning: Conditioning,
         inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
     ) -> torch.Tensor:
-        """Return the velocity (B, 32, H, W)."""
+        """Return the velocity (B, 32, H, W); `inputs` may be reference images, of any sizes."""
         text, dtype = self._text(conditioning), self._input_dtype()
+        references = [latents.to(dtype) for latents in references_of(inputs)]
+        positions = [_positions(latents, -number) for number, latents in enumerate(references, start=1)]
         output = self._forward("transformer")(
             hidden_states=pack(noisy_BCHW.to(dtype)),
             encoder_hidden_states=text.states_BLD.to(dtype),
             timestep=self.process.time_input(timesteps_B),
-            img_ids=torch.nn.functional.pad(_SIDE_IN_POSITIONS * image_ids(noisy_BCHW), (0, 1)),
+            img_ids=_positions(noisy_BCHW, 0),
             txt_ids=text_ids(text.states_BLD),
             encoder_hidden_states_mask=visible_tokens(text.lengths, noisy_BCHW.device),
+            image_cond_hidden_states=torch.cat([*map(pack, references)], dim=1) if references else None,
+            image_cond_ids=torch.cat(positions) if references else None,
             return_dict=False,
         )
         return self.process.velocity(unpack(output[0], *noisy_BCHW.shape[-2:]))
+
+
+def _positions(latents_BCHW: torch.Tensor, number: int) -> torch.Tensor:
+    """Return the positions (T, 4) of an image's tokens: 0, row, column and the image's number."""
+    return torch.nn.functional.pad(_SIDE_IN_POSITIONS * image_ids(latents_BCHW), (0, 1), value=float(number))
 
 
 def load(request: LoadRequest[Flux3Settings]) -> Flux3:
@@ -70,7 +81,7 @@ def load(request: LoadRequest[Flux3Settings]) -> Flux3:
 
     Raises DarkroomError where a file is missing, or the model is not FLUX.3 or is distilled.
     """
-    files = read_model(request, FLUX3)
+    files, by_inputs = read_model(request, FLUX3), FLUX3.by_inputs_alone(request.variant)
     if files.parts["transformer"].config.flow_map:
         raise DarkroomError(
             f"{files.name} is FLUX.3 klein, which is distilled: each of its steps also reads the noise level that it "
@@ -84,7 +95,8 @@ def load(request: LoadRequest[Flux3Settings]) -> Flux3:
         process=flow_process_of(files.scheduler, CONVENTION),
         scheduler=files.scheduler,
         folder=files.folder,
-        lora_naming=naming_of("flux3", files.parts, prediction="flow"),
+        by_inputs=by_inputs,
+        lora_naming=naming_of("flux3", files.parts, prediction="flow", by_inputs=by_inputs),
         reader=ChatReader(
             files.parts["text_encoder"],
             tokenizer,

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from modules.data.inputs import REFERENCES
+from modules.data.references import ReferenceSizes
 from modules.diffusion.process_spec import ConstantShift, FlowConvention, flow_matching
 from modules.families.distilled import DistilledSpec
-from modules.families.flux3.settings import Flux3Settings
+from modules.families.flux3.settings import EDITING, Flux3Settings
 from modules.families.model_class import ModelClass
 from modules.families.parts.flux2.classes import LATENTS, VAE
 from modules.families.parts.part_classes import QWEN3_VL, chat_parts, chat_prompts
@@ -20,7 +22,7 @@ from modules.settings.layer_filter import LayerFilter
 
 _HOME = "modules.families.flux3"
 _CLASSES = "diffusers.models.transformers.transformer_flux3"
-_BLOCK = r"^(mode_blocks\.image|txt_mode_blocks|single_transformer_blocks)\.\d+\."
+_BLOCK = r"^(mode_blocks\.\w+|txt_mode_blocks|single_transformer_blocks)\.\d+\."
 MAX_TOKENS = 8192
 """The tokens of a prompt in its template, with its padding (`Flux3TextEncoderStep`)."""
 LAYERS = (4, 8, 12, 16, 20, 24, 28, 32)
@@ -35,7 +37,6 @@ TRANSFORMER = ModelClass(
     (f"{_CLASSES}:Flux3ModeTransformerBlock", f"{_CLASSES}:Flux3SingleTransformerBlock"),
     f"{_HOME}.traced_passes:transformer_passes",
     attention="modules.families.parts.attention_processor:set_backend",
-    # Without the blocks of reference images.
     layers={
         "attention_mlp": LayerFilter((rf"{_BLOCK}(attn|ff)\.",), is_regex=True),
         "attention": LayerFilter((rf"{_BLOCK}attn\.",), is_regex=True),
@@ -68,6 +69,7 @@ FLUX3 = FamilySpec(
     ),
     files=f"{_HOME}.files:FILES",
     pipelines=("Flux3ModularPipeline", "Flux3DistilledModularPipeline"),
+    inputs={EDITING: REFERENCES},
     process=flow_matching(CONVENTION),
     sample_guidance=3.5,
     distilled=DistilledSpec(
@@ -85,4 +87,5 @@ FLUX3 = FamilySpec(
     adapter_form="diffusers",
     released="2026-10",
     is_for_research=True,  # and for other uses that are not commercial
+    references=ReferenceSizes(16),  # those of several; a single one may have four times as many pixels in the pipeline
 )

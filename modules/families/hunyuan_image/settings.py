@@ -36,6 +36,6 @@ class HunyuanImageSettings(FamilySettings):
 
     name: Literal["hunyuan_image"] = "hunyuan_image"
 
-    def unreached_layers(self, part: str, config: Mapping[str, Any]) -> tuple[str, ...]:
+    def unreached_layers(self, part: str, config: Mapping[str, Any], variant: str) -> tuple[str, ...]:
         """Return the layers of the transformer that are not trained: those of quoted text."""
         return (GLYPH_LAYERS,) if part == "transformer" else ()

@@ -64,7 +64,7 @@ class LatentDiffusionSettings(FamilySettings):
         """Return the clip skip."""
         return self.clip_skip
 
-    def unreached_layers(self, part: str, config: Mapping[str, Any]) -> tuple[str, ...]:
+    def unreached_layers(self, part: str, config: Mapping[str, Any], variant: str) -> tuple[str, ...]:
         """Return the layers of a text encoder that clip skip leaves out (`TextTower.reaches`)."""
         return last_layers(config, self.skipped_layers(part)) if part == "text_encoder" else ()
 

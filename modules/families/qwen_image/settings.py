@@ -21,6 +21,6 @@ class QwenImageSettings(FamilySettings):
 
     name: Literal["qwen_image"] = "qwen_image"
 
-    def unreached_layers(self, part: str, config: Mapping[str, Any]) -> tuple[str, ...]:
+    def unreached_layers(self, part: str, config: Mapping[str, Any], variant: str) -> tuple[str, ...]:
         """Return the layers of the transformer's last block whose results are not used."""
         return unused_layers(int(config["num_layers"])) if part == "transformer" else ()

@@ -66,7 +66,7 @@ class Sd3Settings(FamilySettings):
             return self.clip_skip_2
         return self.clip_skip if encoder in ("text_encoder", "text_encoder_2") else 0
 
-    def unreached_layers(self, part: str, config: Mapping[str, Any]) -> tuple[str, ...]:
+    def unreached_layers(self, part: str, config: Mapping[str, Any], variant: str) -> tuple[str, ...]:
         """Return the queries of the text in the last block: nothing reads what they attend to.
 
         The pooled states of the CLIPs reach all of their layers.

@@ -35,7 +35,7 @@ class SdxlSettings(LatentDiffusionSettings):
             return self.clip_skip_2
         return self.clip_skip
 
-    def unreached_layers(self, part: str, config: Mapping[str, Any]) -> tuple[str, ...]:
+    def unreached_layers(self, part: str, config: Mapping[str, Any], variant: str) -> tuple[str, ...]:
         """Return the last layer and the norm of the first encoder, and the layers that clip skip leaves out.
 
         The pooled state of the second encoder reaches all of its layers.

@@ -41,6 +41,6 @@ class StableCascadeSettings(FamilySettings):
         ),
     ] = ""
 
-    def unreached_layers(self, part: str, config: Mapping[str, Any]) -> tuple[str, ...]:
+    def unreached_layers(self, part: str, config: Mapping[str, Any], variant: str) -> tuple[str, ...]:
         """Return the layer that embeds an image."""
         return (OF_IMAGES,) if part == "prior" else ()
