@@ -49,7 +49,7 @@ class FlowStep:
             return 0.0
         if self.noise == "cps":
             return self.level_next * math.sin(self.eta * math.pi / 2)
-        return self._diffusion * math.sqrt(self.reach)
+        return self._diffusion * math.sqrt(self.reach) if self.reach > 0.0 else 0.0  # both may be rounded to pure noise
 
     @property
     def _diffusion(self) -> float:

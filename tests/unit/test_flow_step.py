@@ -159,3 +159,10 @@ def test_the_divergence_stops_only_what_moves_further_away(
     found = TrustRegion("divergence", divergence_limit=1e-5).surrogate(of("cps", (0.6, 0.2)), log_ratio, *given)
     assert found.losses_B.item() == loss.item()
     assert found.is_outside_B.tolist() == [divergence > 1e-5]
+
+
+def test_a_step_between_levels_that_are_rounded_to_pure_noise_moves_nothing() -> None:
+    step = FlowStep(1000.0, 1.0, 1.0, 0.7, "sde")
+    latents, velocity = torch.full((1, 1, 2, 2), 0.5), torch.ones((1, 1, 2, 2))
+    assert step.sigma == step.influence == 0.0
+    assert torch.equal(step.mean(velocity, latents), latents)
