@@ -107,7 +107,7 @@ class _Run:
         parts = {"weights": weights, "runtime": run.runtime_bytes, **self._of_samples(phase)}
         match phase:
             case "encoding images":
-                return parts | {"activations": self._vae(encodes=True, sizes=run.sizes)}
+                return parts | {"activations": self._vae(encodes=True, sizes=(*run.sizes, *run.references))}
             case "encoding captions":
                 return parts | {"activations": self._text(here, batch=1)}
             case "training":
@@ -187,7 +187,8 @@ class _Run:
             moments = [{"activations": activations, "gradients": self._largest_gradient()} | self._moving()]
         moments += [{"activations": peak, "gradients": accumulated} for peak in sampling]
         if run.encodes_in_training:
-            moments.append({"activations": self._vae(encodes=True, sizes=(self.size,)), "gradients": accumulated})
+            encoded = self._vae(encodes=True, sizes=(self.size, *run.references))
+            moments.append({"activations": encoded, "gradients": accumulated})
         moments.append({"activations": self._text(here, batch=1), "gradients": 0})
         return max(moments, key=lambda m: sum(m.values()))
 

@@ -63,7 +63,8 @@ class RunPlan:
     no denoiser runs; `is_perceptual`: with LPIPS in the loss.
     `training_adapter_bytes` are on the device while images are sampled. `keeps_other_denoiser`: the denoiser of a
     sampling model stays on the device, because nothing is offloaded.
-    The VAE encodes and decodes in `tiles`, samples in no smaller ones than `sample_tiles`.
+    The VAE encodes and decodes in `tiles`, samples in no smaller ones than `sample_tiles`. `references` are the sizes
+    of reference images that do not have that of their image.
     """
 
     plans: Plans
@@ -93,6 +94,7 @@ class RunPlan:
     keeps_other_denoiser: bool = False
     tiles: Tiling = VAE_TILES
     sample_tiles: Tiling = LEAST_TILES
+    references: tuple[tuple[int, int], ...] = ()
 
     @property
     def batch_of_step(self) -> int:

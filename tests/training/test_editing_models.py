@@ -262,6 +262,19 @@ def test_the_estimate_has_the_tokens_of_the_reference(config: Config) -> None:
     assert 1.8 < with_reference / without < 2.2
 
 
+def test_the_estimate_has_the_size_of_the_pipeline(config: Config) -> None:
+    """Where references have it, they are larger than the images: when they are encoded, and in a step."""
+    small = laid_over(config, {"data": {"resolution_px": [512]}})
+    large = laid_over(small, {"data": {"reference_size": "pipeline"}})
+    of_image, of_pipeline = (
+        {p.phase: dict(p.parts)["activations"] for p in estimate.phases if p.phase in ("encoding images", "training")}
+        for c in (small, large)
+        if (estimate := memory_estimate(c, {Size(512, 512): 4})) is not None
+    )
+    assert of_pipeline["encoding images"] > 1.5 * of_image["encoding images"]
+    assert of_pipeline["training"] > 1.5 * of_image["training"]
+
+
 # -- runs
 
 

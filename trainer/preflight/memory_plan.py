@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ from modules.config.sections.training import filtered_layers
 from modules.config.usage import (
     copies_originals,
     data_in_use,
+    fit_of_references,
     guides_samples,
     images_per_pass,
     keeps_reference_copy,
@@ -118,8 +120,18 @@ def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) 
         keeps_other_denoiser=bool(config.sampling.model.strip()) and uses_denoiser(config) and _never_offloads(config),
         tiles=WHOLE if config.model.circular_padding else VAE_TILES,
         sample_tiles=sample_tiles(config),
+        references=_reference_sizes(config),
         runtime_bytes=0 if hardware.here().kind_of(config.general.train_device) == "cpu" else RUNTIME_BYTES,
     )
+
+
+def _reference_sizes(config: Config) -> tuple[tuple[int, int], ...]:
+    """Return the size that the pipeline gives reference images, if they have it: a square of its area."""
+    fit = fit_of_references(config)
+    if fit is None or fit.follows_image:
+        return ()
+    side_px = math.isqrt(fit.sizes.area_px)
+    return ((side_px, side_px),)
 
 
 def sample_tiles(config: Config) -> Tiling:
