@@ -21,6 +21,7 @@ from modules.config.imports.ai_toolkit import tree_of_ai_toolkit
 from modules.config.schema import Config
 from modules.config.sections.evaluation import SamplePrompt
 from modules.data.buckets import Size
+from modules.data.wildcards import expand
 from modules.diffusion.timesteps.sampling import TimestepSampling
 from modules.families.ideogram4.model import Ideogram4, to_latents, to_tokens
 from modules.families.ideogram4.spec import CONVENTION, GUIDE, IDEOGRAM4
@@ -103,6 +104,12 @@ def test_a_prediction_under_autocast_is_that_without(family: Ideogram4) -> None:
     with torch.autocast("cpu", torch.bfloat16):
         cast = family.predict(noisy, TIMES, text)
     assert (cast.float() - plain).norm() < 0.03 * plain.norm()
+
+
+def test_a_caption_in_json_is_no_wildcard() -> None:
+    elements = [{"type": "obj", "desc": "a disc"}, {"type": "text", "desc": "OPEN"}]
+    caption = json.dumps({"high_level_description": "x", "compositional_deconstruction": {"elements": elements}})
+    assert expand(caption, seed=1).text == caption
 
 
 def test_a_text_encoder_with_too_few_layers_is_refused(tiny_ideogram4: Path, tmp_path: Path) -> None:
