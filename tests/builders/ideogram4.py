@@ -51,7 +51,9 @@ def tiny_transformer() -> Ideogram4Transformer2DModel:
             elif "norm" in name:
                 parameter.normal_(mean=1.0, std=0.1)
         transformer.final_layer.linear.weight.normal_(std=0.1)
-        transformer.t_embedding.mlp_in.weight.mul_(0.001)
+        # Not one of them alone: its weights would be among the smallest of float16.
+        for layer in (transformer.t_embedding.mlp_in, transformer.t_embedding.mlp_out, transformer.adaln_proj):
+            layer.weight.mul_(0.1)
     return transformer
 
 
