@@ -17,8 +17,10 @@ from modules.data.buckets import Size
 from modules.families.hunyuan_image.files import TRANSFORMER_FILE, path_in_comfy
 from modules.families.hunyuan_image.model import DROPPED, HunyuanImage, HunyuanImageConditioning, glyph_text
 from modules.families.hunyuan_image.spec import HUNYUAN_IMAGE
+from modules.families.hunyuan_image.vae_file import vae_slots
 from modules.families.kinds.identify import identify, who_loads_file
 from modules.families.parts.circular_padding import pad_circularly
+from modules.families.parts.single_file.checkpoint import load_vae_file
 from modules.families.parts.single_file.moves import to_original
 from modules.families.parts.t5_tokens import byte_tokenizer
 from modules.families.parts.vae import encode_mean
@@ -34,7 +36,7 @@ from tests.builders.hunyuan_image import (
     write_hunyuan_image_folder,
 )
 from tests.builders.pipelines import denoiser_of, family_fixture, load_tiny, noise_of
-from tests.builders.runs import run
+from tests.builders.runs import assert_equal_tensors, run
 from tests.unit.test_kinds import write_header
 from trainer.preflight import check
 from trainer.preflight.run_budget import memory_estimate
@@ -146,6 +148,35 @@ def test_the_vae_pads_circularly(family: HunyuanImage) -> None:
     images = torch.rand(1, 3, 128, 128, generator=torch.Generator().manual_seed(1)) * 2 - 1
     latents, moved = (encode_mean(family.vae, i, factor=32) for i in (images, images.roll((64, 32), (2, 3))))
     torch.testing.assert_close(moved, latents.roll((2, 1), (2, 3)), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("layout", ["original", "diffusers"])
+def test_a_file_of_the_vae_is_read(
+    tiny_hunyuan_image: Path, family: HunyuanImage, config: Config, tmp_path: Path, layout: str
+) -> None:
+    state = dict(family.vae.state_dict())
+    if layout == "original":
+        lazy = to_original(vae_slots(family.vae.config), lazy_state(state))
+        state = {name: tensor.make().contiguous() for name, tensor in lazy.items()}
+        assert {"encoder.down.4.downsample.conv.weight", "decoder.up.5.block.1.conv2.weight"} <= state.keys()
+        assert {"decoder.mid.attn_1.proj_out.weight", "encoder.mid.block_2.norm1.bias"} <= state.keys()
+        assert not [name for name in state if "_blocks." in name or "mid_block" in name]
+    save_file(state, file := tmp_path / "vae.safetensors")
+    assert identify(file).sentence == f"A VAE alone, in the {layout} layout, float32."
+    assert identify(file).facts["class"] == "AutoencoderKLHunyuanImage"
+    tree = {"model": {"base_model": str(tiny_hunyuan_image)}, "parts": {"vae": {"file": str(file)}}}
+    assert not check(laid_over(config, tree)).errors
+    part = HUNYUAN_IMAGE.parts[-1]
+    loaded = load_vae_file(file, part.model, dict(family.vae.config), torch.float32)
+    assert_equal_tensors(dict(loaded.state_dict()), dict(family.vae.state_dict()))
+
+
+def test_the_published_vae_has_no_layer_that_the_original_layout_lacks() -> None:
+    config = files_of("hunyuan_image").models[0].shipped_configs()["vae"]
+    names = {slot.original for slot in vae_slots(config)}
+    assert len(names) == len(vae_slots(config))
+    assert {"decoder.up.5.block.2.conv2.weight", "decoder.up.4.upsample.conv.bias"} <= names
+    assert not [name for name in names if "shortcut" in name or "_blocks." in name]
 
 
 # -- files

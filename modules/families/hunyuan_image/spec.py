@@ -11,10 +11,9 @@ from dataclasses import replace
 from modules.diffusion.process_spec import ConstantShift, FlowConvention, flow_matching
 from modules.families.distilled import DistilledSpec
 from modules.families.hunyuan_image.settings import HunyuanImageSettings, projected_guidance
-from modules.families.model_class import ModelClass
+from modules.families.model_class import ModelClass, VaeFile
 from modules.families.parts.part_classes import (
     DOUBLE_STREAM_LAYERS,
-    HUNYUAN_IMAGE_VAE,
     QWEN25_VL,
     T5_TEXT,
     chat_prompts,
@@ -44,6 +43,18 @@ TRANSFORMER = ModelClass(
     masks_padding=True,
     work=3.5,
 )
+_VAE = "diffusers.models.autoencoders.autoencoder_kl_hunyuanimage"
+VAE = ModelClass(
+    f"{_VAE}:AutoencoderKLHunyuanImage",
+    (f"{_VAE}:HunyuanImageAttentionBlock",),
+    "modules.families.parts.frame_vae:hunyuan_vae_passes",
+    (f"{_VAE}:HunyuanImageResnetBlock",),
+    vae_file=VaeFile(
+        f"{_HOME}.vae_file:vae_slots",
+        original=("encoder.down.5.block.", "encoder.down.0.block."),
+        diffusers=("encoder.down_blocks.0.norm1.", "encoder.mid_block.attentions.0.to_q."),
+    ),
+)
 CONVENTION = FlowConvention(time_input="1000 sigma", shift=ConstantShift(5.0), token_px=FACTOR)
 HUNYUAN_IMAGE = FamilySpec(
     name="hunyuan_image",
@@ -60,7 +71,7 @@ HUNYUAN_IMAGE = FamilySpec(
             trainable=False,
             most_tokens=GLYPH_TOKENS,
         ),
-        PartSpec("vae", "VAE", "vae", HUNYUAN_IMAGE_VAE, trainable=False),
+        PartSpec("vae", "VAE", "vae", VAE, trainable=False),
     ),
     factory=f"{_HOME}.model:load",
     default_resolution_px=2048,

@@ -63,13 +63,6 @@ HUNYUAN_VIDEO_VAE = ModelClass(
     (f"{_HUNYUAN_VIDEO}:HunyuanVideoResnetBlockCausal3D",),
     library="diffusers",
 )
-_HUNYUAN_IMAGE = "diffusers.models.autoencoders.autoencoder_kl_hunyuanimage"
-HUNYUAN_IMAGE_VAE = ModelClass(
-    f"{_HUNYUAN_IMAGE}:AutoencoderKLHunyuanImage",
-    (f"{_HUNYUAN_IMAGE}:HunyuanImageAttentionBlock",),
-    f"{_FRAME_VAE}:hunyuan_vae_passes",
-    (f"{_HUNYUAN_IMAGE}:HunyuanImageResnetBlock",),
-)
 _DOUBLE, _SINGLE = r"^transformer_blocks\.\d+\.", r"^single_transformer_blocks\.\d+\."
 DOUBLE_STREAM_LAYERS: LayerPresets = {
     "attention_mlp": LayerFilter((rf"{_DOUBLE}(attn|ff|ff_context)\.", rf"{_SINGLE}(attn\.|proj_)"), is_regex=True),
