@@ -121,6 +121,18 @@ def test_cached_prompts_with_and_without_quotes_are_joined(family: HunyuanImage)
     assert torch.equal(dropped.glyphs.split()[1], whole.glyphs.split()[1])
 
 
+@torch.no_grad()
+def test_times_are_not_rounded_in_bfloat16(tiny_hunyuan_image: Path) -> None:
+    """Its step is 4 there; diffusers' pipeline rounds them."""
+    family: HunyuanImage = load_tiny(tiny_hunyuan_image, HUNYUAN_IMAGE.name)
+    text = family.encode_prompts(["a disc"])
+    denoiser_of(family).to(torch.bfloat16)
+    noisy = noise_of(family, batch=1, seed=1)
+    one, other = (family.predict(noisy, torch.tensor([time]), text) for time in (997.0, 998.0))
+    assert one.dtype == torch.bfloat16
+    assert not torch.equal(one, other)
+
+
 def test_all_but_the_layers_of_quoted_text_learn(family: HunyuanImage) -> None:
     transformer = denoiser_of(family).requires_grad_(True)
     text = family.encode_prompts(["a disc", "two squares"])

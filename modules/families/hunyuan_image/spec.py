@@ -30,7 +30,7 @@ GLYPH_TOKENS = 128
 _USUAL_TOKENS = 256
 
 TRANSFORMER = ModelClass(
-    f"{_CLASSES}:HunyuanImageTransformer2DModel",
+    f"{_HOME}.transformer:HunyuanImageTransformer2DModel",
     (f"{_CLASSES}:HunyuanImageTransformerBlock", f"{_CLASSES}:HunyuanImageSingleTransformerBlock"),
     f"{_HOME}.traced_passes:transformer_passes",
     attention="modules.families.parts.attention_processor:set_backend",
@@ -41,6 +41,7 @@ TRANSFORMER = ModelClass(
         {"time_guidance_embed", "context_embedder", "context_embedder_2", "x_embedder", "norm_out", "^proj_out"}
     ),
     masks_padding=True,
+    library="diffusers",
     work=3.5,
 )
 _VAE = "diffusers.models.autoencoders.autoencoder_kl_hunyuanimage"
