@@ -69,6 +69,9 @@ BESIDE: dict[str, dict[str, Any]] = {
     "data.bucket_aspect_ratios": {"data.bucket_step_px": 8},
     "data.partial_batches": {"training.batch_size": 2, "concepts.0.repeats": 3.0},
     **{f: {"training.method": SHORT_CHAIN} for f in ("training.method.gradient_truncation", "training.method.loss")},
+    "training.method.clean_images": {
+        "training.method": {**SHORT_CHAIN, "gradient_truncation": "direct", "min_timestep": 1}
+    },
     **{
         f"training.loss.mix.{loss}.{f}": {f"training.loss.mix.{loss}": {"strength": 1.0, "delta": 0.3}}
         for loss in ("huber", "smooth_l1")

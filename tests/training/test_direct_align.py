@@ -104,6 +104,24 @@ def test_a_run_raises_the_reward_with_one_prediction_a_step_and_resumes(
     assert_equal_tensors(straight.weights, second.weights)
 
 
+def test_own_images_are_noised_and_none_is_sampled(
+    tiny_sd: Path, drawn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same images, timesteps and noises get higher rewards than from a model that stays as it is."""
+    monkeypatch.setattr("trainer.methods.alignprop.roll_out", None)
+    method = {**DIRECT, "clean_images": "own"}
+
+    def rewards(folder: str, rate: float) -> list[float]:
+        config = preference_config(tmp_path / folder, model=tiny_sd, drawn=drawn, method="alignprop")
+        ran = run(laid_over(config, {"training": {"method": method, "epochs": 4, "learning_rate": rate}}))
+        return [step.metrics["reward"] for step in ran.of(StepFinished)]
+
+    first, *trained = rewards("trained", 3e-3)
+    first_as_well, *same = rewards("same", 1e-12)
+    assert first == first_as_well
+    assert sum(trained) > sum(same)
+
+
 def test_the_image_of_the_rollout_is_not_decoded(
     tiny_sd: Path, drawn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

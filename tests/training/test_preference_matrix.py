@@ -113,11 +113,12 @@ _WITH_T5 = ("tiny_flux", "tiny_chroma", "tiny_sd3", "tiny_hidream", "tiny_pixart
 
 
 def has_form(model: str, trains: str, method: str) -> bool:
-    """Whether a method trains a model: T5 that is fine-tuned does not repeat its states to the bit, as ratios need."""
+    """Whether a method trains a model: T5 that is trained does not repeat its states to the bit, as ratios need."""
     if model not in FLOW_MODELS:
         return True
     needs_ratios = spec_of(method).name in ("ddpo", "grpo")
-    is_repeated = not (needs_ratios and trains == "full" and model in _WITH_T5)
+    has_t5 = model == "tiny_pixart" or (trains == "full" and model in _WITH_T5)  # the adapter of a lone T5 is enough
+    is_repeated = not (needs_ratios and has_t5)
     return is_repeated and not spec_of(method).refusal(settings_of(method), flow_matching())
 
 

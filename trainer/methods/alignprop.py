@@ -66,7 +66,8 @@ class ControlWords:
 class AlignProp:
     """Trains on `reward` with `probability` per step, and by `denoise` otherwise.
 
-    `timesteps` is the range of the single step of Direct-Align, in place of the `truncation`; None without it.
+    `timesteps` is the range of the single step of Direct-Align, in place of the `truncation`; None without it. With
+    `uses_own_images` it noises the images of the batch, and samples none.
     """
 
     reward: CompositeReward
@@ -77,6 +78,7 @@ class AlignProp:
     denoise: Denoise
     timesteps: tuple[float, float] | None = None
     words: ControlWords = ControlWords()
+    uses_own_images: bool = False
 
     def prepare(self, context: StepContext) -> None:
         """Raise DarkroomError for a reward that is not differentiable, naming it, or for an undefined weighting."""
@@ -125,27 +127,29 @@ class AlignProp:
         texts, first = context.encode([*captions, ""]), batch.first_row
         rows = range(first, first + batch.num_samples)
         size, last = Size(width_px, height_px), self.rollout.num_steps
-        draw = derive_seed(context.run_seed, "truncation", *seed_parts)
-        rollout = roll_out(
-            context.family,
-            texts.select(rows),
-            texts.select([len(captions)]),
-            seeds=[derive_seed(context.run_seed, "rollout", *seed_parts, row) for row in rows],
-            size=size,
-            settings=self.rollout,
-            gradient_steps=0 if self.timesteps else self.truncation.draw(draw),
-            device=context.device,
-            temp_device=context.temp_device,
-            on_step=context.check,
-            stored_states=(last,) if self.timesteps else (),
-            decodes=self.timesteps is None,  # the image of Direct-Align comes from its single step
-        )
-        if not self.timesteps:
-            return rollout.images_B3PP
+        draw, clean_BCHW = derive_seed(context.run_seed, "truncation", *seed_parts), batch.latents_BCHW
+        if not self.uses_own_images:
+            rollout = roll_out(
+                context.family,
+                texts.select(rows),
+                texts.select([len(captions)]),
+                seeds=[derive_seed(context.run_seed, "rollout", *seed_parts, row) for row in rows],
+                size=size,
+                settings=self.rollout,
+                gradient_steps=0 if self.timesteps else self.truncation.draw(draw),
+                device=context.device,
+                temp_device=context.temp_device,
+                on_step=context.check,
+                stored_states=(last,) if self.timesteps else (),
+                decodes=self.timesteps is None,  # the image of Direct-Align comes from its single step
+            )
+            if not self.timesteps:
+                return rollout.images_B3PP
+            clean_BCHW = rollout.states_BCHW[last]
         numbers = self._direct_steps(size, context)
         return directly_aligned(
             context.family,
-            move(rollout.states_BCHW[last], context.device),
+            move(clean_BCHW.float(), context.device),
             texts.select(rows),
             texts.select([len(captions)]),
             number=numbers[draw % len(numbers)],
@@ -212,4 +216,5 @@ def build(chosen: settings.AlignProp, training: Training, reward: CompositeRewar
         denoise_of(training),
         (chosen.min_timestep, chosen.max_timestep) if is_direct else None,
         ControlWords(chosen.positive_words, chosen.negative_words),
+        uses_own_images=chosen.uses_own_images,
     )

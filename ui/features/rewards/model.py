@@ -62,6 +62,8 @@ def _costs(config: Config) -> list[str]:
         return [*lines, *_copy(config)]
     num_images = per_step * facts.samples_per_prompt
     rollout = f"{count(num_images, 'image')} sampled in {count(facts.steps, 'denoising step')} each"
+    if facts.gradient_steps >= facts.steps == 1:
+        rollout = f"{count(num_images, 'image')}, noised and predicted once each"
     num_steps = steps_per_group(config)
     interval = "per step" if num_steps == 1 else f"for {num_steps} steps"
     return [f"{rollout}, {interval}.", _passes(config, facts, num_images), *_copy(config)]
