@@ -44,13 +44,14 @@ def write_adapter(path: Path, layers: Layers, prefix: str = "transformer", *, mo
 def write_distilled(folder: Path, model: Path, **scheduler: object) -> Path:
     """Write a copy of a model whose denoiser has other weights, and its scheduler config other values."""
     shutil.copytree(model, folder)
-    denoiser = load_tiny(model, family_of(model)).spec.denoiser.name
-    file, generator = folder / denoiser / WEIGHTS, torch.Generator().manual_seed(9)
+    family = load_tiny(model, family_of(model))
+    file, generator = folder / family.spec.denoiser.name / WEIGHTS, torch.Generator().manual_seed(9)
     weights = {
         name: w + 0.5 * w.std(unbiased=False) * torch.randn(w.shape, generator=generator)
         for name, w in load_file(file).items()
     }
     save_file(weights, file, {"format": "pt"})
-    config = folder / "scheduler" / "scheduler_config.json"
-    config.write_text(json.dumps({**json.loads(config.read_text()), **scheduler}))
+    (folder / "scheduler").mkdir(exist_ok=True)  # a modular pipeline may make its own
+    config = {**family.scheduler_config(), **scheduler}
+    (folder / "scheduler" / "scheduler_config.json").write_text(json.dumps(config))
     return folder
