@@ -32,6 +32,7 @@ from modules.families.spec import FamilySpec, PartSpec
 from modules.formats.checkpoint_header import read_checkpoint_header
 from modules.formats.diffusers_folder import locate
 from modules.formats.gguf_header import is_gguf
+from modules.formats.headers import UnreadableFileError
 from modules.formats.index_files import index_file
 from modules.system.errors import DarkroomError
 from modules.system.factories import load_factory
@@ -101,7 +102,11 @@ def _read_base(
 def _scaled_file(folder: Path, part: PartSpec) -> Path | None:
     """Return the file of a part in a folder whose weights are float8 with scales, which diffusers does not read."""
     files = [] if part.role == "vae" else sorted((folder / part.name).glob("*.safetensors"))
-    if not files or not read_checkpoint_header(files[0]).scales.names:
+    try:
+        is_scaled = bool(files and read_checkpoint_header(files[0]).scales.names)
+    except UnreadableFileError:
+        return None  # reading the folder says which part it is
+    if not is_scaled:
         return None
     return files[0] if len(files) == 1 else next((folder / part.name).glob("*.safetensors.index.json"), None)
 
