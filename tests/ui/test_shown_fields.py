@@ -93,7 +93,7 @@ def test_only_what_family_method_and_target_use_is_shown(target: str) -> None:
         assert ("parts.text_encoder_2.dtype" in paths) is has_second, family
         skips_second = "clip_skip_2" in FAMILIES[family].settings.model_fields and target != "vae"
         assert ("model.family.clip_skip_2" in paths) is skips_second
-        assert ("model.variant" in paths) is bool(FAMILIES[family].variants)
+        assert ("model.variant" in paths) is bool(FAMILIES[family].variants or FAMILIES[family].inputs)
         assert paths.isdisjoint(TOP_BAR)
 
 
