@@ -6,9 +6,11 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 
 import pytest
 
+from modules.system.errors import DarkroomError
 from modules.system.paths import ssh_key_file
 from modules.system.secrets import with_secret
 from modules.system.secrets_file import load_secrets, save_secrets
@@ -18,11 +20,12 @@ from tests.ui.conftest import Window
 from trainer.child.run import arguments_of
 from trainer.launch import RunRequest
 from trainer.remote import renting
+from trainer.remote.providers import Pod
 from trainer.remote.record import Remote, RemotesFile
 from trainer.remote.renting import RentSettings
 from trainer.remote.runpod import RunPod
 from ui.features.remote.rent_window import RentWindow
-from ui.features.remote.renting import Renting
+from ui.features.remote.renting import Renting, _rent
 from ui.features.remote.window import MachinesWindow
 from ui.widgets.dialog import bring_to_front
 
@@ -153,6 +156,32 @@ def test_a_machine_is_rented_stopped_started_and_deleted(window: Window, runpod:
     assert not RemotesFile().read()
     assert not machines.rented.winfo_manager()
     machines.close()
+
+
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_a_rent_that_is_cancelled_while_its_address_arrives_is_undone(
+    runpod: FakeRunPod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_deleted: bool
+) -> None:
+    (tmp_path / "id.pub").write_text("ssh-ed25519 AAAA me\n")
+    store_key()
+    stop, read = Event(), RunPod.read
+
+    def read_and_cancel(self: RunPod, pod: str) -> Pod:
+        found = read(self, pod)
+        if found.host:
+            stop.set()
+            runpod.status = 0 if is_deleted else 503
+        return found
+
+    monkeypatch.setattr(RunPod, "read", read_and_cancel)
+    settings = RentSettings(name="pod", card="NVIDIA L4", key=str(tmp_path / "id"))
+    monkeypatch.setattr("ui.features.remote.renting._Waiting.wait", lambda self, _seconds: self.require_wanted())
+    if is_deleted:
+        assert _rent(settings, lambda text: None, stop) == "pod is deleted again."
+    else:
+        with pytest.raises(DarkroomError, match=r"pod could not be deleted, and may cost\. RunPod"):
+            _rent(settings, lambda text: None, stop)
+    assert bool(runpod.pods) == bool(RemotesFile().read()) == (not is_deleted)
 
 
 @pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="OpenSSH's client is not installed.")

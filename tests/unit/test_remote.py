@@ -384,6 +384,10 @@ def test_a_machine_is_ended_once_nothing_else_trains_or_waits() -> None:
     for ending in (RunFailed("No."), RunFinished("stopped", 3, "Stopped.")):
         assert "backups of this one are there" in (after(ending, asked) or "")
     assert after(FINISHED, Asked([], command="")) is None
+    RemotesFile().add(Remote("box", "host", command_after="true"))  # it was changed while the run trained
+    changed = Asked([])
+    assert after(FINISHED, changed) is None
+    assert changed.commands == [["sh", "-c", "true"]]
     busy = Asked(["j", "other"])
     assert after(FINISHED, busy) is None
     QueueFile(queue_file()).change(lambda queue: queue.add("next", Config(), machine="box"))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
+from http.client import IncompleteRead
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from modules.system.secrets_file import load_secrets, save_secrets
 from tests.builders.runpod import ADDRESS, TOKEN, FakeRunPod, fake_runpod
 from trainer.__main__ import main
 from trainer.remote import renting
-from trainer.remote.providers import Pod, PodRequest
+from trainer.remote.providers import Pod, PodRequest, RefusedError
 from trainer.remote.record import Remote, RemotesFile
 from trainer.remote.runpod import RunPod
 
@@ -117,19 +119,40 @@ def test_a_machine_whose_answer_was_lost_is_in_the_list(server: FakeRunPod, key:
 
 @pytest.mark.usefixtures("with_token")
 @pytest.mark.parametrize("is_lost", [False, True])
-def test_a_refused_rent_is_looked_for(
-    server: FakeRunPod, key: Path, is_lost: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("status", [402, 504])
+def test_only_a_refused_rent_is_not_looked_for(
+    server: FakeRunPod,
+    key: Path,
+    is_lost: bool,
+    status: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """It is not in the list; only if nobody knows whether it exists, the user is to look."""
+    """It is not in the list; unless the provider has refused it, it may still appear, and the user is to look."""
+    create = RunPod.create
 
-    def refuse(_self: RunPod, _request: PodRequest) -> Pod:
-        server.status = 503 if is_lost else 0
-        raise DarkroomError("RunPod refused it.", advice="Try later.")
+    def fail(self: RunPod, request: PodRequest) -> Pod:
+        server.status = status
+        try:
+            return create(self, request)
+        finally:
+            server.status = 503 if is_lost else 0
 
-    monkeypatch.setattr(RunPod, "create", refuse)
+    monkeypatch.setattr(RunPod, "create", fail)
     assert main(["remote", "rent", "pod", "--card", "x", "--key", str(key)]) == 2
-    assert ("whether darkroom-pod exists there" in capsys.readouterr().err) == is_lost
+    assert ("whether darkroom-pod exists there" in capsys.readouterr().err) == (status == 504)
     assert not RemotesFile().read()
+
+
+def test_an_answer_that_is_cut_off_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Opener:
+        def open(self, _request: object, timeout: float) -> None:
+            raise IncompleteRead(b"{")
+
+    monkeypatch.setattr("trainer.remote.runpod.build_opener", lambda _handler: Opener())
+    with pytest.raises(DarkroomError, match="cannot be reached") as lost:
+        RunPod(TOKEN).read("pod1")
+    assert not isinstance(lost.value, RefusedError)
 
 
 @pytest.mark.usefixtures("with_token")
@@ -174,6 +197,53 @@ def test_a_machine_that_cannot_be_listed_does_not_cost(
     main(["remote", "rent", "pod", "--card", "x", "--key", str(key)])
     assert "POST" in [method for method, *_ in server.asked]
     assert not server.pods
+
+
+@pytest.mark.usefixtures("with_token")
+def test_one_that_can_neither_be_listed_nor_deleted_is_named(
+    server: FakeRunPod, key: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(_self: RemotesFile, _remote: Remote) -> None:
+        server.status = 503
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(RemotesFile, "add", full)
+    assert main(["remote", "rent", "pod", "--card", "x", "--key", str(key)]) == 2
+    printed = capsys.readouterr().err
+    assert "darkroom-pod is rented, and costs" in printed
+    assert "Delete it on the provider's page" in printed
+    assert server.pods
+
+
+@pytest.mark.usefixtures("with_token")
+def test_the_wait_for_an_address_keeps_what_was_changed_meanwhile(
+    server: FakeRunPod, key: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    read = RunPod.read
+
+    def read_and_change(self: RunPod, pod: str) -> Pod:
+        RemotesFile().add(replace(RemotesFile().find("pod"), pod_after="stop"))
+        return read(self, pod)
+
+    monkeypatch.setattr(RunPod, "read", read_and_change)
+    rent = ["remote", "rent", "pod", "--card", "x", "--key", str(key)]
+    assert main(rent) == 0
+    assert (RemotesFile().find("pod").host, RemotesFile().find("pod").pod_after) == ("203.0.113.9", "stop")
+    server.status = 503
+    assert main(["remote", "start", "pod"]) == 2
+    assert server.pods
+
+
+def test_the_record_of_a_rented_machine_is_not_lost(capsys: pytest.CaptureFixture[str]) -> None:
+    """It would cost without being in the list."""
+    rented = Remote("pod", "", provider="runpod", pod="pod1")
+    RemotesFile().add(rented)
+    assert main(["remote", "add", "pod", "--host", "crate"]) == 2
+    assert "the name of a rented machine" in capsys.readouterr().err
+    assert RemotesFile().find("pod") == rented
+    RemotesFile().add(replace(rented, num_devices=2))
+    assert main(["remote", "remove", "pod"]) == 0
+    assert "It stays rented, and costs" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("with_token")

@@ -187,8 +187,11 @@ def _list(_settings: Section) -> int:
 
 
 def _remove(settings: MachineSettings) -> int:
+    pod = RemotesFile().find(settings.name).pod
     RemotesFile().remove(settings.name)
     sys.stdout.write(f"{settings.name} is removed here. Its files stay on the machine.\n")
+    if pod:
+        sys.stdout.write(f"It stays rented, and costs: stop or delete it on its provider's page, as {pod}.\n")
     return OK
 
 

@@ -21,7 +21,7 @@ def end_machine(connection: Connection, job: str, ending: Event) -> WarningRaise
     A command may end the connection. Nothing is done after a run that failed or was stopped, whose backups are there,
     nor while other runs train there or wait for it in the queue.
     """
-    remote = connection.remote
+    remote = RemotesFile().current(connection.remote)
     if not remote.is_ended_after_runs:
         return None
     if not (isinstance(ending, RunFinished) and ending.status.is_complete):

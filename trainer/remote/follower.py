@@ -37,6 +37,7 @@ from trainer.remote.connection import Connection
 from trainer.remote.ending import end_machine
 from trainer.remote.fetching import RunFiles
 from trainer.remote.line import Line
+from trainer.remote.record import RemotesFile
 from trainer.run_folder.elsewhere import Elsewhere, elsewhere_of
 from trainer.run_folder.event_log import EVENTS_FILE, last_event
 
@@ -98,7 +99,7 @@ class Follower:
                     files = RunFiles(connection, self._run_there, self._run_dir, self._translate, pass_on)
                 events = [event for line in news.lines if (event := from_line(line.text)) is not None]
                 if files is not None and any(not isinstance(event, StepFinished) for event in events):
-                    if news.is_running and connection.remote.is_ended_after_runs and _is_ending(events[-1]):
+                    if news.is_running and _is_ending(events[-1]) and _is_then_ended(connection):
                         self._line.is_left.wait(_FOLLOW_SECONDS)  # its process has not ended
                         continue
                     is_end = _is_ending(events[-1])
@@ -142,7 +143,7 @@ class Follower:
 
     def _after(self, connection: Connection, last: Event) -> None:
         """After the end of a run, whose files are here, end the machine if that is wanted, once."""
-        if _is_ending(last) and connection.remote.is_ended_after_runs:
+        if _is_ending(last) and _is_then_ended(connection):
             self._has_ended_machine = True  # the machine may be gone, and is asked nothing more
             warning = end_machine(connection, self._elsewhere.job, last)
             if warning is not None:
@@ -226,6 +227,11 @@ def note_of(run_dir: Path) -> Elsewhere:
     if elsewhere is None:
         raise DarkroomError(f"{run_dir} is not the folder of a run on another machine.")
     return elsewhere
+
+
+def _is_then_ended(connection: Connection) -> bool:
+    """Return whether the machine is ended after a run, by its record of now."""
+    return RemotesFile().current(connection.remote).is_ended_after_runs
 
 
 def _is_ending(event: Event) -> bool:

@@ -6,16 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from modules.system.errors import DarkroomError
+
 PodState = Literal["starting", "running", "stopped", "failed"]
 Stock = Literal["", "none", "low", "medium", "high"]
+
+
+class RefusedError(DarkroomError):
+    """The provider has refused a request, so nothing was done. After any other error it may have been done."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
     """A card that can be rented, by the provider's name of it, with the price of one in dollars for an hour.
 
-    `stock` is how many are free now; empty if the provider does not state it. `max_cards` is how many of them one
-    machine can have; 0 if that is not known.
+    `stock` is how many are free now; empty if the provider does not state it.
     """
 
     card: str
@@ -23,7 +28,6 @@ class Offer:
     memory_gb: int
     price_per_hour: float
     stock: Stock = ""
-    max_cards: int = 0
 
 
 @dataclass(frozen=True, slots=True)

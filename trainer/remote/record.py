@@ -118,11 +118,27 @@ class RemotesFile:
             raise DarkroomError(f"There is no machine {name!r}.", advice=advice)
         return found
 
+    def current(self, remote: Remote) -> Remote:
+        """Return a record as it is now, after a run of days; as it was, if the list lacks it or cannot be read."""
+        try:
+            return next((other for other in self.read() if other.name == remote.name), remote)
+        except DarkroomError:
+            return remote
+
     def add(self, remote: Remote) -> None:
-        """Add a record, or replace the one of its name. Raises DarkroomError for an invalid one, and OSError."""
+        """Add a record, or replace the one of its name, but not that of another rented machine, which costs.
+
+        Raises DarkroomError for an invalid record or a name that is taken, and OSError.
+        """
         if problem := problem_of(remote):
             raise DarkroomError(problem)
-        self._write((*(other for other in self.read() if other.name != remote.name), remote))
+        known = self.read()
+        if any(other.name == remote.name and other.pod not in ("", remote.pod) for other in known):
+            raise DarkroomError(
+                f"{remote.name} is the name of a rented machine, which would cost without being in the list.",
+                advice=f"Choose another name, or delete that machine first: remote end {remote.name} --delete.",
+            )
+        self._write((*(other for other in known if other.name != remote.name), remote))
 
     def remove(self, name: str) -> None:
         """Remove a record. Raises DarkroomError for a name that there is not, and OSError."""

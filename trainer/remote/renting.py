@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +17,7 @@ from modules.system.factories import load_factory
 from modules.system.secrets import WHERE_TO_ENTER
 from modules.system.secrets_file import load_secrets
 from trainer.jobs.spec import Argument, positional
-from trainer.remote.providers import PROVIDERS, Offer, Pod, PodRequest, Provider
+from trainer.remote.providers import PROVIDERS, Offer, Pod, PodRequest, Provider, RefusedError
 from trainer.remote.record import AfterRuns, Remote, RemotesFile, problem_of
 
 _POLL_SECONDS = 5.0
@@ -132,27 +133,39 @@ def rent(settings: RentSettings, file: RemotesFile, *, report: Report, wait: Wai
     report(f"{label} is asked for {request.num_cards} x {request.card}.")
     try:
         pod = provider.create(request)
+    except RefusedError:
+        raise
     except DarkroomError as error:
         pod = _made_all_the_same(provider, request.name, error)
     remote = replace(remote, pod=pod.id, price_per_hour=pod.price_per_hour)
     try:
         file.add(remote)
-    except (OSError, DarkroomError):
-        provider.delete(pod.id)  # it would cost unseen
+    except (OSError, DarkroomError) as error:
+        _delete_unlisted(provider, request.name, pod, error)
         raise
     return _with_address(remote, provider, file, report, wait)
 
 
 def _made_all_the_same(provider: Provider, name: str, error: DarkroomError) -> Pod:
-    """Return the machine that was made although the answer was lost. Raises the error if there is none."""
+    """Return the machine that was made although the answer was lost. Raises the error if none is found.
+
+    It may still appear, so the user is to look.
+    """
+    with suppress(DarkroomError):
+        if (pod := provider.find(name)) is not None:
+            return pod
+    advice = f"{error.advice} Look at the provider's page whether {name} exists there: it would cost."
+    raise DarkroomError(error.message, advice=advice) from error
+
+
+def _delete_unlisted(provider: Provider, name: str, pod: Pod, error: Exception) -> None:
+    """Delete a machine that could not be added to the list: it would cost unseen. Raises DarkroomError."""
     try:
-        pod = provider.find(name)
-    except DarkroomError:
-        advice = f"{error.advice} Look at the provider's page whether {name} exists there: it would cost."
-        raise DarkroomError(error.message, advice=advice) from error
-    if pod is None:
-        raise error
-    return pod
+        provider.delete(pod.id)
+    except DarkroomError as failure:
+        message = f"{name} is rented, and costs, but it could not be added to the list: {error}"
+        advice = f"Delete it on the provider's page. That failed from here: {failure.message}"
+        raise DarkroomError(message, advice=advice) from error
 
 
 def start(remote: Remote, file: RemotesFile, *, report: Report, wait: Wait = time.sleep) -> Remote:
@@ -180,12 +193,17 @@ def end(remote: Remote, file: RemotesFile, *, deletes: bool) -> None:
 
 
 def _with_address(remote: Remote, provider: Provider, file: RemotesFile, report: Report, wait: Wait) -> Remote:
-    """Wait for the address of a machine, and keep it in the list."""
+    """Wait for the address of a machine, and keep it in the list, where its record may have been changed meanwhile."""
     report(f"{remote.name} is starting; it gets an address in a few minutes.")
     for number in range(_MAX_POLLS):
         wait(_POLL_SECONDS if number else 0.0)
-        pod: Pod = provider.read(remote.pod)
+        try:
+            pod = provider.read(remote.pod)
+        except DarkroomError as error:
+            advice = f"{remote.name} may run, and cost. Wait for its address with: remote start {remote.name}"
+            raise DarkroomError(error.message, advice=f"{error.advice} {advice}") from error
         if pod.host:
+            remote = next((one for one in file.read() if one.pod == remote.pod), remote)
             price = pod.price_per_hour or remote.price_per_hour
             remote = replace(remote, host=pod.host, port=pod.port, price_per_hour=price)
             file.add(remote)

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from http.client import HTTPException
 from typing import Any, get_args
 from urllib.error import HTTPError, URLError
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from modules.system.errors import DarkroomError
 from modules.system.problem import cut
-from trainer.remote.providers import Offer, Pod, PodRequest, PodState, Stock
+from trainer.remote.providers import Offer, Pod, PodRequest, PodState, RefusedError, Stock
 
 _SECONDS = 60
 _MAX_BYTES = 8 << 20
 _MAX_CHARS = 300
 _MAX_LABEL_CHARS = 60
 _SSH_PORT = 22
+_SERVER_ERROR = 500
 
 
 class RunPod:
@@ -96,8 +98,11 @@ class RunPod:
                 text = answer.read(_MAX_BYTES)
             return json.loads(text) if text.strip() else None
         except HTTPError as error:
-            raise DarkroomError(f"RunPod refused it: {_detail_of(error)}.", advice=_advice_for(error.code)) from None
-        except (URLError, OSError) as error:
+            message, advice = f"RunPod refused it: {_detail_of(error)}.", _advice_for(error.code)
+            if error.code >= _SERVER_ERROR:  # a gateway may have given up before the work was done
+                raise DarkroomError(message, advice=advice) from None
+            raise RefusedError(message, advice=advice) from None
+        except (URLError, OSError, HTTPException) as error:  # also an answer that is cut off
             reason = getattr(error, "reason", error)
             raise DarkroomError(f"RunPod cannot be reached: {reason}.", advice="Check the network.") from None
         except ValueError:
@@ -110,7 +115,7 @@ def _offer(card: object) -> Offer | None:
         case {"id": str(name), "secure": True, "price": {"secure": int(price) | float(price)}, **facts}:
             if price <= 0 or facts.get("manufacturer", "NVIDIA") != "NVIDIA":
                 return None
-            memory, most = facts.get("memory"), facts.get("maxCount")
+            memory = facts.get("memory")
             stock = str(facts.get("availability") or "").lower()
             return Offer(
                 name,
@@ -118,7 +123,6 @@ def _offer(card: object) -> Offer | None:
                 round(memory) if isinstance(memory, int | float) else 0,
                 float(price),
                 stock if stock in get_args(Stock) else "",  # type: ignore[arg-type]
-                int(most["secure"]) if isinstance(most, dict) and isinstance(most.get("secure"), int) else 0,
             )
     return None
 

@@ -21,7 +21,7 @@ from ui.loop.signal import Signal
 
 if TYPE_CHECKING:  # the window starts without them
     from trainer.remote.providers import Offer, Pod
-    from trainer.remote.record import Remote
+    from trainer.remote.record import Remote, RemotesFile
     from trainer.remote.renting import RentSettings
 
 _STATES = {"starting": "starting", "running": "running", "stopped": "stopped", "failed": "it could not be started"}
@@ -136,28 +136,42 @@ def _name(number: int) -> str:
 
 def _rent(settings: RentSettings, report: Report, stop: threading.Event) -> str:
     from trainer.remote.record import RemotesFile
-    from trainer.remote.renting import end, rent
+    from trainer.remote.renting import rent
 
     file, waiting = RemotesFile(), _Waiting(report, stop)
     try:
         remote = rent(settings, file, report=waiting.report, wait=waiting.wait)
+        waiting.require_wanted()
     except JobCancelledError:
-        end(file.find(settings.name), file, deletes=True)
+        _undo(file.find(settings.name), file, deletes=True)
         return f"{settings.name} is deleted again."
     return f"{remote.name} is rented, for {remote.price_per_hour:g} an hour. Check it to accept its host key."
 
 
 def _start(remote: Remote, report: Report, stop: threading.Event) -> str:
     from trainer.remote.record import RemotesFile
-    from trainer.remote.renting import end, start
+    from trainer.remote.renting import start
 
     file, waiting = RemotesFile(), _Waiting(report, stop)
     try:
         start(remote, file, report=waiting.report, wait=waiting.wait)
+        waiting.require_wanted()
     except JobCancelledError:
-        end(remote, file, deletes=False)
+        _undo(remote, file, deletes=False)
         return f"{remote.name} is stopped again."
     return f"{remote.name} has started. Check it to accept its new host key."
+
+
+def _undo(remote: Remote, file: RemotesFile, *, deletes: bool) -> None:
+    """End a machine that is not wanted any more. Raises DarkroomError, which states that it may cost."""
+    from trainer.remote.renting import end
+
+    try:
+        end(remote, file, deletes=deletes)
+    except (DarkroomError, OSError) as error:
+        reason = str(error) if isinstance(error, DarkroomError) else f"{plain_reason(error)}."
+        done = "deleted" if deletes else "stopped"
+        raise DarkroomError(f"{remote.name} could not be {done}, and may cost. {reason}") from error
 
 
 def _end(remote: Remote, report: Report, _stop: threading.Event, *, deletes: bool) -> str:
@@ -180,6 +194,11 @@ class _Waiting:
         """Report what is being done."""
         self._text = text
         self._report(text)
+
+    def require_wanted(self) -> None:
+        """Raise JobCancelledError if it was cancelled since the last wait."""
+        if self._stop.is_set():
+            raise JobCancelledError
 
     def wait(self, seconds: float) -> None:
         """Wait. Raises JobCancelledError as soon as that is wanted."""
