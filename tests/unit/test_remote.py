@@ -235,7 +235,7 @@ def test_texts_of_the_machine_get_the_paths_of_here(tmp_path: Path) -> None:
     assert here == {"a": "/data/Ü/a.png", "b": "/home/Ü/lora.safetensors", "c": f"{tmp_path}/x"}
 
 
-@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/../../x", "a\\b", "c:x"])
+@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/../../x", "a\\b", "c:x", "./remote.json", "a//b"])
 def test_no_file_of_the_machine_is_written_outside_of_its_folder(name: str) -> None:
     with pytest.raises(DarkroomError, match="not valid"):
         checked_name(name)
@@ -393,6 +393,26 @@ def test_a_machine_is_ended_once_nothing_else_trains_or_waits() -> None:
     QueueFile(queue_file()).change(lambda queue: queue.add("next", Config(), machine="box"))
     assert after(FINISHED, asked) is None
     assert not asked.commands + busy.commands
+
+
+def test_files_that_are_written_here_alone_are_not_fetched(tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    there.mkdir()
+    for name in ("remote.json", "REMOTE.json", "launch.json.", "log.txt"):
+        (there / name).write_bytes(b"theirs")
+    nearby = cast("Connection", Nearby(tmp_path / "machine"))
+    RunFiles(nearby, str(there), tmp_path / "run", str).sync()
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["log.txt"]
+
+
+def test_an_answer_of_any_size_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = object.__new__(Connection)
+    monkeypatch.setattr(connection, "_write", lambda _content: None, raising=False)
+    for size in (-1, 1 << 40, "9"):
+        answer = json.dumps({"result": None, "body": size}).encode() + b"\n"
+        monkeypatch.setattr(connection, "_read_line", lambda answer=answer: answer, raising=False)
+        with pytest.raises(ConnectionLostError, match="did not answer as expected"):
+            connection.call("cards")
 
 
 def test_the_agent_needs_nothing_of_ours() -> None:

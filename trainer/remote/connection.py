@@ -39,6 +39,7 @@ _OPTIONS = (
 )
 _NO_FILE, _NO_SPACE, _QUOTA = 2, 28, 122
 _NO_CONSOLE = getattr(subprocess, "CREATE_NO_WINDOW", 0)  # of Windows
+_MAX_ANSWER_BYTES = 256 << 20  # far more than our agent sends at once
 _MAX_NOISE_LINES = 200  # which a shell's startup files print
 _BOOT = "import sys; i = sys.stdin.buffer; exec(compile(i.read(int(i.readline())), 'agent', 'exec'))"
 
@@ -109,6 +110,8 @@ class Connection:
             size = answer["body"]
         except (ValueError, KeyError, TypeError) as error:
             raise ConnectionLostError("the other end did not answer as expected") from error
+        if not isinstance(size, int) or not 0 <= size <= _MAX_ANSWER_BYTES:
+            raise ConnectionLostError("the other end did not answer as expected")
         body = self._stream.read(size)
         if len(body) < size:
             raise self._lost()
@@ -130,7 +133,7 @@ class Connection:
             raise self._lost() from None
 
     def _read_line(self) -> bytes:
-        line = self._stream.readline()
+        line = self._stream.readline(_MAX_ANSWER_BYTES)
         if not line.endswith(b"\n"):
             raise self._lost()
         return line

@@ -57,7 +57,7 @@ class RunFiles:
         for name, size, mtime_ns in files:
             here = self._run_dir / checked_name(name)
             is_unfinished = any(part.startswith(".") for part in PurePosixPath(name).parts)
-            is_ours = name in _OF_HERE or is_answer(name) or is_unfinished
+            is_ours = _is_of_here(name) or is_answer(name) or is_unfinished
             if is_ours or self._have.get(name) == (size, mtime_ns) or _is_equal(here, size, mtime_ns):
                 continue
             with suppress(GoneError):  # the run has renamed or removed it since
@@ -149,10 +149,19 @@ class RunFiles:
                 self._meanwhile()
 
 
+def _is_of_here(name: str) -> bool:
+    """Return whether a file of a run's folder is written here alone. Some systems ignore case, and dots at the end."""
+    return name.casefold().rstrip(". ") in _OF_HERE
+
+
 def checked_name(name: str) -> str:
-    """Return a name of a file from another machine. Raises DarkroomError if it leads out of its folder."""
+    """Return a name of a file from another machine; empty for the only file of a result.
+
+    Raises DarkroomError if it leads out of its folder, or is another spelling of a name, such as "./remote.json".
+    """
     path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name:
+    is_plain = str(path) == name or not name
+    if not is_plain or path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name:
         raise DarkroomError(f"The other machine has a file with a name that is not valid here: {name!r}.")
     return name
 
