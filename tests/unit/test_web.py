@@ -618,3 +618,5 @@ def test_usual_workspaces(run_dir: Path, queue_path: Path, tmp_path: Path) -> No
 def test_the_command_line_refuses_a_wrong_address(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["web", "--host", "not an address", "--port", "0"]) == 2
     assert "The page cannot be served at not an address" in capsys.readouterr().err
+    assert main(["web", "--port", "0", "--key", "key.pem"]) == 2, "it would be served without encryption"
+    assert "but no certificate" in capsys.readouterr().err

@@ -79,6 +79,8 @@ def _serve(settings: WebSettings) -> int:
     if settings.token or not is_loopback(settings.host):
         token = kept_token()
     certificate = None
+    if settings.key and not settings.certificate:
+        raise DarkroomError("There is a --key, but no certificate.", advice="Name its file with --certificate.")
     if settings.certificate:
         key_file = from_root(settings.key) if settings.key else None
         certificate = Certificate(from_root(settings.certificate), key_file)
