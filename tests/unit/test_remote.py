@@ -342,6 +342,10 @@ def test_a_machine_that_onetrainer_would_create_is_rented(tmp_path: Path) -> Non
     with pytest.raises(DarkroomError) as refused:
         import_machine("pod", file, CloudSecrets())
     assert refused.value.advice.endswith('remote rent pod --key KEY_FILE --card "NVIDIA L4" --volume 80 --after delete')
+    file.write_text(json.dumps({"cloud": {**cloud_of_onetrainer(), **create, "gpu_type": 'x" & calc "'}}))
+    with pytest.raises(DarkroomError) as refused:
+        import_machine("pod", file, CloudSecrets())
+    assert "--card CARD --volume 80" in refused.value.advice
 
 
 def test_cloud_settings_of_our_early_configs_are_read_by_onetrainers_names(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -147,7 +148,8 @@ def _unknown(name: str, file: Path, cloud: Mapping[str, Any]) -> DarkroomError:
 def _rent_command(name: str, cloud: Mapping[str, Any]) -> Iterator[str]:
     yield f"remote rent {name} --key KEY_FILE"
     card = cloud.get("gpu_type")
-    yield f'--card "{card}"' if isinstance(card, str) and card else "--card CARD"
+    is_name = isinstance(card, str) and re.fullmatch(r"[\w .+-]+", card)  # for a shell, from someone's file
+    yield f'--card "{card}"' if is_name else "--card CARD"
     size = cloud.get("volume_size")
     if isinstance(size, int) and not isinstance(size, bool) and size > 0:
         yield f"--volume {size}"
