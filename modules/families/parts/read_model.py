@@ -105,7 +105,7 @@ def _scaled_file(folder: Path, part: PartSpec) -> Path | None:
     try:
         is_scaled = bool(files and read_checkpoint_header(files[0]).scales.names)
     except UnreadableFileError:
-        return None  # reading the folder says which part it is
+        return None  # reading the folder reports which part it is
     if not is_scaled:
         return None
     return files[0] if len(files) == 1 else next((folder / part.name).glob("*.safetensors.index.json"), None)
