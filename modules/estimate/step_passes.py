@@ -56,7 +56,7 @@ def passes_of_step(
     doubled = 1 + rollout.is_guided
     num_images = batch_size * rollout.samples_per_prompt / steps_per_group
     if rollout.gradient_steps:  # one graph of the last denoising steps
-        sampling = num_images * doubled * (rollout.steps - rollout.gradient_steps)
+        sampling = num_images * doubled * (0 if rollout.uses_own_images else rollout.steps - rollout.gradient_steps)
         trained = num_images * doubled * rollout.gradient_steps
     else:  # passes of their own: each trained denoising step or timestep, or a loss on the finished images
         sampling = num_images * doubled * (rollout.sampling_passes or rollout.steps)
@@ -68,6 +68,6 @@ def passes_of_step(
     return StepPasses(
         sampled_share * (sampling + reference),
         sampled_share * trained + (1 - sampled_share) * plain,
-        sampled_share * num_images,
+        0.0 if rollout.uses_own_images else sampled_share * num_images,
         repeats_forward,
     )

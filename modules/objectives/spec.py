@@ -30,6 +30,7 @@ class RolloutFacts:
     `trained_per_prompt` is how many of the images of a prompt are trained (0: all). `size` is the width and height of
     the images in pixels; None for the images of the batch. `sampling_passes` is how many predictions sample an image
     (0: one for each step). `sampler` is the name of its sampler; empty for the steps of DDIM that it trains on.
+    `uses_own_images`: the images of the data are noised in place of sampled ones; only measurements sample.
     """
 
     steps: int
@@ -44,6 +45,7 @@ class RolloutFacts:
     size: tuple[int, int] | None = None
     sampling_passes: int = 0
     sampler: str = ""
+    uses_own_images: bool = False
 
     @property
     def is_guided(self) -> bool:

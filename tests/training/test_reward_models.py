@@ -144,7 +144,9 @@ def test_the_images_of_a_measurement(tiny_sd: Path, tmp_path: Path) -> None:
     assert prompts_of(validated) == [("one", 80, 0), ("two", 64, 1), ("one", 80, 1), ("two", 64, 2), ("one", 80, 2)]
     found = datasets_of(validated)
     training, validation = found.training, found.validation
-    assert {(p.steps, p.guidance) for p in measured_prompts(validated, validation, training)} == {(3, 4.0)}
+    own = {"training": {"method": {"gradient_truncation": "direct", "clean_images": "own"}}}
+    for measured in (validated, laid_over(validated, own)):
+        assert {(p.steps, p.guidance) for p in measured_prompts(measured, validation, training)} == {(3, 4.0)}
     samples = [{"prompt": "a", "seed": 7}, {"prompt": "b", "enabled": False}]
     assert prompts_of(laid_over(validated, {"sampling": {"prompts": samples}})) == [("a", 512, 7 + n) for n in range(5)]
 

@@ -88,6 +88,21 @@ def test_the_costs_follow_the_settings() -> None:
     )
 
 
+def test_the_costs_of_own_images() -> None:
+    training: dict[str, Any] = {"batch_size": 2, "accumulation_steps": 3}
+    method = {"name": "alignprop", "steps": 10, "guidance": 5.0, "gradient_truncation": "direct", "clean_images": "own"}
+
+    def costs(**changes: Any) -> tuple[str, ...]:
+        return guide_of(Config.model_validate({"training": {**training, "method": {**method, **changes}}})).costs
+
+    assert costs() == (
+        "6 images of your concepts, noised and predicted once each, per step.",
+        "12 passes through the denoiser to train (guidance doubles them).",
+    )
+    one_step = costs(steps=1, gradient_truncation="fixed", backprop_steps=1)
+    assert one_step[0] == "6 images sampled in 1 denoising step each, per step."
+
+
 def test_the_costs_of_online_dpo() -> None:
     training: dict[str, Any] = {"batch_size": 2, "accumulation_steps": 3}
     method: dict[str, Any] = {"name": "online_dpo", "candidates": 4, "steps": 10, "guidance": 1.0}

@@ -41,6 +41,14 @@ def config_of(folder: Path, method: dict[str, Any], **changes: Any) -> Config:
             (0.25 * 8 * 7, 0.25 * 8 * 3 + 0.75 * 8, 2),
         ),
         (
+            {"name": "alignprop", "steps": 10, "gradient_truncation": "direct", "guidance": 5.0},
+            (8 * 2 * 9, 8 * 2, 8),
+        ),
+        (
+            {"name": "alignprop", "steps": 10, "gradient_truncation": "direct", "clean_images": "own", "guidance": 5.0},
+            (0, 8 * 2, 0),
+        ),
+        (
             {"name": "ddpo", "steps": 11, "samples_per_prompt": 4, "guidance": 5.0, "timestep_share": 0.5},
             (32 * 11 * 2, 32 * 5 * 2, 32),
         ),

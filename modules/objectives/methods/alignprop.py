@@ -195,7 +195,7 @@ SPEC = MethodSpec(
     AlignProp,
     "trainer.methods.alignprop:build",
     rollout=lambda settings: RolloutFacts(
-        1 if settings.uses_own_images else settings.steps, settings.guidance, settings.gradient_steps
+        settings.steps, settings.guidance, settings.gradient_steps, uses_own_images=settings.uses_own_images
     ),
     held_out_reward=lambda settings: settings.held_out_reward,
     needs_reward_gradient=True,

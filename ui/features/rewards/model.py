@@ -62,8 +62,8 @@ def _costs(config: Config) -> list[str]:
         return [*lines, *_copy(config)]
     num_images = per_step * facts.samples_per_prompt
     rollout = f"{count(num_images, 'image')} sampled in {count(facts.steps, 'denoising step')} each"
-    if facts.gradient_steps >= facts.steps == 1:
-        rollout = f"{count(num_images, 'image')}, noised and predicted once each"
+    if facts.uses_own_images:
+        rollout = f"{count(num_images, 'image')} of your concepts, noised and predicted once each"
     num_steps = steps_per_group(config)
     interval = "per step" if num_steps == 1 else f"for {num_steps} steps"
     return [f"{rollout}, {interval}.", _passes(config, facts, num_images), *_copy(config)]
@@ -72,6 +72,8 @@ def _costs(config: Config) -> list[str]:
 def _passes(config: Config, facts: RolloutFacts, num_images: int) -> str:
     """Return the passes through the denoiser; guidance doubles them."""
     factor, guidance = (2, " (guidance doubles them)") if facts.guidance > 1 else (1, "")
+    if facts.uses_own_images:
+        return f"{_round_number(num_images * factor)} passes through the denoiser to train{guidance}."
     num_sampling = _round_number(num_images * (facts.sampling_passes or facts.steps) * factor)
     if facts.trained_timesteps:
         num_training = _round_number(num_images * facts.trained_timesteps)
