@@ -10,7 +10,7 @@ from typing import Any
 from modules.config.records import heads, record_at
 from modules.config.rules import problems_of
 from modules.config.schema import Config
-from modules.config.sections.evaluation import SamplePrompt
+from modules.config.sections.evaluation import REFERENCE_IMAGES, SamplePrompt
 from modules.config.usage import trained_parts, uses_denoiser, with_kind
 from modules.families.registry import FAMILIES, files_of
 from modules.families.spec import BASE_VARIANT, VARIANT_LABELS
@@ -136,9 +136,8 @@ def _prompt(prompt: SamplePrompt, config: Config, start: Config) -> SamplePrompt
     if sampler.is_for_few_steps or spec.sample_guidance != config.family.sample_guidance:
         changes["guidance"] = spec.sample_guidance
     if start.model.variant != config.model.variant:
-        own = ("inpainting", "base_image", "mask_image", "depth_image")
-        references = ("reference_image", "reference_image_2", "reference_image_3")
-        changes |= {name: getattr(usual, name) for name in (*own, *references)}
+        own = ("inpainting", "base_image", "mask_image", "depth_image", *REFERENCE_IMAGES)
+        changes |= {name: getattr(usual, name) for name in own}
     return prompt.model_copy(update=changes)
 
 

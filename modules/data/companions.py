@@ -89,7 +89,7 @@ def find_input_file(image: Path, suffix: str, *, folder: Path, inputs_folder: Pa
 def named_file(name: str, start: Sequence[Path], allowed: Sequence[Path], *, image: Path) -> Companion:
     """Return the file that a data set names for an image, by its path from a folder, the first of `start` that has it.
 
-    A whole path must lead into one of the folders `allowed`: a data set of a stranger cannot name any file of the
+    An absolute path must lead into one of the folders `allowed`: a data set of a stranger cannot name any file of the
     machine. Raises BrokenImageError if no folder has it.
     """
     folders = [Path(os.path.normpath(folder)) for folder in (allowed if Path(name).is_absolute() else start)]

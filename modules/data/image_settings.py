@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -33,6 +34,10 @@ def _strength(label: str, help_text: str) -> tuple[Ge, Le, Setting]:
             applies_when=When(label.partition(":")[0].lower(), _CHANGED),
         ),
     )
+
+
+CONDITIONING_FOLDERS = ("conditioning_folder", "conditioning_folder_2", "conditioning_folder_3")
+"""The settings of the folders of conditioning images, in the order of the images."""
 
 
 class ImageChanges(Section):
@@ -233,7 +238,7 @@ class ImageChanges(Section):
     @property
     def conditioning_folders(self) -> tuple[Path | None, ...]:
         """The folders of the first, second and third conditioning images; None for files next to the images."""
-        given = (self.conditioning_folder, self.conditioning_folder_2, self.conditioning_folder_3)
+        given: Iterator[str] = (getattr(self, name) for name in CONDITIONING_FOLDERS)
         return tuple(from_root(folder) if folder.strip() else None for folder in given)
 
 

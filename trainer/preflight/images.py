@@ -15,6 +15,7 @@ from modules.data.archives import open_file
 from modules.data.concept import Concept
 from modules.data.dataset import Dataset
 from modules.data.hub import HUB_FORM, HUB_SCHEME, HubDataset
+from modules.data.image_settings import CONDITIONING_FOLDERS
 from modules.data.listing import SkippedEntry
 from modules.data.source_image import SourceImage
 from modules.data.tables import ROW_SUFFIX
@@ -92,8 +93,7 @@ def _misses_masks_folder(config: Config, concept: Concept) -> bool:
 def _missing_conditioning_folder(config: Config, concept: Concept) -> str:
     """Return the setting of a concept that names a folder of conditioning images that does not exist; or ""."""
     num_read = max((i.reference or 1 for i in inputs_of(config) if i.suffix), default=0)
-    names = ("conditioning_folder", "conditioning_folder_2", "conditioning_folder_3")[:num_read]
-    folders = zip(names, concept.image.conditioning_folders, strict=False)
+    folders = zip(CONDITIONING_FOLDERS[:num_read], concept.image.conditioning_folders, strict=False)
     return next((name for name, folder in folders if folder is not None and kind_of(folder) != "folder"), "")
 
 

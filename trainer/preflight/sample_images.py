@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from modules.config.schema import Config
-from modules.config.sections.evaluation import SamplePrompt
+from modules.config.sections.evaluation import REFERENCE_IMAGES, SamplePrompt
 from modules.config.usage import inpaints, reads_depth, reads_references
 from modules.data.images import open_image, upright
 from modules.system.file_errors import plain_reason
@@ -37,7 +37,7 @@ def problems_of_sample_images(config: Config) -> Iterator[Problem]:
                 message = f"The {label} of sample {index + 1} cannot be read: {plain_reason(error, names_file=True)}."
                 yield Problem(path, message, advice="Choose another image.")
                 continue
-            if name.startswith("reference_image"):
+            if name in REFERENCE_IMAGES:
                 continue  # one of another aspect ratio keeps it
             if abs(width_px * prompt.height_px / (height_px * prompt.width_px) - 1) > _ASPECT_TOLERANCE:
                 yield Problem(
@@ -54,5 +54,5 @@ def _image_fields(config: Config, prompt: SamplePrompt) -> tuple[str, ...]:
     if reads_depth(config):
         return ("depth_image",)
     if reads_references(config):
-        return ("reference_image", "reference_image_2", "reference_image_3")
+        return REFERENCE_IMAGES
     return ("base_image", "mask_image") if inpaints(config) and prompt.inpainting else ()

@@ -14,11 +14,11 @@ from typing import Any
 
 from modules.config.imports.kohya_values import Args, is_set, pop_first
 from modules.config.migrations.tree_moves import Notes, Tree, put
+from modules.config.sections.evaluation import REFERENCE_IMAGES
+from modules.data.image_settings import CONDITIONING_FOLDERS
 from modules.system.problem import Problem, shown
 from modules.system.regular_files import read_regular
 
-FOLDERS = ("conditioning_folder", "conditioning_folder_2", "conditioning_folder_3")
-_SAMPLES = ("reference_image", "reference_image_2", "reference_image_3")
 _MAX_BYTES = 100_000_000
 _MAX_ROWS = 200_000
 
@@ -41,7 +41,7 @@ def ai_toolkit_samples(item: Args) -> dict[str, str]:
     single = pop_first(item, "ctrl_img")
     numbered = [value for number in (1, 2, 3) if is_set(value := pop_first(item, f"ctrl_img_{number}"))]
     files = numbered or ([single] if is_set(single) else [])
-    return {name: str(file) for name, file in zip(_SAMPLES, files, strict=False)}
+    return {name: str(file) for name, file in zip(REFERENCE_IMAGES, files, strict=False)}
 
 
 def musubi_folders(given: Args, notes: Notes) -> dict[str, str]:
@@ -67,11 +67,11 @@ def concept_of_rows(file: str, notes: Notes) -> dict[str, Any] | None:
         {key for row in rows for key in row if key == "control_path" or key.startswith("control_path_")},
         key=lambda key: (len(key), key),
     )
-    if len(columns) > len(FOLDERS):
+    if len(columns) > len(CONDITIONING_FOLDERS):
         notes.append(Problem("concepts", f"Of {len(columns)} control images of a row, three are used.", "warning"))
-    columns = columns[: len(FOLDERS)]
+    columns = columns[: len(CONDITIONING_FOLDERS)]
     image: dict[str, str] = {"conditioning_columns": ", ".join(columns)} if columns else {}
-    for name, column in zip(FOLDERS, columns, strict=False):
+    for name, column in zip(CONDITIONING_FOLDERS, columns, strict=False):
         paths = [str(row[column]) for row in rows if is_set(row.get(column))]
         if paths and all(Path(path).is_absolute() for path in paths):
             image[name] = _common_folder(paths)
@@ -83,7 +83,7 @@ def concept_of_rows(file: str, notes: Notes) -> dict[str, Any] | None:
 def set_variant(concepts: Sequence[dict[str, Any]], result: Tree, notes: Notes) -> None:
     """Make the model an editing model where a concept has reference images."""
     images = [concept.get("image", {}) for concept in concepts]
-    if not any(image.get(name) for image in images for name in ("conditioning_columns", *FOLDERS)):
+    if not any(image.get(name) for image in images for name in ("conditioning_columns", *CONDITIONING_FOLDERS)):
         return
     put(result, "model.variant", "edit")
     message = "Control images became reference images, at the size of their image or its number of pixels."
@@ -92,9 +92,9 @@ def set_variant(concepts: Sequence[dict[str, Any]], result: Tree, notes: Notes) 
 
 
 def _folders(folders: Sequence[str], notes: Notes) -> dict[str, str]:
-    if len(folders) > len(FOLDERS):
+    if len(folders) > len(CONDITIONING_FOLDERS):
         notes.append(Problem("concepts", f"Of {len(folders)} folders of control images, three are used.", "warning"))
-    return dict(zip(FOLDERS, folders, strict=False))
+    return dict(zip(CONDITIONING_FOLDERS, folders, strict=False))
 
 
 def _rows(file: Path) -> list[dict[str, Any]]:
@@ -114,7 +114,7 @@ def _rows(file: Path) -> list[dict[str, Any]]:
 
 
 def _common_folder(paths: Sequence[str]) -> str:
-    """Return the folder that contains all paths; "." for paths that are partly whole."""
+    """Return the folder that contains all paths; "." if only some of them are absolute."""
     try:
         return os.path.commonpath([os.path.dirname(path.replace("\\", "/")) for path in paths]) or "."  # noqa: PTH120
     except ValueError:

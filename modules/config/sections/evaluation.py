@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Le, MultipleOf
@@ -72,6 +73,10 @@ class Validation(Section):
             changeable_on_resume=True,
         ),
     ] = 0
+
+
+REFERENCE_IMAGES = ("reference_image", "reference_image_2", "reference_image_3")
+"""The settings of the reference images of a sample, in their order."""
 
 
 class SamplePrompt(Section):
@@ -184,7 +189,7 @@ class SamplePrompt(Section):
     @property
     def reference_images(self) -> tuple[str, ...]:
         """The files of its reference images, in their order, without the empty ones."""
-        given = (self.reference_image, self.reference_image_2, self.reference_image_3)
+        given: Iterator[str] = (getattr(self, name) for name in REFERENCE_IMAGES)
         return tuple(file.strip() for file in given if file.strip())
 
 
