@@ -6,8 +6,11 @@ import json
 from pathlib import Path
 from typing import TypeGuard
 
+from modules.system.regular_files import read_regular
+
 CHOSEN, REJECTED = "chosen", "rejected"
 _FOLDER, _HIGHEST = "noise", 2**63
+_MAX_BYTES = 10_000
 
 
 def noise_file(chosen: Path) -> Path:
@@ -21,7 +24,7 @@ def noise_seeds(chosen: Path) -> tuple[int, int] | None:
     None if they are not known, as of images that were not sampled by a run of this program.
     """
     try:
-        content = json.loads(noise_file(chosen).read_text(encoding="utf-8"))
+        content = json.loads(read_regular(noise_file(chosen), _MAX_BYTES))
     except (OSError, ValueError, RecursionError):
         return None
     chosen_seed, rejected_seed = map(content.get, (CHOSEN, REJECTED)) if isinstance(content, dict) else (None, None)

@@ -30,7 +30,8 @@ from modules.objectives.preference import (
     preference_losses,
     preference_metrics,
 )
-from modules.system.devices import move
+from modules.sampling.denoising_loop import initial_noise
+from modules.system.devices import CPU, move
 from trainer.methods.automatic_beta import AutomaticBeta
 from trainer.methods.noising import Noising, noising_of, position_of
 from trainer.methods.protocol import StepContext, StepLoss, TrainingMethod
@@ -137,7 +138,7 @@ class Dpo:
         def noise_of(seed: int | None) -> torch.Tensor:
             if seed is None:
                 return torch.full(shape, math.nan)
-            return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+            return initial_noise(shape, seed=seed, device=CPU)[0]
 
         noises = [noise_of(pair[side] if pair else None) for side in (0, 1) for pair in seeds]
         return move(torch.stack(noises), context.device)
