@@ -162,6 +162,11 @@ class SizeTable:
         """Return the table of the sizes of examples."""
         return buckets if isinstance(buckets, SizeTable) else cls(buckets)
 
+    def size_of(self, sample: SampleIndex) -> Size:
+        """Return the size of a sample."""
+        size: Size = self.sizes[self.numbers_NR[sample.example, sample.resolution]]
+        return size
+
     def numbers_of(self, samples: Samples) -> Numbers:
         """Return the number of the size of each sample."""
         numbers: Numbers = self.numbers_NR[samples.columns_4N[0], samples.columns_4N[2]]

@@ -90,9 +90,7 @@ def read_choice(path: Path) -> CompileChoice | None:
 def sizes_of_steps(plans: EpochPlans, epoch: int) -> list[StepSize]:
     """Return the sizes of the steps of an epoch, in their order."""
     groups, table = plans.accumulation_groups(epoch), plans.sizes
-    sizes = [
-        tuple((table.sizes[table.numbers_NR[m[0].example, m[0].resolution]], len(m)) for m in group) for group in groups
-    ]
+    sizes = [tuple((table.size_of(m[0]), len(m)) for m in group) for group in groups]
     return [size for size in sizes for _ in range(plans.steps_per_group)]
 
 

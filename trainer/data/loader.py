@@ -168,9 +168,7 @@ class Loader:
             return self._batch(epoch, position, self._submit(pool, position))
 
     def _num_pixels(self, sample_indices: MicroBatch) -> int:
-        table = self.plans.sizes
-        shapes = [table.sizes[table.numbers_NR[s.example, s.resolution]] for s in sample_indices]
-        return sum(map(num_pixels, shapes))
+        return sum(num_pixels(self.plans.sizes.size_of(sample)) for sample in sample_indices)
 
     def _num_kinds(self, sample_indices: MicroBatch) -> int:
         examples = self.dataset.examples

@@ -108,11 +108,6 @@ class RunCurves(Panel):
         self._choices.curves ^= {curve}
         self.show(self._state)
 
-    def toggle_on(self, curve: str) -> None:
-        """Show a curve, if it is not shown yet."""
-        if curve not in self._choices.curves:
-            self.toggle(curve)
-
     def compare(self, run_dir: Path) -> None:
         """Draw an earlier run, too, or no longer; the oldest choice makes room for a fifth."""
         if self.past.pop(run_dir, None) is not None:

@@ -47,7 +47,6 @@ class RewardPanel(Panel):
 
     def show(self, state: RunState) -> None:
         """State what the measured rewards show, and draw them with the distance, the diversity and the saturation."""
-        curves = health_curves(state)
         distance = distance_of(state)
         newest = distance[1].points[-1][1] if distance is not None and distance[0] == "kl" else None
         reading = reading_of(state.rewards, newest)
@@ -56,12 +55,12 @@ class RewardPanel(Panel):
             self.title.recolour(_COLOURS.get(reading.finding, "text"))
             self.reason.set_text(reading.reason)
         self.chart.show(reward_figure(state.rewards))
-        self.note.set_text("" if distance is not None or not state.rewards else _NO_DISTANCE)
-        if self.note.cget("text"):
+        if distance is None and state.rewards:
+            self.note.set_text(_NO_DISTANCE)
             self.note.pack(side="bottom", fill="x", padx=(self.theme.px(8), 0), before=self.chart)
         else:
             self.note.pack_forget()
-        self._show_cells(curves)
+        self._show_cells(health_curves(state))
 
     def _show_cells(self, curves: Mapping[str, MetricCurve]) -> None:
         if list(curves) != list(self.cells):
