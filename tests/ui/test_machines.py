@@ -20,12 +20,12 @@ from tests.ui.conftest import Window
 from trainer.child.run import arguments_of
 from trainer.launch import RunRequest
 from trainer.remote import renting
-from trainer.remote.providers import Pod
+from trainer.remote.providers import Pod, PodRequest
 from trainer.remote.record import Remote, RemotesFile
 from trainer.remote.renting import RentSettings
 from trainer.remote.runpod import RunPod
 from ui.features.remote.rent_window import RentWindow
-from ui.features.remote.renting import Renting, _rent
+from ui.features.remote.renting import Renting, _rent, _Task
 from ui.features.remote.window import MachinesWindow
 from ui.widgets.dialog import bring_to_front
 
@@ -164,12 +164,12 @@ def test_a_rent_that_is_cancelled_while_its_address_arrives_is_undone(
 ) -> None:
     (tmp_path / "id.pub").write_text("ssh-ed25519 AAAA me\n")
     store_key()
-    stop, read = Event(), RunPod.read
+    task, read = _Task(), RunPod.read
 
     def read_and_cancel(self: RunPod, pod: str) -> Pod:
         found = read(self, pod)
         if found.host:
-            stop.set()
+            task.stop.set()
             runpod.status = 0 if is_deleted else 503
         return found
 
@@ -177,11 +177,31 @@ def test_a_rent_that_is_cancelled_while_its_address_arrives_is_undone(
     settings = RentSettings(name="pod", card="NVIDIA L4", key=str(tmp_path / "id"))
     monkeypatch.setattr("ui.features.remote.renting._Waiting.wait", lambda self, _seconds: self.require_wanted())
     if is_deleted:
-        assert _rent(settings, lambda text: None, stop) == "pod is deleted again."
+        assert _rent(settings, lambda text: None, task) == "pod is deleted again."
     else:
         with pytest.raises(DarkroomError, match=r"pod could not be deleted, and may cost\. RunPod"):
-            _rent(settings, lambda text: None, stop)
+            _rent(settings, lambda text: None, task)
     assert bool(runpod.pods) == bool(RemotesFile().read()) == (not is_deleted)
+
+
+def test_the_window_closes_once_a_rented_machine_is_in_the_list(
+    window: Window, runpod: FakeRunPod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "id.pub").write_text("ssh-ed25519 AAAA me\n")
+    store_key()
+    is_asked, create = Event(), RunPod.create
+
+    def create_late(self: RunPod, request: PodRequest) -> Pod:
+        is_asked.set()
+        return create(self, request)
+
+    monkeypatch.setattr(RunPod, "create", create_late)
+    model = window.app.context.models.of(Renting)
+    model.rent(RentSettings(name="pod", card="NVIDIA L4", key=str(tmp_path / "id")))
+    assert is_asked.wait(30)
+    model.close()
+    assert RemotesFile().read()
+    window.wait_until(lambda: not model.is_working, "the machine")
 
 
 @pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="OpenSSH's client is not installed.")

@@ -176,6 +176,7 @@ class App:
         self.queue.close()
         self.tensorboard.close()
         self.web_page.close()
+        self.context.models.of(Renting).close()
         self.context.tips.close()
         self.diagnostics.close()
         if self._owns_root:

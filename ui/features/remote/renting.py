@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,8 +27,17 @@ if TYPE_CHECKING:  # the window starts without them
 
 _STATES = {"starting": "starting", "running": "running", "stopped": "stopped", "failed": "it could not be started"}
 _LOOK_SECONDS = 1.0
+_CLOSE_SECONDS = 90.0  # more than a request to a provider takes
 
 Report = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """What is being done: whether it is to `stop`, and whether it `is_settled`, so that the program may end."""
+
+    stop: threading.Event = field(default_factory=threading.Event)
+    is_settled: threading.Event = field(default_factory=threading.Event)
 
 
 class Renting:
@@ -39,7 +49,7 @@ class Renting:
         self.name = self.status = ""
         self.is_working = self.is_problem = self.can_cancel = False
         self._machines = machines
-        self._stop = threading.Event()
+        self._task = _Task()
 
     def rent(self, settings: RentSettings) -> None:
         """Rent a machine, which costs from now on. Cancelling deletes it again."""
@@ -56,24 +66,34 @@ class Renting:
     def cancel(self) -> None:
         """Undo what is being done."""
         if self.can_cancel:
-            self._stop.set()
+            self._task.stop.set()
+            self._task.is_settled.clear()
             self.can_cancel = False
             self._show(f"Cancelling: what was begun with {self.name} is undone…")
 
-    def _run(self, name: str, work: Callable[[Report, threading.Event], str], *, can_cancel: bool) -> None:
+    def close(self) -> None:
+        """Wait until the provider has answered: a machine that is not in the list yet would cost unseen."""
+        if self.is_working:
+            self._task.is_settled.wait(_CLOSE_SECONDS)
+
+    def _run(self, name: str, work: Callable[[Report, _Task], str], *, can_cancel: bool) -> None:
         if self.is_working:
             return
         self.name, self.is_working, self.can_cancel = name, True, can_cancel
-        self._stop = stop = threading.Event()
+        self._task = task = _Task()
         self._show(f"{name}: asking the provider…")
 
         def progress(text: str, _number: int, _total: int) -> None:
-            if self.is_working and not stop.is_set():
+            if self.is_working and not task.stop.is_set():
                 self._show(text)
 
-        self.background.run_reporting(
-            lambda report: work(lambda text: report(text, 0, 0), stop), self._done, self._failed, progress=progress
-        )
+        def settled(report: Callable[[str, int, int], None]) -> str:
+            try:
+                return work(lambda text: report(text, 0, 0), task)
+            finally:
+                task.is_settled.set()
+
+        self.background.run_reporting(settled, self._done, self._failed, progress=progress)
 
     def _done(self, text: str) -> None:
         self.is_working = self.can_cancel = False
@@ -134,11 +154,11 @@ def _name(number: int) -> str:
     return f"pod{number if number > 1 else ''}"
 
 
-def _rent(settings: RentSettings, report: Report, stop: threading.Event) -> str:
+def _rent(settings: RentSettings, report: Report, task: _Task) -> str:
     from trainer.remote.record import RemotesFile
     from trainer.remote.renting import rent
 
-    file, waiting = RemotesFile(), _Waiting(report, stop)
+    file, waiting = RemotesFile(), _Waiting(report, task)
     try:
         remote = rent(settings, file, report=waiting.report, wait=waiting.wait)
         waiting.require_wanted()
@@ -148,11 +168,11 @@ def _rent(settings: RentSettings, report: Report, stop: threading.Event) -> str:
     return f"{remote.name} is rented, for {remote.price_per_hour:g} an hour. Check it to accept its host key."
 
 
-def _start(remote: Remote, report: Report, stop: threading.Event) -> str:
+def _start(remote: Remote, report: Report, task: _Task) -> str:
     from trainer.remote.record import RemotesFile
     from trainer.remote.renting import start
 
-    file, waiting = RemotesFile(), _Waiting(report, stop)
+    file, waiting = RemotesFile(), _Waiting(report, task)
     try:
         start(remote, file, report=waiting.report, wait=waiting.wait)
         waiting.require_wanted()
@@ -174,7 +194,7 @@ def _undo(remote: Remote, file: RemotesFile, *, deletes: bool) -> None:
         raise DarkroomError(f"{remote.name} could not be {done}, and may cost. {reason}") from error
 
 
-def _end(remote: Remote, report: Report, _stop: threading.Event, *, deletes: bool) -> str:
+def _end(remote: Remote, report: Report, _task: _Task, *, deletes: bool) -> str:
     from trainer.remote.record import RemotesFile
     from trainer.remote.renting import end
 
@@ -186,8 +206,8 @@ def _end(remote: Remote, report: Report, _stop: threading.Event, *, deletes: boo
 class _Waiting:
     """The wait for a machine: it reports how long it has taken, and ends when it is cancelled."""
 
-    def __init__(self, report: Report, stop: threading.Event) -> None:
-        self._report, self._stop = report, stop
+    def __init__(self, report: Report, task: _Task) -> None:
+        self._report, self._task = report, task
         self._text, self._began = "", time.monotonic()
 
     def report(self, text: str) -> None:
@@ -197,15 +217,17 @@ class _Waiting:
 
     def require_wanted(self) -> None:
         """Raise JobCancelledError if it was cancelled since the last wait."""
-        if self._stop.is_set():
+        if self._task.stop.is_set():
             raise JobCancelledError
 
     def wait(self, seconds: float) -> None:
         """Wait. Raises JobCancelledError as soon as that is wanted."""
+        self.require_wanted()
+        self._task.is_settled.set()  # the machine is in the list
         until = time.monotonic() + seconds
         while True:
             left = until - time.monotonic()
-            if self._stop.wait(max(0.0, min(left, _LOOK_SECONDS))):
+            if self._task.stop.wait(max(0.0, min(left, _LOOK_SECONDS))):
                 raise JobCancelledError
             if left <= 0:
                 return
