@@ -214,7 +214,7 @@ def _wheels(settings: WheelsSettings) -> int:
     folder = from_root(settings.folder) if settings.folder else wheels_dir(remote.name)
     with _connected(remote) as connection:
         number = download_wheels(connection, folder)
-    RemotesFile().add(replace(remote, wheels_dir=str(folder)))
+    RemotesFile().add(replace(RemotesFile().current(remote), wheels_dir=str(folder)))
     sys.stdout.write(f"{number} wheels are in {folder}; {remote.name} installs from them.\n")
     if remote.python:
         sys.stdout.write(f"They are not used while {remote.name} has a Python of its own ({remote.python}).\n")
