@@ -172,6 +172,9 @@ def build_dataset(
                 skipped.append(SkippedEntry(image.path, f"its companion cannot be used: {error}"))
             except ValueError as error:
                 skipped.append(SkippedEntry(image.path, str(error), is_too_small=True))
+        missing = assign.missing_columns()
+        skipped += missing
+        wrong_settings += [(len(facts), entry) for entry in missing]
         facts.append(_facts_of(concept, concept.name or folder.name, draws_masks=wanted.draws_masks))
     dataset = _assemble(examples, facts, num_resolutions, tuple(skipped))
     return replace(dataset, wrong_settings=tuple(wrong_settings), fit=next((i.fit for i in wanted.references), None))

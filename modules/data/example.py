@@ -13,6 +13,7 @@ from modules.data.concept import Concept
 from modules.data.decode import WHITE, Rgb, colour_of
 from modules.data.images import BrokenImageError
 from modules.data.inputs import NO_INPUTS, ModelInput
+from modules.data.listing import SkippedEntry
 from modules.data.metadata import MetadataCaptions
 from modules.data.source_image import SourceImage
 from modules.data.transforms.geometry import Box
@@ -76,6 +77,10 @@ def prompt_example(prompt: SourceImage, concept_number: int, source: Path, sizes
     )
 
 
+CONDITIONING_COLUMNS = "image.conditioning_columns"
+"""The setting of a concept that names the columns of its reference images."""
+
+
 @dataclass(eq=False)
 class Assignment:
     """The assignment of the images of one concept to buckets. Equal sizes share one assignment."""
@@ -114,6 +119,13 @@ class Assignment:
             input_files=self._input_files(image) if self.wanted.inputs else NO_INPUTS,
             rejected_background=background if rejected is not None and rejected.is_transparent else None,
         )
+
+    def missing_columns(self) -> list[SkippedEntry]:
+        """Return the metadata files of the assigned images that lack a column which names reference images."""
+        if not self.wanted.references:
+            return []
+        missing = [entry for column in self._columns for entry in column.missing_columns()]
+        return [replace(entry, setting=CONDITIONING_COLUMNS) for entry in missing]
 
     def _mask(self, image: SourceImage) -> Companion | None:
         settings = self.concept.image

@@ -133,6 +133,11 @@ class MetadataCaptions:
                 skipped.append(SkippedEntry(file, f"names images that are not there: {shown(missing[0])}{others}"))
         return skipped
 
+    def missing_columns(self) -> list[SkippedEntry]:
+        """Return the files read so far that lack one of the columns."""
+        problems = ((file, p) for file, found in self._problems.items() for p in found)
+        return [SkippedEntry(file, p.reason, p.setting) for file, p in problems if p.setting == "caption_columns"]
+
     def _leave_table(self, table: Path) -> None:
         """Forget the texts of the last table whose rows were looked up, once those of another one are."""
         if self._table is not None and self._table != table:

@@ -11,6 +11,7 @@ import pytest
 
 from modules.config.schema import Config
 from modules.data.buckets import Size
+from modules.data.dataset import Dataset
 from modules.data.example import Example
 from modules.data.inputs import REFERENCES
 from modules.data.plans import EpochPlans
@@ -22,6 +23,7 @@ from tests.builders.references import NUM_IMAGES, SECOND_PX, WITH_SECOND, WITH_T
 from trainer.data.preview import ConceptPreview, trained_pixels
 from trainer.jobs.preview import contact_sheet
 from trainer.preflight import check
+from trainer.preflight.missing_captions import problems_of_missing_captions
 
 FOLDERS = ("conditioning_folder", "conditioning_folder_2", "conditioning_folder_3")
 
@@ -163,6 +165,20 @@ def test_references_are_named_by_columns(config: Config, folder: Path) -> None:
     assert names_of(examples[1]) == ["before/0.png", "garment/1.png"]
     assert names_of(examples[2]) == ["before/0.png"]
     assert names_of(examples[3]) == []
+
+
+def test_a_column_that_does_not_exist_is_reported(config: Config, folder: Path) -> None:
+    """The images would be trained with the references of the other columns alone."""
+    rows = [{"file_name": f"{n}.png", "text": "a", "control": f"../before/{n}.png"} for n in range(NUM_IMAGES)]
+    write_rows(folder, [{**rows[0], "text": ""}, *rows[1:]])
+    image = {"conditioning_columns": "control, contrl", "conditioning_folder_3": str(folder)}
+    changed = of_concept(config, image, caption_source="metadata")
+    found = ConceptPreview(changed, 0).dataset
+    assert [names_of(example) for example in found.examples] == [[f"before/{n}.png"] for n in range(NUM_IMAGES)]
+    problem, without = problems_of_missing_captions(changed, found, Dataset((), (), 1))
+    assert problem.path == "concepts.0.image.conditioning_columns"
+    assert "metadata.jsonl has no column 'contrl'; its columns are 'file_name', 'text', 'control'." in problem.message
+    assert "1 image has no caption" in without.message
 
 
 def test_a_named_reference_must_be_there_and_inside_of_the_folders(

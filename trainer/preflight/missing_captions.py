@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from modules.config.schema import Config
 from modules.data.concept import Concept
 from modules.data.dataset import Dataset
+from modules.data.example import CONDITIONING_COLUMNS
 from modules.data.listing import SkippedEntry, is_metadata
 from modules.data.scan import fault_of_caption
 from modules.data.source_image import SourceImage
@@ -21,6 +22,7 @@ _MAX_CHARS = 200
 _ADVICE = {
     "caption_columns": "Choose from these columns in Caption columns, or choose another metadata file.",
     "metadata_file": "Correct the file, or choose another one.",
+    CONDITIONING_COLUMNS: "Choose from these columns for the reference images.",
 }
 
 
@@ -62,8 +64,12 @@ def _wrong_metadata(config: Config, indices: Sequence[int], dataset: Dataset) ->
         what = f" {reason}" if reason.startswith("has ") else f": {reason}"
         others = f" The same applies to {count(len(faults) - 1, 'other file')}." if len(faults) > 1 else ""
         label = label_of(config, index)
-        message = f"The captions of the concept {label} cannot be read: {faults[0].path.name}{what}.{others}"
-        if config.concepts[index].caption_source == "metadata" or not config.concepts[index].has_images:
+        where = f"{faults[0].path.name}{what}.{others}"
+        message = f"The captions of the concept {label} cannot be read: {where}"
+        if setting == CONDITIONING_COLUMNS:
+            message = f"Reference images of the concept {label} are not used: {where}"
+            yield Problem(f"concepts.{index}.{setting}", message, "warning", _ADVICE[setting])
+        elif config.concepts[index].caption_source == "metadata" or not config.concepts[index].has_images:
             yield Problem(f"concepts.{index}.{setting}", message, advice=_ADVICE[setting])
         else:  # columns next to the images of a Parquet file, which are used without being asked for
             advice = "To use one of its columns, set where captions are from to the metadata file and choose it."
@@ -76,7 +82,7 @@ def _without_captions(config: Config, training: Dataset) -> Iterator[Problem]:
     Those of a concept whose captions are reported as an error are left out.
     """
     indices = _indices(config, "training")
-    reported = {number for number, _ in training.wrong_settings}
+    reported = {number for number, fault in training.wrong_settings if fault.setting != CONDITIONING_COLUMNS}
     reported |= {n for n, i in enumerate(indices) if any(_is_of(i, p) for p in problems_of_captions_files(config))}
     by_way: dict[tuple[str, str], list[SourceImage]] = defaultdict(list)
     for example in training.examples:
