@@ -169,13 +169,16 @@ def test_a_name_that_the_account_has_already_is_not_rented_again(
 def test_an_interrupted_rent_says_what_costs(
     server: FakeRunPod, key: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupt(_self: RunPod, _pod: str) -> Pod:
+    def interrupt(_self: RunPod, _pod: object) -> Pod:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(RunPod, "read", interrupt)
     assert main(["remote", "rent", "pod", "--card", "x", "--key", str(key)]) == 130
     assert "pod is rented, and costs. To delete it: remote end pod --delete" in capsys.readouterr().out
     assert server.pods
+    monkeypatch.setattr(RunPod, "create", interrupt)
+    assert main(["remote", "rent", "crate", "--card", "x", "--key", str(key)]) == 130
+    assert "whether darkroom-crate exists: it would cost" in capsys.readouterr().out
 
 
 def test_the_address_may_be_in_either_place() -> None:

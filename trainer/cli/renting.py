@@ -10,7 +10,7 @@ from trainer.cli.options import settings_verb
 from trainer.cli.program import OK, STOPPED
 from trainer.jobs.spec import positional
 from trainer.remote.record import Remote, RemotesFile
-from trainer.remote.renting import RentSettings, end, offers, rent, start
+from trainer.remote.renting import RentSettings, end, offers, pod_name, rent, start
 
 MachineName = Annotated[str, Setting("Name", "The name of the machine."), positional("NAME")]
 _STOCKS = {"": "", "none": "none free now", "low": "few free", "medium": "some free", "high": "many free"}
@@ -44,7 +44,9 @@ def _rent(settings: RentSettings) -> int:
         if any(one.name == settings.name for one in RemotesFile().read()):
             _print_line(f"{settings.name} is rented, and costs. To delete it: remote end {settings.name} --delete")
         else:
-            _print_line("Stopped before it was rented. If that is not sure, look at the provider's page.")
+            _print_line(
+                f"Stopped. Look at the provider's page whether {pod_name(settings.name)} exists: it would cost."
+            )
         return STOPPED
     return OK
 

@@ -73,10 +73,15 @@ def records_of(settings: RentSettings) -> tuple[Remote, PodRequest]:
     if not settings.card.strip():
         raise DarkroomError("No card is chosen.", advice="See what can be rented: remote offers.")
     request = PodRequest(
-        f"darkroom-{settings.name}", settings.card, settings.cards, settings.image, settings.disk, settings.volume,
+        pod_name(settings.name), settings.card, settings.cards, settings.image, settings.disk, settings.volume,
         _SPEC.volume_path, public_key_of(settings.key),
     )  # fmt: skip
     return remote, request
+
+
+def pod_name(name: str) -> str:
+    """Return the name that a machine has at its provider."""
+    return f"darkroom-{name}"
 
 
 def has_key() -> bool:
