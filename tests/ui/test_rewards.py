@@ -294,6 +294,8 @@ def test_the_rewards_have_one_place(ready: Window) -> None:
     ready.settle()
     assert list(panel.cells) == ["diversity", "saturation"]
     assert all(cell.winfo_ismapped() for cell in panel.cells.values())
+    panel.show(RunState(rewards=(RewardMeasured(0, 8, None, 0.3, "contrast"),)))
+    assert (panel.title.cget("text"), panel.reason.cget("text")) == ("", ""), "the verdict of an earlier run stays"
     run.end(RunFinished("finished", 40, "Done."))
     ready.wait_until(lambda: ready.app.context.session.stage == "idle", "the end")
 

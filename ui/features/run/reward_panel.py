@@ -50,10 +50,9 @@ class RewardPanel(Panel):
         distance = distance_of(state)
         newest = distance[1].points[-1][1] if distance is not None and distance[0] == "kl" else None
         reading = reading_of(state.rewards, newest)
-        if reading is not None:
-            self.title.set_text(reading.title)
-            self.title.recolour(_COLOURS.get(reading.finding, "text"))
-            self.reason.set_text(reading.reason)
+        self.title.set_text(reading.title if reading is not None else "")
+        self.title.recolour(_COLOURS.get(reading.finding, "text") if reading is not None else "text")
+        self.reason.set_text(reading.reason if reading is not None else "")
         self.chart.show(reward_figure(state.rewards))
         if distance is None and state.rewards:
             self.note.set_text(_NO_DISTANCE)
