@@ -135,6 +135,8 @@ ELSEWHERE: set[str | tuple[str, str]] = {  # fields, and single choices
     "training.learning_rate_scaler",  # as above
     "training.noise.distribution",  # each is drawn in test_timesteps, one in a run of test_noise_settings
     "training.noise.stratification",  # as above
+    ("training.method.trust_region", "divergence"),  # no ratio is large enough here: see test_flow_policy
+    ("training.method.flow_steps", "sde"),  # of flow models, see test_flow_policy; a warning otherwise
     "training.method.held_out_reward",  # measures and never trains, whoever it is: see test_judges
     # Of several processes: test_several_processes, test_gradient_sums.
     "multi_gpu.sharding",

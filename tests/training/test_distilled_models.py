@@ -167,7 +167,7 @@ def test_a_run_with_a_training_adapter_is_one_on_the_merged_model_and_sampled_as
     assert main(["lora-merge", str(model), str(merged), str(adapter)]) == 0
     on_merged = run(laid_over(config, {"model": {"base_model": str(merged)}}))
     assert losses(with_adapter) == pytest.approx(losses(on_merged), rel=1e-5)
-    assert losses(with_adapter) != pytest.approx(losses(plain), rel=1e-2)
+    assert losses(with_adapter) != pytest.approx(losses(plain), rel=1e-3)
     assert validated(with_adapter) == pytest.approx(validated(on_merged), rel=1e-5)
     result, expected = (weights_of(ran.finished.model_path) for ran in (with_adapter, on_merged))
     assert result.keys() == expected.keys()  # the trained layers alone
@@ -322,7 +322,7 @@ def with_denoiser_of(config: Config, other: Path) -> Config:
     if not mixed.exists():
         shutil.copytree(base, mixed)
         for name in (config.family.denoiser.name, "scheduler"):
-            shutil.rmtree(mixed / name)
+            shutil.rmtree(mixed / name, ignore_errors=True)  # a modular pipeline may have no scheduler
             shutil.copytree(other / name, mixed / name)
     return laid_over(config, {"model": {"base_model": str(mixed)}})
 
