@@ -122,6 +122,13 @@ def test_a_text_encoder_with_too_few_layers_is_refused(tiny_ideogram4: Path, tmp
         load_tiny(tmp_path / "model", IDEOGRAM4.name)
 
 
+def test_captions_cached_with_fewer_tokens_are_not_used(family: Ideogram4, tiny_ideogram4: Path) -> None:
+    caption = "a disc and a square " * 10
+    shorter: Ideogram4 = load_tiny(tiny_ideogram4, IDEOGRAM4.name, text_tokens=64)
+    assert shorter.encode_prompts([caption]).lengths == (64,) < family.encode_prompts([caption]).lengths
+    assert shorter.text_identity() != family.text_identity()
+
+
 def test_the_published_text_encoder_is_that_of_qwen3_vl_8b_without_the_vision_tower() -> None:
     part = next(part for part in IDEOGRAM4.parts if part.role == "text_encoder")
     weights = empty_part(load_factory(part.model_class), shipped_configs("ideogram4")[part.name]).parameters()

@@ -105,8 +105,8 @@ class ChatReader:
 
     def identity(self) -> str:
         """Return everything but the encoder's weights that affects how a prompt is encoded."""
-        read = f"{self.tokenizer.tokenizer.to_str()}|{self.ids('')}"
-        read = read if self.padding is None else f"{read}|{self.max_tokens} {self.padding}"
+        padding = "" if self.padding is None else f" {self.padding}"
+        read = f"{self.tokenizer.tokenizer.to_str()}|{self.ids('')}|{self.max_tokens}{padding}"
         return f"{read}|before the norm" if self.is_before_norm else read
 
     @contextmanager
