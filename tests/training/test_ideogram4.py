@@ -329,6 +329,26 @@ def test_a_file_of_a_transformer_is_read(prefix: str, part_name: str, family: Id
     assert all(torch.equal(tensor, module.state_dict()[name]) for name, tensor in read.state_dict().items())
 
 
+def test_a_part_is_in_float8_if_any_of_its_files_has_scales(
+    family: Ideogram4, tiny_ideogram4: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_ideogram4, folder)
+    place, name = folder / GUIDE, "diffusion_pytorch_model"
+    (place / f"{name}.safetensors").unlink()
+    state = in_float8(dict(family.modules[GUIDE].state_dict()))
+    plain = {key: tensor for key, tensor in state.items() if tensor.dtype == torch.bfloat16}
+    shards = (plain, {key: tensor for key, tensor in state.items() if key not in plain})
+    files = [f"{name}-0000{number}-of-00002.safetensors" for number in (1, 2)]
+    for file, tensors in zip(files, shards, strict=True):
+        save_file(tensors, place / file)
+    weight_map = {key: file for file, tensors in zip(files, shards, strict=True) for key in tensors}
+    (place / f"{name}.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    ours = load_tiny(folder, IDEOGRAM4.name).modules[GUIDE].state_dict()
+    theirs = family.modules[GUIDE].state_dict()
+    assert all(torch.allclose(ours[key], theirs[key], rtol=0.07, atol=0.01) for key in theirs)
+
+
 @pytest.mark.parametrize("is_native", [False, True])
 def test_the_published_folder_in_float8_is_read_and_trains(
     is_native: bool, config: Config, family: Ideogram4, tiny_ideogram4: Path, tmp_path: Path

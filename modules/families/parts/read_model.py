@@ -103,7 +103,7 @@ def _scaled_file(folder: Path, part: PartSpec) -> Path | None:
     """Return the file of a part in a folder whose weights are float8 with scales, which diffusers does not read."""
     files = [] if part.role == "vae" else sorted((folder / part.name).glob("*.safetensors"))
     try:
-        is_scaled = bool(files and read_checkpoint_header(files[0]).scales.names)
+        is_scaled = any(read_checkpoint_header(file).scales.names for file in files)
     except UnreadableFileError:
         return None  # reading the folder reports which part it is
     if not is_scaled:
