@@ -1,4 +1,4 @@
-"""HunyuanImage 2.1: loading it from a diffusers folder or a Hugging Face repository, and running its parts.
+"""HunyuanImage 2.1: loading it from a diffusers folder, a Hugging Face repository, or files of its parts; running it.
 
 Its conditioning is Qwen2.5-VL's states of a prompt's tokens, without those of the template before it, and ByT5's states
 of the text in its quotes; a prompt without quotes has none. No state depends on padding, and the transformer attends to
@@ -20,14 +20,14 @@ from modules.families.hunyuan_image.settings import GLYPH_LAYERS, HunyuanImageSe
 from modules.families.hunyuan_image.spec import CONVENTION, GLYPH_TOKENS, HUNYUAN_IMAGE, MAX_TOKENS
 from modules.families.parts.chat_text import DESCRIBE_IMAGE, ChatReader, ChatTemplate
 from modules.families.parts.chat_tokens import ChatTokenizer, load_chat_tokenizer
-from modules.families.parts.conditioning import TokenConditioning
+from modules.families.parts.conditioning import TokenConditioning, token_mask
 from modules.families.parts.lora_names import naming_of
 from modules.families.parts.read_model import read_model
 from modules.families.parts.t5_text import T5Tower
 from modules.families.parts.t5_tokens import byte_tokenizer
 from modules.families.parts.text_model import FlowModel
 from modules.families.protocol import LoadRequest
-from modules.system.devices import Device, tensor_on
+from modules.system.devices import Device
 from modules.system.errors import DarkroomError
 
 TEMPLATE = ChatTemplate(DESCRIBE_IMAGE.before, "<|im_end|>")
@@ -128,12 +128,12 @@ class HunyuanImage(FlowModel[HunyuanImageConditioning]):
         further: dict[str, torch.Tensor] = {}
         if any(text.glyphs.lengths):
             further["encoder_hidden_states_2"] = text.glyphs.states_BLD.to(dtype)
-            further["encoder_attention_mask_2"] = _mask(text.glyphs.lengths, noisy_BCHW.device)
+            further["encoder_attention_mask_2"] = token_mask(text.glyphs.lengths, noisy_BCHW.device)
         output = self._forward(self.spec.denoiser.name)(
             hidden_states=noisy_BCHW.to(dtype).contiguous(),  # as they are in a cache: the last bits depend on it
             timestep=self.process.time_input(timesteps_B),
             encoder_hidden_states=text.text.states_BLD.to(dtype),
-            encoder_attention_mask=_mask(text.text.lengths, noisy_BCHW.device),
+            encoder_attention_mask=token_mask(text.text.lengths, noisy_BCHW.device),
             **further,
             return_dict=False,
         )
@@ -146,12 +146,6 @@ class HunyuanImage(FlowModel[HunyuanImageConditioning]):
     def count_tokens(self, prompt: str) -> int:
         """Return the number of the language model's tokens of a prompt, without the template."""
         return self.reader.tokenizer.count(prompt)
-
-
-def _mask(lengths: Sequence[int], device: torch.device) -> torch.Tensor:
-    """Return which tokens (B, L) of padded prompts are their own."""
-    longest = max(lengths)
-    return torch.arange(longest, device=device)[None] < tensor_on([[length] for length in lengths], device)
 
 
 def load(request: LoadRequest[HunyuanImageSettings]) -> HunyuanImage:

@@ -22,7 +22,7 @@ from modules.families.parts.chat_text import ChatReader, ChatTemplate
 from modules.families.parts.chat_tokens import ChatTokenizer, load_chat_tokenizer
 from modules.families.parts.clip_text import pooled_states
 from modules.families.parts.clip_tokens import ClipTokenizer, load_clip_tokenizer
-from modules.families.parts.conditioning import TokenConditioning, guidance_input, replaced_rows, visible_tokens
+from modules.families.parts.conditioning import TokenConditioning, guidance_input, replaced_rows, token_mask
 from modules.families.parts.lora_names import naming_of
 from modules.families.parts.read_model import read_model
 from modules.families.parts.text_model import FlowModel
@@ -127,15 +127,11 @@ class HunyuanVideo(FlowModel[HunyuanVideoConditioning]):
     ) -> torch.Tensor:
         """Return the velocity (B, 16, H, W) of one frame."""
         text, dtype = self._text(conditioning), self._input_dtype()
-        states_BLD = text.states_BLD.to(dtype)
-        visible_BL = visible_tokens(text.lengths, noisy_BCHW.device)
-        if visible_BL is None:
-            visible_BL = torch.ones(states_BLD.shape[:2], dtype=torch.bool, device=noisy_BCHW.device)
         output = self._forward("transformer")(
             hidden_states=noisy_BCHW.to(dtype).unsqueeze(2),
             timestep=self.process.time_input(timesteps_B),
-            encoder_hidden_states=states_BLD,
-            encoder_attention_mask=visible_BL,
+            encoder_hidden_states=text.states_BLD.to(dtype),
+            encoder_attention_mask=token_mask(text.lengths, noisy_BCHW.device),
             pooled_projections=text.pooled_BE.to(dtype),
             **guidance_input(self.denoiser.config, text.guidance, self.guidance, timesteps_B, factor=1000.0),
             return_dict=False,

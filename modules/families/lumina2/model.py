@@ -19,7 +19,7 @@ from modules.families.lumina2.positions import Positions, give_positions
 from modules.families.lumina2.spec import CONVENTION, LUMINA2, MAX_TOKENS, Lumina2Settings
 from modules.families.parts.chat_text import ChatReader, ChatTemplate
 from modules.families.parts.chat_tokens import ChatTokenizer
-from modules.families.parts.conditioning import visible_tokens
+from modules.families.parts.conditioning import token_mask
 from modules.families.parts.gemma import START, InstructedModel, load_tokenizer
 from modules.families.parts.lora_names import naming_of
 from modules.families.parts.read_model import read_model
@@ -57,15 +57,12 @@ class Lumina2(InstructedModel):
     ) -> torch.Tensor:
         """Return the velocity (B, 16, H, W)."""
         text, dtype = self._text(conditioning), self._input_dtype()
-        visible = visible_tokens(text.lengths, noisy_BCHW.device)
-        if visible is None:
-            visible = torch.ones(text.states_BLD.shape[:2], dtype=torch.bool, device=noisy_BCHW.device)
         with self.positions.of(text.lengths):
             output = self._forward("transformer")(
                 hidden_states=noisy_BCHW.to(dtype),
                 timestep=self.process.time_input(timesteps_B),
                 encoder_hidden_states=text.states_BLD.to(dtype),
-                encoder_attention_mask=visible,
+                encoder_attention_mask=token_mask(text.lengths, noisy_BCHW.device),
                 return_dict=False,
             )
         return self.process.velocity(output[0])

@@ -145,9 +145,12 @@ class PooledConditioning:
 
 def visible_tokens(lengths: Sequence[int], device: torch.device) -> torch.Tensor | None:
     """Return which tokens (B, L) of padded prompts are their own; None for all, where they are equally long."""
+    return None if min(lengths) == max(lengths) else token_mask(lengths, device)
+
+
+def token_mask(lengths: Sequence[int], device: torch.device) -> torch.Tensor:
+    """Return which tokens (B, L) of padded prompts are their own, for a denoiser that always needs the mask."""
     longest = max(lengths)
-    if min(lengths) == longest:
-        return None
     return torch.arange(longest, device=device)[None] < tensor_on([[length] for length in lengths], device)
 
 
