@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.families.parts.double_stream import LinearLayer, double_stream_targets, layer_slots, width_of
+from modules.families.parts.single_file.denoiser_file import config_in_file
 from modules.families.parts.single_file.record import Shapes
 from modules.families.parts.single_file.slots import Slot
 from modules.families.parts.single_file.transformer_file import files_of_one_model, single_transformer, transformer_file
@@ -25,15 +26,15 @@ _MODULATIONS = "early_stream_modulations"
 _STREAMS = ("image", "image_cond")
 _ATTENTION = {"attn.to_q": "q_proj", "attn.to_k": "k_proj", "attn.to_v": "v_proj", "attn.to_out.0": "attn_out"}
 _NORMS = {"attn.norm_q.weight": "norm.query_norm.scale", "attn.norm_k.weight": "norm.key_norm.scale"}
-_TARGET_TIME, _ORIGINAL_TARGET_TIME = "target_timestep_embedder", "ref_time_in"
-"""The embedding of the noise level that a step of the distilled model jumps to."""
 
 
 def transformer_layers(config: Config) -> Iterator[LinearLayer]:
     """Yield all linear layers of a `Flux3Transformer2DModel` of this config."""
     width, embedded = width_of(config), int(config["timestep_channels"])
-    times = (("timestep_embedder", "time_in"), (_TARGET_TIME, _ORIGINAL_TARGET_TIME))
-    for ours, theirs in times if config["flow_map"] else times[:1]:
+    times = {"timestep_embedder": "time_in"}
+    if config["flow_map"]:  # of the noise level that a step of the distilled model jumps to
+        times["target_timestep_embedder"] = "ref_time_in"
+    for ours, theirs in times.items():
         yield LinearLayer(f"{ours}.linear_1", f"{theirs}.in_layer", (width, embedded))
         yield LinearLayer(f"{ours}.linear_2", f"{theirs}.out_layer", (width, width))
     for modulations in (_MODULATIONS, "single_stream_modulations"):
@@ -79,10 +80,8 @@ TRANSFORMER_FILE = transformer_file(
 
 
 def _configs_of(configs: Configs, shapes: Shapes) -> Configs:
-    """Return the published configs as the distilled model's if a file has the embedding that only it has."""
-    marks = (f".{_TARGET_TIME}.", f".{_ORIGINAL_TARGET_TIME}.")
-    is_distilled = any(mark in f".{name}" for name in shapes for mark in marks)
-    return {**configs, "transformer": {**configs["transformer"], "flow_map": True}} if is_distilled else configs
+    """Return the published configs, or those of the distilled model if a file has the weights that only it has."""
+    return {**configs, "transformer": config_in_file("flux3", shapes, configs["transformer"])}
 
 
 # What makes a model different from the published one.
@@ -129,7 +128,5 @@ MODEL = PublishedModel(
     naming_rows=_NAMING_ROWS,
     extra_rows={"alpha in ComfyUI's names": {"diffusers": refuses("raises an error for alphas in these names")}},
 )
-
-
 FILES = files_of_one_model(MODEL, TRANSFORMER_FILE, "flux-3", "flux3", "flux.3", "flux_3")
 FILES = replace(FILES, pipelines={**FILES.pipelines, "Flux3DistilledModularPipeline": ""})
