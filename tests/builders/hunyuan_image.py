@@ -11,7 +11,6 @@ import torch
 from diffusers import AutoencoderKLHunyuanImage, FlowMatchEulerDiscreteScheduler, HunyuanImagePipeline
 from diffusers.guiders import AdaptiveProjectedMixGuidance
 from diffusers.models.transformers.transformer_hunyuanimage import HunyuanImageTransformer2DModel
-from safetensors.torch import save_file
 from transformers import (
     ByT5Tokenizer,
     Qwen2_5_VLForConditionalGeneration,
@@ -20,7 +19,6 @@ from transformers import (
     T5EncoderModel,
 )
 
-from modules.formats.safetensors_io import read_safetensors
 from tests.builders.flow_models import FlowModel
 from tests.builders.models import write_folder
 from tests.builders.qwen_image import tiny_qwen_vl, write_tokenizer
@@ -134,20 +132,12 @@ def _pipeline_sample(
     return latents, image
 
 
-def _in_other_names(lora: Path, folder: Path) -> list[Path]:
-    """Write a LoRA as sd-scripts does: in kohya's form, which ours has already."""
-    tensors, metadata = read_safetensors(folder / "kohya.safetensors")
-    save_file(tensors, folder / "sd-scripts.safetensors", metadata)
-    return [folder / "sd-scripts.safetensors"]
-
-
 TINY = FlowModel(
     "hunyuan_image",
     write_hunyuan_image_folder,
     hunyuan_image_pipeline,
     pipeline_text,
     _pipeline_sample,
-    other_forms=_in_other_names,
     published_shapes={
         "img_in.proj.weight": (3584, 64, 1, 1),
         "byt5_in.layernorm.weight": (1472,),
