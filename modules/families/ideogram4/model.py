@@ -74,17 +74,12 @@ class Ideogram4(ChatModel[TokenConditioning]):
     ) -> torch.Tensor:
         """Return the velocity (B, 32, H, W)."""
         text = self._text(conditioning)
-        without = [index for index, length in enumerate(text.lengths) if not length]
-        if not without or len(without) == len(text):
+        count = sum(not length for length in text.lengths)
+        if count in (0, len(text)):
             return self._predict(noisy_BCHW, timesteps_B, text)
-        order = [*without, *(index for index in range(len(text)) if index not in without)]
-        assert order == sorted(order), "those without a prompt are the first of a batch"
-        count = len(without)
-        rows = (slice(None, count), slice(count, None))
-        texts = (text.select(order[row]) for row in rows)
-        return torch.cat(
-            [self._predict(noisy_BCHW[row], timesteps_B[row], of_row) for row, of_row in zip(rows, texts, strict=True)]
-        )
+        assert not any(text.lengths[:count]), "those without a prompt are the first of a batch"
+        rows, numbers = (slice(None, count), slice(count, None)), range(len(text))
+        return torch.cat([self._predict(noisy_BCHW[row], timesteps_B[row], text.select(numbers[row])) for row in rows])
 
     def _predict(self, noisy_BCHW: torch.Tensor, timesteps_B: torch.Tensor, text: TokenConditioning) -> torch.Tensor:
         """Return the velocity for prompts that all have tokens, or all have none."""
