@@ -12,12 +12,7 @@ from modules.diffusion.process_spec import ConstantShift, FlowConvention, flow_m
 from modules.families.distilled import DistilledSpec
 from modules.families.hunyuan_image.settings import HunyuanImageSettings, projected_guidance
 from modules.families.model_class import ModelClass, VaeFile
-from modules.families.parts.part_classes import (
-    DOUBLE_STREAM_LAYERS,
-    QWEN25_VL,
-    T5_TEXT,
-    chat_prompts,
-)
+from modules.families.parts.part_classes import DOUBLE_STREAM_LAYERS, QWEN25_VL, T5_TEXT, chat_prompts
 from modules.families.spec import FamilySpec, LatentSpec, PartSpec
 
 _HOME = "modules.families.hunyuan_image"

@@ -1,4 +1,4 @@
-"""diffusers' transformer of Ideogram 4, for the tokens of a text and of an image that are given apart from each other.
+"""diffusers' transformer of Ideogram 4, for the tokens of a text and of an image as separate inputs.
 
 diffusers' class gets one sequence, in which the text states of image tokens are zeros: at 1024 px those alone are 4,096
 times 53,248 values, and their norm is computed in float32. They add nothing, so they are left out here. Padding is
@@ -22,7 +22,7 @@ class Rotations(nn.Module):
     """The rotations of queries and keys by position, always computed in float32.
 
     The positions of images begin at 65,536, where bfloat16 cannot tell 512 of them apart, nor TF32 64. So neither
-    autocast nor the dtype of the weights must reach them: this is no product of matrices, and has no buffer.
+    autocast nor the dtype of the weights may affect them: this is not a matrix product, and has no buffer.
     """
 
     def __init__(self, channels: int, base: float, sections: Sequence[int]) -> None:
@@ -65,7 +65,7 @@ class Ideogram4Transformer2DModel(ideogram4.Ideogram4Transformer2DModel):  # typ
 
         `hidden_states` are those tokens, and `timestep` (B,) the model's time. `position_ids` (1, S, 3) are those of
         text and image, `encoder_hidden_states` (B, L, states of text), none without text. `encoder_attention_mask`
-        (B, L) is true for tokens that are no padding; without one there is none.
+        (B, L) is true for tokens that are not padding; without it no token is padding.
         """
         tokens, count = self.input_proj(hidden_states), hidden_states.shape[1]
         kinds = tokens.new_ones(1, count, dtype=torch.long)

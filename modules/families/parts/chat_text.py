@@ -41,7 +41,7 @@ class Padding:
     is_left: bool = False
 
     def length(self, num_tokens: int, most: int) -> int:
-        """Return the tokens of a prompt with its padding, of which there are at `most` as many."""
+        """Return the number of tokens of a prompt with its padding, which is at most `most`."""
         return most
 
     def positions(self, num_tokens: int, length: int) -> list[int] | None:
@@ -57,7 +57,7 @@ class StepPadding(Padding):
     position: int = 0
 
     def length(self, num_tokens: int, most: int) -> int:
-        """Return the tokens of a prompt with its padding, of which there are at `most` as many."""
+        """Return the number of tokens of a prompt with its padding, which is at most `most`."""
         return min(-(-num_tokens // self.step) * self.step, most)
 
     def positions(self, num_tokens: int, length: int) -> list[int]:
@@ -111,8 +111,8 @@ class ChatReader:
 
     @contextmanager
     def _without_norm(self) -> Iterator[None]:
-        """Let the norm behind the last layer return what it gets, if its states are not wanted: since version 5,
-        transformers has the last states after it.
+        """Let the norm behind the last layer return its input if the states before it are read: since version 5,
+        the last hidden states of transformers are those after the norm.
         """
         if not self.is_before_norm:
             yield

@@ -1,4 +1,4 @@
-"""The layers that the transformers of HunyuanVideo and HunyuanImage 2.1 have alike: a refiner of the text's states, and
+"""The layers that the transformers of HunyuanVideo and HunyuanImage 2.1 share: a refiner of the text's states, and
 double and single blocks, in diffusers' layout and in the published one.
 
 The published checkpoints have the projections of queries, keys and values in one matrix, in single blocks together with
