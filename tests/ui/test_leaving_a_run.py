@@ -11,6 +11,7 @@ import time
 import tkinter as tk
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -181,6 +182,19 @@ def test_the_queue_is_continued_by_a_process_of_its_own(ready: Window, detached:
     left = ready.app.preferences.now.left_queue
     assert left is not None
     assert load_session(session_file()).settings.left_queue == left
+
+
+def test_what_a_leaving_window_wrote_at_once_is_not_written_again(
+    ready: Window, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The window may stay and run the queue again: an older state would replace the newer one."""
+    queue, jobs, written = ready.app.queue, list[Callable[[], object]](), list[str]()
+    later = SimpleNamespace(run=lambda work, _done, _failed: jobs.append(work))
+    monkeypatch.setattr(queue, "_background", later)
+    queue._write(lambda: written.append("interrupted"), lambda _queue: None)  # type: ignore[func-returns-value]
+    queue.hand_over()
+    jobs[0]()
+    assert written == ["interrupted"]
 
 
 def test_the_next_window_follows_the_runs_of_the_queue(
@@ -514,6 +528,7 @@ def test_the_next_window_skips_an_item_of_the_queue_and_stops_another(
 _STARTING = """
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from tests.ui.recorder import Recorder
 from ui.app.window import App
 app = App(config_path=Path(sys.argv[1]), interaction=Recorder())

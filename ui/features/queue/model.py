@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from modules.config.schema import Config
@@ -316,21 +317,29 @@ class QueueControl:
             self._write(partial(self._run.note, item, ended), continue_queue)
 
     def _write(self, write: Callable[[], RunQueue | None], done: Callable[[RunQueue | None], None]) -> None:
-        """Write in the background; a window that closes meanwhile writes at once (twice does no harm)."""
-        self._pending_writes.append(write)
+        """Write in the background, or at once if the window closes meanwhile; not again after that."""
+        lock, results = Lock(), list[RunQueue | None]()
+
+        def write_once() -> RunQueue | None:
+            with lock:
+                if not results:
+                    results.append(write())
+                return results[0]
+
+        self._pending_writes.append(write_once)
 
         def keep(queue: RunQueue | None) -> None:
-            self._pending_writes = [other for other in self._pending_writes if other is not write]
+            self._pending_writes = [other for other in self._pending_writes if other is not write_once]
             if queue is not None:
                 self._keep("", queue)
             done(queue)
 
         def fail(error: Exception) -> None:
-            self._pending_writes = [other for other in self._pending_writes if other is not write]
+            self._pending_writes = [other for other in self._pending_writes if other is not write_once]
             self._refuse(error)
             done(None)
 
-        self._background.run(write, keep, fail)
+        self._background.run(write_once, keep, fail)
 
     def _release(self, message: str) -> None:
         self._session.is_reserved = False
