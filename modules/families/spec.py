@@ -16,8 +16,8 @@ from modules.formats.adapter_forms import FileForm
 from modules.formats.adapter_targets import AdapterTargets
 
 Role = Literal["denoiser", "guidance", "text_encoder", "vae"]
-"""What a part is for. "guidance" is a second denoiser, which is never trained: it predicts without a prompt for guided
-samples."""
+"""The purpose of a part. "guidance" is a second denoiser, which is never trained: it predicts without a prompt for
+guided samples."""
 DENOISERS: tuple[Role, ...] = ("denoiser", "guidance")
 """The roles whose parts are in files like that of the denoiser."""
 Guidance = Literal["classifier_free", "embedded", "none"]

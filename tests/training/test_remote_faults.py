@@ -1,4 +1,4 @@
-"""What goes wrong around a run on another machine: nothing is lost or doubled, and each fault is one sentence."""
+"""Faults around a run on another machine: nothing is lost or doubled, and each is reported in one sentence."""
 
 from __future__ import annotations
 

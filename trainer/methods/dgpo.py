@@ -36,8 +36,8 @@ Group = tuple[int, int]
 
 @dataclass(frozen=True, eq=False)
 class KnownPass:
-    """What is known of a pass before its step: the old model's errors, the margins of the images' groups, (B,), and the
-    original model's outputs for the KL.
+    """The facts of a pass that its loss needs before the step: the old model's errors and the margins of the images'
+    groups, (B,) each, and the original model's outputs for the KL.
     """
 
     old_errors_B: torch.Tensor
@@ -62,7 +62,7 @@ class GroupPreference:
     def before_step(
         self, policy: ForwardPolicy, batches: Sequence[PolicyBatch], context: StepContext
     ) -> Mapping[int, KnownPass]:
-        """Return what is known of each micro-batch by its number, on the offload device."""
+        """Return the facts of each micro-batch by its number, on the offload device."""
         errors_B, _ = _predict_all(policy, batches, context, context.rollout(batches[0].step))
         old_errors_B, _ = _predict_all(policy, batches, context, policy.old.active(context))
         original_errors_B, outputs_BCHW, has_kl = old_errors_B, list[torch.Tensor](), policy.kl_weight > 0

@@ -14,11 +14,11 @@ from modules.data.dataset import ConceptFacts, Dataset
 from modules.data.example import Example
 from modules.data.inputs import REFERENCES
 from modules.data.listing import walk
+from modules.data.references import ASPECT_TOLERANCE
 from modules.system.paths import from_root
 from modules.system.problem import Problem, count, shown
 
 _CONDITIONING, _DEPTH = "masked_image", "depth"  # inputs of the model
-_ASPECT_TOLERANCE = 0.02  # rounding of small sizes
 
 
 def problems_of_companions(config: Config, training: Dataset) -> Iterator[Problem]:
@@ -174,7 +174,7 @@ def _shapes(training: Dataset, files: Sequence[Companion | None], name: str, set
     odd = [
         f.path
         for e, f in zip(training.examples, files, strict=True)
-        if f is not None and abs(f.size.aspect * e.image.height_px / e.image.width_px - 1) > _ASPECT_TOLERANCE
+        if f is not None and abs(f.size.aspect * e.image.height_px / e.image.width_px - 1) > ASPECT_TOLERANCE
     ]
     if odd:
         several = f"{name}s do not have the aspect ratio of their images and are"

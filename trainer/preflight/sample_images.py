@@ -8,6 +8,7 @@ from modules.config.schema import Config
 from modules.config.sections.evaluation import REFERENCE_IMAGES, SamplePrompt
 from modules.config.usage import inpaints, reads_depth, reads_references
 from modules.data.images import open_image, upright
+from modules.data.references import ASPECT_TOLERANCE
 from modules.system.file_errors import plain_reason
 from modules.system.paths import from_root
 from modules.system.problem import Problem
@@ -20,7 +21,6 @@ _LABELS = {
     "reference_image_2": "second reference image",
     "reference_image_3": "third reference image",
 }
-_ASPECT_TOLERANCE = 0.02  # rounding of small sizes
 
 
 def problems_of_sample_images(config: Config) -> Iterator[Problem]:
@@ -39,7 +39,7 @@ def problems_of_sample_images(config: Config) -> Iterator[Problem]:
                 continue
             if name in REFERENCE_IMAGES:
                 continue  # one of another aspect ratio keeps it
-            if abs(width_px * prompt.height_px / (height_px * prompt.width_px) - 1) > _ASPECT_TOLERANCE:
+            if abs(width_px * prompt.height_px / (height_px * prompt.width_px) - 1) > ASPECT_TOLERANCE:
                 yield Problem(
                     path,
                     f"The {label} of sample {index + 1} is stretched from {width_px} × {height_px} to "

@@ -18,7 +18,7 @@ _GUIDANCE, _GUIDANCE_OF_QUOTED = ProjectedGuidance(plain_steps=6), ProjectedGuid
 
 
 def glyph_text(prompt: str) -> str:
-    """Return what ByT5 reads of a prompt: the text in quotes, of each kind of quotes in turn; empty without any.
+    """Return ByT5's input for a prompt: the text in quotes, of each kind of quotes in turn; empty without any.
 
     As in `extract_glyph_text` of the pipeline, the letters between two apostrophes count, too.
     """
