@@ -102,6 +102,13 @@ def test_an_answer_that_makes_no_sense_is_none(tmp_path: Path, content: str) -> 
     assert open_requests(tmp_path) == [request]
 
 
+def test_an_answer_without_end_is_none(tmp_path: Path) -> None:
+    """Any program may write it: a valid one, followed by more than an answer can have."""
+    request = ask(tmp_path, "one", "a disc", PNGS)
+    (request.folder / "answer.json").write_text('{"best": 0, "worst": 1}' + " " * (1 << 20), encoding="utf-8")
+    assert answer_of(request) is None
+
+
 def test_answers_are_checked_before_they_are_written(tmp_path: Path) -> None:
     request = ask(tmp_path, "one", "a disc", PNGS)
     with pytest.raises(ValueError, match="0 and 3 are not two of the 3 images"):

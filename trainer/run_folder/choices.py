@@ -22,10 +22,12 @@ from typing import Any, Literal
 from modules.data.pair_noise import CHOSEN, REJECTED, is_seed, noise_file
 from modules.system.atomic import atomic_folder, write_bytes, write_text
 from modules.system.problem import cut
+from modules.system.regular_files import read_regular
 
 Verdict = Literal["chosen", "tie", "skip"]
 
 REQUEST_FILE, ANSWER_FILE = "request.json", "answer.json"
+_MAX_BYTES = 1 << 20  # of either: other programs may write them
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +141,7 @@ def answer_of(request: Request) -> Answer | None:
 def wrong_answer(request: Request) -> str:
     """Return the text, shortened, of an invalid answer to a request; empty if there is no answer or a valid one."""
     try:
-        given = (request.folder / ANSWER_FILE).read_text(encoding="utf-8", errors="replace")
+        given = read_regular(request.folder / ANSWER_FILE, _MAX_BYTES).decode(errors="replace")
     except OSError:
         return ""
     return cut(given.strip() or "(empty)", max_chars=80) if answer_of(request) is None else ""
@@ -200,7 +202,7 @@ def _read(folder: Path) -> Request | None:
 
 def _json(path: Path) -> dict[str, Any] | None:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_regular(path, _MAX_BYTES))
     except (OSError, ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None
