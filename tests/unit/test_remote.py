@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -333,6 +334,22 @@ def test_each_cloud_setting_becomes_something(tmp_path: Path) -> None:
     assert defaults.keys() == (TAKEN - {"host", "port", "user", "key_file", "id", "api_key"}) | NEEDLESS | ends | (
         others.keys()
     )
+
+
+def test_machines_that_several_programs_add_at_once_are_all_kept(tmp_path: Path) -> None:
+    """One of them may be rented, and would cost without being in the list."""
+    names = [f"box{number}" for number in range(16)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda name: RemotesFile(tmp_path / "remotes.json").add(Remote(name, host="h")), names))
+    assert {remote.name for remote in RemotesFile(tmp_path / "remotes.json").read()} == set(names)
+
+
+def test_an_imported_machine_that_will_be_deleted_is_announced(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"cloud": {**cloud_of_onetrainer(), "on_finish": "DELETE"}}))
+    found = import_machine("pod", file, CloudSecrets(id="ab12"))
+    assert found.remote.pod_after == "delete"
+    assert [note for note in found.notes if "is deleted, with all that is on it" in note]
 
 
 def test_a_machine_that_onetrainer_would_create_is_rented(tmp_path: Path) -> None:

@@ -95,6 +95,8 @@ def import_machine(name: str, file: Path, stored: CloudSecrets) -> Imported:
     after = _AFTER.get(cloud.get(end_key), "")
     if is_pod:
         remote = replace(remote, provider="runpod", pod=access.id, pod_after=after)
+        if after == "delete":
+            notes.append(f"{end_key}: after the last run the machine is deleted, with all that is on it.")
     elif after:
         notes.append(f"{end_key}: {cloud[end_key]} needs a command here, such as: --after 'sudo poweroff'.")
     if in_file.cloud.password:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from modules.system.atomic import write_text
+from modules.system.atomic import make_folder, write_text
 from modules.system.errors import DarkroomError
 from modules.system.file_errors import describe_file_error
+from modules.system.file_lock import LockTaken, locked_soon
 from modules.system.paths import remotes_file
 from trainer.remote.providers import PROVIDERS
 
 _FORMAT = 1
+_PATIENCE_SECONDS = 10.0
 _NAME, _WORD, _POD = re.compile(r"\w[\w.-]{0,39}"), re.compile(r"[\w.:%@-]*"), re.compile(r"[A-Za-z0-9_-]{0,128}")
 AfterRuns = Literal["", "stop", "delete"]
 DEFAULT_FOLDER = "~/darkroom"
@@ -132,18 +135,34 @@ class RemotesFile:
         """
         if problem := problem_of(remote):
             raise DarkroomError(problem)
-        known = self.read()
-        if any(other.name == remote.name and other.pod not in ("", remote.pod) for other in known):
-            raise DarkroomError(
-                f"{remote.name} is the name of a rented machine, which would cost without being in the list.",
-                advice=f"Choose another name, or delete that machine first: remote end {remote.name} --delete.",
-            )
-        self._write((*(other for other in known if other.name != remote.name), remote))
+        with self._alone():
+            known = self.read()
+            if any(other.name == remote.name and other.pod not in ("", remote.pod) for other in known):
+                raise DarkroomError(
+                    f"{remote.name} is the name of a rented machine, which would cost without being in the list.",
+                    advice=f"Choose another name, or delete that machine first: remote end {remote.name} --delete.",
+                )
+            self._write((*(other for other in known if other.name != remote.name), remote))
 
     def remove(self, name: str) -> None:
         """Remove a record. Raises DarkroomError for a name that there is not, and OSError."""
-        self.find(name)
-        self._write(tuple(remote for remote in self.read() if remote.name != name))
+        with self._alone():
+            self.find(name)
+            self._write(tuple(remote for remote in self.read() if remote.name != name))
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Let no other program change the list meanwhile: a rented machine that is lost from it costs unseen."""
+        make_folder(self.path.parent)
+        try:
+            lock = locked_soon(self.path.with_name(f"{self.path.name}.lock"), patience_seconds=_PATIENCE_SECONDS)
+        except LockTaken:
+            message = f"The list of machines in {self.path} is in use by another program."
+            raise DarkroomError(message, advice="Try again in a moment.") from None
+        try:
+            yield
+        finally:
+            lock.release()
 
     def _write(self, remotes: tuple[Remote, ...]) -> None:
         content = {"darkroom_remotes": _FORMAT, "remotes": [asdict(remote) for remote in remotes]}
