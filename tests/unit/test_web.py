@@ -345,6 +345,13 @@ def test_the_page_states_whether_a_run_learns(run_dir: Path) -> None:
     assert verdict["reason"].startswith("The reward rose, 0.1 to 1.1, and the held-out reward did not fall")
     assert verdict["figures"].endswith("at step 11, saturation 0.2.")
     assert messages(Feed(dict, run_dir).next())["verdict"] == verdict
+    events = run_dir / EVENTS_FILE
+    events.write_bytes(b" " * (events.stat().st_size - 1) + b"\n")  # what was read is not read again
+    log(run_dir, RewardMeasured(13, 8, 1.3, 0.5, "contrast"))
+    assert messages(feed.next())["verdict"]["reason"].startswith("The reward rose, 0.1 to 1.3")
+    events.unlink()
+    log(run_dir, RewardMeasured(1, 8, 0.1, 0.5, "contrast"))
+    assert messages(feed.next())["verdict"]["title"] == "Too early to say"
 
 
 def test_a_browser_that_was_away_gets_what_follows(run_dir: Path) -> None:

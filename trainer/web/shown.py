@@ -63,27 +63,36 @@ def has_measurement(lines: Sequence[str]) -> bool:
     return any(line.startswith(_OF_MEASUREMENT) for line in lines)
 
 
-def shown_verdict(lines: Sequence[str]) -> Shown:
-    """Return what the measured rewards of a whole log show; empty if no training reward was measured.
+class Verdict:
+    """What the measured rewards of a run show, as its log grows."""
 
-    What an attempt measured after the step that the next one resumes from is lost.
-    """
-    measured: list[RewardMeasured] = []
-    for line in lines:
-        event = from_line(line) if line.startswith((_OF_MEASUREMENT, _OF_START)) else None
-        if isinstance(event, RewardMeasured):
-            measured.append(event)
-        elif isinstance(event, RunStarted):
-            measured = [m for m in measured if m.step <= event.first_step]
-    newest = next((from_line(line) for line in reversed(lines) if line.startswith(_OF_STEP)), None)
-    kl = _finite(newest.metrics.get("kl")) if isinstance(newest, StepFinished) else None
-    reading = reading_of(measured, kl)
-    if reading is None:
-        return {}
-    values = {"diversity": measured[-1].diversity, "saturation": measured[-1].saturation}
-    known = [f"{name} {value:.3g}" for name, value in values.items() if value is not None]
-    figures = ", ".join([reward_line(measured[-1]), *known])
-    return {"finding": reading.finding, "title": reading.title, "reason": reading.reason, "figures": f"{figures}."}
+    def __init__(self) -> None:
+        self._measured: list[RewardMeasured] = []
+        self._last_step = ""
+
+    def add(self, lines: Sequence[str]) -> Shown:
+        """Read further lines of the log, and return what all show; empty if no training reward was measured.
+
+        What an attempt measured after the step that the next one resumes from is lost.
+        """
+        for line in lines:
+            if line.startswith(_OF_STEP):
+                self._last_step = line
+            event = from_line(line) if line.startswith((_OF_MEASUREMENT, _OF_START)) else None
+            if isinstance(event, RewardMeasured):
+                self._measured.append(event)
+            elif isinstance(event, RunStarted):
+                self._measured = [m for m in self._measured if m.step <= event.first_step]
+        newest = from_line(self._last_step)
+        kl = _finite(newest.metrics.get("kl")) if isinstance(newest, StepFinished) else None
+        reading = reading_of(self._measured, kl)
+        if reading is None:
+            return {}
+        last = self._measured[-1]
+        values = {"diversity": last.diversity, "saturation": last.saturation}
+        known = [f"{name} {value:.3g}" for name, value in values.items() if value is not None]
+        figures = ", ".join([reward_line(last), *known])
+        return {"finding": reading.finding, "title": reading.title, "reason": reading.reason, "figures": f"{figures}."}
 
 
 def _shown(event: Event, run_dir: Path) -> Shown:

@@ -23,7 +23,7 @@ from trainer.run_folder.elsewhere import elsewhere_of
 from trainer.run_folder.event_log import EVENTS_FILE
 from trainer.run_folder.run_lock import holder_of
 from trainer.web.downloads import downloads_of
-from trainer.web.shown import Shown, has_measurement, shown_history, shown_line, shown_verdict
+from trainer.web.shown import Shown, Verdict, has_measurement, shown_history, shown_line
 
 _OVERVIEW_EVERY = 4  # looks
 
@@ -53,6 +53,7 @@ class Feed:
     def __init__(self, overview: Callable[[], Shown], run_dir: Path | None, last_id: str = "") -> None:
         self._overview, self._run_dir = overview, run_dir
         self._num_bytes = int(last_id) if last_id.isascii() and last_id.isdigit() and len(last_id) < 16 else 0
+        self._verdict, self._verdict_bytes = Verdict(), 0  # a place of its own in the log
         self._num_looks = 0
         self._sent: dict[str, str] = {}
 
@@ -68,6 +69,7 @@ class Feed:
         state = state_of(run_dir)  # before the log: no event can follow the last one
         if _size_of(run_dir / EVENTS_FILE) < self._num_bytes:  # another log
             self._num_bytes = 0
+            self._verdict, self._verdict_bytes = Verdict(), 0
         is_first = self._num_bytes == 0
         lines, self._num_bytes = inbox.new_lines(run_dir / EVENTS_FILE, self._num_bytes)
         messages = []
@@ -76,8 +78,8 @@ class Feed:
         elif shown := [one for line in lines if (one := shown_line(line, run_dir)) is not None]:
             messages.append(_message("news", shown, self._num_bytes))
         if has_measurement(lines):
-            whole = lines if is_first else inbox.new_lines(run_dir / EVENTS_FILE, 0)[0]
-            messages.append(self._if_new("verdict", shown_verdict(whole)))
+            further, self._verdict_bytes = inbox.new_lines(run_dir / EVENTS_FILE, self._verdict_bytes)
+            messages.append(self._if_new("verdict", self._verdict.add(further)))
         return [*messages, self._if_new("state", state)]
 
     def _if_new(self, kind: str, content: Any, place: int | None = None) -> str:
