@@ -103,7 +103,7 @@ def test_the_cards_that_can_be_rented_are_listed_with_their_prices(capsys: pytes
     assert main(["remote", "offers"]) == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert lines == [
-        "0.43 an hour 24 GB NVIDIA L4 none free now",
+        "0.43 an hour 24 GB NVIDIA L4 none free",
         "0.69 an hour 24 GB NVIDIA GeForce RTX 4090 many free",
         "2.99 an hour 80 GB NVIDIA H100 80GB HBM3 few free",
     ]

@@ -9,11 +9,11 @@ from modules.settings.field import Section, Setting
 from trainer.cli.options import settings_verb
 from trainer.cli.program import OK, STOPPED
 from trainer.jobs.spec import positional
+from trainer.remote.providers import STOCKS
 from trainer.remote.record import Remote, RemotesFile
 from trainer.remote.renting import RentSettings, end, offers, pod_name, rent, start
 
 MachineName = Annotated[str, Setting("Name", "The name of the machine."), positional("NAME")]
-_STOCKS = {"": "", "none": "none free now", "low": "few free", "medium": "some free", "high": "many free"}
 
 
 class StartSettings(Section):
@@ -31,9 +31,8 @@ class EndSettings(Section):
 
 def _offers(_settings: Section) -> int:
     for one in offers():
-        _print_line(
-            f"{one.price_per_hour:6.2f} an hour  {one.memory_gb:4} GB  {one.card:40} {_STOCKS[one.stock]}".rstrip()
-        )
+        stock = f"{STOCKS[one.stock]} free" if one.stock else ""
+        _print_line(f"{one.price_per_hour:6.2f} an hour  {one.memory_gb:4} GB  {one.card:40} {stock}".rstrip())
     return OK
 
 

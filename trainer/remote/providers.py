@@ -10,6 +10,8 @@ from modules.system.errors import DarkroomError
 
 PodState = Literal["starting", "running", "stopped", "failed"]
 Stock = Literal["", "none", "low", "medium", "high"]
+STOCKS: Mapping[Stock, str] = {"": "", "none": "none", "low": "few", "medium": "some", "high": "many"}
+"""How many cards are free, for people."""
 
 
 class RefusedError(DarkroomError):

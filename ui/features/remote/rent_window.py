@@ -35,7 +35,6 @@ _COLUMNS = (
     Column("price", "An hour", 90, anchor="e"),
     Column("stock", "Free now", 110, anchor="e"),
 )
-_STOCKS = {"": "", "none": "none", "low": "few", "medium": "some", "high": "many"}
 
 
 class RentWindow(Window):
@@ -133,10 +132,12 @@ class RentWindow(Window):
         )
 
     def _show(self, offers: Sequence[Offer] | None) -> None:
+        from trainer.remote.providers import STOCKS
+
         self.offers = offers or ()
         self.key_button.restyle("plain" if offers is not None else "primary")
         rows = [
-            (o.label, (f"{o.memory_gb} GB", f"{o.price_per_hour:.2f}", _STOCKS[o.stock]), "faint" * (o.stock == "none"))
+            (o.label, (f"{o.memory_gb} GB", f"{o.price_per_hour:.2f}", STOCKS[o.stock]), "faint" * (o.stock == "none"))
             for o in self.offers
         ]
         self.table.set_rows(rows)
