@@ -37,6 +37,11 @@ class RunStatus(StrEnum):
         return self in (RunStatus.FINISHED, RunStatus.STOPPED_EARLY)
 
     @property
+    def can_be_resumed(self) -> bool:
+        """Whether the run ended before it was complete, so that it continues from a backup, if it has one."""
+        return self is RunStatus.STOPPED or self.is_failure
+
+    @property
     def is_failure(self) -> bool:
         """Whether the run ended unintentionally."""
         return self in (RunStatus.FAILED, RunStatus.CRASHED)

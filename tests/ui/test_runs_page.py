@@ -21,6 +21,7 @@ from tests.ui.fake_engine import started as run_started
 from tests.ui.fake_engine import step
 from tests.ui.real_input import click, click_row, keys
 from tests.unit.test_run_records import started, validated, write_run
+from trainer.event_lines import to_line
 from trainer.events import Event, RunFailed, RunFinished
 from trainer.preflight import Report
 from trainer.run_folder.backup import BackupInfo, write_backup
@@ -31,6 +32,7 @@ from ui.app.message_bars import NoticeLine
 from ui.features.runs.comparison import RunComparison
 from ui.features.runs.fork_window import ForkWindow
 from ui.forms.model import Source
+from ui.loop.wording import describe_continuation
 
 FINISHED = RunFinished("finished", 400, "Finished after 400 steps.")
 
@@ -84,7 +86,9 @@ def opened(open_window: Callable[..., Window], workspace: Path) -> Window:
     return first
 
 
-def test_a_run_is_named_found_by_its_name_and_its_command_copied(opened: Window, workspace: Path) -> None:
+def test_a_run_is_named_found_by_its_name_and_its_command_copied(
+    opened: Window, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     crashed(workspace, 1, epochs=3)
     crashed(workspace, 2, epochs=3)
     page: Any = opened.open_page("runs")
@@ -115,6 +119,20 @@ def test_a_run_is_named_found_by_its_name_and_its_command_copied(opened: Window,
     opened.settle()
     assert page.details.facts.cget("text").startswith("It trains on box, or has ended there")
     assert page.make_menu().entrycget(0, "label") == "Follow on box"
+    with (run_dir / "events.jsonl").open("a", encoding="utf-8") as log:
+        log.write(to_line(RunFinished("stopped", 3, "Stopped.")) + "\n")
+    page.refresh()
+    opened.wait_until(lambda: "On box" not in [page.table.tree.set(row, "ending") for row in "01"], "its end")
+    page.show_run(run_dir)
+    opened.settle()
+    resumed: list[tuple[Path, bool]] = []
+    resume = lambda run_dir, *, resumes: resumed.append((run_dir, resumes))  # noqa: E731
+    monkeypatch.setattr(opened.app.closing, "follow_elsewhere", resume)
+    menu = page.make_menu()
+    assert menu.entrycget(0, "label") == "Resume on box"
+    menu.invoke(0)
+    assert resumed == [(run_dir, True)]
+    assert "resumes it there" in describe_continuation(RunFailed("x", "y"), str(run_dir))
 
 
 def test_a_run_is_reopened_compared_deleted_brought_back_forked_and_resumed(

@@ -516,14 +516,17 @@ def test_a_stopped_run_is_resumed(
     with training(run_dir):
         assert resume() == (409, "Another run trains on this computer. Resume this one when it has ended.")
     note_elsewhere(run_dir, Elsewhere("box", "job", "~/darkroom/jobs/job", str(tmp_path / "zog.safetensors")))
-    assert resume()[0] == 409
-    followed: list[Path] = []
-    monkeypatch.setattr(actions, "start_following", followed.append)
+    followed: list[tuple[Path, bool]] = []
+    following = lambda run_dir, *, resumes=False: followed.append((run_dir, resumes))  # noqa: E731
+    monkeypatch.setattr(actions, "start_following", following)
+    assert resume() == (200, "The run resumes on box.")
+    with training(run_dir):
+        assert resume()[0] == 409
     follow = {"command": "follow"}
     assert browser.post(address, json=follow, headers=COMMAND).json()["message"] == "Connecting with box."
     with training(run_dir):
         assert browser.post(address, json=follow, headers=COMMAND).status_code == 409
-    assert followed == [run_dir]
+    assert followed == [(run_dir, True), (run_dir, False)]
 
 
 def export_config(config: Config, folder: Path) -> None:

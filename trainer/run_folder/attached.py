@@ -157,9 +157,10 @@ def start_detached(request: RunRequest) -> Detached:
         raise
 
 
-def start_following(run_dir: Path) -> Detached:
-    """Follow a run on another machine in a process of its own, likewise. Raises OSError."""
-    return _started([*_MODULE, "remote", "attach", str(run_dir), "--json-lines"], new_log())
+def start_following(run_dir: Path, *, resumes: bool = False) -> Detached:
+    """Follow a run on another machine in a process of its own, likewise, or resume it there first. Raises OSError."""
+    verb = "resume" if resumes else "attach"
+    return _started([*_MODULE, "remote", verb, str(run_dir), "--json-lines"], new_log())
 
 
 def _started(arguments: Sequence[str], log: Path) -> Detached:

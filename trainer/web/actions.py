@@ -55,9 +55,15 @@ def follow(run_dir: Path) -> str:
 
 
 def resume(run_dir: Path, runs: Runs) -> str:
-    """Resume a run of this computer from its newest backup, in a process of its own. Raises DarkroomError, OSError."""
-    if elsewhere_of(run_dir) is not None:
-        raise DarkroomError("The run was trained on another machine.", advice="Resume it with: remote resume RUN")
+    """Resume a run where it was trained, from its newest backup, in a process of its own.
+
+    Raises DarkroomError, OSError.
+    """
+    if (elsewhere := elsewhere_of(run_dir)) is not None:
+        if holder_of(run_dir) is not None:
+            raise DarkroomError("The run trains already.")
+        start_following(run_dir, resumes=True)
+        return f"The run resumes on {elsewhere.remote}."
     if _trains_here(runs):
         raise DarkroomError("Another run trains on this computer.", advice="Resume this one when it has ended.")
     backup = find_backup(run_dir)

@@ -305,7 +305,7 @@ def make_feature_links(
     context: Callable[[], Context],
     *,
     show_run: Callable[[Path], None],
-    follow_run: Callable[[Path], None],
+    follow_run: Callable[..., None],
     try_result: Callable[[Any], None],
     show_losses: Callable[[Sequence[Path]], None],
 ) -> FeatureLinks:

@@ -121,11 +121,11 @@ class Closing:
         """Show the run of another process as the current one, with its Stop and Pause."""
         self._follow(partial(_read_so_far, run_dir))
 
-    def follow_elsewhere(self, run_dir: Path) -> None:
-        """Let a process of its own follow a run on another machine, and show it as the current one."""
+    def follow_elsewhere(self, run_dir: Path, *, resumes: bool = False) -> None:
+        """Let a process of its own follow a run on another machine, or resume it, and show it as the current one."""
         from trainer.run_folder.attached import start_following
 
-        self._follow(lambda: _read_so_far(run_dir, start_following(run_dir)))
+        self._follow(lambda: _read_so_far(run_dir, start_following(run_dir, resumes=resumes)))
 
     def _follow_queue(self) -> None:
         """Follow the runs of the queue that this window, or the one before, has left to a process of its own."""

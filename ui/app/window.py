@@ -248,7 +248,7 @@ class App:
             links=make_feature_links(
                 lambda: self.context,
                 show_run=lambda run_dir: self._open_page("runs").show_run(run_dir),
-                follow_run=lambda run_dir: self.closing.follow_elsewhere(run_dir),
+                follow_run=lambda run_dir, **how: self.closing.follow_elsewhere(run_dir, **how),
                 try_result=lambda result: self._open_page("sample").sources.use_result(result, with_prompt=True),
                 show_losses=lambda images: self._open_page("concepts").show_losses(images),
             ),

@@ -82,7 +82,7 @@ class FeatureLinks:
     ]  # another family, with the settings that name its base model
     try_result: Callable[[Result], object]  # on the Generate page
     show_run: Callable[[Path], object]  # on the Run history page
-    follow_run: Callable[[Path], object]  # one on another machine
+    follow_run: Callable[..., object]  # one on another machine, which it `resumes` first if wanted
     places: Callable[[], Mapping[str, str]]  # where runs can train: machines by name, "" is this computer
     compare_checkpoints: Callable[[Sequence[Path]], object]  # of runs, by their folders
     show_run_changes: Callable[[], object]  # the settings that the current run does not have

@@ -219,7 +219,7 @@ function drawRun() {
 function drawActions(isRunning, isPaused, state, status) {
   const names = isRunning ? [isPaused ? "resume" : "pause", "sample", "backup", "validate", "save", "stop"].filter((n) => n !== "validate" || run.validations.length) : [];
   if (!isRunning && state.remote && !run.end) names.push("follow");
-  if (!isRunning && !state.remote && state.backups && ["stopped", "failed", "crashed"].includes(status)) names.push("resume_run");
+  if (!isRunning && (state.remote || state.backups) && ["stopped", "failed", "crashed"].includes(status)) names.push("resume_run");
   keyed($(".actions", page), names, (n) => n, (name) => {
     const [label, kind] = COMMANDS[name] ?? [`Follow on ${state.remote}`, "primary"];
     const button = make("button", kind, label);

@@ -191,10 +191,14 @@ class RunsPage:
         """Return the menu of what is needed now and then."""
         menu = make_menu(self.buttons["more"], self._context.theme)
         record = self._single_run()
-        if record is not None and record.status is RunStatus.ELSEWHERE and self._context.starter.can_start:
+        if record is not None and record.remote and self._context.starter.can_start:
             follow = partial(self._context.links.follow_run, record.run_dir)
-            menu.add_command(label=f"Follow on {record.remote}", command=follow)
-            menu.add_separator()
+            if record.status is RunStatus.ELSEWHERE:
+                menu.add_command(label=f"Follow on {record.remote}", command=follow)
+                menu.add_separator()
+            elif record.status.can_be_resumed:
+                menu.add_command(label=f"Resume on {record.remote}", command=partial(follow, resumes=True))
+                menu.add_separator()
         menu.add_command(label="Rename…", accelerator="F2", command=self.rename)
         menu.add_command(label="Open folder", command=self.open_folder)
         menu.add_separator()
