@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from modules.system.paths import PROGRAM_ROOT, queue_file
 from tests.builders.configs import small_config
 from tests.builders.runs import Ran, assert_equal_tensors, run
 from tests.builders.ssh import SSHD, WHY_NOT, Server, accept_key, machine_environment, ssh_server
+from tests.builders.wheels import write_wheel
 from tests.training.test_choosing import config_in as choosing_config
 from trainer.__main__ import main
 from trainer.commands import BackupNow, Pause, Resume, SampleNow, Stop
@@ -349,7 +349,7 @@ def test_wheels_are_sent_to_a_machine_without_an_index(
     for _ in range(2):
         events: list[Event] = []
         with Connection(remote) as connection:
-            prepared = prepare(connection, events.append, lambda: None)
+            prepared = prepare(connection, Config(), emit=events.append, check=lambda: None)
             settings = [f"{name}={value}" for name, value in prepared.environment.items()]
             command = ["env", *settings, *prepared.python, "train"]
             _, printed = connection.call("command", arguments=command, cwd=prepared.folder, seconds=60)
@@ -359,16 +359,7 @@ def test_wheels_are_sent_to_a_machine_without_an_index(
         assert any(isinstance(event, PhaseChanged) and "packages" in event.detail for event in events)
     (wheels / "smallest-1.0-py3-none-any.whl").unlink()
     with Connection(remote) as connection, pytest.raises(DarkroomError, match="There are no wheels"):
-        prepare(connection, events.append, lambda: None)
-
-
-def write_wheel(folder: Path, name: str, version: str) -> None:
-    info = f"{name}-{version}.dist-info"
-    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
-        wheel.writestr(f"{name}.py", "")
-        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        wheel.writestr(f"{info}/RECORD", f"{name}.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
+        prepare(connection, Config(), emit=events.append, check=lambda: None)
 
 
 def test_what_the_machine_refuses_leaves_no_folder(server: Server, config: Config) -> None:

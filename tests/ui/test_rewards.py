@@ -222,6 +222,8 @@ def test_another_computer_gets_images_once_approved(ready: Window, monkeypatch: 
 
 def test_another_machine_checks_its_own_servers() -> None:
     assert not _is_of_files(Problem("reward.models.0.address", "The reward server is not running."))
+    assert not _is_of_files(Problem("reward.models.0.kind", "OCR needs a package.", remedy="packages"))
+    assert not _is_of_files(Problem("training.attention", "It does not train on this device (cpu)."))
     assert _is_of_files(Problem("reward.models.0.file", "The file is missing."))
 
 

@@ -24,13 +24,14 @@ from trainer.__main__ import main
 from trainer.events import RunFailed, RunFinished
 from trainer.remote import agent
 from trainer.remote.answers import Answers
-from trainer.remote.connection import Connection, ConnectionLostError
+from trainer.remote.connection import Connection, ConnectionLostError, printed_by
 from trainer.remote.ending import end_machine
 from trainer.remote.fetching import RunFiles, checked_name
 from trainer.remote.host_keys import fingerprints, is_known, offered_keys
 from trainer.remote.inputs import config_there, inputs_of, program_tree
 from trainer.remote.onetrainer import NEEDLESS, TAKEN, Imported, import_machine
 from trainer.remote.record import Remote, RemotesFile, problem_of
+from trainer.remote.starting import prepare
 from trainer.remote.trees import SentFile, Tree, send_trees
 from trainer.run_folder.choices import (
     SKIP,
@@ -376,9 +377,11 @@ def test_cloud_settings_of_our_early_configs_are_read_by_onetrainers_names(tmp_p
 class Asked(Connection):
     """A connection without a machine, which has these jobs, and whose commands end with a code."""
 
-    def __init__(self, jobs: list[str], code: int | None = 0, *, command: str = "poweroff") -> None:
+    def __init__(
+        self, jobs: list[str], code: int | None = 0, *, command: str = "poweroff", printed: bytes = b"sudo: not found\n"
+    ) -> None:
         self.remote, self.facts = Remote("box", "host", command_after=command), {"folder": "/r"}
-        self.jobs, self.code, self.commands = jobs, code, list[list[str]]()
+        self.jobs, self.code, self.commands, self.printed = jobs, code, list[list[str]](), printed
 
     def call(self, request: str, content: bytes = b"", **arguments: Any) -> tuple[Any, bytes]:
         if request == "running":
@@ -386,7 +389,7 @@ class Asked(Connection):
         self.commands.append(arguments["arguments"])
         if self.code is None:
             raise ConnectionLostError("it was switched off")
-        return self.code, b"sudo: not found\n"
+        return self.code, self.printed
 
 
 FINISHED = RunFinished("finished", 9, "Finished.")
@@ -414,6 +417,28 @@ def test_a_machine_is_ended_once_nothing_else_trains_or_waits() -> None:
     QueueFile(queue_file()).change(lambda queue: queue.add("next", Config(), machine="box"))
     assert after(FINISHED, asked) is None
     assert not asked.commands + busy.commands
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("adamw_8bit", ["install", "bitsandbytes"]), ("adamw", ["train", "--help"])]
+)
+def test_packages_that_a_choice_needs_are_installed_there(
+    name: str, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.remote.starting.send_trees", lambda *args, **kwargs: ["/r/trees/program"])
+    asked = Asked([])
+    asked.facts |= {"version": [3, 12], "python": "/usr/bin/python3"}
+    config = decode({"training": {"optimizer": {"name": name}}}).config
+    prepare(asked, config, emit=lambda event: None, check=lambda: None)
+    assert asked.commands[-1][-len(words) - 2 :] == ["-m", "launcher", *words]
+
+
+def test_warnings_of_a_program_there_are_not_its_answer() -> None:
+    asked = Asked([], printed=b'UserWarning: CUDA\n{"version": "2.13.0", "devices": 1}\n[W1129] destroyed\n')
+    asked.facts |= {"python": "/usr/bin/python3"}
+    assert printed_by(asked, "print()") == {"version": "2.13.0", "devices": 1}
+    assert asked.commands == [["/usr/bin/python3", "-s", "-c", "print()"]]
+    assert printed_by(Asked([]), "print()", python="/opt/python") is None
 
 
 def test_files_that_are_written_here_alone_are_not_fetched(tmp_path: Path) -> None:

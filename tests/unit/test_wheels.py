@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import sys
 from contextlib import nullcontext
@@ -12,12 +13,13 @@ import pytest
 
 from launcher.pip_run import PipError
 from modules.system.errors import DarkroomError
-from modules.system.paths import wheels_dir
+from modules.system.paths import PROGRAM_ROOT, wheels_dir
+from tests.builders.wheels import write_wheel
 from trainer.__main__ import main
 from trainer.remote import agent, wheels
 from trainer.remote.connection import Connection
 from trainer.remote.record import Remote, RemotesFile
-from trainer.remote.wheels import download_wheels, offline_environment, platform_tags, wheel_tree
+from trainer.remote.wheels import Downloaded, download_wheels, offline_environment, platform_tags, wheel_tree
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Wheels are downloaded on Linux only.")
 
@@ -26,33 +28,35 @@ class Machine:
     """A machine of this process, which answers with its hardware at once."""
 
     def __init__(self, folder: Path, **facts: object) -> None:
-        self.remote = Remote("box", "host")
+        self.remote, self.conditions = Remote("box", "host"), {"python_version": "3.12"}
         self._agent = agent.Agent(str(folder))
         self.facts = {**self._agent.hello(b"")[0], "version": [3, 12], "glibc": "2.31", **facts}
 
     def call(self, request: str, content: bytes = b"", **arguments: Any) -> tuple[Any, bytes]:
         if request == "command":
-            assert "torch_build" in arguments["arguments"][-1]
             assert Path(arguments["cwd"], "launcher", "torch_build.py").is_file()
-            return 0, b'["nvidia", 590.0, 8.9, 8.9]'
+            found = {"build": "nvidia", "gpu": [590.0, 8.9, 8.9], "conditions": self.conditions}
+            return 0, f"a warning\n{json.dumps(found)}\nDeprecationWarning: another".encode()
         answer: tuple[Any, bytes] = getattr(self._agent, request)(content, **arguments)
         return answer
 
 
 class Pip:
-    """Stands in for pip: it has no wheel of one package, which it builds."""
+    """Stands in for pip: it has no wheel of one package, which it builds, and none of bitsandbytes."""
 
-    def __init__(self, folder: Path, lacks: str, cause: str = "") -> None:
+    def __init__(self, folder: Path, lacks: str, cause: str = "", *, is_fitting: bool = True) -> None:
         self.commands: list[list[str]] = []
-        self._folder, self._lacks, self._cause = folder, lacks, cause
+        self._folder, self._lacks, self._cause, self._is_fitting = folder, lacks, cause, is_fitting
 
     def __call__(self, command: list[str], *, log: Any, **_others: object) -> int:
-        self.commands.append(command[4:])
+        given = command[command.index("wheel" if "wheel" in command else "download") :]
+        self.commands.append(given)
         built = self._folder / f"{self._lacks}-1.0-py3-none-any.whl"
-        if command[4] == "wheel":
+        lacks = "bitsandbytes" if any("bitsandbytes" in word for word in given) else self._lacks
+        if given[0] == "wheel" and lacks == self._lacks:
             built.touch()
-        elif not built.exists():
-            log.write(f"ERROR: No matching distribution found for {self._lacks}==1.0\\n")
+        elif lacks != self._lacks or not self._is_fitting or not built.exists():
+            log.write(f"ERROR: No matching distribution found for {lacks}==1.0\\n")
             raise PipError(self._cause, "ERROR: no")
         (self._folder / "torch-2-cp312-cp312-linux_x86_64.whl").touch()
         return 0
@@ -63,8 +67,15 @@ def test_the_wheels_are_those_for_the_machine_and_what_has_none_is_built(tmp_pat
     pip = Pip(folder, "dadaptation")
     page = f'<a href="torch-2.13.0%2Bcu130-cp312-cp312-manylinux_2_28_{machine}.whl">'
     there = cast(Connection, Machine(tmp_path / "there"))
-    assert download_wheels(there, folder, run=pip, page=lambda url: page) == 2
-    first, build, again = pip.commands
+    downloaded = download_wheels(there, folder, run=pip, page=lambda url: page)
+    assert downloaded == Downloaded(2, ("bitsandbytes",))
+    first, build, again, of_extra, build_of_extra, *others = pip.commands
+    assert {"rapidocr", "onnxruntime", "pyarrow"} <= {words[-1].partition(">")[0] for words in others}
+    assert not any("tksheet" in words[-1] for words in others), "it is the window's"
+    assert (of_extra[-2], build_of_extra[build_of_extra.index("bitsandbytes")]) == (
+        "torch==2.13.0+cu130",
+        "bitsandbytes",
+    )
     assert first == again
     assert first[0] == "download"
     assert {"--only-binary=:all:", "torch==2.13.0+cu130", f"--platform=manylinux_2_31_{machine}"} <= set(first)
@@ -86,9 +97,39 @@ def test_a_lost_network_is_not_a_missing_wheel(tmp_path: Path) -> None:
     assert len(pip.commands) == 1
 
 
-@pytest.mark.parametrize("facts", [{"machine": "pdp11"}, {"system": "darwin"}, {"glibc": ""}])
-def test_a_computer_that_is_not_like_the_machine_says_so(tmp_path: Path, facts: dict[str, str]) -> None:
-    with pytest.raises(DarkroomError, match="cannot be downloaded on this computer") as refused:
+def test_what_has_no_wheel_is_named(tmp_path: Path) -> None:
+    pip = Pip(tmp_path / "wheels", "dadaptation", is_fitting=False)
+    there = cast(Connection, Machine(tmp_path / "there", machine="pdp11"))
+    message = r"dadaptation has no wheel for box \(linux pdp11, Python 3.12\), and none that fits could be built here"
+    with pytest.raises(DarkroomError, match=message):
+        download_wheels(there, tmp_path / "wheels", run=pip, page=lambda url: None)
+
+
+@pytest.mark.full
+def test_pip_chooses_for_the_other_python_and_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real pip, with the conditions of the machine: what they exclude is nowhere."""
+    index, folder = tmp_path / "index", tmp_path / "wheels"
+    index.mkdir()
+    torch = wheels.requirements.tested_versions(PROGRAM_ROOT)["torch"]
+    conditions = ("onlyarm; platform_machine == 'aarch64'", "onlyx86; platform_machine == 'x86_64'")
+    write_wheel(index, "torch", torch, tag="cp312-cp312-manylinux_2_28_aarch64")
+    write_wheel(index, "needed", "1", requires=(*conditions, "older; python_version < '3.12'"))
+    write_wheel(index, "onlyarm", "1", tag="cp312-cp312-manylinux_2_17_aarch64")
+    write_wheel(index, "extra", "1")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(index))
+    monkeypatch.setattr(wheels.requirements, "wanted", lambda _root, extras: ["needed>=1", *extras])
+    monkeypatch.setattr(wheels.requirements, "optional", lambda _root: ["extra>=1", "ui", "needed>=1"])
+    machine = Machine(tmp_path / "there", machine="aarch64")
+    machine.conditions = {"platform_machine": "aarch64", "python_version": "3.12", "python_full_version": "3.12.1"}
+    there = cast(Connection, machine)
+    assert download_wheels(there, folder, page=lambda url: None) == Downloaded(4)
+    assert {path.name.partition("-")[0] for path in folder.glob("*.whl")} == {"torch", "needed", "onlyarm", "extra"}
+
+
+@pytest.mark.parametrize("facts", [{"system": "darwin"}, {"glibc": ""}])
+def test_a_machine_whose_wheels_are_not_known_is_named(tmp_path: Path, facts: dict[str, str]) -> None:
+    with pytest.raises(DarkroomError, match=r"The packages for box \(.*\) cannot be downloaded from here") as refused:
         download_wheels(cast(Connection, Machine(tmp_path, **facts)), tmp_path / "wheels")
     assert "--wheels FOLDER" in refused.value.advice
 
@@ -110,9 +151,13 @@ def test_the_machine_installs_from_what_was_downloaded(
 ) -> None:
     asked: list[Path] = []
     monkeypatch.setattr("trainer.cli.remote._connected", lambda remote: nullcontext())
-    monkeypatch.setattr(wheels, "download_wheels", lambda connection, folder: asked.append(folder) or 74)
+    monkeypatch.setattr(
+        wheels, "download_wheels", lambda connection, folder: asked.append(folder) or Downloaded(74, ("x",))
+    )
     RemotesFile().add(Remote("box", "host", price_per_hour=0.5))
     assert main(["remote", "wheels", "box"]) == 0
     assert RemotesFile().find("box") == Remote("box", "host", price_per_hour=0.5, wheels_dir=str(wheels_dir("box")))
     assert asked == [wheels_dir("box")]
-    assert "74 wheels are in" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "74 wheels are in" in printed
+    assert "Without x, which could not be downloaded" in printed

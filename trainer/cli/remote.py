@@ -213,9 +213,12 @@ def _wheels(settings: WheelsSettings) -> int:
     remote = RemotesFile().find(settings.name)
     folder = from_root(settings.folder) if settings.folder else wheels_dir(remote.name)
     with _connected(remote) as connection:
-        number = download_wheels(connection, folder)
+        downloaded = download_wheels(connection, folder)
     RemotesFile().add(replace(RemotesFile().current(remote), wheels_dir=str(folder)))
-    sys.stdout.write(f"{number} wheels are in {folder}; {remote.name} installs from them.\n")
+    sys.stdout.write(f"{downloaded.num_wheels} wheels are in {folder}; {remote.name} installs from them.\n")
+    if downloaded.left_out:
+        names = " and ".join(downloaded.left_out)
+        sys.stdout.write(f"Without {names}, which could not be downloaded: choices that need them do not work there.\n")
     if remote.python:
         sys.stdout.write(f"They are not used while {remote.name} has a Python of its own ({remote.python}).\n")
     return OK

@@ -16,6 +16,7 @@ from modules.families.attention import ATTENTIONS, usable_attentions
 from modules.optim.registry import optimizer_spec
 from modules.rewards.registry import REWARDS
 from modules.system import hardware
+from modules.system.factories import Package
 from modules.system.problem import Problem
 
 _SIXTEEN_BITS = ("bfloat16", "float16")
@@ -96,10 +97,15 @@ def problems_of_packages(config: Config) -> Iterator[Problem]:
             )
 
 
-def missing_packages(config: Config) -> tuple[str, ...]:
-    """Return the packages that the choices of a config lack and that the program can install, by their pip names."""
+def offered_packages(config: Config) -> tuple[Package, ...]:
+    """Return the packages that the choices of a config need and that the program can install."""
     scorers = scorers_of(config)
     packages = list(optimizer_spec(config.training.optimizer).packages_of(config.training.optimizer))
     for scorer in scorers.all if scorers is not None else ():
         packages += REWARDS[scorer.kind].packages
-    return tuple(dict.fromkeys(p.pip_name for p in packages if p.is_offered and not p.is_installed))
+    return tuple(dict.fromkeys(package for package in packages if package.is_offered))
+
+
+def missing_packages(config: Config) -> tuple[str, ...]:
+    """Return the packages that the choices of a config lack and that the program can install, by their pip names."""
+    return tuple(package.pip_name for package in offered_packages(config) if not package.is_installed)

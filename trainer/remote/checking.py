@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from modules.system.problem import count
-from trainer.remote.connection import Connection
+from trainer.remote.connection import Connection, printed_by
 from trainer.remote.starting import OLDEST_PYTHON
 
-_TORCH = "import torch; print(torch.__version__, torch.cuda.device_count())"
+_TORCH = "import json, torch; print(json.dumps({'version': torch.__version__, 'devices': torch.cuda.device_count()}))"
 _LITTLE_BYTES = 20e9
-_SECONDS = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +47,8 @@ def _packages(connection: Connection) -> Finding:
         python = f"{folder}/environment/bin/python"
         if connection.call("command", arguments=["test", "-e", python], cwd="/", seconds=20)[0]:
             return Finding("Packages", f"The first run installs them in {folder}/environment.")
-    code, printed = connection.call("command", arguments=[python, "-s", "-c", _TORCH], cwd="/", seconds=_SECONDS)
-    words = printed.decode(errors="replace").split()
-    if code or len(words) != 2:
+    torch = printed_by(connection, _TORCH, python=python)
+    if torch is None:
         text = "PyTorch cannot be loaded there. Choose another Python, or none: Darkroom then installs its own."
         return Finding("Packages", text, is_good=False)
-    return Finding("Packages", f"PyTorch {words[0]}, which finds {count(int(words[1]), 'CUDA device')}.")
+    return Finding("Packages", f"PyTorch {torch['version']}, which finds {count(torch['devices'], 'CUDA device')}.")

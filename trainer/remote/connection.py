@@ -37,6 +37,7 @@ _OPTIONS = (
     "RemoteCommand=none",
     "LogLevel=ERROR",
 )
+_SECONDS = 120
 _NO_FILE, _NO_SPACE, _QUOTA = 2, 28, 122
 _NO_CONSOLE = getattr(subprocess, "CREATE_NO_WINDOW", 0)  # of Windows
 _MAX_ANSWER_BYTES = 256 << 20  # far more than our agent sends at once
@@ -155,6 +156,21 @@ class Connection:
             self.process.wait(5)
         self._errors.seek(0)
         return reason_of(self.remote, self._errors.read().decode(errors="replace"))
+
+
+def printed_by(connection: Connection, code: str, *, python: str = "", folder: str = "/") -> Any:
+    """Return the JSON object that Python code prints there as its last one; None for none, such as after an error.
+
+    Programs print warnings, too. `python` is another Python than that of the connection. Raises ConnectionLostError,
+    DarkroomError.
+    """
+    arguments = [python or connection.facts["python"], "-s", "-c", code]
+    printed = connection.call("command", arguments=arguments, cwd=folder, seconds=_SECONDS)[1]
+    for line in reversed(printed.decode(errors="replace").splitlines()):
+        with contextlib.suppress(ValueError, RecursionError):
+            if isinstance(found := json.loads(line), dict):
+                return found
+    return None
 
 
 def unreachable(remote: Remote, error: ConnectionLostError) -> DarkroomError:

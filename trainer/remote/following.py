@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
 
-from modules.config.codec import export_file
+from modules.config.codec import export_file, load_file
 from modules.rewards.user_code_file import approved_hashes
 from modules.system.atomic import remove_folder
 from modules.system.errors import DarkroomError
@@ -43,7 +43,7 @@ def train_there(remote: Remote, request: RunRequest, line: Line, *, connect: Con
 
         def work(connection: Connection) -> None:
             if not followers:
-                prepared = prepare(connection, line.emit, line.check)
+                prepared = prepare(connection, request.config, emit=line.emit, check=line.check)
                 if not begun:
                     begun.append(_begin(connection, request, line))
                 elsewhere = note_of(begun[0])
@@ -60,11 +60,12 @@ def train_there(remote: Remote, request: RunRequest, line: Line, *, connect: Con
 
 def resume_run_there(remote: Remote, run_dir: Path, line: Line, *, connect: Connect = Connection) -> None:
     """Resume a run on the machine where it is, from its newest backup there, and follow it. Raises as `train_there`."""
+    config = load_file(run_dir / "config.json").config
     with _own_folder(run_dir, line):
         follower = Follower(run_dir, line)
 
         def start(connection: Connection) -> None:
-            prepared = prepare(connection, line.emit, line.check)
+            prepared = prepare(connection, config, emit=line.emit, check=line.check)
             start_there(connection, prepared, note_of(run_dir), resumed=follower.run_dir_there(connection))
 
         persistently(remote, line, start, connect=connect)

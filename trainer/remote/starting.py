@@ -16,6 +16,7 @@ from modules.system.paths import from_root
 from modules.system.secrets_file import load_secrets
 from trainer.data.datasets import cache_folder
 from trainer.events import Event, PhaseChanged
+from trainer.preflight.requirements import offered_packages
 from trainer.remote.agent import INBOX
 from trainer.remote.connection import Connection
 from trainer.remote.inputs import config_there, inputs_of, paths_there, program_tree
@@ -25,6 +26,7 @@ from trainer.run_folder.elsewhere import Elsewhere
 OLDEST_PYTHON = (3, 11)
 _INSTALL_SECONDS = 3600
 _NUM_LINES = 3
+_NOTHING = ("train", "--help")  # the launcher installs before it
 _CONFIG = "config.json"
 # The program's own environment is a link to the one of all its versions, which is complete with the file.
 _MAKE_ENVIRONMENT = """
@@ -42,10 +44,12 @@ class Prepared:
     environment: dict[str, str]
 
 
-def prepare(connection: Connection, emit: Callable[[Event], None], check: Callable[[], None]) -> Prepared:
+def prepare(
+    connection: Connection, config: Config, *, emit: Callable[[Event], None], check: Callable[[], None]
+) -> Prepared:
     """Send this program to the machine, and install its packages if Darkroom makes the environment there.
 
-    Raises DarkroomError, ConnectionLostError, OSError.
+    Those that choices of the config need are among them. Raises DarkroomError, ConnectionLostError, OSError.
     """
     remote, facts = connection.remote, connection.facts
     if tuple(facts["version"]) < OLDEST_PYTHON:
@@ -64,7 +68,8 @@ def prepare(connection: Connection, emit: Callable[[Event], None], check: Callab
     environment = {"VIRTUAL_ENV": "", "CONDA_PREFIX": "", **_offline(connection, emit, check)}
     prepared = Prepared(folder, (facts["python"], "-s", "-m", "launcher"), environment)
     settings = [f"{name}={value}" for name, value in prepared.environment.items()]
-    _run(connection, ["env", *settings, *prepared.python, "train", "--help"], folder)
+    packages = [package.pip_name for package in offered_packages(config)]
+    _run(connection, ["env", *settings, *prepared.python, *(["install", *packages] if packages else _NOTHING)], folder)
     return prepared
 
 

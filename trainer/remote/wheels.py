@@ -1,16 +1,16 @@
 """Packages for a machine without a package index: downloaded here as wheels for it, sent, and installed from there.
 
-pip evaluates the conditions of requirements for the computer it runs on, so this has to be one like the machine: Linux,
-with the same processor.
+pip chooses wheels for another Python and processor by its options, but evaluates the conditions of requirements for the
+computer that it runs on. So it is given the other machine's values for them.
 """
 
 from __future__ import annotations
 
 import json
-import platform
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -20,17 +20,49 @@ from launcher.pip_run import PipError, run_pip
 from launcher.progress import Progress
 from modules.system.errors import DarkroomError
 from modules.system.paths import PROGRAM_ROOT
-from trainer.remote.connection import Connection
+from trainer.remote.connection import Connection, printed_by
 from trainer.remote.inputs import program_tree
 from trainer.remote.trees import Tree, send_trees, stated
 
 _LOG = "pip.log"
+_OPTIONS = ("--no-input", "--no-color", "--disable-pip-version-check")
 _WITHOUT_WHEEL = re.compile(r"ERROR: (?:No matching distribution found for|Cannot install) ([\w.-]+)")
 _OLDEST_GLIBC = 5
-_SECONDS = 120
-_DETECT = (
-    "import json; from launcher import torch_build; build, gpu = torch_build.detect(); print(json.dumps([build, *gpu]))"
-)
+_OF_WINDOW = ("ui",)
+_DETECT = """
+import json, os, platform, sys
+from launcher import torch_build
+build, gpu = torch_build.detect()
+print(json.dumps({"build": build, "gpu": gpu, "conditions": {
+    "implementation_name": sys.implementation.name,
+    "implementation_version": platform.python_version(),
+    "os_name": os.name,
+    "platform_machine": platform.machine(),
+    "platform_python_implementation": platform.python_implementation(),
+    "platform_release": platform.release(),
+    "platform_system": platform.system(),
+    "platform_version": platform.version(),
+    "python_full_version": platform.python_version(),
+    "python_version": ".".join(platform.python_version_tuple()[:2]),
+    "sys_platform": sys.platform,
+}}))
+"""
+_PIP_FOR_ANOTHER = """
+import json, sys
+from pip._vendor.packaging import markers
+conditions = json.loads(sys.argv.pop(1))
+markers.default_environment = lambda: dict(conditions)
+from pip._internal.cli.main import main
+sys.exit(main())
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Downloaded:
+    """How many wheels are in a folder, and which packages of extras could not be had for the machine."""
+
+    num_wheels: int
+    left_out: tuple[str, ...] = ()
 
 
 def wheel_tree(folder: Path) -> Tree:
@@ -58,44 +90,88 @@ def download_wheels(
     *,
     run: Callable[..., int] = run_pip,
     page: Callable[[str], str | None] | None = None,
-) -> int:
-    """Download the wheels of all packages of a run on a machine, and return how many are in the folder then.
+) -> Downloaded:
+    """Download the wheels of all packages of a run on a machine, and return what is in the folder then.
 
-    What is there already is not downloaded again. A package without a wheel is built here. `run` is pip, and `page`
-    downloads a page. Raises DarkroomError, ConnectionLostError, OSError.
+    What is there already is not downloaded again. A package without a wheel is built here. Extras that cannot be had
+    are left out. `run` is pip, and `page` downloads a page. Raises DarkroomError, ConnectionLostError, OSError.
     """
-    facts = connection.facts
-    _refuse_unlike(connection.remote.name, facts)
+    _refuse_unknown(connection.remote.name, connection.facts)
     folder.mkdir(parents=True, exist_ok=True)
     pins = requirements.tested_versions(PROGRAM_ROOT)
-    torch = _torch_source(connection, pins["torch"], page)
-    index = ["--extra-index-url", torch.index_url] if torch.index_url else []
-    constraints = ["--constraint", str(PROGRAM_ROOT / "constraints.txt")]
-    python = ["--python-version", ".".join(map(str, facts["version"])), "--only-binary=:all:"]
-    tags = [f"--platform={tag}" for tag in platform_tags(facts["machine"], facts["glibc"])]
-    wanted = [torch.requirement, *requirements.wanted(PROGRAM_ROOT, ())]
-    download = ["download", "--dest", str(folder), "--find-links", str(folder), *python, *tags, *index, *constraints]
-    log_file, built = folder / _LOG, set[str]()
-
-    def pip(arguments: list[str]) -> None:
-        options = ["--no-input", "--no-color", "--disable-pip-version-check"]
-        command = [sys.executable, "-s", "-m", "pip", arguments[0], *options, *arguments[1:]]
-        with log_file.open("w", encoding="utf-8") as log:
-            run(command, log=log, progress=Progress(), count_packages=lambda: 0)
-
-    while True:
+    torch, conditions = _torch_source(connection, pins["torch"], page)
+    download = _Download(connection, folder, run, torch, json.dumps(conditions))
+    needed = requirements.wanted(PROGRAM_ROOT, ())
+    download.fetch(needed)
+    left_out = []
+    others = {*needed, *requirements.wanted(PROGRAM_ROOT, _OF_WINDOW)}
+    for line in dict.fromkeys(line for line in requirements.optional(PROGRAM_ROOT) if line not in others):
         try:
-            pip([*download, *wanted])
-            return len(wheel_tree(folder).files)
-        except PipError as error:
-            found = _WITHOUT_WHEEL.search(log_file.read_text(encoding="utf-8"))
-            if error.cause not in ("", "conflict") or found is None or found[1] in built:
-                raise _failed(error, folder) from error
-            built.add(found[1])
-        try:
-            pip(["wheel", "--no-deps", "--wheel-dir", str(folder), *constraints, found[1]])
-        except PipError as error:
-            raise _failed(error, folder) from error
+            download.fetch([line])
+        except DarkroomError:
+            left_out.append(requirements.name_of(line))
+    return Downloaded(len(wheel_tree(folder).files), tuple(left_out))
+
+
+class _Download:
+    """pip's downloads for one machine."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        folder: Path,
+        run: Callable[..., int],
+        torch: torch_build.Source,
+        conditions: str,
+    ) -> None:
+        facts = connection.facts
+        self._connection, self._folder, self._run, self._torch = connection, folder, run, torch
+        self._constraints = ["--constraint", str(PROGRAM_ROOT / "constraints.txt")]
+        python = ["--python-version", ".".join(map(str, facts["version"])), "--only-binary=:all:"]
+        tags = [f"--platform={tag}" for tag in platform_tags(facts["machine"], facts["glibc"])]
+        index = ["--extra-index-url", torch.index_url] if torch.index_url else []
+        options = ["--dest", str(folder), "--find-links", str(folder), *python, *tags, *index, *self._constraints]
+        self._download = ["-c", _PIP_FOR_ANOTHER, conditions, "download", *_OPTIONS, *options]
+        self._log_file = folder / _LOG
+        self._built = set[str]()
+
+    def fetch(self, lines: Sequence[str]) -> None:
+        """Download what some requirements need, and build what has no wheel. Raises DarkroomError."""
+        while True:
+            try:
+                self._pip([*self._download, self._torch.requirement, *lines])
+                return
+            except PipError as error:
+                found = _WITHOUT_WHEEL.search(self._log_file.read_text(encoding="utf-8"))
+                if error.cause not in ("", "conflict") or found is None:
+                    raise self._failure(error) from error
+                package = found[1]
+                if package in self._built:
+                    raise self._no_wheel(package) from error
+            self._built.add(package)
+            try:
+                build = ["wheel", *_OPTIONS, "--no-deps", "--wheel-dir", str(self._folder), *self._constraints, package]
+                self._pip(["-m", "pip", *build])
+            except PipError as error:
+                raise self._no_wheel(package) from error
+
+    def _pip(self, arguments: Sequence[str]) -> None:
+        with self._log_file.open("w", encoding="utf-8") as log:
+            self._run([sys.executable, "-s", *arguments], log=log, progress=Progress(), count_packages=lambda: 0)
+
+    def _failure(self, error: PipError) -> DarkroomError:
+        return DarkroomError(
+            f"The packages could not be downloaded: {error.reason}.", advice=f"pip's log is {self._log_file}."
+        )
+
+    def _no_wheel(self, package: str) -> DarkroomError:
+        facts, name = self._connection.facts, self._connection.remote.name
+        python = ".".join(map(str, facts["version"]))
+        return DarkroomError(
+            f"{package} has no wheel for {name} ({facts['system']} {facts['machine']}, Python {python}), and none that "
+            "fits could be built here.",
+            advice=f"Build it on a computer like {name}, put it into {self._folder}, and try again.",
+        )
 
 
 def platform_tags(machine: str, glibc: str) -> list[str]:
@@ -105,38 +181,33 @@ def platform_tags(machine: str, glibc: str) -> list[str]:
     return [*newer, *(f"{name}_{machine}" for name in ("manylinux2014", "manylinux2010", "manylinux1", "linux"))]
 
 
-def _refuse_unlike(name: str, facts: Mapping[str, Any]) -> None:
-    """Raise DarkroomError unless this computer is like the machine."""
-    here = f"{sys.platform} {platform.machine()}"
-    there = f"{facts['system']} {facts['machine']}"
-    if here != there or not sys.platform.startswith("linux") or not re.fullmatch(r"2\.\d+", facts["glibc"]):
+def _refuse_unknown(name: str, facts: Mapping[str, Any]) -> None:
+    """Raise DarkroomError for a machine whose wheels have tags that are not known here."""
+    is_linux = str(facts["system"]).startswith("linux")
+    if not is_linux or not re.fullmatch(r"2\.\d+", facts["glibc"]):
+        kind = f"{facts['system']} {facts['machine']}{' without glibc' if is_linux else ''}"
         raise DarkroomError(
-            f"The packages for {name} ({there}) cannot be downloaded on this computer ({here}).",
-            advice="Download them on a Linux computer with the same processor, and name the folder of the wheels: "
+            f"The packages for {name} ({kind}) cannot be downloaded from here.",
+            advice="Download them on a computer like it, and name the folder of the wheels: "
             f"remote add {name} --wheels FOLDER.",
         )
 
 
-def _torch_source(connection: Connection, version: str, page: Callable[[str], str | None] | None) -> torch_build.Source:
-    """Return where the torch build for the machine's hardware comes from. Raises DarkroomError if that is not known."""
+def _torch_source(
+    connection: Connection, version: str, page: Callable[[str], str | None] | None
+) -> tuple[torch_build.Source, Mapping[str, str]]:
+    """Return where the torch build for the machine's hardware comes from, and its values for conditions.
+
+    Raises DarkroomError if that is not known.
+    """
     facts = connection.facts
     [program] = send_trees(connection, [program_tree()], cache_dir=None, progress=lambda event: None)
-    code, printed = connection.call(
-        "command", arguments=[facts["python"], "-s", "-c", _DETECT], cwd=program, seconds=_SECONDS
-    )
+    found = printed_by(connection, _DETECT, folder=program)
     try:
-        build, *gpu = json.loads(printed)
         target = torch_build.Target(facts["version"][0], facts["version"][1], facts["machine"])
-        return torch_build.source(build, torch_build.Gpu(*gpu), version, {}, page, target)
-    except (ValueError, TypeError) as error:
-        raise DarkroomError(
-            f"The hardware of {connection.remote.name} could not be read (exit code {code})."
-        ) from error
+        gpu = torch_build.Gpu(*found["gpu"])
+        return torch_build.source(found["build"], gpu, version, {}, page, target), found["conditions"]
+    except (KeyError, TypeError) as error:
+        raise DarkroomError(f"The hardware of {connection.remote.name} could not be read.") from error
     except Failure as failure:
         raise DarkroomError(f"{failure.what}.") from failure
-
-
-def _failed(error: PipError, folder: Path) -> DarkroomError:
-    return DarkroomError(
-        f"The packages could not be downloaded: {error.reason}.", advice=f"pip's log is {folder / _LOG}."
-    )

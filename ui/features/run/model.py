@@ -37,6 +37,7 @@ if TYPE_CHECKING:  # the window needs these when a run begins
 
 QUEUE_RUNS, RUN_IN_PROGRESS = "The queue is running.", "A run is in progress."  # why no run can start
 _MAX_DETAILS_CHARS = 50_000
+_OF_MACHINE = ("general.", "multi_gpu.", "training.attention", "model.compile")
 
 
 class Starter:
@@ -390,10 +391,10 @@ def run_failure(failed: RunFailed, run_dir: str = "") -> Failure:
 
 
 def _is_of_files(problem: Problem) -> bool:
-    """Return whether a problem is one of what a run reads, not of this machine's memory, disk, devices and servers."""
+    """Return whether a problem is one of what a run reads, not of this machine: memory, disk, devices, packages."""
     if problem.path.startswith("reward.models.") and problem.path.endswith(".address"):
         return False  # "localhost" is the other machine, which checks its own servers and whether each is approved
-    return problem.remedy not in ("memory", "space") and not problem.path.startswith(("general.", "multi_gpu."))
+    return problem.remedy not in ("memory", "space", "packages") and not problem.path.startswith(_OF_MACHINE)
 
 
 def _length_of(config: Config) -> tuple[object, ...]:
