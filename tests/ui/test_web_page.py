@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from modules.system.paths import PROGRAM_ROOT
 from tests.ui.conftest import Window
 from tests.ui.fake_child import FakeChild
 from ui.features.web.model import WebPage
 from ui.features.web.window import WebWindow
 from ui.widgets.dialog import bring_to_front
+
+CERTIFICATE = PROGRAM_ROOT / "tests" / "builders" / "localhost.pem"
 
 
 def opened(window: Window) -> WebWindow:
@@ -49,10 +52,18 @@ def test_the_page_is_switched_on_shown_and_switched_off(
     assert web._code.width() > 100
     web._copy()
     assert web.clipboard_get() == url
-    web._switch("here")
+    window.asked.answers["ask_file"] = CERTIFICATE
+    web.encrypt_button.invoke()
+    files = [f"--certificate={CERTIFICATE}", f"--key={CERTIFICATE}"]
     assert children[0].is_closed
+    assert children[1].arguments == [*children[0].arguments, *files]
+    assert web.encryption.cget("text") == "In the network: HTTPS with localhost.pem"
+    web._switch("here")
+    assert children[2].arguments == ["web", "--json-lines"]
+    web.encrypt_button.invoke()
+    assert page.certificate is None
     assert web._code is None
-    children[1].end(2)
+    children[3].end(2)
     window.wait_until(lambda: page.reach == "off", "the end")
     assert web.note.cget("text") == "The page has ended unexpectedly."
     web.close()

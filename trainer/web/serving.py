@@ -68,7 +68,7 @@ class Certificate:
             files = " and ".join(str(file) for file in (self.file, self.key_file) if file is not None)
             raise DarkroomError(
                 f"{files} cannot be used for HTTPS: {reason}.",
-                advice="Name PEM files: the certificate with --certificate, its key without a passphrase with --key.",
+                advice="Choose PEM files: a certificate, and its private key without a passphrase.",
             ) from error
 
 

@@ -215,7 +215,7 @@ class App:
         self.machines = Machines(self.preferences)
         renting = Renting(self.machines)
         pump.add_source(renting.background.drain)
-        self.web_page = WebPage(lambda: self.context.workspaces())
+        self.web_page = WebPage(lambda: self.context.workspaces(), self.preferences)
         self.preferences.changed.subscribe(self.web_page.send_workspaces)
         pump.add_source(self.web_page.drain)
         self.starter = Starter(

@@ -71,6 +71,8 @@ class UiSettings(BaseModel):
     left_run: LeftProcess | None = None  # continues when the window is closed, or ends unexpectedly
     left_queue: LeftProcess | None = None  # runs the queue while the window is closed
     train_on: str = ""  # the machine that the next run trains on; empty for this one
+    certificate: str = ""  # with which the page in the browser is served to the network; empty for none
+    certificate_key: str = ""  # empty if the certificate's file has it
     dismissed_run: str = ""  # a run that ended unexpectedly and is not offered again
 
     def with_recent(self, path: Path) -> UiSettings:

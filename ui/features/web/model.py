@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from modules.system.file_errors import plain_reason
+from ui.forms.preferences import Preferences
 from ui.loop.signal import Signal
 
 if TYPE_CHECKING:  # the window starts without them
@@ -32,12 +33,14 @@ class Served:
 class WebPage:
     """Switches the page on and off. It ends with the window; runs that were started there continue."""
 
-    def __init__(self, workspaces: Callable[[], Sequence[Path]], *, spawn: Spawn | None = None) -> None:
+    def __init__(
+        self, workspaces: Callable[[], Sequence[Path]], preferences: Preferences, *, spawn: Spawn | None = None
+    ) -> None:
         """`workspaces` returns those whose runs the window lists."""
         self.changed: Signal[[]] = Signal()
         self.reach: Reach = "off"
         self.served = Served()
-        self._workspaces, self._spawn = workspaces, spawn
+        self._workspaces, self._preferences, self._spawn = workspaces, preferences, spawn
         self._child: ChildProcess[Served] | None = None
         self._sent = ""
 
@@ -48,13 +51,31 @@ class WebPage:
 
     def switch(self, reach: Reach) -> None:
         """Serve the page where it can be reached from, or nowhere."""
-        if reach == self.reach:
-            return
+        if reach != self.reach:
+            self._serve(reach)
+
+    @property
+    def certificate(self) -> Path | None:
+        """The certificate with which the page is served to the network; None for a connection without encryption."""
+        certificate = self._preferences.now.certificate
+        return Path(certificate) if certificate else None
+
+    def encrypt(self, certificate: Path | None, key: Path | None = None) -> None:
+        """Serve the page to the network with a certificate, whose private key may be in the same file, or without."""
+        self._preferences.change(certificate=str(certificate or ""), certificate_key=str(key or ""))
+        self._serve(self.reach)
+
+    def _serve(self, reach: Reach) -> None:
         self.close()
         self.reach, self.served = reach, Served()
         if reach != "off":
-            self._start(_ARGUMENTS[reach])
+            self._start([*_ARGUMENTS[reach], *(self._encryption() if reach == "network" else ())])
         self.changed()
+
+    def _encryption(self) -> Sequence[str]:
+        now = self._preferences.now
+        words = (("--certificate", now.certificate), ("--key", now.certificate_key))
+        return [f"{option}={file}" for option, file in words if file]
 
     def drain(self, _deadline: float) -> bool:
         """Take what the process reports: a source of the pump."""

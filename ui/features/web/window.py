@@ -16,11 +16,12 @@ from ui.widgets.panel import Panel, Text, WrappedText
 from ui.widgets.theme import GAP, PAD
 from ui.widgets.variables import TextVar
 
-_SIZE = (560, 560)
+_SIZE = (560, 610)
 _ABOUT = (
     "What trains, its samples and curves, Stop and Pause, the queue, and choices between images: in a browser, also on "
     "a phone. The page ends with this window; runs that you start there continue."
 )
+_PEM = (("PEM", "*.pem *.crt *.key"),)
 _CODE_PX, _QUIET_MODULES = 240, 4  # a code needs a light margin
 
 
@@ -44,6 +45,12 @@ class WebWindow(Window):
         self.reach = TextVar(master=self)
         self.choice = Choice(self, context.theme, self.reach, REACHES, on="window", command=self._switch, width=300)
         self.choice.pack(anchor="w", padx=pad)
+        row = Panel(self, context.theme)
+        row.pack(fill="x", padx=pad, pady=(px(GAP), 0))
+        self.encrypt_button = Button(row, context.theme, "", self._change_certificate)
+        self.encrypt_button.pack(side="left")
+        self.encryption = Text(row, context.theme, colour="muted")
+        self.encryption.pack(side="left", padx=(px(12), 0))
         footer = Panel(self, context.theme)
         footer.pack(side="bottom", fill="x", padx=pad, pady=pad)
         Button(footer, context.theme, "Close", self.close, width=92).pack(side="right")
@@ -69,8 +76,22 @@ class WebWindow(Window):
     def _switch(self, reach: str) -> None:
         self.page.switch(cast("Reach", reach))
 
+    def _change_certificate(self) -> None:
+        """Ask for a certificate and its private key; one that is in use is no longer used."""
+        interaction, folder = self._context.interaction, self._context.preferences.last_folder
+        if self.page.certificate is not None:
+            self.page.encrypt(None)
+            return
+        certificate = interaction.ask_file("Certificate for HTTPS", folder, _PEM)
+        if certificate is not None:
+            key = interaction.ask_file("Its private key (Cancel if the certificate's file has it)", folder, _PEM)
+            self.page.encrypt(certificate, key)
+
     def _show(self) -> None:
-        served = self.page.served
+        served, certificate = self.page.served, self.page.certificate
+        self.encrypt_button.configure(text="Encrypt…" if certificate is None else "Do not encrypt")
+        without = "In the network: not encrypted. A certificate changes that."
+        self.encryption.set_text(without if certificate is None else f"In the network: HTTPS with {certificate.name}")
         self.reach.set(self.page.reach)
         self.address.set_text(served.url.partition("#")[0])
         self.note.recolour("error" if served.problem else "label")
