@@ -86,7 +86,7 @@ class Browser:
 
 @contextmanager
 def browsers(folder: Path) -> Iterator[Any]:
-    """Yield a function that opens a browser: `open_browser(width_px, height_px, is_phone=..., is_dark=...)`."""
+    """Yield a function that opens a browser: `open_browser(width_px, height_px, is_phone=...)`."""
     assert CHROMIUM is not None
     assert DRIVER is not None
     opened: list[Browser] = []

@@ -411,9 +411,11 @@ def test_a_full_disk_there_is_one_sentence(server: Server, config: Config, small
     assert not run_dirs(Path(config.general.workspace_dir))
 
 
+@pytest.mark.parametrize("can_log", [True, False])
 def test_a_disk_that_is_full_during_the_run_is_one_sentence(
-    server: Server, config: Config, small_disk: Callable[[int], Path]
+    server: Server, config: Config, small_disk: Callable[[int], Path], can_log: bool
 ) -> None:
+    """Also if there is no room for the event with the reason."""
     folder = small_disk(64)
     remote = replace(server.remote, folder=str(folder))
     events: list[Event] = []
@@ -426,7 +428,9 @@ def test_a_disk_that_is_full_during_the_run_is_one_sentence(
                     while True:
                         file.write(bytes(4096))
                 except OSError:
-                    return
+                    pass
+            for process in () if can_log else processes_of(config):
+                process.kill()
 
     train_there(remote, RunRequest(config), Line(fill))
     assert isinstance(events[-1], RunFailed), events[-1]

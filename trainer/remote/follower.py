@@ -46,6 +46,7 @@ _ONLY_LIVE = (DownloadProgress, CacheProgress, SampleProgress, MemoryMeasured)  
 _FOLLOW_SECONDS = 0.5
 _MAX_TAIL_BYTES = 1 << 20
 _NUM_LINES = 2
+_FULL_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,10 +197,15 @@ class Follower:
         if isinstance(last, RunFinished | RunFailed):
             self._show(last)
             return
+        name = self._elsewhere.remote
         printed = connection.call("output", job=self._elsewhere.job)[1].decode(errors="replace").strip()
         reason = redact(" ".join(printed.splitlines()[-_NUM_LINES:]))
+        message = f"The run on {name} ended unexpectedly: its process failed or was stopped there."
+        if connection.call("missing", digests=[])[0]["free_bytes"] < _FULL_BYTES:  # it could not log why it has failed
+            message = f"On {name}: The disk is full: {connection.facts['folder']}."
+            reason = f"{reason} Free some space there.".strip()
         ending = RunFailed(
-            f"The run on {self._elsewhere.remote} ended unexpectedly: its process failed or was stopped there.",
+            message,
             f"{reason} If it has a backup, resume it there: remote resume RUN. Otherwise start it again.".strip(),
             is_crash=True,
         )
