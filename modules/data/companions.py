@@ -14,7 +14,7 @@ from pathlib import Path
 from modules.data.archives import archive_of, status_of
 from modules.data.buckets import Size
 from modules.data.images import BrokenImageError, open_image, upright, upright_size
-from modules.data.inputs import MASK_SUFFIX
+from modules.data.inputs import INPUTS, MASK_SUFFIX, REFERENCES
 from modules.data.links import LEADS_OUT, leads_out
 from modules.data.listing import MASK_FIELD, SUFFIXES, sample_of
 from modules.data.transforms.geometry import Box
@@ -84,6 +84,22 @@ def find_input_file(image: Path, suffix: str, *, folder: Path, inputs_folder: Pa
     place = inputs_folder / _path_inside(image, folder)
     suffixes = dict.fromkeys((image.suffix, *sorted(SUFFIXES)))
     return next((file for s in suffixes if (file := _companion(place.with_suffix(s), inputs_folder))), None)
+
+
+def find_references(image: Path, *, folder: Path, inputs_folders: Sequence[Path | None]) -> tuple[Path, ...]:
+    """Return the reference images of an image of a concept's `folder`, by their names alone, in their order.
+
+    `inputs_folders` are the folders of the first, second and third ones; None for files next to the image. Unreadable
+    files are left out.
+    """
+    found = []
+    for name, inputs_folder in zip(REFERENCES, inputs_folders, strict=True):
+        try:
+            file = find_input_file(image, INPUTS[name].suffix, folder=folder, inputs_folder=inputs_folder)
+        except BrokenImageError:
+            continue
+        found += [file.path] if file is not None else []
+    return tuple(found)
 
 
 def named_file(name: str, start: Sequence[Path], allowed: Sequence[Path], *, image: Path) -> Companion:

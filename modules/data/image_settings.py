@@ -14,6 +14,8 @@ from modules.settings.shared_types import Resolution
 from modules.system.paths import from_root
 
 IMAGE_AUGMENTATION = "Image augmentation"
+_REFERENCES = "Reference images"
+_READS_FILES = When("model.variant", ("edit", "depth"), otherwise=When("masks.custom_conditioning_image", (True,)))
 _WAYS = {"off": "Off", "random": "Random", "always": "Fixed"}
 _CHANGED = ("random", "always")
 
@@ -175,22 +177,23 @@ class ImageChanges(Section):
     conditioning_folder: Annotated[
         str,
         Setting(
-            "Conditioning images folder",
-            "For models that get a further image with each one, such as the reference image of an editing model: the "
-            "folder of these images, with the same names and subfolders as the concept's.",
-            group=IMAGE_AUGMENTATION,
-            level="advanced",
+            "Reference folder",
+            "The folder with the image before the edit for each image of the concept, under the same name. Also called "
+            "control or conditioning images. For an inpainting or depth model: its conditioning images or depth maps. "
+            "Without a folder: cat-condlabel.png next to cat.jpg.",
+            group=_REFERENCES,
             path_kind="folder",
-            empty_means="cat-condlabel.png next to cat.jpg",
+            empty_means="next to the images",
+            applies_when=_READS_FILES,
         ),
     ] = ""
     conditioning_folder_2: Annotated[
         str,
         Setting(
-            "Conditioning images folder 2",
+            "Second reference folder",
             "The folder of the second reference images of an editing model, such as those of a garment or of a style. "
             "An image need not have one: images are batched with others that have as many.",
-            group=IMAGE_AUGMENTATION,
+            group=_REFERENCES,
             level="advanced",
             path_kind="folder",
             empty_means="cat-condlabel2.png next to cat.jpg",
@@ -200,9 +203,9 @@ class ImageChanges(Section):
     conditioning_folder_3: Annotated[
         str,
         Setting(
-            "Conditioning images folder 3",
+            "Third reference folder",
             "The folder of the third reference images of an editing model.",
-            group=IMAGE_AUGMENTATION,
+            group=_REFERENCES,
             level="advanced",
             path_kind="folder",
             empty_means="cat-condlabel3.png next to cat.jpg",
@@ -212,12 +215,12 @@ class ImageChanges(Section):
     conditioning_columns: Annotated[
         str,
         Setting(
-            "Conditioning image columns",
+            "Reference image columns",
             "The columns of the metadata file that name the reference images of an editing model, separated by commas; "
-            "a list names several. The paths of the first column count from the first conditioning images folder, and "
+            "a list names several. The paths of the first column count from the first folder of reference images, and "
             "so on; without such a folder from the file or the concept's folder. They replace files of the image's "
             "name.",
-            group=IMAGE_AUGMENTATION,
+            group=_REFERENCES,
             level="advanced",
             empty_means="none: files of the image's name",
             applies_when=READS_REFERENCES,

@@ -194,12 +194,13 @@ def test_the_key_contains_the_colours_of_a_reference_alone() -> None:
 
 def test_missing_references_and_folders_are_named(config: Config, pairs: Path) -> None:
     (pairs / "before" / "1.jpg").unlink()
-    message = errors_of(config)["model.variant"]
+    folder = "concepts.0.image.conditioning_folder"
+    message = errors_of(config)[folder]
     assert message.startswith("1 of 4 images has no reference image; the first is 1.png.")
     gone = {**config.concepts[0].model_dump(), "image": {"conditioning_folder": str(pairs / "gone")}}
-    assert "concepts.0.image.conditioning_folder" in errors_of(laid_over(config, {"concepts": [gone]}))
+    assert "does not exist" in errors_of(laid_over(config, {"concepts": [gone]}))[folder]
     next_to = {**config.concepts[0].model_dump(), "image": {}}
-    assert errors_of(laid_over(config, {"concepts": [next_to]}))["model.variant"].startswith("4 of 4 images have")
+    assert errors_of(laid_over(config, {"concepts": [next_to]}))[folder].startswith("4 of 4 images have")
     for file in pairs.glob("after/**/*.png"):
         shutil.copy(file, file.with_name(f"{file.stem}-condlabel.png"))
     assert not check(laid_over(config, {"concepts": [next_to]})).errors

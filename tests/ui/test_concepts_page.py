@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from modules.config.presets import list_presets
 from modules.data.concept import Concept
 from tests.builders.shards import draw_shard
 from tests.ui.conftest import Window
 from tests.ui.driving import change, drop, expected, fill, flip, inside, shown_by
 from trainer.run_folder.image_report import ImageLoss, ImageReport, write_report
 from ui.forms import items
+from ui.forms.model import Source
 from ui.loop.background import Background
 from ui.widgets.controls import Switch
 from ui.widgets.entry import Entry
@@ -381,3 +383,29 @@ def test_the_last_session_restores_the_concepts(
     page: Any = again.open_page("concepts")
     window.wait_until(lambda: "cats" in texts(page), "the cards")
     assert again.app.context.navigation.page == "concepts"
+
+
+def test_reference_images_are_on_the_general_tab(
+    window: Window, concepts: Any, folders: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """A model that edits shows the folder of reference images, and each image with its own; others do not."""
+    form, path = window.app.form, "concepts.0.image.conditioning_folder"
+    editor = concepts.edit(0)
+    general = editor.tabs["General"]
+    window.wait_until(lambda: editor.form_view.is_complete, "the form")
+    rows = {row.record.path: row for row in editor.form_view.rows()}
+    assert not rows[path].control.frame.winfo_ismapped()
+    kontext = next(p for p in list_presets() if "kontext" in p.name).load().config
+    form.load(kontext.model_copy(update={"concepts": form.config.concepts}), Source("kontext"))
+    window.wait_until(lambda: rows[path].control.frame.winfo_ismapped(), "the field")
+    assert [card.group.title for card in editor.form_view.cards if card.num_rows_shown()][-1] == "Reference images"
+    window.wait_until(lambda: {t.badge for t in general.grid_view.tiles} == {"no reference"}, "the marks")
+    before = tmp_path / "before"
+    before.mkdir()
+    Image.new("RGB", (64, 48), "red").save(before / "cat_1.jpg")
+    form.edit(path, str(before))
+    window.wait_until(lambda: general.grid_view.tiles[1].badge == "", "the reference of one")
+    assert [t.badge for t in general.grid_view.tiles] == ["no reference", "", "no reference"]
+    assert "2 without a reference image" in general.summary.cget("text")
+    assert general._load(folders[0] / "cat_1.png", 120).getpixel((12, 12))[0] > 240
+    assert general._load(folders[0] / "cat_0.png", 120).getpixel((12, 12))[0] < 240

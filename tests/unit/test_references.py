@@ -25,6 +25,7 @@ from trainer.jobs.preview import contact_sheet
 from trainer.preflight import check
 from trainer.preflight.missing_captions import problems_of_missing_captions
 
+FOLDER = "concepts.0.image.conditioning_folder"
 FOLDERS = ("conditioning_folder", "conditioning_folder_2", "conditioning_folder_3")
 
 
@@ -228,7 +229,7 @@ def test_missing_references_are_named(config: Config, folder: Path) -> None:
     assert "(2 with 1 reference image, 2 with 2 reference images, 2 with 3 reference images)" in fewer.message
     (folder / "before" / "5.png").unlink()
     missing = {p.path: p.message for p in check(in_folders(config, folder)).errors}
-    assert missing["model.variant"].startswith("1 of 6 images has no reference image; the first is 5.png.")
+    assert missing[FOLDER].startswith("1 of 6 images has no reference image; the first is 5.png.")
     concepts = [c.model_dump() for c in (in_folders(config, folder).concepts[0], config.concepts[0])]
     concepts[0]["excluded"] = "5.png"
     plain = check(laid_over(config, {"concepts": concepts}))

@@ -134,13 +134,16 @@ def _references(config: Config, training: Dataset) -> Iterator[Problem]:
     if not reads_references(config) or not training.examples:
         return
     images, counts = [e.image.path for e in training.examples], Counter(map(_num_references, training.examples))
-    most = {c: max(map(_num_references, _examples_of(training, c)), default=0) for c in training.concepts}
-    has_some = any(most.values())
-    missing, num_fewer = list[Path](), 0
-    for concept, most_of_concept in most.items():
+    most = [max(map(_num_references, _examples_of(training, c)), default=0) for c in training.concepts]
+    has_some = any(most)
+    missing, num_fewer, lacking = list[Path](), 0, list[int]()
+    numbers = [n for n, c in enumerate(config.concepts) if c.enabled and c.dataset_kind == "training"]
+    for number, concept, most_of_concept in zip(numbers, training.concepts, most, strict=True):
         own = _examples_of(training, concept)
         if most_of_concept or not has_some:
-            missing += [e.image.path for e in own if not _num_references(e)]
+            without = [e.image.path for e in own if not _num_references(e)]
+            missing += without
+            lacking += [number] if without else []
         num_fewer += sum(0 < _num_references(e) < most_of_concept for e in own)
         if not most_of_concept and has_some and own:
             message = f"The images of the concept {concept.name} have no reference images: the model learns from their "
@@ -148,11 +151,11 @@ def _references(config: Config, training: Dataset) -> Iterator[Problem]:
     if missing:
         have = "has" if len(missing) == 1 else "have"
         yield Problem(
-            "model.variant",
+            f"concepts.{lacking[0]}.image.conditioning_folder",
             f"{len(missing):,} of {len(images):,} images {have} no reference image; the first is {missing[0].name}. An "
             "editing model needs the image before the edit with each one.",
-            advice=f"Save it as {missing[0].stem}-condlabel.png next to the image, or choose the folder of images with "
-            "the same names as the conditioning images folder of the concept.",
+            advice="Choose the folder that has it under the same name as the concept's reference folder, or "
+            f"save it as {missing[0].stem}-condlabel.png next to the image.",
         )
     if num_fewer:
         have = "has" if num_fewer == 1 else "have"

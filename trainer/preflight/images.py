@@ -65,7 +65,7 @@ def problems_of_concept_folders(config: Config) -> Iterator[tuple[int, Problem]]
             yield index, Problem(f"concepts.{index}.image.masks_folder", message, advice=advice)
         elif field := _missing_conditioning_folder(config, concept):
             given = cut(getattr(concept.image, field), max_chars=200)
-            message = f"The conditioning images folder {given} of the concept {label} does not exist."
+            message = f"The reference folder {given} of the concept {label} does not exist."
             advice = "Correct the path, or leave it empty for files next to the images."
             yield index, Problem(f"concepts.{index}.image.{field}", message, advice=advice)
 

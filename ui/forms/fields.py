@@ -12,7 +12,7 @@ from typing import get_args
 from modules.config.records import describe_needs
 from modules.settings.every import Unit
 from modules.settings.field import FieldRecord
-from modules.system.paths import as_config_path, from_root
+from modules.system.paths import as_config_path, folder_for_images, from_root
 from modules.system.problem import Problem
 from ui.forms.binding import Binding, ChoiceBinding, EveryBinding, FlagBinding, TextBinding, explanation, tip_of
 from ui.forms.context import Context
@@ -122,8 +122,13 @@ def browse_menu(button: tk.Misc, context: Context, record: FieldRecord) -> tk.Me
 
 
 def _browse(context: Context, record: FieldRecord, kind: str = "") -> None:
-    """Ask for a path, starting at the field's current one. Without a `kind`, the field's own kind of path is used."""
-    now = from_root(str(context.form.value(record.path) or "."))
+    """Ask for a path, starting at the field's current one, or next to the images for an empty one of a concept.
+
+    Without a `kind`, the field's own kind of path is used.
+    """
+    value, entry = str(context.form.value(record.path) or ""), record.path.partition(".")[0]
+    beside = folder_for_images(c.path for c in context.form.config.concepts) if entry == "concepts" else from_root(".")
+    now = from_root(value) if value else beside
     start = next((p for p in (now, *now.parents) if p.is_dir()), Path.cwd())
     path: Path | None
     match kind or record.setting.path_kind:

@@ -84,6 +84,18 @@ def collage(
     return result
 
 
+def with_insets(image: Image.Image, insets: Sequence[Image.Image], *, border_px: int) -> Image.Image:
+    """Return a copy of an image with small ones in its upper left corner, one below the other, each with a border."""
+    if not insets:
+        return image
+    result, top = image.convert("RGB"), 0
+    for inset in insets:
+        bordered = ImageOps.expand(inset, border_px, "white")
+        result.paste(bordered, (0, top))
+        top += bordered.height
+    return result
+
+
 def _first_readable(paths: Sequence[Path], load: Callable[[Path], Image.Image]) -> Image.Image:
     for path in paths[:-1]:
         try:

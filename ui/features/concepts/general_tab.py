@@ -10,9 +10,12 @@ from typing import Any, overload
 
 from PIL import Image
 
+from modules.config.usage import reads_references
 from modules.data.captions.drawing import cached_texts
 from modules.data.captions.operations import ORDER, CaptionRules
 from modules.data.captions.rules import caption_rules
+from modules.data.companions import find_references
+from modules.data.concept import Concept
 from modules.data.scan import Scan
 from modules.data.source_image import SourceImage
 from modules.system.paths import from_root
@@ -36,10 +39,13 @@ from ui.widgets.image_viewer import ImageViewer
 from ui.widgets.menu import make_menu
 from ui.widgets.panel import Panel, Text, WrappedText
 from ui.widgets.theme import PAD
+from ui.widgets.thumbnails import with_insets
 from ui.widgets.variables import TextVar, keep
 
 _MAX_SKIPPED_LINES = 6
 _MAX_PROMPTS = 20
+_MAX_LOOKED_AT = 300  # images whose reference images are looked for at once
+_REFERENCE_SHARE = 0.42  # of the side of a tile
 
 
 class GeneralTab:
@@ -53,6 +59,7 @@ class GeneralTab:
         self._losses: ConceptLosses | None = None
         self._looked_for: Scan | None = None  # the scan whose losses were looked for
         self._looking: Job | None = None
+        self._edited: Concept | None = None  # the concept, if the model edits reference images
         context, pad = editing.context, editing.context.theme.px(PAD)
         card = Card(frame, context.theme, "Images")
         tk.Grid.grid_configure(card, row=0, column=1, sticky="nsew", padx=(0, pad), pady=(pad, 0))
@@ -165,7 +172,11 @@ class GeneralTab:
         run_seed = form.value("general.seed")
         losses = self._losses  # those of the last scan until others are found
         is_by_loss = losses is not None and self.order.get() == "loss"
-        content = (scan, concept.text, concept.seed, concept.kind, run_seed, id(losses), is_by_loss)
+        edited = concept if reads_references(form.config) and concept.has_images else None
+        if (edited and edited.image) != (self._edited and self._edited.image):
+            self.grid_view.photos.close()  # they show other reference images
+        self._edited = edited
+        content = (scan, concept.text, concept.seed, concept.kind, run_seed, id(losses), is_by_loss, edited)
         if self._content and content[0] is self._content[0] and content[1:] == self._content[1:]:
             return
         self._content = content
@@ -175,7 +186,11 @@ class GeneralTab:
             self._images = losses.images if losses is not None and is_by_loss else (*scan.images, *scan.excluded)
             excluded = {image.path_text for image in scan.excluded}
             caption = partial(_caption_text, rules=rules, run_seed=run_seed)
-            make = partial(_tile, caption=caption, excluded=excluded, losses=losses, shows_loss=is_by_loss)
+            by_name = edited is not None and not edited.image.conditioning_columns.strip()
+            lacks = (lambda image: not _references(concept, image.path)) if by_name else lambda _image: False
+            make = partial(
+                _tile, caption=caption, excluded=excluded, losses=losses, shows_loss=is_by_loss, lacks_reference=lacks
+            )
             self._show_order(losses)
             self.grid_view.show(LazyTiles(self._images, make))
             self._swap(self.prompts, self.grid_view)
@@ -197,12 +212,19 @@ class GeneralTab:
         parts = [count(len(scan.images), "image" if has_images else "prompt")]
         if scan.excluded:
             parts.append(f"{len(scan.excluded):,} excluded")
+        if self._edited is not None:
+            parts.append(self._describe_references(self._edited, scan))
         if num_without := scan.num_without_caption:
             parts.append(f"{num_without:,} without a caption")
         if not rules.is_plain and scan.images:
             what = "captions" if has_images else "prompts"
             parts.append(f"with {what} as they are trained, after {', '.join(ORDER[:-1])}, {ORDER[-1]}")
         return ", ".join(parts)
+
+    def _describe_references(self, concept: Concept, scan: Scan) -> str:
+        looked_at = scan.images[:_MAX_LOOKED_AT] if not concept.image.conditioning_columns.strip() else ()
+        missing = sum(not _references(concept, image.path) for image in looked_at)
+        return f"{missing:,} without a reference image" if missing else "with their reference images in the corner"
 
     def _show_prompts(self, prompts: Sequence[SourceImage], rules: CaptionRules, *, run_seed: int) -> None:
         """Show prompts without images as text, in place of the images."""
@@ -218,7 +240,18 @@ class GeneralTab:
         new.pack(fill="both", expand=True, padx=(pad - 4, 0), pady=pad // 2)
 
     def _load(self, path: Path, side_px: int) -> Image.Image:
-        return self._editing.thumbnails.fit(path, side_px, side_px, enlarge="smooth")
+        """Return an image with its reference images in the corner."""
+        image = self._editing.thumbnails.fit(path, side_px, side_px, enlarge="smooth")
+        if (concept := self._edited) is None:
+            return image
+        small_px = round(side_px * _REFERENCE_SHARE)
+        references = [self._editing.thumbnails.fit(p, small_px, small_px) for p in _references(concept, path)]
+        return with_insets(image, references, border_px=max(1, side_px // 80))
+
+
+def _references(concept: Concept, image: Path) -> tuple[Path, ...]:
+    folders = concept.image.conditioning_folders
+    return find_references(image, folder=from_root(concept.path), inputs_folders=folders)
 
 
 def _caption_text(image: SourceImage, rules: CaptionRules, *, run_seed: int) -> str:
@@ -240,10 +273,13 @@ def _tile(
     excluded: Collection[str],
     losses: ConceptLosses | None,
     shows_loss: bool,
+    lacks_reference: Callable[[SourceImage], bool],
 ) -> Tile:
-    """Return the tile of an image; it is marked if it is excluded or its loss stands out."""
+    """Return the tile of an image; it is marked if it is excluded, its loss stands out or its reference is missing."""
     loss = losses.of(image) if losses is not None else None
     badge, ring = _OUTLIERS.get(loss.verdict, ("", "")) if loss is not None else ("", "")
+    if lacks_reference(image):
+        badge, ring = "no reference", "warning"
     if image.path_text in excluded:
         badge, ring = "excluded", "muted"
     if loss is not None and shows_loss:
