@@ -93,15 +93,19 @@ def is_too_long(num_images: int, views: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """The images of a run: their number, how many samples of them an epoch has, and the images of a step."""
+    """The images of a run: their number, how many samples of them an epoch has, and the images of a step.
+
+    `steps_per_epoch` is 0 until the sizes of the images are known: those of each size make batches of their own.
+    """
 
     num_images: int
     samples_per_epoch: float
     images_per_step: int
+    steps_per_epoch: int = 0
 
     def steps(self, epochs: int) -> int:
-        """Return about how many steps so many epochs have."""
-        return epochs * math.ceil(self.samples_per_epoch / self.images_per_step)
+        """Return how many steps so many epochs have; about, until that is known."""
+        return epochs * (self.steps_per_epoch or math.ceil(self.samples_per_epoch / self.images_per_step))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
-from modules.config.presets import DEMO, Preset
+from modules.config.presets import DEMO, Preset, list_presets
 from modules.config.schema import Config
 from modules.data.concept import Concept
 from modules.settings.edit import replace_value
 from modules.settings.every import Every
 from modules.system.hardware import GpuMemory
+from tests.builders.configs import laid_over
+from tests.builders.images import draw_folder
 from tests.ui.conftest import Window
 from trainer.preflight.machine import Machine
 from trainer.preflight.presets_here import Offer, RunEstimate
@@ -117,7 +119,7 @@ def test_length_and_memory_are_stated_with_their_reasons() -> None:
     assert "learned by heart" in text("Length", long)
     open_length = Progress(WITH_IMAGES, OTHER, WITH_IMAGES, **TEN)
     assert text("Length", open_length).endswith("What do the images show?")
-    assert text("Memory", Progress(LONG, OTHER, here=small)).startswith("About 2.0 GB of this computer's 32 GB.")
+    assert text("Memory", Progress(LONG, OTHER, here=small)).startswith("At least 2.0 GB of this computer's 32 GB.")
     misfit = Progress(LONG, OTHER, here=Here(CARD, needs=LARGE, fits=False))
     assert text("Memory", misfit) == "These settings need about 22.0 GB of memory, and the card has 12."
     assert BY_TITLE["Memory"].is_wrong(misfit)
@@ -204,6 +206,25 @@ def test_captions_that_were_written_elsewhere_are_counted_again(
     config, text = with_one_sentence(Config(concepts=(with_caption, without)), (without,), "two ohwx cats")
     assert text == "two ohwx cats"
     assert config.concepts[0] == with_caption
+    named, _ = with_one_sentence(config, (), "be/lla", default_name=config.output.destination)
+    assert Path(named.output.destination).name == "bella.safetensors"
+    mine = replace_value(config, "output.destination", "mine.safetensors")
+    kept, _ = with_one_sentence(mine, (), "bella", default_name=config.output.destination)
+    assert kept.output.destination == "mine.safetensors"
+
+
+def test_the_steps_are_those_of_the_run(open_window: Callable[..., Window], tmp_path: Path) -> None:
+    """Images of different sizes are in batches of their own: 2 of one size and 1 of another are 2 steps of 2 images."""
+    window = open_window()
+    draw_folder(tmp_path, sizes=[(64, 64), (64, 64), (96, 64)])
+    config = laid_over(
+        Config(concepts=(Concept(path=str(tmp_path)),)),
+        {"training": {"epochs": 10, "batch_size": 2}, "data": {"resolution_px": [64]}},
+    )
+    window.app.context.form.load(config, OTHER)
+    page: Any = window.open_page("simple")
+    window.wait_until(lambda: page._look.steps_per_epoch == 2, "the sizes")
+    assert page.cards["Length"].state.cget("text").startswith("20 steps")
 
 
 def test_the_page_has_the_fields_of_other_pages_and_counts_what_it_does_not_show(window: Window) -> None:
@@ -230,3 +251,19 @@ def test_the_page_has_the_fields_of_other_pages_and_counts_what_it_does_not_show
     window.settle()
     assert app.context.navigation.page == "training"
     assert (app.form.config.training.batch_size, app.form.config.training.epochs) == (3, 7)
+
+
+def test_an_editing_model_asks_for_the_images_before_the_edit(
+    open_window: Callable[..., Window], tmp_path: Path
+) -> None:
+    window = open_window()
+    after, before = (draw_folder(tmp_path / name, sizes=[(64, 64)] * 2, captions=["a"]) for name in ("after", "before"))
+    kontext = next(p for p in list_presets() if "kontext" in p.name).load().config
+    window.app.context.form.load(replace_value(kontext, "concepts", (Concept(path=str(after)),)), OTHER)
+    page: Any = window.open_page("simple")
+    card = page.cards["Images"]
+    window.wait_until(lambda: "2 captions, 0 reference images." in card.state.cget("text"), "the count")
+    window.asked.answers["ask_folder"] = before
+    card.buttons["Reference folder…"].invoke()
+    window.wait_until(lambda: card.sign.cget("text") == "✓", "the references")
+    assert window.app.form.config.concepts[0].image.conditioning_folder == str(before)

@@ -97,7 +97,7 @@ def test_the_line_says_what_automatic_checkpointing_does_with_the_free_memory() 
     assert "uses more where more is free" in least
     line = describe_memory(budget, on_card(budget, 12 * GB))
     blocks = chosen_blocks(budget, limit_bytes=round(0.9 * 12 * GB))
-    assert f"recomputes {len(blocks['unet'])} blocks in the memory that is free now" in line
+    assert f"recomputes {len(blocks['unet'])} blocks to fit the memory that is free now" in line
     assert f"needs at least {in_gb(budget.peak_bytes)}." in line
     assert f"About {in_gb(with_blocks(budget, blocks).peak_bytes)} while training" in line
     plain = budget_of_run(config(), SIZES)

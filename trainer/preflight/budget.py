@@ -102,12 +102,14 @@ def _describe_blocks(least: Budget, placed: Budget) -> str:
     if not automatic_parts(least.config):
         return ""
     if placed is least:
-        return "Automatic gradient checkpointing uses more where more is free, and recomputes less."
+        return "Gradient checkpointing uses more where more is free, and recomputes less."
     num_blocks = sum(len(p.checkpointed_blocks) for p in placed.run.plans.values())
-    recomputed = count(num_blocks, "block") if num_blocks else "no block"
+    if not num_blocks:
+        enough = f"with it, {in_gb(least.peak_bytes)} would be enough"
+        return f"So much is free that gradient checkpointing is not needed; {enough}."
     return (
-        f"Automatic gradient checkpointing recomputes {recomputed} in the memory that is free now; the run needs at "
-        f"least {in_gb(least.peak_bytes)}."
+        f"Gradient checkpointing recomputes {count(num_blocks, 'block')} to fit the memory that is free now; the run "
+        f"needs at least {in_gb(least.peak_bytes)}."
     )
 
 

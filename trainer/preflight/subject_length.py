@@ -6,11 +6,14 @@ from collections.abc import Iterator
 
 from modules.config.schema import Config
 from modules.data.dataset import Dataset, concept_repeats_of
+from modules.data.scan import Watch
 from modules.data.subjects import Amount, is_too_long, is_too_short, length_choices
 from modules.estimate.passes import count as count_weights
 from modules.memory.part_plan import PartPlan
 from modules.settings.edit import replace_value
 from modules.system.problem import Problem, count
+from trainer.data.datasets import dataset_settings, datasets_of
+from trainer.data.hub_datasets import with_local_folders
 from trainer.preflight.run_budget import Budget
 
 # Below these a run is a toy, of another length.
@@ -27,6 +30,14 @@ def with_epochs(config: Config, epochs: int) -> Config:
     return replace_value(config, "training.epochs", epochs)
 
 
+def find_amount(config: Config, watch: Watch) -> Amount | None:
+    """Return the images of a run; None if they cannot be read. `watch` follows the scan and may raise to stop it."""
+    try:
+        return amount_of(config, datasets_of(with_local_folders(config), watch).training)
+    except OSError:
+        return None
+
+
 def amount_of(config: Config, training: Dataset) -> Amount:
     """Return the images of the training concepts, without those that only keep the model as it was."""
     repeats = [float(r.exact_repeats) for r in concept_repeats_of(training.concepts, run_seed=0)]
@@ -35,6 +46,7 @@ def amount_of(config: Config, training: Dataset) -> Amount:
         len(concepts),
         sum(repeats[concept] for concept in concepts),
         config.training.batch_size * config.training.accumulation_steps,
+        dataset_settings(config).plans_of(training).num_steps(0),
     )
 
 

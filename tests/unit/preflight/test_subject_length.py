@@ -79,4 +79,4 @@ def test_methods_of_another_length_and_toys_are_left_alone(tmp_path: Path) -> No
     for name in ("#sd 1.5 fine-tune", "#sd 1.5 embedding", "#sd 1.5 GRPO LoRA", DEMO):
         assert _found(name, tmp_path, epochs=1, repeats=1) == []
     demo = PRESETS[DEMO].load().config
-    assert amount_of(demo, datasets_of(demo).training) == Amount(36, 168, 12)
+    assert amount_of(demo, datasets_of(demo).training) == Amount(36, 168, 12, 14)

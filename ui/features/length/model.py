@@ -15,16 +15,10 @@ from ui.loop.signal import Signal
 Stage = Literal["counting", "ready", "failed"]
 
 
-def find_amount(config: Config, report: Report) -> Amount | None:
-    """Return the images of a run; None if they cannot be read. For a background thread."""
-    from trainer.data.datasets import datasets_of
-    from trainer.data.hub_datasets import with_local_folders
-    from trainer.preflight.subject_length import amount_of
+def _find_amount(config: Config, report: Report) -> Amount | None:
+    from trainer.preflight.subject_length import find_amount
 
-    try:
-        return amount_of(config, datasets_of(with_local_folders(config), partial(report, "scanning")).training)
-    except OSError:
-        return None
+    return find_amount(config, partial(report, "scanning"))
 
 
 class LengthModel:
@@ -38,7 +32,7 @@ class LengthModel:
         self._amount: Amount | None = None
         config = form.config
         self._job: Job = background.run_reporting(
-            partial(find_amount, config), self._keep, progress=lambda _what, _done, _total: None
+            partial(_find_amount, config), self._keep, progress=lambda _what, _done, _total: None
         )
 
     @property

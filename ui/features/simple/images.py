@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from modules.config.schema import Config
 from modules.config.sections.evaluation import SamplePrompt
@@ -13,13 +14,16 @@ from modules.settings.edit import replace_value
 from modules.settings.shared_types import side_of
 from modules.system.paths import as_config_path, from_root
 
+_NOT_IN_NAMES = re.compile(r"[^\w-]")
+
 
 @dataclass(frozen=True, slots=True)
 class CountedImages:
-    """How many images a folder has, how many of them a caption, and the first caption."""
+    """How many images a folder has, how many of them a caption, how many a reference image, and the first caption."""
 
     images: int = 0
     captions: int = 0
+    references: int = 0
     caption: str = ""
 
 
@@ -31,6 +35,7 @@ def count_images(concept: Concept) -> CountedImages:
     """
     from modules.data.archives import archive_of
     from modules.data.captions.sources import read_captions
+    from modules.data.companions import find_references
     from modules.data.listing import list_images
     from modules.data.scan import name_within
 
@@ -44,7 +49,11 @@ def count_images(concept: Concept) -> CountedImages:
     if concept.caption_source == "text_file":
         captioned = [image for image in images if image.with_suffix(concept.caption_extension).is_file()]
     texts = read_captions(captioned[0], concept.caption_origin).texts if captioned else ()
-    return CountedImages(len(images), len(captioned), next(iter(texts), ""))
+    edited = images
+    if not concept.image.conditioning_columns.strip():  # which name files of any name
+        places = concept.image.conditioning_folders
+        edited = [i for i in images if find_references(i, folder=folder, inputs_folders=places)]
+    return CountedImages(len(images), len(captioned), len(edited), next(iter(texts), ""))
 
 
 def samples_per_epoch(concepts: Iterable[Concept], counted: Iterable[CountedImages]) -> float:
@@ -59,11 +68,20 @@ def with_folders(config: Config, folders: Sequence[Path]) -> Config:
     return replace_value(config, "concepts", (*config.concepts, *new))
 
 
-def with_one_sentence(config: Config, changed: Collection[Concept], text: str) -> tuple[Config, str]:
+def with_references(config: Config, changed: Collection[Concept], folder: Path) -> Config:
+    """Return the config with the folder of reference images for some concepts."""
+    path = as_config_path(folder)
+    concepts = (replace_value(c, "image.conditioning_folder", path) if c in changed else c for c in config.concepts)
+    return replace_value(config, "concepts", tuple(concepts))
+
+
+def with_one_sentence(
+    config: Config, changed: Collection[Concept], text: str, *, default_name: str = ""
+) -> tuple[Config, str]:
     """Return the config with one caption for all images of some concepts, and the caption.
 
-    A single word becomes "a photo of" it, and the trigger word of the result if there is none. Without a sample prompt
-    the caption is the first one.
+    A single word becomes "a photo of" it, the trigger word of the result if there is none, and its name if the
+    destination is still `default_name`. Without a sample prompt the caption is the first one.
     """
     word = text.strip()
     is_word = len(word.split()) == 1
@@ -75,6 +93,9 @@ def with_one_sentence(config: Config, changed: Collection[Concept], text: str) -
     config = replace_value(config, "concepts", tuple(concepts))
     if is_word and not config.output.trigger_words.strip():
         config = replace_value(config, "output.trigger_words", word)
+    if is_word and config.output.destination == default_name and (name := _NOT_IN_NAMES.sub("", word)):
+        named = PurePath(default_name).with_name(f"{name}{PurePath(default_name).suffix}").as_posix()
+        config = replace_value(config, "output.destination", named)
     return config if config.sampling.prompts else with_prompt(config, caption), caption
 
 

@@ -10,7 +10,7 @@ from modules.config.schema import Config
 from modules.data.concept import Concept
 from ui.features.simple.here import Here, find_machine, find_needs, find_offers, needs_key
 from ui.features.simple.images import CountedImages, count_images, samples_per_epoch
-from ui.loop.background import Background
+from ui.loop.background import Background, Job, Report
 from ui.loop.signal import Signal
 
 if TYPE_CHECKING:
@@ -29,6 +29,9 @@ class FirstLook:
         self._concepts: tuple[Concept, ...] | None = None  # whose images and captions are counted
         self._is_count_old = False
         self._counts: tuple[CountedImages, ...] = ()
+        self.steps_per_epoch = 0  # until the sizes of the images are known
+        self._steps_of: tuple[object, ...] = ()
+        self._measuring: Job | None = None
 
     @property
     def num_images(self) -> int:
@@ -49,6 +52,17 @@ class FirstLook:
     def samples_per_epoch(self) -> float:
         """How many samples an epoch of the images has."""
         return samples_per_epoch(self._concepts or (), self._counts)
+
+    @property
+    def without_references(self) -> tuple[Concept, ...]:
+        """The concepts with an image that has no reference image."""
+        counted = zip(self._concepts or (), self._counts, strict=False)
+        return tuple(concept for concept, counts in counted if counts.references < counts.images)
+
+    @property
+    def num_references(self) -> int:
+        """How many of the images have a reference image."""
+        return sum(counts.references for counts in self._counts)
 
     @property
     def without_captions(self) -> tuple[Concept, ...]:
@@ -89,14 +103,31 @@ class FirstLook:
         self._concepts, self._is_count_old = concepts, False
         self._background.run(lambda: tuple(map(count_images, concepts)), partial(self._keep_counts, concepts))
 
+    def measure(self, config: Config) -> None:
+        """Find out how many steps an epoch of a config has, unless that is known."""
+        training = config.training
+        key = (config.concepts, config.data, training.batch_size, training.accumulation_steps)
+        if key == self._steps_of:
+            return
+        self._steps_of, self.steps_per_epoch = key, 0
+        if self._measuring is not None:
+            self._measuring.cancel()
+        self._measuring = self._background.run_reporting(
+            partial(_find_steps, config), self._keep_steps, progress=lambda _what, _done, _total: None
+        )
+
     def count_again(self) -> None:
         """Let the next count look at the folders again."""
-        self._is_count_old = True
+        self._is_count_old, self._steps_of = True, ()
 
     def _keep_counts(self, concepts: tuple[Concept, ...], counts: tuple[CountedImages, ...]) -> None:
         if concepts == self._concepts:
             self._counts = counts
             self.changed()
+
+    def _keep_steps(self, steps: int) -> None:
+        self.steps_per_epoch = steps
+        self.changed()
 
     def _change(self, **changes: Any) -> None:
         if self.here is not None:
@@ -105,3 +136,10 @@ class FirstLook:
     def _keep(self, here: Here) -> None:
         self.here = here
         self.changed()
+
+
+def _find_steps(config: Config, report: Report) -> int:
+    from trainer.preflight.subject_length import find_amount
+
+    amount = find_amount(config, partial(report, "scanning"))
+    return amount.steps_per_epoch if amount is not None else 0

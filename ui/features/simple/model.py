@@ -9,6 +9,7 @@ from typing import Literal
 
 from modules.config.presets import DEMO, Preset
 from modules.config.schema import Config
+from modules.config.usage import reads_references
 from modules.data.concept import Concept
 from modules.data.subjects import Amount, LengthChoice, is_too_long, is_too_short, length_choices
 from modules.system.problem import about, count, cut, with_article
@@ -31,8 +32,9 @@ _GB = 1e9
 class Progress:
     """The config and what is known of it. `baseline` is the config as it was loaded.
 
-    The images and captions in the user's folders are 0 until they are counted, as are `samples_per_epoch`; `here` is
-    None until this computer is known; `caption` is the first caption.
+    The numbers of images, captions and reference images in the user's folders are 0 until they are counted, as are
+    `samples_per_epoch`, and `steps_per_epoch` until the sizes of the images are known; `here` is None until this
+    computer is known; `caption` is the first caption.
     """
 
     config: Config
@@ -40,8 +42,10 @@ class Progress:
     baseline: Config = field(default_factory=Config)
     num_images: int = 0
     num_captions: int = 0
+    num_references: int = 0
     here: Here | None = None
     samples_per_epoch: float = 0.0
+    steps_per_epoch: int = 0
     caption: str = ""
 
 
@@ -51,7 +55,7 @@ class Choice:
 
     label: str
     text: str
-    value: Preset | int | Literal["folders", "write", "sentence", "prompt"]
+    value: Preset | int | Literal["folders", "references", "write", "sentence", "prompt"]
 
 
 def _no_choices(_progress: Progress) -> tuple[Choice, ...]:
@@ -129,6 +133,11 @@ def _has_captions(progress: Progress) -> bool:
     return progress.num_captions >= progress.num_images
 
 
+def _lacks_references(progress: Progress) -> bool:
+    """Return whether an editing model lacks the image before the edit of some images."""
+    return reads_references(progress.config) and progress.num_references < progress.num_images
+
+
 def _describe_images(progress: Progress) -> str:
     if not _has_images(progress):
         other = "The demo has its own images. " if _is_demo(progress) else ""
@@ -137,6 +146,10 @@ def _describe_images(progress: Progress) -> str:
     if not progress.num_images:  # not counted yet, or in archives
         return f"{names}."
     numbers = f"{count(progress.num_images, 'image')}, {count(progress.num_captions, 'caption')}"
+    if reads_references(progress.config):
+        numbers += f", {count(progress.num_references, 'reference image')}"
+        if _lacks_references(progress):
+            return f"{names}: {numbers}. This model learns an edit: it needs the image before it with each one."
     advice = (
         ""
         if _has_captions(progress)
@@ -149,6 +162,9 @@ def _image_choices(progress: Progress) -> tuple[Choice, ...]:
     if not _has_images(progress):
         about_files = "A text file next to each image, with the same name, is its caption."
         return (Choice("Choose the folder…", about_files, "folders"),)
+    if _lacks_references(progress):
+        about_folder = "The images before the edit, with the same names as yours."
+        return (Choice("Reference folder…", about_folder, "references"),)
     if _has_captions(progress):
         return ()
     about_sentence = "The same for each image, with the word that your LoRA should learn: for a person or an object."
@@ -164,7 +180,8 @@ def _image_choices(progress: Progress) -> tuple[Choice, ...]:
 
 def _amount(progress: Progress) -> Amount:
     training = progress.config.training
-    return Amount(progress.num_images, progress.samples_per_epoch, training.batch_size * training.accumulation_steps)
+    images_per_step = training.batch_size * training.accumulation_steps
+    return Amount(progress.num_images, progress.samples_per_epoch, images_per_step, progress.steps_per_epoch)
 
 
 def _usual(progress: Progress) -> LengthChoice | None:
@@ -278,7 +295,7 @@ STEPS: tuple[Step, ...] = (
     Step(
         "Images",
         _describe_images,
-        lambda progress: _has_images(progress) and _has_captions(progress),
+        lambda progress: _has_images(progress) and _has_captions(progress) and not _lacks_references(progress),
         (("Images and captions…", "page_concepts"),),
         choices=_image_choices,
     ),

@@ -11,7 +11,7 @@ from modules.config.records import top_records
 from modules.config.schema import Config
 from modules.system.paths import folder_for_images
 from modules.system.problem import count
-from ui.features.simple.images import with_folders, with_one_sentence, with_prompt
+from ui.features.simple.images import with_folders, with_one_sentence, with_prompt, with_references
 from ui.features.simple.looking import FirstLook
 from ui.features.simple.model import FIELDS, STEPS, Choice, Progress, Step, image_concepts
 from ui.forms.changes import changes
@@ -133,6 +133,7 @@ class SimplePage:
         self._look = FirstLook(context.pump.background)
         self._by_choice: dict[str, Callable[[], None]] = {
             "folders": self._add_folders,
+            "references": self._add_references,
             "write": self._write_captions,
             "sentence": self._write_one_sentence,
             "prompt": self._add_prompt,
@@ -179,6 +180,8 @@ class SimplePage:
         context.pump.redraw_soon((self, "computer"), look.find_machine, quiet_seconds=_QUIET_SECONDS)
         look.find_presets(context.form.config)
         look.count(image_concepts(self._progress()))
+        if look.num_images:
+            look.measure(context.form.config)
         progress = self._progress()
         for number, card in enumerate(self.cards.values(), start=1):
             card.follow(progress, number, self._choose)
@@ -221,6 +224,14 @@ class SimplePage:
         if folders:
             context.form.replace(with_folders(context.form.config, folders))
 
+    def _add_references(self) -> None:
+        context, changed = self._context, self._look.without_references
+        folder = context.interaction.ask_folder(
+            "The images before the edit", folder_for_images(concept.path for concept in changed)
+        )
+        if folder is not None:
+            context.form.replace(with_references(context.form.config, changed, folder))
+
     def _add_prompt(self) -> None:
         self._context.form.replace(with_prompt(self._context.form.config, self._look.caption))
 
@@ -230,7 +241,9 @@ class SimplePage:
         text = context.interaction.ask_text("One sentence for all", _ASK_SENTENCE, "")
         if text is None or not text.strip():
             return
-        config, caption = with_one_sentence(context.form.config, self._look.without_captions, text)
+        form, changed = context.form, self._look.without_captions
+        default_name = form.baseline.output.destination
+        config, caption = with_one_sentence(form.config, changed, text, default_name=default_name)
         context.form.replace(config)
         context.notify(f"The caption of your images: {caption}. Ctrl+Z undoes it.")
 
@@ -246,7 +259,9 @@ class SimplePage:
             form.baseline,
             num_images=look.num_images,
             num_captions=look.num_captions,
+            num_references=look.num_references,
             here=look.here,
             samples_per_epoch=look.samples_per_epoch,
+            steps_per_epoch=look.steps_per_epoch,
             caption=look.caption,
         )
