@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import re
 import tkinter as tk
 import tkinter.font as tkfont
@@ -15,8 +16,10 @@ import pytest
 
 from tests.ui.conftest import Window
 from tests.ui.driving import walk
+from tests.ui.more_openers import more_openers, window_classes
 from tests.ui.test_labels import cut_off, text_and_room
 from tests.ui.test_open_and_close import close_windows, fill, openers
+from trainer.remote.providers import Offer
 from ui.app.catalogue import PAGES
 from ui.widgets import dialog as dialogs
 from ui.widgets.controls import Button, Choice
@@ -31,6 +34,10 @@ SCREENS: tuple[tuple[str, int, Mode], ...] = (
     ("1920x1080", 100, "light"),
 )
 _ROUNDING_PX = 2
+OFFERS = (
+    Offer("NVIDIA GeForce RTX 4090", "RTX 4090", 24, 0.69, "high"),
+    Offer("NVIDIA H200", "H200", 141, 3.99, "low"),
+)
 
 
 def box_of(widget: tk.Misc) -> tuple[int, int, int, int]:
@@ -184,23 +191,41 @@ def test_nothing_is_cut_off_covered_or_raw(
         window.settle()
         faults[page.key] = faults_of(root)
         window.app.preferences.change(is_simple=False)  # the simple page is that view
+    for method in ("grpo", "dpo"):  # whose pages have other parts
+        window.app.form.choose_variant("training.method", method)
+        for key in ("rewards", "choose", "training"):
+            window.open_page(key)
+            window.settle()
+            faults[f"{key} of {method}"] = faults_of(root)
+    window.app.form.choose_variant("training.method", "denoise")
     close = dialogs.Window.close
-    name = ""
+    name, opened = "", set[str]()
 
-    def looks_first(dialog: dialogs.Window) -> None:
+    def look_at(dialog: dialogs.Window) -> None:
         dialog.update()
+        opened.add(type(dialog).__name__)
         left, top, right, bottom = box_of(dialog)
-        faults[name] = faults_of(dialog)
+        found = faults.setdefault(f"{name}, {type(dialog).__name__}", [])
+        found += faults_of(dialog)
         if left < 0 or top < 0 or right > width or bottom > height:
-            faults[name].append(f"outside of the screen: {left}, {top} to {right}, {bottom}")
+            found.append(f"outside of the screen: {left}, {top} to {right}, {bottom}")
+
+    def look_first(dialog: dialogs.Dialog) -> None:
+        look_at(dialog)
         close(dialog)
 
-    monkeypatch.setattr(dialogs.Window, "close", looks_first)
-    for name, open_it in openers(window, tmp_path).items():  # noqa: B007 (read when the window closes)
+    monkeypatch.setattr(dialogs.Dialog, "close", look_first)  # which is closed while it waits for its answer
+    monkeypatch.setattr("ui.features.remote.rent_window.look_for_offers", lambda: OFFERS)
+    for name, open_it in (openers(window, tmp_path) | more_openers(window, tmp_path)).items():  # noqa: B007 (read above)
         open_it()
+        window.settle()
+        for dialog in [w for w in walk(root) if isinstance(w, dialogs.Window)]:
+            look_at(dialog)
         close_windows(window)
+    assert not window_classes() - opened, "windows that are not opened here"
     found = [f"{where}: {fault}" for where, faults_there in faults.items() for fault in dict.fromkeys(faults_there)]
-    found = [fault for fault in found if tmp_path.name not in fault]  # a path is as its folders are named
+    names_of_here = (tmp_path.name, "-home/xdg_config_home", f"{platform.machine()!r} in")  # as they are named
+    found = [fault for fault in found if not any(n in fault for n in names_of_here)]
     assert not found, "\n".join(found)
 
 
