@@ -5,13 +5,17 @@ On a double of CUDA graphs that runs on a CPU (`tests/builders/recorded_operatio
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from modules.config.schema import Config
+from modules.system.devices import Device
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.recorded_operations import NotRecordableError, RecordedOperations
@@ -21,7 +25,7 @@ from trainer.machine_events import SettingChosen
 from trainer.preflight import graphs as preflight_graphs
 from trainer.preflight.graphs import PASSED_ON, problems_of_graphs, records_steps, why_not_recorded
 from trainer.run import graphs as run_graphs
-from trainer.step.graphs import StepGraphs, shapes_of, tensors_in, with_tensors
+from trainer.step.graphs import CudaRecorder, StepGraphs, shapes_of, tensors_in, with_tensors
 
 
 @pytest.fixture(scope="module")
@@ -224,6 +228,52 @@ def test_a_failed_recording_leaves_the_gradients_of_a_plain_run() -> None:
         assert torch.equal(found, model.one.weight.grad)  # type: ignore[arg-type]
     [failure] = reports
     assert failure.startswith("aten._local_scalar_dense.default cannot be recorded")
+
+
+class FakeCuda:
+    """Streams of a GPU, and a capture that ends like torch's: if that fails, its stream stays the current one."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, fails: bool) -> None:
+        self.fails = fails
+        self.current, self.made, self.ended = "default", SimpleNamespace(device=torch.device("cuda:0")), list[str]()
+        cuda = torch.cuda
+        monkeypatch.setattr(cuda, "graph_pool_handle", lambda: (0, 1))
+        monkeypatch.setattr(cuda, "Stream", lambda device: self.made)
+        monkeypatch.setattr(cuda, "current_stream", lambda device: self.current)
+        monkeypatch.setattr(cuda, "CUDAGraph", lambda: SimpleNamespace(replay=lambda: None))
+        monkeypatch.setattr(cuda, "stream", self.stream)
+        monkeypatch.setattr(cuda, "graph", self.graph)
+        for name in ("_cuda_endAllocateToPool", "_cuda_releasePool"):
+            monkeypatch.setattr(torch._C, name, lambda *given, name=name: self.ended.append(f"{name} {given}"))
+
+    @contextmanager
+    def stream(self, stream: Any) -> Iterator[None]:
+        before, self.current = self.current, stream
+        try:
+            yield
+        finally:
+            self.current = before
+
+    @contextmanager
+    def graph(self, graph: Any, *, pool: Any, stream: Any, capture_error_mode: str) -> Iterator[None]:
+        before, self.current = self.current, stream
+        yield
+        if self.fails:
+            raise RuntimeError("operation failed due to a previous error during capture")
+        self.current = before
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_failed_capture_leaves_its_stream_and_the_memory_of_the_allocator(
+    monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    cuda = FakeCuda(monkeypatch, fails=fails)
+    recorder = CudaRecorder(Device("cuda"))
+    with pytest.raises(RuntimeError, match="previous error") if fails else nullcontext():
+        recorder.record(lambda: None)
+    assert cuda.current == "default"
+    ended = ["_cuda_endAllocateToPool (0, (0, 1))", "_cuda_releasePool (0, (0, 1))"]
+    assert cuda.ended == (ended if fails else [])
 
 
 def test_the_double_refuses_what_a_graph_refuses() -> None:

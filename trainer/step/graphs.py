@@ -13,6 +13,7 @@ trained: sampling that moves a part, or a part that is frozen, drops all graphs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import chain
 from typing import Any, Protocol, TypeVar
@@ -54,13 +55,31 @@ class CudaRecorder:
         self._stream = torch.cuda.Stream(device.torch)  # one for all: torch shares memory within a stream only
 
     def record(self, run: Callable[[], None]) -> Callable[[], None]:
-        """Capture what `run` enqueues into a graph, and return its replay."""
+        """Capture what `run` enqueues into a graph, and return its replay.
+
+        A failed capture leaves torch as it was: torch itself would stay on the stream of the capture.
+        """
         graph = torch.cuda.CUDAGraph()
-        # Threads of the loader copy to the device meanwhile, which must not end the capture.
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
-            run()
+        with torch.cuda.stream(torch.cuda.current_stream(self._stream.device)):
+            try:
+                # Threads of the loader copy to the device meanwhile, which must not end the capture.
+                with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
+                    run()
+            except RuntimeError:
+                self._end_allocation()
+                raise
         replay: Callable[[], None] = graph.replay
         return replay
+
+    def _end_allocation(self) -> None:
+        """Let torch's allocator leave a failed capture: it would take part in it until the process ends.
+
+        Freeing unused memory would raise then, and that of the capture would never be free. There is nothing public for
+        it. Raises nothing where torch has done so.
+        """
+        with suppress(RuntimeError):
+            torch._C._cuda_endAllocateToPool(self._stream.device.index, self._pool)
+            torch._C._cuda_releasePool(self._stream.device.index, self._pool)
 
 
 _NO_LOSS = torch.zeros(())
