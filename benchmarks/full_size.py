@@ -46,7 +46,7 @@ from trainer.preflight.run_budget import memory_estimate
 from trainer.run.finish import PreparedRun
 from trainer.run.training_run import prepare
 from trainer.step.loop import train_epoch
-from trainer.step.precision import process_settings
+from trainer.step.precision import process_settings, timed_kernels
 
 _WARMUP_EPOCHS, _MOST_EPOCHS = 2, 10
 _PROFILED_STEPS = 2
@@ -159,7 +159,10 @@ def measured(case: str, config: Config, device: Device, *, seconds: float, num_t
     training = estimate.phase("training") if estimate is not None else None
     if training is None:
         raise ValueError("the memory estimate must support every config that is measured here")
-    with process_settings(num_threads=num_threads, precision=config.training.precision, deterministic=False):
+    with (
+        process_settings(num_threads=num_threads, precision=config.training.precision, deterministic=False),
+        timed_kernels(device, num_sizes=1, deterministic=False),
+    ):
         step = _of_steps(config, device, seconds)
         if device.is_cpu:  # the guards that stand in for a GPU's counters would slow down the steps
             step |= {"peak_bytes": peak_of(config)}

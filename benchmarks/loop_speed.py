@@ -98,8 +98,13 @@ def demo_config(preset: Config, folder: Path, *, repeats: int, epochs: int, **ch
 
 
 def for_measuring(config: Config, folder: Path, *, epochs: int, **changes: Any) -> Config:
-    """Return a config as a run for measuring: its own folders, no samples, no backups, and changes of its training."""
+    """Return a config as a run for measuring: its own folders, no samples, no backups, and changes of its training.
+
+    On a GPU an automatic choice of compiled blocks would compare steps while they are measured: it is off.
+    """
     tree = encode(config)
+    if tree["model"]["compile"] == "auto":
+        tree["model"] |= {"compile": "off"}
     tree["general"] |= {"workspace_dir": str(folder / "workspace"), "cache_dir": str(folder / "cache")}
     tree["training"] |= {"epochs": epochs, **changes}
     tree["sampling"] |= {"every": {"unit": "never"}, "at_start": False, "at_end": False}

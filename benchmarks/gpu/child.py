@@ -34,12 +34,23 @@ def main() -> None:
 
     threading.Thread(target=_end_with_parent, daemon=True).start()
     hide_library_warnings()
+    prepare_process(request)
+    run_cases(request, say)
+
+
+def prepare_process(request: Request) -> None:
+    """Import the engine, and set what torch reads once in a process, before a case uses the device.
+
+    Deterministic runs follow others here, which would fix cuBLAS's workspaces to ones that do not repeat.
+    """
     import_engine(in_window=False)
+    from trainer.step.precision import CUBLAS_WORKSPACE, REPEATABLE_WORKSPACES
+
+    os.environ.setdefault(CUBLAS_WORKSPACE, REPEATABLE_WORKSPACES[0])
     if request.is_tiny:
         import torch
 
         torch.set_num_threads(1)  # several are slower for small models
-    run_cases(request, say)
 
 
 def _end_with_parent() -> None:

@@ -25,7 +25,7 @@ from trainer.run.training_run import prepare
 from trainer.run_folder.event_log import read_events
 from trainer.step.callback import StepView
 from trainer.step.loop import train_epoch
-from trainer.step.precision import process_settings
+from trainer.step.precision import process_settings, timed_kernels
 
 _WARMUP_EPOCHS = 2
 _TINY_LOSS = 1e-12
@@ -79,6 +79,7 @@ def trained_steps(
     with (
         way or nullcontext(),
         process_settings(num_threads=1, precision=config.training.precision, deterministic=is_deterministic),
+        timed_kernels(device, num_sizes=1, deterministic=is_deterministic),
     ):
         run = prepare(run_setup(config))
         try:

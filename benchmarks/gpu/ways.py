@@ -7,13 +7,14 @@ the report names the others as not on this device.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from unittest import mock
 
 import torch
 
 from benchmarks import loop_speed
+from benchmarks.gpu import trained_steps as steps_module
 from benchmarks.gpu.models import device_of, offload_name, small_run, subjects, trained
 from benchmarks.gpu.stage import Case, Check, Found, Request
 from benchmarks.gpu.trained_steps import TrainedSteps, compared, compared_weights, trained_steps
@@ -45,6 +46,7 @@ def cases(request: Request) -> Sequence[Case]:
         Case("fused LoRA", partial(_without, request, _plain_lora)),
         Case("bfloat16 without autocast", partial(_without, request, _under_autocast)),
         Case("layers fetched ahead by their bytes", partial(_fetching, request)),
+        Case("convolutions timed by cuDNN", partial(_timing, request)),
         Case("compiling by measurement", partial(_compiling, request)),
         Case("expandable segments", partial(_segments, request)),
     )
@@ -54,7 +56,7 @@ def _graphs(request: Request, _seconds: float) -> Iterator[Found]:
     """Compare recorded steps with others: of a small deterministic run to the bit, of a large one their time."""
     device, passed = device_of(request), []
     for mode in ("off", "block"):
-        small, large = _small(request, mode), replace_value(_lora(request, mode), "model.compile", "off")
+        small, large = _small(request, mode), _lora(request, mode)
         for size, config, allowed in (("small, deterministic", small, 0.0), ("large", large, _ROUNDED)):
             for found in _recorded(request, f"{size}, checkpointing {mode}", config, allowed):
                 passed += [found.passed] if isinstance(found, Check) else []
@@ -70,7 +72,6 @@ def _small(request: Request, checkpointing: str) -> Config:
     config = small_run(request, folder="graphs", precision="bfloat16")
     changes = {
         "general.deterministic": True,
-        "model.compile": "off",
         "parts.unet.dtype": "bfloat16",
         "parts.unet.checkpointing": checkpointing,
         "parts.text_encoder.train": False,
@@ -116,7 +117,7 @@ def _double() -> Iterator[None]:
 
 def _without(request: Request, way: Callable[[], Way], _seconds: float) -> Iterator[Found]:
     """Compare the steps of a LoRA in bfloat16 with those that `way()` changes back."""
-    config = replace_value(_lora(request, "off"), "model.compile", "off")
+    config = _lora(request, "off")
     yield from compared(_label(request), _steps(request, config), _steps(request, config, way()), allowed=_ROUNDED)
 
 
@@ -138,7 +139,6 @@ def _fetching(request: Request, _seconds: float) -> Iterator[Found]:
     for path, value in {
         f"parts.{config.family.denoiser.name}.offload_fraction": 0.5,
         "general.temp_device": offload_name(device_of(request)),
-        "model.compile": "off",
     }.items():
         config = replace_value(config, path, value)
     one_ahead = mock.patch.object(offload, "LayerOffload", _OneAhead)
@@ -149,6 +149,15 @@ class _OneAhead(LayerOffload):
     """Fetches one layer ahead, whatever its size."""
 
     most_ahead_bytes = property(lambda self: 0, lambda self, value: None)
+
+
+def _timing(request: Request, _seconds: float) -> Iterator[Found]:
+    """Compare steps with the kernels that cuDNN has timed with those that it chooses by rules."""
+    if device_of(request).type != "cuda" or torch.version.hip is not None:
+        yield Row(_ABSENT, "only cuDNN times kernels")
+        return
+    by_rules = mock.patch.object(steps_module, "timed_kernels", return_value=nullcontext())
+    yield from _without(request, lambda: by_rules, _seconds)
 
 
 def _compiling(request: Request, _seconds: float) -> Iterator[Found]:
@@ -166,11 +175,11 @@ def _compiling(request: Request, _seconds: float) -> Iterator[Found]:
 def _segments(request: Request, _seconds: float) -> Iterator[Found]:
     """Compare the memory that the allocator reserves with segments that grow, and with fixed ones."""
     device = device_of(request)
-    set_allocator = getattr(torch.cuda.memory, "_set_allocator_settings", None)
+    set_allocator = getattr(torch._C, "_accelerator_setAllocatorSettings", None)  # as PYTORCH_ALLOC_CONF is read
     if device.type != "cuda" or set_allocator is None:
         yield Row(_ABSENT, "only the allocator of an NVIDIA GPU has segments that grow")
         return
-    config = replace_value(_lora(request, "off"), "model.compile", "off")
+    config = _lora(request, "off")
     found = {}
     for is_on in (True, False):
         torch.cuda.empty_cache()

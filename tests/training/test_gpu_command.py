@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
@@ -25,17 +26,20 @@ from benchmarks.gpu.runner import Call, run_stages
 from benchmarks.gpu.stage import STAGES, Case, Check, Found, Request, Stage, at_most, stages_of, within
 from benchmarks.gpu.suite import results_of
 from benchmarks.gpu.trained_steps import TrainedSteps, compared
+from benchmarks.loop_speed import for_measuring
 from benchmarks.rows import Row
 from modules.config.presets import list_presets
 from modules.config.schema import Config
 from modules.families.parts.folder_model import folder_configs
 from modules.families.parts.single_file.write import CheckpointTraits
 from modules.families.registry import FAMILIES
+from modules.settings.edit import replace_value
 from modules.system.devices import Device
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from trainer.child.process import spawn_python
 from trainer.run.reading import load_family
+from trainer.step.precision import CUBLAS_WORKSPACE, REPEATABLE_WORKSPACES
 
 MADE_UP = Stage(1, "made up", 1, 1, f"{__name__}:made_up")
 
@@ -75,6 +79,22 @@ def test_a_case_that_raises_is_a_failed_check_and_the_others_run(
     ]  # fmt: skip
     assert lines[-1] == {"kind": "left", "names": []}
     assert lines[1]["value"] == "20 s"  # a third of the time
+
+
+def test_deterministic_cases_may_follow_others_in_a_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Torch reads the setting of cuBLAS's workspaces once: before the first product on a GPU."""
+    monkeypatch.setenv(CUBLAS_WORKSPACE, "")
+    monkeypatch.delenv(CUBLAS_WORKSPACE)
+    child.prepare_process(Request(5, "cpu", is_tiny=False, work=str(tmp_path), seconds=1.0))
+    assert os.environ[CUBLAS_WORKSPACE] in REPEATABLE_WORKSPACES
+
+
+def test_measured_steps_are_all_compiled_or_all_not(tmp_path: Path) -> None:
+    """The automatic choice of a GPU would switch while they are measured."""
+    config = models.small_run(Request(4, "cpu", is_tiny=True, work=str(tmp_path), seconds=1.0))
+    assert (Config().model.compile, config.model.compile) == ("auto", "off")
+    compiled = replace_value(config, "model.compile", "on")
+    assert for_measuring(compiled, tmp_path, epochs=1).model.compile == "on"
 
 
 def test_without_time_cases_are_left_and_those_of_an_earlier_process_are_not_repeated(
@@ -321,7 +341,7 @@ def test_the_ways_to_compute_a_step_run_on_a_cpu_and_say_what_it_lacks(tmp_path:
     assert [check for check in checks if not check.passed] == []
     assert sum(check.got == "1 graphs" for check in checks) == 4
     absent = [name for name, of_case in found.items() if any(f.name == "not on this device" for f in of_case)]
-    assert absent == ["CUDA graphs", "compiling by measurement", "expandable segments"]
+    assert absent == ["CUDA graphs", "convolutions timed by cuDNN", "compiling by measurement", "expandable segments"]
     assert not [name for name, of_case in found.items() if name not in absent and len(of_case) < 2]
 
 

@@ -19,7 +19,7 @@ from modules.system.devices import Device
 # Torch reads it at the first matrix product on a GPU. In deterministic mode torch raises an error unless it has one of
 # these values (NVIDIA's cuBLAS documentation, "Results reproducibility").
 CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
-_REPEATABLE_WORKSPACES = (":4096:8", ":16:8")
+REPEATABLE_WORKSPACES = (":4096:8", ":16:8")
 _FEW_SIZES = 4
 
 
@@ -153,8 +153,8 @@ def _deterministic(is_on: bool) -> Iterator[None]:
     was_on = torch.are_deterministic_algorithms_enabled()
     only_warned = torch.is_deterministic_algorithms_warn_only_enabled()
     workspace = os.environ.get(CUBLAS_WORKSPACE)
-    if is_on and workspace not in _REPEATABLE_WORKSPACES:
-        os.environ[CUBLAS_WORKSPACE] = _REPEATABLE_WORKSPACES[0]
+    if is_on and workspace not in REPEATABLE_WORKSPACES:
+        os.environ[CUBLAS_WORKSPACE] = REPEATABLE_WORKSPACES[0]
     torch.use_deterministic_algorithms(is_on)
     try:
         yield
