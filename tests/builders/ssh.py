@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,10 +38,18 @@ class Server:
 
     def cut(self) -> int:
         """End all connections at once, as a network that is lost; return how many there were."""
+        return self._signal(signal.SIGKILL)
+
+    def freeze(self) -> int:
+        """Let all connections fall silent, as a network that swallows everything; return how many there were."""
+        return self._signal(signal.SIGSTOP)
+
+    def _signal(self, number: signal.Signals) -> int:
         children = psutil.Process(self.process.pid).children(recursive=True) if self.process.poll() is None else []
         sessions = [child for child in children if child.name().startswith("sshd")]
         for session in sessions:
-            _kill(session)
+            with suppress(psutil.NoSuchProcess):
+                session.send_signal(number)
         return len(sessions)
 
     def stop(self) -> None:
@@ -120,10 +128,3 @@ def _free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def _kill(process: psutil.Process) -> None:
-    try:
-        process.send_signal(signal.SIGKILL)
-    except psutil.NoSuchProcess:
-        return

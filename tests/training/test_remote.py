@@ -42,6 +42,7 @@ from trainer.events import (
     WarningRaised,
 )
 from trainer.launch import RunRequest
+from trainer.remote import connection
 from trainer.remote.connection import Connection
 from trainer.remote.following import fetch_now, follow, resume_run_there, train_there
 from trainer.remote.line import Line
@@ -140,18 +141,23 @@ def test_a_run_is_trained_there_as_here(server: Server, config: Config, expected
 class CutOnRead(Connection):
     """A connection that is cut when the result is fetched."""
 
-    server: Server
+    interrupt: Callable[[], int]
     num_cuts = 0
 
     def call(self, request: str, content: bytes = b"", **arguments: Any) -> tuple[Any, bytes]:
         if request == "read" and "/result/" in arguments["path"] and not CutOnRead.num_cuts:
-            CutOnRead.num_cuts = self.server.cut()
+            CutOnRead.num_cuts = CutOnRead.interrupt()
         return super().call(request, content, **arguments)
 
 
+@pytest.mark.parametrize("is_silent", [False, True])
 def test_a_connection_that_is_cut_in_each_phase_changes_nothing(
-    server: Server, config: Config, expected: Path, monkeypatch: pytest.MonkeyPatch
+    server: Server, config: Config, expected: Path, monkeypatch: pytest.MonkeyPatch, is_silent: bool
 ) -> None:
+    """Also one that is not closed, but swallows everything: the client notices that after a while."""
+    interrupt = server.freeze if is_silent else server.cut
+    impatient = ("ServerAliveInterval=1", "ServerAliveCountMax=1")  # the first value of an option counts
+    monkeypatch.setattr(connection, "_OPTIONS", (*impatient, *connection._OPTIONS))
     monkeypatch.setattr("trainer.remote.trees._PART_BYTES", 20_000)
     cuts: list[str] = []
 
@@ -159,11 +165,11 @@ def test_a_connection_that_is_cut_in_each_phase_changes_nothing(
         for phase, kind in (("upload", DownloadProgress), ("training", RunStarted)):
             if isinstance(event, kind) and phase not in cuts and not (phase == "upload" and event.done_mb < 6.5):
                 cuts.append(phase)
-                assert server.cut()
+                assert interrupt()
         events.append(event)
 
     events: list[Event] = []
-    CutOnRead.server = server
+    CutOnRead.interrupt, CutOnRead.num_cuts = staticmethod(interrupt), 0
     train_there(server.remote, RunRequest(config), Line(emit), connect=CutOnRead)
     assert isinstance(events[-1], RunFinished), events[-1]
     assert cuts == ["upload", "training"]
