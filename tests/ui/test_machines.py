@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 
@@ -54,7 +55,8 @@ def texts(machines: MachinesWindow, **values: str) -> None:
 def test_a_machine_is_added_checked_and_trains_the_next_run(
     ready: Window, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.remote.checking._TORCH", "print('2.0', 0)")  # its import takes seconds
+    found = json.dumps({"version": "2.0", "devices": 0})
+    monkeypatch.setattr("trainer.remote.checking._TORCH", f"print({found!r})")  # its import takes seconds
     bar, app = ready.app.shell.bottom_bar, ready.app
     assert not bar.machine.winfo_manager()  # there is no choice
     machines, remote = opened(ready), server.remote
@@ -64,7 +66,7 @@ def test_a_machine_is_added_checked_and_trains_the_next_run(
     texts(machines, folder=remote.folder, python=remote.python, num_devices="two")
     machines.buttons["check"].invoke()
     assert "whole numbers" in machines.findings.cget("text")
-    texts(machines, num_devices="1")
+    texts(machines, num_devices="1", price_per_hour="0.5")
     ready.asked.answers = {"choose": "refuse", "confirm_start": True}
     ready.asked.answers |= {"ask_file": Path(remote.key_file)}
     texts(machines, key_file="/nowhere/key")
@@ -76,14 +78,16 @@ def test_a_machine_is_added_checked_and_trains_the_next_run(
     assert "SHA256:" in ready.asked.asked("choose")[0][1]
     ready.asked.answers["choose"] = "accept"
     machines.buttons["check"].invoke()
-    ready.wait_until(lambda: "GB free" in machines.findings.cget("text"), "the findings")
-    assert RemotesFile().find("box") == remote
+    ready.wait_until(lambda: "PyTorch 2.0, which" in machines.findings.cget("text"), "the findings")
+    assert machines.warnings.cget("text").splitlines()[-1].startswith("Cards: None")
+    assert RemotesFile().find("box") == replace(remote, price_per_hour=0.5)
     machines.close()
     ready.settle()
     assert bar.machine.cget("text") == "This computer ▾"
     bar.make_machines_menu().invoke(1)
     ready.settle()
     assert bar.machine.cget("text") == "On box ▾"
+    assert app.machines.note == app.starter.machine_note == "Trains on box, for 0.5 an hour."
     app.context.actions.run("start")
     ready.wait_until(lambda: app.context.session.request is not None, "the start")
     request = app.context.session.request

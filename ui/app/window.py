@@ -226,7 +226,9 @@ class App:
             findings,
             before_start=self._prepare_start,
             machine=lambda: self.machines.chosen,
+            machine_note=lambda: self.machines.note,
         )
+        self.machines.changed.subscribe(self.starter.changed)
         return Context(
             root=self.root,
             theme=self.theme,

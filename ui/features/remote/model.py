@@ -45,6 +45,15 @@ class Machines:
         name = self._preferences.now.train_on
         return name if name in self.known else ""
 
+    @property
+    def note(self) -> str:
+        """Where the next run trains and what that costs, as a sentence; empty for this computer."""
+        remote = self.known.get(self.chosen)
+        if remote is None:
+            return ""
+        price = f", for {remote.price_per_hour:g} an hour" if remote.price_per_hour else ""
+        return f"Trains on {remote.name}{price}."
+
     def choose(self, name: str) -> None:
         """Train the next run on a machine, or with "" on this computer."""
         self._preferences.change(train_on=name)

@@ -65,8 +65,10 @@ class MachinesWindow(Window):
         self.rented = RentedRow(self.record, context)
         last = self.record.grid_size()[1]
         self.rented.grid(row=last, column=0, columnspan=2, sticky="ew", pady=(px(GAP), 0))
+        self.warnings = WrappedText(self, context.theme, colour="warning")
+        self.warnings.pack(fill="x", padx=pad, pady=(px(12), 0))
         self.findings = WrappedText(self, context.theme, self.machines.problem, colour="label")
-        self.findings.pack(fill="both", expand=True, padx=pad, pady=(px(12), 0))
+        self.findings.pack(fill="x", padx=pad)
         self._unsubscribe = (
             self.machines.changed.subscribe(self._list),
             self.rented.renting.changed.subscribe(self._follow_renting),
@@ -143,9 +145,9 @@ class MachinesWindow(Window):
             if isinstance(result, NewKey):
                 self._ask_for_key(remote, result)
                 return
-            lines = [f"{'✓' if found.is_good else '!'}  {found.name}: {found.text}" for found in result]
-            lines.append("To train on it, choose it next to Start.")
-            self._report("\n".join(lines), "text" if all(found.is_good for found in result) else "warning")
+            good, bad = ([f"{f.name}: {f.text}" for f in result if f.is_good is is_good] for is_good in (True, False))
+            self._report("\n".join([*good, "To train on it, choose it next to Start."]), "text")
+            self.warnings.set_text("\n".join(bad))
 
         def failed(error: Exception) -> None:
             self.buttons["check"].set_enabled(True)
@@ -195,6 +197,7 @@ class MachinesWindow(Window):
         self.choice.set_choices({**{name: name for name in self.machines.known}, _NEW: "A new machine"})
 
     def _report(self, text: str, colour: str = "label") -> None:
+        self.warnings.set_text("")
         self.findings.recolour(colour)
         self.findings.set_text(text)
 

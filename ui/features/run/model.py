@@ -53,8 +53,12 @@ class Starter:
         *,
         before_start: Callable[[], None],
         machine: Callable[[], str] = lambda: "",
+        machine_note: Callable[[], str] = lambda: "",
     ) -> None:
-        """`machine` returns the name of the machine that a new run trains on; "" for this one."""
+        """`machine` returns the name of the machine that a new run trains on, and `machine_note` a sentence about it.
+
+        Both are empty for this one.
+        """
         self.report: Report | None = None
         self._report_of: Config | None = None
         self.resumable: BackupInfo | None = None  # of a run that has not finished
@@ -66,7 +70,7 @@ class Starter:
         self._interaction = interaction
         self._findings = findings
         self._before_start = before_start
-        self._machine = machine
+        self._machine, self._machine_note = machine, machine_note
         self.changed: Signal[[]] = Signal()  # the report, or the backup to resume
         self.offer_wanted: Signal[[str]] = Signal()  # the user took an offer instead of starting: its action
         self._checked_config: Config | None = None
@@ -88,6 +92,11 @@ class Starter:
         if self.can_start:
             return ""
         return QUEUE_RUNS if self._session.is_reserved else RUN_IN_PROGRESS
+
+    @property
+    def machine_note(self) -> str:
+        """Where a new run trains and what that costs, as a sentence; empty for this computer."""
+        return self._machine_note()
 
     @property
     def can_resume(self) -> bool:

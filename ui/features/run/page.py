@@ -279,7 +279,9 @@ class RunPage:
 
     def _show_facts(self, state: RunState) -> None:
         report = self._starter.report if state.started is None else None
-        self.figures.show(start_figures(report.preview) if report is not None and report.preview is not None else ())
+        note = self._starter.machine_note
+        figures = start_figures(report.preview) if report is not None and report.preview is not None else []
+        self.figures.show(figures[: 1 if note else None])  # time and memory are estimated for this computer
         if state.started is not None:
             self.facts_card.heading.set_text("This run")
             lines = run_lines(state, is_active=self._context.session.is_active)
@@ -288,7 +290,7 @@ class RunPage:
             return
         self.facts_card.heading.set_text(BEFORE_START)
         px = self._context.theme.px
-        if report is not None and report.preview is not None and report.preview.memory:
+        if report is not None and report.preview is not None and report.preview.memory and not note:
             tk.Place.place_configure(self.fit_button, relx=1.0, x=-px(8), y=px(5), anchor="ne")
         else:
             self.fit_button.place_forget()
@@ -298,6 +300,7 @@ class RunPage:
             self.facts.set_text("The images cannot be counted yet. Press Start to see what is missing.")
         else:
             lines = [*preview_lines(report.preview), "", *plan_lines(self._context.form.config)]
+            lines = [note, "", *lines] if note else lines
             if self._last_run is not None and self._last_run.started is not None:
                 lines += ["", f"Shown here: the last run, {Path(self._last_run.started.run_dir).name}."]
             self.facts.set_text("\n".join(lines))
