@@ -21,6 +21,8 @@ from modules.config.schema import Config
 from modules.formats.safetensors_io import read_safetensors
 from modules.system.errors import DarkroomError
 from modules.system.paths import PROGRAM_ROOT, queue_file
+from modules.system.secrets import with_secret
+from modules.system.secrets_file import load_secrets, save_secrets
 from tests.builders.configs import small_config
 from tests.builders.runs import Ran, assert_equal_tensors, run
 from tests.builders.ssh import SSHD, WHY_NOT, Server, accept_key, machine_environment, ssh_server
@@ -114,19 +116,34 @@ def processes_of(config: Config) -> list[psutil.Process]:
     """The processes that train a run on its machine."""
     elsewhere = elsewhere_of(run_dir_of(config))
     assert elsewhere is not None
-    return [p for p in psutil.process_iter() if _trains(p, elsewhere.folder)]
+    return [p for p in psutil.process_iter() if any(elsewhere.folder in word for word in words_of(p))]
 
 
-def _trains(process: psutil.Process, job: str) -> bool:
+def words_of(process: psutil.Process) -> list[str]:
+    """The command line of a process; empty once it has ended."""
     try:
-        return any(job in word for word in process.cmdline())
+        return list(process.cmdline())
     except psutil.Error:
-        return False
+        return []
 
 
 def test_a_run_is_trained_there_as_here(server: Server, config: Config, expected: Path, tmp_path: Path) -> None:
+    """A stored token is in the environment of its process, and nowhere else there."""
     events: list[Event] = []
-    train_there(server.remote, RunRequest(config), Line(events.append))
+    token, given = "hf_0123456789abcdef", list[str | None]()
+    save_secrets(with_secret(load_secrets().secrets, "huggingface_token", token))
+
+    def look(event: Event) -> None:
+        events.append(event)
+        if isinstance(event, RunStarted):
+            given.extend(process.environ().get("HF_TOKEN") for process in processes_of(config))
+            assert not any(token in word for process in psutil.process_iter() for word in words_of(process))
+
+    train_there(server.remote, RunRequest(config), Line(look))
+    assert given
+    assert set(given) == {token}
+    written = [file for place in ("machine", "there") for file in (tmp_path / place).rglob("*") if file.is_file()]
+    assert not any(token.encode() in file.read_bytes() for file in written)
     assert isinstance(events[-1], RunFinished), events[-1]
     assert_same_result(expected, config)
     run_dir = run_dir_of(config)

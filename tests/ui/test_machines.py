@@ -25,6 +25,7 @@ from trainer.remote.providers import Pod, PodRequest
 from trainer.remote.record import Remote, RemotesFile
 from trainer.remote.renting import RentSettings
 from trainer.remote.runpod import RunPod
+from trainer.run_folder.fork import ForkSource
 from ui.features.remote.rent_window import RentWindow
 from ui.features.remote.renting import Renting, _rent, _Task
 from ui.features.remote.window import MachinesWindow
@@ -53,7 +54,7 @@ def texts(machines: MachinesWindow, **values: str) -> None:
 
 @pytest.mark.skipif(SSHD is None, reason=WHY_NOT)
 def test_a_machine_is_added_checked_and_trains_the_next_run(
-    ready: Window, server: Server, monkeypatch: pytest.MonkeyPatch
+    ready: Window, server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     found = json.dumps({"version": "2.0", "devices": 0})
     monkeypatch.setattr("trainer.remote.checking._TORCH", f"print({found!r})")  # its import takes seconds
@@ -88,6 +89,11 @@ def test_a_machine_is_added_checked_and_trains_the_next_run(
     ready.settle()
     assert bar.machine.cget("text") == "On box ▾"
     assert app.machines.note == app.starter.machine_note == "Trains on box, for 0.5 an hour."
+    app.starter.prepare_fork(ForkSource(tmp_path, "run", 3, tmp_path / "lora.safetensors"), app.form.config)
+    ready.settle()
+    assert not bar.machine.winfo_manager(), "a fork trains here"
+    assert app.starter.machine_note == ""
+    app.starter.cancel_fork()
     app.context.actions.run("start")
     ready.wait_until(lambda: app.context.session.request is not None, "the start")
     request = app.context.session.request

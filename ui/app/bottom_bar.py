@@ -208,10 +208,10 @@ class BottomBar(Panel):
         self._show_machine(stage)
 
     def _show_machine(self, stage: str) -> None:
-        """Show where the next run trains, if there is a choice."""
+        """Show where the next run trains, if there is a choice; a fork trains here, where its backup is."""
         machines = self._context.models.of(Machines)
         self.machine.pack_forget()
-        if machines.known and stage == "idle":
+        if machines.known and stage == "idle" and self._context.starter.fork_from is None:
             self.machine.configure(text=f"On {machines.chosen} ▾" if machines.chosen else f"{HERE} ▾")
             self.machine.pack(side="left", padx=(0, GAP))
 

@@ -95,8 +95,8 @@ class Starter:
 
     @property
     def machine_note(self) -> str:
-        """Where a new run trains and what that costs, as a sentence; empty for this computer."""
-        return self._machine_note()
+        """Where a new run trains and what that costs, as a sentence; empty for this computer, where forks train."""
+        return "" if self.fork_from is not None else self._machine_note()
 
     @property
     def can_resume(self) -> bool:
