@@ -101,7 +101,8 @@ def test_nothing_but_the_result_is_put_next_to_it(tmp_path: Path, is_free: bool)
 def test_a_host_key_is_accepted_once_and_a_changed_one_is_refused(
     server: Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.remote.checking._TORCH", "print('2.0', 0)")  # its import takes seconds
+    found = json.dumps({"version": "2.0", "devices": 0})
+    monkeypatch.setattr("trainer.remote.checking._TORCH", f"print({found!r})")  # its import takes seconds
     remote = server.remote
     with pytest.raises(DarkroomError, match=r"The host key of box is not known\."):
         Connection(remote)
