@@ -14,11 +14,15 @@ Span = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """The bytes of the copies to a device and from it, and the share of their time in which a kernel ran."""
+    """The bytes of the copies to a device and from it, and the share of their time in which a kernel ran.
+
+    `most_hidden` is the largest share possible: less than 1 where the copies take longer than all kernels.
+    """
 
     to_device_bytes: int = 0
     from_device_bytes: int = 0
     hidden_share: float = 1.0
+    most_hidden: float = 1.0
 
 
 def copies_of(events: Iterable[Mapping[str, Any]]) -> Copies:
@@ -30,10 +34,12 @@ def copies_of(events: Iterable[Mapping[str, Any]]) -> Copies:
     spans = [_span(event) for event in between]
     seconds = sum(end - start for start, end in spans)
     hidden = sum(_overlap(span, kernels) for span in spans)
+    computing = sum(end - start for start, end in kernels)
     return Copies(
         sum(_bytes(event) for event in between if _TO in event["name"]),
         sum(_bytes(event) for event in between if _FROM in event["name"]),
         hidden / seconds if seconds else 1.0,
+        min(1.0, computing / seconds) if seconds else 1.0,
     )
 
 

@@ -8,8 +8,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import psutil
 
 from modules.config.codec import export_file
 from modules.config.schema import Config
@@ -26,11 +28,14 @@ class StartTime:
 
     `phases` are those until the first step is finished, by the names of the phases. `ending` is the time from the last
     step to the end of the process, `bare` that of a script without this program until its first step is finished.
+    `cpu` and `bare_cpu` are the CPU time of the two processes until then, which other programs change less.
     """
 
     phases: dict[str, float]
     ending: float
+    cpu: float = float("nan")
     bare: float = float("nan")
+    bare_cpu: float = float("nan")
 
     @property
     def until_first_step(self) -> float:
@@ -44,7 +49,7 @@ def start_against_bare(config: Config, folder: Path, *, rounds: int) -> StartTim
     Each round has caches and a workspace of its own. The first one does not count: it reads the files from the disk.
     """
     found: list[StartTime] = []
-    bare: list[float] = []
+    bare: list[tuple[float, float]] = []
     for number in range(rounds + 1):
         found.append(_timed_run(config, folder / f"round {number}"))
         bare.append(_timed_bare(from_root(config.model.base_model)))
@@ -71,10 +76,11 @@ def time_by_phase(events: Iterable[tuple[float, Event | None]]) -> StartTime:
     return StartTime(phases, now - last_step)
 
 
-def _medians(found: Sequence[StartTime], bare: Sequence[float]) -> StartTime:
+def _medians(found: Sequence[StartTime], bare: Sequence[tuple[float, float]]) -> StartTime:
     names = dict.fromkeys(name for one in found for name in one.phases)
     phases = {name: statistics.median(one.phases.get(name, 0.0) for one in found) for name in names}
-    return StartTime(phases, statistics.median(one.ending for one in found), statistics.median(bare))
+    ending, cpu = (statistics.median(values) for values in zip(*((one.ending, one.cpu) for one in found), strict=True))
+    return StartTime(phases, ending, cpu, *map(statistics.median, zip(*bare, strict=True)))
 
 
 def _timed_run(config: Config, folder: Path) -> StartTime:
@@ -83,28 +89,40 @@ def _timed_run(config: Config, folder: Path) -> StartTime:
     output = config.output.model_copy(update={"destination": str(folder / "result.safetensors")})
     general = config.general.model_copy(update=places)
     export_file(config.model_copy(update={"general": general, "output": output}), folder / "config.json")
-    return time_by_phase(_events(["-m", "trainer", "train", str(folder / "config.json"), "--json-lines"]))
+    cpu: list[float] = []
+    arguments = ["-m", "trainer", "train", str(folder / "config.json"), "--json-lines"]
+    found = time_by_phase(_events(arguments, cpu))
+    return replace(found, cpu=cpu[0])
 
 
-def _events(arguments: Sequence[str]) -> Iterator[tuple[float, Event | None]]:
+def _events(arguments: Sequence[str], cpu: list[float]) -> Iterator[tuple[float, Event | None]]:
+    """Yield the events of a run with their seconds; `cpu` gets the CPU time of its process at each step."""
     start = time.perf_counter()
     with _process(arguments) as process:
         assert process.stdout is not None
         for line in process.stdout:
             if (event := from_line(line)) is not None:
+                if isinstance(event, StepFinished):
+                    cpu.append(_cpu_seconds(process))
                 yield time.perf_counter() - start, event
         process.wait()
         yield time.perf_counter() - start, None
 
 
-def _timed_bare(model: Path) -> float:
+def _timed_bare(model: Path) -> tuple[float, float]:
+    """Return the seconds until the first step of a script without this program, and its CPU time."""
     start = time.perf_counter()
     with _process(["-m", "benchmarks.bare_start", str(model)]) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        seconds = time.perf_counter() - start
+        seconds, cpu = time.perf_counter() - start, _cpu_seconds(process)
         process.communicate()
-    return seconds
+    return seconds, cpu
+
+
+def _cpu_seconds(process: subprocess.Popen[str]) -> float:
+    times = psutil.Process(process.pid).cpu_times()
+    return float(times.user + times.system)
 
 
 def _process(arguments: Sequence[str]) -> subprocess.Popen[str]:

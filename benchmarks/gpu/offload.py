@@ -11,7 +11,7 @@ from benchmarks.gpu.stage import Case, Found, Request, at_least, at_most
 from benchmarks.rows import Row
 
 _FRACTIONS = (0.5, 1.0)
-_LEAST_HIDDEN = 0.8
+_LEAST_HIDDEN = 0.8  # of what can be hidden: a fast GPU computes for less time than its bus copies
 _MOST_BACK = 0.05  # of what is copied there: gradients and activations, but no frozen weight
 
 
@@ -36,8 +36,9 @@ def _offloaded(request: Request, subject: Subject, fraction: float, seconds: flo
     yield Row(
         "copies",
         f"{copies.to_device_bytes / 1e9:.2f} GB to the device, {copies.from_device_bytes / 1e9:.2f} GB from it, "
-        f"{copies.hidden_share:.0%} of their time hidden",
+        f"{copies.hidden_share:.0%} of their time hidden, {copies.most_hidden:.0%} at most",
     )
-    yield at_least("share of the copies that is hidden", copies.hidden_share, _LEAST_HIDDEN)
+    least = round(_LEAST_HIDDEN * copies.most_hidden, 3)
+    yield at_least("share of the copies that is hidden", copies.hidden_share, least)
     back = copies.from_device_bytes / max(1, copies.to_device_bytes)
     yield at_most("bytes copied back for each copied there", back, _MOST_BACK)

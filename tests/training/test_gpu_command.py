@@ -227,7 +227,9 @@ def test_copies_of_a_step_and_what_hides_them() -> None:
         event("gpu_memcpy", "Memcpy DtoH (Device -> Pinned)", 24.0, 2.0, 30),
         event("gpu_memcpy", "Memcpy DtoD (Device -> Device)", 50.0, 90.0, 7), {"ph": "M", "name": "process_name"},
     ]  # fmt: skip
-    assert copies_of(events) == Copies(800, 30, hidden_share=0.7)
+    assert copies_of(events) == Copies(800, 30, hidden_share=0.7, most_hidden=1.0)
+    slow = [*events, event("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 100.0, 24.0, 100)]
+    assert copies_of(slow).most_hidden == 0.5
     assert copies_of([]) == Copies(0, 0, 1.0)
 
 
