@@ -85,7 +85,7 @@ def test_presets_for_the_card_come_first_and_those_for_a_larger_one_last() -> No
     names = [row.preset.name for row in sorted_rows]
     assert {"#z-image LoRA 16 GB", "#sdxl 1.0 fine-tune 16 GB", "#sd 1.5 fine-tune 8 GB"} <= set(names[:6])
     larger = {"#z-image LoRA 24 GB", "#sdxl 1.0 fine-tune 24 GB", "#sd 1.5 fine-tune", "#anima fine-tune 24 GB"}
-    larger |= {"#lumina-2 fine-tune 24 GB", "#z-image DiffusionNFT LoRA 24 GB"}
+    larger |= {"#lumina-2 fine-tune 24 GB", "#z-image DiffusionNFT LoRA 24 GB", "#z-image DGPO LoRA 24 GB"}
     assert set(names[-len(larger) :]) == larger
     assert {row.preset.name for row in sorted_rows if needs_larger_card(row, 16)} == larger
 

@@ -371,5 +371,5 @@ def test_every_method_has_a_preset_for_the_diffusion_families() -> None:
     configs = [Preset(f.stem, f.parent.name, f).load().config for f in BUILT_IN if not f.stem.startswith("#demo")]
     found = {(c.model.family.name, c.training.method.name) for c in configs}
     others = {(name, "denoise") for name in FAMILIES if name not in ("sd", "sdxl")}
-    others |= {(name, method) for name in ("z_image", "flux2_klein") for method in ("nft", "online_dpo")}
+    others |= {(name, method) for name in ("z_image", "flux2_klein") for method in ("nft", "dgpo", "online_dpo")}
     assert found == {*((family, method) for family in ("sd", "sdxl") for method in METHODS), *others}
