@@ -48,7 +48,7 @@ def _fetch(wanted: FileRequest, downloads: Downloads, needed_by: str) -> Path:
             snapshot_download(
                 wanted.published.repo,
                 revision=wanted.published.revision or None,
-                allow_patterns=list(wanted.published.names),
+                allow_patterns=wanted.published.patterns,
                 cache_dir=downloads.hub_cache_dir or None,
                 token=downloads.hub.token if downloads.hub is not None else None,
                 tqdm_class=byte_progress_bar(downloads.on_bytes or (lambda done, total: None)),
@@ -59,10 +59,9 @@ def _fetch(wanted: FileRequest, downloads: Downloads, needed_by: str) -> Path:
             f"{needed_by} needs {wanted.words}, which could not be downloaded: {plain_reason(error)}.",
             advice="Check the connection, or download it yourself and enter its path in the settings.",
         ) from error
-    missing = [name for name in wanted.published.names if not (folder / name).is_file()]
-    if missing:
+    if missing := wanted.published.missing_in(folder):
         raise DarkroomError(
-            f"The Hugging Face repository {wanted.published.repo} does not contain {missing[0]}.",
+            f"The Hugging Face repository {wanted.published.repo} does not contain {missing}.",
             advice="Choose another repository, or leave the setting empty for the published one.",
         )
     return folder / wanted.published.name if wanted.published.name else folder

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from modules.formats.shards import shards_of
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from modules.system.problem import Problem
+
+_WEIGHTS, _INDEX, _SHARDS = "model.safetensors", "model.safetensors.index.json", "model-*.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,8 +18,10 @@ class PublishedFile:
     """A published file that a run needs: its repository and its approximate size.
 
     `slot` is the setting that can name a replacement. `name` is the single file that is needed, or empty for a
-    model in transformers' layout: its config.json and model.safetensors. `item_bytes` is the size of an element.
-    `revision` is the commit that is downloaded: a repository can change later; empty for the newest one.
+    model in transformers' layout: its config.json, its weights, in model.safetensors or in several files with an index,
+    and `further` files. `item_bytes` is the size of an element; `keeps_dtype`: it is not converted to float32.
+    `revision` is the commit that is downloaded: a repository can change later; empty for the newest one. Without a
+    repository the user has to name one, or a folder.
     """
 
     slot: str
@@ -25,16 +30,40 @@ class PublishedFile:
     size_bytes: int
     item_bytes: int = 4
     revision: str = ""
+    further: tuple[str, ...] = ()
+    keeps_dtype: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
         """The files of the repository that are needed, the largest last."""
-        return (self.name,) if self.name else ("config.json", "model.safetensors")
+        return (self.name,) if self.name else ("config.json", *self.further, _WEIGHTS)
+
+    @property
+    def names_words(self) -> str:
+        """The names as part of a sentence."""
+        *first, last = self.names
+        return f"{', '.join(first)} and {last}" if first else last
+
+    @property
+    def patterns(self) -> list[str]:
+        """The names, or patterns of names, of the files to download."""
+        return list(self.names) if self.name else [*self.names, _INDEX, _SHARDS]
 
     @property
     def loaded_bytes(self) -> int:
-        """The memory it needs on the training device in float32."""
-        return self.size_bytes * 4 // self.item_bytes
+        """The memory it needs on the training device."""
+        return self.size_bytes if self.keeps_dtype else self.size_bytes * 4 // self.item_bytes
+
+    def missing_in(self, folder: Path) -> str:
+        """Return the name of a file that a folder lacks; empty if it has all of them.
+
+        Raises DarkroomError if the index of its weights is damaged, or names files that are not there.
+        """
+        missing = [name for name in self.names if not (folder / name).is_file()]
+        if missing == [_WEIGHTS] and (folder / _INDEX).is_file():
+            shards_of(folder / _INDEX)
+            return ""
+        return missing[0] if missing else ""
 
     @property
     def size_words(self) -> str:
@@ -55,8 +84,18 @@ class FileRequest:
     @property
     def words(self) -> str:
         """Its names and its repository, as part of a sentence."""
-        names = " and ".join(self.published.names)
-        return f"{names} of {self.published.repo} at Hugging Face"
+        return f"{self.published.names_words} of {self.published.repo} at Hugging Face"
+
+    @property
+    def loaded_bytes(self) -> int:
+        """The memory that it needs on the training device: the user's own counts like the published one, or, if it is
+        not converted to float32, with the size of its files.
+        """
+        own = self.user_path
+        if own is None or not self.published.keeps_dtype or not own.exists():
+            return self.published.loaded_bytes
+        files = own.glob("*.safetensors") if own.is_dir() else [own]
+        return sum(file.stat().st_size for file in files)
 
 
 def file_request(published: PublishedFile, given: str) -> FileRequest:
@@ -78,18 +117,29 @@ def is_repository(name: str) -> bool:
 def find_file(wanted: FileRequest, *, hub_cache_dir: str) -> Path | None:
     """Return the file, or the folder, if it is on this computer, else None. Only names are checked.
 
-    Raises DarkroomError if the user's own file is missing or of the wrong form.
+    Raises DarkroomError if the user's own file is missing or of the wrong form, or has to be named and is not.
     """
     if wanted.user_path is not None:
         return _check_file(wanted.user_path, wanted.published)
     published = wanted.published
+    if not published.repo:
+        raise DarkroomError(
+            "No weights are named.",
+            advice=f"Enter a folder, or a repository at Hugging Face, with {published.names_words}.",
+        )
     for revision in dict.fromkeys((published.revision, "")):  # also what was downloaded before
-        paths = [
-            find_cached_file(published.repo, name, revision, hub_cache_dir=hub_cache_dir) for name in published.names
-        ]
-        if (last := paths[-1]) is not None and None not in paths:
-            return last if published.name else last.parent
+        path = find_cached_file(published.repo, published.names[0], revision, hub_cache_dir=hub_cache_dir)
+        if path is not None and (published.name or _is_whole(path.parent, published)):
+            return path if published.name else path.parent
     return None
+
+
+def _is_whole(folder: Path, published: PublishedFile) -> bool:
+    """Return whether a download is complete: one that was stopped may lack some of its files."""
+    try:
+        return not published.missing_in(folder)
+    except DarkroomError:
+        return False
 
 
 def find_cached_file(repo: str, name: str, revision: str, *, hub_cache_dir: str) -> Path | None:
@@ -128,14 +178,15 @@ def _check_file(path: Path, published: PublishedFile) -> Path:
         if not path.is_file():
             raise DarkroomError(f"The file {path} does not exist.", advice=_instead(published))
         return path
-    missing = [name for name in published.names if not (path / name).is_file()]
-    if missing:
+    if missing := published.missing_in(path):
         raise DarkroomError(
-            f"The folder {path} is not a model in transformers' layout: {missing[0]} is missing.",
+            f"The folder {path} is not a model in transformers' layout: {missing} is missing.",
             advice=_instead(published),
         )
     return path
 
 
 def _instead(published: PublishedFile) -> str:
+    if not published.repo:
+        return "Correct the path."
     return f"Correct the path, or leave it empty for the published one ({published.repo} at Hugging Face)."

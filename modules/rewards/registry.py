@@ -149,6 +149,59 @@ IMAGE_REWARD = RewardSpec(
     source="ImageReward v1.0 (Xu et al. 2023, arXiv 2304.05977)",
 )
 
+# HPSv3: a vision language model with a head, trained on comparisons of photographs and of images of many models.
+HPSV3 = RewardSpec(
+    "hpsv3",
+    "Human preference (HPSv3)",
+    "How much people would prefer an image for its caption: Qwen2-VL-7B with a head. It needs about 16 GB of GPU "
+    "memory in addition to the model that is trained.",
+    "modules.rewards.models.hpsv3:make_hpsv3",
+    "about -5 to 15, higher is better",
+    files=(
+        PublishedFile(
+            "file",
+            "MizzenAI/HPSv3",
+            "HPSv3.safetensors",
+            16_600_000_000,
+            revision="4f81e3e09edd82fe3c5f636444c721b592a735ca",
+            keeps_dtype=True,
+        ),
+        PublishedFile(
+            "vocabulary",
+            "Qwen/Qwen2-VL-7B-Instruct",
+            "tokenizer.json",
+            7_030_000,
+            revision="eed13092ef92e448dd6875b2a00151bd3f7db0ac",
+        ),
+    ),
+    licence="Apache-2.0",
+    source="HPSv3 (Ma et al. 2025, arXiv 2508.03789)",
+)
+
+# UnifiedReward: a vision language model that was trained to score images, in words.
+UNIFIED_REWARD = RewardSpec(
+    "unified_reward",
+    "UnifiedReward",
+    "How well an image matches its caption and is made: Qwen2.5-VL describes the image and writes a score, which takes "
+    "seconds for each. Enter the folder or the repository of its weights: CodeGoat24/UnifiedReward-qwen-7b needs about "
+    "17 GB of GPU memory in addition to the model that is trained, CodeGoat24/UnifiedReward-qwen-3b 8 GB.",
+    "modules.rewards.models.unified_reward:make_unified_reward",
+    "1 to 5",
+    is_differentiable=False,
+    files=(
+        PublishedFile(
+            "file",
+            "",  # the user names one
+            "",
+            16_600_000_000,
+            further=("generation_config.json", "tokenizer.json"),
+            keeps_dtype=True,
+        ),
+    ),
+    licence="MIT",
+    source="UnifiedReward (Wang et al. 2025, arXiv 2503.05236)",
+)
+
 # A user-defined reward: a function in a Python file, which runs only if exactly this file was approved.
 USER_CODE = RewardSpec(
     "user_code",
@@ -218,6 +271,8 @@ REWARDS: Mapping[str, RewardSpec] = {
         AESTHETIC,
         HPS,
         IMAGE_REWARD,
+        HPSV3,
+        UNIFIED_REWARD,
         USER_CODE,
         REWARD_SERVER,
         VISION_MODEL,

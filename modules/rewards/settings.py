@@ -58,7 +58,7 @@ class Scorer(Section):
         str,
         Setting(
             "Vocabulary",
-            "The text encoder's vocabulary, vocab.txt: a file or a repository.",
+            "The vocabulary of the model that reads captions, vocab.txt or tokenizer.json: a file or a repository.",
             level="advanced",
             path_kind="file",
             empty_means="the published vocabulary",

@@ -64,7 +64,7 @@ def test_nothing_trusts_the_code_of_a_repository() -> None:
 
 
 NAMED = {
-    **{f.repo: f.revision for spec in REWARDS.values() for f in spec.files},
+    **{f.repo: f.revision for spec in REWARDS.values() for f in spec.files if f.repo},
     **{f.repo: f.revision for f in (VGG_FILE, LPIPS_FILE)},
     **{s.files.repo: s.files.revision for s in (*CAPTIONERS.values(), *MASKERS.values()) if s.files and s.files.repo},
 }

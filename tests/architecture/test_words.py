@@ -118,6 +118,8 @@ ALLOWED = (
     Allowed("demo/make/model.py", "demo pictures", "the seed's name: another one would draw other images"),
     Allowed("", "a painting of", "a caption template of textual inversion"),
     Allowed("", "no one", "a count: no one file"),
+    Allowed("modules/rewards/models/hpsv3.py", "please provide a rating from", "the published prompt of HPSv3"),
+    Allowed("modules/rewards/models/hpsv3.py", "provide the overall ratings of this image", "the same prompt"),
 )
 
 # Whatever can be a hit in a file, in one pattern: most files have none, and need not be parsed.

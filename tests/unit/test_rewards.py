@@ -249,6 +249,21 @@ def test_missing_files_are_named_with_their_repository(kind: str, words: list[st
     assert "downloaded when the run starts" in with_network[0].message
 
 
+def test_weights_without_a_pinned_repository_have_to_be_named(tmp_path: Path) -> None:
+    [missing] = problems_of([Scorer(kind="unified_reward")], tmp_path, offline=False)
+    assert (missing.path, missing.severity) == ("reward.models.0.file", "error")
+    assert missing.message == "UnifiedReward: No weights are named."
+    assert "config.json, generation_config.json, tokenizer.json and model.safetensors" in missing.advice
+    named = Scorer(kind="unified_reward", file="someone/reward")
+    [download] = problems_of([named], tmp_path, offline=False)
+    assert "of someone/reward at Hugging Face" in download.message
+    snapshot = in_hub_cache(tmp_path, "someone/reward", "config.json", "generation_config.json", "tokenizer.json")
+    (snapshot / "model.safetensors.index.json").write_text('{"weight_map": {"a": "model-00001-of-00001.safetensors"}}')
+    assert problems_of([named], tmp_path, offline=False) == [download], "a download that was stopped"
+    (snapshot / "model-00001-of-00001.safetensors").touch()
+    assert problems_of([named], tmp_path) == []
+
+
 def test_a_small_download_has_a_size(tmp_path: Path) -> None:
     """The vocabulary of ImageReward was "about 0 MB"."""
     assert not [p.message for p in problems_of([Scorer(kind="image_reward")], tmp_path) if "about 0 MB" in p.message]
@@ -307,7 +322,9 @@ def test_missing_files_are_downloaded_before_the_run(tmp_path: Path, monkeypatch
     assert files["file"].name == "aesthetic-model.pth"
     assert (files["clip_model"] / "model.safetensors").is_file()
     assert [repo for repo, _, _ in asked] == ["trl-lib/ddpo-aesthetic-predictor", "openai/clip-vit-large-patch14"]
-    assert [names for _, names, _ in asked] == [["aesthetic-model.pth"], ["config.json", "model.safetensors"]]
+    several = ["model.safetensors.index.json", "model-*.safetensors"]
+    whole = ["config.json", "model.safetensors", *several]
+    assert [names for _, names, _ in asked] == [["aesthetic-model.pth"], whole]
     assert {token for _, _, token in asked} == {"hf_token"}
     assert files_of(Scorer(kind="aesthetic"), context) == files  # from the cache now
     assert len(asked) == 2

@@ -41,7 +41,7 @@ from modules.estimate.run_plan import RUNTIME_BYTES, Average, Phase, RunPlan, Sa
 from modules.families.spec import PartSpec
 from modules.memory.part_plan import FLOAT32_BYTES, AdapterPlan, PartPlan, Trains
 from modules.objectives.spec import RolloutFacts
-from modules.rewards.registry import REWARDS
+from modules.rewards.settings import wanted_files
 from modules.settings.layer_filter import EVERYTHING, LayerFilter, invalid_entry
 from modules.settings.shared_types import CheckpointMode
 from modules.system import hardware
@@ -166,7 +166,7 @@ def _samples(config: Config, sizes_px: Sequence[tuple[int, int]]) -> Iterator[Sa
 
 
 def _sampling_sizes(config: Config, sizes_px: Sequence[tuple[int, int]]) -> Sampled | None:
-    """Return the memory facts of a method that samples images; custom reward models count like published ones."""
+    """Return the memory facts of a method that samples images."""
     rollout, in_use = rollout_of(config), scorers_of(config)
     if rollout is None:
         return None
@@ -178,7 +178,7 @@ def _sampling_sizes(config: Config, sizes_px: Sequence[tuple[int, int]]) -> Samp
         size_px=rollout.size,
         kept_latents_bytes=_kept_latents_bytes(config, rollout, sizes_px) if _never_offloads(config) else 0,
         copies_weights=keeps_reference_copy(config),
-        reward_models_bytes=sum(file.loaded_bytes for scorer in scorers for file in REWARDS[scorer.kind].files),
+        reward_models_bytes=sum(wanted.loaded_bytes for scorer in scorers for wanted in wanted_files(scorer)),
     )
 
 

@@ -17,8 +17,11 @@ _PROBE = "".join(map(chr, range(32, 0x250)))  # a text that shows whether a voca
 def whole_tokenizer(folder: Path) -> Tokenizer | None:
     """Return the tokenizer in a folder's tokenizer.json, which neither pads nor truncates; None without the file."""
     file = folder / "tokenizer.json"
-    if not file.is_file():
-        return None
+    return tokenizer_of(file) if file.is_file() else None
+
+
+def tokenizer_of(file: Path) -> Tokenizer:
+    """Return the tokenizer in a file, which neither pads nor truncates."""
     tokenizer = Tokenizer.from_str(read_regular(file, MAX_BYTES).decode("utf-8"))
     tokenizer.no_padding()
     tokenizer.no_truncation()

@@ -26,8 +26,8 @@ from modules.rewards.settings import Scorer
 from modules.system.devices import move
 from modules.system.errors import DarkroomError
 
-_MEAN = (0.48145466, 0.4578275, 0.40821073)
-_STD = (0.26862954, 0.26130258, 0.27577711)
+CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
+CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 
 
 def clip_input(images_B3PP: torch.Tensor, *, side_px: int, fit: Fit = "crop") -> torch.Tensor:
@@ -35,7 +35,7 @@ def clip_input(images_B3PP: torch.Tensor, *, side_px: int, fit: Fit = "crop") ->
 
     "crop" is what OpenAI does, "pad" (with black) what the authors of HPS v2 do.
     """
-    return square_input(images_B3PP, side_px=side_px, mean=_MEAN, std=_STD, fit=fit)
+    return square_input(images_B3PP, side_px=side_px, mean=CLIP_MEAN, std=CLIP_STD, fit=fit)
 
 
 class ClipImageEncoder:

@@ -17,8 +17,9 @@ from modules.system.errors import DarkroomError
 from modules.system.file_errors import plain_reason
 
 
-def read_pretrained(model_class: Any, folder: Path, label: str) -> Any:
-    """Return the model of a folder in transformers' layout, in float32. Only weights are read, never code.
+def read_pretrained(model_class: Any, folder: Path, label: str, *, keeps_dtype: bool = False) -> Any:
+    """Return the model of a folder in transformers' layout, in float32, or, if it `keeps_dtype`, in the dtype of its
+    config. Only weights are read, never code.
 
     Raises DarkroomError where the folder does not hold a `label`, or lacks weights.
     """
@@ -29,7 +30,7 @@ def read_pretrained(model_class: Any, folder: Path, label: str) -> Any:
             local_files_only=True,
             use_safetensors=True,
             output_loading_info=True,
-            dtype=torch.float32,
+            dtype="auto" if keeps_dtype else torch.float32,
             trust_remote_code=False,
         )
     except (OSError, ValueError, RuntimeError, TypeError, SafetensorError) as error:
@@ -71,14 +72,25 @@ def square_input(
     else:
         shorter_px, new_px = min(height_px, width_px), resized_px or side_px
         size = (new_px * height_px // shorter_px, new_px * width_px // shorter_px)
-    if size != (height_px, width_px):
-        # On a GPU the backward pass of interpolate has no deterministic implementation.
-        needs_products = torch.are_deterministic_algorithms_enabled() and images_B3PP.is_cuda
-        resized = _resize_by_products(images_B3PP, size) if needs_products else _resize(images_B3PP, size)
-        images_B3PP = resized.clamp(0, 1)
-    square_B3SS = _pad_to_square(images_B3PP, side_px) if fit == "pad" else _crop_centre(images_B3PP, side_px)
-    mean_3, std_3 = (torch.tensor(v, dtype=square_B3SS.dtype, device=square_B3SS.device) for v in (mean, std))
-    return (square_B3SS - mean_3[:, None, None]) / std_3[:, None, None]
+    resized_B3PP = resize(images_B3PP, size)
+    square_B3SS = _pad_to_square(resized_B3PP, side_px) if fit == "pad" else _crop_centre(resized_B3PP, side_px)
+    return normalize(square_B3SS, mean=mean, std=std)
+
+
+def resize(images_B3PP: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
+    """Return images in [0, 1] at a height and width in pixels: bicubic with antialiasing, as `square_input` states."""
+    if size == tuple(images_B3PP.shape[-2:]):
+        return images_B3PP
+    # On a GPU the backward pass of interpolate has no deterministic implementation.
+    needs_products = torch.are_deterministic_algorithms_enabled() and images_B3PP.is_cuda
+    resized_B3PP = _resize_by_products(images_B3PP, size) if needs_products else _resize(images_B3PP, size)
+    return resized_B3PP.clamp(0, 1)
+
+
+def normalize(images_B3PP: torch.Tensor, *, mean: Sequence[float], std: Sequence[float]) -> torch.Tensor:
+    """Return images minus the mean of each channel, divided by its standard deviation."""
+    mean_3, std_3 = (torch.tensor(v, dtype=images_B3PP.dtype, device=images_B3PP.device) for v in (mean, std))
+    return (images_B3PP - mean_3[:, None, None]) / std_3[:, None, None]
 
 
 def _resize(images_B3PP: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
