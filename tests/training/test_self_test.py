@@ -7,16 +7,21 @@ import math
 from pathlib import Path
 
 import pytest
+import torch
 
 from modules.config.presets import list_presets
 from modules.config.schema import Config
+from modules.diffusion.flow import FlowProcess
+from modules.diffusion.noise import fixed_timesteps
+from modules.diffusion.process import DDPMProcess, NoiseProcess
+from modules.diffusion.schedule import cumulative_alphas
 from modules.settings.edit import replace_value
 from tests.builders.configs import laid_over
 from trainer.__main__ import main
 from trainer.commands import CommandDesk, Stop, StopRequested
 from trainer.job import Job
 from trainer.job_events import JobFinished
-from trainer.probe.self_test import ImageTrial, SelfTestRequest, self_test, verdict_of
+from trainer.probe.self_test import ImageTrial, SelfTestRequest, self_test, uninformed_loss, verdict_of
 
 LEARNS, STAYS, RISES = ImageTrial(0.2, 0.1), ImageTrial(0.2, 0.199), ImageTrial(0.2, 0.5)
 
@@ -85,7 +90,44 @@ def test_a_flow_model_passes(tmp_path: Path) -> None:
     ],
 )
 def test_the_verdict(known: ImageTrial, mine: ImageTrial | None, verdict: str) -> None:
-    assert verdict_of(known, mine, zero_loss=1.0, learning_rate=1e-4)[0] == verdict
+    assert verdict_of(known, mine, bound=0.37, learning_rate=1e-4)[0] == verdict
+
+
+def test_a_weak_model_is_named_and_the_loss_is_compared() -> None:
+    [text, _] = verdict_of(LEARNS, LEARNS, bound=0.37, learning_rate=1e-4)[1]
+    assert "Before training its loss is 0.2, 54% of that of a model that knows nothing of images." in text
+    assert "usually below" not in text
+    weak = verdict_of(ImageTrial(0.3, 0.2), None, bound=0.37, learning_rate=1e-4)
+    assert weak[0] == "passed"
+    assert "Trained models are usually below 75%" in weak[1][0]
+
+
+@pytest.mark.parametrize(("prediction", "expected"), [("epsilon", 0.3725), ("v_prediction", 1.0), ("auto", 1.0)])
+def test_the_loss_of_a_model_that_knows_nothing_of_images(prediction: str, expected: float) -> None:
+    """The least squares of the target on the noisy latents, for every timestep alone."""
+    family = {"name": "sd", "prediction_type": prediction}
+    config = laid_over(Config(), {"model": {"base_model": "/nowhere", "family": family}})
+    assert uninformed_loss(config) == pytest.approx(expected, abs=1e-3)
+    if prediction != "auto":
+        process = DDPMProcess(cumulative_alphas(), prediction)  # type: ignore[arg-type]
+        assert least_squares(process) == pytest.approx(expected, rel=0.02)
+
+
+def test_the_loss_of_a_flow_that_knows_nothing_of_images() -> None:
+    config = Config.model_validate({"model": {"family": {"name": "z_image"}}})
+    assert uninformed_loss(config) == pytest.approx(math.pi / 2, rel=2e-3)
+    assert least_squares(FlowProcess()) == pytest.approx(uninformed_loss(config), rel=0.02)
+
+
+def least_squares(process: NoiseProcess) -> float:
+    """Return the mean error of the best multiple of the noisy latents as a prediction, at ten timesteps."""
+    clean, noise = torch.randn((2, 1, 4, 64, 64), generator=torch.Generator().manual_seed(1)).double()
+    errors = []
+    for timestep in fixed_timesteps(10, num_timesteps=process.num_timesteps):
+        at = torch.tensor([timestep])
+        noisy, target = process.add_noise(clean, noise, at), process.target(clean, noise, at)
+        errors.append(float((target - noisy * (noisy * target).sum() / noisy.square().sum()).square().mean()))
+    return sum(errors) / len(errors)
 
 
 def test_it_stops(tmp_path: Path) -> None:
