@@ -23,7 +23,7 @@ from trainer.events import RunFinished
 from ui.features.presets.model import preset_groups
 from ui.features.presets.window import PresetList
 from ui.loop.run_state import RunState
-from ui.widgets.menu import keep_on_screen, make_menu
+from ui.widgets.menu import break_into_columns, keep_on_screen, make_menu
 from ui.widgets.theme import Theme
 
 
@@ -119,6 +119,20 @@ def test_a_menu_never_leaves_the_screen(root: tk.Tk, monkeypatch: pytest.MonkeyP
     assert entries(menu)[-1] == "More…"
     menu.invoke("end")
     assert opened
+
+
+def test_a_menu_higher_than_the_screen_has_columns(root: tk.Tk, monkeypatch: pytest.MonkeyPatch) -> None:
+    menu = make_menu(root, Theme("dark"))
+    for number in range(40):
+        if number == 24:
+            menu.add_separator()
+        menu.add_command(label=f"Preset {number}")
+    monkeypatch.setattr(tk.Menu, "winfo_screenheight", lambda _menu: 700)
+    break_into_columns(menu)
+    menu.update_idletasks()
+    assert menu.winfo_reqheight() <= 700
+    breaks = [n for n in range(41) if menu.type(n) != "separator" and int(menu.entrycget(n, "columnbreak"))]
+    assert [menu.entrycget(n, "label") for n in breaks] == ["Preset 24"]
 
 
 def test_the_list_of_presets_is_searched_and_chosen_from_by_keys(window: Window) -> None:

@@ -24,7 +24,7 @@ from ui.widgets.notices import Notice, Notices, Reply
 
 CONFIG_KINDS: tuple[FileKind, ...] = (("Config", "*.json"),)
 LOADED_KINDS: tuple[FileKind, ...] = (
-    ("Configs, and LoRA files with settings", " ".join(f"*{s}" for s in CONFIG_SUFFIXES)),
+    ("Configs and LoRA files", " ".join(f"*{s}" for s in CONFIG_SUFFIXES)),
     *CONFIG_KINDS,
 )
 NOTHING_IMPORTED = "Nothing was imported"

@@ -26,9 +26,25 @@ def add_submenu(menu: tk.Menu, theme: Theme, label: str) -> tk.Menu:
 
 def open_at(menu: tk.Menu, button: tk.Misc, *, above: bool = False) -> None:
     """Open a menu below a button, or above it."""
+    break_into_columns(menu)
     menu.update_idletasks()  # its height is not known before
     offset = -menu.winfo_reqheight() if above else button.winfo_height()
     menu.tk_popup(button.winfo_rootx(), button.winfo_rooty() + offset)
+
+
+def break_into_columns(menu: tk.Menu) -> None:
+    """Break a menu that is higher than the screen into columns, if possible after a separator."""
+    menu.update_idletasks()
+    last, height, room = menu.index("end"), menu.winfo_reqheight(), menu.winfo_screenheight() - 2 * _EDGE_PX
+    if last is None or height <= room:
+        return
+    most = max(1, (last + 1) * room // height - 1)  # entries of a column
+    first = 0
+    while last + 1 - first > most:
+        ends = range(first + most, first + most // 2, -1)
+        first = next((n for n in ends if menu.type(n - 1) == "separator"), first + most)
+        first += menu.type(first) == "separator"  # which cannot begin a column
+        menu.entryconfigure(first, columnbreak=True)
 
 
 def keep_on_screen(menu: tk.Menu, show_all: Callable[[], object]) -> None:

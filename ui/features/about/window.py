@@ -25,7 +25,11 @@ from ui.widgets.theme import GAP, PAD
 
 _WRAP_PX = 430
 _KEYS_SIZE = (960, 600)
-_COLUMNS = (Column("#0", "Where", 110), Column("key", "Key", 210), Column("what", "What it does", 590))
+_COLUMNS = (
+    Column("#0", "Where", 110),
+    Column("key", "Key", 210),
+    Column("what", "What it does", 590, is_stretched=True),
+)
 
 
 class About(Window):
@@ -94,7 +98,6 @@ class Keys(Window):
         footer.pack(side="bottom", fill="x", padx=px(PAD), pady=px(PAD))
         Button(footer, theme, "Close", self.close, style="primary", width=92).pack(side="right")
         self.table = Table(self, theme, _COLUMNS)
-        self.table.tree.column("what", stretch=True)
         self.table.pack(fill="both", expand=True, padx=px(PAD))
         headings = [
             r.heading if i == 0 or self.rows[i - 1].heading != r.heading else "" for i, r in enumerate(self.rows)
