@@ -146,13 +146,13 @@ def _find(kind: ListKind, name: str, folder: Path, notes: list[Problem], *, is_o
     candidates = list(dict.fromkeys(p / name for p in places))
     path = next((c for c in candidates if _is_file(c)), None)
     if path is None:
-        searched = ", ".join(str(c.parent) for c in candidates)
+        searched = f"{folder}, the folders above it or {PROGRAM_ROOT}" if is_onetrainer else str(folder)
         notes.append(
             Problem(
                 kind.list_path,
-                f"The file {shown(name)} with the {kind.name} was not found. Searched in: {searched}.",
+                f"The file {shown(name)} with the {kind.name} was not found in {searched}.",
                 "warning",
-                "Copy it there and load the config again, or enter them by hand.",
+                "Copy it next to the config and load that again, or enter them by hand.",
             )
         )
     return path

@@ -217,6 +217,11 @@ def reads_depth(config: Config) -> bool:
     return any(i.name == "depth" for i in inputs_of(config))
 
 
+def lacks_images(config: Config) -> bool:
+    """Return whether a method that learns from images has no concept."""
+    return not config.concepts and learns_from(config) != "prompts"
+
+
 def reads_references(config: Config) -> bool:
     """Return whether the model gets a reference image with each image: the one that it edits."""
     return any(i.reference for i in inputs_of(config))

@@ -32,6 +32,7 @@ OF_DEMO = Source(DEMO, Path("demo.json"), "built_in")
         ("demo", Progress(OF_DEMO, has_started=True, has_finished=True), ""),
         ("config", Progress(OF_DEMO), "Open"),
         ("config", Progress(Source("old", Path("old.json"), "file"), num_errors=2), "Check"),
+        ("config", Progress(Source("a kohya file"), lacks_images=True), "Images"),
         ("config", Progress(Source("a kohya file")), "Start"),
     ],
 )
@@ -99,4 +100,4 @@ def test_an_error_of_the_check_before_a_start_is_a_step_of_its_own(ready: Window
     starter.report, starter._report_of = Report((Problem("training.device", "No GPU."),), None), context.form.config
     starter.changed()
     ready.settle()
-    assert card.buttons["go"].cget("text") == "Open Model"
+    assert card.buttons["go"].cget("text") == "Check again"

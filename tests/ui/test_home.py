@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from modules.config.usage import lacks_images
 from modules.system.hardware import GpuMemory
 from tests.ui.conftest import Window
 from tests.ui.driving import main_buttons, walk
@@ -19,7 +20,7 @@ from trainer.preflight.machine import Machine
 from trainer.run_folder.records import RunRecord
 from trainer.run_status import RunStatus
 from ui.app import home_cards, recent_runs
-from ui.app.home_model import lacks_images, machine_rows, why_no_gpu, work_of
+from ui.app.home_model import machine_rows, why_no_gpu, work_of
 from ui.app.recent_runs import describe_run
 from ui.features.first_steps.model import WAYS
 from ui.forms.model import Source

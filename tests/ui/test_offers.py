@@ -27,7 +27,7 @@ from trainer.run_folder.records import RunRecord, read_record
 from trainer.run_queue.file import QueueFile
 from ui.app.offers import EDITED, ELSEWHERE, FORK, QUEUE, Offers
 from ui.features.queue.model import QueueControl
-from ui.features.run.model import QUEUE_RUNS, RUN_IN_PROGRESS
+from ui.features.run.model import CHECKING, QUEUE_RUNS, RUN_IN_PROGRESS
 from ui.features.runs.forking import fork_choices, fork_config, proposed_name, with_name
 from ui.forms.preferences import Preferences, UiSettings
 from ui.widgets.notices import CRASHED_RUN, Notices
@@ -252,6 +252,9 @@ def test_a_fork_while_a_run_trains_is_shown_and_waits(desk: Desk) -> None:
     [notice] = desk.notices.items
     assert RUN_IN_PROGRESS in notice.text
     assert not notice.replies
+    desk.session._stage = "checking"
+    assert desk.starter.why_not == CHECKING
+    desk.session._stage = "running"
     desk.session.is_reserved = True  # the queue has the next turn
     assert desk.engine.run is not None
     desk.engine.run.end(RunFinished("finished", 9, "Done."))

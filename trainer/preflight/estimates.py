@@ -148,4 +148,4 @@ def _other_ways(machine: Machine) -> str:
     """Return the advice: presets that the processor can train, or another machine."""
     names = " or ".join(names_on_processor(machine))
     smaller = f"Choose a smaller model, such as the preset {names}" if names else "Choose a smaller model"
-    return f"{smaller}, or train on a machine with a GPU (python -m trainer train CONFIG)."
+    return f"{smaller}, or train on a machine with a GPU, your own or a rented one (Machines…, --on NAME)."

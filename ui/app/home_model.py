@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from modules.config.records import top_records
 from modules.config.schema import Config
-from modules.config.usage import learns_from, method_of
+from modules.config.usage import lacks_images, method_of
 from modules.system.problem import count, cut
 from trainer.wording import PHASE_LABELS
 from ui.features.run.model import Starter
@@ -99,11 +99,6 @@ def _readiness(context: Context, starter: Starter) -> tuple[str, str, Press]:
     preview = report.preview
     length = f": {count(preview.total_steps, 'step')}" if preview is not None and preview.total_steps else ""
     return f"Ready{length}.", "good", start
-
-
-def lacks_images(config: Config) -> bool:
-    """Return whether a method that learns from images has no concept."""
-    return not config.concepts and learns_from(config) != "prompts"
 
 
 def describe_training(config: Config) -> tuple[str, ...]:

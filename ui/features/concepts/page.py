@@ -214,6 +214,10 @@ class ConceptsPage:
     def _show(self) -> None:
         model = self.model
         self.grid.show(model.grid_cards)
+        if model.cards:
+            self.filter_bar.grid()
+        else:
+            self.filter_bar.grid_remove()
         self.filter_bar.show_count(len(model.visible), len(model.cards), model.num_disabled)
         self._summary.set_text(model.summary)
         self._show_hint()

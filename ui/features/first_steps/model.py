@@ -13,10 +13,13 @@ HIDDEN = ""  # the state without the name of a way
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The user's progress so far: what is loaded, how many errors it has, and whether a run has started and ended."""
+    """The user's progress so far: what is loaded, how many errors it has, whether its images are missing, and whether a
+    run has started and ended.
+    """
 
     source: Source
     num_errors: int = 0
+    lacks_images: bool = False
     has_started: bool = False
     has_finished: bool = False
 
@@ -86,12 +89,19 @@ WAYS: Mapping[str, Way] = {
             Step("Open", "Choose the file; it is converted and stays unchanged.", "Open…", _has_config, action="load"),
             Step(
                 "Check",
-                "Settings with an error are marked and listed below. Most often the model or a folder has moved.",
-                "Open Model",
+                "What is wrong is marked, and listed below with what to do. Then check again.",
+                "Check again",
                 lambda p: p.num_errors == 0,
-                page="model",
+                action="start",
             ),
-            _start("Everything needed is there. Press Start."),
+            Step(
+                "Images",
+                "The config names no folder of images. Add yours.",
+                "Open Concepts",
+                lambda p: not p.lacks_images,
+                page="concepts",
+            ),
+            _start("No setting has an error. Start checks the images and the memory."),
             _WATCH,
         ),
         action="load",

@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # the window needs these when a run begins
     from trainer.run_folder.fork import ForkSource
 
 QUEUE_RUNS, RUN_IN_PROGRESS = "The queue is running.", "A run is in progress."  # why no run can start
+CHECKING = "The settings and images are being checked."
 _MAX_DETAILS_CHARS = 50_000
 _OF_MACHINE = ("general.", "multi_gpu.", "training.attention", "model.compile")
 
@@ -91,7 +92,9 @@ class Starter:
         """Why no run can be started now; empty if one can."""
         if self.can_start:
             return ""
-        return QUEUE_RUNS if self._session.is_reserved else RUN_IN_PROGRESS
+        if self._session.is_reserved:
+            return QUEUE_RUNS
+        return CHECKING if self._session.stage == "checking" else RUN_IN_PROGRESS
 
     @property
     def machine_note(self) -> str:
