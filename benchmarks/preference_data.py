@@ -85,7 +85,7 @@ def _batch(model: LoadedModel, machine: Machine, texts: Sequence[str], seeds: Se
         return move(family.decode(latents_BCHW), CPU)
 
 
-def _shape(family: ModelFamily, size: Size) -> tuple[int, int, int]:
+def _shape(family: ModelFamily, size: Size) -> tuple[int, ...]:
     return family.spec.latents.shape(size.width_px, size.height_px)
 
 

@@ -19,7 +19,10 @@ if TYPE_CHECKING:  # the window's process imports the type but never torch
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """A micro-batch of images of one size. B images; shapes: latents (B, C, H, W), loss weights (B,).
+    """A micro-batch of images of one size, or of clips of one size and number of frames.
+
+    B images; shapes: latents (B, C, H, W), loss weights (B,). The latents of clips are (B, C, F, H, W), and their masks
+    (B, 1, 1, H, W).
 
     `conditioning` lacks the captions that are encoded during the step because their text encoder is trained: some of
     them, or all (None). `size_conditionings` describe how each image was resized and cropped. `epoch` is the one it is

@@ -1,4 +1,4 @@
-"""Aspect ratio buckets: the sizes images are trained at, and how an image is resized and cropped to one."""
+"""Aspect ratio buckets: the sizes images and clips are trained at, and how one is resized and cropped to its bucket."""
 
 from __future__ import annotations
 
@@ -68,10 +68,11 @@ FIXED_ASPECT_RATIOS = (1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 3.5, 4.0)
 
 @dataclass(frozen=True, slots=True, order=True)
 class Size:
-    """A width and a height in pixels."""
+    """A width and a height in pixels, and a number of frames: 1 for an image, more for a clip."""
 
     width_px: int
     height_px: int
+    num_frames: int = 1
 
     @property
     def aspect(self) -> float:
@@ -83,8 +84,14 @@ class Size:
         """Width and height."""
         return self.width_px, self.height_px
 
+    @property
+    def num_pixels(self) -> int:
+        """The pixels of all frames."""
+        return self.width_px * self.height_px * self.num_frames
+
     def __str__(self) -> str:
-        return f"{self.width_px}x{self.height_px}"
+        frames = f"x{self.num_frames}" if self.num_frames > 1 else ""
+        return f"{self.width_px}x{self.height_px}{frames}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +106,7 @@ class ResizeCrop:
     @property
     def is_exact(self) -> bool:
         """Whether nothing is cropped away."""
-        return self.scaled == self.bucket
+        return self.scaled.sides_px == self.bucket.sides_px
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +116,7 @@ class BucketRules:
     A resolution is the side of a square in pixels, or a size such as "1024x768", rounded down to multiples of the
     bucket step, which is then the only one for all images. `fixed` replaces all resolutions by such a size. With
     `never_upscale`, an image that is smaller than its bucket, or than its bucket when rotated, gets a smaller bucket of
-    the same shape.
+    the same shape. A clip gets the most of `frame_counts` that it has; 1 is among them.
     """
 
     resolutions_px: tuple[int | str, ...]
@@ -120,6 +127,7 @@ class BucketRules:
     aspect_ratios: AspectRatios = "free"
     never_upscale: bool = False
     min_side_px: int = 0
+    frame_counts: tuple[int, ...] = (1,)
 
     def sizes(self, override_px: tuple[int | str, ...] = ()) -> tuple[tuple[Size, ...], ...]:
         """Return the bucket sizes at each resolution; at the resolutions of `override_px` instead, if there are any."""
@@ -160,10 +168,12 @@ class BucketRules:
         """
         shape = part or size
         self.require_min_side(size)
+        num_frames = max(n for n in self.frame_counts if n <= size.num_frames)
         result = []
         for at_resolution in sizes:
             fit = resize_crop_for(shape.width_px, shape.height_px, at_resolution)
             bucket = self._not_upscaled(size, part, fit.bucket, angles) if self.never_upscale else fit.bucket
+            bucket = replace(bucket, num_frames=num_frames)
             result.append(resize_crop_for(size.width_px, size.height_px, (bucket,)))
         return tuple(result)
 

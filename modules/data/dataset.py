@@ -247,7 +247,7 @@ def _assemble(
 def _reference_files(example: Example) -> tuple[Size, tuple[Size, ...]]:
     """Return the sizes of an example's image and of the files of its reference images."""
     files = tuple(example.input_files[name].size for name in REFERENCES if name in example.input_files)
-    return Size(example.image.width_px, example.image.height_px), files
+    return example.image.size, files
 
 
 def _buckets_of(crops: Iterable[tuple[ResizeCrop, ...]]) -> tuple[tuple[Size, ...], ...]:

@@ -70,7 +70,7 @@ class DepthMap:
 
     def image(self, example: Example, version: ImageVersion) -> LoadableImage:
         """Return the depth map of a version of an example."""
-        size, file = Size(example.image.width_px, example.image.height_px), example.input_files.get(self.record.name)
+        size, file = example.image.size, example.input_files.get(self.record.name)
         return DepthImage(example.image.path, version.recipe, file, size, self.latent_factor)
 
     def key(self, example: Example, version: ImageVersion, known: KnownKeys) -> str:

@@ -91,7 +91,7 @@ class Assignment:
     rules: BucketRules
     sizes: tuple[tuple[Size, ...], ...]
     wanted: WantedCompanions
-    _known: dict[tuple[int, int], tuple[ResizeCrop, ...]] = field(default_factory=dict)
+    _known: dict[Size, tuple[ResizeCrop, ...]] = field(default_factory=dict)
     _prefixes: dict[Path, str] = field(default_factory=dict)
 
     def example(self, image: SourceImage) -> Example:
@@ -102,12 +102,12 @@ class Assignment:
         settings, mask = self.concept.image, None
         if self.wanted.masks or settings.mask_rotate_crop:
             mask = self._mask(image)
-        size = Size(image.width_px, image.height_px)
+        size = image.size
         box = box_of_mask(mask, size) if mask is not None and settings.mask_rotate_crop else None
         background = colour_of(self.concept.background) or WHITE
         rejected = image.rejected
         if rejected is not None:
-            self.rules.require_min_side(Size(rejected.width_px, rejected.height_px))
+            self.rules.require_min_side(rejected.size)
         return Example(
             image,
             self.concept_number,
@@ -130,7 +130,7 @@ class Assignment:
     def _mask(self, image: SourceImage) -> Companion | None:
         settings = self.concept.image
         if settings.mask_source == "alpha":
-            size = Size(image.width_px, image.height_px)
+            size = image.size
             return Companion(image.path, size, image.size_bytes, image.mtime_ns, is_alpha=True)
         masks_folder = from_root(settings.masks_folder) if settings.mask_source == "folder" else None
         return find_mask(image.path, folder=self.folder, masks_folder=masks_folder)
@@ -180,12 +180,12 @@ class Assignment:
         return tuple(MetadataCaptions(self.folder, file=file, columns=[c.strip()]) for c in columns if c.strip())
 
     def _resize_crops(self, size: Size, box: Box | None) -> tuple[ResizeCrop, ...]:
-        known = self._known.get(size.sides_px) if box is None else None
+        known = self._known.get(size) if box is None else None
         if known is None:
             angles = angles_of(self.concept.image, has_mask_box=box is not None)
             known = self.rules.resize_crops(size, self.sizes, part=box.size if box else None, angles=angles)
             if box is None:
-                self._known[size.sides_px] = known
+                self._known[size] = known
         return known
 
     def _name(self, image: SourceImage) -> str:

@@ -31,7 +31,9 @@ SUFFIXES = frozenset(
      ".pgm", ".png", ".pnm", ".ppm", ".psd", ".pxr", ".qoi", ".ras", ".rgb", ".rgba", ".sgi", ".tga", ".tif",
      ".tiff", ".vda", ".vst", ".webp", ".xbm", ".xpm"}
 )  # fmt: skip
-VIDEO_SUFFIXES = frozenset({".avi", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".webm", ".wmv"})
+VIDEO_SUFFIXES = frozenset(
+    {".3gp", ".avi", ".flv", ".m2ts", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".mts", ".ogv", ".webm", ".wmv"}
+)
 MASK_FIELD = ".mask.png"  # of a sample in a shard
 _COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst", ".zip", ".7z", ".rar")
 _UNPACK = "a compressed archive, which cannot be read: unpack it, or store it as plain .tar"
@@ -204,15 +206,15 @@ def num_rows_of(table: Path, skipped: list[SkippedEntry]) -> int:
 
 
 def images_in_shard(shard: Path, names: Sequence[str], skipped: list[SkippedEntry]) -> list[int]:
-    """Return the places of the images among the members of a shard; hidden ones are added to `skipped`.
+    """Return the places of the images among the members of a shard; `skipped` gets hidden ones, and videos.
 
     0001.seg.png next to 0001.jpg is another field of the same sample; so is 0001.mask.png next to 0001.large.jpg.
     """
+    suffixes = [suffix_of(name.rpartition("/")[2]).lower() for name in names]
     images = [
-        (place, sample_name(name), *_parted(name))
-        for place, name in enumerate(names)
-        if suffix_of(name.rpartition("/")[2]).lower() in SUFFIXES
+        (place, sample_name(name), *_parted(name)) for place, name in enumerate(names) if suffixes[place] in SUFFIXES
     ]
+    skipped += [SkippedEntry(shard / n, VIDEO) for n, s in zip(names, suffixes, strict=True) if s in VIDEO_SUFFIXES]
     companions = companion_suffixes()
     plain = {sample for _, sample, _, name in images if "." not in stem_of(name)}
     others = {sample for _, sample, _, name in images if not name.endswith(MASK_FIELD)}

@@ -84,7 +84,7 @@ def _row(dataset: Dataset, version: ImageVersion, samples_per_epoch: float, samp
     example, geometry = dataset.examples[version.example], version.recipe.geometry
     if not example.image.has_image:
         return _row_of_prompt(dataset, version, samples_per_epoch, samples_first)
-    size = Size(example.image.width_px, example.image.height_px)
+    size = example.image.size
     left, top, right, bottom = (round(side, 2) for side in geometry.crop_box(size))
     return PlanRow(
         dataset.concepts[example.concept].name,

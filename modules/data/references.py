@@ -76,13 +76,13 @@ class BatchShape(Size):
     references: tuple[Size, ...] = ()
 
     def __str__(self) -> str:
-        return "+".join([f"{self.width_px}x{self.height_px}", *map(str, self.references)])
+        return "+".join([Size.__str__(self), *map(str, self.references)])
 
 
 def num_pixels(shape: Size) -> int:
-    """Return the pixels of an image, with those of its reference images."""
+    """Return the pixels of an image or a clip, with those of its reference images."""
     references = shape.references if isinstance(shape, BatchShape) else ()
-    return sum(size.width_px * size.height_px for size in (shape, *references))
+    return sum(size.num_pixels for size in (shape, *references))
 
 
 def batch_shapes(
@@ -99,7 +99,9 @@ def batch_shapes(
         key = (sizes, image, tuple(references))
         if key not in known:
             known[key] = tuple(
-                BatchShape(*size.sides_px, tuple(fit.size_of(file, image, size) for file in references))
+                BatchShape(
+                    *size.sides_px, size.num_frames, tuple(fit.size_of(file, image, size) for file in references)
+                )
                 for size in sizes
             )
         shapes.append(known[key])

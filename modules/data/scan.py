@@ -21,6 +21,7 @@ from modules.data.images import BrokenImageError, open_image, upright_size
 from modules.data.links import LEADS_OUT, leads_out
 from modules.data.listing import (
     SUFFIXES,
+    VIDEO,
     VIDEO_SUFFIXES,
     SkippedEntry,
     archives_among,
@@ -225,7 +226,7 @@ def inspect_image(
             return SkippedEntry(path, "an empty file")
         width_px, height_px, is_transparent = _header(path, status, index)
     except BrokenImageError as error:
-        return SkippedEntry(path, error.reason)
+        return SkippedEntry(path, VIDEO if path.suffix.lower() in VIDEO_SUFFIXES else error.reason)
     except OSError as error:
         return SkippedEntry(path, f"cannot be read ({error.strerror})")
     if reason := too_long(width_px, height_px):

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from modules.data.buckets import Size
 from modules.data.captions.sources import CaptionFault
 from modules.data.folder_files import stem_of
 
@@ -14,7 +15,7 @@ _LONGEST = 64  # scaled to cover a bucket, a longer strip would take gigabytes
 
 @dataclass(frozen=True, slots=True)
 class SourceImage:
-    """An image file; its size is after applying the EXIF orientation.
+    """An image file, or a clip of several frames; its size is after applying the EXIF orientation.
 
     Its folder is shared by all images in it, and its path made when it is asked for: a million paths would take 300 MB.
     The path of an image in an archive leads into the archive. `is_transparent`: it may have transparent places.
@@ -36,6 +37,12 @@ class SourceImage:
     is_transparent: bool = False
     has_image: bool = True
     rejected: SourceImage | None = None
+    num_frames: int = 1
+
+    @property
+    def size(self) -> Size:
+        """Its width, height and number of frames."""
+        return Size(self.width_px, self.height_px, self.num_frames)
 
     @property
     def path(self) -> Path:

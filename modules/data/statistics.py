@@ -147,7 +147,7 @@ def statistics_of(
 
     Without `count_tokens` the lengths in tokens stay unknown.
     """
-    sizes = Counter(Size(i.width_px, i.height_px) for i in images if i.has_image)
+    sizes = Counter(i.size for i in images if i.has_image)
     lengths = [(float(count_tokens(text)), name) for text, name in texts if text] if count_tokens is not None else []
     return Statistics(
         num_images=len(images),

@@ -8,7 +8,7 @@ The columns of N examples, some of which share a folder, facts or crops:
 - `integers_N4`: the bytes and the modification time in ns of the image's file, and where its texts and its further
   facts end;
 - `numbers_N5`: the width and the height of the image in px, and the numbers of its folder, its shared facts (`tables`)
-  and its crops (`crops_CR6`);
+  and its crops (`crops_CR7`);
 - `texts`: the name of the image's file and its captions, separated by zero bytes;
 - `further`: what only some examples have, as JSON.
 """
@@ -108,10 +108,10 @@ class StoredExamples(Sequence[Example]):
     def __init__(self, columns: Columns) -> None:
         self._integers_N4, self._numbers_N5 = columns["integers_N4"], columns["numbers_N5"]
         self._texts, self._further = columns["texts"], columns["further"]
-        tables, crops_CR6 = json.loads(columns["tables"].tobytes()), columns["crops_CR6"]
+        tables, crops_CR7 = json.loads(columns["tables"].tobytes()), columns["crops_CR7"]
         self._shared = [_Shared.from_json(facts) for facts in tables["shared"]]
         self._folder = cache(lambda number: Path(tables["folders"][number]))
-        self._crops = cache(lambda number: tuple(map(_crop_of, crops_CR6[number].tolist())))
+        self._crops = cache(lambda number: tuple(map(_crop_of, crops_CR7[number].tolist())))
         self._newest: tuple[int, Example] | None = None
 
     @property
@@ -172,6 +172,7 @@ class StoredExamples(Sequence[Example]):
                 facts.is_transparent,
                 facts.has_image,
                 _image_of(further["rejected"]) if "rejected" in further else None,
+                further.get("num_frames", 1),
             )
             yield Example(
                 image,
@@ -205,11 +206,11 @@ def _columns(examples: Sequence[Example]) -> Columns:
         numbers.append(shared.setdefault(_Shared.of(example), len(shared)))
         numbers.append(crops.setdefault(example.resize_crops, len(crops)))
     tables = {"folders": list(map(os.fspath, folders)), "shared": [facts.to_json() for facts in shared]}
-    rows = [[(*c.bucket.sides_px, *c.scaled.sides_px, c.crop_left_px, c.crop_top_px) for c in some] for some in crops]
+    rows = [[(*astuple(c.bucket), *c.scaled.sides_px, c.crop_left_px, c.crop_top_px) for c in some] for some in crops]
     return {
         "integers_N4": np.array(integers, "<i8").reshape(-1, 4),
         "numbers_N5": np.array(numbers, "<i4").reshape(-1, 5),
-        "crops_CR6": np.array(rows, "<i4").reshape(len(rows), len(rows[0]) if rows else 1, 6),
+        "crops_CR7": np.array(rows, "<i4").reshape(len(rows), len(rows[0]) if rows else 1, 7),
         "texts": np.frombuffer(texts, np.uint8),
         "further": np.frombuffer(further, np.uint8),
         "tables": np.frombuffer(json.dumps(tables).encode(), np.uint8),
@@ -272,21 +273,24 @@ def _further(example: Example) -> dict[str, Any]:
         found["inputs"] = {name: _stored_companion(file) for name, file in example.input_files.items()}
     if image.rejected is not None:
         found["rejected"] = _stored_image(image.rejected)
+    if image.num_frames > 1:
+        found["num_frames"] = image.num_frames
     return found
 
 
 def _stored_image(image: SourceImage) -> list[Any]:
     sizes = image.width_px, image.height_px, image.size_bytes, image.mtime_ns
     place = _caption_place(image.caption_from)
-    facts = image.captions, image.caption_fault, *place, image.is_transparent, image.has_image
+    facts = image.captions, image.caption_fault, *place, image.is_transparent, image.has_image, image.num_frames
     return [os.fspath(image.folder), image.file_name, *sizes, *facts]
 
 
 def _image_of(stored: list[Any]) -> SourceImage:
-    folder, name, width_px, height_px, size_bytes, mtime_ns, captions, fault, *place, is_transparent, has_image = stored
+    folder, name, width_px, height_px, size_bytes, mtime_ns, captions, fault, *place, transparent, has, frames = stored
     sizes = width_px, height_px, size_bytes, mtime_ns
+    caption_from = _caption_from(*place)
     return SourceImage(
-        Path(folder), name, *sizes, tuple(captions), fault, _caption_from(*place), is_transparent, has_image
+        Path(folder), name, *sizes, tuple(captions), fault, caption_from, transparent, has, num_frames=frames
     )
 
 
@@ -316,5 +320,5 @@ def _color(stored: list[int] | None) -> Rgb | None:
 
 
 def _crop_of(row: list[int]) -> ResizeCrop:
-    bucket_width, bucket_height, width, height, left, top = row
-    return ResizeCrop(Size(bucket_width, bucket_height), Size(width, height), left, top)
+    *bucket, width, height, left, top = row
+    return ResizeCrop(Size(*bucket), Size(width, height), left, top)

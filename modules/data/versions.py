@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
-from modules.data.buckets import Size
 from modules.data.cache.version_keys import VersionKeys
 from modules.data.conditioning import SizeConditioning
 from modules.data.dataset import ConceptFacts, Dataset, concept_repeats_of
@@ -126,7 +125,7 @@ class ImageVersions:
         concept = self.dataset.concepts[example.concept]
         resize_crop = example.resize_crops[resolution]
         has_image = example.image.has_image  # a prompt's image has the same size at each resolution as its bucket
-        size = Size(example.image.width_px, example.image.height_px) if has_image else resize_crop.bucket
+        size = example.image.size if has_image else resize_crop.bucket
         purpose = f"image {resize_crop.bucket} {example.name}"
         seed = derive_seed(self.run_seed if concept.seed is None else concept.seed, purpose, variation, repeat)
         recipe = draw_recipe(
@@ -169,8 +168,8 @@ class RejectedVersions:
         chosen, rejected = example.image, rejected_image(example.image)
         geometry = fitted_like(
             version.recipe.geometry,
-            Size(chosen.width_px, chosen.height_px),
-            Size(rejected.width_px, rejected.height_px),
+            chosen.size,
+            rejected.size,
         )
         recipe = replace(version.recipe, geometry=geometry, background=example.rejected_background)
         return replace(version, recipe=recipe)

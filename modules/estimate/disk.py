@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from modules.data.buckets import LatentFactor
+from modules.data.buckets import Size
 from modules.estimate.passes import PartWeights, Plans, count
 from modules.estimate.run import optimizer_bytes
+from modules.families.spec import LatentSpec
 from modules.memory.part_plan import FLOAT32_BYTES
 from modules.optim.spec import OptimizerSettings
 
@@ -33,13 +34,11 @@ class DiskNeed:
         return self.latents_bytes + self.text_bytes
 
 
-def latents_bytes(
-    counts: Mapping[tuple[int, int], int], *, factor: LatentFactor, channels: int, item_bytes: int
-) -> int:
-    """Return the size of cached latents; `counts` is the number of images by size in pixels (width, height)."""
+def latents_bytes(counts: Mapping[Size, int], latents: LatentSpec, *, item_bytes: int) -> int:
+    """Return the size of cached latents; `counts` is the number of images and clips by size."""
     return sum(
-        number * (channels * (width // factor) * (height // factor) * item_bytes + _ENTRY_BYTES)
-        for (width, height), number in counts.items()
+        number * (math.prod(latents.shape(size.width_px, size.height_px, size.num_frames)) * item_bytes + _ENTRY_BYTES)
+        for size, number in counts.items()
     )
 
 

@@ -98,6 +98,7 @@ class PartSpec:
 class LatentSpec:
     """The latents of a family: their channels, and the side in pixels of the square that each covers.
 
+    Of a clip, the first frame has latents of its own, and then every `frame_factor` frames have them together.
     `factor` is a fraction where several latents cover the smallest possible square of whole pixels.
     `packed` is the side of the square of latents whose values are the input channels of the denoiser's first layer.
     `overflows_in_float16`: the published VAE does, so that it must run in another dtype.
@@ -107,14 +108,20 @@ class LatentSpec:
     factor: LatentFactor
     packed: int = 1
     overflows_in_float16: bool = False
+    frame_factor: int = 1
 
     def in_channels(self, further: int = 0) -> int:
         """Return the input channels of a denoiser that gets `further` channels besides the latents."""
         return (self.channels + further) * self.packed**2
 
-    def shape(self, width_px: int, height_px: int) -> tuple[int, int, int]:
-        """Return the shape (C, H, W) of an image's latents."""
-        return self.channels, height_px // self.factor, width_px // self.factor
+    def shape(self, width_px: int, height_px: int, num_frames: int = 1) -> tuple[int, ...]:
+        """Return the shape of an image's latents, (C, H, W), or of a clip's, (C, F, H, W)."""
+        frames = (self.frames(num_frames),) if num_frames > 1 else ()
+        return self.channels, *frames, height_px // self.factor, width_px // self.factor
+
+    def frames(self, num_frames: int) -> int:
+        """Return the number of frames that the latents of so many frames have."""
+        return 1 + (num_frames - 1) // self.frame_factor
 
     def px(self, num_latents: int) -> int:
         """Return the pixels that a row or column of so many latents covers."""

@@ -31,13 +31,13 @@ class ConceptFacts:
 class DatasetFacts:
     """The images of a run, as far as a file's metadata may describe them.
 
-    `buckets` are the samples of the first epoch by width and height in pixels, `mean_aspect_error` the mean difference
-    between the aspect ratios of the images and of their buckets. `tag_frequency` contains pieces of the captions, by
-    concept; it is empty where the user does not want that.
+    `buckets` are the samples of the first epoch by width and height in pixels, and by the number of frames of clips;
+    `mean_aspect_error` is the mean difference between the aspect ratios of the images and of their buckets.
+    `tag_frequency` contains pieces of the captions, by concept; it is empty where the user does not want that.
     """
 
     concepts: Sequence[ConceptFacts]
-    buckets: Mapping[tuple[int, int], int]
+    buckets: Mapping[tuple[int, ...], int]
     mean_aspect_error: float
     tag_frequency: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 

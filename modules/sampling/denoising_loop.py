@@ -220,13 +220,18 @@ def _projected(change_BCHW: torch.Tensor, onto_BCHW: torch.Tensor, most_norm: fl
     """Return changes of at most a norm, without their parts parallel to other values (arXiv 2410.02416, eq. 5)."""
 
     def norms(of_BCHW: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = torch.linalg.vector_norm(of_BCHW, dim=(1, 2, 3), keepdim=True)
+        found: torch.Tensor = torch.linalg.vector_norm(of_BCHW, dim=_of_sample(of_BCHW), keepdim=True)
         return found
 
     bounded_BCHW = (change_BCHW * (most_norm / norms(change_BCHW)).clamp(max=1.0)).double()
     direction_BCHW = onto_BCHW.double() / norms(onto_BCHW.double()).clamp(min=1e-12)
-    parallel_BCHW = (bounded_BCHW * direction_BCHW).sum(dim=(1, 2, 3), keepdim=True) * direction_BCHW
+    parallel_BCHW = (bounded_BCHW * direction_BCHW).sum(dim=_of_sample(change_BCHW), keepdim=True) * direction_BCHW
     return (bounded_BCHW - parallel_BCHW).type_as(change_BCHW)
+
+
+def _of_sample(latents_BCHW: torch.Tensor) -> tuple[int, ...]:
+    """Return the axes of a sample's values: all but the first."""
+    return tuple(range(1, latents_BCHW.dim()))
 
 
 def _with_norm_of(like_BCHW: torch.Tensor, values_BCHW: torch.Tensor, over: GuidedNorm) -> torch.Tensor:
@@ -239,6 +244,8 @@ def _with_norm_of(like_BCHW: torch.Tensor, values_BCHW: torch.Tensor, over: Guid
             rows: torch.Tensor = of_BCHW.norm(dim=-1, keepdim=True)
             return rows
         side = int(over)
+        if of_BCHW.dim() == 5:  # the squares of each frame
+            return torch.stack([norms(frame) for frame in of_BCHW.unbind(2)], dim=2)
         squares: torch.Tensor = nn.functional.pixel_unshuffle(of_BCHW, side).norm(dim=1, keepdim=True)
         return squares.repeat_interleave(side, dim=2).repeat_interleave(side, dim=3)
 

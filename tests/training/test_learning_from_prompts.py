@@ -17,6 +17,7 @@ from modules.data.samples import SampleIndex
 from modules.data.versions import ImageVersions
 from modules.estimate.architecture import architecture_of
 from modules.families.registry import FAMILIES
+from modules.families.spec import LatentSpec
 from modules.system.devices import CPU
 from tests.builders import toy_policy
 from tests.builders.configs import family_of, laid_over, small_config
@@ -167,7 +168,7 @@ def test_blank_latents_have_the_shape_of_the_bucket(tiny_sd: Path, tmp_path: Pat
     datasets = datasets_of(prompts_config(tmp_path, tiny_sd, data={"resolution_px": ["96x48"]}))
     assert not datasets.settings.reads_images
     version = ImageVersions(datasets.training, 0, is_cached=True).of(SampleIndex(0, 0, 0, 0))
-    source = BlankLatents(4, 8, CPU, torch.bfloat16)
+    source = BlankLatents(LatentSpec(channels=4, factor=8), CPU, torch.bfloat16)
     latents = source.deliver([version, version], [source.prepare(version)] * 2)
     assert latents.shape == (2, 4, 6, 12)
     assert latents.dtype is torch.bfloat16

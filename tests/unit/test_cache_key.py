@@ -50,6 +50,7 @@ IMAGE: dict[str, Any] = {
         {"height_px": 401},
         {"recipe": plain_recipe(ResizeCrop(Size(512, 328), Size(512, 341), 0, 10))},
         {"recipe": plain_recipe(ResizeCrop(Size(504, 320), Size(512, 341), 0, 10))},
+        {"recipe": plain_recipe(ResizeCrop(Size(512, 320, 5), Size(512, 341), 0, 10))},
         {"recipe": plain_recipe(ResizeCrop(Size(512, 320), Size(513, 341), 0, 10))},
         {"recipe": plain_recipe(ResizeCrop(Size(512, 320), Size(512, 342), 0, 10))},
         {"recipe": plain_recipe(ResizeCrop(Size(512, 320), Size(512, 341), 1, 10))},

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from modules.data.buckets import Size
 from modules.estimate.disk import (
     DiskNeed,
     backup_bytes,
@@ -22,6 +23,7 @@ from modules.estimate.disk import (
     text_bytes,
 )
 from modules.estimate.passes import PartWeights
+from modules.families.spec import LatentSpec
 from modules.memory.part_plan import PartPlan
 from modules.optim.optimizers.adam import AdamW
 from modules.optim.optimizers.sums import Sgd
@@ -73,10 +75,16 @@ def test_the_result_is_the_whole_model_or_the_adapter() -> None:
     assert result_bytes(WEIGHTS, plans, is_whole_model=False, item_bytes=2) == 2 * 40
 
 
-@given(st.dictionaries(st.tuples(st.integers(64, 4096), st.integers(64, 4096)), st.integers(0, 10_000), max_size=6))
-def test_latents_need_at_least_the_bytes_of_their_values(counts: dict[tuple[int, int], int]) -> None:
-    numbers = sum(n * 4 * (w // 8) * (h // 8) * 4 for (w, h), n in counts.items())
-    found = latents_bytes(counts, factor=8, channels=4, item_bytes=4)
+sizes = st.builds(Size, st.integers(64, 4096), st.integers(64, 4096), st.integers(1, 65))
+
+
+@given(st.dictionaries(sizes, st.integers(0, 10_000), max_size=6))
+def test_latents_need_at_least_the_bytes_of_their_values(counts: dict[Size, int]) -> None:
+    numbers = sum(
+        n * 4 * (1 + (size.num_frames - 1) // 4) * (size.height_px // 8) * (size.width_px // 8) * 4
+        for size, n in counts.items()
+    )
+    found = latents_bytes(counts, LatentSpec(channels=4, factor=8, frame_factor=4), item_bytes=4)
     assert numbers <= found <= numbers + 2048 * sum(counts.values())
 
 

@@ -96,7 +96,7 @@ def test_a_batch_holds_images_with_references_of_the_same_sizes(config: Config, 
     ]
     assert sorted(of_batches) == [[1, 1], [2, 2], [3, 3]]
     shapes = {row[0] for row in dataset.batch_shapes}
-    assert BatchShape(64, 64, (Size(64, 64), Size(80, 32), Size(64, 64))) in shapes
+    assert BatchShape(64, 64, references=(Size(64, 64), Size(80, 32), Size(64, 64))) in shapes
     assert max(map(num_pixels, shapes)) == 3 * 64 * 64 + 80 * 32
     assert set(dataset.bucket_counts) == {Size(64, 64)}
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import struct
 import sys
+import tarfile
 import zlib
 from pathlib import Path
 from typing import BinaryIO
@@ -21,7 +22,7 @@ from modules.data import images
 from modules.data import scan as scan_module
 from modules.data.captions.sources import CaptionOrigin
 from modules.data.images import BrokenImageError, open_image, upright, upright_size
-from modules.data.listing import SUFFIXES
+from modules.data.listing import SUFFIXES, VIDEO
 from modules.data.scan import Scan, scan_folder
 from tests.builders.images import draw_image
 
@@ -133,6 +134,18 @@ def test_videos_are_skipped_by_name(tmp_path: Path) -> None:
     assert names(result) == ["cat.png"]
     assert [(s.path.name, s.reason.partition(",")[0]) for s in result.skipped] == [("film.MP4", "a video")]
     assert result.fingerprint != before
+    assert [s.reason for s in scan(tmp_path / "film.MP4").skipped] == [VIDEO]
+
+
+def test_videos_in_a_shard_are_skipped_by_name(tmp_path: Path) -> None:
+    draw_image(8, 8, 0).save(tmp_path / "cat.png")
+    (tmp_path / "film.flv").write_bytes(b"x")
+    with tarfile.open(tmp_path / "data.tar", "w") as shard:
+        for name in ("cat.png", "film.flv"):
+            shard.add(tmp_path / name, name)
+    result = scan(tmp_path / "data.tar")
+    assert names(result) == ["cat.png"]
+    assert [(s.path.name, s.reason) for s in result.skipped] == [("film.flv", VIDEO)]
 
 
 # -- what is none

@@ -10,7 +10,7 @@ import pytest
 
 from modules.data import shard_index
 from modules.data.archives import open_file
-from modules.data.buckets import BucketRules, Size
+from modules.data.buckets import BucketRules, ResizeCrop, Size
 from modules.data.companions import Companion
 from modules.data.concept import Concept
 from modules.data.dataset import Dataset, build_dataset
@@ -45,6 +45,11 @@ def odd_examples(example: Example) -> list[Example]:
         *(
             replace(example, image=replace(image, captions=texts))
             for texts in [(), ("",), ("a\0b", "c"), ("ä", "\ud800")]
+        ),
+        replace(
+            example,
+            image=replace(image, num_frames=9, rejected=replace(image, num_frames=5, rejected=None)),
+            resize_crops=(ResizeCrop(Size(64, 64, 5), Size(70, 64), 3, 0),) * 2,
         ),
         replace(example, image=replace(image, file_name="\udcff.png", caption_from=Path("x.txt"), is_transparent=True)),
     ]

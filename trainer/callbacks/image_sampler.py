@@ -150,7 +150,7 @@ class ImageSampler:
         sized = self.family.with_size_conditioning(encoded, [size_conditioning] * len(encoded))
         return with_guidance(self.family, sized, prompt.guidance)
 
-    def _shape(self, prompt: SamplePrompt) -> tuple[int, int, int, int]:
+    def _shape(self, prompt: SamplePrompt) -> tuple[int, ...]:
         """Return the shape of the latents of a sample."""
         spec = self.family.spec
         return 1, *spec.latents.shape(prompt.width_px, prompt.height_px)

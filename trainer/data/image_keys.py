@@ -12,6 +12,7 @@ from itertools import accumulate
 
 import numpy as np
 
+from modules.data.buckets import Size
 from modules.data.cache.build import EncodingJob, ImageFile
 from modules.data.cache.digests import DigestIndex
 from modules.data.cache.key import keys_of_size
@@ -57,7 +58,7 @@ class ImageKeys:
     verify: bool
     check: Callable[[], None]
     keys: VersionKeys = field(init=False)
-    _keys_of_size: dict[tuple[int, int, int, bool], list[Callable[[str], bytes]]] = field(init=False)
+    _keys_of_size: dict[tuple[int, Size, bool], list[Callable[[str], bytes]]] = field(init=False)
 
     def __post_init__(self) -> None:
         self.keys = self.versions.no_keys()
@@ -134,7 +135,7 @@ class ImageKeys:
         if not self.versions.are_alike(example):
             return b"".join(make(digest) for make in self._key_makers(number, example))
         image = example.image
-        alike = (example.concept, image.width_px, image.height_px, example.background is not None)
+        alike = (example.concept, image.size, example.background is not None)
         makers = self._keys_of_size.get(alike)
         if makers is None:
             makers = self._keys_of_size[alike] = self._key_makers(number, example)

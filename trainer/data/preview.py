@@ -115,7 +115,7 @@ class ConceptPreview:
         Raises BrokenImageError, an OSError, for an image or a mask that cannot be decoded.
         """
         example = self.dataset.examples[sample_index.example]
-        size = Size(example.image.width_px, example.image.height_px)
+        size = example.image.size
         version = self._versions.of(sample_index)
         recipe = version.recipe
         if not is_augmented:
@@ -161,7 +161,7 @@ def trained_pixels(example: Example, recipe: Recipe, fit: ReferenceFit | None) -
 
     Its reference images, brought to their size by `fit`, are at its left. Raises BrokenImageError.
     """
-    size = Size(example.image.width_px, example.image.height_px)
+    size = example.image.size
     shown = [
         _reference(example.input_files[name], recipe, size, fit) for name in REFERENCES if name in example.input_files
     ]

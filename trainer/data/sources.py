@@ -13,12 +13,12 @@ from typing import Protocol
 
 import torch
 
-from modules.data.buckets import LatentFactor
 from modules.data.cache.build import LoadableImage
 from modules.data.cache.store import BrokenEntryError, EntryStore
 from modules.data.conditioning import Conditioning, DeliveredConditioning, PartialConditioning
 from modules.data.versions import ImageVersion
 from modules.families.protocol import ModelFamily
+from modules.families.spec import LatentSpec
 from modules.system.devices import CPU, Device, move, move_async, pin
 from trainer.data.encoders import Encoders
 
@@ -34,7 +34,7 @@ class LatentSource(Protocol):
         ...
 
     def deliver(self, versions: Sequence[ImageVersion], prepared: Sequence[Prepared]) -> torch.Tensor:
-        """Return the latents of versions of one size, (B, C, H, W)."""
+        """Return the latents of versions of one size, (B, C, H, W), or those of clips, (B, C, F, H, W)."""
         ...
 
 
@@ -147,11 +147,10 @@ class LoadedImages:
 class BlankLatents:
     """Zeros in the shape of the latents, for a method that only uses the size of an image and reads none.
 
-    `channels` and `factor` are the family's: the latents' channels, and the pixels along each side of one element.
+    `latents` are the family's.
     """
 
-    channels: int
-    factor: LatentFactor
+    latents: LatentSpec
     device: Device
     dtype: torch.dtype
 
@@ -160,8 +159,8 @@ class BlankLatents:
 
     def deliver(self, versions: Sequence[ImageVersion], prepared: Sequence[Prepared]) -> torch.Tensor:
         """Return zeros in the versions' size."""
-        width_px, height_px = versions[0].recipe.bucket.sides_px
-        shape = (len(versions), self.channels, height_px // self.factor, width_px // self.factor)
+        bucket = versions[0].recipe.bucket
+        shape = len(versions), *self.latents.shape(bucket.width_px, bucket.height_px, bucket.num_frames)
         return torch.zeros(shape, dtype=self.dtype, device=self.device.torch)
 
 

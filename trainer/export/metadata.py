@@ -63,10 +63,15 @@ def dataset_facts(dataset: Dataset, amount: Literal["none", "counts", "names", "
             ConceptFacts(name, concept.repeats, concept.num_examples)
             for name, concept in zip(names, dataset.concepts, strict=True)
         ],
-        buckets={(size.width_px, size.height_px): n for size, n in _bucket_samples(dataset).items()},
+        buckets={_shape_of(size): n for size, n in _bucket_samples(dataset).items()},
         mean_aspect_error=math.fsum(errors) / len(errors),
         tag_frequency=tag_frequency(captions) if amount == "tags" else {},
     )
+
+
+def _shape_of(bucket: Size) -> tuple[int, ...]:
+    """Return the width and the height of a bucket, and the number of a clip's frames."""
+    return bucket.sides_px if bucket.num_frames == 1 else (*bucket.sides_px, bucket.num_frames)
 
 
 def _names(dataset: Dataset, *, is_numbered: bool) -> list[str]:

@@ -102,7 +102,7 @@ def _row(
     dataset: Dataset, number: int, versions: ImageVersions, uses: Sequence[SampleIndex]
 ) -> list[tuple[str, Image.Image]]:
     example = dataset.examples[number]
-    size = Size(example.image.width_px, example.image.height_px)
+    size = example.image.size
     whole = Recipe(plain_recipe(example.resize_crops[0]).geometry, background=example.background)
     tiles: list[Tile] = [(f"{example.image.path.name} {size} to {whole.bucket}", whole)]
     tiles += _alone(dataset.concepts[example.concept].image, example, size)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from modules.adapters.ranks import unused_ranks
@@ -245,17 +246,12 @@ def _cache_bytes(budget: Budget, versions: Counts, num_captions: int) -> tuple[i
     spec = config.family
     kept_bytes = ITEM_BYTES.get(config.data.cache_dtype, FLOAT32_BYTES)
     encoders = spec.names_of("vae") or spec.names_of("denoiser")  # without a VAE pixels have the denoiser's dtype
-    counts = {(s.width_px, s.height_px): n for s, n in versions.items()}
-    latents = latents_bytes(
-        counts,
-        factor=spec.latents.factor,
-        channels=spec.latents.channels,
-        item_bytes=min(run.plans[encoders[0]].weight_bytes, kept_bytes),
-    )
+    item_bytes = min(run.plans[encoders[0]].weight_bytes, kept_bytes)
+    latents = latents_bytes(versions, spec.latents, item_bytes=item_bytes)
     further = sum(i.delivery == "latents" and not i.reference for i in inputs_of(config))
     latents *= 1 + further + num_references(config)
     if config.masks.enabled or inpaints(config):
-        latents += latents_bytes(counts, factor=spec.latents.factor, channels=1, item_bytes=FLOAT32_BYTES)
+        latents += latents_bytes(versions, replace(spec.latents, channels=1), item_bytes=FLOAT32_BYTES)
     text = text_bytes(num_captions, num_elements=budget.passes.text_elements(), item_bytes=kept_bytes)
     return (
         latents if "encoding images" in run.on_device else 0,

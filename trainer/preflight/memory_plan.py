@@ -38,7 +38,7 @@ from modules.data.samples import shares_of_step
 from modules.data.tiles import LEAST_TILES, VAE_TILES, WHOLE, Tiling
 from modules.estimate.architecture import Architecture
 from modules.estimate.run_plan import RUNTIME_BYTES, Average, Phase, RunPlan, Sample, Sampled
-from modules.families.spec import PartSpec
+from modules.families.spec import LatentSpec, PartSpec
 from modules.memory.part_plan import FLOAT32_BYTES, AdapterPlan, PartPlan, Trains
 from modules.objectives.spec import RolloutFacts
 from modules.rewards.settings import wanted_files
@@ -88,7 +88,7 @@ def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) 
         return None
     quantized = replace(quantized, formats={n: f for n, f in formats.items() if f is not None})
     plans = {p.name: _part_plan(config, p, architecture.configs, quantized) for p in spec.parts}
-    sizes_px = tuple((s.width_px, s.height_px) for s in sizes)
+    sizes_px = tuple(_as_image(spec.latents, size) for size in sizes)
     reconstructs = trains_on_pixels(config)
     world_size = max(current_rank().world_size, num_processes(config))
     step_batch, num_shares = shares_of_step(config.training.batch_size, config.training.accumulation_steps, world_size)
@@ -123,6 +123,11 @@ def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) 
         references=_reference_sizes(config),
         runtime_bytes=0 if hardware.here().kind_of(config.general.train_device) == "cpu" else RUNTIME_BYTES,
     )
+
+
+def _as_image(latents: LatentSpec, size: Size) -> tuple[int, int]:
+    """Return the sides of an image with as many latents: those of a clip, its frames on top of each other."""
+    return size.width_px, size.height_px * latents.frames(size.num_frames)
 
 
 def _reference_sizes(config: Config) -> tuple[tuple[int, int], ...]:

@@ -198,7 +198,7 @@ def _image_sources(
     dataset, device, dtype = versions.dataset, machine.train_device, machine.precision.compute_dtype
     if not reads_images:
         spec = caches.encoders.family.spec
-        return _ImageSources(versions, BlankLatents(spec.latents.channels, spec.latents.factor, device, dtype))
+        return _ImageSources(versions, BlankLatents(spec.latents, device, dtype))
     rejected = RejectedVersions(versions) if dataset.has_pairs else None
     if not data.latent_cache:
         chosen = _encoded_latents(dataset, machine, caches)

@@ -33,7 +33,7 @@ class LoadableImage(Protocol):
     def recipe(self) -> Recipe: ...
 
     def load_tensor(self) -> torch.Tensor:
-        """Return the image in [-1, 1], float32 (3, P, P)."""
+        """Return the image in [-1, 1], float32 (3, P, P), or the frames of a clip, (3, F, P, P)."""
         ...
 
 
@@ -208,8 +208,8 @@ def build_captions(
 
 
 def to_tensor(pixels_PP3: Pixels) -> torch.Tensor:
-    """Return pixels as a tensor in [-1, 1], float32 (3, P, P)."""
-    return torch.from_numpy(pixels_PP3.copy()).permute(2, 0, 1).float() / 127.5 - 1.0
+    """Return pixels as a tensor in [-1, 1], float32 (3, P, P); those of frames, (F, P, P, 3), as (3, F, P, P)."""
+    return torch.from_numpy(pixels_PP3.copy()).movedim(-1, 0).float() / 127.5 - 1.0
 
 
 def _ahead(

@@ -87,8 +87,10 @@ class BlankImage:
     recipe: Recipe
 
     def load_tensor(self) -> torch.Tensor:
-        """Return mid-gray, float32 (3, P, P)."""
-        return torch.zeros(3, self.recipe.bucket.height_px, self.recipe.bucket.width_px)
+        """Return mid-gray, float32 (3, P, P), or frames of it, (3, F, P, P)."""
+        bucket = self.recipe.bucket
+        frames = (bucket.num_frames,) if bucket.num_frames > 1 else ()
+        return torch.zeros(3, *frames, bucket.height_px, bucket.width_px)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,7 @@ class CompanionImage:
         file = example.input_files.get(self.record.name)
         if file is None or version.variation == BLANK:
             return BlankImage(example.image.path, version.recipe)
-        size = Size(example.image.width_px, example.image.height_px)
+        size = example.image.size
         return ConditioningImage(file.path, version.recipe, size, self.record.follows_colour)
 
     def key(self, example: Example, version: ImageVersion, known: KnownKeys) -> str:
@@ -152,7 +154,7 @@ class ReferenceImage:
 
     def _recipe(self, example: Example, version: ImageVersion) -> tuple[Recipe, Size]:
         """Return the recipe of the reference image, and the size to which it is resized before."""
-        image, file = Size(example.image.width_px, example.image.height_px), example.input_files[self.record.name]
+        image, file = example.image.size, example.input_files[self.record.name]
         return recipe_of_reference(self.record.fit, version.recipe, file=file.size, image=image)
 
 

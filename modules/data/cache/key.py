@@ -84,15 +84,13 @@ def masked_image_key(*, image: str, mask: str) -> str:
 
 def drawn_mask_key(*, seed: int, bucket: Size) -> str:
     """Return the key of a random inpainting mask. None is stored: it is part of other keys."""
-    sides_px = [bucket.width_px, bucket.height_px]
-    return _hash("drawn mask", {"seed": seed, "bucket": sides_px, "version": DRAWN_MASKS})
+    return _hash("drawn mask", {"seed": seed, "bucket": list(bucket.sides_px), "version": DRAWN_MASKS})
 
 
 def blank_image_key(*, bucket: Size, encoder: str) -> str:
     """Return the key of the latents of a conditioning image that is masked everywhere."""
-    sides_px = [bucket.width_px, bucket.height_px]
-    ingredients = {"bucket": sides_px, "encoder": encoder, "version": MASKED_IMAGES}
-    return _hash("blank image", ingredients | _of_tiles(bucket))
+    ingredients = {"bucket": list(bucket.sides_px), "encoder": encoder, "version": MASKED_IMAGES}
+    return _hash("blank image", ingredients | _of_frames(bucket) | _of_tiles(bucket))
 
 
 def _of_colour(colour: Colour) -> dict[str, object]:
@@ -110,6 +108,11 @@ def _of_tiles(bucket: Size) -> dict[str, object]:
     return {"tiles": VAE_TILES.identity} if is_tiled else {}
 
 
+def _of_frames(bucket: Size) -> dict[str, object]:
+    """Return the frames of a clip; nothing for an image."""
+    return {"frames": bucket.num_frames} if bucket.num_frames > 1 else {}
+
+
 def _of_geometry(geometry: Geometry, width_px: int, height_px: int) -> dict[str, object]:
     fit, size = geometry.resize_crop, Size(width_px, height_px)
     source = size if geometry.cut is None else geometry.cut.size
@@ -118,8 +121,9 @@ def _of_geometry(geometry: Geometry, width_px: int, height_px: int) -> dict[str,
         "size": [width_px, height_px],
         "scaled": [fit.scaled.width_px, fit.scaled.height_px],
         "crop": [fit.crop_left_px, fit.crop_top_px],
-        "bucket": [fit.bucket.width_px, fit.bucket.height_px],
+        "bucket": list(fit.bucket.sides_px),
         "resampler": UPSAMPLER if is_larger else RESAMPLER,
+        **_of_frames(fit.bucket),
     }
     if not geometry.is_plain:
         cut = list(geometry.cut.corners) if geometry.cut else []

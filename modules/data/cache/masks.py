@@ -35,15 +35,15 @@ class MaskFile:
     seed: int | None = None
 
     def load(self) -> torch.Tensor:
-        """Return the mask at the size of the latents, float32 (1, H, W) in [0, 1].
+        """Return the mask at the size of the latents, float32 (1, H, W) in [0, 1]; that of all frames, (1, 1, H, W).
 
         Raises OSError, ValueError or SyntaxError for a file that cannot be decoded.
         """
         bucket = self.recipe.bucket
         size = (bucket.height_px // self.latent_factor, bucket.width_px // self.latent_factor)
-        if self.path is None and self.seed is None:
-            return torch.ones(1, *size)
-        return at_latents(self.load_pixels(), size)
+        is_white = self.path is None and self.seed is None
+        mask_1HW = torch.ones(1, *size) if is_white else at_latents(self.load_pixels(), size)
+        return mask_1HW if bucket.num_frames == 1 else mask_1HW[:, None]
 
     def load_pixels(self) -> Mask:
         """Return the mask of a file or a seed at the size of the bucket, uint8 (P, P). Raises as `load` does."""
@@ -55,7 +55,7 @@ class MaskFile:
 
 def mask_file(example: Example, recipe: Recipe, latent_factor: LatentFactor) -> MaskFile:
     """Return the mask of a version of an example."""
-    size = Size(example.image.width_px, example.image.height_px)
+    size = example.image.size
     if example.mask is None:
         return MaskFile(None, recipe, size, False, latent_factor)
     return MaskFile(example.mask.path, recipe, size, example.mask.is_alpha, latent_factor)

@@ -115,7 +115,7 @@ def _cropped_share(scaled: Size, bucket: Size) -> float:
 
 
 def _size(image: ExaminedImage) -> Size:
-    return Size(image.example.image.width_px, image.example.image.height_px)
+    return image.example.image.size
 
 
 def _buckets(image: ExaminedImage) -> set[Size]:

@@ -125,10 +125,11 @@ class HunyuanVideo(FlowModel[HunyuanVideoConditioning]):
         conditioning: Conditioning,
         inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
     ) -> torch.Tensor:
-        """Return the velocity (B, 16, H, W) of one frame."""
+        """Return the velocity (B, 16, H, W) of images, or (B, 16, F, H, W) of clips."""
         text, dtype = self._text(conditioning), self._input_dtype()
+        is_clip = noisy_BCHW.dim() == 5
         output = self._forward("transformer")(
-            hidden_states=noisy_BCHW.to(dtype).unsqueeze(2),
+            hidden_states=noisy_BCHW.to(dtype) if is_clip else noisy_BCHW.to(dtype).unsqueeze(2),
             timestep=self.process.time_input(timesteps_B),
             encoder_hidden_states=text.states_BLD.to(dtype),
             encoder_attention_mask=token_mask(text.lengths, noisy_BCHW.device),
@@ -136,7 +137,7 @@ class HunyuanVideo(FlowModel[HunyuanVideoConditioning]):
             **guidance_input(self.denoiser.config, text.guidance, self.guidance, timesteps_B, factor=1000.0),
             return_dict=False,
         )
-        return self.process.velocity(output[0].squeeze(2))
+        return self.process.velocity(output[0] if is_clip else output[0].squeeze(2))
 
     def text_identity(self) -> str:
         """Return everything but the weights that affects how a prompt is encoded."""

@@ -60,7 +60,7 @@ HUNYUAN_VIDEO = FamilySpec(
     factory=f"{_HOME}.model:load",
     default_resolution_px=1024,
     size_step_px=16,
-    latents=LatentSpec(channels=16, factor=8),
+    latents=LatentSpec(channels=16, factor=8, frame_factor=4),
     text=replace(
         chat_prompts(MAX_TOKENS - 1, "text_embed_dim"),
         widths={

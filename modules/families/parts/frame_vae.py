@@ -44,11 +44,17 @@ class AutoencoderKLQwenImage(qwenimage.AutoencoderKLQwenImage):  # type: ignore[
 class AutoencoderKLHunyuanVideo(hunyuan_video.AutoencoderKLHunyuanVideo):  # type: ignore[misc]
     """HunyuanVideo's autoencoder for images: diffusers' module, with the same configs and tensors.
 
-    Equal to diffusers' `encode` and `decode` of a video with one frame (arXiv 2412.03603, section 4.1).
+    Equal to diffusers' `encode` and `decode` of a video with one frame (arXiv 2412.03603, section 4.1). It encodes
+    clips, too.
     """
 
     def encode(self, x: torch.Tensor, return_dict: bool = True) -> Any:
-        """Return the distribution of the latents (B, C, H, W) of images (B, 3, P, P) in [-1, 1]."""
+        """Return the distribution of the latents (B, C, H, W) of images (B, 3, P, P) in [-1, 1].
+
+        Those of clips (B, 3, F, P, P) have frames, too.
+        """
+        if x.dim() == 5:
+            return super().encode(x, return_dict)
         moments_BCHW = self.quant_conv(self.encoder(x.unsqueeze(2))).squeeze(2)
         distribution = DiagonalGaussianDistribution(moments_BCHW)
         return AutoencoderKLOutput(latent_dist=distribution) if return_dict else (distribution,)
