@@ -124,7 +124,7 @@ class Assignment:
         """Return the metadata files of the assigned images that lack a column which names reference images."""
         if not self.wanted.references:
             return []
-        missing = [entry for column in self._columns for entry in column.missing_columns()]
+        missing = self._columns.missing_columns() if self._columns else []
         return [replace(entry, setting=CONDITIONING_COLUMNS) for entry in missing]
 
     def _mask(self, image: SourceImage) -> Companion | None:
@@ -145,7 +145,7 @@ class Assignment:
         if not (references := self.wanted.references):
             return files
         if self._columns:
-            found = self._named_files(image, folders, most=len(references))
+            found = self._named_files(self._columns, image, folders, most=len(references))
         else:
             places = zip(references, folders, strict=True)
             beside = (self._input_file(image, i.suffix, inputs_folder) for i, inputs_folder in places)
@@ -155,17 +155,19 @@ class Assignment:
     def _input_file(self, image: SourceImage, suffix: str, inputs_folder: Path | None) -> Companion | None:
         return find_input_file(image.path, suffix, folder=self.folder, inputs_folder=inputs_folder)
 
-    def _named_files(self, image: SourceImage, folders: Sequence[Path | None], *, most: int) -> list[Companion]:
+    def _named_files(
+        self, columns: MetadataCaptions, image: SourceImage, folders: Sequence[Path | None], *, most: int
+    ) -> list[Companion]:
         """Return the reference images that the columns of metadata files name for an image, without empty cells.
 
         Raises BrokenImageError for one that is not there, or for more than `most`.
         """
         chosen, found = [folder for folder in folders if folder is not None], list[Companion]()
-        for number, column in enumerate(self._columns):
-            row = column.cells_of(image.path)
+        row = columns.cells_of(image.path)
+        for number, names in enumerate(row.cells):
             folder = folders[number] if number < len(folders) else None
             start = (folder,) if folder is not None else (row.folder, self.folder)
-            for name in row.texts:
+            for name in names:
                 found.append(named_file(name, start, (row.folder, self.folder, *chosen), image=image.path))
         if len(found) > most:
             reason = f"its row names {len(found)} reference images, and the model gets at most {most}"
@@ -173,11 +175,11 @@ class Assignment:
         return found
 
     @cached_property
-    def _columns(self) -> tuple[MetadataCaptions, ...]:
-        """The columns that name reference images."""
+    def _columns(self) -> MetadataCaptions | None:
+        """The columns that name reference images; None without any."""
         origin, columns = self.concept.caption_origin, self.concept.image.conditioning_columns.split(",")
-        file = origin.file if origin.source == "metadata" else None
-        return tuple(MetadataCaptions(self.folder, file=file, columns=[c.strip()]) for c in columns if c.strip())
+        file, named = origin.file if origin.source == "metadata" else None, [c.strip() for c in columns if c.strip()]
+        return MetadataCaptions(self.folder, file=file, columns=named) if named else None
 
     def _resize_crops(self, size: Size, box: Box | None) -> tuple[ResizeCrop, ...]:
         known = self._known.get(size) if box is None else None

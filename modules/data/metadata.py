@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,6 +30,9 @@ _MAX_BYTES = 2_000_000_000  # of a file with the captions of all images
 _MAX_ROW_BYTES = 10_000_000  # of the file of one image
 
 
+Cells = tuple[tuple[str, ...], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class MetadataProblem:
     """A problem with a metadata file; `setting` is the field of the concept that causes it, if one does."""
@@ -39,20 +43,25 @@ class MetadataProblem:
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """The texts of a metadata file by image, and what is wrong with it.
+    """The texts of a metadata file, for each column by image, and what is wrong with it.
 
-    An image is named by its path relative to the file, with slashes; a kohya file may leave out the suffix.
+    An image is named by its path relative to the file, with slashes; a kohya file may leave out the suffix. All columns
+    have the same images.
     """
 
-    texts: Mapping[str, tuple[str, ...]]
+    columns: tuple[Mapping[str, tuple[str, ...]], ...] = ({},)
     problems: tuple[MetadataProblem, ...] = ()
+
+    def cells_of(self, name: str) -> Cells | None:
+        """Return the texts of an image in each column; None if the file does not name it."""
+        return tuple(column[name] for column in self.columns) if name in self.columns[0] else None
 
 
 @dataclass(frozen=True, slots=True)
 class RowCells:
-    """The texts in some columns of an image's row, and the folder of the file that has the row."""
+    """The texts of an image's row in each of some columns, and the folder of the file that has the row."""
 
-    texts: tuple[str, ...]
+    cells: Cells
     folder: Path
 
 
@@ -67,7 +76,7 @@ def read_metadata(file: Path, columns: Sequence[str]) -> Metadata:
             return _of_table(file, columns)
         rows = read_rows(file, problems)
     except OSError as error:
-        return Metadata({}, (MetadataProblem(error.strerror or str(error), "metadata_file"),))
+        return Metadata(problems=(MetadataProblem(error.strerror or str(error), "metadata_file"),))
     return _texts_of(rows, columns, problems)
 
 
@@ -103,18 +112,18 @@ class MetadataCaptions:
 
     def texts_of(self, image: Path) -> tuple[str, ...]:
         """Return the captions of an image; empty if no metadata file names it."""
-        return self.cells_of(image).texts
+        return _distinct(*self.cells_of(image).cells)
 
     def cells_of(self, image: Path) -> RowCells:
-        """Return the cells of an image's row, and where they are from; no texts if no metadata file names it."""
+        """Return the cells of an image's row, and where they are from; none if no metadata file names it."""
         if image.suffix == ROW_SUFFIX and (archive := archive_of(image)) is not None:
             self._leave_table(archive)
-            return RowCells(self._metadata(archive).texts.get(image.name, ()), archive.parent)
+            return RowCells(self._metadata(archive).cells_of(image.name) or (), archive.parent)
         for file, folder in self._files_for(image):
-            texts = self._metadata(file).texts
+            metadata = self._metadata(file)
             for name in _names_of(image, folder, is_keyed=file.suffix.lower() == ".json"):
-                if name in texts:
-                    return RowCells(texts[name], file.parent)
+                if (cells := metadata.cells_of(name)) is not None:
+                    return RowCells(cells, file.parent)
         return RowCells(self._of_own_file(image), image.parent)
 
     def problems(self, images: Sequence[Path]) -> list[SkippedEntry]:
@@ -127,7 +136,7 @@ class MetadataCaptions:
             if has_images_inside or self.source in images:
                 continue
             folders = {file.parent, self.source}
-            missing = [n for n in metadata.texts if not any(os.path.normpath(f / n) in there for f in folders)]
+            missing = [n for n in metadata.columns[0] if not any(os.path.normpath(f / n) in there for f in folders)]
             if missing:
                 others = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
                 skipped.append(SkippedEntry(file, f"names images that are not there: {shown(missing[0])}{others}"))
@@ -163,13 +172,13 @@ class MetadataCaptions:
     def _metadata(self, file: Path) -> Metadata:
         if file not in self._read:
             is_link = file != self._file and leads_out(file, self.source)
-            link = Metadata({}, (MetadataProblem(LEADS_OUT, "metadata_file"),))
+            link = Metadata(problems=(MetadataProblem(LEADS_OUT, "metadata_file"),))
             self._read[file] = link if is_link else read_metadata(file, self._columns)
             self._problems[file] = self._read[file].problems
         return self._read[file]
 
-    def _of_own_file(self, image: Path) -> tuple[str, ...]:
-        """Return the captions in a JSON file of the image's own name, as in shards and from some downloaders."""
+    def _of_own_file(self, image: Path) -> Cells:
+        """Return the cells in a JSON file of the image's own name, as in shards and from some downloaders."""
         file, row = image.with_suffix(".json"), None
         if leads_out(file, self.source):
             return ()
@@ -180,7 +189,7 @@ class MetadataCaptions:
                 return self._of_own_file(sample.with_name(f"{sample.name}{image.suffix}"))  # 0001.json of 0001.b.jpg
         except (OSError, ValueError, RecursionError):
             return ()
-        return texts_of_row(row, self._columns or usual_columns(row)) if isinstance(row, dict) else ()
+        return _cells_of_row(row, self._columns or usual_columns(row)) if isinstance(row, dict) else ()
 
 
 def _names_of(image: Path, folder: Path, *, is_keyed: bool) -> Iterator[str]:
@@ -208,7 +217,7 @@ def _texts_of(
     if rows and not file_column and not rows[0][0]:
         reason = f"has no column {_FILE_COLUMNS[0]} with the names of the images; {listed_columns(known)}"
         problems.append(MetadataProblem(reason, "metadata_file"))
-        return Metadata({}, tuple(problems))
+        return Metadata(problems=tuple(problems))
     if not columns:
         columns = usual_columns(known)
         if rows and not columns:
@@ -216,11 +225,13 @@ def _texts_of(
             problems.append(MetadataProblem(reason, "caption_columns"))
     missing = [shown(c) for c in columns if rows and c not in known]
     problems += [MetadataProblem(f"has no column {c}; {listed_columns(known)}", "caption_columns") for c in missing]
-    texts = {}
+    texts: tuple[dict[str, tuple[str, ...]], ...] = tuple({} for _ in columns or [""])
     for key, row in rows:
         name = key or row.get(file_column)
         if isinstance(name, str) and name:
-            texts[plain_path(name)] = texts_of_row(row, columns)
+            path = plain_path(name)
+            for of_column, cells in zip(texts, _cells_of_row(row, columns) or [()], strict=True):
+                of_column[path] = cells
     return Metadata(texts, tuple(problems))
 
 
@@ -308,6 +319,16 @@ def texts_of_row(row: Mapping[str, Any], columns: Sequence[str]) -> tuple[str, .
     cells = [cell for column in columns for cell in _as_list(row.get(column))]
     texts = (" ".join(str(c).split()) for c in cells if isinstance(c, str | int | float) and not isinstance(c, bool))
     return tuple(dict.fromkeys(t for t in texts if t))
+
+
+def _cells_of_row(row: Mapping[str, Any], columns: Sequence[str]) -> Cells:
+    """Return the texts of a row in each of some columns."""
+    return tuple(texts_of_row(row, (column,)) for column in columns)
+
+
+def _distinct(*cells: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the texts of several cells, equal ones once."""
+    return cells[0] if len(cells) == 1 else tuple(dict.fromkeys(chain.from_iterable(cells)))
 
 
 def _as_list(cell: object) -> list[object]:

@@ -224,7 +224,7 @@ def test_no_json_raises(tmp_path_factory: pytest.TempPathFactory, content: objec
     file = tmp_path_factory.getbasetemp() / "any.json"
     file.write_text(json.dumps(content))
     metadata = read_metadata(file, ())
-    assert all(isinstance(t, str) and t for texts in metadata.texts.values() for t in texts)
+    assert all(isinstance(t, str) and t for column in metadata.columns for texts in column.values() for t in texts)
 
 
 # -- Parquet
@@ -262,12 +262,12 @@ def test_parquet_metadata_and_images(folder: Path, tmp_path: Path) -> None:
 def test_a_row_with_too_many_cells_is_reported(tmp_path: Path) -> None:
     (tmp_path / "metadata.csv").write_text("file_name,text\na.png,a cat, sitting on a mat\nb.png,a dog\n")
     found = read_metadata(tmp_path / "metadata.csv", ())
-    assert found.texts["b.png"] == ("a dog",)
+    assert found.cells_of("b.png") == (("a dog",),)
     assert any(p.reason.startswith("line 2: more cells than columns") for p in found.problems)
 
 
 def test_lines_of_json_may_contain_other_line_separators(tmp_path: Path) -> None:
     (tmp_path / "metadata.jsonl").write_bytes('{"file_name": "a.png", "text": "a\u2028b"}\n'.encode())
     found = read_metadata(tmp_path / "metadata.jsonl", ())
-    assert found.texts == {"a.png": ("a b",)}
+    assert found.columns == ({"a.png": ("a b",)},)
     assert not found.problems

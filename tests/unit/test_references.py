@@ -6,10 +6,12 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from modules.config.schema import Config
+from modules.data import metadata
 from modules.data.buckets import Size
 from modules.data.dataset import Dataset
 from modules.data.example import Example
@@ -153,8 +155,13 @@ def write_rows(folder: Path, rows: list[dict[str, Any]]) -> None:
     (folder / "after" / "metadata.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
 
 
-def test_references_are_named_by_columns(config: Config, folder: Path) -> None:
-    """From the folder of their column, or from the file; a list, an empty cell, and a whole path."""
+def test_references_are_named_by_columns(config: Config, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the folder of their column, or from the file; a list, an empty cell, and a whole path.
+
+    The file is read once for captions, and once for all columns: it was read for each column.
+    """
+    read = Mock(wraps=metadata.read_rows)
+    monkeypatch.setattr(metadata, "read_rows", read)
     first, whole = {"text": "a", "control": "0.png"}, str(folder / "garment" / "1.png")
     further = [["../garment/0.png", "../style/0.png"], whole, None]
     rows = [{**first, "file_name": f"{n}.png", "more": more} for n, more in enumerate(further)]
@@ -166,6 +173,7 @@ def test_references_are_named_by_columns(config: Config, folder: Path) -> None:
     assert names_of(examples[1]) == ["before/0.png", "garment/1.png"]
     assert names_of(examples[2]) == ["before/0.png"]
     assert names_of(examples[3]) == []
+    assert read.call_count == 2
 
 
 def test_a_column_that_does_not_exist_is_reported(config: Config, folder: Path) -> None:
