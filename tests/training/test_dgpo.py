@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from modules.config.schema import Config
 from tests.builders.configs import laid_over
 from tests.builders.preference import draw_both, preference_config
-from tests.builders.runs import run
+from tests.builders.runs import assert_equal_tensors, run, steps_of, stop_at
 from trainer.events import StepFinished
 from trainer.methods import dgpo
 from trainer.methods.forward_policy import ForwardPolicy, NoisedChunk
+from trainer.methods.policy_batches import PolicyBatch
+from trainer.methods.protocol import StepContext
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -58,3 +62,32 @@ def test_the_images_of_a_group_share_their_noise_and_their_margin(
             torch.testing.assert_close(known.margins_B, margins, atol=1e-2, rtol=1e-2)
     assert ran.of(StepFinished)[0].metrics["margin"] == 0.0
     assert ran.of(StepFinished)[1].metrics["margin"] != 0.0
+
+
+def test_a_run_resumed_within_a_rollout_predicts_for_the_steps_that_are_left_alone(
+    tiny_sd: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It repeated the passes of all models for the finished steps of the rollout."""
+    prepared: list[int] = []
+    plain = dgpo.GroupPreference.before_step
+
+    def before_step(self: Any, policy: ForwardPolicy, batches: Sequence[PolicyBatch], context: StepContext) -> Any:
+        if not policy.is_trial:
+            prepared.append(batches[0].step)
+        return plain(self, policy, batches, context)
+
+    monkeypatch.setattr(dgpo.GroupPreference, "before_step", before_step)
+    drawn, parts = draw_both(tmp_path / "drawn"), {"text_encoder": {"train": False}}
+
+    def config(name: str) -> Config:
+        made = preference_config(tmp_path / name, model=tiny_sd, drawn=drawn, method="dgpo")
+        return laid_over(made, {"training": {"method": METHOD, "learning_rate": 3e-3}, "parts": parts})
+
+    whole = run(config("whole"))
+    assert prepared == [0, 1, 2, 3]
+    run(config("parts"), on_event=stop_at(1))
+    prepared.clear()
+    resumed = run(config("parts"), resume_from=tmp_path / "parts" / "workspace")
+    assert prepared == [1, 2, 3]
+    assert steps_of(resumed) == steps_of(whole)[1:]
+    assert_equal_tensors(resumed.weights, whole.weights)

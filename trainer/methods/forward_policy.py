@@ -103,6 +103,8 @@ class ForwardPolicy:
     reward_sum: Combination = "advantages"
     is_trial: bool = False
     _rollout: PolicyRollout | None = field(default=None, init=False)
+    _num_resumed: int = field(default=0, init=False)
+    """The steps on the rollout that were made before the run was resumed."""
     _known: Any = field(default=None, init=False)
     _has_warned: bool = field(default=False, init=False)
 
@@ -115,10 +117,11 @@ class ForwardPolicy:
         """Sample images for each accumulation group, and yield the micro-batches of every step that trains on them."""
         rank = ONLY_RANK if self.is_trial else context.ranks.rank
         for group in accumulation_groups(loader):
+            num_made, self._num_resumed = self._num_resumed, 0
             if self._rollout is None or self._rollout.first_step != group[0].step:
-                self._rollout = None  # frees its memory
+                self._rollout, num_made = None, 0  # frees its memory
                 self._rollout = self._sample(group, context)
-            for update in range(self.updates_per_rollout):
+            for update in range(num_made, self.updates_per_rollout):
                 of_step = list(
                     policy_batches(
                         self._rollout,
@@ -185,12 +188,13 @@ class ForwardPolicy:
         state, rollout = self.old.state_dict(), self._rollout
         if rollout is None or not 0 < step - rollout.first_step < self.updates_per_rollout:
             return state
-        return {**state, **rollout.to_state()}
+        return {**state, **rollout.to_state(), "num_made": step - rollout.first_step}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state."""
         self.old.load_state_dict(state)
         self._rollout = PolicyRollout.from_state(state) if "first_step" in state else None
+        self._num_resumed = state.get("num_made", 0)
 
     def _sample(self, group: Sequence[Batch], context: StepContext) -> PolicyRollout:
         """Let the old model follow the trained one; return its images with their advantages."""
