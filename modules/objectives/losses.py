@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from operator import truediv
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 from annotated_types import Ge, Gt, Le
@@ -215,17 +214,10 @@ class DeltaSettings(LossSettings):
             return "", ""
         return "schedule", process.undefined("The schedule SNR of the Huber losses")
 
-    def errors(
-        self, process: NoiseProcess, timesteps_B: torch.Tensor
-    ) -> Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
-        """Return the function from differences at these timesteps to their errors, and delta for each sample."""
+    def deltas(self, process: NoiseProcess, timesteps_B: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+        """Return the function from differences at these timesteps to delta, in a shape that broadcasts to them."""
         deltas_B = huber_deltas(process, timesteps_B, delta=self.delta, schedule=self.schedule)
-
-        def errors(differences_BCHW: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            deltas_B111 = deltas_B.view(-1, *[1] * (differences_BCHW.dim() - 1))
-            return _FORMULAS[self.form](differences_BCHW, deltas_B111), deltas_B111
-
-        return errors
+        return lambda differences_BCHW: deltas_B.view(-1, *[1] * (differences_BCHW.dim() - 1))
 
 
 class HuberSettings(DeltaSettings):
@@ -240,8 +232,8 @@ class HuberSettings(DeltaSettings):
 
 
 def _bind_huber(settings: DeltaSettings, process: NoiseProcess, timesteps_B: torch.Tensor) -> ElementLoss:
-    errors = settings.errors(process, timesteps_B)
-    return lambda differences_BCHW: errors(differences_BCHW)[0]
+    formula, deltas = _FORMULAS[settings.form], settings.deltas(process, timesteps_B)
+    return lambda differences_BCHW: formula(differences_BCHW, deltas(differences_BCHW))
 
 
 HUBER = LossSpec("huber", "Huber", HuberSettings, _bind_huber, "huber_strength", "huber")
@@ -270,8 +262,8 @@ class SmoothL1Settings(DeltaSettings):
 
 
 def _bind_smooth_l1(settings: DeltaSettings, process: NoiseProcess, timesteps_B: torch.Tensor) -> ElementLoss:
-    errors = settings.errors(process, timesteps_B)
-    return lambda differences_BCHW: truediv(*errors(differences_BCHW))
+    huber_loss, deltas = _bind_huber(settings, process, timesteps_B), settings.deltas(process, timesteps_B)
+    return lambda differences_BCHW: huber_loss(differences_BCHW) / deltas(differences_BCHW)
 
 
 SMOOTH_L1 = LossSpec("smooth_l1", "Smooth L1", SmoothL1Settings, _bind_smooth_l1, kohya_type="smooth_l1")
