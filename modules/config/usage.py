@@ -25,6 +25,7 @@ from modules.optim.spec import is_fused
 from modules.rewards.settings import ScorersInUse, scorers_in_use
 from modules.settings.conditions import USES_DENOISER
 from modules.settings.edit import choose_variant
+from modules.settings.shared_types import sides_of
 
 
 def method_of(config: Config) -> MethodSpec:
@@ -238,7 +239,7 @@ def fit_of_references(config: Config) -> ReferenceFit | None:
 def num_references(config: Config) -> int:
     """Return how many images of the size of the trained one the reference images of an image are, as a memory estimate.
 
-    That is the most that a concept's settings name, and more if the pipeline's size is larger than the resolution.
+    That is the most that a concept's settings name, and more if the pipeline's size is larger than a resolution.
     """
     fit = fit_of_references(config)
     if fit is None:
@@ -246,8 +247,10 @@ def num_references(config: Config) -> int:
     concepts = [c.image for c in config.concepts if c.enabled]
     columns = max((len([c for c in i.conditioning_columns.split(",") if c.strip()]) for i in concepts), default=0)
     folders = max((sum(f is not None for f in i.conditioning_folders) for i in concepts), default=0)
-    sides = [r for r in config.data.resolution_px if isinstance(r, int)]
-    share = 1 if fit.follows_image or not sides else math.ceil(fit.sizes.area_px / min(sides) ** 2)
+    fixed = (config.data.fixed_width_px, config.data.fixed_height_px)
+    usual = [fixed] if all(fixed) else [sides_of(r) for r in config.data.resolution_px]
+    sizes = usual + [sides_of(r) for image in concepts for r in image.resolution_px]
+    share = 1 if fit.follows_image else math.ceil(fit.sizes.area_px / min(map(math.prod, sizes)))
     return max(1, columns, folders) * share
 
 

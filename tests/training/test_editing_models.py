@@ -14,6 +14,7 @@ from PIL import Image
 from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.config.sections.evaluation import SamplePrompt
+from modules.config.usage import num_references
 from modules.data.buckets import Size, resize_crop_for
 from modules.data.cache.inputs import KnownKeys, reader_of
 from modules.data.companions import Companion
@@ -274,6 +275,25 @@ def test_the_estimate_has_the_size_of_the_pipeline(config: Config) -> None:
     )
     assert of_pipeline["encoding images"] > 1.5 * of_image["encoding images"]
     assert of_pipeline["training"] > 1.5 * of_image["training"]
+
+
+@pytest.mark.parametrize(
+    ("data", "concept"),
+    [
+        ({"resolution_px": [1024, 512]}, {}),
+        ({"resolution_px": ["1024x256"]}, {}),
+        ({"resolution_px": [1024], "fixed_width_px": 256, "fixed_height_px": 1024}, {}),
+        ({"resolution_px": [1024]}, {"resolution_px": ["512x512"]}),
+    ],
+)
+def test_the_estimate_knows_how_much_larger_the_references_are(
+    config: Config, data: dict[str, Any], concept: dict[str, Any]
+) -> None:
+    """It knew whole numbers among the resolutions of all concepts alone."""
+    image = {**config.concepts[0].image.model_dump(), **concept}
+    changed = laid_over(config, {"data": data, "concepts": [{**config.concepts[0].model_dump(), "image": image}]})
+    assert num_references(changed) == 1
+    assert num_references(laid_over(changed, {"data": {"reference_size": "pipeline"}})) == 4
 
 
 # -- runs
