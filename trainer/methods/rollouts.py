@@ -177,8 +177,12 @@ def encode_prompts(prompts: PromptBatch, context: StepContext) -> tuple[Conditio
     """Return the conditioning of prompts and of the empty prompt.
 
     They are encoded together, so that the embedding of the empty prompt is as long as the others; with a gradient where
-    a text encoder is trained and gradients are on.
+    a text encoder is trained and gradients are on. A part for guidance reads no prompt: the first one stands for the
+    empty one then.
     """
+    if context.family.spec.names_of("guidance"):
+        texts = context.encode(prompts.captions)
+        return texts, texts.select([0])
     texts = context.encode([*prompts.captions, ""])
     return texts.select(range(len(prompts.captions))), texts.select([len(prompts.captions)])
 
