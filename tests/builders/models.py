@@ -106,6 +106,12 @@ def _write_variant(folder: Path, base: Path, pipeline: str, channels: int) -> Pa
     return folder
 
 
+def remove_weights(folder: Path) -> None:
+    """Remove the weights of a model's folder: what is read of it then is in configs."""
+    for file in folder.rglob("*.safetensors"):
+        file.unlink()
+
+
 def write_folder(
     folder: Path,
     pipeline: str,

@@ -7,8 +7,10 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -21,6 +23,7 @@ from modules.config.imports.ai_toolkit import tree_of_ai_toolkit
 from modules.config.schema import Config
 from modules.config.sections.evaluation import SamplePrompt
 from modules.data.buckets import Size
+from modules.data.conditioning import Conditioning
 from modules.data.wildcards import expand
 from modules.diffusion.timesteps.sampling import TimestepSampling
 from modules.families.ideogram4.model import Ideogram4, to_latents, to_tokens
@@ -42,6 +45,7 @@ from trainer.events import BackupSaved
 from trainer.job import Job
 from trainer.jobs.sample import SampleChoices, SampleRequest
 from trainer.jobs.sample_engine import SamplingEngine
+from trainer.methods.rollouts import encode_prompts
 from trainer.preflight import check
 from trainer.preflight.fit import fit_budget
 from trainer.preflight.run_budget import budget_of, memory_estimate, on_a_gpu
@@ -209,6 +213,25 @@ def test_the_second_transformer_guides_and_reads_no_prompt(family: Ideogram4) ->
     assert again.lengths[0] == 0
 
 
+@torch.no_grad()
+def test_a_rollout_that_is_guided_by_it_encodes_no_empty_prompt(family: Ideogram4) -> None:
+    encoded: list[str] = []
+
+    def encode(prompts: Sequence[str]) -> Conditioning:
+        encoded.extend(prompts)
+        return family.encode_prompts(prompts)
+
+    size, noisy = Size(64, 64), noise_of(family, batch=2, seed=0)
+    prompts, context = Mock(captions=PROMPTS), Mock(family=family, encode=encode)
+    text, none = encode_prompts(prompts, context)
+    assert encoded == list(PROMPTS)
+    found, expected = (
+        guided_prediction(family, text, empty, size=size, guidance=3.0)(noisy, TIMES[0])
+        for empty in (none, family.encode_prompts([""]))
+    )
+    assert torch.equal(found, expected)
+
+
 @pytest.mark.parametrize(
     "dtypes", [("bfloat16", "float32"), pytest.param(("float32", "bfloat16"), marks=pytest.mark.full)]
 )
@@ -347,6 +370,14 @@ def test_a_part_is_in_float8_if_any_of_its_files_has_scales(
     ours = load_tiny(folder, IDEOGRAM4.name).modules[GUIDE].state_dict()
     theirs = family.modules[GUIDE].state_dict()
     assert all(torch.allclose(ours[key], theirs[key], rtol=0.07, atol=0.01) for key in theirs)
+    index = place / f"{name}.safetensors.index.json"
+    shutil.copyfile(index, place / "other.safetensors.index.json")  # any of both was read
+    with pytest.raises(DarkroomError, match="and more than one index"):
+        load_tiny(folder, IDEOGRAM4.name)
+    for file in place.glob("*.index.json"):
+        file.unlink()
+    with pytest.raises(DarkroomError, match="and no index"):
+        load_tiny(folder, IDEOGRAM4.name)
 
 
 @pytest.mark.parametrize("is_native", [False, True])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -76,18 +77,23 @@ def _positions(latents_BCHW: torch.Tensor, number: int) -> torch.Tensor:
     return torch.nn.functional.pad(_SIDE_IN_POSITIONS * image_ids(latents_BCHW), (0, 1), value=float(number))
 
 
+def _require_base(config: Mapping[str, Any], name: str) -> None:
+    """Raise DarkroomError for the config of a distilled transformer."""
+    if config.get("flow_map"):
+        raise DarkroomError(
+            f"{name} is FLUX.3 klein, which is distilled: each of its steps also reads the noise level that it jumps "
+            "to, which is not supported.",
+            advice="Choose FLUX.3 klein base, such as black-forest-labs/flux-3-image-klein-base.",
+        )
+
+
 def load(request: LoadRequest[Flux3Settings]) -> Flux3:
     """Load the model with every part on the CPU and frozen.
 
     Raises DarkroomError where a file is missing, or the model is not FLUX.3 or is distilled.
     """
-    files, by_inputs = read_model(request, FLUX3), FLUX3.by_inputs_alone(request.variant)
-    if files.parts["transformer"].config.flow_map:
-        raise DarkroomError(
-            f"{files.name} is FLUX.3 klein, which is distilled: each of its steps also reads the noise level that it "
-            "jumps to, which is not supported.",
-            advice="Choose FLUX.3 klein base, such as black-forest-labs/flux-3-image-klein-base.",
-        )
+    files = read_model(request, FLUX3, _require_base)
+    by_inputs = FLUX3.by_inputs_alone(request.variant)
     tokenizer = load_chat_tokenizer(files.tokenizers.get("text_encoder"))
     return Flux3(
         spec=FLUX3,

@@ -148,18 +148,22 @@ class HunyuanImage(FlowModel[HunyuanImageConditioning]):
         return self.reader.tokenizer.count(prompt)
 
 
+def _require_base(config: Mapping[str, Any], name: str) -> None:
+    """Raise DarkroomError for the config of a distilled transformer."""
+    if config.get("use_meanflow"):
+        raise DarkroomError(
+            f"{name} is the distilled HunyuanImage 2.1, whose steps also read the next noise level, which is not "
+            "supported.",
+            advice="Choose HunyuanImage 2.1; what is trained on it can be used with the distilled model.",
+        )
+
+
 def load(request: LoadRequest[HunyuanImageSettings]) -> HunyuanImage:
     """Load the model with every part on the CPU and frozen.
 
     Raises DarkroomError where a file is missing or the model is not HunyuanImage 2.1.
     """
-    files = read_model(request, HUNYUAN_IMAGE)
-    if files.parts["transformer"].config.use_meanflow:
-        raise DarkroomError(
-            f"{files.name} is the distilled HunyuanImage 2.1, whose steps also read the next noise level, which is not "
-            "supported.",
-            advice="Choose HunyuanImage 2.1; what is trained on it can be used with the distilled model.",
-        )
+    files = read_model(request, HUNYUAN_IMAGE, _require_base)
     tower = T5Tower(files.parts[_BYT5], byte_tokenizer(), GLYPH_TOKENS, masks_padding=True, kept_padding=0)
     return HunyuanImage(
         spec=HUNYUAN_IMAGE,

@@ -148,17 +148,21 @@ class HunyuanVideo(FlowModel[HunyuanVideoConditioning]):
         return self.reader.tokenizer.count(prompt)
 
 
+def _require_text_to_video(config: Mapping[str, Any], name: str) -> None:
+    """Raise DarkroomError for the config of a transformer that reads an image."""
+    if config.get("image_condition_type"):
+        raise DarkroomError(
+            f"{name} makes videos from an image (HunyuanVideo-I2V), which is not supported.",
+            advice="Choose HunyuanVideo.",
+        )
+
+
 def load(request: LoadRequest[HunyuanVideoSettings]) -> HunyuanVideo:
     """Load the model with every part on the CPU and frozen.
 
     Raises DarkroomError where a file is missing or the model is not HunyuanVideo.
     """
-    files = read_model(request, HUNYUAN_VIDEO)
-    if files.parts["transformer"].config.image_condition_type:
-        raise DarkroomError(
-            f"{files.name} makes videos from an image (HunyuanVideo-I2V), which is not supported.",
-            advice="Choose HunyuanVideo.",
-        )
+    files = read_model(request, HUNYUAN_VIDEO, _require_text_to_video)
     return HunyuanVideo(
         spec=HUNYUAN_VIDEO,
         modules=files.parts,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from modules.families.separate_parts import advice_for, config_next_to, lack_of
 from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec, PartSpec
 from modules.formats.checkpoint_header import read_checkpoint_header
-from modules.formats.diffusers_folder import locate
+from modules.formats.diffusers_folder import locate, read_json
 from modules.formats.gguf_header import is_gguf
 from modules.formats.headers import UnreadableFileError
 from modules.formats.index_files import index_file
@@ -41,12 +41,23 @@ from modules.system.paths import from_root
 logger = logging.getLogger("darkroom.families")
 
 
-def read_model(request: LoadRequest[FamilySettings], spec: FamilySpec) -> ModelFiles:
+RequireConfig = Callable[[Mapping[str, Any], str], None]
+"""Raises DarkroomError if the config of a denoiser is that of a model, with this name, which is not supported."""
+
+
+def any_config(config: Mapping[str, Any], name: str) -> None:
+    """Accept every config of a denoiser."""
+
+
+def read_model(
+    request: LoadRequest[FamilySettings], spec: FamilySpec, require: RequireConfig = any_config
+) -> ModelFiles:
     """Return the parts of the requested model, each in its dtype.
 
     Of a part with a file of its own only the config is read from the base model. Optional parts that are left out, or
     that the model lacks, are not among them. Raises DarkroomError where a file is missing or the model is not of the
-    family, or not a variant of it that is supported.
+    family, or not a variant of it that is supported. A folder that `require` refuses is refused before its weights are
+    read.
     """
     spec = spec.without(request.left_out)
     path = from_root(request.base_model)
@@ -57,17 +68,22 @@ def read_model(request: LoadRequest[FamilySettings], spec: FamilySpec) -> ModelF
     if denoiser_file := part_files.get(spec.denoiser.name):
         for part_name in parts_inside(spec.name, read_checkpoint_header(from_root(denoiser_file)).shapes):
             part_files.setdefault(part_name, denoiser_file)
-    files = _read_base(request, spec, kind, part_files)
+    files = _read_base(request, spec, kind, part_files, require)
     for part in spec.parts:
         file = part_files.get(part.name)
         if file and part.name in files.parts and part.name not in request.without_weights:
             files = _with_part(files, spec, part, from_root(file), request)
     require_known_denoiser(files, spec)
+    require(files.parts[spec.denoiser.name].config, files.name)
     return _with_safe_vae(files, request, spec)
 
 
 def _read_base(
-    request: LoadRequest[FamilySettings], spec: FamilySpec, kind: FileKind | None, elsewhere: Mapping[str, str]
+    request: LoadRequest[FamilySettings],
+    spec: FamilySpec,
+    kind: FileKind | None,
+    elsewhere: Mapping[str, str],
+    require: RequireConfig,
 ) -> ModelFiles:
     """Return the base model, which has a `kind` if it is a file.
 
@@ -89,8 +105,10 @@ def _read_base(
         raise DarkroomError(f"{name} is not {spec.label}. {found.sentence}", advice="Choose a model of the family.")
     for part in (p for p in spec.parts if p.published_in and p.name in found.without - elsewhere.keys()):
         raise DarkroomError(lack_of(part, name), advice=advice_for(part))
+    if spec.denoiser.name not in elsewhere:
+        require(read_json(folder, spec.denoiser.name, "config.json"), name)
     there = replace(spec, parts=tuple(p for p in spec.parts if p.name not in found.without))
-    scaled = {p: file for p in there.parts if p.name not in unread and (file := _scaled_file(folder, p))}
+    scaled = {p: file for p in there.parts if p.name not in unread and (file := _scaled_file(folder, name, p))}
     elsewhere_too = unread | {p.name for p in scaled}
     files = read_folder(folder, name, there, dtypes, without_weights=elsewhere_too, read_later=request.read_later)
     for part, file in scaled.items():
@@ -99,16 +117,30 @@ def _read_base(
     return _with_published_parts(request, files, found, spec, lacking)
 
 
-def _scaled_file(folder: Path, part: PartSpec) -> Path | None:
-    """Return the file of a part in a folder whose weights are float8 with scales, which diffusers does not read."""
+def _scaled_file(folder: Path, name: str, part: PartSpec) -> Path | None:
+    """Return the file of a part in a folder whose weights are float8 with scales, which diffusers does not read.
+
+    Raises DarkroomError if several files may be meant. `name` is the user's name for the folder.
+    """
     files = [] if part.role == "vae" else sorted((folder / part.name).glob("*.safetensors"))
+    own = folder / part.name / ("model" if part.library == "transformers" else "diffusion_pytorch_model")
+    if (whole := own.with_suffix(".safetensors")) in files:  # the library reads no other one then
+        files = [whole]
     try:
         is_scaled = any(read_checkpoint_header(file).scales.names for file in files)
     except UnreadableFileError:
         return None  # reading the folder reports which part it is
     if not is_scaled:
         return None
-    return files[0] if len(files) == 1 else next((folder / part.name).glob("*.safetensors.index.json"), None)
+    found = files if len(files) == 1 else sorted((folder / part.name).glob("*.safetensors.index.json"))
+    if len(found) != 1:
+        several = f"more than one index ({', '.join(f.name for f in found)})" if found else "no index"
+        raise DarkroomError(
+            f"The {part.label} of {name} has float8 weights with scales in several files, such as {files[0].name} and "
+            f"{files[1].name}, and {several}: which of them belong together is not known.",
+            advice=f"Keep one file, or the files of one index, in {folder / part.name}.",
+        )
+    return found[0]
 
 
 def _read_denoiser_alone(
