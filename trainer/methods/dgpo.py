@@ -6,7 +6,6 @@ the models predict every pass of it without gradient. Several processes share th
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -14,21 +13,21 @@ from dataclasses import dataclass
 import torch
 
 from modules.config.sections.training import Training
-from modules.data.buckets import Size
-from modules.objectives.forward_fields import old_policy_decay
 from modules.objectives.forward_policy import group_preference_losses, group_shares, matching_errors
 from modules.objectives.methods import dgpo as settings
 from modules.objectives.preference import implicit_accuracy
-from modules.objectives.rollout_fields import size_of
 from modules.rewards.composite import CompositeReward
-from modules.sampling.rollout import RolloutSettings
 from modules.system.devices import CPU, move
-from trainer.methods.forward_policy import ForwardPolicy, Losses, Metrics, NoisedChunk, add_ratio_metrics
-from trainer.methods.held_reference import HeldReference
-from trainer.methods.noising import noising_of
+from trainer.methods.forward_policy import (
+    ForwardPolicy,
+    Losses,
+    Metrics,
+    NoisedChunk,
+    add_ratio_metrics,
+    forward_policy,
+)
 from trainer.methods.policy_batches import PolicyBatch
 from trainer.methods.protocol import StepContext
-from trainer.methods.rollouts import Sampling
 
 Group = tuple[int, int]
 """The groups of a micro-batch, one for each of its rows: the number of its batch of the loader, and of the pass."""
@@ -146,20 +145,7 @@ def _predict_all(
 
 def build(chosen: settings.Dgpo, training: Training, reward: CompositeReward | None) -> ForwardPolicy:
     """Return the method from its settings and the run's noise settings. Raises ValueError without a reward."""
-    if reward is None:
-        raise ValueError("DGPO needs a reward.")
-    sides = size_of(chosen.size)
-    loop = RolloutSettings(chosen.steps, chosen.guidance)
-    return ForwardPolicy(
-        reward,
-        Sampling(chosen.group_size, loop, size=Size(*sides) if sides else None, sampler=chosen.sampler),
-        GroupPreference(
-            chosen.beta, chosen.clip_range, chosen.advantage_clip, compares_with_original=chosen.reference == "original"
-        ),
-        noising_of(training.noise),
-        HeldReference(refresh_every=1, decay=functools.partial(old_policy_decay, chosen.old_policy)),
-        passes_per_image=chosen.timesteps_per_image,
-        updates_per_rollout=chosen.updates_per_rollout,
-        kl_weight=chosen.kl_weight,
-        reward_sum=chosen.reward_sum,
+    objective = GroupPreference(
+        chosen.beta, chosen.clip_range, chosen.advantage_clip, compares_with_original=chosen.reference == "original"
     )
+    return forward_policy(chosen, training, reward, objective)

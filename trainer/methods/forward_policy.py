@@ -10,25 +10,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 
+from modules.config.sections.training import Training
 from modules.data.batch import Batch
 from modules.data.conditioning import SizeConditioning
 from modules.diffusion.timesteps.drawing import BatchPosition
+from modules.objectives.forward_fields import old_policy_decay
 from modules.objectives.forward_policy import prediction_gaps
+from modules.objectives.methods.dgpo import Dgpo
+from modules.objectives.methods.nft import Nft
 from modules.objectives.policy_losses import approx_kl, clip_fraction
 from modules.rewards.advantage import Combination, combine_advantages, group_advantages, untrained_share
 from modules.rewards.composite import CompositeReward
+from modules.sampling.rollout import RolloutSettings
 from modules.system.devices import move
 from modules.system.ranks import ONLY_RANK
 from trainer.methods.held_reference import HeldReference
-from trainer.methods.noising import Noising
+from trainer.methods.noising import Noising, noising_of
 from trainer.methods.policy_batches import PolicyBatch, PolicyRollout, policy_batches, trained_chunks
 from trainer.methods.protocol import StepContext, StepLoss, TrainingMethod
 from trainer.methods.rollout_images import sample_to_train
-from trainer.methods.rollouts import NOTHING_TO_LEARN, Sampling, accumulation_groups, encode_prompts
+from trainer.methods.rollouts import NOTHING_TO_LEARN, Sampling, accumulation_groups, encode_prompts, sample_size
 from trainer.ranks import ALONE
 
 Metrics = dict[str, float | torch.Tensor]
@@ -229,6 +235,26 @@ class ForwardPolicy:
             self._has_warned = True
             context.emit(NOTHING_TO_LEARN)
         return rollout
+
+
+def forward_policy(
+    chosen: Dgpo | Nft, training: Training, reward: CompositeReward | None, objective: ForwardObjective
+) -> ForwardPolicy:
+    """Return a method from the settings that both have and from its objective. Raises ValueError without a reward."""
+    if reward is None:
+        raise ValueError("Policies need a reward.")
+    loop = RolloutSettings(chosen.steps, chosen.guidance)
+    return ForwardPolicy(
+        reward,
+        Sampling(chosen.group_size, loop, size=sample_size(chosen.size), sampler=chosen.sampler),
+        objective,
+        noising_of(training.noise),
+        HeldReference(refresh_every=1, decay=partial(old_policy_decay, chosen.old_policy)),
+        passes_per_image=chosen.timesteps_per_image,
+        updates_per_rollout=chosen.updates_per_rollout,
+        kl_weight=chosen.kl_weight,
+        reward_sum=chosen.reward_sum,
+    )
 
 
 def add_ratio_metrics(metrics: Metrics, log_ratios_B: torch.Tensor, *, clip_range: float) -> None:

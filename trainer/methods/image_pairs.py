@@ -15,7 +15,6 @@ from modules.data.buckets import Size
 from modules.data.conditioning import Conditioning, SizeConditioning
 from modules.diffusion.timesteps.drawing import BatchPosition
 from modules.objectives.methods import online_dpo as settings
-from modules.objectives.rollout_fields import size_of
 from modules.rewards.advantage import Combination
 from modules.rewards.composite import CompositeReward
 from modules.sampling.registry import SAMPLERS
@@ -33,7 +32,15 @@ from trainer.methods.online_dpo import OnlineDpo, PairBatch
 from trainer.methods.pair_rollout import Candidates, PairRollout, best_and_worst, pairs_of
 from trainer.methods.protocol import StepContext
 from trainer.methods.rollout_images import RolloutImages
-from trainer.methods.rollouts import Chunk, SampledGroup, Sampling, encode_prompts, fingerprint_of, sample_group
+from trainer.methods.rollouts import (
+    Chunk,
+    SampledGroup,
+    Sampling,
+    encode_prompts,
+    fingerprint_of,
+    sample_group,
+    sample_size,
+)
 from trainer.methods.step_pairs import StepPairs, StepPairSettings
 from trainer.ranks import ALONE
 from trainer.run_folder.choices import Request
@@ -219,7 +226,7 @@ def _image_pairs(chosen: settings.OnlineDpo, training: Training, reward: Composi
     automatic = AutomaticBeta(chosen.target_margin, chosen.beta) if chosen.target_margin > 0 else None
     return ImagePairs(
         reward,
-        Sampling(chosen.samples_per_prompt, loop, size=_size(chosen), sampler=chosen.sampler),
+        Sampling(chosen.samples_per_prompt, loop, size=sample_size(chosen.size), sampler=chosen.sampler),
         chosen.reward_sum,
         PairLoss(chosen.loss, chosen.beta, chosen.label_smoothing, chosen.sft_weight),
         noising_of(training.noise),
@@ -234,7 +241,7 @@ def _step_pairs(chosen: settings.OnlineDpo, reward: CompositeReward) -> StepPair
     return StepPairs(
         reward,
         RolloutSettings(chosen.steps, chosen.guidance, eta=1.0),
-        _size(chosen),
+        sample_size(chosen.size),
         StepPairSettings(
             num_candidates=chosen.candidates,
             selection=RandomShare(chosen.timestep_share),
@@ -244,8 +251,3 @@ def _step_pairs(chosen: settings.OnlineDpo, reward: CompositeReward) -> StepPair
             reward_sum=chosen.reward_sum,
         ),
     )
-
-
-def _size(chosen: settings.OnlineDpo) -> Size | None:
-    sides = size_of(chosen.size)
-    return Size(*sides) if sides else None

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from modules.config.sections.training import Training
-from modules.data.buckets import Size
 from modules.diffusion.process import NoiseProcess
-from modules.objectives.forward_fields import old_policy_decay
 from modules.objectives.forward_policy import (
     matching_log_ratios,
     negative_aware_losses,
@@ -20,9 +18,7 @@ from modules.objectives.forward_policy import (
 )
 from modules.objectives.methods import nft as settings
 from modules.objectives.policy_losses import clipped_surrogate
-from modules.objectives.rollout_fields import size_of
 from modules.rewards.composite import CompositeReward
-from modules.sampling.rollout import RolloutSettings
 from modules.system.errors import DarkroomError
 from trainer.methods.forward_policy import (
     ForwardObjective,
@@ -31,12 +27,10 @@ from trainer.methods.forward_policy import (
     Metrics,
     NoisedChunk,
     add_ratio_metrics,
+    forward_policy,
 )
-from trainer.methods.held_reference import HeldReference
-from trainer.methods.noising import noising_of
 from trainer.methods.policy_batches import PolicyBatch
 from trainer.methods.protocol import StepContext
-from trainer.methods.rollouts import Sampling
 
 
 @dataclass(frozen=True)
@@ -111,21 +105,7 @@ def require_predicted_images(process: NoiseProcess) -> None:
 
 def build(chosen: settings.Nft, training: Training, reward: CompositeReward | None) -> ForwardPolicy:
     """Return the method from its settings and the run's noise settings. Raises ValueError without a reward."""
-    if reward is None:
-        raise ValueError("DiffusionNFT needs a reward.")
-    sides = size_of(chosen.size)
     objective: ForwardObjective = NegativeAware(chosen.beta, chosen.advantage_clip)
     if chosen.objective == "advantage_weighted":
         objective = AdvantageWeighted(chosen.clip_range, chosen.advantage_clip, chosen.sampling_kl_weight)
-    loop = RolloutSettings(chosen.steps, chosen.guidance)
-    return ForwardPolicy(
-        reward,
-        Sampling(chosen.group_size, loop, size=Size(*sides) if sides else None, sampler=chosen.sampler),
-        objective,
-        noising_of(training.noise),
-        HeldReference(refresh_every=1, decay=functools.partial(old_policy_decay, chosen.old_policy)),
-        passes_per_image=chosen.timesteps_per_image,
-        updates_per_rollout=chosen.updates_per_rollout,
-        kl_weight=chosen.kl_weight,
-        reward_sum=chosen.reward_sum,
-    )
+    return forward_policy(chosen, training, reward, objective)

@@ -18,7 +18,6 @@ from modules.data.buckets import Size
 from modules.objectives.methods.ddpo import Ddpo
 from modules.objectives.methods.grpo import Grpo
 from modules.objectives.policy_losses import approx_kl, log_ratios
-from modules.objectives.rollout_fields import size_of
 from modules.rewards.advantage import Combination, combine_advantages, untrained_share
 from modules.rewards.composite import CompositeReward
 from modules.sampling.gaussian_step import GaussianStep, timestep_tensor
@@ -48,6 +47,7 @@ from trainer.methods.rollouts import (
     accumulation_groups,
     encode_prompts,
     prompts_of,
+    sample_size,
 )
 from trainer.methods.trust_region import TrustRegion
 
@@ -324,13 +324,12 @@ def build_policy_gradient(
     """Return a method from the settings that both have and from its own. Raises ValueError without a reward."""
     if reward is None:
         raise ValueError("Policy gradients need a reward.")
-    sides = size_of(chosen.size)
     loop = RolloutSettings(
         chosen.steps, chosen.guidance, chosen.eta, flow_eta=chosen.flow_eta, flow_noise=chosen.flow_steps
     )
     return PolicyGradient(
         reward,
-        Sampling(samples_per_prompt, loop, size=Size(*sides) if sides else None, shares_noise=shares_noise),
+        Sampling(samples_per_prompt, loop, size=sample_size(chosen.size), shares_noise=shares_noise),
         PolicySettings(
             trust_region=TrustRegion(chosen.trust_region, chosen.clip_range, chosen.divergence_limit),
             advantage_clip=chosen.advantage_clip,

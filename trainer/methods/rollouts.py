@@ -18,6 +18,7 @@ import torch
 from modules.data.batch import Batch
 from modules.data.buckets import Size
 from modules.data.conditioning import Conditioning
+from modules.objectives.rollout_fields import size_of
 from modules.rewards.composite import CompositeReward
 from modules.sampling.rollout import Rollout, RolloutSettings, mean_diversity, roll_out, sample_with
 from modules.system.devices import CPU, Device, move
@@ -171,6 +172,12 @@ def fingerprint_of(group: Sequence[Batch], size: Size | None) -> str:
     """
     prompts = [(p.captions, str(p.size)) for p in (prompts_of(batch, size) for batch in group)]
     return hashlib.blake2b(repr(prompts).encode(), digest_size=12).hexdigest()
+
+
+def sample_size(size: str) -> Size | None:
+    """Return the size of sampled images from its setting; None where it is empty."""
+    sides = size_of(size)
+    return Size(*sides) if sides else None
 
 
 def encode_prompts(prompts: PromptBatch, context: StepContext) -> tuple[Conditioning, Conditioning]:
