@@ -22,6 +22,7 @@ from tests.unit.test_run_records import started, step, write_run
 from trainer.events import RunFinished
 from trainer.launch import RunRequest
 from trainer.run_folder.backup import BackupInfo, write_backup
+from trainer.run_folder.elsewhere import Elsewhere, note_elsewhere
 from trainer.run_folder.fork import ForkSource
 from trainer.run_folder.records import RunRecord, read_record
 from trainer.run_queue.file import QueueFile
@@ -223,6 +224,11 @@ def test_a_window_that_opens_beside_a_run_of_another_process_says_so(
     assert desk.shown == [run_dir]
     desk.notices.withdraw_before_start()  # Start asks about it
     assert desk.keys() == []
+    run_dir.mkdir(parents=True)
+    note_elsewhere(run_dir, Elsewhere("box", "job", "/r/job", str(desk.workspace / "lora.safetensors")))
+    desk.look()
+    desk.wait_until(lambda: desk.keys() == [ELSEWHERE])
+    assert desk.notices.items[0].text.endswith(f"another program was following a run on box: {run_dir.name}.")
 
 
 def test_a_cancelled_fork_leaves_no_trace_of_it(desk: Desk) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modules.system.file_lock import Holder
+from trainer.run_folder.elsewhere import elsewhere_of
 from ui.features.queue.model import QueueControl
 from ui.features.run.model import Starter
 from ui.forms.preferences import Preferences
@@ -96,9 +97,12 @@ class Offers:
         if not runs:
             return
         run_dir = runs[0][0]
+        elsewhere = elsewhere_of(run_dir)
         text = (
             f"When this window opened, another program was training: {run_dir.name}. "
             "A second run would share the memory and the speed of the machine with it."
+            if elsewhere is None
+            else f"When this window opened, another program was following a run on {elsewhere.remote}: {run_dir.name}."
         )
         replies = (
             Reply("Watch it", partial(self._watch_run, run_dir)),
