@@ -57,7 +57,7 @@ def test_the_page_is_switched_on_shown_and_switched_off(
     files = [f"--certificate={CERTIFICATE}", f"--key={CERTIFICATE}"]
     assert children[0].is_closed
     assert children[1].arguments == [*children[0].arguments, *files]
-    assert web.encryption.cget("text") == "In the network: HTTPS with localhost.pem"
+    assert web.encryption.cget("text") == "Encrypted in the network, with localhost.pem"
     web._switch("here")
     assert children[2].arguments == ["web", "--json-lines"]
     web.encrypt_button.invoke()

@@ -62,9 +62,7 @@ class Certificate:
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.file, self.key_file, password="")
         except OSError as error:  # also those of SSL
-            reason = (
-                "they are not a certificate with its key" if isinstance(error, ssl.SSLError) else plain_reason(error)
-            )
+            reason = "there is no certificate with its key" if isinstance(error, ssl.SSLError) else plain_reason(error)
             files = " and ".join(str(file) for file in (self.file, self.key_file) if file is not None)
             raise DarkroomError(
                 f"{files} cannot be used for HTTPS: {reason}.",

@@ -90,8 +90,8 @@ class WebWindow(Window):
     def _show(self) -> None:
         served, certificate = self.page.served, self.page.certificate
         self.encrypt_button.configure(text="Encrypt…" if certificate is None else "Do not encrypt")
-        without = "In the network: not encrypted. A certificate changes that."
-        self.encryption.set_text(without if certificate is None else f"In the network: HTTPS with {certificate.name}")
+        text = "Not encrypted in the network. Choose a certificate for HTTPS."
+        self.encryption.set_text(text if certificate is None else f"Encrypted in the network, with {certificate.name}")
         self.reach.set(self.page.reach)
         self.address.set_text(served.url.partition("#")[0])
         self.note.recolour("error" if served.problem else "label")
