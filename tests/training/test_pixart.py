@@ -52,6 +52,19 @@ family = family_fixture("tiny_pixart", PIXART.name)
 # -- both models
 
 
+@pytest.mark.parametrize("is_trained", [True, False])
+def test_t5_gives_a_rollout_the_states_of_the_loss(tiny_pixart: Path, one_thread: None, is_trained: bool) -> None:
+    """Rollouts read prompts one by one also if T5 was trained: the first ratio of DDPO was 1.4e-5 from 1."""
+    family: PixArt = load_tiny(tiny_pixart, PIXART.name)
+    family.parts["text_encoder"].module.requires_grad_(is_trained)
+    prompts = ["a disc", "two squares in front of a wall", ""]
+    with torch.no_grad():
+        of_rollout = family.encode_prompts(prompts)
+    of_loss = family.encode_prompts(prompts)
+    assert of_loss.states_BLD.requires_grad is is_trained
+    assert torch.equal(of_rollout.states_BLD, of_loss.states_BLD)
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["tiny_pixart", "tiny_sigma"])
 def test_a_wide_sample_is_that_of_diffusers_pipeline(name: str, request: pytest.FixtureRequest) -> None:

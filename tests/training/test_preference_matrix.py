@@ -109,17 +109,9 @@ def gradients(prepared: PreparedRun, memory: PartMemory) -> Tensors:
     return {name: gradient for name, gradient in found.items() if gradient is not None}
 
 
-_WITH_T5 = ("tiny_flux", "tiny_chroma", "tiny_sd3", "tiny_hidream", "tiny_pixart")
-
-
-def has_form(model: str, trains: str, method: str) -> bool:
-    """Whether a method trains a model: T5 that is trained does not repeat its states to the bit, as ratios need."""
-    if model not in FLOW_MODELS:
-        return True
-    needs_ratios = spec_of(method).name in ("ddpo", "grpo")
-    has_t5 = model == "tiny_pixart" or (trains == "full" and model in _WITH_T5)  # the adapter of a lone T5 is enough
-    is_repeated = not (needs_ratios and has_t5)
-    return is_repeated and not spec_of(method).refusal(settings_of(method), flow_matching())
+def has_form(model: str, method: str) -> bool:
+    """Whether a method trains a model."""
+    return model not in FLOW_MODELS or not spec_of(method).refusal(settings_of(method), flow_matching())
 
 
 @pytest.mark.daily(6)
@@ -130,7 +122,7 @@ def has_form(model: str, trains: str, method: str) -> bool:
         ["adapter", "full"],
         NAMES,
         list(MEMORIES),
-        possible=lambda model, trains, method, _: has_form(model, trains, method),
+        possible=lambda model, _, method, __: has_form(model, method),
     ),
 )
 def test_gradients_equal_the_plain_ones_bit_for_bit(
@@ -174,7 +166,7 @@ def bits(weight: torch.Tensor) -> torch.Tensor:
             for method in NAMES
             for model in ("tiny_sd", "tiny_sdxl", *FLOW_MODELS)
             for trains in ("adapter", "full")
-            if has_form(model, trains, method)
+            if has_form(model, method)
             for memory in ("block", "whole")
         ]
     ],

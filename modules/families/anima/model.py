@@ -57,9 +57,9 @@ def condition(
     """Return the transformer's text (L, D) of prompts from their states (S, D') and the ids of T5's tokens (L).
 
     A frozen conditioner reads each prompt alone, so that its text depends on no other prompt, in a cache or not. A
-    trained one reads all in one pass, in which padding is masked.
+    trained one reads all in one pass, in which padding is masked, also without gradients (`T5Tower.encode`).
     """
-    if torch.is_grad_enabled() and any(p.requires_grad for p in conditioner.parameters()):
+    if any(p.requires_grad for p in conditioner.parameters()):
         return _condition(conditioner, forward, states, ids)
     pairs = zip(states, ids, strict=True)
     return [text_LD for s_LD, one in pairs for text_LD in _condition(conditioner, forward, [s_LD], [one])]

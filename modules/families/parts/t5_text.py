@@ -7,11 +7,13 @@ and PixArt mask it in the encoder; of its states Chroma's transformer sees one, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from modules.families.parts.t5_tokens import T5Tokenizer
 from modules.families.parts.token_rows import ExtendedEmbedding, add_words
@@ -46,9 +48,11 @@ class T5Tower:
 
         A frozen encoder reads each prompt alone, so that its states depend on no other prompt, in a cache or not. A
         trained one reads all in one pass: several would share the weights that autocast has cast, and sum their
-        gradients in 16 bits. `forward` is the (checkpointed) forward pass of the encoder.
+        gradients in 16 bits. It does so without gradients, too, with the same kernels (`_attention`): a policy compares
+        probabilities of a rollout with those in its loss, which would differ in the last bits. `forward` is the
+        (checkpointed) forward pass of the encoder.
         """
-        if torch.is_grad_enabled() and any(p.requires_grad for p in self.encoder.parameters()):
+        if any(p.requires_grad for p in self.encoder.parameters()):
             return self._encode(forward, prompts)
         return [states_LD for prompt in prompts for states_LD in self._encode(forward, [prompt])]
 
@@ -75,11 +79,21 @@ class T5Tower:
         device, pad = next(self.encoder.parameters()).device, self.tokenizer.pad_id
         ids_BL = tensor_on([[*one, *[pad] * (num_read - len(one))] for one in ids], device, torch.long)
         masked = {"attention_mask": _mask([len(one) for one in ids], num_read, device)} if self.masks_padding else {}
-        states_BLD: torch.Tensor = forward(input_ids=ids_BL, **masked).last_hidden_state
+        with self._attention(device):
+            states_BLD: torch.Tensor = forward(input_ids=ids_BL, **masked).last_hidden_state
         embedding = self.encoder.get_input_embeddings()
         if isinstance(embedding, ExtendedEmbedding):
             states_BLD = embedding.with_outputs(ids_BL, states_BLD)
         return [states_LD[:num] for states_LD, num in zip(states_BLD, kept, strict=True)]
+
+    def _attention(self, device: torch.device) -> AbstractContextManager[None]:
+        """Return the context in which passes with and without gradients compute the same attention.
+
+        On a CPU, the fused attention has no gradient for the position bias: with one, torch computes the plain formula.
+        """
+        biases = (p for name, p in self.encoder.named_parameters() if "relative_attention_bias" in name)
+        is_plain = device.type == "cpu" and any(p.requires_grad for p in biases)
+        return sdpa_kernel(SDPBackend.MATH) if is_plain else nullcontext()
 
     def _num_kept(self, num_tokens: int) -> int:
         """Return the number of states of a prompt with this many tokens, including its kept padding."""
