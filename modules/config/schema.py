@@ -94,7 +94,8 @@ class Config(Section):
     @property
     def family(self) -> FamilySpec:
         """The record of the model's family, without the optional parts that the config leaves out."""
-        return FAMILIES[self.model.family.name].without({n for n, part in self.parts.items() if not part.include})
+        left_out = {n for n, part in self.parts.items() if not part.include}
+        return FAMILIES[self.model.family.name].of_variant(self.model.variant).without(left_out)
 
     @property
     def family_parts(self) -> tuple[PartSpec, ...]:
@@ -106,7 +107,7 @@ class Config(Section):
         trains_vae = self.training.trains == "vae"
         return tuple(
             replace(part, trainable=part.name in used and (part.role == "vae" if trains_vae else part.trainable))
-            for part in FAMILIES[self.model.family.name].parts
+            for part in FAMILIES[self.model.family.name].of_variant(self.model.variant).parts
         )
 
     def part(self, name: str) -> Part:

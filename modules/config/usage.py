@@ -245,13 +245,25 @@ def num_references(config: Config) -> int:
     if fit is None:
         return 0
     concepts = [c.image for c in config.concepts if c.enabled]
-    columns = max((len([c for c in i.conditioning_columns.split(",") if c.strip()]) for i in concepts), default=0)
-    folders = max((sum(f is not None for f in i.conditioning_folders) for i in concepts), default=0)
     fixed = (config.data.fixed_width_px, config.data.fixed_height_px)
     usual = [fixed] if all(fixed) else [sides_of(r) for r in config.data.resolution_px]
     sizes = usual + [sides_of(r) for image in concepts for r in image.resolution_px]
     share = 1 if fit.follows_image else math.ceil(fit.sizes.area_px / min(map(math.prod, sizes)))
-    return max(1, columns, folders) * share
+    return _most_references(config) * share
+
+
+def seen_tokens(config: Config) -> int:
+    """Return the tokens of the reference images that the text encoder reads with a caption, at most."""
+    seen = config.family.seen_with_captions
+    return 0 if seen is None else seen.num_tokens * _most_references(config)
+
+
+def _most_references(config: Config) -> int:
+    """Return the most reference images of an image that the settings of a concept name, at least one."""
+    concepts = [c.image for c in config.concepts if c.enabled]
+    columns = max((len([c for c in i.conditioning_columns.split(",") if c.strip()]) for i in concepts), default=0)
+    folders = max((sum(f is not None for f in i.conditioning_folders) for i in concepts), default=0)
+    return max(1, min(len(inputs_of(config)), max(columns, folders)))
 
 
 def weighs_areas(config: Config) -> bool:

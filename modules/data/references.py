@@ -16,14 +16,14 @@ ASPECT_TOLERANCE = 0.02
 class ReferenceSizes:
     """The sizes at which a family's pipeline reads reference images, multiples of `step_px`.
 
-    An image of more than `area_px` pixels is scaled down to that area, and with `is_enlarged` a smaller one up to it.
-    What is left at the edges is cropped. With `preferred` it is stretched to the one of these sizes with the nearest
-    aspect ratio.
+    An image of more than `area_px` pixels is scaled down to that area, and what is left at the edges is cropped. With
+    `is_stretched` each is scaled to that area and stretched to the nearest multiples, with `preferred` to the one of
+    these sizes with the nearest aspect ratio.
     """
 
     step_px: int
     area_px: int = 1024 * 1024
-    is_enlarged: bool = False
+    is_stretched: bool = False
     preferred: tuple[Size, ...] = ()
 
     def way_of(self, file: Size) -> ResizeCrop:
@@ -31,7 +31,12 @@ class ReferenceSizes:
         if self.preferred:
             size = min(self.preferred, key=lambda size: (abs(size.aspect - file.aspect), size))
             return ResizeCrop(size, size, 0, 0)
-        return self.of_area(file, self.area_px, is_enlarged=self.is_enlarged)
+        if self.is_stretched:
+            width_px = math.sqrt(self.area_px * file.aspect)
+            sides_px = (max(1, round(px / self.step_px)) * self.step_px for px in (width_px, width_px / file.aspect))
+            size = Size(*sides_px)
+            return ResizeCrop(size, size, 0, 0)
+        return self.of_area(file, self.area_px, is_enlarged=False)
 
     def of_area(self, file: Size, area_px: int, *, is_enlarged: bool = True) -> ResizeCrop:
         """Return how an image of a size is scaled to an area of at most `area_px` and cropped."""
@@ -41,6 +46,19 @@ class ReferenceSizes:
         bucket = Size(width_px // self.step_px * self.step_px, height_px // self.step_px * self.step_px)
         left_px, top_px = (width_px - bucket.width_px) // 2, (height_px - bucket.height_px) // 2
         return ResizeCrop(bucket, Size(width_px, height_px), left_px, top_px)
+
+
+@dataclass(frozen=True, slots=True)
+class CaptionImages:
+    """How a text encoder reads reference images with a caption: their sizes, and the square that one token covers."""
+
+    sizes: ReferenceSizes
+    token_px: int
+
+    @property
+    def num_tokens(self) -> int:
+        """The tokens of a square image."""
+        return round(math.sqrt(self.sizes.area_px) / self.token_px) ** 2
 
 
 @dataclass(frozen=True, slots=True)

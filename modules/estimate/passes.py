@@ -82,9 +82,19 @@ def _prefixes(blocks: Iterable[str]) -> tuple[str, ...]:
 class Passes:
     """Replays the passes of one model, each once."""
 
-    def __init__(self, spec: FamilySpec, recordings: Mapping[str, PassesOfPart], *, num_references: int = 0) -> None:
-        """`recordings` by part. `num_references` are the reference images whose tokens the denoiser also gets."""
+    def __init__(
+        self,
+        spec: FamilySpec,
+        recordings: Mapping[str, PassesOfPart],
+        *,
+        num_references: int = 0,
+        seen_tokens: int = 0,
+    ) -> None:
+        """`recordings` by part. `num_references` are the reference images whose tokens the denoiser also gets, and
+        `seen_tokens` those that they have in each caption.
+        """
         self._spec = spec
+        self._seen_tokens = seen_tokens
         self._num_references = num_references
         self._recordings = recordings
         self._known: dict[Hashable, Any] = {}
@@ -317,7 +327,8 @@ class Passes:
         return Replay(tape, plan, self._recordings[part][name], size, records=records)
 
     def _size(self, batch: int, width_px: int, height_px: int) -> PassSize:
-        return PassSize(batch, width_px, height_px, (self._spec.text.usual_tokens or self._spec.text.chunk_tokens) + 2)
+        tokens = (self._spec.text.usual_tokens or self._spec.text.chunk_tokens) + 2
+        return PassSize(batch, width_px, height_px, tokens + self._seen_tokens)
 
     def _blocks(self, part: str) -> tuple[str, ...]:
         return next(iter(self._recordings[part].values())).blocks

@@ -9,6 +9,9 @@ from typing import Any
 
 from modules.settings.layer_filter import LayerPresets
 
+_VISION = "vision_config"
+_TOKEN_IDS = ("image_token_id", "vision_start_token_id", "vision_end_token_id")
+
 
 @dataclass(frozen=True, slots=True)
 class VaeFile:
@@ -31,17 +34,35 @@ class VaeFile:
 class LargerModel:
     """The model that contains a part, and whose folders and files may stand in place of the part's own.
 
-    They have the part's config under `config_key` or, in older files, among their own values. Its tensors have a prefix
-    that the pattern `prefix` matches, or none; `others` matches the names of the other parts' tensors.
+    They have the part's config under `config_key` or, in older files, among their own values. Of the names of its
+    tensors there, the part's own have for the patterns in `names` what they are paired with; `others` matches the names
+    of the other parts' tensors.
+
+    With `vision_config` the part also contains the vision encoder, and its config has those of both. `vision_config` is
+    the published one, for a config of the language model alone.
     """
 
     config_key: str
-    prefix: str
+    names: Mapping[str, str] = field(hash=False)
     others: str
+    vision_config: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def own_name(self, name: str) -> str:
         """Return the part's own name of a tensor in a file; empty for one of another part."""
-        return "" if re.search(self.others, name) else re.sub(self.prefix, "", name)
+        if re.search(self.others, name):
+            return ""
+        for pattern, own in self.names.items():
+            name = re.sub(pattern, own, name)
+        return name
+
+    def own_config(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the config of the part from one in a file, which may be the config of the larger model."""
+        language = config.get(self.config_key)
+        if not self.vision_config:
+            return language if isinstance(language, Mapping) else config
+        of_vision = {k: v for k, v in config.items() if k in (_VISION, *_TOKEN_IDS)}
+        alone = {k: v for k, v in config.items() if k not in of_vision}
+        return {self.config_key: language or alone, _VISION: dict(self.vision_config), **of_vision}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +142,11 @@ class ModelClass:
         """Return the channels of a denoiser's input, from its config."""
         return int(config[self.channels_key])
 
+    @property
+    def language_prefix(self) -> str:
+        """The beginning of the names of the language model's tensors in a module that also has a vision encoder."""
+        return "language_model." if self.inside is not None and self.inside.vision_config else ""
+
     def own_config(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the config of the class from one in a file, which may be the config of the larger model."""
-        own = config.get(self.inside.config_key) if self.inside is not None and isinstance(config, Mapping) else None
-        return own if isinstance(own, Mapping) else config
+        return config if self.inside is None or not isinstance(config, Mapping) else self.inside.own_config(config)

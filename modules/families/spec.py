@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from modules.data.buckets import LatentFactor
-from modules.data.references import ReferenceSizes
+from modules.data.references import CaptionImages, ReferenceSizes
 from modules.diffusion.process_spec import DDPM, ProcessSpec
 from modules.families.distilled import DistilledSpec
 from modules.families.model_class import ModelClass
@@ -31,6 +31,7 @@ VARIANT_LABELS: Mapping[str, str] = {
     "inpainting": "Inpainting",
     "depth": "Depth",
     "edit": "Editing",
+    "edit_one": "Editing, one reference",
 }
 """The model variants of all families (`model.variant`)."""
 
@@ -42,6 +43,7 @@ class PartSpec:
     `most_tokens` are the tokens that a text encoder reads at once, if they are fewer than the family's. `optional`:
     models may lack it, and a run may leave it out. `tokenizer` is the folder of its tokenizer, if that is not the usual
     one. One that reads the states of another text encoder names it as `reads`: captions are dropped for both at once.
+    `in_variants` are its classes in the models of some variants, where they have another one.
     `published_in` are the repositories of a part that base models need not contain. It has a file of its own
     (`families/separate_parts.py`), or the family reads it from places in its settings. Estimates have its own config,
     or the published one.
@@ -57,6 +59,7 @@ class PartSpec:
     tokenizer: str = ""
     reads: str = ""
     published_in: tuple[str, ...] = ()
+    in_variants: Mapping[str, ModelClass] = field(default_factory=dict, hash=False)
 
     @property
     def defaults(self) -> Mapping[str, Any]:
@@ -191,7 +194,9 @@ class FamilySpec:
     its denoiser gets after the noisy latents. `inputs` are the names of the further inputs (`modules.data.inputs`) of
     those that have any, in the order in which the model gets them. A variant of `inputs` alone has the weights of the
     base model, and gets its inputs as further tokens. `references` are the sizes at which the pipeline of an editing
-    model reads its reference images.
+    model reads its reference images. `caption_images` is how its text encoder reads them together with each
+    caption, by variant; other models read captions alone. `variant` is that of these facts, if they are not those of
+    all models (`of_variant`).
 
     `process` is the noise process: DDPM, or flow matching with the family's convention. `guidance` is how samples
     follow a guidance scale: by a second prediction for the negative prompt, by an input of the model, or not at all.
@@ -238,6 +243,8 @@ class FamilySpec:
     ai_toolkit: tuple[str, ...] = ()
     kohya: tuple[str, ...] = ()
     references: ReferenceSizes | None = None
+    caption_images: Mapping[str, CaptionImages] = field(default_factory=dict)
+    variant: str = ""
 
     @property
     def trainable_parts(self) -> tuple[PartSpec, ...]:
@@ -253,6 +260,18 @@ class FamilySpec:
     def in_base_model(self) -> FamilySpec:
         """The facts of the family for its base models, which lack the parts that only the family reads."""
         return replace(self, parts=tuple(p for p in self.parts if p.is_in_base_model))
+
+    def of_variant(self, variant: str) -> FamilySpec:
+        """Return the facts of the family for the models of a variant, whose parts may be of other classes."""
+        if not any(variant in p.in_variants for p in self.parts):
+            return self
+        parts = tuple(replace(p, model=p.in_variants.get(variant, p.model)) for p in self.parts)
+        return replace(self, parts=parts, variant=variant)
+
+    @property
+    def seen_with_captions(self) -> CaptionImages | None:
+        """How the text encoder reads reference images with a caption; None if it reads captions alone."""
+        return self.caption_images.get(self.variant)
 
     def without(self, names: Collection[str]) -> FamilySpec:
         """Return the facts of the family for a model that lacks some of its optional parts."""

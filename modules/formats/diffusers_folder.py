@@ -5,9 +5,10 @@ from __future__ import annotations
 import io
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -120,19 +121,21 @@ def _without_report() -> Iterator[None]:
         logger.setLevel(before)
 
 
-def read_part(folder: Path, name: str, kind: Any, dtype: torch.dtype, *, prefix: str = "") -> Any:
+def read_part(
+    folder: Path, name: str, kind: Any, dtype: torch.dtype, *, names: Mapping[str, str] = MappingProxyType({})
+) -> Any:
     """Return one part of a model, on the CPU, in eval mode, frozen.
 
-    `kind` is the diffusers or transformers class. `prefix` is the pattern of prefixes that files may have before the
-    names of a class of transformers. Only weights are loaded, never code. Raises DarkroomError if the folder does not
-    contain the part.
+    `kind` is the diffusers or transformers class. For the patterns in `names`, the names of a class of
+    transformers have what they are paired with. Only weights are loaded, never code. Raises DarkroomError if
+    the folder does not contain the part.
     """
     disable_progress_bar()  # one bar per part would clutter every log
     is_diffusers = kind.__module__.startswith("diffusers")
     # Only transformers knows code in a model's repository.
     options: dict[str, Any] = {"torch_dtype": dtype} if is_diffusers else {"dtype": dtype, "trust_remote_code": False}
-    if prefix:
-        options["key_mapping"] = {prefix: ""}
+    if names:
+        options["key_mapping"] = dict(names)
     try:
         with _without_report():  # of tensors of other parts, such as a language model's head
             module, loading = kind.from_pretrained(

@@ -68,8 +68,12 @@ def test_the_size_of_a_pipeline_is_at_most_its_area(file: tuple[int, int], size:
     assert ReferenceSizes(16).way_of(Size(*file)).bucket == Size(*size)
 
 
-def test_a_small_reference_is_enlarged_where_the_pipeline_does_it() -> None:
-    assert ReferenceSizes(32, is_enlarged=True).way_of(Size(64, 64)).bucket == Size(1024, 1024)
+@pytest.mark.parametrize(
+    ("file", "size"), [((64, 64), (1024, 1024)), ((3000, 2000), (1248, 832)), ((1000, 10), (10240, 96))]
+)
+def test_a_reference_is_stretched_to_the_nearest_size_of_an_area(file: tuple[int, int], size: tuple[int, int]) -> None:
+    way = ReferenceSizes(32, is_stretched=True).way_of(Size(*file))
+    assert (way.bucket, way.scaled) == (Size(*size), Size(*size))
 
 
 def test_a_preferred_size_is_that_of_the_nearest_aspect_ratio() -> None:

@@ -115,7 +115,7 @@ def _misfit(
 
     A denoiser of a size that was never published is hard to tell from its names; the base model itself decides.
     """
-    architecture = architecture_of(config.model.base_model, config.model.family.name)
+    architecture = architecture_of(config.model.base_model, config.model.family.name, config.model.variant)
     shown = cut(name, max_chars=200)
     if header is None or not _has_part(config, part, header):
         return _none_of_part(config.family, part, found, shown)

@@ -39,7 +39,7 @@ def trace_unknown(config: Config, progress: Progress = no_progress) -> None:
     `progress` is called until that has ended, and may raise to stop it.
     """
     try:
-        architecture = architecture_of(config.model.base_model, config.model.family.name)
+        architecture = architecture_of(config.model.base_model, config.model.family.name, config.model.variant)
         if architecture is not None:
             passes_of(config.family, architecture.configs, progress)
     except MALFORMED_CONFIG:  # the check of the model reports it
@@ -52,10 +52,11 @@ def passes_of(
     progress: Progress = no_progress,
     *,
     num_references: int = 0,
+    seen_tokens: int = 0,
 ) -> Passes:
     """Return the passes of a model; a shape that is not known yet is traced, which takes several seconds.
 
-    `num_references` are the reference images that its denoiser gets.
+    `num_references` are the reference images that its denoiser gets, `seen_tokens` their tokens in each caption.
 
     Raises ValueError if that fails, as for a config that is not valid, and KeyError if a part has no config.
     """
@@ -68,14 +69,15 @@ def passes_of(
     if unknown := [name for name in missing if name not in known]:
         _failed.add(files)  # and not each of them: a trace ends at the first part that fails
         raise ValueError(f"The memory of {', '.join(unknown)} could not be estimated.")
-    return Passes(spec, known, num_references=num_references)
+    return Passes(spec, known, num_references=num_references, seen_tokens=seen_tokens)
 
 
 def trace_in_child(spec: FamilySpec, configs: Mapping[str, Mapping[str, Any]], progress: Progress) -> None:
     """Trace the passes of these parts in another process, which needs torch, and wait until it has kept them."""
-    request = json.dumps({"family": spec.name, "configs": configs})
+    request = json.dumps({"family": spec.name, "variant": spec.variant, "configs": configs})
     try:
-        child = spawn_python(["-m", "modules.estimate.tracing"], subprocess.PIPE)
+        tracer = "tracing_variants" if spec.variant else "tracing"
+        child = spawn_python(["-m", f"modules.estimate.{tracer}"], subprocess.PIPE)
     except OSError as error:
         logger.warning("The trace of a model's passes did not start: %s", error)
         return

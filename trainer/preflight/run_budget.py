@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from modules.config.schema import Config
-from modules.config.usage import num_references, uses_denoiser
+from modules.config.usage import num_references, seen_tokens, uses_denoiser
 from modules.data.buckets import Size
 from modules.estimate.architecture import Architecture, architecture_of
 from modules.estimate.passes import Passes
@@ -77,11 +77,16 @@ def on_a_gpu(budget: Budget) -> Budget:
 
 def budget_of(config: Config, sizes: Counts, start_copy: Path | None = None) -> Budget | None:
     """Return the budget of a config; None if its model's shapes are not known. Raises `MALFORMED_CONFIG`."""
-    architecture = architecture_of(config.model.base_model, config.model.family.name)
+    architecture = architecture_of(config.model.base_model, config.model.family.name, config.model.variant)
     run = run_plan(config, architecture, sizes) if architecture and sizes else None
     if architecture is None or run is None:
         return None
-    passes = passes_of(config.family, architecture.configs, num_references=num_references(config))
+    passes = passes_of(
+        config.family,
+        architecture.configs,
+        num_references=num_references(config),
+        seen_tokens=seen_tokens(config),
+    )
     start = start_header(config, passes, run.plans, start_copy=start_copy)
     run = replace(run, plans=plans_with_start(run.plans, start, config.adapter))
     return Budget(config, sizes, architecture, passes, run, start)

@@ -46,7 +46,7 @@ def _decoding_bytes(config: Config, size: Size) -> Callable[[Tiling], int] | Non
     Nothing is traced for it: a sample would wait.
     """
     try:
-        architecture = architecture_of(config.model.base_model, config.model.family.name)
+        architecture = architecture_of(config.model.base_model, config.model.family.name, config.model.variant)
         if architecture is None or (run := run_plan(config, architecture, [size])) is None:
             return None
         known = recordings_of(config.family, architecture.configs)

@@ -101,7 +101,7 @@ def _refusal(config: Config, place: Path, shown: str, *, is_whole: bool = True) 
 
 def _misfit(config: Config, name: str, shown: str) -> Problem | None:
     """Return an error if the denoiser of the sampling model has another architecture than the base model's."""
-    base = architecture_of(config.model.base_model, config.family.name)
+    base = architecture_of(config.model.base_model, config.family.name, config.model.variant)
     if base is None:
         return None
     denoiser, distilled = config.family.denoiser, config.family.distilled

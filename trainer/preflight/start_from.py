@@ -253,7 +253,7 @@ def base_targets(config: Config) -> AdapterTargets | None:
 
     All models of a family name them alike.
     """
-    architecture = architecture_of(config.model.base_model, config.model.family.name)
+    architecture = architecture_of(config.model.base_model, config.model.family.name, config.model.variant)
     if architecture is None:
         return None
     try:

@@ -76,11 +76,11 @@ def read_folder(
 
     def read_weights(part: PartSpec, kind: Any, dtype: torch.dtype) -> Any:
         name = part.name
-        prefix = "" if part.model.inside is None else part.model.inside.prefix
+        names = {} if part.model.inside is None else part.model.inside.names
         if name not in read_later or keeps_some_in_float32(kind):
-            return read_part(folder, name, kind, dtype, prefix=prefix)
+            return read_part(folder, name, kind, dtype, names=names)
         # In another dtype than that of the files, all weights would be in memory before the first one is quantized.
-        module = read_part(folder, name, kind, stored_dtype(folder / name) or dtype, prefix=prefix)
+        module = read_part(folder, name, kind, stored_dtype(folder / name) or dtype, names=names)
         _cast(module, dtype, read_later[name])
         return module
 

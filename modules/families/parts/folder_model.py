@@ -53,7 +53,7 @@ def folder_states(folder: Path, traits: CheckpointTraits, parts: Sequence[str]) 
 
     Raises DarkroomError where a part has no safetensors file, or a broken one.
     """
-    classes = {p.name: p.model for p in FAMILIES[published(traits.model).family].parts}
+    classes = {p.name: p.model for p in FAMILIES[published(traits.model).family].of_variant(traits.variant).parts}
     return {part: file_state(classes[part], _part_tensors(folder / part)) for part in parts}
 
 
@@ -61,7 +61,7 @@ def folder_configs(folder: Path, traits: CheckpointTraits, parts: Sequence[str])
     """Return the configs of some parts of a folder's model and of its scheduler. Raises DarkroomError where one is
     missing.
     """
-    classes = {p.name: p.model for p in FAMILIES[published(traits.model).family].parts}
+    classes = {p.name: p.model for p in FAMILIES[published(traits.model).family].of_variant(traits.variant).parts}
     configs = {part: dict(classes[part].own_config(read_json(folder, part, "config.json"))) for part in parts}
     return {**configs, "scheduler": scheduler_of(folder, published(traits.model))}
 
@@ -89,11 +89,12 @@ def write_folder(
     """
     record = published(traits.model)
     known = layouts(traits.model, configs)
-    wanted = (p for p in FAMILIES[record.family].in_base_model.parts if p.name in {**known, **states})
+    spec = FAMILIES[record.family].of_variant(traits.variant).in_base_model
+    wanted = (p for p in spec.parts if p.name in {**known, **states})
     parts = [p for p in wanted if not (p.published_in and _lacks_tokenizer(p, tokenizers_from))]
     named = {part.name: file_state(part.model, states.get(part.name, {})) for part in parts}
     for name, layout in known.items():
-        require_keys(FAMILIES[record.family].part_labels[name], {s.key for s in layout.slots}, named[name])
+        require_keys(spec.part_labels[name], {s.key for s in layout.slots}, named[name])
     total = sum(t.num_bytes for state in named.values() for t in state.values())
     done = 0
     with atomic_folder(destination) as folder:

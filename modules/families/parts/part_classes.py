@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
 from modules.families.distilled import DistilledSpec
 from modules.families.model_class import LargerModel, ModelClass, VaeFile
 from modules.families.spec import PartSpec, TextSpec
@@ -110,13 +114,14 @@ LLAMA = ModelClass(
     "transformers.models.llama.modeling_llama:LlamaModel",
     ("transformers.models.llama.modeling_llama:LlamaDecoderLayer",),
     f"{_PASSES}:text_passes",
-    inside=LargerModel(config_key="text_config", prefix=r"^model\.", others=r"(^|\.)lm_head\."),
+    inside=LargerModel(config_key="text_config", names={r"^model\.": ""}, others=r"(^|\.)lm_head\."),
     is_large=True,
 )
+_LANGUAGE = r"(model\.)?(language_model\.)?(model\.)?"
 _VISION_LANGUAGE = LargerModel(
     config_key="text_config",
     # Before transformers 4.52 the language model alone was under "model."; Mistral's has it once more inside.
-    prefix=r"^(model\.)?language_model\.(model\.)?|^model\.",
+    names={r"^(model\.)?language_model\.(model\.)?|^model\.": ""},
     others=r"(^|\.)(visual|vision_tower|multi_modal_projector|lm_head)\.",
 )
 
@@ -134,6 +139,33 @@ def language_model_inside(module: str, name: str, layer: str) -> ModelClass:
 
 MISTRAL = language_model_inside("mistral", "MistralModel", "MistralDecoderLayer")
 QWEN25_VL = language_model_inside("qwen2_5_vl", "Qwen2_5_VLTextModel", "Qwen2_5_VLDecoderLayer")
+QWEN25_VL_SEEING = replace(
+    QWEN25_VL,
+    reference="transformers.models.qwen2_5_vl.modeling_qwen2_5_vl:Qwen2_5_VLModel",
+    transformer_blocks=(
+        *QWEN25_VL.transformer_blocks,
+        "transformers.models.qwen2_5_vl.modeling_qwen2_5_vl:Qwen2_5_VLVisionBlock",
+    ),
+    passes="modules.families.parts.seeing_passes:seeing_passes",
+    inside=LargerModel(
+        config_key="text_config",
+        # Before transformers 4.52 the language model alone was under "model."; files have bare names, too.
+        names={r"^model\.(?=visual\.)": "", rf"^(?!visual\.){_LANGUAGE}": "language_model."},
+        others=r"(^|\.)lm_head\.",
+        vision_config={
+            "depth": 32,
+            "hidden_size": 1280,
+            "intermediate_size": 3420,
+            "num_heads": 16,
+            "out_hidden_size": 3584,
+            "patch_size": 14,
+            "fullatt_block_indexes": [7, 15, 23, 31],
+            "window_size": 112,
+        },
+    ),
+    never_quantized=frozenset({"visual"}),  # 0.7 billion weights, in matrices whose sides few formats divide
+)
+"""The same with its vision encoder, for models whose prompts are read together with reference images."""
 QWEN3_VL = language_model_inside("qwen3_vl", "Qwen3VLTextModel", "Qwen3VLTextDecoderLayer")
 DISTILLED_DDPM = DistilledSpec(
     ("turbo", "lightning", "lcm", "hyper", "dmd2"),
@@ -195,13 +227,26 @@ def chat_prompts(most_tokens: int, width_key: str, *, states_read: int = 1) -> T
 
 
 def chat_parts(
-    transformer: ModelClass, encoder: ModelClass, vae: ModelClass, *, reader: str, tokenizer: str = ""
+    transformer: ModelClass,
+    encoder: ModelClass,
+    vae: ModelClass,
+    *,
+    reader: str,
+    tokenizer: str = "",
+    seeing: Mapping[str, ModelClass] = MappingProxyType({}),
 ) -> tuple[PartSpec, ...]:
     """Return the parts of a model whose prompts a frozen language model reads; `reader` is the name of that, and
-    `tokenizer` the folder of its tokenizer, if that is not the usual one.
+    `tokenizer` the folder of its tokenizer, if that is not the usual one. `seeing` are its classes in the variants
+    whose prompts it reads together with images.
     """
     text = PartSpec(
-        "text_encoder", f"Text encoder ({reader})", "text_encoder", encoder, trainable=False, tokenizer=tokenizer
+        "text_encoder",
+        f"Text encoder ({reader})",
+        "text_encoder",
+        encoder,
+        trainable=False,
+        tokenizer=tokenizer,
+        in_variants=seeing,
     )
     return (
         PartSpec("transformer", "Transformer", "denoiser", transformer),

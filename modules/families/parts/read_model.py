@@ -25,7 +25,7 @@ from modules.families.parts.single_file.checkpoint import (
 from modules.families.parts.single_file.denoiser_file import config_in_file, parts_inside
 from modules.families.parts.single_file.models import configs_of_model
 from modules.families.protocol import NONE_LATER, LayersReadLater, LoadRequest, never_packed, read_with_part
-from modules.families.registry import published
+from modules.families.registry import files_of, published
 from modules.families.separate_parts import advice_for, config_next_to, lack_of
 from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec, PartSpec
@@ -163,7 +163,7 @@ def _read_denoiser_alone(
             advice="Choose a file for each of them, or a complete base model.",
         )
     configs = _configs_of_model(open_checkpoint(path, kind))
-    parts = {p.name: empty_part(load_factory(p.model_class), configs[p.name]) for p in spec.parts}
+    parts = {p.name: empty_part(load_factory(p.model_class), p.model.own_config(configs[p.name])) for p in spec.parts}
     if spec.text.ships_vocabulary:
         return ModelFiles(name, parts, configs["scheduler"], tokenizers={})
     tokenizers = {**_tokenizers(request, spec, kind), **_tokenizers_next_to(spec, elsewhere)}
@@ -196,7 +196,11 @@ def _with_published_parts(
         return files
     configs = published(kind.model).shipped_configs()
     configs |= {p.name: own for p in spec.parts if p.published_in and (own := config_next_to(lacking.get(p.name, "")))}
-    added = {p.name: empty_part(load_factory(p.model_class), configs[p.name]) for p in spec.parts if p.name in lacking}
+    added = {
+        p.name: empty_part(load_factory(p.model_class), p.model.own_config(configs[p.name]))
+        for p in spec.parts
+        if p.name in lacking
+    }
     tokenizers = _tokenizers_next_to(spec, lacking)
     if not spec.text.ships_vocabulary and lacking.keys() - tokenizers.keys():
         tokenizers |= _tokenizers(request, spec, kind)
@@ -239,7 +243,9 @@ def _with_part(
     config: Any = files.parts[part.name].config
     settings = config.to_dict() if hasattr(config, "to_dict") else dict(config)
     dtype = _dtypes_to_read(request, spec).get(part.name, torch.float32)
-    scheduler = files.scheduler
+    scheduler, record = files.scheduler, files_of(spec.name).denoiser_file
+    if part.role == "denoiser" and record is not None and record.config_marks:
+        settings = dict(record.marked(read_checkpoint_header(path).shapes, settings))
     if part.role == "denoiser" and request.may_be_distilled:
         own = dict(config_in_file(spec.name, read_checkpoint_header(path).weights, settings))
         if own != settings:

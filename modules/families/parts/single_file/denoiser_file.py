@@ -129,7 +129,8 @@ def packed_layers(family: str, part: PartSpec, path: Path, config: Mapping[str, 
     if is_in_denoiser_files(family, part):
         tensors = tensors_of(family, part, header.shapes, config, where=path.name)
     else:
-        tensors = {ours: StoredTensor(name, Slot(ours, ours)) for ours, name in encoder_tensors(header.shapes).items()}
+        found = {f"{part.model.language_prefix}{n}": name for n, name in encoder_tensors(header.shapes).items()}
+        tensors = {ours: StoredTensor(name, Slot(ours, ours)) for ours, name in found.items()}
     layers = {}
     for ours, stored in tensors.items():
         entry = header.entries[stored.name]

@@ -66,11 +66,13 @@ LAYOUTS = (
 _NOT_TEXT = ("vision_model.", "visual.", "vision_tower.")
 _TIED = {"encoder.embed_tokens.weight": "shared.weight"}  # T5's embeddings, which are one tensor under two names
 _OPTIONAL_PREFIX = "text_model."  # of CLIP: versions of transformers differ
+_LANGUAGE_PREFIX = "language_model."  # of a module that has a vision encoder, too
+_VISION = "visual."
 
 
 def shared_name(name: str) -> str:
     """Return the name of a tensor of a module or a file, without a prefix, that all versions have in common."""
-    bare = name.removeprefix(_OPTIONAL_PREFIX)
+    bare = name.removeprefix(_OPTIONAL_PREFIX).removeprefix(_LANGUAGE_PREFIX)
     return _TIED.get(bare, bare)
 
 
@@ -107,6 +109,14 @@ def require_encoder(
     wanted = {name: shared_name(name) for name in expected}
     wanted = {n: ours for n, ours in wanted.items() if ours in found or n not in part.model.identity_if_missing}
     advice = f"Choose a file of {label} in the size that the model was trained with."
+    if part.model.language_prefix:
+        found |= {n[n.index(_VISION) :]: n for n in stored if n.startswith((_VISION, f"model.{_VISION}"))}
+        if not any(name.startswith(_VISION) for name in found):
+            raise DarkroomError(
+                f"The {layout.label} in {file} has no vision encoder, with which an editing model reads its reference "
+                "images.",
+                advice=f"Choose a file of {label} with its vision encoder (visual), or leave the field empty.",
+            )
     if missing := sorted(ours for ours in wanted.values() if ours not in found):
         raise DarkroomError(
             f"The {layout.label} in {file} is not the model's {label}: {len(missing)} of its {len(wanted)} weights are "

@@ -116,7 +116,8 @@ class DenoiserFile:
     `layout(config)` is the original layout of a denoiser with this config; `original_names` as in `SingleFile`. A file
     has a denoiser if the name of a tensor, with a dot before it, contains one of `marks`; it is in diffusers' layout if
     a name starts with one of `diffusers_marks`, after one of `diffusers_prefixes` where it has one. `inside` are the
-    parts that such files contain as well, by name, and `others` are marks of another family's denoiser.
+    parts that such files contain as well, by name, and `others` are marks of another family's denoiser. `config_marks`
+    are names, without a prefix, of tensors whose presence states values of the denoiser's config.
     """
 
     layout: Callable[[Mapping[str, Any]], PartLayout]
@@ -126,6 +127,13 @@ class DenoiserFile:
     diffusers_prefixes: tuple[str, ...] = ()
     inside: Mapping[str, InnerPart] = field(default_factory=dict)
     others: tuple[str, ...] = ()
+    config_marks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def marked(self, names: Iterable[str], config: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the config of the denoiser in a file with tensors of these names, with what the marks there state."""
+        there = {name.rpartition(".")[2] for name in names}
+        stated = (values for mark, values in self.config_marks.items() if mark in there)
+        return {**config, **{key: value for values in stated for key, value in values.items()}}
 
     def is_in(self, names: Iterable[str]) -> bool:
         """Return whether a file with tensors of these names contains such a denoiser, in either layout."""
