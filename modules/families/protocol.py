@@ -266,3 +266,14 @@ class FamilyWithWords(ModelFamily, Protocol):
     def add_outputs(self, part: str, placeholder: str, rows_ND: nn.Parameter) -> None:
         """Replace a text encoder's states at the places of an embedding by rows (N, D)."""
         ...
+
+
+class FamilyThatSees(ModelFamily, Protocol):
+    """A family whose text encoder reads captions together with reference images (`FamilySpec.caption_images`)."""
+
+    def encode_with_images(self, prompts: Sequence[str], images: Sequence[torch.Tensor]) -> Conditioning:
+        """Return the conditioning of prompts that are read together with the same images.
+
+        These are (3, P, P) in [-1, 1], in float32 on the CPU, at one of the sizes in the facts of the family.
+        """
+        ...

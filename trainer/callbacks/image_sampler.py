@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from modules.data.depth import latent_depth, load_sample_depth
 from modules.data.inputs import REFERENCES, inputs_named
 from modules.data.references import ReferenceFit, ReferenceSizes
 from modules.data.tiles import VAE_TILES, Tiling
-from modules.families.protocol import ModelFamily
+from modules.families.protocol import FamilyThatSees, ModelFamily
 from modules.memory.placement import Placement
 from modules.sampling.denoising_loop import (
     Predict,
@@ -80,7 +81,9 @@ def _by_size(_width_px: int, _height_px: int) -> Tiling:
 
 def _encoded_of(prompt: SamplePrompt) -> tuple[object, ...]:
     """Return all of a prompt that its conditioning depends on."""
-    return prompt.prompt, prompt.negative_prompt, prompt.guidance, prompt.width_px, prompt.height_px
+    text = prompt.prompt, prompt.negative_prompt, prompt.guidance, prompt.width_px, prompt.height_px
+    files = [from_root(file) for file in prompt.reference_images]
+    return *text, *((file, file.stat().st_mtime_ns if file.is_file() else 0) for file in files)
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +145,14 @@ class ImageSampler:
 
     def _encode(self, prompt: SamplePrompt) -> Conditioning:
         is_doubled = self.family.spec.doubles_batch(prompt.guidance)
-        if is_doubled:
+        seen = self.family.spec.seen_with_captions
+        if seen is not None and prompt.reference_images:
+            texts = [prompt.negative_prompt, prompt.prompt] if is_doubled else [prompt.prompt]
+            images = [
+                image_13PP[0] for image_13PP in self._images(prompt, ReferenceFit(seen.sizes, follows_image=False))
+            ]
+            encoded = cast(FamilyThatSees, self.family).encode_with_images(texts, images)
+        elif is_doubled:
             encoded = self.family.encode_guided(prompt.negative_prompt, prompt.prompt)
         else:
             encoded = self.family.encode_prompts([prompt.prompt])
@@ -186,19 +196,21 @@ class ImageSampler:
 
     def _references(self, prompt: SamplePrompt) -> dict[str, torch.Tensor]:
         """Return the reference images of a sample as latents; nothing for a sample without any."""
-        spec, size = self.family.spec, Size(prompt.width_px, prompt.height_px)
-        fit = self.fit or ReferenceFit(spec.references or ReferenceSizes(spec.size_step_px))
-        latents = {}
-        for name, file in zip(REFERENCES, prompt.reference_images, strict=False):
-            try:
-                image_13PP = read_reference_image(from_root(file), size, fit)
-            except OSError as error:
-                reason = plain_reason(error, names_file=True)
-                raise DarkroomError(
-                    f"A reference image cannot be read: {reason}.", advice="Choose another one."
-                ) from error
-            latents[name] = self.family.encode_images(move(image_13PP, self.device))
-        return latents
+        spec = self.family.spec
+        images = self._images(prompt, self.fit or ReferenceFit(spec.references or ReferenceSizes(spec.size_step_px)))
+        return {
+            name: self.family.encode_images(move(image_13PP, self.device))
+            for name, image_13PP in zip(REFERENCES, images, strict=False)
+        }
+
+    def _images(self, prompt: SamplePrompt, fit: ReferenceFit) -> list[torch.Tensor]:
+        """Return the reference images (1, 3, P, P) that a sample's model reads, at the sizes that `fit` gives them."""
+        size, most = Size(prompt.width_px, prompt.height_px), len(self.family.spec.inputs[self.family.variant])
+        try:
+            return [read_reference_image(from_root(file), size, fit) for file in prompt.reference_images[:most]]
+        except OSError as error:
+            reason = plain_reason(error, names_file=True)
+            raise DarkroomError(f"A reference image cannot be read: {reason}.", advice="Choose another one.") from error
 
     def _denoise(
         self,

@@ -21,6 +21,7 @@ from modules.data.cache.memory import MemoryStore, RememberingStore
 from modules.data.cache.shards import KEY_BYTES, Keys
 from modules.data.cache.store import ENTRIES_PER_SHARD, CacheStore, EntryStore
 from modules.data.cache.version_keys import distinct, numbers_of
+from modules.data.captions.seen import ReadCaption, order_of
 from modules.data.inputs import ModelInput
 from modules.data.versions import ImageVersions, RejectedVersions
 from modules.memory.placement import Placement
@@ -195,9 +196,9 @@ class Caches:
                 f"The mask {broken[0].problem}.", advice="Repair the file, or remove it together with its image."
             )
 
-    def build_text(self, captions: set[str]) -> None:
+    def build_text(self, captions: set[ReadCaption]) -> None:
         """Encode the missing captions. Equal captions share one entry."""
-        store, ordered = self.stores.text, sorted(captions)
+        store, ordered = self.stores.text, sorted(captions, key=order_of)
         keys = b"".join(caption_keys(ordered, encoder=self.identities.captions))
         keys_NK = np.frombuffer(keys, np.uint8).reshape(-1, KEY_BYTES)
         todo, share = self._share_of(np.flatnonzero(store.sizes(keys_NK) == 0).tolist())
@@ -210,7 +211,7 @@ class Caches:
                 self._drive(build, "captions", lambda: len(share))
         self._report_entries("captions", keys_NK, len(todo), store)
 
-    def caption_key(self, caption: str) -> str:
+    def caption_key(self, caption: ReadCaption) -> str:
         """Return the key of a caption's entry."""
         return caption_key(caption=caption, encoder=self.identities.captions)
 
@@ -225,7 +226,7 @@ class Caches:
                 latents_1CHW = self.encoders.latents_in_float32(image_13PP).to(latents_1CHW.dtype)
         return self.stores.latents.write(job.key, {"latents": latents_1CHW[0]})["latents"]
 
-    def rebuild_text(self, caption: str) -> dict[str, torch.Tensor]:
+    def rebuild_text(self, caption: ReadCaption) -> dict[str, torch.Tensor]:
         """Encode a caption again whose cache entry is broken."""
         self.emit(WarningRaised("The cache entry of a caption was damaged. The caption is encoded again."))
         key = self.caption_key(caption)
@@ -234,7 +235,7 @@ class Caches:
             [tensors] = self._tensors_of_captions([caption])
         return self.stores.text.write(key, tensors)
 
-    def _tensors_of_captions(self, captions: Sequence[str]) -> list[dict[str, torch.Tensor]]:
+    def _tensors_of_captions(self, captions: Sequence[ReadCaption]) -> list[dict[str, torch.Tensor]]:
         encoded = self.encoders.captions(captions)
         return [{n: move(t, CPU) for n, t in conditioning.tensors().items()} for conditioning in encoded]
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import nn
 
+from modules.data.captions.seen import ReadCaption
 from modules.data.conditioning import Conditioning
-from modules.families.protocol import ModelFamily
+from modules.families.protocol import FamilyThatSees, ModelFamily
 from modules.system.devices import CPU, Device, move, pin
 
 _GPU_BATCH_SIZE = 8  # images that are moved and written together; their latents are small
@@ -57,22 +59,29 @@ class Encoders:
         """The number of captions of one chunk that are encoded together; one on a CPU, to stop early."""
         return 1 if self.device.is_cpu else self.family.spec.text.prompts_at_once
 
-    def captions(self, captions: Sequence[str]) -> list[Conditioning]:
+    def captions(self, captions: Sequence[ReadCaption]) -> list[Conditioning]:
         """Return the conditioning of each of some captions, on the training device.
 
         Those of one chunk are encoded in batches of `captions_at_once`, filled up with the empty prompt, longer ones
         alone. So the states of a caption are the same with any others.
         """
-        at_once, found = self.captions_at_once, dict[str, Conditioning]()
+        at_once, found = self.captions_at_once, dict[ReadCaption, Conditioning]()
         with torch.no_grad(), self.autocast():
-            short = list(filter(self._has_one_chunk, dict.fromkeys(captions)))
+            alone = dict.fromkeys(c for c in captions if isinstance(c, str))
+            short = list(filter(self._has_one_chunk, alone))
             for batch in (short[start : start + at_once] for start in range(0, len(short), at_once)):
                 encoded = self.family.encode_prompts([*batch, *[""] * (at_once - len(batch))])
                 found |= {caption: encoded.select([row]) for row, caption in enumerate(batch)}
             for caption in captions:
                 if caption not in found:
-                    found[caption] = self.family.encode_prompts([caption])
+                    found[caption] = self._encode(caption)
         return [found[caption] for caption in captions]
+
+    def _encode(self, caption: ReadCaption) -> Conditioning:
+        if isinstance(caption, str):
+            return self.family.encode_prompts([caption])
+        images = [image.load_tensor() for image in caption.images]
+        return cast(FamilyThatSees, self.family).encode_with_images([caption.text], images)
 
     def _has_one_chunk(self, caption: str) -> bool:
         limit = self.family.spec.text.chunk_tokens

@@ -12,6 +12,7 @@ import torch
 
 from modules.data.batch import Batch
 from modules.data.captions.drawing import CaptionDropout, DrawnCaption
+from modules.data.captions.seen import CaptionReader, ReadCaption, read_alone
 from modules.data.conditioning import DeliveredConditioning, SizeConditioning
 from modules.data.dataset import Dataset
 from modules.data.example import Example
@@ -75,11 +76,13 @@ class _Texts:
     """The captions of a micro-batch, and what is read of their embeddings ahead of time."""
 
     drawn: tuple[DrawnCaption, ...]
-    prepared: PreparedTexts
+    read: tuple[ReadCaption, ...]
+    prepared: PreparedTexts = None
 
     def of(self, share: Share) -> _Texts:
         """Return the captions of a process's share."""
-        return _Texts(self.drawn[share.first_row : share.first_row + share.num_rows], None)
+        rows = slice(share.first_row, share.first_row + share.num_rows)
+        return _Texts(self.drawn[rows], self.read[rows])
 
     @property
     def captions(self) -> tuple[str, ...]:
@@ -92,9 +95,9 @@ class _Texts:
         return tuple(d.empty_for for d in self.drawn) if any(d.empty_for for d in self.drawn) else ()
 
     @property
-    def encoded_captions(self) -> tuple[str, ...]:
+    def encoded_captions(self) -> tuple[ReadCaption, ...]:
         """The captions whose embeddings the batch contains: with `empty_for`, also the empty one."""
-        return (*self.captions, "") if self.empty_for else self.captions
+        return (*self.read, "") if self.empty_for else self.read
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +130,7 @@ class Loader:
     rejected: RejectedImages | None = None
     pixels: LatentSource | None = None
     rank: Rank = ONLY_RANK
+    reads_caption: CaptionReader = read_alone
     in_step: bool = False
     """Whether all processes deliver equally many batches of each group."""
 
@@ -274,7 +278,9 @@ class Loader:
 
     def _texts(self, share: Share) -> _Texts:
         """Draw the captions of a micro-batch and read their embeddings; on a loader thread."""
-        drawn = _Texts(tuple(self._caption(s) for s in share.whole), None)
+        captions = tuple(self._caption(s) for s in share.whole)
+        read = (self.reads_caption(c.text, self.versions.of(s)) for c, s in zip(captions, share.whole, strict=True))
+        drawn = _Texts(captions, tuple(read))
         return replace(drawn, prepared=self.conditioning.prepare(drawn.encoded_captions))
 
     def _caption(self, sample_index: SampleIndex) -> DrawnCaption:

@@ -15,6 +15,7 @@ import torch
 
 from modules.data.cache.build import LoadableImage
 from modules.data.cache.store import BrokenEntryError, EntryStore
+from modules.data.captions.seen import ReadCaption, text_of
 from modules.data.conditioning import Conditioning, DeliveredConditioning, PartialConditioning
 from modules.data.versions import ImageVersion
 from modules.families.protocol import ModelFamily
@@ -41,11 +42,11 @@ class LatentSource(Protocol):
 class ConditioningSource(Protocol):
     """Delivers the text embeddings of captions."""
 
-    def prepare(self, captions: Sequence[str]) -> PreparedTexts:
+    def prepare(self, captions: Sequence[ReadCaption]) -> PreparedTexts:
         """Return the embeddings that can be read ahead of time; None if there are none, or an entry is broken."""
         ...
 
-    def deliver(self, captions: Sequence[str], prepared: PreparedTexts = None) -> DeliveredConditioning:
+    def deliver(self, captions: Sequence[ReadCaption], prepared: PreparedTexts = None) -> DeliveredConditioning:
         """Return the conditioning of captions, in their order, without those that the training step encodes itself."""
         ...
 
@@ -53,11 +54,11 @@ class ConditioningSource(Protocol):
 class FixedConditioning(Protocol):
     """Delivers the text embeddings of captions whose encoding does not change during a run."""
 
-    def prepare(self, captions: Sequence[str]) -> PreparedTexts:
+    def prepare(self, captions: Sequence[ReadCaption]) -> PreparedTexts:
         """Return the embeddings that can be read ahead of time; None if there are none, or an entry is broken."""
         ...
 
-    def deliver(self, captions: Sequence[str], prepared: PreparedTexts = None) -> Conditioning:
+    def deliver(self, captions: Sequence[ReadCaption], prepared: PreparedTexts = None) -> Conditioning:
         """Return the conditioning of captions, in their order."""
         ...
 
@@ -168,10 +169,10 @@ class BlankLatents:
 class NoConditioning:
     """No text embeddings, for a method that uses no captions."""
 
-    def prepare(self, captions: Sequence[str]) -> PreparedTexts:
+    def prepare(self, captions: Sequence[ReadCaption]) -> PreparedTexts:
         """Return None: nothing is read."""
 
-    def deliver(self, captions: Sequence[str], prepared: PreparedTexts = None) -> DeliveredConditioning:
+    def deliver(self, captions: Sequence[ReadCaption], prepared: PreparedTexts = None) -> DeliveredConditioning:
         """Return None: nothing is encoded."""
         return None
 
@@ -181,34 +182,36 @@ class CachedConditioning:
     """Text embeddings from the cache; a broken entry is encoded again by `rebuild`."""
 
     store: EntryStore
-    key_of: Callable[[str], str]
+    key_of: Callable[[ReadCaption], str]
     family: ModelFamily
     device: Device
     dtype: torch.dtype
-    rebuild: Callable[[str], Mapping[str, torch.Tensor]]
+    rebuild: Callable[[ReadCaption], Mapping[str, torch.Tensor]]
 
-    def prepare(self, captions: Sequence[str]) -> PreparedTexts:
+    def prepare(self, captions: Sequence[ReadCaption]) -> PreparedTexts:
         """Read the entries and pad the shorter ones; None if one is broken."""
         try:
             return self._join(captions, self._from_store)
         except BrokenEntryError:
             return None
 
-    def deliver(self, captions: Sequence[str], prepared: PreparedTexts = None) -> Conditioning:
+    def deliver(self, captions: Sequence[ReadCaption], prepared: PreparedTexts = None) -> Conditioning:
         """Move the entries to the device together; broken ones are encoded again."""
         joined = self._join(captions, self._read) if prepared is None else prepared
         return joined.to(self.device)
 
-    def _join(self, captions: Sequence[str], read: Callable[[str], Mapping[str, torch.Tensor]]) -> Conditioning:
+    def _join(
+        self, captions: Sequence[ReadCaption], read: Callable[[ReadCaption], Mapping[str, torch.Tensor]]
+    ) -> Conditioning:
         """Return the entries of captions as one, ready to be moved: in the training dtype, and pinned for a GPU."""
         entries = {c: self.family.conditioning_from(read(c)) for c in dict.fromkeys((*captions, ""))}
         joined = self.family.join([entries[c] for c in captions], entries[""]).to(CPU, self.dtype)
         return self.family.conditioning_from({n: pin(t, self.device) for n, t in joined.tensors().items()})
 
-    def _from_store(self, caption: str) -> Mapping[str, torch.Tensor]:
+    def _from_store(self, caption: ReadCaption) -> Mapping[str, torch.Tensor]:
         return self.store.read(self.key_of(caption))
 
-    def _read(self, caption: str) -> Mapping[str, torch.Tensor]:
+    def _read(self, caption: ReadCaption) -> Mapping[str, torch.Tensor]:
         try:
             return self._from_store(caption)
         except BrokenEntryError:
@@ -220,14 +223,14 @@ class EncodedConditioning:
     """Text embeddings of encoders that are not trained, encoded at each use, each caption like for the cache."""
 
     family: ModelFamily
-    encode: Callable[[Sequence[str]], Sequence[Conditioning]]
+    encode: Callable[[Sequence[ReadCaption]], Sequence[Conditioning]]
     device: Device
     dtype: torch.dtype
 
-    def prepare(self, captions: Sequence[str]) -> PreparedTexts:
+    def prepare(self, captions: Sequence[ReadCaption]) -> PreparedTexts:
         """Return None: encoding needs the model."""
 
-    def deliver(self, captions: Sequence[str], prepared: PreparedTexts = None) -> Conditioning:
+    def deliver(self, captions: Sequence[ReadCaption], prepared: PreparedTexts = None) -> Conditioning:
         """Encode the captions."""
         *encoded, empty = self.encode([*captions, ""])
         joined = self.family.join(encoded, empty)
@@ -246,13 +249,13 @@ class ConditioningByCaption:
     is_cacheable: Callable[[str], bool]
     fixed: FixedConditioning
 
-    def prepare(self, captions: Sequence[str]) -> PreparedTexts:
+    def prepare(self, captions: Sequence[ReadCaption]) -> PreparedTexts:
         """Read captions ahead of time, if the training step encodes none of them."""
-        return self.fixed.prepare(captions) if all(map(self.is_cacheable, captions)) else None
+        return self.fixed.prepare(captions) if all(map(self.is_cacheable, map(text_of, captions))) else None
 
-    def deliver(self, captions: Sequence[str], prepared: PreparedTexts = None) -> DeliveredConditioning:
+    def deliver(self, captions: Sequence[ReadCaption], prepared: PreparedTexts = None) -> DeliveredConditioning:
         """Return the conditioning of captions, in their order, without those that the training step encodes."""
-        are_cacheable = [self.is_cacheable(c) for c in captions]
+        are_cacheable = [self.is_cacheable(text_of(c)) for c in captions]
         if all(are_cacheable):
             return self.fixed.deliver(captions, prepared)
         if not any(are_cacheable):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import torch
 
@@ -13,6 +14,7 @@ from modules.config.sections.masks import Masks
 from modules.config.usage import caption_dropout_of
 from modules.data.cache.build import ImageFile
 from modules.data.captions.drawing import CaptionDropout
+from modules.data.captions.seen import ReadCaption, read_alone
 from modules.data.captions.sources import caption_is_cacheable
 from modules.data.dataset import Dataset
 from modules.data.datasets import Datasets
@@ -27,6 +29,7 @@ from trainer.data.encoders import Encoders
 from trainer.data.inputs import InputLoading, cached_latents
 from trainer.data.loader import Loader, RejectedImages
 from trainer.data.masks import MaskRules, MaskSource, cached_masks
+from trainer.data.seen_captions import SeenReferences, seen_references
 from trainer.data.sources import (
     BlankLatents,
     CachedConditioning,
@@ -125,8 +128,20 @@ def _loader(
     )
     versions, usable = images.versions, images.versions.dataset
     conditioning: ConditioningSource = NoConditioning()
+    seen = seen_references(
+        versions,
+        settings.wanted.inputs if reads_images else (),
+        model.family.spec.seen_with_captions,
+        caches.stores.digests,
+        verify=data.verify_cache,
+        check=caches.desk.check,
+        threads=data.loader_threads,
+    )
     if not settings.reads_pixels:
-        conditioning = _conditioning_source(data, usable, model, machine, caches, run_seed=settings.run_seed)
+        has_dropout = caption_dropout.first > 0
+        conditioning = _conditioning_source(
+            data, usable, model, machine, caches, run_seed=settings.run_seed, seen=seen, has_dropout=has_dropout
+        )
     mask_cache = None
     if data.latent_cache and settings.wanted.masks and reads_images:
         mask_cache = cached_masks(versions, caches, verify=data.verify_cache, threads=data.loader_threads)
@@ -167,6 +182,7 @@ def _loader(
         else None,
         rank=rank,
         in_step=in_step,
+        reads_caption=read_alone if seen is None else seen.read,
     )
 
 
@@ -226,16 +242,31 @@ def _encoded_latents(dataset: Dataset, machine: Machine, caches: Caches) -> Enco
 
 
 def texts_to_cache(
-    dataset: Dataset, *, text_encoder_trains: bool, trained_tokens: Collection[str] = (), run_seed: int
-) -> set[str]:
+    dataset: Dataset,
+    *,
+    text_encoder_trains: bool,
+    trained_tokens: Collection[str] = (),
+    run_seed: int,
+    seen: SeenReferences | None = None,
+    has_dropout: bool = False,
+) -> set[ReadCaption]:
     """Return the texts of a dataset that are encoded ahead of training, and the empty one; none if none can be.
 
-    Those that contain one of the trained tokens cannot.
+    Those that contain one of the trained tokens cannot. `seen` are the reference images that are read with each; then
+    `has_dropout` adds the empty one with those of each image.
     """
     is_cacheable = _is_cacheable(text_encoder_trains, trained_tokens)
     if not dataset.examples or not is_cacheable(""):  # if the empty caption is not cacheable, no caption is
         return set()
-    return {"", *(t for e in dataset.examples for t in dataset.texts(e, run_seed=run_seed) if is_cacheable(t))}
+    texts = {""}
+    found = set[ReadCaption](texts)
+    for number, example in enumerate(dataset.examples):
+        of_example = filter(is_cacheable, dataset.texts(example, run_seed=run_seed))
+        if seen is None:
+            found.update(of_example)
+        else:
+            found.update(seen.all_of(chain(of_example, texts if has_dropout else ()), number))
+    return found
 
 
 def _is_cacheable(text_encoder_trains: bool, trained_tokens: Collection[str]) -> Callable[[str], bool]:
@@ -258,7 +289,15 @@ def _warn_once(emit: Emit) -> Callable[[list[str]], None]:
 
 
 def _conditioning_source(
-    data: Data, dataset: Dataset, model: LoadedModel, machine: Machine, caches: Caches, *, run_seed: int
+    data: Data,
+    dataset: Dataset,
+    model: LoadedModel,
+    machine: Machine,
+    caches: Caches,
+    *,
+    run_seed: int,
+    seen: SeenReferences | None,
+    has_dropout: bool,
 ) -> ConditioningSource:
     device, dtype = machine.train_device, machine.precision.compute_dtype
     trained_tokens = model.trained_placeholders
@@ -267,7 +306,12 @@ def _conditioning_source(
         encoded = EncodedConditioning(model.family, caches.encoders.captions, device, dtype)
         return ConditioningByCaption(is_cacheable, encoded)
     texts = texts_to_cache(
-        dataset, text_encoder_trains=model.trains_text_encoder, trained_tokens=trained_tokens, run_seed=run_seed
+        dataset,
+        text_encoder_trains=model.trains_text_encoder,
+        trained_tokens=trained_tokens,
+        run_seed=run_seed,
+        seen=seen,
+        has_dropout=has_dropout,
     )
     if texts:
         caches.build_text(texts)

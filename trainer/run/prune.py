@@ -23,6 +23,7 @@ from trainer.data.datasets import datasets_of
 from trainer.data.image_keys import ImageKeys
 from trainer.data.inputs import input_jobs
 from trainer.data.masks import mask_files
+from trainer.data.seen_captions import seen_references
 from trainer.phases import PhaseFacts, phase_facts
 from trainer.preflight import check
 from trainer.run.data import stored_identities, texts_to_cache
@@ -121,7 +122,22 @@ def keys_of(config: Config, datasets: Datasets | None = None) -> tuple[set[str],
             keys |= _image_keys(config, versions, digests, datasets.settings.wanted, encoder=identities.images)
         if "text" in kinds:
             trained = [w.placeholder for w in trained_embeddings(config)]
-            texts = texts_to_cache(dataset, text_encoder_trains=False, trained_tokens=trained, run_seed=run_seed)
+            seen = seen_references(
+                ImageVersions(dataset, run_seed, is_cached="latents" in kinds),
+                datasets.settings.wanted.inputs if reads_images else (),
+                config.family.seen_with_captions,
+                digests,
+                verify=config.data.verify_cache,
+                check=lambda: None,
+            )
+            texts = texts_to_cache(
+                dataset,
+                text_encoder_trains=False,
+                trained_tokens=trained,
+                run_seed=run_seed,
+                seen=seen,
+                has_dropout=dataset is datasets.training and config.data.caption_dropout > 0,
+            )
             keys.update(caption_key(caption=t, encoder=identities.captions) for t in texts)
     return keys, kinds
 

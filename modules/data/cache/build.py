@@ -16,6 +16,7 @@ import torch
 
 from modules.data.buckets import Size
 from modules.data.cache.store import EntryStore
+from modules.data.captions.seen import ReadCaption
 from modules.data.transforms.apply import Pixels, load_pixels
 from modules.data.transforms.recipe import Recipe
 from modules.system.file_errors import plain_reason
@@ -193,9 +194,9 @@ def _written(batch: Sequence[_EncodedImage], store: EntryStore) -> list[EntryRes
 
 
 def build_captions(
-    captions: Mapping[str, str],
+    captions: Mapping[str, ReadCaption],
     store: EntryStore,
-    encode: Callable[[Sequence[str]], Sequence[Mapping[str, torch.Tensor]]],
+    encode: Callable[[Sequence[ReadCaption]], Sequence[Mapping[str, torch.Tensor]]],
     *,
     batch_size: int = 1,
 ) -> Generator[EntryResult, None, None]:

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 
 from modules.data.buckets import LatentFactor, Size
+from modules.data.captions.seen import ReadCaption
 from modules.data.tiles import VAE_TILES
 from modules.data.transforms.apply import AUGMENTATION, RESAMPLER, UPSAMPLER
 from modules.data.transforms.geometry import Geometry
@@ -131,15 +132,22 @@ def _of_geometry(geometry: Geometry, width_px: int, height_px: int) -> dict[str,
     return ingredients
 
 
-def caption_key(*, caption: str, encoder: str) -> str:
+def caption_key(*, caption: ReadCaption, encoder: str) -> str:
     """Return the key of a caption's text embeddings. `encoder` identifies weights, dtypes, tokenizer and clip skip."""
     return next(caption_keys([caption], encoder=encoder)).hex()
 
 
-def caption_keys(captions: Iterable[str], *, encoder: str) -> Iterator[bytes]:
+def caption_keys(captions: Iterable[ReadCaption], *, encoder: str) -> Iterator[bytes]:
     """Yield the bytes of the keys of captions (`caption_key`), for many of them in a fraction of the time."""
     key_of = _keys_of(_text("text", {"caption": _DIGEST, "encoder": encoder}), _DIGEST)
-    return (key_of(json.dumps(caption)[1:-1]) for caption in captions)
+    for caption in captions:
+        if isinstance(caption, str):
+            yield key_of(json.dumps(caption)[1:-1])
+        else:
+            images = list(caption.keys)
+            yield bytes.fromhex(
+                _hash("text with images", {"caption": caption.text, "images": images, "encoder": encoder})
+            )
 
 
 _DIGEST = "the digest"  # in the text of keys, in place of what differs between them
