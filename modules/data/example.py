@@ -147,7 +147,7 @@ class Assignment:
         if self._columns:
             found = self._named_files(self._columns, image, folders, most=len(references))
         else:
-            places = zip(references, folders, strict=True)
+            places = zip(references, folders, strict=False)  # some models read one
             beside = (self._input_file(image, i.suffix, inputs_folder) for i, inputs_folder in places)
             found = [file for file in beside if file is not None]
         return files | {i.name: file for i, file in zip(references, found, strict=False)}

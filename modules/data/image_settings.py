@@ -8,14 +8,14 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
 
-from modules.settings.conditions import READS_REFERENCES
+from modules.settings.conditions import EDITING, READS_REFERENCES
 from modules.settings.field import Section, Setting, When
 from modules.settings.shared_types import Resolution
 from modules.system.paths import from_root
 
 IMAGE_AUGMENTATION = "Image augmentation"
 _REFERENCES = "Reference images"
-_READS_FILES = When("model.variant", ("edit", "depth"), otherwise=When("masks.custom_conditioning_image", (True,)))
+_READS_FILES = When("model.variant", (*EDITING, "depth"), otherwise=When("masks.custom_conditioning_image", (True,)))
 _WAYS = {"off": "Off", "random": "Random", "always": "Fixed"}
 _CHANGED = ("random", "always")
 

@@ -7,5 +7,7 @@ from modules.settings.field import When
 USES_DENOISER = When("training.trains", ("adapter", "full", "embedding"))
 """The run denoises: it does not train the VAE, which has no noise, no captions and no caches."""
 
-READS_REFERENCES = When("model.variant", ("edit",))
+EDITING = ("edit", "edit_one")
+"""The model variants that get reference images."""
+READS_REFERENCES = When("model.variant", EDITING)
 """The model edits reference images."""

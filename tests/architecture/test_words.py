@@ -116,6 +116,7 @@ ALLOWED = (
     Allowed("", "a picture of a", "captions that the demo model was trained on"),
     Allowed("ui/widgets/files/places.py", "pictures", "the name that systems give the folder"),
     Allowed("demo/make/model.py", "demo pictures", "the seed's name: another one would draw other images"),
+    Allowed("modules/families/qwen_image/model.py", "picture {}: ", "the text before each image in the model's prompt"),
     Allowed("", "a painting of", "a caption template of textual inversion"),
     Allowed("", "no one", "a count: no one file"),
     Allowed("modules/rewards/models/hpsv3.py", "please provide a rating from", "the published prompt of HPSv3"),

@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
-from diffusers import FlowMatchEulerDiscreteScheduler, QwenImagePipeline
+from diffusers import (
+    FlowMatchEulerDiscreteScheduler,
+    QwenImageEditPipeline,
+    QwenImageEditPlusPipeline,
+    QwenImagePipeline,
+)
 from diffusers.models.autoencoders.autoencoder_kl_qwenimage import AutoencoderKLQwenImage
 from diffusers.models.transformers.transformer_qwenimage import QwenImageTransformer2DModel
 from safetensors.torch import save_file
 from tokenizers import pre_tokenizers
-from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen2Tokenizer
+from transformers import (
+    Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration,
+    Qwen2_5_VLProcessor,
+    Qwen2Tokenizer,
+)
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from modules.families.parts.chat_text import DESCRIBE_IMAGE
-from modules.families.qwen_image.model import DROPPED, EMPTY
+from modules.families.parts.chat_text import DESCRIBE_IMAGE, ChatTemplate
+from modules.families.qwen_image.model import DROPPED, EDIT_DROPPED, EDIT_IMAGE, EMPTY
 from modules.formats.peft_settings import PEFT_SETTINGS
 from modules.formats.safetensors_io import read_safetensors
 from tests.builders.flow_models import FULL_OF_ONETRAINER, FlowModel, OneTrainerConfig
@@ -36,19 +48,23 @@ SCHEDULER = {
     "shift_terminal": 0.02,
     "use_dynamic_shifting": True,
 }
-_SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+_SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|image_pad|>", "<|vision_end|>")
+IMAGE_PAD_ID = 256 + _SPECIAL.index("<|image_pad|>")
 
 
-def _pieces() -> list[str]:
+def _pieces(template: ChatTemplate, num_tokens: int) -> list[str]:
     """Divide the system message so that the template before a prompt has as many tokens as the published one."""
-    message, rest = DESCRIBE_IMAGE.before.removeprefix("<|im_start|>").split("<|im_end|>")
+    message, rest = template.before.removeprefix("<|im_start|>").split("<|im_end|>")
     assert rest == "\n<|im_start|>user\n"
-    count = DROPPED - len(["<|im_start|>", "<|im_end|>", "\n", "<|im_start|>", *"user\n"])
+    count = num_tokens - len(["<|im_start|>", "<|im_end|>", "\n", "<|im_start|>", *"user\n"])
     bounds = [len(message) * index // count for index in range(count + 1)]
-    return [message[start:stop] for start, stop in pairwise(bounds)]
+    pieces = [message[start:stop] for start, stop in pairwise(bounds)]
+    if len(set(pieces)) < count:  # then all but the last characters are one token
+        return [message[: 1 - count]]
+    return pieces
 
 
-def tiny_transformer() -> QwenImageTransformer2DModel:
+def tiny_transformer(*, zero_cond_t: bool = False) -> QwenImageTransformer2DModel:
     """A transformer with two blocks."""
     return QwenImageTransformer2DModel(
         num_layers=2,
@@ -56,13 +72,14 @@ def tiny_transformer() -> QwenImageTransformer2DModel:
         num_attention_heads=2,
         joint_attention_dim=32,
         axes_dims_rope=(4, 6, 6),
+        zero_cond_t=zero_cond_t,
     )
 
 
 def tiny_qwen_vl(*, num_layers: int = 2) -> Qwen2_5_VLForConditionalGeneration:
     """A model with a few layers for text and one for images."""
     text = {
-        "vocab_size": 320,
+        "vocab_size": 384,
         "hidden_size": 32,
         "intermediate_size": 48,
         "num_hidden_layers": num_layers,
@@ -81,10 +98,11 @@ def tiny_qwen_vl(*, num_layers: int = 2) -> Qwen2_5_VLForConditionalGeneration:
         "out_hidden_size": 32,
         "fullatt_block_indexes": [0],
     }
-    return Qwen2_5_VLForConditionalGeneration(Qwen2_5_VLConfig(text_config=text, vision_config=vision))
+    config = Qwen2_5_VLConfig(text_config=text, vision_config=vision, image_token_id=IMAGE_PAD_ID)
+    return Qwen2_5_VLForConditionalGeneration(config)
 
 
-def write_tokenizer(folder: Path) -> None:
+def write_tokenizer(folder: Path, template: ChatTemplate = DESCRIBE_IMAGE, num_tokens: int = DROPPED) -> None:
     """Write a tokenizer with a token for each byte, without tokenizer.json, as the published one is."""
     folder.mkdir()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -93,7 +111,7 @@ def write_tokenizer(folder: Path) -> None:
     flags = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False}
     added = {
         str(len(alphabet) + index): {"content": token, "special": token in _SPECIAL, **flags}
-        for index, token in enumerate((*_SPECIAL, *_pieces()))
+        for index, token in enumerate((*_SPECIAL, *_pieces(template, num_tokens)))
     }
     config = {"tokenizer_class": "Qwen2Tokenizer", "pad_token": _SPECIAL[0], "added_tokens_decoder": added}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
@@ -105,6 +123,55 @@ def write_qwen_image_folder(folder: Path) -> Path:
     write_folder(folder, "QwenImagePipeline", parts, SCHEDULER, seed=0, tokenizer=["transformers", "Qwen2Tokenizer"])
     write_tokenizer(folder / "tokenizer")
     return folder
+
+
+def write_qwen_edit_folder(folder: Path, *, is_plus: bool = True, zero_cond_t: bool = False) -> Path:
+    """Write an editing model: Qwen-Image-Edit-2509, the first Qwen-Image-Edit, or 2511 (`zero_cond_t`)."""
+    parts = {
+        "transformer": lambda: tiny_transformer(zero_cond_t=zero_cond_t),
+        "text_encoder": tiny_qwen_vl,
+        "vae": tiny_qwen_vae,
+    }
+    pipeline = "QwenImageEditPlusPipeline" if is_plus else "QwenImageEditPipeline"
+    further = {"tokenizer": ["transformers", "Qwen2Tokenizer"], "processor": ["transformers", "Qwen2VLProcessor"]}
+    write_folder(folder, pipeline, parts, SCHEDULER, seed=0, **further)
+    write_tokenizer(folder / "tokenizer", EDIT_IMAGE, EDIT_DROPPED)
+    shutil.copytree(folder / "tokenizer", folder / "processor")
+    processor = {"image_processor_type": "Qwen2VLImageProcessor", "min_pixels": 3136, "max_pixels": 12845056}
+    (folder / "processor" / "preprocessor_config.json").write_text(json.dumps(processor))
+    return folder
+
+
+def qwen_edit_pipeline(folder: Path, family: Any) -> QwenImageEditPlusPipeline | QwenImageEditPipeline:
+    """diffusers' editing pipeline of a loaded model's parts.
+
+    Its text encoder gets the types of tokens, too: without them, transformers 5 gives those of images the positions of
+    text (diffusers issue 14194).
+    """
+    plain = qwen_image_pipeline(folder, family)
+    images = Qwen2VLImageProcessorPil(min_pixels=3136, max_pixels=12845056)
+    processor = _ImageProcessor(image_processor=images, tokenizer=plain.tokenizer)
+    kind = QwenImageEditPipeline if family.variant == "edit_one" else QwenImageEditPlusPipeline
+    pipe = kind(
+        plain.scheduler, plain.vae, _with_types(plain.text_encoder), plain.tokenizer, processor, plain.transformer
+    )
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
+class _ImageProcessor(Qwen2_5_VLProcessor):
+    """The library's, without its processor of videos, which needs torchvision."""
+
+    def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> type:
+        return type(argument)
+
+
+def _with_types(encoder: Qwen2_5_VLForConditionalGeneration) -> Qwen2_5_VLForConditionalGeneration:
+    def add(_: Any, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return given, {**named, "mm_token_type_ids": (named["input_ids"] == IMAGE_PAD_ID).int()}
+
+    encoder.register_forward_pre_hook(add, with_kwargs=True)
+    return encoder
 
 
 def qwen_image_pipeline(folder: Path, family: Any) -> QwenImagePipeline:

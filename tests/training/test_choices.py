@@ -114,6 +114,7 @@ ALONE = {
     ("model.variant", "inpainting"),  # see test_inpainting_models
     ("model.variant", "depth"),  # see test_depth_models
     ("model.variant", "edit"),  # see test_editing_models
+    ("model.variant", "edit_one"),  # see test_qwen_edit
     ("training.schedule", "adafactor"),  # see test_effective_rates
     ("training.schedule", "custom"),  # no class is given; see test_onetrainer_config
     *(("reward.models.0.kind", kind) for kind in rewards_using("file")),  # their files are not here

@@ -7,14 +7,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from modules.config.schema import Config
-from modules.config.usage import inpaints, learns_from, reads_depth, reads_references, weighs_areas
+from modules.config.usage import inpaints, inputs_of, learns_from, reads_depth, reads_references, weighs_areas
 from modules.data.captions.sources import contains_any
 from modules.data.companions import Companion, is_named_like_mask, mask_path_of
 from modules.data.dataset import ConceptFacts, Dataset
 from modules.data.example import Example
+from modules.data.image_settings import CONDITIONING_FOLDERS
 from modules.data.inputs import REFERENCES
 from modules.data.listing import walk
 from modules.data.references import ASPECT_TOLERANCE
+from modules.families.spec import VARIANT_LABELS
 from modules.system.paths import from_root
 from modules.system.problem import Problem, count, shown
 
@@ -157,11 +159,26 @@ def _references(config: Config, training: Dataset) -> Iterator[Problem]:
             advice="Choose the folder that has it under the same name as the concept's reference folder, or "
             f"save it as {missing[0].stem}-condlabel.png next to the image.",
         )
+    yield from _unread_references(config)
     if num_fewer:
         have = "has" if num_fewer == 1 else "have"
         which = ", ".join(f"{counts[n]:,} with {count(n, 'reference image')}" for n in sorted(counts) if n)
         message = f"{num_fewer:,} of {len(images):,} images {have} fewer reference images than others of their concept"
         yield Problem("model.variant", f"{message} ({which}). Batches hold images with equally many.", "info")
+
+
+def _unread_references(config: Config) -> Iterator[Problem]:
+    """Yield the concepts that name more folders of reference images than the model reads."""
+    most = len(inputs_of(config))
+    for index, concept in enumerate(config.concepts):
+        folders = [name for name in CONDITIONING_FOLDERS if getattr(concept.image, name).strip()]
+        if concept.enabled and len(folders) > most:
+            yield Problem(
+                f"concepts.{index}.image.{folders[most]}",
+                f"The concept names {len(folders)} folders of reference images, of which the model reads {most}.",
+                "warning",
+                f"Empty the others, or set the variant to {VARIANT_LABELS['edit']} for a model that reads several.",
+            )
 
 
 def _examples_of(training: Dataset, concept: ConceptFacts) -> Sequence[Example]:

@@ -9,6 +9,7 @@ from modules.config.sections.evaluation import REFERENCE_IMAGES, SamplePrompt
 from modules.config.usage import inpaints, reads_depth, reads_references
 from modules.data.images import open_image, upright
 from modules.data.references import ASPECT_TOLERANCE
+from modules.families.spec import VARIANT_LABELS
 from modules.system.file_errors import plain_reason
 from modules.system.paths import from_root
 from modules.system.problem import Problem
@@ -26,6 +27,14 @@ _LABELS = {
 def problems_of_sample_images(config: Config) -> Iterator[Problem]:
     """Yield the files of enabled samples that cannot be read, and a warning for those that are stretched."""
     for index, prompt in enumerate(config.sampling.prompts):
+        if prompt.enabled and config.family.seen_with_captions is not None and not prompt.reference_images:
+            yield Problem(
+                f"sampling.prompts.{index}.reference_image",
+                f"Sample {index + 1} has no reference image, which a model of the variant "
+                f"{VARIANT_LABELS[config.model.variant]} edits: it shows what the prompt alone gives.",
+                "warning",
+                "Choose the image that it edits.",
+            )
         for name in _image_fields(config, prompt) if prompt.enabled else ():
             if not (file := getattr(prompt, name).strip()):
                 continue  # reported by the rules of the settings

@@ -52,11 +52,11 @@ class Model(Section):
         ),
     ] = "stable-diffusion-v1-5/stable-diffusion-v1-5"
     variant: Annotated[
-        Literal["text_to_image", "inpainting", "depth", "edit"],
+        Literal["text_to_image", "inpainting", "depth", "edit", "edit_one"],
         Setting(
             "Model variant",
-            "What the model is conditioned on besides the prompt: nothing, a masked image, a depth map, or the image "
-            "that it edits.",
+            "What the model is conditioned on besides the prompt: nothing, a masked image, a depth map, or the images "
+            "that it edits, of which some models read one.",
             group="Base model",
             level="advanced",
             choice_labels=VARIANT_LABELS,

@@ -2,16 +2,17 @@
 
 Adapter files name the layers as diffusers does, behind `lora_unet_` (musubi-tuner), `transformer.`, `lycoris_`
 (SimpleTuner) or, as ComfyUI has it, `diffusion_model.`: the published checkpoint has the same names, ComfyUI's with the
-prefix `model.diffusion_model.` or none. A file with a tensor that the model does not have, such as the mark of
-Qwen-Image-Edit-2511, is refused.
+prefix `model.diffusion_model.` or none. The mark of Qwen-Image-Edit-2511 in such files is a tensor without a use.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from modules.families.parts.single_file.record import PartLayout, Shapes
 from modules.families.parts.single_file.slots import Slot, limited, module_slots
 from modules.families.parts.single_file.transformer_file import files_of_one_model, single_transformer, transformer_file
 from modules.families.published import Configs, PublishedModel
@@ -73,9 +74,26 @@ def fill_positions(transformer: Any) -> None:
     transformer.pos_embed = type(made)(made.theta, made.axes_dim, made.scale_rope)
 
 
-TRANSFORMER_FILE = transformer_file(
+ZERO_TIME_MARK = "__index_timestep_zero__"
+"""The tensor by which ComfyUI's files of Qwen-Image-Edit-2511 show that references are modulated as at the time 0."""
+_PLAIN_FILE = transformer_file(
     _slots, first="transformer_blocks.0.img_mod.1.", marks=(".transformer_blocks.0.img_mod.1.",), diffusers_marks=()
 )
+
+
+def _layout(config: Mapping[str, Any]) -> PartLayout:
+    plain = _PLAIN_FILE.layout(config)
+    if not config.get("zero_cond_t"):
+        return plain
+    mark = f"{plain.prefix}{ZERO_TIME_MARK}"
+    return replace(plain, is_unused=mark.__eq__, unused_tensors="modules.families.qwen_image.model:zero_time_mark")
+
+
+TRANSFORMER_FILE = replace(_PLAIN_FILE, layout=_layout, config_marks={ZERO_TIME_MARK: {"zero_cond_t": True}})
+
+
+def _configs_of(configs: Configs, shapes: Shapes) -> Configs:
+    return {**configs, "transformer": TRANSFORMER_FILE.marked(shapes, configs["transformer"])}
 
 
 # What makes a model different from the published one.
@@ -111,10 +129,19 @@ MODEL = PublishedModel(
     adapter_targets=_targets,
     configs=Path(__file__).parent / "configs" / "qwen_image",
     repository="Qwen/Qwen-Image",
-    pipelines={"": "QwenImagePipeline"},
-    single_file=single_transformer(TRANSFORMER_FILE, *_SHAPING),
+    variant_architectures={"edit": "qwen-image-edit", "edit_one": "qwen-image-edit"},
+    pipelines={"": "QwenImagePipeline", "edit": "QwenImageEditPlusPipeline", "edit_one": "QwenImageEditPipeline"},
+    copied=("processor",),
+    single_file=replace(single_transformer(TRANSFORMER_FILE, *_SHAPING), configs_of=_configs_of),
     programs=("ComfyUI", "diffusers"),
     naming_rows=_NAMING_ROWS,
     versions={"ComfyUI": COMFY_OF_FLOW},
 )
-FILES = files_of_one_model(MODEL, TRANSFORMER_FILE, "qwen-image", "qwen_image", "qwen image")
+FILES = replace(
+    files_of_one_model(MODEL, TRANSFORMER_FILE, "qwen-image", "qwen_image", "qwen image"),
+    # In the names of files and repositories; the first Qwen-Image-Edit has neither a year nor "plus" in its name.
+    variant_words={
+        **dict.fromkeys(("edit-2509", "edit-2511", "edit_2509", "edit_2511", "edit-plus", "edit_plus"), "edit"),
+        **dict.fromkeys(("image-edit", "image_edit"), "edit_one"),
+    },
+)

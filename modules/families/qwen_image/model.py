@@ -1,6 +1,7 @@
 """Qwen-Image: loading it from a diffusers folder or a Hugging Face repository, and running its parts.
 
-Prompts are Qwen2.5-VL's last states, without the states of the system message before a prompt.
+Prompts are Qwen2.5-VL's last states, without the states of the system message before a prompt. In editing models it
+sees the reference images before them, whose latents are further tokens of the transformer.
 """
 
 from __future__ import annotations
@@ -12,29 +13,48 @@ from typing import Any
 import torch
 
 from modules.data.conditioning import Conditioning
-from modules.data.inputs import NO_INPUTS
+from modules.data.inputs import NO_INPUTS, references_of
 from modules.diffusion.flow import flow_process_of
 from modules.families.parts.chat_model import ChatModel
-from modules.families.parts.chat_text import DESCRIBE_IMAGE, ChatReader
+from modules.families.parts.chat_text import DESCRIBE_IMAGE, ChatReader, ChatTemplate
 from modules.families.parts.chat_tokens import ChatTokenizer, load_chat_tokenizer
 from modules.families.parts.conditioning import TokenConditioning, visible_tokens
 from modules.families.parts.lora_names import naming_of
 from modules.families.parts.packing import pack, unpack
 from modules.families.parts.read_model import read_model
+from modules.families.parts.seeing_text import SEEN, SeeingReader
 from modules.families.protocol import LoadRequest
+from modules.families.qwen_image.files import ZERO_TIME_MARK
 from modules.families.qwen_image.settings import QwenImageSettings, unused_layers
-from modules.families.qwen_image.spec import CONVENTION, MAX_TOKENS, PACKED, QWEN_IMAGE
+from modules.families.qwen_image.spec import CONVENTION, MAX_TOKENS, ONE_REFERENCE, PACKED, QWEN_IMAGE
+from modules.formats.lazy_tensors import LazyTensor, lazy
 from modules.system.errors import DarkroomError
 
 DROPPED = 34
 """The tokens of the template before a prompt (`QwenImagePipeline`)."""
+EDIT_IMAGE = ChatTemplate(
+    "<|im_start|>system\nDescribe the key features of the input image (color, shape, size, texture, objects, "
+    "background), then explain how the user's text instruction should alter or modify the image. Generate a new image "
+    "that meets the user's requirements while maintaining consistency with the original input where appropriate."
+    "<|im_end|>\n<|im_start|>user\n",
+    DESCRIBE_IMAGE.after,
+)
+"""The template of editing models (`QwenImageEditPipeline`, `QwenImageEditPlusPipeline`)."""
+EDIT_DROPPED = 64
+"""The tokens of that template before the images and the prompt."""
+_NUMBERED = "Picture {}: "
+_MARK_TOKENS = 32  # of the text around three images
 EMPTY = " "
 """The text that is read for an empty prompt: the negative prompt in the examples of the model's authors."""
 
 
-def prompt_reader(encoder: Any, tokenizer: ChatTokenizer) -> ChatReader:
+def prompt_reader(encoder: Any, tokenizer: ChatTokenizer, variant: str = "") -> ChatReader:
     """Return how prompts are read: without padding, which the transformer does not attend to."""
-    return ChatReader(encoder, tokenizer, DESCRIBE_IMAGE, DROPPED + MAX_TOKENS, layers=(-1,), dropped=DROPPED)
+    if not variant:
+        return ChatReader(encoder, tokenizer, DESCRIBE_IMAGE, DROPPED + MAX_TOKENS, layers=(-1,), dropped=DROPPED)
+    mark = SEEN if variant == ONE_REFERENCE else _NUMBERED + SEEN
+    most = EDIT_DROPPED + MAX_TOKENS + _MARK_TOKENS
+    return SeeingReader(encoder, tokenizer, EDIT_IMAGE, most, layers=(-1,), dropped=EDIT_DROPPED, mark=mark)
 
 
 @dataclass(eq=False)
@@ -52,6 +72,12 @@ class QwenImage(ChatModel[TokenConditioning]):
         """Return the states of prompts, of which an empty one is read as a space."""
         return super().encode_prompts([prompt or EMPTY for prompt in prompts], padded_like)
 
+    def encode_with_images(self, prompts: Sequence[str], images: Sequence[torch.Tensor]) -> TokenConditioning:
+        """Return the states of prompts that are read together with the same images, (3, P, P) in [-1, 1]."""
+        assert isinstance(self.reader, SeeingReader), "of an editing model"
+        read = self.reader.encode_seen(self._forward("text_encoder"), [prompt or EMPTY for prompt in prompts], images)
+        return TokenConditioning.of(read)
+
     def predict(
         self,
         noisy_BCHW: torch.Tensor,
@@ -59,26 +85,33 @@ class QwenImage(ChatModel[TokenConditioning]):
         conditioning: Conditioning,
         inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
     ) -> torch.Tensor:
-        """Return the velocity (B, 16, H, W)."""
+        """Return the velocity (B, 16, H, W); `inputs` are the latents of reference images."""
         text, dtype = self._text(conditioning), self._input_dtype()
         height, width = noisy_BCHW.shape[-2:]
+        images = [image.to(dtype) for image in (noisy_BCHW, *references_of(inputs))]
+        shapes = [(1, image.shape[-2] // PACKED, image.shape[-1] // PACKED) for image in images]
         output = self._forward("transformer")(
-            hidden_states=pack(noisy_BCHW.to(dtype)),
+            hidden_states=torch.cat([pack(image) for image in images], dim=1),
             timestep=self.process.time_input(timesteps_B),
             encoder_hidden_states=text.states_BLD.to(dtype),
             encoder_hidden_states_mask=visible_tokens(text.lengths, noisy_BCHW.device),
-            img_shapes=[[(1, height // PACKED, width // PACKED)]] * len(noisy_BCHW),
+            img_shapes=[shapes] * len(noisy_BCHW),
             return_dict=False,
         )
-        return self.process.velocity(unpack(output[0], height, width))
+        num_tokens = (height // PACKED) * (width // PACKED)
+        return self.process.velocity(unpack(output[0][:, :num_tokens], height, width))
 
     def text_identity(self) -> str:
         """Return everything but the weights that affects how a prompt is encoded."""
         return f"{super().text_identity()}|{EMPTY}"
 
 
+def zero_time_mark(config: Mapping[str, Any], tensors: Mapping[str, LazyTensor]) -> dict[str, LazyTensor]:
+    """Return the tensor that marks a file of Qwen-Image-Edit-2511, for ComfyUI."""
+    return {ZERO_TIME_MARK: lazy(torch.zeros(1))}
+
+
 _OF_OTHERS = {
-    "zero_cond_t": "Qwen-Image-Edit-2511",
     "use_additional_t_cond": "Qwen-Image-Layered",
     "use_layer3d_rope": "Qwen-Image-Layered",
 }
@@ -90,16 +123,21 @@ def load(request: LoadRequest[QwenImageSettings]) -> QwenImage:
 
     Raises DarkroomError where a file is missing or the model is not Qwen-Image.
     """
-    files = read_model(request, QWEN_IMAGE)
+    by_inputs = QWEN_IMAGE.by_inputs_alone(request.variant)
+    spec = QWEN_IMAGE.of_variant(by_inputs)
+    files = read_model(request, spec)
     config = files.parts["transformer"].config
     if others := [label for key, label in _OF_OTHERS.items() if config.get(key)]:
         raise DarkroomError(f"{files.name} is {others[0]}, which is not supported.", advice="Choose Qwen-Image.")
     return QwenImage(
-        spec=QWEN_IMAGE,
+        spec=spec,
         modules=files.parts,
         process=flow_process_of(files.scheduler, CONVENTION),
         scheduler=files.scheduler,
         folder=files.folder,
-        lora_naming=naming_of("qwen_image", files.parts, prediction="flow"),
-        reader=prompt_reader(files.parts["text_encoder"], load_chat_tokenizer(files.tokenizers.get("text_encoder"))),
+        by_inputs=by_inputs,
+        lora_naming=naming_of("qwen_image", files.parts, prediction="flow", by_inputs=by_inputs),
+        reader=prompt_reader(
+            files.parts["text_encoder"], load_chat_tokenizer(files.tokenizers.get("text_encoder")), by_inputs
+        ),
     )

@@ -1,15 +1,27 @@
 """Qwen-Image (Wu et al. 2025, arXiv 2508.02324): rectified flow in a transformer of two streams, of text and of image.
 
 The text part of a Qwen2.5-VL reads the prompts, and the VAE is one of videos (`parts/frame_vae.py`). Qwen-Image and
-Qwen-Image-2512 differ in their weights alone.
+Qwen-Image-2512 differ in their weights alone. Qwen-Image-Edit edits one reference image, 2509 and 2511 up to
+three: their tokens are behind those of the image, and the whole Qwen2.5-VL sees them with the prompt. 2511 modulates
+them as at the time 0 (`zero_cond_t` in the transformer's config).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from modules.data.inputs import REFERENCES
+from modules.data.references import CaptionImages, ReferenceSizes
 from modules.diffusion.process_spec import FlowConvention, TokenShift, flow_matching
 from modules.families.distilled import DistilledSpec
 from modules.families.model_class import ModelClass
-from modules.families.parts.part_classes import QWEN25_VL, QWEN_IMAGE_VAE, chat_parts, chat_prompts
+from modules.families.parts.part_classes import (
+    QWEN25_VL,
+    QWEN25_VL_SEEING,
+    QWEN_IMAGE_VAE,
+    chat_parts,
+    chat_prompts,
+)
 from modules.families.qwen_image.settings import QwenImageSettings
 from modules.families.spec import FamilySpec, LatentSpec
 from modules.settings.layer_filter import LayerFilter
@@ -22,6 +34,9 @@ PACKED = 2
 MAX_TOKENS = 512
 """The tokens of a prompt that the transformer reads (`QwenImagePipeline`), with those of the template behind it."""
 _TEMPLATE_TOKENS = 5
+ONE_REFERENCE = "edit_one"
+"""The variant of the first Qwen-Image-Edit."""
+_REFERENCES = ReferenceSizes(32, is_stretched=True)
 
 TRANSFORMER = ModelClass(
     f"{_CLASSES}:QwenImageTransformer2DModel",
@@ -46,14 +61,21 @@ QWEN_IMAGE = FamilySpec(
     name="qwen_image",
     label="Qwen-Image",
     settings=QwenImageSettings,
-    parts=chat_parts(TRANSFORMER, QWEN25_VL, QWEN_IMAGE_VAE, reader="Qwen2.5-VL"),
+    parts=chat_parts(
+        TRANSFORMER,
+        QWEN25_VL,
+        QWEN_IMAGE_VAE,
+        reader="Qwen2.5-VL",
+        seeing={"edit": QWEN25_VL_SEEING, ONE_REFERENCE: QWEN25_VL_SEEING},
+    ),
     factory=f"{_HOME}.model:load",
     default_resolution_px=1024,
     size_step_px=16,
     latents=LatentSpec(channels=16, factor=8, packed=PACKED),
     text=chat_prompts(MAX_TOKENS - _TEMPLATE_TOKENS, "joint_attention_dim"),
     files=f"{_HOME}.files:FILES",
-    pipelines=("QwenImagePipeline",),
+    pipelines=("QwenImagePipeline", "QwenImageEditPlusPipeline", "QwenImageEditPipeline"),
+    inputs={"edit": REFERENCES, ONE_REFERENCE: REFERENCES[:1]},
     process=flow_matching(CONVENTION),
     guided_norm=PACKED,
     sample_guidance=4.0,
@@ -65,6 +87,11 @@ QWEN_IMAGE = FamilySpec(
     ),
     adapter_form="comfyui",
     released="2025-08",
-    ai_toolkit=("qwen_image",),
-    kohya=("qwen_image", "qwen-image", "qwen"),
+    references=_REFERENCES,
+    caption_images={
+        "edit": CaptionImages(replace(_REFERENCES, area_px=384 * 384), token_px=28),
+        ONE_REFERENCE: CaptionImages(_REFERENCES, token_px=28),
+    },
+    ai_toolkit=("qwen_image", "qwen_image_edit", "qwen_image_edit_plus"),
+    kohya=("qwen_image", "qwen-image", "qwen", "qwen_image_edit", "qwen-image-edit"),
 )
