@@ -17,7 +17,7 @@ from modules.config.imports.ai_toolkit_training import training
 from modules.config.imports.kohya_values import Args, flag_of, is_set, number_of, pop_first
 from modules.config.migrations.chain import NEWEST_DARKROOM
 from modules.config.migrations.tree_moves import Notes, Tree, put
-from modules.families.registry import FAMILIES
+from modules.families.registry import FAMILIES, files_of
 from modules.families.spec import FamilySpec
 from modules.system.problem import Problem, shown
 
@@ -32,8 +32,6 @@ _LABELS = {
     "sd3": "Stable Diffusion 3",
     "flux": "FLUX.1",
     "chroma": "Chroma",
-    "qwen_image_edit": "Qwen-Image-Edit",
-    "qwen_image_edit_plus": "Qwen-Image-Edit",
     "hidream": "HiDream",
     "anima": "Anima",
     "wan21": "Wan 2.1",
@@ -126,6 +124,8 @@ def _model(model: Args, result: Tree, notes: Notes) -> FamilySpec:
         notes.append(Problem("model.family", message, "warning", f"Supported are {labels}."))
         family = next(iter(FAMILIES.values()))
     put(result, "model.family.name", family.name)
+    if variant := files_of(family.name).variant_named(arch):
+        put(result, "model.variant", variant)
     if (base := pop_first(model, "name_or_path")) is not None:
         put(result, "model.base_model", str(base))
     if flag_of(model.pop("is_v_pred", False)):

@@ -16,6 +16,7 @@ from modules.config.imports.kohya_values import Args, is_set, pop_first
 from modules.config.migrations.tree_moves import Notes, Tree, put
 from modules.config.sections.evaluation import REFERENCE_IMAGES
 from modules.data.image_settings import CONDITIONING_FOLDERS
+from modules.families.registry import FAMILIES, files_of
 from modules.system.problem import Problem, shown
 from modules.system.regular_files import read_regular
 
@@ -85,7 +86,11 @@ def set_variant(concepts: Sequence[dict[str, Any]], result: Tree, notes: Notes) 
     images = [concept.get("image", {}) for concept in concepts]
     if not any(image.get(name) for image in images for name in ("conditioning_columns", *CONDITIONING_FOLDERS)):
         return
-    put(result, "model.variant", "edit")
+    model = result.get("model", {})
+    if "variant" not in model:
+        family = model.get("family", {}).get("name", "")
+        named = files_of(family).variant_named(str(model.get("base_model", ""))) if family in FAMILIES else ""
+        put(result, "model.variant", named or "edit")
     message = "Control images became reference images, at the size of their image or its number of pixels."
     advice = 'Set the reference size to "As in the pipeline" where they had their own size.'
     notes.append(Problem("data.reference_size", message, "info", advice))

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 
 from modules.config.imports.kohya_values import Args, flag_of, is_set, number_of, pop_first
 from modules.config.migrations.tree_moves import Notes, Tree, put
-from modules.families.registry import FAMILIES, published_models
+from modules.families.registry import FAMILIES, files_of, published_models
 from modules.families.spec import FamilySpec
 from modules.system.problem import Problem, shown
 
@@ -80,6 +80,7 @@ def report_unsupported(model_type: str, given: Args, notes: Notes) -> None:
 def flow(given: Args, network: Args, family: FamilySpec, result: Tree, notes: Notes) -> None:
     """Convert what only flow models have. The parts' training must be converted already."""
     _files(given, family, result)
+    _variant(given, family, result)
     _noise_levels(given, family, result, notes)
     _inputs(given, family, result, notes)
     _conditioner(given, network, family, result)
@@ -115,6 +116,16 @@ def _files(given: Args, family: FamilySpec, result: Tree) -> None:
             put(result, f"parts.{part}.file", str(given.pop(key)))
     if is_set(given.get("turbo_dit")):
         put(result, "sampling.model", str(given.pop("turbo_dit")))
+
+
+def _variant(given: Args, family: FamilySpec, result: Tree) -> None:
+    """Convert musubi-tuner's `model_version`, such as edit-2509, or the flags that it had before."""
+    flags = [flag for flag in ("edit_plus", "edit") if flag_of(given.get(flag))]
+    named = str(given.get("model_version") or next(iter(flags), ""))
+    if named and (variant := files_of(family.name).variant_named(f"{family.label}-{named}")):
+        put(result, "model.variant", variant)
+        for key in ("model_version", *flags):
+            given.pop(key, None)
 
 
 def _noise_levels(given: Args, family: FamilySpec, result: Tree, notes: Notes) -> None:
