@@ -20,6 +20,7 @@ _NUM_PARTS, _LEAST_STEPS = 8, 48  # parts of a run, each of at least six steps: 
 _ERRORS = 4.0  # standard errors; a smaller difference is taken for chance
 _MUCH = 0.25  # of the lowest mean: more than the share of hard images or a new part of the schedule changes
 _LEAST_VALIDATIONS = 3  # after the lowest one, for a rise that lasts
+_CLEAR = 0.1  # of the first validation: at the same timesteps and noise, even two of them show it
 _NOTICED = 0.01  # of a validation loss: less than this is neither a gain nor a loss that a sample shows
 
 
@@ -77,9 +78,12 @@ def _read_steps(points_N2: NDArray[np.float64]) -> Verdict:
 
 
 def _read_validations(validations: Sequence[tuple[int, float]]) -> Verdict | None:
-    """Return the verdict on validations; None if there are too few."""
+    """Return the verdict on validations; None if there are too few, unless they fell clearly."""
     if len(validations) < _LEAST_VALIDATIONS:
-        return None
+        if not validations or validations[-1][1] >= (1 - _CLEAR) * validations[0][1]:
+            return None
+        fell = f"{validations[0][1]:.4f} to {validations[-1][1]:.4f}"
+        return Verdict("learning", f"Learning: the validation loss fell, {fell}.")
     lowest = min(range(len(validations)), key=lambda i: validations[i][1])
     (_, first), (step, least), (_, last) = validations[0], validations[lowest], validations[-1]
     after = [value for _, value in validations[lowest + 1 :]]
@@ -100,6 +104,10 @@ def _read_validations(validations: Sequence[tuple[int, float]]) -> Verdict | Non
         )
     earlier = [value for _, value in validations[:-_LEAST_VALIDATIONS]] or [first]
     if min(value for _, value in validations[-_LEAST_VALIDATIONS:]) < (1 - _NOTICED) * min(earlier):
+        if after and min(after) > noticed:
+            rest = "the one since is higher" if len(after) == 1 else f"the {len(after)} since are higher"
+            where = f"{first:.4f} to {least:.4f} at step {step:,}; {rest}, now {last:.4f}"
+            return Verdict("learning", f"Learning so far: the validation loss fell, {where}.")
         return Verdict("learning", f"Learning: the validation loss is still falling, {first:.4f} to {least:.4f}.")
     return Verdict(
         "flat",

@@ -72,6 +72,25 @@ def test_a_run_that_breaks_in_the_middle_diverges_since_then() -> None:
     assert "A lower learning rate may help." in verdict.sentence
 
 
+def test_two_validations_that_fell_clearly_show_that_it_learns() -> None:
+    losses = drawn(lambda t: 0.1, steps=60, seed=3)
+    assert read_losses(losses, [(0, 0.1256), (42, 0.046)]).sentence == (
+        "Learning: the validation loss fell, 0.1256 to 0.0460."
+    )
+    assert read_losses(losses, [(0, 0.1256), (42, 0.12)]).finding == "flat"
+
+
+def test_a_loss_that_rose_again_is_not_called_falling() -> None:
+    losses = drawn(lambda t: 0.1, steps=100, seed=4)
+    falls = [(0, 0.1256), (42, 0.046), (84, 0.04)]
+    assert read_losses(losses, falls).sentence.startswith("Learning: the validation loss is still falling, 0.1256 to")
+    one, two = (read_losses(losses, [*falls, *rest]) for rest in ([(126, 0.041)], [(126, 0.041), (168, 0.0417)]))
+    assert one.sentence.endswith("0.0400 at step 84; the one since is higher, now 0.0410.")
+    assert two.sentence == (
+        "Learning so far: the validation loss fell, 0.1256 to 0.0400 at step 84; the 2 since are higher, now 0.0417."
+    )
+
+
 def test_validations_of_a_diverged_run_do_not_call_it_overfitting() -> None:
     losses = drawn(lambda t: 0.1, steps=100, seed=2)
     assert read_losses(losses, [(0, 0.1), (25, 1.0), (50, 1.0), (75, 1.0)]).finding == "diverging"
