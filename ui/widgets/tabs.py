@@ -48,6 +48,7 @@ class TabbedCard(Card):
         view.grid(row=0, column=0, sticky="nsew")
         self.views[title] = view
         self.tabs[title] = Tab(self.bar, self.bar.theme, title, partial(self.choose, title))
+        self.tabs[title].bind("<Configure>", lambda _e: self.bar.lay_out(), add="+")  # its size may come later
         if is_offered:
             self.offer(title)
         else:

@@ -52,7 +52,7 @@ class FirstStepsBar(Panel):
         current = current_step(way, progress)
         step = way.steps[current] if current < len(way.steps) else None
         text = step.text if step is not None else _DONE
-        low = is_low(context.root.winfo_height(), context.theme)
+        low = step is None or is_low(context.root.winfo_height(), context.theme)  # nothing is left to do
         state_to_draw = (state, current, text, low, context.navigation.page)
         if state_to_draw != self._drawn_state:
             self._drawn_state = state_to_draw

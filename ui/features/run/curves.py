@@ -103,6 +103,15 @@ class RunCurves(Panel):
             self._read = read
             self.verdict.set_text(verdict_line(state))
 
+    def show_tools(self, *, is_shown: bool) -> None:
+        """Show the buttons above the chart; in a low place the chart has their room."""
+        if not is_shown:
+            self._tools.pack_forget()
+        elif not self._tools.winfo_manager():
+            px, first = self.theme.px, self.pack_slaves()[:1]
+            before: dict[str, Any] = {"before": first[0]} if first else {}
+            self._tools.pack(fill="x", padx=(px(8), 0), pady=(px(2), px(2)), **before)
+
     def toggle(self, curve: str) -> None:
         """Show a curve, or hide it."""
         self._choices.curves ^= {curve}
@@ -128,8 +137,8 @@ class RunCurves(Panel):
 
     def _add_tools(self) -> None:
         theme, tips = self.theme, self._context.tips
-        row = Panel(self, theme, "card")
-        row.pack(fill="x", padx=(theme.px(8), 0), pady=(theme.px(2), theme.px(2)))
+        self._tools = row = Panel(self, theme, "card")
+        self.show_tools(is_shown=True)
         self.curves_button = Button(row, theme, "Curves ▾", self._open_curves, on="card", height=26)
         self.runs_button = Button(row, theme, "Earlier runs ▾", self._open_runs, on="card", height=26)
         self.zoom_button = Button(row, theme, "Whole run", self._reset_zoom, on="card", height=26)

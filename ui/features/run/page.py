@@ -40,6 +40,9 @@ from ui.widgets.theme import PAD, is_low
 _CHART_SECONDS = 0.25
 _LOSS, _METRICS, _REWARDS, _LOG, _SAMPLES, _ROLLOUT = "Curves", "Metrics", "Rewards", "Log", "Samples", "Rollout"
 _ROLLOUT_PX = 84
+_TOOLS_ROOM_PX = 240  # of the left column; lower, the chart has the room of the buttons above it
+_SAMPLES_ROOM_PX, _LEAST_SAMPLES_PX = 240, 130  # of the right column, below which it has no samples; of their card
+_HEADING_PX = 76  # of the card of the facts, with its edges
 _FACTS_SHARE, _MIN_FACTS_PX = 0.36, 54
 _PLAN_SHARE = 0.62  # before a run, when there are no samples
 _LOG_ROOM_PX = 400  # of the column; lower, the log is a tab next to the curves
@@ -172,6 +175,7 @@ class RunPage:
             return
         if left.winfo_height() > 1:
             has_card = left.winfo_height() >= px(_LOG_ROOM_PX)
+            self.curves.show_tools(is_shown=left.winfo_height() >= px(_TOOLS_ROOM_PX))
             self._place_log(self.log_card.body if has_card else self._log_tab)
             self.curves_card.offer(_LOG, is_offered=not has_card, is_shown=False)
             left.rowconfigure(1, weight=2 if has_card else 0)
@@ -219,7 +223,14 @@ class RunPage:
         if width > 1 and int(self.facts.cget("wraplength")) != width:
             self.facts.configure(wraplength=width)
         share = _FACTS_SHARE if self._context.session.state.started is not None else _PLAN_SHARE
-        room = int(self.facts_card.master.winfo_height() * share)
+        whole_px, px = self.facts_card.master.winfo_height(), self._context.theme.px
+        room = int(whole_px * share)
+        if whole_px >= px(_SAMPLES_ROOM_PX):
+            self.images_card.grid()
+            room = min(room, whole_px - self.figures.winfo_reqheight() - px(_HEADING_PX + _LEAST_SAMPLES_PX))
+        elif whole_px > 1:  # the card of the end shows samples, too
+            self.images_card.grid_remove()
+            room = whole_px - px(_HEADING_PX)
         height = min(self.facts.winfo_reqheight(), max(room, self._context.theme.px(_MIN_FACTS_PX)))
         line_px = int(canvas.tk.call("font", "metrics", self._context.theme.font("body"), "-linespace"))
         height = max(1, height // line_px) * line_px  # no line is hidden in part
