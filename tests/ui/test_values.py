@@ -102,3 +102,10 @@ def test_values_are_displayed_with_labels_and_units() -> None:
 def test_every_default_of_the_real_config_can_be_typed(record: FieldRecord) -> None:
     if record.kind in ("int", "float", "text", "int_list", "resolutions"):
         assert from_text(record, to_text(record, record.default)) == record.default
+
+
+def test_a_unit_is_in_the_singular_for_one() -> None:
+    units = {path: RECORDS[f"training.{path}"] for path in ("batch_size", "accumulation_steps")}
+    assert [display(units["batch_size"], n) for n in (1, 4)] == ["1 image", "4 images"]
+    assert [display(units["accumulation_steps"], n) for n in (1, 4)] == ["1 batch", "4 batches"]
+    assert display(RECORDS["data.resolution_px"], (512,)) == "512 px"

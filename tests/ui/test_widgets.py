@@ -598,3 +598,23 @@ def test_switches_of_cards_look_like_those_of_forms(screen: tk.Tk, is_on: bool) 
     colours = {f"#{r:02x}{g:02x}{b:02x}" for _, (r, g, b) in ImageTk.getimage(photo).convert("RGB").getcolors()}
     assert {theme.colour("switch_knob"), theme.colour("accent" if is_on else "switch")} <= colours
     shapes.forget()
+
+
+def test_the_heading_of_a_card_is_seen_if_its_size_comes_after_the_width(screen: tk.Tk, theme: Theme) -> None:
+    """It was missing on the Run page of a window that opened with a run in progress."""
+    screen.geometry("500x300")
+    card = TabbedCard(screen, theme)
+    card.add("Samples", is_offered=True)
+    card.bar.bind("<Configure>", lambda _e: None)  # its width came first
+    card.pack(fill="both", expand=True)
+    screen.update()
+    assert card.bar.winfo_height() >= card.tabs["Samples"].winfo_reqheight() > 10
+
+
+def test_a_disabled_button_is_never_orange(screen: tk.Tk, theme: Theme) -> None:
+    button = Button(screen, theme, "Apply", lambda: None, style="primary")
+    button.pack()
+    screen.update()
+    for is_enabled, colour in ((True, "accent"), (False, "field"), (True, "accent")):
+        button.set_enabled(is_enabled)
+        assert button.cget("fg_color") == theme.pair(colour)

@@ -101,8 +101,13 @@ def display(record: FieldRecord, value: Any) -> str:
             return f"{len(value)} {'entry' if len(value) == 1 else 'entries'}" if value else "none"
         case _:
             text = to_text(record, value)
-            unit = f" {record.setting.unit}" if record.setting.unit and text else ""
+            unit = f" {_unit_of(value, record.setting.unit)}" if record.setting.unit and text else ""
             return f"{text}{unit}" or record.setting.empty_means or "empty"
+
+
+def _unit_of(value: Any, unit: str) -> str:
+    """Return a unit, in the singular for 1."""
+    return unit.removesuffix("es" if unit.endswith("ches") else "s") if value == 1 and len(unit) > 2 else unit
 
 
 def _missing(text: str) -> str:

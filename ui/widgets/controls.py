@@ -114,8 +114,8 @@ class Button(ctk.CTkButton):  # type: ignore[misc]
         self._theme_tokens.main_buttons.choose()
 
     def show_as_main(self, *, is_main: bool) -> None:
-        """Draw a primary button orange, or plain while a more important one is shown."""
-        self._colour_as("primary" if is_main else "plain")
+        """Draw a primary button orange, or plain while a more important one is shown or it is disabled."""
+        self._colour_as("primary" if is_main and self.cget("state") == "normal" else "plain")
 
     def _colour_as(self, style: ButtonStyle) -> None:
         if style == self._drawn:
@@ -130,6 +130,8 @@ class Button(ctk.CTkButton):  # type: ignore[misc]
         state = "normal" if is_enabled else "disabled"
         if self.cget("state") != state:
             self.configure(state=state)
+            if self.style == "primary":  # gray on orange cannot be read
+                self._theme_tokens.main_buttons.choose()
 
 
 class Switch(ctk.CTkSwitch):  # type: ignore[misc]

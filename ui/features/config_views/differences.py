@@ -21,8 +21,8 @@ AS_LOADED, DEFAULTS, RUN = "loaded", "defaults", "run"
 _SIZE = (760, 460)
 _COLUMNS = (
     Column("#0", "Setting", 290, is_stretched=True),
-    Column("before", "Reference", 200),
-    Column("now", "Current", 200),
+    Column("before", "Reference", 200, is_fitted=True),
+    Column("now", "Current", 200, is_fitted=True),
 )
 
 

@@ -15,8 +15,8 @@ from ui.widgets.theme import PAD
 _SIZE = (760, 460)
 _COLUMNS = (
     Column("#0", "Name", 230),
-    Column("place", "Where", 240),
-    Column("note", "Note", 240, is_stretched=True),
+    Column("place", "Where", 290, is_fitted=True),
+    Column("note", "Note", 190, is_stretched=True, is_fitted=True),
 )
 _KEYS = "Up and Down select, Return opens, Escape closes. OneTrainer's and kohya's names are found, too."
 
