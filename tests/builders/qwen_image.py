@@ -48,8 +48,9 @@ SCHEDULER = {
     "shift_terminal": 0.02,
     "use_dynamic_shifting": True,
 }
-_SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|image_pad|>", "<|vision_end|>")
-IMAGE_PAD_ID = 256 + _SPECIAL.index("<|image_pad|>")
+_SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+_SEEING = (*_SPECIAL, "<|vision_start|>", "<|image_pad|>", "<|vision_end|>")
+IMAGE_PAD_ID = 256 + _SEEING.index("<|image_pad|>")
 
 
 def _pieces(template: ChatTemplate, num_tokens: int) -> list[str]:
@@ -79,7 +80,7 @@ def tiny_transformer(*, zero_cond_t: bool = False) -> QwenImageTransformer2DMode
 def tiny_qwen_vl(*, num_layers: int = 2) -> Qwen2_5_VLForConditionalGeneration:
     """A model with a few layers for text and one for images."""
     text = {
-        "vocab_size": 384,
+        "vocab_size": 320,
         "hidden_size": 32,
         "intermediate_size": 48,
         "num_hidden_layers": num_layers,
@@ -102,16 +103,18 @@ def tiny_qwen_vl(*, num_layers: int = 2) -> Qwen2_5_VLForConditionalGeneration:
     return Qwen2_5_VLForConditionalGeneration(config)
 
 
-def write_tokenizer(folder: Path, template: ChatTemplate = DESCRIBE_IMAGE, num_tokens: int = DROPPED) -> None:
+def write_tokenizer(folder: Path, *, edits: bool = False) -> None:
     """Write a tokenizer with a token for each byte, without tokenizer.json, as the published one is."""
     folder.mkdir()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     (folder / "vocab.json").write_text(json.dumps({character: index for index, character in enumerate(alphabet)}))
     (folder / "merges.txt").write_text("#version: 0.2\n")
+    special = _SEEING if edits else _SPECIAL
+    pieces = _pieces(EDIT_IMAGE, EDIT_DROPPED) if edits else _pieces(DESCRIBE_IMAGE, DROPPED)
     flags = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False}
     added = {
-        str(len(alphabet) + index): {"content": token, "special": token in _SPECIAL, **flags}
-        for index, token in enumerate((*_SPECIAL, *_pieces(template, num_tokens)))
+        str(len(alphabet) + index): {"content": token, "special": token in special, **flags}
+        for index, token in enumerate((*special, *pieces))
     }
     config = {"tokenizer_class": "Qwen2Tokenizer", "pad_token": _SPECIAL[0], "added_tokens_decoder": added}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
@@ -135,7 +138,7 @@ def write_qwen_edit_folder(folder: Path, *, is_plus: bool = True, zero_cond_t: b
     pipeline = "QwenImageEditPlusPipeline" if is_plus else "QwenImageEditPipeline"
     further = {"tokenizer": ["transformers", "Qwen2Tokenizer"], "processor": ["transformers", "Qwen2VLProcessor"]}
     write_folder(folder, pipeline, parts, SCHEDULER, seed=0, **further)
-    write_tokenizer(folder / "tokenizer", EDIT_IMAGE, EDIT_DROPPED)
+    write_tokenizer(folder / "tokenizer", edits=True)
     shutil.copytree(folder / "tokenizer", folder / "processor")
     processor = {"image_processor_type": "Qwen2VLImageProcessor", "min_pixels": 3136, "max_pixels": 12845056}
     (folder / "processor" / "preprocessor_config.json").write_text(json.dumps(processor))
