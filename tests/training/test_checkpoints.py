@@ -18,6 +18,7 @@ from modules.system.errors import DarkroomError
 from tests.builders.clip import write_clip_folder, write_dino_folder
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
+from tests.builders.qwen_vl_rewards import write_unified_reward
 from tests.builders.runs import assert_equal_tensors, run
 from trainer.__main__ import main
 from trainer.commands import CommandDesk, Stop, StopRequested
@@ -295,6 +296,9 @@ def test_what_is_not_on_the_computer_is_named_and_never_downloaded(config: Confi
     assert similarity_folders(plain, ["dino"], str(dino)) == ({DINO_SIMILARITY: dino}, [])
     _, [wrong] = similarity_folders(plain, ["dino"], str(tmp_path))
     assert wrong.startswith("Training images (DINO) is not measured: ")
+    unified = {"kind": "unified_reward", "file": str(write_unified_reward(tmp_path / "unified"))}
+    named = laid_over(plain, {"reward": {"models": [unified]}})
+    assert similarity_folders(named, ["clip"])[0] == {}, "a vision language model is not CLIP"
     measured = laid_over(config, {"reward": {"models": [{"kind": "sharpness"}, {"kind": "aesthetic", "file": "gone"}]}})
     assert [scorer.kind for scorer in scorers_here(measured)[0]] == ["sharpness"]
 

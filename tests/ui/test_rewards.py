@@ -127,6 +127,7 @@ def test_the_held_out_reward_model_is_marked(window: Window) -> None:
         (Scorer(kind="user_code", file="mine.py:score"), "mine.py:score"),
         (Scorer(kind="hps", file="models/hps.pt"), "models/hps.pt"),
         (Scorer(kind="hps"), "xswu/HPSv2 (2.0 GB)"),
+        (Scorer(kind="unified_reward"), "a folder of weights"),
     ],
 )
 def test_the_files_of_a_reward_model_as_text(scorer: Scorer, needs: str) -> None:

@@ -15,7 +15,7 @@ from PIL import Image
 
 from modules.config.schema import Config
 from modules.data.images import BrokenImageError, open_image, upright
-from modules.formats.published_files import FileRequest, file_request, find_file
+from modules.formats.published_files import FileRequest, PublishedFile, file_request, find_file
 from modules.rewards.composite import build_rewards
 from modules.rewards.protocol import RewardContext
 from modules.rewards.registry import REWARDS
@@ -99,7 +99,7 @@ def similarity_folders(
         requests = [file_request(spec.published, dino_model if spec is DINO_SIMILARITY else "")]
         if spec is CLIP_SIMILARITY:
             own = (wanted for scorer in config.reward.models for wanted in wanted_files(scorer))
-            requests[:0] = [w for w in own if not w.published.name and _is_here(w, config)]
+            requests[:0] = [w for w in own if _is_clip(w.published) and _is_here(w, config)]
         try:
             folder = next(
                 filter(None, (find_file(w, hub_cache_dir=config.model.hub_cache_dir) for w in requests)), None
@@ -113,6 +113,11 @@ def similarity_folders(
         else:
             folders[spec] = folder
     return folders, notes
+
+
+def _is_clip(published: PublishedFile) -> bool:
+    """Return whether a reward model's file is a folder with CLIP; that of a language model has its tokenizer, too."""
+    return not (published.name or published.further)
 
 
 def _is_here(wanted: FileRequest, config: Config) -> bool:
