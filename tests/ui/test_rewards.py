@@ -397,6 +397,8 @@ def test_a_person_is_led_to_a_method_and_its_next_page(window: Window) -> None:
     assert source_of(form.config) == "person"
     form.choose_variant("model.family", "z_image")
     assert [p.name for p in offers(form.config, "person")[0].presets] == ["#z-image online DPO by eye LoRA 16 GB"]
+    scored = {p.name for offer in offers(form.config, "rewards") for p in offer.presets}
+    assert scored == {"#z-image DiffusionNFT LoRA 24 GB", "#z-image DGPO LoRA 24 GB"}
     context.actions.run("which_method")
     window.settle()
     asked = next(w for w in window.app.root.winfo_children() if isinstance(w, WhichMethod))
