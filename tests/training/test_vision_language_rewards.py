@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -223,7 +224,7 @@ def test_the_score_of_an_answer(answer: str, score: float | None) -> None:
     assert found == score if score is not None else found != found
 
 
-def alignprop_on(folder: Path, model: Path, images: Path, *scorers: dict[str, str], **method: str) -> Config:
+def alignprop_on(folder: Path, model: Path, images: Path, *scorers: dict[str, str], **method: Any) -> Config:
     return small_config(
         folder,
         model=model,
@@ -233,14 +234,16 @@ def alignprop_on(folder: Path, model: Path, images: Path, *scorers: dict[str, st
     )
 
 
+@pytest.mark.parametrize("truncation", ["fixed", "direct"])
 def test_methods_with_reward_gradients_train_on_hpsv3_and_only_hold_out_unified_reward(
-    tiny_sd: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_sd: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, truncation: str
 ) -> None:
     monkeypatch.setattr(hpsv3, "_PIXELS", SMALLEST)
     monkeypatch.setattr(unified_reward, "_MOST_NEW_TOKENS", 2)
     hps = {"kind": "hpsv3", **write_hpsv3(tmp_path / "hps")}
     unified = {"kind": "unified_reward", "file": str(write_unified_reward(tmp_path / "unified"))}
-    ran = run(alignprop_on(tmp_path, tiny_sd, images, hps, unified, held_out_reward="unified_reward"))
+    method = {"gradient_truncation": truncation, "min_timestep": 1, "held_out_reward": "unified_reward"}
+    ran = run(alignprop_on(tmp_path, tiny_sd, images, hps, unified, **method))
     assert ran.finished.outcome == "finished"
     assert all("reward/hpsv3" in step.metrics for step in ran.of(StepFinished))
     assert all(step.gradient_norm for step in ran.of(StepFinished))
