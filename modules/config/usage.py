@@ -218,9 +218,9 @@ def reads_depth(config: Config) -> bool:
     return any(i.name == "depth" for i in inputs_of(config))
 
 
-def lacks_images(config: Config) -> bool:
-    """Return whether a method that learns from images has no concept."""
-    return not config.concepts and learns_from(config) != "prompts"
+def missing_data(config: Config) -> LearnsFrom | None:
+    """Return what a config without any concept lacks for its method; None if it has one."""
+    return None if config.concepts else learns_from(config)
 
 
 def reads_references(config: Config) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from modules.config.usage import lacks_images
+from modules.config.usage import missing_data
 from modules.system.hardware import GpuMemory
 from tests.ui.conftest import Window
 from tests.ui.driving import main_buttons, walk
@@ -91,10 +91,14 @@ def test_it_states_whether_the_config_can_start_and_leads_there(
     assert context.navigation.page == "training"
     form.edit_text("training.batch_size", "1")
     form.edit("concepts", ())
-    assert lacks_images(form.config)
+    assert missing_data(form.config) == "images"
     ready.open_page("home")
     assert "No images yet" in texts(home.work)
     assert main_buttons(ready.app.root) == ["Add images"]
+    form.choose_variant("training.method", "grpo")
+    ready.settle()
+    assert "No prompts yet" in texts(home.work)
+    form.choose_variant("training.method", "denoise")
     context.session.begin(RunRequest(form.config))
     ready.settle()
     assert main_buttons(ready.app.root) == ["Open the run"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from modules.config.records import top_records
 from modules.config.schema import Config
-from modules.config.usage import lacks_images, method_of
+from modules.config.usage import method_of, missing_data
 from modules.system.problem import count, cut
 from trainer.wording import PHASE_LABELS
 from ui.features.run.model import Starter
@@ -74,6 +74,13 @@ def work_of(context: Context, starter: Starter) -> Work:
     return Work(title, describe_training(form.config), notes, state, colour, tuple(buttons))
 
 
+_MISSING: Mapping[str, str] = {
+    "images": "No images yet: add the folders that hold them.",
+    "pairs": "No pairs of images yet: add their folder on the Concepts page.",
+    "prompts": "No prompts yet: add folders with captions, or a file with a prompt per line, on the Concepts page.",
+}
+
+
 def _readiness(context: Context, starter: Starter) -> tuple[str, str, Press]:
     """Return whether the config can be started, the colour of this sentence, and the button that comes first."""
     form, faulty = context.form, context.field_problems.errors
@@ -85,9 +92,9 @@ def _readiness(context: Context, starter: Starter) -> tuple[str, str, Press]:
         needs = "needs" if len(paths) == 1 else "need"
         text = f"{count(len(paths), 'setting')} {needs} a correction before a run can start.{where}"
         return text, "error", Press("Show it" if len(paths) == 1 else "Show the first", path=paths[0])
-    if lacks_images(form.config):
+    if (missing := missing_data(form.config)) is not None:
         page = SIMPLE if context.preferences.now.is_simple else "concepts"
-        return "No images yet: add the folders that hold them.", "warning", Press("Add images", action=f"page_{page}")
+        return _MISSING[missing], "warning", Press(f"Add {missing}", action=f"page_{page}")
     start = Press("Start", action="start")
     if starter.why_not:
         return starter.why_not, "label", Press("Open the run", action="page_run")

@@ -6,7 +6,7 @@ import tkinter as tk
 from collections.abc import Callable
 from functools import partial
 
-from modules.config.usage import lacks_images
+from modules.config.usage import missing_data
 from ui.features.first_steps.model import HIDDEN, WAYS, Progress, Step, Way, current_step
 from ui.forms.context import Context
 from ui.forms.setting_pages import HOME
@@ -154,7 +154,7 @@ class FirstStepsBar(Panel):
         return Progress(
             context.form.source,
             num_errors=len(context.field_problems.errors) + (len(report.errors) if report is not None else 0),
-            lacks_images=lacks_images(context.form.config),
+            lacks_images=missing_data(context.form.config) is not None,
             has_started=context.session.is_active or state.started is not None,
             has_finished=state.end is not None and state.end.status.is_complete,
         )
