@@ -155,7 +155,8 @@ class Table(Panel):
         return int(iid), column if column == "#0" else str(self.tree.column(column, "id"))
 
     def _show_ring(self, *, has_focus: bool) -> None:
-        self.configure(highlightbackground=self.theme.colour("accent" if has_focus else self.token))
+        colour = self.theme.colour("accent" if has_focus else self.token)
+        self.configure(highlightbackground=colour, highlightcolor=colour)  # Tk's own is black
 
     def _select_first(self) -> str | None:
         """Select the first row where none is: Tk's own keys need one to begin at."""

@@ -28,8 +28,8 @@ _MAX_ROWS = 200
 _AROUND_CHARS = 40
 _COLUMNS = (
     Column("#0", "File", 170),
-    Column("before", "Before", 300, is_stretched=True),
-    Column("after", "After", 300, is_stretched=True),
+    Column("before", "Before", 300, is_stretched=True, is_fitted=True),
+    Column("after", "After", 300, is_stretched=True, is_fitted=True),
 )
 
 

@@ -16,8 +16,8 @@ from ui.widgets.variables import TextVar
 _SIZE = (920, 640)
 _COLUMNS = (
     Column("#0", "Setting", 340, is_stretched=True),
-    Column("before", "Now", 210),
-    Column("now", "Then", 250),
+    Column("before", "Now", 210, is_fitted=True),
+    Column("now", "Then", 250, is_fitted=True),
 )
 
 

@@ -51,8 +51,8 @@ _COLUMNS = (
 )
 _COMPARISON_COLUMNS = (
     Column("#0", "Setting", 290, is_stretched=True),
-    Column("one", "", 220),
-    Column("other", "", 220),
+    Column("one", "", 220, is_fitted=True),
+    Column("other", "", 220, is_fitted=True),
 )
 
 

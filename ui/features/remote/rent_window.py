@@ -32,7 +32,7 @@ _NO_KEY = "Store the API key of your RunPod account to see what can be rented (r
 _COLUMNS = (
     Column("#0", "Card", 280, is_stretched=True),
     Column("memory", "Memory", 90, anchor="e"),
-    Column("price", "An hour", 90, anchor="e"),
+    Column("price", "$ an hour", 90, anchor="e"),
     Column("stock", "Free now", 110, anchor="e"),
 )
 
