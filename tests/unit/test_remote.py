@@ -7,8 +7,10 @@ import shutil
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -45,7 +47,7 @@ from trainer.run_folder.choices import (
     take_back,
     withdraw,
 )
-from trainer.run_folder.elsewhere import Elsewhere
+from trainer.run_folder.elsewhere import Elsewhere, note_elsewhere
 from trainer.run_queue.file import QueueFile
 
 needs_server = pytest.mark.skipif(SSHD is None, reason=WHY_NOT)
@@ -432,6 +434,19 @@ def test_packages_that_a_choice_needs_are_installed_there(
     config = decode({"training": {"optimizer": {"name": name}}}).config
     prepare(asked, config, emit=lambda event: None, check=lambda: None)
     assert asked.commands[-1][-len(words) - 2 :] == ["-m", "launcher", *words]
+
+
+def test_a_run_that_has_ended_is_not_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sent: list[str] = []
+    machine = SimpleNamespace(call=lambda request, *_body, **_names: (sent.append(request) or ["other"], b""))
+    monkeypatch.setattr("trainer.cli.remote._connected", lambda remote: nullcontext(machine))
+    RemotesFile().add(Remote("box", "host"))
+    note_elsewhere(tmp_path, Elsewhere("box", "job", "/r/job", str(tmp_path / "zog.safetensors")))
+    assert main(["remote", "stop", str(tmp_path)]) == 2
+    assert "The run does not train on box any more." in capsys.readouterr().err
+    assert sent == ["running"]
 
 
 def test_warnings_of_a_program_there_are_not_its_answer() -> None:

@@ -275,6 +275,10 @@ def _fetch(settings: FetchSettings) -> int:
 def _stop(settings: StopSettings) -> int:
     _, elsewhere, remote = _run_at(settings.run_path)
     with _connected(remote) as connection:
+        if elsewhere.job not in connection.call("running")[0]:
+            raise DarkroomError(
+                f"The run does not train on {remote.name} any more.", advice="Fetch it: remote fetch RUN"
+            )
         connection.call("send", f"{commands.to_line(Stop())}\n".encode(), job=elsewhere.job)
     sys.stdout.write(f"The run stops on {remote.name} after a backup. Follow it with: remote attach RUN\n")
     return OK
