@@ -222,8 +222,7 @@ def test_a_rollout_that_is_guided_by_it_encodes_no_empty_prompt(family: Ideogram
         return family.encode_prompts(prompts)
 
     size, noisy = Size(64, 64), noise_of(family, batch=2, seed=0)
-    prompts, context = Mock(captions=PROMPTS), Mock(family=family, encode=encode)
-    text, none = encode_prompts(prompts, context)
+    text, none = encode_prompts(PROMPTS, Mock(family=family, encode=encode))
     assert encoded == list(PROMPTS)
     found, expected = (
         guided_prediction(family, text, empty, size=size, guidance=3.0)(noisy, TIMES[0])

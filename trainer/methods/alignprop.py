@@ -28,6 +28,7 @@ from modules.system.errors import DarkroomError
 from modules.system.seeds import derive_seed
 from trainer.methods.denoise import Denoise, denoise_of
 from trainer.methods.protocol import StepContext, StepLoss, TrainingMethod
+from trainer.methods.rollouts import encode_prompts
 
 _SEEDS = 2**63  # the number of different seeds of `derive_seed`
 
@@ -121,18 +122,16 @@ class AlignProp:
         """Return an image for each caption of a batch, in [0, 1], (B, 3, P, P), with its graph."""
         seed_parts = (batch.step, batch.micro_batch)
         width_px, height_px = map(context.family.spec.latents.px, reversed(batch.latents_BCHW.shape[-2:]))
-        # Encoded together, so that the embedding of the empty prompt is as long as the embeddings of the captions. Of
-        # several processes each takes its rows of the micro-batch.
-        captions = batch.padded_like or batch.captions
-        texts, first = context.encode([*captions, ""]), batch.first_row
-        rows = range(first, first + batch.num_samples)
+        # Of several processes each takes its rows of the micro-batch.
+        texts, empty = encode_prompts(batch.padded_like or batch.captions, context)
+        rows = range(batch.first_row, batch.first_row + batch.num_samples)
         size, last = Size(width_px, height_px), self.rollout.num_steps
         draw, clean_BCHW = derive_seed(context.run_seed, "truncation", *seed_parts), batch.latents_BCHW
         if not self.uses_own_images:
             rollout = roll_out(
                 context.family,
                 texts.select(rows),
-                texts.select([len(captions)]),
+                empty,
                 seeds=[derive_seed(context.run_seed, "rollout", *seed_parts, row) for row in rows],
                 size=size,
                 settings=self.rollout,
@@ -151,7 +150,7 @@ class AlignProp:
             context.family,
             move(clean_BCHW.float(), context.device),
             texts.select(rows),
-            texts.select([len(captions)]),
+            empty,
             number=numbers[draw % len(numbers)],
             seeds=[derive_seed(context.run_seed, "known noise", *seed_parts, row) for row in rows],
             size=size,

@@ -56,7 +56,7 @@ class NoisedChunk:
     def predict(self) -> torch.Tensor:
         """Return the output of the model as it is now, (B, C, H, W), without guidance."""
         family, prompts = self.context.family, self.batch.prompts
-        texts, _ = encode_prompts(prompts, self.context)
+        texts, _ = encode_prompts(prompts.captions, self.context)
         sizes = [SizeConditioning.whole(prompts.size)] * len(texts)
         return family.predict(self.noisy_BCHW, self.timesteps_B, family.with_size_conditioning(texts, sizes))
 

@@ -101,7 +101,7 @@ class ImagePairs:
         chosen_BCHW, rejected_BCHW, *noises = move(batch.latents_BNCHW, context.device).unbind(1)
 
         def conditioning() -> Conditioning:
-            texts, _ = encode_prompts(batch.prompts, context)
+            texts, _ = encode_prompts(batch.prompts.captions, context)
             whole = SizeConditioning.whole(batch.prompts.size)
             return context.family.with_size_conditioning(texts, [whole] * len(texts))
 

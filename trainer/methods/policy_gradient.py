@@ -262,7 +262,7 @@ class PolicyGradient:
 
     def _mean(self, batch: PolicyBatch, latents_BCHW: torch.Tensor, context: StepContext) -> torch.Tensor:
         """Return the mean of the next latents as the model has it now, computed exactly as it was sampled."""
-        conditioning, empty = encode_prompts(batch.prompts, context)
+        conditioning, empty = encode_prompts(batch.prompts.captions, context)
         predict = guided_prediction(
             context.family, conditioning, empty, size=batch.prompts.size, guidance=self.sampling.loop.guidance
         )

@@ -180,18 +180,18 @@ def sample_size(size: str) -> Size | None:
     return Size(*sides) if sides else None
 
 
-def encode_prompts(prompts: PromptBatch, context: StepContext) -> tuple[Conditioning, Conditioning]:
-    """Return the conditioning of prompts and of the empty prompt.
+def encode_prompts(captions: Sequence[str], context: StepContext) -> tuple[Conditioning, Conditioning]:
+    """Return the conditioning of captions and of the empty prompt.
 
     They are encoded together, so that the embedding of the empty prompt is as long as the others; with a gradient where
     a text encoder is trained and gradients are on. A part for guidance reads no prompt: the first one stands for the
     empty one then.
     """
     if context.family.spec.names_of("guidance"):
-        texts = context.encode(prompts.captions)
+        texts = context.encode(captions)
         return texts, texts.select([0])
-    texts = context.encode([*prompts.captions, ""])
-    return texts.select(range(len(prompts.captions))), texts.select([len(prompts.captions)])
+    texts = context.encode([*captions, ""])
+    return texts.select(range(len(captions))), texts.select([len(captions)])
 
 
 def sample_group(
@@ -251,7 +251,7 @@ def _roll_out_chunk(
     stored_states: Collection[int],
     stored_means: Collection[int] = (),
 ) -> Rollout:
-    conditioning, empty = encode_prompts(prompts, context)
+    conditioning, empty = encode_prompts(prompts.captions, context)
     rows, position = range(len(prompts.captions)), (step, prompts.micro_batch)
     seeds = [derive_seed(context.run_seed, "rollout", *position, row, sample) for row in rows]
     noise_seeds = [derive_seed(context.run_seed, "rollout noise", *position, row) for row in rows]

@@ -119,7 +119,7 @@ class StepPairs:
         step = ddim_steps_of(context.family, self.loop)[batch.denoising_step]
 
         def log_probs() -> torch.Tensor:
-            conditioning, empty = encode_prompts(batch.prompts, context)
+            conditioning, empty = encode_prompts(batch.prompts.captions, context)
             predict = guided_prediction(
                 context.family, conditioning, empty, size=batch.prompts.size, guidance=self.loop.guidance
             )
@@ -183,7 +183,7 @@ class StepPairs:
 
         seed = derive_seed(context.run_seed, "branching steps", *position)
         with context.rollout(first_step):
-            conditioning, empty = encode_prompts(prompts, context)
+            conditioning, empty = encode_prompts(prompts.captions, context)
             branches, images_B3PP = branch_out(
                 context.family,
                 conditioning,
