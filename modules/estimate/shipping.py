@@ -15,7 +15,7 @@ from modules.estimate.architecture import architecture_of, own_configs
 from modules.estimate.recordings import SHIPPED, keep, perceptual_file, shipped_file
 from modules.estimate.tracing import traced_part, traced_perceptual
 from modules.families.kinds.identify import identify
-from modules.families.registry import FAMILIES, published_models
+from modules.families.registry import FAMILIES, files_of, published_models
 from modules.families.spec import FamilySpec, PartSpec
 from modules.system.paths import PROGRAM_ROOT
 
@@ -71,6 +71,8 @@ def _variants(spec: FamilySpec, part: PartSpec, config: Mapping[str, Any] | None
     if part.role == "denoiser":
         channels = [spec.latents.in_channels(more) for more in spec.variants.values()]
         yield from ({**config, "in_channels": n} for n in channels if n != config["in_channels"])
+        file = files_of(spec.name).denoiser_file
+        yield from ({**config, **values} for values in (file.config_marks.values() if file is not None else ()))
 
 
 if __name__ == "__main__":
