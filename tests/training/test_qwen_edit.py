@@ -17,9 +17,15 @@ from modules.config.codec import decode
 from modules.config.imports.ai_toolkit import tree_of_ai_toolkit
 from modules.config.imports.kohya_settings import tree_of_kohya
 from modules.config.schema import Config
+from modules.data.buckets import Size
 from modules.data.image_settings import CONDITIONING_FOLDERS
 from modules.families.kinds.identify import identify
+from modules.families.qwen_image.files import ZERO_TIME_MARK
+from modules.families.qwen_image.model import QwenImage
 from modules.families.registry import files_of
+from modules.formats.headers import read_header
+from modules.quantization.linear import QuantizedLinear
+from modules.settings.edit import choose_variant
 from modules.system.errors import DarkroomError
 from tests.builders.configs import laid_over
 from tests.builders.pipelines import load_tiny
@@ -28,6 +34,7 @@ from tests.builders.references import referenced_config
 from tests.builders.runs import assert_equal_tensors, losses, run
 from trainer.events import BackupSaved, CacheFilled, SampleReady, ValidationFinished
 from trainer.preflight import check
+from trainer.preflight.run_budget import memory_estimate
 from trainer.run.prune import unused_by
 
 PROMPT = {"prompt": "a disc", "width_px": 64, "height_px": 64, "steps": 2, "guidance": 2.5, "sampler": "euler"}
@@ -169,3 +176,77 @@ def test_settings_of_musubi_tuner_name_the_model(given: dict[str, Any], variant:
 )
 def test_a_name_shows_the_variant(name: str, variant: str) -> None:
     assert files_of("qwen_image").variant_named(name) == variant
+
+
+PLAIN = {"data": {"text_cache": False}}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"text_encoder": {"offload_fraction": 0.5}},
+        {"transformer": {"checkpointing": "whole"}},
+        {"transformer": {"checkpointing": "block", "offload_activations": True}},
+        {"transformer": {"checkpointing": "block", "offload_fraction": 0.5}},
+        {"transformer": {"checkpointing": "auto"}},
+    ],
+    ids=str,
+)
+def test_what_saves_memory_changes_no_loss(config: Config, parts: dict[str, Any]) -> None:
+    """Captions are encoded in each step."""
+    plain, saving = (run(laid_over(config, {**PLAIN, "parts": given})) for given in ({}, parts))
+    assert losses(saving) == losses(plain)
+
+
+@pytest.mark.parametrize("dtype", ["int8", *(pytest.param(d, marks=pytest.mark.full) for d in ("nfloat4", "float8"))])
+def test_the_language_model_alone_is_quantized(config: Config, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = list[set[str]]()
+    encode = QwenImage.encode_with_images
+
+    def watched(family: QwenImage, *args: Any) -> Any:
+        modules = family.modules["text_encoder"].named_modules()
+        read.append({name.partition(".")[0] for name, module in modules if isinstance(module, QuantizedLinear)})
+        return encode(family, *args)
+
+    monkeypatch.setattr(QwenImage, "encode_with_images", watched)
+    assert run(laid_over(config, {"parts": {"text_encoder": {"dtype": dtype}}})).finished.outcome == "finished"
+    assert read[0] == {"language_model"}
+
+
+def test_the_estimate_counts_the_vision_encoder_and_the_tokens_of_references() -> None:
+    """In the published size: 1.4 GB of weights, and one reference of the image's size."""
+    parts = {"transformer": {"dtype": "int8", "checkpointing": "block"}, "text_encoder": {"dtype": "int8"}}
+    tree = {"darkroom_version": 7, "parts": parts, "training": {"precision": "bfloat16"}}
+    model = {"family": "qwen_image", "base_model": "Qwen/Qwen-Image-Edit-2511"}
+    plain, edit = (
+        memory_estimate(decode({**tree, "model": {**model, "variant": variant}}).config, {Size(1024, 1024): 10})
+        for variant in ("text_to_image", "edit")
+    )
+    assert plain is not None
+    assert edit is not None
+    encoding, training = (
+        edit.phase(name).total_bytes - plain.phase(name).total_bytes for name in ("encoding captions", "training")
+    )
+    assert 1.3e9 < encoding < 1.7e9
+    assert training > 0.5e9
+
+
+@pytest.mark.full
+def test_a_single_file_of_2511_has_its_mark(config: Config, edit_2511: Path, tiny_qwen_image: Path) -> None:
+    """By which it is read as 2511, also in place of the transformer of another model."""
+    output = {"destination": str(Path(config.general.workspace_dir) / "out.safetensors"), "model_format": "single_file"}
+    file = Path(run(laid_over(config, {"training": {"trains": "full"}, "output": output})).finished.model_path)
+    assert any(name.endswith(ZERO_TIME_MARK) for name in read_header(file).tensors)
+    read = load_tiny(tiny_qwen_image, "qwen_image", part_files={"transformer": str(file)})
+    assert read.denoiser.config.zero_cond_t
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("adapter", ["lora", "lokr", "oft"])
+def test_adapters_are_trained_and_read_again(config: Config, edit_2511: Path, adapter: str) -> None:
+    """A run starts from the file of another one, and its names are those of Qwen-Image."""
+    config, _ = choose_variant(config, "adapter", adapter)
+    file = Path(run(config).finished.model_path)
+    assert identify(file).family == "qwen_image"
+    assert run(laid_over(config, {"adapter": {"start_from": str(file)}})).finished.outcome == "finished"
