@@ -14,7 +14,7 @@ from modules.data.scan import fault_of_caption
 from modules.data.source_image import SourceImage
 from modules.data.tables import ROW_SUFFIX
 from modules.system.paths import from_root
-from modules.system.problem import Problem, count, cut
+from modules.system.problem import Problem, count, cut, shown
 from trainer.preflight.images import label_of
 from trainer.preflight.model import kind_of
 
@@ -84,17 +84,21 @@ def _without_captions(config: Config, training: Dataset) -> Iterator[Problem]:
     indices = _indices(config, "training")
     reported = {number for number, fault in training.wrong_settings if fault.setting != CONDITIONING_COLUMNS}
     reported |= {n for n, i in enumerate(indices) if any(_is_of(i, p) for p in problems_of_captions_files(config))}
-    by_way: dict[tuple[str, str], list[SourceImage]] = defaultdict(list)
+    by_way: dict[tuple[str, str, str], list[SourceImage]] = defaultdict(list)
     for example in training.examples:
         if not example.image.captions and example.concept not in reported:
-            by_way[_advice(config.concepts[indices[example.concept]], example.image)].append(example.image)
-    for (advice, remedy), images in by_way.items():
+            rules = training.concepts[example.concept].captions
+            added = " ".join(filter(None, (rules.prefix, rules.trigger_word, rules.suffix)))
+            way = (added, *_advice(config.concepts[indices[example.concept]], example.image))
+            by_way[way].append(example.image)
+    for (added, advice, remedy), images in by_way.items():
         message = "image has no caption and is" if len(images) == 1 else "images have no caption and are"
+        instead = f"with {shown(added)} alone" if added else "without one"
         yield Problem(
             "concepts",
-            f"{len(images):,} {message} trained without one; the first is {images[0].path.name}: "
+            f"{len(images):,} {message} trained {instead}; the first is {images[0].path.name}: "
             f"{fault_of_caption(images[0])}.",
-            "warning",
+            "info" if added else "warning",
             advice,
             remedy,
         )

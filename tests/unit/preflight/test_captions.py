@@ -114,6 +114,11 @@ def test_each_file_is_named_with_what_is_wrong(
         (str(folder / "002.png"), "002.txt is not valid UTF-8 and was read as Windows-1252"),
         (str(folder / "003.txt"), "80 tokens; beyond the first 75: , the End of it"),
     )
+    with_trigger = check(changed(broken, concepts__0__text__trigger_word="bella")).problems
+    assert any(
+        p.severity == "info" and p.message.startswith("2 images have no caption and are trained with 'bella' alone;")
+        for p in with_trigger
+    )
     save_file(broken, tmp_path / "config.json")
     main(["check", str(tmp_path / "config.json")])
     printed = capsys.readouterr().out
